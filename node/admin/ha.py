@@ -1,6 +1,6 @@
-"""The calls of AdminService that are the node's, in master-slave mode.
+"""The calls of AdminService that belong to the node, in master-slave mode.
 
-Owns what each does and how long it may take; what belongs to Raft is refused by name. Must not
+Owns the effect of each call and its time limit; refuses the calls of Raft mode by name. Must not
 know gRPC.
 """
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from node.ha_node import HaNode
 
 PROMOTE_TIMEOUT_MS: Final = 10_000
-"""From the request to a serving master: a fence, and the log of the longest."""
+"""From the request to a serving master: the fence, and copying the longest log."""
 _log: Final = structlog.get_logger(component="admin")
 
 
 class HaAdmin:
-    """The methods; one per node."""
+    """The calls of one node in master-slave mode."""
 
     def __init__(self, node: HaNode) -> None:
         self._node = node
@@ -37,7 +37,7 @@ class HaAdmin:
     # --- Status ---
 
     async def node_status(self, _request: pb.NodeStatusRequest) -> pb.NodeStatusResponse:
-        """Say what all nodes say; positions in the log stand for indexes, epochs for terms."""
+        """Return the status of this node; positions stand for indexes, epochs for terms."""
         node = self._node
         report, store = node.driver.report(), node.log.store.stats()
         broker, driver = node.broker.stats(), node.driver
@@ -115,7 +115,7 @@ class HaAdmin:
         return [*found, *node.warnings()]
 
     async def ha_status(self, _request: pb.HaStatusRequest) -> pb.HaStatusResponse:
-        """Say everything about the group that this node knows."""
+        """Return everything that this node knows about the group."""
         node = self._node
         report = node.driver.report()
         response = pb.HaStatusResponse(
@@ -162,10 +162,10 @@ class HaAdmin:
             )
         return response
 
-    # --- Who is master ---
+    # --- Mastership ---
 
     async def ha_promote(self, request: pb.HaPromoteRequest) -> pb.HaPromoteResponse:
-        """Make this node the master; returns once it serves."""
+        """Make this node the master; return once it serves."""
         timeout_ms = min(request.timeout_ms or PROMOTE_TIMEOUT_MS, PROMOTE_TIMEOUT_MS)
         epoch = await self._node.driver.promote(timeout_ms)
         report = self._node.driver.report()
@@ -175,7 +175,7 @@ class HaAdmin:
         )
 
     async def drain(self, request: pb.DrainRequest) -> pb.DrainResponse:
-        """Take no new appends and be no master, until undone or restarted."""
+        """Refuse appends and stop being master, until undone or restarted."""
         node = self._node
         node.broker.set_draining(not request.undo)
         if request.undo:
@@ -186,7 +186,7 @@ class HaAdmin:
             await node.drain(node.settings.drain_timeout_ms)
         return pb.DrainResponse()
 
-    # --- What belongs to Raft ---
+    # --- Calls of Raft mode ---
 
     async def transfer_leadership(
         self, _request: pb.TransferLeadershipRequest
@@ -199,7 +199,7 @@ class HaAdmin:
         raise self._refusal("ChangeMember")
 
     async def accept_loss(self, _request: pb.AcceptLossRequest) -> pb.AcceptLossResponse:
-        """Refuse: nothing waits for it here."""
+        """Refuse: no replica waits for this decision in this mode."""
         raise self._refusal("AcceptLoss")
 
     async def chain_digest(self, _request: pb.ChainDigestRequest) -> pb.ChainDigestResponse:

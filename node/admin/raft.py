@@ -1,7 +1,7 @@
-"""The calls of AdminService that are the node's and not the broker's: status, leadership, members.
+"""The calls of AdminService that belong to a Raft node: status, leadership, members.
 
-Owns what each does and how long it may take. Topics and groups are the broker's. Must not know
-gRPC.
+Owns the effect of each call and its time limit. Topics and groups belong to the broker. Must not
+know gRPC.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 TRANSFER_TIMEOUT_MS: Final = 5_000
 """From the request to another leader. A hand-over takes a round trip; this is ten elections."""
 HAND_OVER_POLL_MS: Final = 50
-"""How soon it is noticed that a hand-over has failed."""
+"""Interval of the checks whether a hand-over has failed."""
 DRAIN_RETRY_MS: Final = 200
 """A new leader cannot hand over at once: its followers have to catch up first."""
 CHANGE_TIMEOUT_MS: Final = 30_000
@@ -50,7 +50,7 @@ _log: Final = structlog.get_logger(component="admin")
 
 
 class NodeAdmin:
-    """The methods; one per node."""
+    """The calls of one node in Raft mode."""
 
     def __init__(self, node: "RaftNode") -> None:
         self._node = node
@@ -63,17 +63,17 @@ class NodeAdmin:
 
     @property
     def uptime_ms(self) -> int:
-        """Since this node began to serve."""
+        """The time since this node began to serve."""
         return int(1000 * (time.monotonic() - self._began_s))
 
     # --- Status ---
 
     async def node_status(self, _request: pb.NodeStatusRequest) -> pb.NodeStatusResponse:
-        """Say everything that a person wants to know of this node."""
+        """Return the whole status of this node."""
         return self.status()
 
     def status(self) -> pb.NodeStatusResponse:
-        """As `node_status`; cheap enough to be asked every second by many."""
+        """As `node_status`; cheap enough for many callers every second."""
         node = self._node
         stats, store = node.replica.stats().raft, node.log.store.stats()
         broker = node.broker.stats()
@@ -159,7 +159,7 @@ class NodeAdmin:
     async def transfer_leadership(
         self, request: pb.TransferLeadershipRequest
     ) -> pb.TransferLeadershipResponse:
-        """Hand leadership over and wait until somebody else leads."""
+        """Hand leadership over and wait until another node leads."""
         await self.hand_over(request.node_id, TRANSFER_TIMEOUT_MS)
         driver = self._node.driver
         return pb.TransferLeadershipResponse(leader_id=driver.leader_id, term=driver.term)
@@ -181,8 +181,8 @@ class NodeAdmin:
             raise TransferRefusedError(target, what) from error
 
     def _check_hand_over(self, target: NodeId) -> None:
-        """Raise TransferRefusedError once nobody can take over any more."""
-        # Not the stats: they ask the log, which a stop that went on meanwhile may have closed.
+        """Raise TransferRefusedError once no node can take over any more."""
+        # Not the stats: they read the log, which a concurrent stop may have closed.
         node, state = self._node, self._node.replica.core.state
         if state.role is Role.LEADER and state.transferee == NO_NODE:
             raise TransferRefusedError(target, "it did not take over in time")
@@ -198,7 +198,7 @@ class NodeAdmin:
             return
 
     async def leave_leadership(self) -> None:
-        """Hand over because this node drains and was elected nevertheless, until somebody takes."""
+        """Hand leadership over, until a node takes it: this node was elected while it drains."""
         node, said = self._node, ""
         while node.driver.role is Role.LEADER and node.broker.is_draining:
             try:
@@ -212,7 +212,7 @@ class NodeAdmin:
                 await asyncio.sleep(DRAIN_RETRY_MS / 1000)
 
     async def drain(self, request: pb.DrainRequest) -> pb.DrainResponse:
-        """Take no new appends and do not lead, until undone or restarted."""
+        """Refuse appends and do not lead, until undone or restarted."""
         node = self._node
         node.broker.set_draining(not request.undo)
         node.driver.is_draining = not request.undo
@@ -225,7 +225,7 @@ class NodeAdmin:
         return pb.DrainResponse()
 
     async def accept_loss(self, request: pb.AcceptLossRequest) -> pb.AcceptLossResponse:
-        """Go on with what is left after a power loss of a majority."""
+        """Let the cluster go on with the remaining log after a power loss of a majority."""
         own = self._node.settings.cluster_id
         if request.confirm_cluster_id != own:
             raise WrongClusterError(request.confirm_cluster_id, own)
@@ -236,7 +236,7 @@ class NodeAdmin:
     # --- Members ---
 
     async def change_member(self, request: pb.ChangeMemberRequest) -> pb.ChangeMemberResponse:
-        """Change one member; returns when the change is committed."""
+        """Change one member; return when the change is committed."""
         node, member = self._node, request.node_id
         kind = _KINDS.get(request.change)
         if kind is None:
@@ -249,7 +249,7 @@ class NodeAdmin:
         try:
             async with asyncio.timeout(CHANGE_TIMEOUT_MS / 1000):
                 if kind is ChangeKind.ADD_LEARNER:
-                    # First, so that everybody can dial it when it becomes a member.
+                    # First, so that all nodes can dial the node when it becomes a member.
                     await node.broker.put_member(member, request.address, request.peer_address)
                 hit("admin.before_change")
                 changing = node.driver.change_member(Change(kind, member))
@@ -266,10 +266,10 @@ class NodeAdmin:
         try:
             await self._node.broker.put_member(member, "", "")
         except (NodeError, RaftError) as error:
-            # The change itself is committed; a known address of nobody harms nobody.
+            # The change itself is committed; the address of a removed member does no harm.
             _log.warning("an address was not removed", member=member, error=str(error))
 
-    # --- The other mode ---
+    # --- Calls of master-slave mode ---
 
     async def ha_status(self, _request: pb.HaStatusRequest) -> pb.HaStatusResponse:
         """Refuse: there is no master here."""
@@ -282,7 +282,7 @@ class NodeAdmin:
     # --- Comparing replicas ---
 
     async def chain_digest(self, request: pb.ChainDigestRequest) -> pb.ChainDigestResponse:
-        """Return the chain CRC of an applied entry, which stands for the whole log up to it."""
+        """Return the chain CRC of an applied entry, which covers the whole log up to it."""
         log, applied = self._node.log, self._node.driver.applied_index
         index = applied if request.index == NO_INDEX else request.index
         first_index = max(0, log.base_index)
