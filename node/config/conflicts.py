@@ -1,7 +1,7 @@
-"""The rules between settings: what is wrong with a whole of them, and what to do about each.
+"""The rules between settings: the conflicts of a set of settings, and what to do about each.
 
-Owns the rules; what one setting may be by itself is its type's business. All that is found is told
-at once, so that a person corrects a file in one go.
+Owns the rules; the type of a setting checks its value alone. All conflicts are reported at once, so
+that an operator corrects a file in one go.
 """
 
 from pathlib import Path
@@ -39,7 +39,7 @@ class Conflict(NamedTuple):
 
 
 def conflicts(settings: "Settings") -> list[Conflict]:
-    """Find what is wrong between settings: all of it."""
+    """Return all conflicts between settings."""
     found = [
         *_size_conflicts(settings),
         *_member_conflicts(settings),
@@ -191,7 +191,7 @@ def _can_be_taken(path: Path | None) -> bool:
 def _why_no_file(path: Path) -> str | None:
     try:
         return None if path.is_file() else f"there is no file {path}"
-    except OSError as error:  # Of a directory that this user may not enter, for one.
+    except OSError as error:  # For example for a directory that this user may not enter.
         return f"{path} cannot be looked at: {error.strerror}"
 
 
@@ -206,7 +206,7 @@ def _nameserver_conflicts(settings: "Settings") -> list[Conflict]:
         return [Conflict(("nameserver_members", "nameserver_listen"), what, do)]
     secret = settings.nameserver_secret_file
     if secret is not None and not _can_be_taken(secret):
-        return []  # That is said already.
+        return []  # The missing file is reported already.
     chosen = settings.nameserver()
     assert chosen is not None, "the name server listens"
     try:

@@ -1,6 +1,6 @@
-"""What a node takes from its machine: PEM files, its address in records, file descriptors.
+"""The inputs of a node from its machine: PEM files, its address in records, file descriptors.
 
-Owns these three small things; must not know the parts of a node.
+Owns these three values; must not know the components of a node.
 """
 
 import resource
@@ -21,8 +21,8 @@ def tls_files(settings: Settings) -> TlsFiles | None:
 def store_host(settings: Settings) -> Host:
     """Return the address that goes into records and message ids: IPv4, as records are by default.
 
-    A name is looked up once. One that has no IPv4 address gives the loopback address: it only makes
-    message ids of two nodes look alike, and their positions tell them apart anyway.
+    A name is looked up once. A name without an IPv4 address gives the loopback address: then
+    message ids of two nodes have the same address, and their positions still tell them apart.
     """
     address = settings.advertised(settings.listen.port)
     try:
@@ -33,7 +33,7 @@ def store_host(settings: Settings) -> Host:
 
 
 def raise_descriptor_limit() -> None:
-    """Take as many file descriptors as the system lets us: each idle client costs one."""
+    """Raise the limit of file descriptors to the system's maximum: each idle client costs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,8 +1,8 @@
-"""Which listening ports a stranger could misuse, and how. docs/threat-model.md has the whole table.
+"""The listening ports that a stranger could misuse, and how. docs/threat-model.md has the table.
 
 Owns the rule for the ports that only nodes may use (peer link, HA link, name server): beyond
-loopback who dials proves that he belongs here. Must not open a port or resolve a name: it looks at
-settings, for `qlog config check` as for a start.
+loopback a dialling process proves that it is a node. Must not open a port or resolve a name: it
+judges settings only, for `qlog config check` as for a start.
 """
 
 import ipaddress
@@ -19,13 +19,13 @@ ANYONE_MAY_BE_A_NODE: Final = "anyone-who-can-dial-may-be-a-node"
 
 
 class Exposure(NamedTuple):
-    """One listening port that somebody without a proof can use."""
+    """One listening port that a process without a proof can use."""
 
     setting: str
     address: Address
     who: str
     how: str
-    """What he can do."""
+    """The harm that `who` can do; the text of the exposure puts it after `who`."""
     remedy: str
 
     def __str__(self) -> str:
@@ -33,8 +33,10 @@ class Exposure(NamedTuple):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there. A name other than localhost does not
-    tell, so it counts as open."""
+    """Whether only this machine reaches a port at `host`.
+
+    A name other than localhost counts as open: without resolving it the answer is unknown.
+    """
     if host == "localhost":
         return True
     try:
@@ -50,7 +52,7 @@ def has_peer_proof(settings: "Settings") -> bool:
 
 
 def is_peer_port_open(settings: "Settings") -> bool:
-    """Whether anybody who can dial the peer port may speak as a node."""
+    """Whether any process that can dial the peer port may speak as a node."""
     return not is_loopback(settings.peer_listen.host) and not has_peer_proof(settings)
 
 

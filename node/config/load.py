@@ -1,7 +1,7 @@
-"""Reads settings from flags, environment and a TOML file, and says all that is wrong at once.
+"""Reads settings from flags, environment and a TOML file, and reports all problems at once.
 
-Owns who wins (flag, then environment, then file, then default), where each value came from, and the
-suggestions. Must not know what a setting means: `config` does.
+Owns the precedence (flag, then environment, then file, then default), the origin of each value, and
+the suggestions. Must not know what a setting means: `node.config.settings` does.
 """
 
 import difflib
@@ -23,18 +23,18 @@ from node.config.types import Peer
 
 FILE_VARIABLE: Final = f"{ENVIRONMENT_PREFIX}CONFIG"
 OTHER_VARIABLES: Final = frozenset({"CONFIG", "FAILPOINTS", "SERVER", "LOCAL_DIR"})
-"""Variables with our prefix that are no settings: the file, fault injection, the command line."""
+"""Variables with our prefix that are not settings: the file, fault injection, the command line."""
 OTHER_PREFIXES: Final = (f"{ENVIRONMENT_PREFIX}CLIENT_", f"{ENVIRONMENT_PREFIX}TEST_")
-"""Variables of clients and of tests are none of a node's business."""
+"""Prefixes of the variables of clients and tests, which a node ignores."""
 _VALUE_LENGTH_MAX: Final = 60
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong with one setting."""
+    """One problem with one setting."""
 
     key: str
     value: str
-    """As it was written; empty if it was not."""
+    """The value as written; empty if it was not."""
     origin: str
     what: str
     suggestion: str
@@ -45,7 +45,7 @@ class Problem(NamedTuple):
 
 
 class ConfigError(Exception):
-    """Settings are unusable; nothing was started. `problems` has all of them."""
+    """Settings are unusable; nothing was started. `problems` lists everything that is wrong."""
 
     code = "config.invalid"
     retryable = False
@@ -63,7 +63,7 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Settings, and by name where each came from: a flag, a variable, a line of a file, default."""
+    """Settings, and the origin of each by name: a flag, a variable, a line of a file, default."""
 
     settings: Settings
     origins: Mapping[str, str]
@@ -87,8 +87,8 @@ def load(
 ) -> Loaded:
     """Read and check all settings. Raises ConfigError with everything that is wrong.
 
-    `flags` has a setting's name and its text; None means not given. Without `file` the variable
-    QUORUMLOG_CONFIG names it, and without that there is none.
+    `flags` maps a setting's name to its text; None means not given. Without `file` the variable
+    QUORUMLOG_CONFIG names the file; without both no file is read.
     """
     environment = os.environ if environment is None else environment
     problems: list[Problem] = []
@@ -121,7 +121,7 @@ _Layer = tuple[dict[str, Any], dict[str, str]]
 def _from_file(path: Path, problems: list[Problem]) -> _Layer:
     try:
         values = TomlConfigSettingsSource(Settings, path)()
-        # A file that is not there is no error to the source.
+        # The source ignores a missing file, so read it here, which raises.
         text = path.read_text("utf-8")
     except (OSError, ValueError, RecursionError) as error:
         what = error.strerror if isinstance(error, OSError) else str(error)
@@ -134,7 +134,7 @@ def _from_file(path: Path, problems: list[Problem]) -> _Layer:
 
 
 def _line(text: str, key: str) -> str:
-    """`:12` for the line that sets a key, empty if it is written in some unusual way."""
+    """Return `:12` for the line that sets a key; empty if the key is written in an unusual way."""
     mark = re.compile(rf"\s*(?:\[\s*)?[\"']?{re.escape(key)}[\"']?\s*[=.\]]")
     for number, line in enumerate(text.splitlines(), 1):
         if mark.match(line):
@@ -164,13 +164,13 @@ def _from_flags(flags: Mapping[str, Any]) -> _Layer:
     return {**given, **values}, origins
 
 
-# --- What is wrong ---
+# --- Problems ---
 
 
 def _validated(
     values: dict[str, Any], origins: Mapping[str, str], problems: list[Problem]
 ) -> tuple[Settings | None, set[str]]:
-    """Check each value alone; the second result names the wrong ones, which are then left out."""
+    """Check each value alone; return the settings without the wrong values, and their names."""
     try:
         return Settings.model_validate(values), set()
     except ValidationError as error:
@@ -179,7 +179,7 @@ def _validated(
         problems.append(_of_detail(detail, origins))
     bad = {str(detail["loc"][0]) for detail in details}
     try:
-        # With defaults for what is wrong, so that rules between the others are checked as well.
+        # With defaults for the wrong values, so that the rules between the others are checked too.
         rest = {key: value for key, value in values.items() if key not in bad}
         return Settings.model_validate(rest), bad
     except ValidationError:
@@ -210,7 +210,7 @@ def _of_detail(detail: ErrorDetails, origins: Mapping[str, str]) -> Problem:
 
 
 def _hint(detail: ErrorDetails) -> str:
-    """What to write instead, for the checks that are pydantic's own."""
+    """Return what to write instead, for the checks of pydantic itself."""
     context = detail.get("ctx", {})
     match detail["type"]:
         case "literal_error":

@@ -1,7 +1,7 @@
-"""What a name server replica is told: who it is, who the others are, and the password.
+"""Settings of a name server replica: its address, the addresses of all replicas, the password.
 
-Owns the rule that without a password nobody but this machine is listened to: whoever can talk to a
-replica can change the directory. Must not know how the settings were read.
+Owns the rule that a replica without a password uses loopback addresses only: any process that can
+talk to a replica can change the directory. Must not know how the settings were read.
 """
 
 import ipaddress
@@ -12,7 +12,7 @@ from node.errors.nameserver import NameServerSettingsError
 
 PASSWORD_SIZE_CHARS_MIN: Final = 16
 MEMBER_COUNT_MAX: Final = 9
-"""More replicas make every change slower and nothing safer."""
+"""More replicas would make every change slower and the directory no safer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +20,17 @@ class NameServerSettings:
     """The settings of one replica."""
 
     address: str
-    """`address:port` of this replica, an IP literal: names would make a member of who answers."""
+    """`address:port` of this replica, an IP literal: a name would make any host that it resolves to
+    a member."""
     members: tuple[str, ...]
-    """Of all replicas, this one included; the same on each of them."""
+    """The addresses of all replicas, this one included; the same on each replica."""
     directory: str
-    """For this replica alone."""
+    """The directory of this replica alone."""
     password: str | None = None
-    """Turns encryption on. Without one only loopback addresses are allowed."""
+    """The password that turns encryption on; None allows loopback addresses only."""
 
     def check(self) -> None:
-        """Raise NameServerSettingsError for what must not be started."""
+        """Raise NameServerSettingsError for settings with which a replica must not start."""
         if self.address not in self.members:
             raise NameServerSettingsError(
                 "members", ", ".join(self.members), f"add this replica, {self.address}"

@@ -1,6 +1,7 @@
 """Writes docs/configuration.md from the settings: `python -m node.config.reference`.
 
-Owns the form of that page. A test compares the file with what this prints, so they cannot drift.
+Owns the form of that page. A test compares the file with this module's output, so they cannot
+drift.
 """
 
 from collections.abc import Iterator
@@ -97,7 +98,7 @@ def _with_unit(size_bytes: int) -> str:
 
 
 def _limits(field: FieldInfo) -> str:
-    """The range of a number, or the words that are allowed."""
+    """Return the range of a number, or the allowed words, as a sentence; empty if there is none."""
     if get_origin(field.annotation) is Literal:
         return f" One of {', '.join(f'`{word}`' for word in get_args(field.annotation))}."
     found: dict[str, Any] = dict(_bounds(field.metadata))

@@ -1,10 +1,11 @@
-"""The settings of one node: their names, meaning, defaults and ranges, and what follows from them.
+"""The settings of one node: their names, meaning, defaults, ranges and derived values.
 
-Owns the list of settings, and the store's and the Raft core's configuration that they lead to. Must
-not read files, flags or the environment (`config_load` does) nor know the rules between settings
-(`config_conflicts` does).
+Owns the list of settings, and the store's and the Raft core's configuration derived from them. Must
+not read settings from files, flags or the environment (`node.config.load` does) nor know the rules
+between settings (`node.config.conflicts` does).
 
-Few on purpose: what has one right value for everybody is a constant where it is used.
+The list is short on purpose: a value with one right choice for every cluster is a constant in the
+module that uses it.
 """
 
 from dataclasses import replace
@@ -37,7 +38,8 @@ _HOUR_MS: Final = 3_600_000
 _LEDGER_INDEX_UNITS_PER_PAGE: Final = 128
 _LIMITS: Final = Limits()
 _STORE: Final = StoreConfig()
-"""The owners of most defaults: a setting that is handed on as it is takes theirs."""
+"""The owners of most defaults: a setting that is passed on unchanged takes its default from
+them."""
 
 SECTIONS: Final = {
     "node_id": "Who this node is",
@@ -291,7 +293,7 @@ class Settings(BaseSettings):
         "auto", "`auto`: for people on a terminal, JSON elsewhere."
     )
 
-    # --- What follows ---
+    # --- Derived values ---
 
     @property
     def is_ha(self) -> bool:
@@ -300,13 +302,13 @@ class Settings(BaseSettings):
 
     @property
     def voters(self) -> tuple[int, ...]:
-        """Voters of the cluster if it is new; nobody for a node that joins."""
+        """The voters of the cluster if it is new; empty for a node that joins."""
         if self.join:
             return ()
         return tuple(sorted(self.bootstrap or self.peers or (self.node_id,)))
 
     def advertised(self, bound_port: int) -> Address:
-        """What clients dial; `bound_port` is what `listen` became."""
+        """Return the address that clients dial; `bound_port` is the port that `listen` got."""
         own = self.peers.get(self.node_id)
         chosen = self.advertise or (own.address if own else self.listen)
         return chosen if chosen.port else Address(chosen.host, bound_port)
@@ -334,7 +336,7 @@ class Settings(BaseSettings):
         return found
 
     def nameserver(self) -> NameServerSettings | None:
-        """The settings of the replica in this node; None if there is none."""
+        """Return the settings of this node's name server replica; None if there is none."""
         if self.nameserver_listen is None:
             return None
         own, file = str(self.nameserver_listen), self.nameserver_secret_file
@@ -346,7 +348,7 @@ class Settings(BaseSettings):
         )
 
     def store_config(self, store_host: Host | None = None) -> StoreConfig:
-        """The engine's configuration. Sizes of derived files follow the size of a log file."""
+        """Return the store's configuration. A log file's size decides those of derived files."""
         pages = max(1, self.file_size_bytes // (1024 * _LEDGER_INDEX_UNITS_PER_PAGE))
         slot_count = max(1_000, self.file_size_bytes * 5_000_000 // GIB)
         base = StoreConfig() if store_host is None else StoreConfig(store_host=store_host)
@@ -373,7 +375,7 @@ class Settings(BaseSettings):
         )
 
     def raft_config(self) -> RaftConfig:
-        """The core's configuration; its group is the cluster and the broker group."""
+        """Return the core's configuration; its group is the cluster and the broker group."""
         election = self.election_min_ms // TICK_MS
         return RaftConfig(
             group=f"{self.cluster_id}/{self.group}",

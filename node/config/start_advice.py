@@ -1,8 +1,8 @@
-"""What to do about a file that keeps a node from starting, by the file and the kind of node.
+"""Advice about a file that keeps a node from starting, by the file and the mode of the node.
 
-Owns the advice; must not know how damage is found. An error of the store says what is wrong where.
-What helps depends on what the file is for and on who else has the same: the nodes of a Raft
-cluster, the replicas of a master-slave group, or nobody.
+Owns the advice; must not know how damage is found. An error of the store names the fault and its
+place. The remedy depends on the purpose of the file and on where else its content exists: on the
+nodes of a Raft cluster, on the replicas of a master-slave group, or nowhere.
 """
 
 import enum
@@ -23,7 +23,7 @@ class Mode(enum.Enum):
     RAFT = "raft"
     MASTER_SLAVE = "master-slave"
     SINGLE = "single"
-    """Either kind, and nobody else, unless the group has grown since: that only its log knows."""
+    """One node alone, of either mode, by its settings; its log may name members added since."""
 
 
 _IF_GROWN: Final = (
@@ -102,7 +102,7 @@ def _is_log(path: str) -> bool:
 
 
 def told(error: Exception, mode: Mode) -> str:
-    """Return the text of an error at start, with the advice that fits in the place of its own."""
+    """Return the text of an error at start; advice for this mode replaces the error's own."""
     advice = advice_of(error, mode)
     if advice is None or not isinstance(error, StoreError | NodeError):
         return str(error)

@@ -1,7 +1,7 @@
 """Types of single settings: addresses, sizes with a unit, times with a unit, lists and peers.
 
-Owns how each is written in a file, a variable or a flag, and what a wrong one is told. Must not
-know which settings exist.
+Owns the notation of each in a file, a variable or a flag, and the error text for a wrong value.
+Must not know which settings exist.
 """
 
 import re
@@ -16,7 +16,7 @@ _WILDCARDS = frozenset({"", "0.0.0.0", "::", "*"})
 
 
 class Address(NamedTuple):
-    """Where a socket listens or is reached. Port 0: any free one, for listening only."""
+    """The address where a socket listens or is reached. Port 0: any free one, to listen only."""
 
     host: str
     port: int
@@ -26,7 +26,7 @@ class Address(NamedTuple):
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether it names all interfaces, so that nobody can dial it."""
+        """Whether the address names all interfaces, so that no client can dial it."""
         return self.host in _WILDCARDS
 
     @classmethod
@@ -92,21 +92,21 @@ NodeNumbers = Annotated[tuple[NodeNumber, ...], NoDecode, BeforeValidator(_split
 
 
 class Peer(BaseModel):
-    """Where one node of the cluster is reached."""
+    """The addresses of one node of the cluster."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     address: AddressText
-    """Of its client service."""
+    """The address of its client service."""
     peer_address: AddressText
-    """Of its peer link."""
+    """The address of its peer link."""
 
 
 Peers = Annotated[dict[NodeNumber, Peer], NoDecode, BeforeValidator(_parse_peers)]
 
 
 def plain(value: object) -> object:
-    """Turn the value of a setting into what a TOML file would hold."""
+    """Return the value of a setting in the form that a TOML file would hold."""
     if isinstance(value, Address):
         return str(value)
     if isinstance(value, BaseModel):
