@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PROOF_REQUIRED: Final = "refused"
 ANYONE_MAY_BE_A_NODE: Final = "anyone-who-can-dial-may-be-a-node"
-"""The values of `unproven_peers`. The second is long so that nobody sets it by accident."""
+"""The values of `unproven_peers`. The second is long, lest an operator sets it by accident."""
 
 
 class Exposure(NamedTuple):

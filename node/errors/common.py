@@ -1,9 +1,9 @@
-"""Every error of the node's own, with what it means for the caller.
+"""Common errors of the node itself, with their meaning for the caller.
 
-Owns the names, codes and texts; must not know who raises them or how they travel (`failures` tells
-clients). As in `store.errors` the positional values go to `super().__init__` and the text is built
-in `__str__`, so all of them pickle; a leader hint that is added later travels in the instance's
-dictionary.
+Owns the names, codes and texts; must not know which code raises them or how they travel
+(`node.errors.translation` translates them for clients). As in `store.errors` the positional values
+go to `super().__init__` and `__str__` builds the text, so all errors pickle; a leader hint that is
+added later travels in the instance's dictionary.
 """
 
 from typing import ClassVar, Final, Self
@@ -13,14 +13,15 @@ from store.errors import Outcome
 
 RETRY_SOON_MS: Final = 20  # About two rounds to a quorum.
 RETRY_BUSY_MS: Final = 50
-RETRY_ELECTION_MS: Final = 200  # A part of an election time-out: nobody leads at the moment.
+RETRY_ELECTION_MS: Final = 200  # A part of an election time-out: no node leads at the moment.
 
 
 class NodeError(Exception):
     """Root of all errors raised by `node`.
 
     `code` is stable text for machines, `retryable` says whether the same call may succeed later,
-    `outcome` what is known about the effect, `retry_after_ms` when to try again (0: at once).
+    `outcome` what is known about the effect, `retry_after_ms` after which time to retry (0: at
+    once).
     """
 
     code: ClassVar[str] = "node.error"
@@ -31,12 +32,12 @@ class NodeError(Exception):
 
     retry_after_ms: int = 0
     leader_id: NodeId = NO_NODE
-    """Who leads, as far as the node that answers knows; NO_NODE: unknown."""
+    """The leader, as far as the answering node knows; NO_NODE: unknown."""
     leader_address: str = ""
     """host:port of the leader's client service; empty: unknown."""
 
     def with_leader(self, node: NodeId, address: str) -> Self:
-        """Add where the leader is; returns the error itself."""
+        """Add the leader and its address; return the error itself."""
         self.leader_id, self.leader_address = node, address
         return self
 
@@ -48,11 +49,11 @@ class NodeError(Exception):
         )
 
 
-# --- Who may answer ---
+# --- Refusals by the state of the node ---
 
 
 class NotLeaderError(NodeError):
-    """The call is the leader's to answer, and this node does not lead. Nothing happened."""
+    """Only the leader answers this call, and this node does not lead. The call had no effect."""
 
     code, retryable, status = "node.not_leader", True, "UNAVAILABLE"
 
@@ -66,8 +67,8 @@ class NotLeaderError(NodeError):
 
 
 class NotReadyError(NodeError):
-    """This node leads, but has not yet applied everything of the terms before, or it has just
-    started (term 0). Soon it will serve."""
+    """This node leads, but has not yet applied all entries of earlier terms, or it has just started
+    (term 0). The node will serve soon."""
 
     code, retryable, status = "node.not_ready", True, "UNAVAILABLE"
     retry_after_ms = RETRY_SOON_MS
@@ -83,7 +84,7 @@ class NotReadyError(NodeError):
 
 
 class TransferringError(NodeError):
-    """Leadership is being handed over. Nothing happened."""
+    """Leadership is being handed over. The call had no effect."""
 
     code, retryable, status = "node.transferring", True, "UNAVAILABLE"
     retry_after_ms = RETRY_SOON_MS
@@ -107,7 +108,7 @@ class DrainingError(NodeError):
 
 
 class ShuttingDownError(NodeError):
-    """This node is stopping and had not begun the call. Ask another one."""
+    """This node is stopping and has not begun the call. Ask another node."""
 
     code, retryable, status = "node.shutting_down", True, "UNAVAILABLE"
     retry_after_ms = RETRY_ELECTION_MS
@@ -117,7 +118,7 @@ class ShuttingDownError(NodeError):
 
 
 class WrongClusterError(NodeError):
-    """The caller means another cluster. Nothing happened."""
+    """The call names another cluster. The call had no effect."""
 
     code, status = "node.wrong_cluster", "FAILED_PRECONDITION"
 
@@ -133,7 +134,7 @@ class WrongClusterError(NodeError):
 
 
 class WrongModeError(NodeError):
-    """The call belongs to the other kind of replication. Nothing happened."""
+    """The call belongs to the other replication mode. The call had no effect."""
 
     code, status = "node.wrong_mode", "FAILED_PRECONDITION"
 
@@ -148,11 +149,11 @@ class WrongModeError(NodeError):
         )
 
 
-# --- How much at once ---
+# --- Limits ---
 
 
 class BusyError(NodeError):
-    """A bounded queue is full. Nothing was queued or written; try again after a pause."""
+    """A bounded queue is full. The call had no effect; try again after a pause."""
 
     code, retryable, status = "node.busy", True, "RESOURCE_EXHAUSTED"
     retry_after_ms = RETRY_BUSY_MS
@@ -166,7 +167,7 @@ class BusyError(NodeError):
 
 
 class LimitReachedError(NodeError):
-    """The cluster holds as many of something as it may. Nothing was changed."""
+    """The cluster holds the maximum of something. The state is unchanged."""
 
     code, status = "node.limit_reached", "RESOURCE_EXHAUSTED"
 
@@ -181,13 +182,13 @@ class LimitReachedError(NodeError):
         )
 
 
-# --- What became of it ---
+# --- Outcomes of appends and reads ---
 
 
 class AppendTimeoutError(NodeError):
-    """The caller's time was over before the entry was decided. It may still be committed.
+    """The caller's time-out passed before the entry was decided. The entry may still be committed.
 
-    An idempotent retry (same producer id and sequence) finds out.
+    An idempotent retry (same producer id and sequence) gets the answer.
     """
 
     code, retryable, status = "node.timeout", True, "DEADLINE_EXCEEDED"
@@ -205,9 +206,9 @@ class AppendTimeoutError(NodeError):
 
 
 class OutcomeUnknownError(NodeError):
-    """Leadership was lost while the entry was under way, and nobody here can tell its fate.
+    """This node lost leadership while the entry was pending, and does not know its outcome.
 
-    An idempotent retry finds out.
+    An idempotent retry gets the answer.
     """
 
     code, retryable, status = "node.outcome_unknown", True, "UNAVAILABLE"
@@ -227,7 +228,7 @@ class OutcomeUnknownError(NodeError):
 
 
 class NotAppliedError(NodeError):
-    """Another leader's entry took the place of this one: it never was. Send it again."""
+    """Another leader's entry replaced this one, so it was never committed. Send it again."""
 
     code, retryable, status = "node.not_applied", True, "ABORTED"
 
@@ -243,7 +244,7 @@ class NotAppliedError(NodeError):
 
 
 class ReadFailedError(NodeError):
-    """Leadership was lost before the read was confirmed. Ask the new leader."""
+    """This node lost leadership before the read was confirmed. Ask the new leader."""
 
     code, retryable, status = "node.read_failed", True, "UNAVAILABLE"
     retry_after_ms = RETRY_SOON_MS
@@ -257,7 +258,7 @@ class ReadFailedError(NodeError):
 
 
 class ReadTimeoutError(NodeError):
-    """A quorum did not confirm the read, or this replica did not get that far, in time."""
+    """The time-out passed before a quorum confirmed the read or this replica applied the index."""
 
     code, retryable, status = "node.read_timeout", True, "DEADLINE_EXCEEDED"
     retry_after_ms = RETRY_SOON_MS
@@ -274,7 +275,7 @@ class ReadTimeoutError(NodeError):
 
 
 class OutOfSequenceError(NodeError):
-    """A batch came before one that must precede it. Nothing was written.
+    """A batch came before a batch that must precede it. The log is unchanged.
 
     Send again, in order, from the first batch without a receipt.
     """
@@ -293,9 +294,9 @@ class OutOfSequenceError(NodeError):
 
 
 class UnknownProducerError(NodeError):
-    """The producer's past is not known (any more), so nobody can say whether this is a duplicate.
+    """The node does not know the producer (any more), so a duplicate would go unnoticed.
 
-    Begin again with a new producer id and sequence 0; check what was acked before.
+    Begin again with a new producer id and sequence 0; check which batches were acked before.
     """
 
     code, status = "node.unknown_producer", "FAILED_PRECONDITION"
@@ -312,7 +313,7 @@ class UnknownProducerError(NodeError):
 
 
 class DuplicateExpiredError(NodeError):
-    """The batch is in the log already, but so long ago that its receipt cannot be given again."""
+    """The batch is in the log already, but is too old for its receipt to be given again."""
 
     code, status = "node.duplicate_expired", "ALREADY_EXISTS"
     outcome = Outcome.APPLIED
@@ -332,7 +333,7 @@ class DuplicateExpiredError(NodeError):
 
 
 class UnknownTopicError(NodeError):
-    """There is no such topic (on the node that was asked)."""
+    """The node that was asked has no such topic."""
 
     code, status = "node.unknown_topic", "NOT_FOUND"
 
@@ -345,7 +346,7 @@ class UnknownTopicError(NodeError):
 
 
 class TopicExistsError(NodeError):
-    """The topic was to be new, and is not. Nothing was changed."""
+    """The topic to be created exists already. The state is unchanged."""
 
     code, status = "node.topic_exists", "ALREADY_EXISTS"
 
@@ -374,7 +375,7 @@ class ReservedTopicError(NodeError):
 
 
 class TopicNotWritableError(NodeError):
-    """The topic's permission forbids appends. Nothing was written."""
+    """The topic's permission forbids appends. The log is unchanged."""
 
     code, status = "node.topic_not_writable", "PERMISSION_DENIED"
 
@@ -422,7 +423,7 @@ class UnknownQueueError(NodeError):
 
 
 class UnknownGroupError(NodeError):
-    """No offset was ever committed under this name, and nobody is a member."""
+    """No offset was ever committed for this group, and the group has no member."""
 
     code, status = "node.unknown_group", "NOT_FOUND"
 
@@ -435,7 +436,7 @@ class UnknownGroupError(NodeError):
 
 
 class GroupNotEmptyError(NodeError):
-    """The group has members that are alive. Nothing was changed."""
+    """The group has members that are alive. The state is unchanged."""
 
     code, status = "node.group_not_empty", "FAILED_PRECONDITION"
 
@@ -480,7 +481,7 @@ class UnknownCommandError(NodeError):
 
 
 class BadRequestError(NodeError):
-    """A field of the request is wrong. Nothing happened."""
+    """A field of the request is wrong. The call had no effect."""
 
     code, status = "node.bad_request", "INVALID_ARGUMENT"
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a delayed message.
+"""Errors about delayed messages.
 
 Owns names, codes and texts, as `node.errors.common` does.
 """
@@ -7,7 +7,7 @@ from node.errors.common import NodeError
 
 
 class DelayedGoneError(NodeError):
-    """The delayed message is held no more, or is just being delivered: it cannot be cancelled."""
+    """The delayed message is held no more, or its delivery has begun, so it cannot be cancelled."""
 
     code, status = "node.delayed_gone", "FAILED_PRECONDITION"
 
@@ -24,7 +24,7 @@ class DelayedGoneError(NodeError):
 
 
 class DelayTooLongError(NodeError):
-    """A message is to be delivered later than the cluster holds messages. Nothing was written."""
+    """The delay of a message is longer than the cluster holds messages. The log is unchanged."""
 
     code, status = "node.delay_too_long", "INVALID_ARGUMENT"
 
@@ -40,7 +40,7 @@ class DelayTooLongError(NodeError):
 
 
 class DelayedFullError(NodeError):
-    """The cluster holds as many delayed messages as it may. Nothing was written."""
+    """The cluster holds the maximum of delayed messages. The log is unchanged."""
 
     code, status = "node.delayed_full", "RESOURCE_EXHAUSTED"
 

@@ -1,4 +1,4 @@
-"""Errors of consumer groups: what their settings forbid, retries and dead letters, filters.
+"""Errors of consumer groups: refusals by their settings, retries and dead letters, filters.
 
 Owns the names, codes and texts, as `node.errors.common` does for the rest of the node.
 """
@@ -8,7 +8,7 @@ from store.errors import Outcome
 
 
 class GroupDisabledError(NodeError):
-    """The group's settings forbid it to consume, or to consume in this way. Nothing happened."""
+    """The group's settings forbid consuming, or this way of it. The call had no effect."""
 
     code, status = "node.group_disabled", "PERMISSION_DENIED"
 
@@ -24,7 +24,7 @@ class GroupDisabledError(NodeError):
 
 
 class TopicForbiddenError(NodeError):
-    """The group's settings forbid it to read this topic. Nothing happened."""
+    """The group's settings forbid reading this topic. The call had no effect."""
 
     code, status = "node.topic_forbidden", "PERMISSION_DENIED"
 
@@ -40,7 +40,7 @@ class TopicForbiddenError(NodeError):
 
 
 class GroupOrderlyError(NodeError):
-    """The group is orderly: a message is tried again in place, and nothing overtakes it."""
+    """The group is orderly: a message is retried in its place, and no other one overtakes it."""
 
     code, status = "node.group_orderly", "FAILED_PRECONDITION"
 
@@ -56,7 +56,7 @@ class GroupOrderlyError(NodeError):
 
 
 class MessageExpiredError(NodeError):
-    """There is no message at this offset of the queue: it has expired, or is still to come."""
+    """The queue has no message at this offset: the message has expired, or is still to come."""
 
     code, status = "node.no_such_offset", "NOT_FOUND"
 
@@ -72,7 +72,7 @@ class MessageExpiredError(NodeError):
 
 
 class AlreadyResentError(NodeError):
-    """A dead letter was sent again before, so it is not sent a second time."""
+    """The dead letter was resent before, so it is not sent a second time."""
 
     code, status = "node.already_resent", "ALREADY_EXISTS"
     outcome = Outcome.APPLIED
@@ -89,7 +89,7 @@ class AlreadyResentError(NodeError):
 
 
 class BadFilterError(NodeError):
-    """A filter is no expression of the SQL92 subset, or is too large. Nothing was read."""
+    """A filter is not an expression of the SQL92 subset, or is too large. No message was read."""
 
     code, status = "node.bad_filter", "INVALID_ARGUMENT"
 

@@ -1,7 +1,7 @@
-"""What clients and operators are told by a node in master-slave mode.
+"""Errors that a node in master-slave mode returns to clients and operators.
 
-Owns the names, codes and texts, in the form of `node.errors.common`; the errors of the machine
-itself are in `types` and `wire`, and of those none leaves the node.
+Owns the names, codes and texts, in the form of `node.errors.common`. The errors of the machine
+itself are in `node.replication.ha`, and none of them leaves the node.
 """
 
 from node.errors.common import RETRY_ELECTION_MS, NodeError
@@ -10,7 +10,7 @@ from store.errors import Outcome
 
 
 class NotMasterError(NodeError):
-    """The call is the master's to answer, and this node is a slave. Nothing happened."""
+    """Only the master answers this call, and this node is a slave. The call had no effect."""
 
     code, retryable, status = "ha.not_master", True, "UNAVAILABLE"
 
@@ -26,8 +26,8 @@ class NotMasterError(NodeError):
 
 
 class StateMissingError(NodeError):
-    """This node's log does not reach back far enough to know topics and groups; it fetches them
-    from the master. Nothing happened; ask again, or another node."""
+    """This node's log does not reach back far enough to contain topics and groups; the node fetches
+    them from the master. The call had no effect; ask again, or another node."""
 
     code, retryable, status = "ha.state_missing", True, "UNAVAILABLE"
     retry_after_ms = RETRY_ELECTION_MS
@@ -37,7 +37,7 @@ class StateMissingError(NodeError):
 
 
 class PromotionRefusedError(NodeError):
-    """This node cannot begin to become master now. Nothing changed."""
+    """This node cannot begin to become master now. The state is unchanged."""
 
     code, status = "ha.promotion_refused", "FAILED_PRECONDITION"
 
@@ -50,8 +50,8 @@ class PromotionRefusedError(NodeError):
 
 
 class PromotionTimeoutError(NodeError):
-    """The fence did not stand in time. It may still: the node goes on trying until it is bound to
-    somebody else."""
+    """The promotion was not fenced in time. The fence may still complete: the node goes on trying
+    until it is bound to another master."""
 
     code, retryable, status = "ha.promotion_timeout", True, "DEADLINE_EXCEEDED"
     outcome = Outcome.UNKNOWN

@@ -1,12 +1,11 @@
-"""What goes wrong with changes of who belongs to a group. `node.errors.common` says what every
-error has."""
+"""Errors about changes of members. `node.errors.common` describes the fields of every error."""
 
 from node.errors.common import NodeError
 from store.errors import Outcome
 
 
 class ChangeTimeoutError(NodeError):
-    """A change of members was not committed in time. It may still be."""
+    """A change of members was not committed in time. The change may still be committed."""
 
     code, retryable, status = "node.change_timeout", True, "DEADLINE_EXCEEDED"
     outcome = Outcome.UNKNOWN

@@ -1,7 +1,7 @@
-"""Errors of the name server, with what they mean for the caller.
+"""Errors of the name server, with their meaning for the caller.
 
-Owns the names, codes and texts; must not know who raises them. None of them stops the node: the
-data path does not wait for the name server.
+Owns the names, codes and texts; must not know which code raises them. No error here stops the node:
+the data path does not wait for the name server.
 """
 
 from node.errors.common import NodeError
@@ -22,7 +22,7 @@ class NameServerSettingsError(NodeError):
 
 
 class LibraryVersionError(NodeError):
-    """Another version of PySyncObj is installed than the one whose faults were studied."""
+    """The installed version of PySyncObj is not the one whose faults were studied."""
 
     code, status = "nameserver.library_version", "FAILED_PRECONDITION"
 
@@ -52,8 +52,8 @@ class FilesDamagedError(NodeError):
 
 
 class TwoHistoriesError(FilesDamagedError):
-    """A leader contradicts what is committed here: two histories were acked. Nothing was cut, and
-    this replica says no more."""
+    """A leader contradicts an entry that is committed here: two histories were acked. No entry was
+    cut, and this replica takes no further part."""
 
     code = "nameserver.two_histories"
 
@@ -84,7 +84,8 @@ class ReplicaFailedError(NodeError):
 
 
 class NameServerOffError(NodeError):
-    """The asked node has no replica of the name server, or it is not up yet. Ask another node."""
+    """The asked node has no replica of the name server, or one that is not up yet. Ask another
+    node."""
 
     code, status = "nameserver.off", "FAILED_PRECONDITION"
 
@@ -97,7 +98,7 @@ class NameServerOffError(NodeError):
 
 class UnprovenReportError(NodeError):
     """A report about a broker does not prove that its sender holds the secret of the cluster, or
-    its proof is too old or was taken before. Nothing changed."""
+    its proof is too old or was used before. The directory is unchanged."""
 
     code, status = "nameserver.unproven", "PERMISSION_DENIED"
 
@@ -113,7 +114,7 @@ class UnprovenReportError(NodeError):
 
 
 class NotVouchedError(NodeError):
-    """A report says of a broker what this process has no reason to believe. Nothing changed."""
+    """This process has no reason to believe a report about a broker. The directory is unchanged."""
 
     code, status = "nameserver.not_vouched", "PERMISSION_DENIED"
 
@@ -126,7 +127,7 @@ class NotVouchedError(NodeError):
 
 
 class DirectoryRefusedError(NodeError):
-    """The directory refused a change: a limit, or what was sent makes no sense. Nothing changed."""
+    """The directory refused a change because of a limit or an invalid value, and is unchanged."""
 
     code, status = "nameserver.refused", "FAILED_PRECONDITION"
 
@@ -139,7 +140,7 @@ class DirectoryRefusedError(NodeError):
 
 
 class ValueChangedError(NodeError):
-    """The value is not the expected one, so nothing was changed. Look again, then decide."""
+    """The value is not the expected one, so it was not changed. Read it again, then decide."""
 
     code, status = "nameserver.changed", "ABORTED"
 
@@ -152,7 +153,7 @@ class ValueChangedError(NodeError):
 
 
 class ValueNotFoundError(NodeError):
-    """There is no such key in the namespace."""
+    """The namespace has no such key."""
 
     code, status = "nameserver.value_not_found", "NOT_FOUND"
 
@@ -165,7 +166,8 @@ class ValueNotFoundError(NodeError):
 
 
 class NoQuorumError(NodeError):
-    """No leader took the command in time. Nothing happened, and appends go on without it."""
+    """No leader took the command in time. The command had no effect; appends go on without the name
+    server."""
 
     code, retryable, status = "nameserver.no_quorum", True, "UNAVAILABLE"
     retry_after_ms = 500
@@ -182,7 +184,7 @@ class NoQuorumError(NodeError):
 
 
 class ChangeUnknownError(NodeError):
-    """It is not known whether the command was applied. Look at the directory, then decide."""
+    """The caller cannot know whether the command was applied. Read the directory, then decide."""
 
     code, retryable, status = "nameserver.outcome_unknown", True, "DEADLINE_EXCEEDED"
     outcome = Outcome.UNKNOWN

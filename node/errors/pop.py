@@ -1,4 +1,4 @@
-"""What goes wrong with messages that were handed out by pop.
+"""Errors about messages that pop handed out.
 
 Owns the names, codes and texts; see `node.errors.common`.
 """
@@ -7,8 +7,8 @@ from node.errors.common import RETRY_SOON_MS, NodeError
 
 
 class StaleHandleError(NodeError):
-    """The receipt handle names no delivery that is in flight: the message was handed out again, is
-    done or dead, or the group's offset was set. It will never be valid."""
+    """The receipt handle names no delivery in flight: the message was handed out again, is done or
+    dead, or the group's offset was set. The handle will never be valid again."""
 
     code, status = "node.stale_handle", "FAILED_PRECONDITION"
 
@@ -21,8 +21,8 @@ class StaleHandleError(NodeError):
 
 
 class QueueHeldError(NodeError):
-    """What the queue would hand out next cannot be read: it is damaged, or its derived files are.
-    The queue waits until that is repaired; nothing of it is skipped, and other queues go on."""
+    """The next message of the queue cannot be read: the log or a derived file is damaged. The queue
+    waits for the repair; no message is skipped, and other queues go on."""
 
     code, retryable, status = "node.queue_held", True, "DATA_LOSS"
     retry_after_ms = 1_000
@@ -37,8 +37,8 @@ class QueueHeldError(NodeError):
 
 
 class PopConflictError(NodeError):
-    """What a group has in flight was changed while messages were taken for it: its offset was set,
-    or a take of another leader came first. Nothing was taken."""
+    """The messages in flight of a group changed while messages were taken for it: its offset was
+    set, or a take of another leader came first. No message was taken."""
 
     code, retryable, status = "node.pop_conflict", True, "ABORTED"
     retry_after_ms = RETRY_SOON_MS

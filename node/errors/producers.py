@@ -1,15 +1,15 @@
-"""Errors about producers that have a name. `node/errors/common.py` says what every error has.
+"""Errors about named producers. `node.errors.common` describes the fields of every error.
 
-Owns no rule; must not know who raises them.
+Owns no rule; must not know which code raises them.
 """
 
 from node.errors.common import NodeError
 
 
 class ProducerFencedError(NodeError):
-    """Another process has claimed the name of this producer since: only that one may append.
+    """Another process has claimed the name of this producer since, and only that one may append.
 
-    Nothing was written, and nothing of this process will be any more.
+    The log is unchanged; no later append of this process will succeed.
     """
 
     code, status = "node.producer_fenced", "FAILED_PRECONDITION"

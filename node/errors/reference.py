@@ -1,7 +1,7 @@
 """Writes docs/errors.md from the error classes: `python -m node.errors.reference`.
 
-Owns the form of that page, and which modules have errors that a client may meet. A test compares
-the file with what this prints, so they cannot drift.
+Owns the form of that page, and the list of modules with errors that a client may meet. A test
+compares the file with this module's output, so they cannot drift.
 """
 
 import inspect

@@ -1,4 +1,4 @@
-"""What goes wrong with requests and responses on their way.
+"""Errors about requests and responses in transit.
 
 Owns the names, codes and texts; see `node.errors.common`.
 """
@@ -8,8 +8,8 @@ from store.errors import Outcome
 
 
 class RequestSlowError(NodeError):
-    """The request did not arrive as a whole in time, or was the slowest of too many that were on
-    their way. Nobody looked into it."""
+    """The request did not arrive as a whole in time, or was the slowest of too many requests in
+    transit. The call had no effect."""
 
     code, retryable, status = "node.request_slow", True, "DEADLINE_EXCEEDED"
     retry_after_ms = RETRY_SOON_MS
@@ -25,8 +25,8 @@ class RequestSlowError(NodeError):
 
 
 class StreamSilentError(NodeError):
-    """The client has sent nothing on its stream for so long, or for longest of too many streams.
-    What it sent before is answered; a new stream goes on where this one ends."""
+    """The client has sent nothing on its stream for too long, or for longest of too many streams.
+    Earlier requests are answered; a new stream goes on where this one ends."""
 
     code, retryable, status = "node.stream_silent", True, "UNAVAILABLE"
 
@@ -39,8 +39,8 @@ class StreamSilentError(NodeError):
 
 
 class ResponsesWaitError(NodeError):
-    """The call was carried out, and its response was dropped: too many bytes wait for clients that
-    do not take them. What only reads can be repeated."""
+    """The call was carried out, but its response was dropped: too many bytes wait for clients that
+    do not take them. A call that only reads can be repeated."""
 
     code, retryable, status = "node.responses_wait", True, "RESOURCE_EXHAUSTED"
     outcome = Outcome.UNKNOWN

@@ -1,4 +1,4 @@
-"""What can be wrong with a transaction, or with offsets that are to be stored under a condition.
+"""Errors about transactions, and about offsets that are stored under a condition.
 
 Owns names, codes and texts, as `node.errors.common` does.
 """
@@ -7,7 +7,7 @@ from node.errors.common import NodeError
 
 
 class UnknownTransactionError(NodeError):
-    """No such transaction was begun here, or it ended too long ago to say how."""
+    """No such transaction was begun here, or it ended too long ago for its outcome to be known."""
 
     code, status = "node.unknown_transaction", "NOT_FOUND"
 
@@ -23,7 +23,7 @@ class UnknownTransactionError(NodeError):
 
 
 class TransactionTooLargeError(NodeError):
-    """A transaction has more messages than may share their fate. Nothing was stored."""
+    """A transaction has more messages than its limit. No message was stored."""
 
     code, status = "node.limit_exceeded", "INVALID_ARGUMENT"
 
@@ -40,7 +40,7 @@ class TransactionTooLargeError(NodeError):
 
 
 class TransactionEndedError(NodeError):
-    """The transaction has ended in another way than asked for. Nothing was changed."""
+    """The transaction ended before with another outcome than asked for. The state is unchanged."""
 
     code, status = "node.transaction_ended", "FAILED_PRECONDITION"
 
@@ -58,8 +58,8 @@ class TransactionEndedError(NodeError):
 class OffsetConflictError(NodeError):
     """A consumer group's offset is not what the caller expected: another consumer has moved it.
 
-    Nothing was stored, neither messages nor offsets. The messages that were consumed are another
-    one's by now.
+    Neither messages nor offsets were stored. The consumed messages belong to another consumer by
+    now.
     """
 
     code, status = "node.conflict", "ABORTED"

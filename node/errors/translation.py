@@ -1,7 +1,7 @@
-"""What a client is told about an error, of whichever layer: the one translation.
+"""The one translation of errors of every layer for clients.
 
 Owns the way from the errors of `node`, `store` and `raft` to code, text, outcome, gRPC status and
-the message `Error`; must not know who raised them. docs/errors.md lists the codes.
+the message `Error`; must not know which code raised them. docs/errors.md lists the codes.
 """
 
 from typing import Final, NamedTuple
@@ -49,7 +49,7 @@ _PB_OUTCOME: Final = {
 
 
 class Failure(NamedTuple):
-    """What a client is told about an error, of whichever layer."""
+    """An error of any layer in the form that a client gets."""
 
     code: str
     message: str
@@ -63,7 +63,7 @@ class Failure(NamedTuple):
 
 
 def from_raft(error: RaftError) -> RaftError | NodeError:
-    """Return the node's own error for one of Raft that clients meet; others as they are."""
+    """Return the node's error for an error of Raft that clients meet; others unchanged."""
     match error:
         case raft_errors.NotLeaderError():
             return NotLeaderError(error.leader_hint)
@@ -83,9 +83,10 @@ def status_of(kind: type[BaseException]) -> str:
 
 
 def describe(error: BaseException) -> Failure:
-    """Return what a client is told. An error that nobody foresaw is `node.internal`.
+    """Return an error in the form that a client gets.
 
-    Its outcome is unknown. An AssertionError is not for here: it ends the process.
+    An unforeseen error is `node.internal`, with an unknown outcome. Do not pass an AssertionError:
+    it ends the process.
     """
     if isinstance(error, RaftError):
         error = from_raft(error)
@@ -119,7 +120,7 @@ def describe(error: BaseException) -> Failure:
 
 
 def to_pb(error: BaseException) -> common_pb2.Error:
-    """Return the message that travels with a failed call or inside of a stream."""
+    """Return the message `Error` of a failed call, or of a response in a stream."""
     failure = describe(error)
     return common_pb2.Error(
         code=failure.code,
