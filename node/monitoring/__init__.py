@@ -1,5 +1,5 @@
-"""What operators and machines see of a node.
+"""The view of a node for operators and machines: health, the HTTP port, metrics, their samples.
 
-Health, the HTTP port, metrics and their samples. These modules import what they measure and change
-nothing; only nodes and the calls of AdminService import them.
+These modules import the modules they measure and change nothing; only nodes and the calls of
+AdminService import them.
 """

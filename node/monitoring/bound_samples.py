@@ -1,6 +1,6 @@
-"""Metrics of what strangers may hold: requests, responses, HTTP connections, lines of the log.
+"""Metrics of resources that strangers can use up: requests, responses, HTTP connections, log lines.
 
-Owns where these values come from; names and texts are in `metrics`.
+Owns the source of each value; names and texts are in `node.monitoring.metrics`.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from node.services.bounds.response_watch import WAITING_SIZE_BYTES_MAX, Response
 
 
 def call_bounds(watch: RequestWatch, responses: ResponseWatch) -> Iterator[Sample]:
-    """Of requests and responses on their way."""
+    """Yield the samples of requests and responses in transit."""
     yield "responses_waiting_bytes", (), responses.size_bytes
     yield "responses_waiting_limit_bytes", (), WAITING_SIZE_BYTES_MAX
     yield "responses_cut", (), responses.cut_count
@@ -34,13 +34,13 @@ def call_bounds(watch: RequestWatch, responses: ResponseWatch) -> Iterator[Sampl
 
 
 def log_bounds() -> Iterator[Sample]:
-    """Of the log."""
+    """Yield the samples of log lines that were left out."""
     for component, count in tuple(left_out.items()):  # Other threads count, too.
         yield "log_lines_left_out", (component,), count
 
 
 def http_bounds(connections: HttpConnections) -> Iterator[Sample]:
-    """Of this port itself."""
+    """Yield the samples of the HTTP port itself."""
     yield "http_connections", (), connections.count
     yield "http_connections_limit", (), CONNECTION_COUNT_MAX
     for reason, count in connections.closed.items():

@@ -1,6 +1,6 @@
 """Metrics of a master-slave replica; names and texts are in `node.monitoring.metrics`.
 
-Owns where each value comes from.
+Owns the source of each value.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ROLES = (Role.FOLLOWER, Role.CANDIDATE, Role.LEADER)
 
 
 def ha_samples(driver: HaDriver) -> Iterator[Sample]:
-    """Yield what the machine and its driver say now."""
+    """Yield the samples of the machine and its driver."""
     report, stats = driver.report(), driver.machine.stats()
     for role in _ROLES:
         yield "role", (role.name.lower(),), float(role is driver.role)

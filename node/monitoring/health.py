@@ -1,7 +1,7 @@
-"""Whether a node lives, and whether it is ready for clients: the rule, and who is told.
+"""Whether a node lives, and whether it is ready for clients: the rule, and its listeners.
 
-Owns the phases of a node's life and what ready means. Must not know HTTP or gRPC: they ask, or they
-are called when the answer changes.
+Owns the phases of a node's life and the meaning of ready. Must not know HTTP or gRPC: they ask, or
+they listen for changes of the answer.
 """
 
 from collections.abc import Callable
@@ -13,22 +13,22 @@ from raft.transitions import Role
 
 
 class Phase(Enum):
-    """Where a node is in its life."""
+    """The phases of a node's life."""
 
     STARTING = "starting"
-    """Opening its store."""
+    """The node opens its store."""
     REPAIRING = "repairing"
-    """Fetching damaged entries from its peers."""
+    """The node fetches damaged entries from its peers."""
     WAITING = "waiting"
-    """Its disk is empty, and not all voters of the new cluster were heard of yet."""
+    """The disk is empty, and the node has not met all voters of the new cluster yet."""
     SERVING = "serving"
     DRAINING = "draining"
-    """Told to stop, or by an operator to lead no more: takes no new appends."""
+    """The node was told to stop, or not to lead any more: it takes no new appends."""
     STOPPING = "stopping"
 
 
 class Replicated(Protocol):
-    """What is asked of the driver."""
+    """The facts that health needs of a driver."""
 
     @property
     def role(self) -> Role: ...
@@ -39,7 +39,7 @@ class Replicated(Protocol):
 
 
 class Verdict(NamedTuple):
-    """An answer, and the reason for a person."""
+    """An answer, and the reason as text for an operator."""
 
     is_good: bool
     reason: str
@@ -52,18 +52,18 @@ class Health:
         self.phase = Phase.STARTING
         self.detail = "opening the store"
         self.problem: Callable[[], str] = lambda: ""
-        """Why clients should not come here, whatever the driver says; empty if they should."""
+        """Returns why clients should avoid this node, even with a ready driver; or ""."""
         self._driver: Replicated | None = None
         self._listeners: list[Callable[[bool], None]] = []
         self._was_ready = False
 
     def enter(self, phase: Phase, detail: str = "") -> None:
-        """The node has come to a phase; `detail` says what it is busy with."""
+        """Set the phase of the node; `detail` describes its work in it."""
         self.phase, self.detail = phase, detail
         self.refresh()
 
     def watch(self, driver: Replicated) -> None:
-        """From now on the driver says whether there is a leader."""
+        """Take the leader from `driver` from now on."""
         self._driver = driver
 
     def add_listener(self, listener: Callable[[bool], None]) -> None:
@@ -71,7 +71,7 @@ class Health:
         self._listeners.append(listener)
 
     def refresh(self) -> None:
-        """Something changed: tell the listeners if readiness did."""
+        """Compute readiness again; call the listeners if it has changed."""
         is_ready = self.ready().is_good
         if is_ready != self._was_ready:
             self._was_ready = is_ready
@@ -79,11 +79,11 @@ class Health:
                 listener(is_ready)
 
     def live(self) -> Verdict:
-        """Whether the process is of any use. One that is stuck does not answer at all."""
+        """Whether the process lives: always good, since a stuck process does not answer at all."""
         return Verdict(True, self.phase.value)
 
     def ready(self) -> Verdict:
-        """Whether clients should come here: it serves, and it leads or knows who does."""
+        """Whether clients should use this node: it serves, and leads or knows the leader."""
         if self.phase is not Phase.SERVING:
             return Verdict(False, f"{self.phase.value}: {self.detail}".removesuffix(": "))
         problem = self.problem()

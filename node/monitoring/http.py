@@ -1,9 +1,8 @@
 """The HTTP port of a node, for people, Prometheus and probes: /metrics /live /ready /status.
 
-Owns the four pages and the server's life; who may hold on to a connection is `http_connections`'.
-Runs on the node's loop, so a loop that is stuck does not answer, which is what a liveness probe
-wants to know. Read-only, without authentication: bind it where only those can reach it who may read
-this.
+Owns the four pages and the server's life; `http_connections` bounds the connections. Runs on the
+node's loop, so a stuck loop does not answer, which is the purpose of a liveness probe. Read-only,
+without authentication: bind the port where only people who may read these pages can reach it.
 """
 
 import asyncio
@@ -30,14 +29,14 @@ from node.monitoring.http_connections import (
 from node.services.server import PortTakenError
 
 BACKLOG_COUNT_MAX: Final = CONNECTION_COUNT_MAX // 2
-"""Connections that the system takes in ahead: so that those of one moment do not drive out the ones
-of the same moment."""
+"""Connections that the system queues ahead of the loop: half of the table, so that connections of
+one moment do not close each other."""
 STOP_MS_MAX: Final = 1_000
 _UNAVAILABLE: Final = 503
 
 
 class _Server(uvicorn.Server):
-    """Signals belong to the lifecycle."""
+    """A server that leaves signals to the lifecycle."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -95,8 +94,8 @@ class HttpServer:
             self._server.should_exit = True
             await self._task
 
-    # async, although they wait for nothing: starlette runs others on threads, and the values belong
-    # to the loop.
+    # async, although they never wait: starlette runs plain functions on threads, and the values
+    # belong to the loop.
 
     async def _metrics(self, _request: Request) -> Response:
         return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)

@@ -1,11 +1,11 @@
-"""Connections of the HTTP port: how many, how long and how much each may say.
+"""Connections of the HTTP port: bounds on their count, their time and the bytes of each.
 
-Owns the bound that keeps probes answered while strangers hold on to connections: a table that is
-full lets the oldest one of the address with most of them go, and nobody stays for long. Must not
-know the pages. What it closes is counted by reason and logged now and then.
+Owns the bound that keeps probes answered while strangers hold on to connections: a full table
+closes the oldest connection of the address with most connections, and no connection lasts long.
+Must not know the pages. The node counts closed connections by reason and logs them at intervals.
 
-A connection is for one request. Whoever asks again dials again, so none is worth keeping, and
-nothing that a client sends behind its request is ever read.
+A connection carries one request. A client dials again for the next one, so no connection is worth
+keeping, and the node never reads bytes that a client sends behind its request.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from node.runtime.rate_limited_log import QuietLog
 
 CONNECTION_COUNT_MAX: Final = 256
-"""At once. Above it the oldest one goes, so a new client is always let in."""
+"""Connections at once. Above it the node closes an old one, so a new client is always let in."""
 CONNECTION_MS_MAX: Final = 10_000
-"""To ask and to take the answer: as long as Prometheus waits for one."""
+"""Time to send the request and take the answer: as long as Prometheus waits for one."""
 REQUEST_SIZE_BYTES_MAX: Final = 16 * 1024
-"""Of one connection. A browser's head has 2 KiB, and no page takes a body."""
+"""Bytes received on one connection. A browser's head has 2 KiB, and no page takes a body."""
 LOG_INTERVAL_MS: Final = 10_000
 
 NO_ROOM: Final = "no_room"
@@ -34,7 +34,7 @@ REASONS: Final = (NO_ROOM, TOO_SLOW, TOO_LARGE, BAD_REQUEST)
 
 _log: Final = logging.getLogger(__name__)
 _faults: Final = logging.getLogger(f"{__name__}.uvicorn")
-_faults.setLevel(logging.ERROR)  # Its warnings are about what strangers send, which is counted.
+_faults.setLevel(logging.ERROR)  # Its warnings are about input of strangers, which is counted.
 
 
 class HttpConnections:
@@ -42,18 +42,18 @@ class HttpConnections:
 
     def __init__(self) -> None:
         self._by_host: dict[str, dict[HttpConnection, None]] = {}
-        """Oldest first. Invariant: no table in it is empty."""
+        """Connections by address, oldest first. Invariant: no inner table is empty."""
         self.count = 0
         self.closed: Final[Counter[str]] = Counter(dict.fromkeys(REASONS, 0))
         """Connections that the node closed, by reason."""
         self._quiet: Final = QuietLog(_log, interval_ms=LOG_INTERVAL_MS, monotonic_s=time.monotonic)
 
     def protocol(self, **given: Any) -> "HttpConnection":
-        """Return what serves a new connection; uvicorn gives the rest."""
+        """Return the protocol of a new connection; `given` are uvicorn's arguments."""
         return HttpConnection(self, **given)
 
     def admit(self, connection: "HttpConnection") -> None:
-        """Take a connection in; another one goes if there is no room."""
+        """Add a connection; close another one if the table is full."""
         if self.count >= CONNECTION_COUNT_MAX:
             crowd = max(self._by_host.values(), key=len)
             self.refuse(next(iter(crowd)), NO_ROOM)
@@ -61,7 +61,7 @@ class HttpConnections:
         self.count += 1
 
     def forget(self, connection: "HttpConnection") -> None:
-        """A connection is closed. Once more changes nothing."""
+        """Remove a closed connection. A repeated call does nothing."""
         same = self._by_host.get(connection.host, {})
         if connection in same:
             del same[connection]
@@ -70,13 +70,13 @@ class HttpConnections:
                 del self._by_host[connection.host]
 
     def refuse(self, connection: "HttpConnection", reason: str) -> None:
-        """Close a connection at once, and count why."""
+        """Close a connection at once, and count the reason."""
         self.note(reason, connection.host)
         self.forget(connection)
         connection.transport.abort()
 
     def note(self, reason: str, host: str) -> None:
-        """Count a reason, and log it unless that was done a moment ago."""
+        """Count a reason, and log it at most once in LOG_INTERVAL_MS."""
         self.closed[reason] += 1
         self._quiet.warn(reason, f"an HTTP connection from {host} was closed")
 
@@ -114,6 +114,6 @@ class HttpConnection(H11Protocol):
             super().data_received(data)
 
     def send_400_response(self, msg: str) -> None:
-        """The bytes are no request of HTTP."""
+        """Count a request that is not HTTP, and answer it with status 400."""
         self._table.note(BAD_REQUEST, self.host)
         super().send_400_response(msg)

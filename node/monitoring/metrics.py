@@ -1,7 +1,7 @@
-"""What Prometheus sees of a node: the names, and where each value comes from.
+"""The metrics of a node for Prometheus: their names, and the source of each value.
 
-Owns names, types and texts of all metrics; docs/metrics.md is generated from this table. Values are
-read from the stats of the parts when somebody asks, so nothing is counted twice and a metric costs
+Owns names, types and texts of all metrics; docs/metrics.md is generated from this table. A scrape
+reads the values from the stats of the components, so no value is counted twice and a metric costs
 nothing between two scrapes. Must not know HTTP.
 """
 
@@ -34,7 +34,7 @@ from store.stats import LatencyStats, StoreStats
 
 
 class Spec(NamedTuple):
-    """One metric. A counter is shown with `_total` behind its name, as Prometheus wants."""
+    """One metric. A counter is shown with `_total` behind its name, as Prometheus demands."""
 
     kind: str
     text: str
@@ -225,13 +225,13 @@ Histograms = Mapping[str, LatencyStats | TopicSizes]
 
 
 class NodeCollector(Collector):
-    """Collects the samples of all sources into families; a name must be in the table."""
+    """Collects the samples of all sources into families; each name must be in METRICS."""
 
     def __init__(self, samples: Source, histograms: Callable[[], Histograms]) -> None:
         self._samples, self._histograms = samples, histograms
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric of the table, also one that has no sample now."""
+        """Yield every metric of the table, also a metric without a sample."""
         families: dict[str, Metric] = {name: _family(name, spec) for name, spec in METRICS.items()}
         for name, labels, value in self._samples():
             families[name].add_metric(labels, value)  # type: ignore[attr-defined]
@@ -241,7 +241,7 @@ class NodeCollector(Collector):
         yield from families.values()
 
     def describe(self) -> Iterator[Metric]:
-        """Name the metrics without asking for values."""
+        """Yield the metrics without values, so that registration reads none."""
         for name, spec in METRICS.items():
             yield _family(name, spec)
 
@@ -259,18 +259,18 @@ def _family(name: str, spec: Spec) -> Metric:
 
 
 def _buckets(latencies: LatencyStats) -> tuple[list[tuple[str, float]], float]:
-    """Bucket k of ours has what took below 2**k us."""
+    """Return cumulative buckets and the sum, in s. Our bucket k counts times below 2**k us."""
     seen, buckets = 0, []
     for k, count in enumerate(latencies.counts[:-1]):
         seen += count
-        if k >= 3:  # Below 8 us nobody looks.
+        if k >= 3:  # Buckets below 8 us are of no use.
             buckets.append((f"{(1 << k) / 1e6:g}", float(seen)))
     buckets.append(("+Inf", float(latencies.count)))
     return buckets, latencies.total_us / 1e6
 
 
 def _sizes(sizes: TopicSizes) -> tuple[list[tuple[str, float]], float]:
-    """Bucket k of ours has what is smaller than 2**k bytes."""
+    """Return cumulative buckets and the sum, in bytes. Our bucket k counts sizes below 2**k."""
     seen, buckets = 0, []
     for k, count in enumerate(sizes.buckets[:-1]):
         seen += count
@@ -280,11 +280,11 @@ def _sizes(sizes: TopicSizes) -> tuple[list[tuple[str, float]], float]:
     return buckets, float(sizes.size_bytes)
 
 
-# Where values come from.
+# --- The source of each value ---
 
 
 def replica_samples(stats: ReplicaStats) -> Iterator[Sample]:
-    """Of the pump and the core."""
+    """Yield the samples of the pump and the core."""
     raft = stats.raft
     for role in Role:
         yield "role", (role.name.lower(),), float(role is raft.role)
@@ -309,13 +309,13 @@ def replica_samples(stats: ReplicaStats) -> Iterator[Sample]:
 
 
 def lives_samples(lives: NodeLives) -> Iterator[Sample]:
-    """Of old copies of disks."""
+    """Yield the samples of old copies of disks."""
     yield "old_copies", (), len(lives.refused)
     yield "old_copy_refusals", (), lives.refused_count
 
 
 def link_samples(stats: LinkStats) -> Iterator[Sample]:
-    """Of the peer link."""
+    """Yield the samples of the peer link."""
     for peer in stats.peers:
         label = (str(peer.node),)
         yield "peer_connected", label, float(peer.is_connected)
@@ -324,13 +324,13 @@ def link_samples(stats: LinkStats) -> Iterator[Sample]:
         yield "peer_queued_bytes", label, peer.queued_size_bytes
         dropped = peer.dropped_full_count + peer.dropped_unconnected_count
         yield "peer_dropped_frames", label, dropped
-    # What an alert asks for is there from the start, or it would not see the first.
+    # The counter of an alert exists from the start, or the alert would miss the first increase.
     for code, count in {str(CloseCode.TERM_JUMP): 0, **stats.closed_counts}.items():
         yield "peer_closed", (code,), count
 
 
 def call_samples(counters: CallCounters) -> Iterator[Sample]:
-    """Of the gRPC services."""
+    """Yield the samples of the gRPC services."""
     for method, count in counters.begun.items():
         yield "calls", (method,), count
     for (method, code), count in counters.failed.items():
@@ -339,7 +339,7 @@ def call_samples(counters: CallCounters) -> Iterator[Sample]:
 
 
 def broker_samples(stats: BrokerStats) -> Iterator[Sample]:
-    """Of the broker."""
+    """Yield the samples of the broker."""
     yield "acked_records", (), stats.records_total
     yield "acked_bytes", (), stats.records_size_bytes_total
     yield "append_duplicates", (), stats.duplicates_total
@@ -391,14 +391,14 @@ def broker_samples(stats: BrokerStats) -> Iterator[Sample]:
 
 
 def repair_samples(stats: LiveRepairStats) -> Iterator[Sample]:
-    """Of repairs while the node runs."""
+    """Yield the samples of repairs while the node runs."""
     yield "repairs_waiting", (), stats.waiting_count
     yield "repaired_entries", (), stats.repaired_entry_count
 
 
 def scrub_samples(stats: ScrubStats, derived: CareStats) -> Iterator[Sample]:
-    """Of what looks for damage. The pass over derived files reads the log as well, and whichever
-    comes first has it repaired before the other one sees it."""
+    """Yield the samples of the passes that look for damage. The pass over derived files reads the
+    log as well, and the pass that finds damage first has it repaired before the other sees it."""
     yield "scrub_read_bytes", (), stats.read_size_bytes
     yield "scrub_passes", (), stats.pass_count
     yield "scrub_damage", (), stats.damage_count + derived.log_damage_count
@@ -408,7 +408,7 @@ def scrub_samples(stats: ScrubStats, derived: CareStats) -> Iterator[Sample]:
 
 
 def derived_samples(stats: CareStats) -> Iterator[Sample]:
-    """Of what keeps queues and key index true."""
+    """Yield the samples of the passes that compare queues and key index with the log."""
     yield "derived_read_bytes", (), stats.read_size_bytes
     yield "derived_passes", (), stats.pass_count
     yield "derived_waiting", (), stats.waiting_count
@@ -416,7 +416,7 @@ def derived_samples(stats: CareStats) -> Iterator[Sample]:
 
 
 def nameserver_samples(service: NameServerService) -> Iterator[Sample]:
-    """Of the name server; little without a replica."""
+    """Yield the samples of the name server; without a replica only those of registration."""
     status, registration = service.status(), service.registration
     if registration is not None:
         yield "nameserver_registered", (), float(not registration.problem)
@@ -443,7 +443,7 @@ def nameserver_samples(service: NameServerService) -> Iterator[Sample]:
 
 
 def store_samples(stats: StoreStats) -> Iterator[Sample]:
-    """Of the engine."""
+    """Yield the samples of the store."""
     gauges, counters = stats.gauges, stats.counters
     yield "sync_running_seconds", (), gauges.sync_running_ms / 1000
     yield "unsynced_bytes", (), stats.bytes_to_flush

@@ -1,6 +1,6 @@
-"""What the gateway shows of itself.
+"""Metrics of the RocketMQ gateway.
 
-Owns which counter each metric is; `node.monitoring.metrics` has their names and texts.
+Owns the source of each value; `node.monitoring.metrics` has names and texts.
 """
 
 from collections.abc import Iterator
