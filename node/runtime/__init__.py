@@ -1,5 +1,4 @@
-"""What any process needs around its work.
+"""Services that any process needs: logs, the end on a fault, watches, process files, a clock.
 
-Logs, the end on a fault, watches, files of the process, a clock. These modules import `errors` and
-nothing else of a node; every folder above imports them.
+These modules import `errors` and nothing else of a node; every folder above imports them.
 """

@@ -1,9 +1,9 @@
-"""How a node ends: the exit codes, and the end of one whose memory cannot be trusted any more.
+"""How a node ends: the exit codes, and the end of a node that cannot trust its memory any more.
 
-Owns what is written down before such an end: a dump file in the data directory with the error, what
-came in last, the state and all stacks. Nothing is acknowledged after it began. The process is ended
-without any clean-up, which is what a crash would do and what recovery is made for. It waits for no
-thread, and for the dump only so long: the disk that it is written to may be what hangs.
+Owns the report written before such an end: a dump file in the data directory with the error, the
+last inputs, the state and all stacks. The node acknowledges no record after the end began. The
+process ends without any clean-up, as in a crash, for which recovery is made. The end waits for no
+thread, and for the dump DUMP_TIMEOUT_S at most: the disk of the dump may be the one that hangs.
 """
 
 import contextlib
@@ -31,21 +31,23 @@ EXIT_BAD_CONFIG: Final = 78  # EX_CONFIG.
 
 DUMP_PREFIX: Final = "dump-"
 DAMAGE_MARKER: Final = "damage-found"
-"""Tells the next start to look at the whole log first: opening looks at its end only."""
+"""File that makes the next start check the whole log first: opening checks its end only."""
 DUMP_COUNT_MAX: Final = 10
-"""Older ones are removed: a node that is restarted again and again must not fill its disk."""
+"""Dump files kept; older ones are removed: a node that restarts repeatedly must not fill its disk.
+"""
 INPUT_COUNT_MAX: Final = 512
 DUMP_TIMEOUT_S: Final = 5.0
-"""A dump takes milliseconds. The longer this is, the longer others count on a node that is lost."""
+"""Time for a dump, which takes milliseconds. Peers count on the lost node for as long as it lasts.
+"""
 
 _FILE_MODE: Final = 0o600
-"""A dump has messages of clients in it."""
+"""For the owner alone: a dump contains messages of clients."""
 
 Describe = Callable[[], dict[str, Any]]
 
 
 class FailStop:
-    """Ends the process with a dump. One a process; call it from any thread."""
+    """Ends the process with a dump. One per process; call it from any thread."""
 
     def __init__(
         self,
@@ -53,17 +55,18 @@ class FailStop:
         end: Callable[[int], NoReturn] = os._exit,
         dump_timeout_s: float = DUMP_TIMEOUT_S,
     ) -> None:
-        """`end` and `dump_timeout_s` are for tests."""
+        """Dump into `directory`. `end` and `dump_timeout_s` are for tests."""
         self._directory = directory
         self._end, self._dump_timeout_s = end, dump_timeout_s
         self._lock = threading.Lock()
         self.inputs: Final = deque[tuple[Any, ...]](maxlen=INPUT_COUNT_MAX)
-        """The last things that came in, oldest first; whoever takes them in appends them here."""
+        """The last inputs of the node, oldest first; the component that takes one appends it here.
+        """
         self.describe: Describe = dict
-        """Returns the state of the node; asked once, and may fail."""
+        """Returns the state of the node; called once, and may fail."""
 
     def __call__(self, error: BaseException) -> NoReturn:
-        """Write the dump, say why, and end the process; others that call meanwhile wait."""
+        """Write the dump, write the reason to stderr, end the process; later callers wait."""
         with self._lock:
             is_sync = isinstance(error, SyncFailedError | SyncHangsError)
             match error:
@@ -85,7 +88,7 @@ class FailStop:
             self._end(EXIT_SYNC_FAILED if is_sync else EXIT_INTERNAL_ERROR)
 
     def _dump_in_time(self, error: BaseException) -> str:
-        """As `_dump`, on a thread that may hang."""
+        """Run `_dump` on a thread that may hang; return a sentence about the dump."""
         told: list[str] = []
         writing = threading.Thread(target=lambda: told.append(self._dump(error)), daemon=True)
         try:
@@ -96,7 +99,7 @@ class FailStop:
         return told[0] if told else f"No dump was written within {self._dump_timeout_s:g} s."
 
     def _mark_damage(self) -> None:
-        with contextlib.suppress(OSError):  # Then the next start finds out as this one did.
+        with contextlib.suppress(OSError):  # Else the next run meets the damage again.
             (self._directory / DAMAGE_MARKER).touch()
 
     def _dump(self, error: BaseException) -> str:
@@ -122,7 +125,7 @@ class FailStop:
     def _state(self) -> str:
         try:
             return json.dumps(self.describe(), indent=1, default=repr)
-        except Exception as trouble:  # noqa: BLE001 - what is broken may well be the state.
+        except Exception as trouble:  # noqa: BLE001 - the state itself may be broken.
             return f"could not be described: {trouble!r}"
 
 

@@ -1,7 +1,7 @@
-"""A node that is held on purpose, as by a long computation or a library that hangs (row P6).
+"""Holding a node on purpose, like a long computation or a library that hangs would (row P6).
 
-Owns the two ways: the thread that calls does nothing more for a while, or no thread at all does,
-since the interpreter's lock is kept. Both only when a test says so; must not know who asks.
+Owns the two ways: the calling thread pauses for a while, or all threads do, since the call keeps
+the interpreter's lock. Both are for tests only; must not know their callers.
 """
 
 import ctypes
@@ -12,13 +12,13 @@ HELD_MS_MAX: Final = 60_000
 
 
 def hold_thread(duration_ms: int) -> None:
-    """Let the calling thread, of the event loop as a rule, do nothing; all others go on."""
+    """Pause the calling thread, usually that of the event loop; all other threads go on."""
     assert 0 <= duration_ms <= HELD_MS_MAX, f"held for {duration_ms} ms"
     time.sleep(duration_ms / 1000)
 
 
 def hold_interpreter(duration_ms: int) -> None:
-    """Keep the interpreter's lock: a call of C that does not give it up, as a bad library's."""
+    """Keep the interpreter's lock, by a C call that does not release it, as in a bad library."""
     assert 0 <= duration_ms <= HELD_MS_MAX, f"held for {duration_ms} ms"
-    # `PyDLL` and not `CDLL`, which would let the lock go. poll() of nothing waits for its time-out.
+    # `PyDLL`, since `CDLL` would release the lock. poll() without descriptors waits its time-out.
     ctypes.PyDLL(None).poll(None, 0, duration_ms)

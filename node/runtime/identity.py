@@ -1,4 +1,4 @@
-"""Whose directory it is: the error for a node that is started on another one's.
+"""The owner of a directory: the check that a node is not started on the directory of another one.
 
 Owns the check of identities, in both modes; must not know where they are kept.
 """
@@ -9,7 +9,7 @@ from node.errors.common import NodeError
 
 
 class IdentityMismatchError(NodeError):
-    """The directory belongs to another node or another cluster. Nothing was changed."""
+    """The directory belongs to another node or another cluster. The directory is unchanged."""
 
     code, status = "node.identity_mismatch", "FAILED_PRECONDITION"
 
@@ -28,8 +28,10 @@ class IdentityMismatchError(NodeError):
 def check_identity(
     directory: str, configured: Mapping[str, object], found: Mapping[str, object]
 ) -> None:
-    """Compare what a node is with what its directory says, by name. Raises
-    IdentityMismatchError."""
+    """Compare the configured identity with that of the directory, value by value.
+
+    Raises IdentityMismatchError.
+    """
     for what, value in configured.items():
         if value != found[what]:
             raise IdentityMismatchError(directory, what, str(value), str(found[what]))

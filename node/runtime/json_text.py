@@ -1,19 +1,19 @@
-"""JSON that others wrote, read to a depth that does not depend on who reads it.
+"""A reader of foreign JSON with a depth limit that does not depend on the caller.
 
-Owns the bound. Python's own reader ends where the stack of its caller does, with an error that is
-no ValueError: of two replicas that apply one command, or of two callers that read one file, one
-could take what the other refuses. Must not know what a document means.
+Owns the limit. Python's own reader fails where the stack of its caller ends, with an error that is
+not a ValueError: of two replicas that apply one command, or of two callers that read one file, one
+could accept the text and the other refuse it. Must not know what a document means.
 """
 
 import json
 from typing import Any, Final
 
 DEPTH_MAX: Final = 64
-"""Objects and lists inside each other. Ours have six at most, RocketMQ's tables four."""
+"""Levels of nested objects and lists. Our texts have six at most, RocketMQ's tables four."""
 
 
 def read_json(text: str | bytes) -> Any:
-    """Return the value that a JSON text holds. Raises ValueError, also when it is too deep."""
+    """Return the value of a JSON text. Raises ValueError, also for a text nested too deep."""
     try:
         value = json.loads(text)
     except RecursionError:

@@ -1,7 +1,7 @@
-"""How many log lines a source may write that strangers can make it write.
+"""A limit on log lines of sources that strangers can make write.
 
-Owns the rule: a burst is written as it is, so that a fault can be understood; of a flood a burst in
-each interval, and how many lines were left out is said with the next one and counted.
+Owns the rule: the node writes a burst completely, so that a fault can be understood, and of a flood
+one burst in each interval. The next line states how many were left out, and they are counted.
 """
 
 import threading
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 LINE_COUNT_MAX: Final = 50
-"""Of one source in an interval: more than a long traceback has."""
+"""Lines of one source in an interval: more than a long traceback has."""
 INTERVAL_S: Final = 10.0
 
 left_out: Final[Counter[str]] = Counter()
@@ -19,16 +19,16 @@ left_out: Final[Counter[str]] = Counter()
 
 
 class LineBudget:
-    """The budgets of all sources. For any thread; sources must be few, not chosen by a stranger."""
+    """The budgets of all sources. For any thread; sources must be few, not chosen by strangers."""
 
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
         self._spent: dict[str, tuple[float, int, int]] = {}
-        """By source: when its interval began, lines written in it, lines left out of it."""
+        """By source: the start of its interval, lines written in it, lines left out of it."""
 
     def take(self, source: str) -> int | None:
-        """Return how many lines were left out before this one; None: leave this one out, too."""
+        """Return the count of lines left out before this line; None: leave this line out, too."""
         now_s = self._monotonic_s()
         with self._lock:
             began_s, count, gone = self._spent.get(source, (now_s, 0, 0))

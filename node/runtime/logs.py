@@ -1,9 +1,9 @@
 """Log lines of a node: for people on a terminal, one JSON object a line elsewhere.
 
-Owns the format and what must never be in a line. Other code logs through
-`structlog.get_logger(component=...)` with an event and values by name; libraries that use `logging`
-are brought into the same form, and so is what anybody writes to stderr (`raw_lines`). Lines go to
-stderr at once, from whatever thread: who starts the node must read it or send it to a file.
+Owns the format, and the values that must never be in a line. Other code logs through
+`structlog.get_logger(component=...)` with an event and values by name; lines of libraries that use
+`logging`, and raw lines on stderr (`raw_lines`), get the same form. Lines go to stderr at once,
+from any thread: the parent process of the node must read it or send it to a file.
 """
 
 import logging
@@ -23,7 +23,7 @@ HIDDEN: Final = "(hidden)"
 OWN_PACKAGES: Final = ("node", "raft", "store")
 PYTHON_LINES: Final = "stderr"
 NATIVE_LINES: Final = "native"
-"""Components of lines that somebody wrote to stderr himself."""
+"""Components of lines that were written to stderr past the log."""
 _LIBRARY_LEVEL: Final = logging.WARNING
 _LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -43,8 +43,8 @@ def configure(
 ) -> None:
     """Set up logging for the process; `bound` is in every line (the node's number).
 
-    Where lines are JSON, stderr is taken over: all of it is lines from then on. `stream` is for
-    tests.
+    If lines are JSON, the log takes stderr over: from then on each of its lines is a log line.
+    `stream` is for tests.
     """
     is_own = stream is not None
     stream = stream or sys.stderr
@@ -94,7 +94,7 @@ class _Bound:
 def hide_secrets(
     _logger: object, _method: str, line: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """Replace every value whose name says that it is a secret; paths of files are none."""
+    """Replace every value with the name of a secret; names that end in `_file` are paths."""
     for name in line:
         lower = name.lower()
         if not lower.endswith("_file") and any(word in lower for word in SECRET_WORDS):
@@ -103,7 +103,7 @@ def hide_secrets(
 
 
 class _ToStructlog(logging.Handler):
-    """Brings lines of libraries into our form, and only so many of each."""
+    """Brings lines of libraries into our form, within the budget of each library."""
 
     def __init__(self, budget: LineBudget) -> None:
         super().__init__()
@@ -126,10 +126,10 @@ def _gone(count: int) -> dict[str, Any]:
 
 
 def _taken_over(stderr: TextIO) -> TextIO:
-    """Return where lines go, once all that comes to stderr is lines."""
+    """Take stderr over; return the stream for log lines."""
     try:
         return take_over(_log_python_line, _log_native_line)
-    except OSError:  # There is none, or no descriptor is left.
+    except OSError:  # There is no stderr, or no descriptor is left.
         return stderr
 
 

@@ -1,6 +1,6 @@
-"""The file `node.json` in a data directory: which process serves it, and where it listens.
+"""The file `node.json` in a data directory: the process that serves it, and its addresses.
 
-For scripts that start nodes with port 0. Owns the file; it is advice, never read by a node.
+For scripts that start nodes with port 0. Owns the file, which no node ever reads.
 """
 
 import json
@@ -13,13 +13,13 @@ NODE_FILE: Final = "node.json"
 
 
 def write_node_file(directory: Path, values: dict[str, object]) -> None:
-    """Replace the file at once as a whole."""
+    """Replace the file atomically."""
     temporary = directory / f"{NODE_FILE}.tmp"
     temporary.write_text(json.dumps({"pid": os.getpid(), **values}) + "\n", "utf-8")
     temporary.replace(directory / NODE_FILE)
 
 
 def remove_node_file(directory: Path) -> None:
-    """The node listens no more."""
+    """Remove the file, because the node does not listen any more."""
     with suppress(FileNotFoundError):
         (directory / NODE_FILE).unlink()

@@ -1,8 +1,8 @@
-"""Who else of a machine may look into a node's files: nobody.
+"""Privacy of a node's files: no other user of the machine may read them.
 
-Owns the modes of what a node makes, what becomes of a directory that is open to others, and which
-secrets are refused because others may read them. Must not know what is in a file. The store's own
-files are private by `store.files.file_system`.
+Owns the modes of new files, the closing of a directory that is open to others, and the refusal of
+secrets that others may read. Must not know the content of a file. `store.files.file_system` keeps
+the store's own files private.
 """
 
 import os
@@ -14,23 +14,23 @@ import structlog
 
 _OTHERS: Final = 0o077
 _OTHERS_OF_ROOTS_FILE: Final = 0o037
-"""A file of root may be readable by its group: it is how a secret is given to one user, and what
-Kubernetes does for a pod with `fsGroup`. The same rule as PostgreSQL's for its keys."""
+"""A file of root may be readable by its group: so an operator gives a secret to one user, and
+Kubernetes to a pod with `fsGroup`. The same rule as PostgreSQL's for its keys."""
 _log: Final = structlog.get_logger(component="node")
 
 
 class Unusable(NamedTuple):
-    """Why a secret is not taken, and what to do."""
+    """Why a secret is refused, and what to do."""
 
     what: str
     do: str
 
 
 def make_private(directory: Path) -> None:
-    """Make a node's directory, for its user alone, and whatever this process makes from now on.
+    """Make a node's directory for its user alone, and make all later files of this process private.
 
-    One that is there and that others may look into is closed to them; what cannot be closed, or is
-    everybody's as /tmp is, is said. Raises OSError when it cannot be made.
+    An existing directory that others may read is closed to them; a warning names a directory that
+    cannot be closed or is shared like /tmp. Raises OSError when the directory cannot be made.
     """
     os.umask(_OTHERS)
     directory.mkdir(parents=True, exist_ok=True)
@@ -52,11 +52,11 @@ def make_private(directory: Path) -> None:
 
 
 def unusable(path: Path) -> Unusable | None:
-    """Return why a file with a secret is not taken; None if it is, or is not there."""
+    """Return why a file with a secret is refused; None if it is accepted or missing."""
     try:
         found = path.stat()
     except OSError:
-        return None  # Said by whoever looks for the file.
+        return None  # The check for missing files reports it.
     mode = stat.S_IMODE(found.st_mode)
     if mode & (_OTHERS if found.st_uid else _OTHERS_OF_ROOTS_FILE):
         do = f"chmod 600 {path}"

@@ -1,6 +1,6 @@
-"""Log lines about trouble that strangers or a broken network can repeat as often as they like.
+"""Log lines about trouble that strangers or a broken network can repeat without limit.
 
-Owns the rule: one line for each kind in an interval, and the next one says how many were left out.
+Owns the rule: one line for each kind in an interval; the next one states how many were left out.
 """
 
 import logging
@@ -19,7 +19,7 @@ class QuietLog:
         self._interval_s = interval_ms / 1000
         self._monotonic_s = monotonic_s
         self._kinds: dict[str, tuple[float, int]] = {}
-        """By kind: when the last line was written, and how many were left out since."""
+        """By kind: the time of the last line, and the count of lines left out since."""
 
     def warn(self, kind: str, text: str) -> None:
         """Write one line, or count it."""

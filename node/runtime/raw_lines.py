@@ -1,13 +1,13 @@
-"""What others write to stderr past all logging: each of its lines becomes a log line.
+"""Text that other code writes to stderr past all logging: each of its lines becomes a log line.
 
-Owns the file descriptor 2 of a node whose log is JSON. gRPC's core and other native code write
-there by themselves, a line for each TLS handshake that fails for one; and Python writes tracebacks
-that nobody caught. Must not know the form of a log line.
+Owns file descriptor 2 of a node with a JSON log. gRPC's core and other native code write to it
+directly, for example a line for each failed TLS handshake; Python writes tracebacks of uncaught
+exceptions. Must not know the form of a log line.
 
-The log itself goes to a copy of the descriptor, at once and from any thread. What Python writes
-takes the same way, so the words of a process that ends are not lost. What native code writes goes
-through a pipe that a thread reads; a pipe that is full drops lines and stops nobody. Only stacks
-after a fatal signal are written raw, since nothing else is sure to run then.
+The log itself goes to a copy of the descriptor, at once and from any thread. Text of Python takes
+the same way, so the last lines of an ending process are not lost. Text of native code goes through
+a pipe that a thread reads; a full pipe drops lines and blocks no writer. Only stacks after a fatal
+signal are written raw, since no other code is sure to run then.
 """
 
 import atexit
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Final, TextIO
 
 LINE_SIZE_BYTES_MAX: Final = 8 * 1024
-"""A longer line is written in parts."""
+"""Size above which a line is written in parts."""
 _CLOSE_S: Final = 1.0
 _READ_SIZE_BYTES: Final = 64 * 1024
 
@@ -29,7 +29,7 @@ Write = Callable[[str], None]
 
 
 def take_over(on_python: Write, on_native: Write) -> TextIO:
-    """Put lines in the place of stderr, for the rest of the process; return what stderr was.
+    """Turn stderr into log lines for the rest of the process; return the original stderr.
 
     Raises OSError when there is no stderr.
     """
@@ -68,7 +68,7 @@ def _read(reading: int, write: Write) -> None:
 
 
 class _Lines(io.TextIOBase):
-    """Stands in the place of `sys.stderr`."""
+    """Takes the place of `sys.stderr`."""
 
     def __init__(self, on_line: Write, real: TextIO) -> None:
         self._on_line, self._real = on_line, real
@@ -96,7 +96,7 @@ class _Lines(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Write what is there of a line."""
+        """Write the incomplete line of this thread."""
         rest, self._rest = self._rest, ""
         self._put(rest)
 

@@ -1,11 +1,11 @@
-"""Syncs that do not end: operators are told, and then the process ends.
+"""Syncs that do not end: the node warns operators, and then ends the process.
 
-Owns which syncs are running, the thread that looks at them, and how long one may take. Must not
-know what is synced or who waits for it. It is a thread of its own, as a disk that hangs holds
-whoever called it: the flush thread, the one of maintenance, or the event loop itself.
+Owns the table of running syncs, the thread that checks them, and the time that one may take. Must
+not know what is synced or what waits for it. The thread is separate because a hanging disk blocks
+each caller: the flush thread, the maintenance thread, or the event loop itself.
 
-Time is counted in looks, and needs no clock: a process that was stopped for an hour, or a machine
-that slept, has missed its looks and is not taken for one whose disk hangs.
+Time is counted in looks and needs no clock: a process that was stopped for an hour, or a machine
+that slept, has missed its looks, so its disk is not taken for one that hangs.
 """
 
 import threading
@@ -21,13 +21,14 @@ from store.files.file_system import FileSystem
 
 LOOK_MS: Final = 500
 SLOW_SYNC_MS: Final = 5_000
-"""From here on operators are told. A disk that is only busy answers within a second or two."""
+"""Age of a sync above which the node warns operators. A busy disk answers within a second or two.
+"""
 _log: Final = structlog.get_logger(component="sync-watch")
 
 
 class SyncHangsError(NodeError):
-    """A sync does not end, so nobody can be told what is durable. The process must stop: as long as
-    it lives, clients and other nodes count on it.
+    """A sync does not end, so the node cannot tell what is durable. The process must stop: as long
+    as it lives, clients and other nodes count on it.
     """
 
     code, outcome = "node.sync_hangs", Outcome.UNKNOWN
@@ -44,14 +45,14 @@ class SyncHangsError(NodeError):
 
 
 class RunningSync(NamedTuple):
-    """One call that has not returned."""
+    """One sync call that has not returned."""
 
     number: int
     path: str
 
 
 class WatchedFileSystem(FileSystem):
-    """The real file system, which knows what it is syncing. For all threads."""
+    """The real file system, with a table of its running syncs. For all threads."""
 
     def __init__(self) -> None:
         self._running: dict[int, RunningSync] = {}  # By thread.
@@ -86,16 +87,16 @@ class SyncWatch:
     def __init__(
         self, fs: WatchedFileSystem, limit_ms: int, on_hang: Callable[[BaseException], None]
     ) -> None:
-        """`on_hang` is called with a SyncHangsError and must end the process, without waiting for
-        any thread."""
+        """Watch the syncs of `fs`. `on_hang` is called with a SyncHangsError and must end the
+        process, without waiting for any thread."""
         self._fs, self._limit_ms, self._on_hang = fs, limit_ms, on_hang
         self._ages_ms: dict[RunningSync, int] = {}
-        """Since the look that saw it first."""
+        """Age of each running sync since the look that saw it first."""
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sync-watch", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread that looks."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -105,7 +106,7 @@ class SyncWatch:
             self._thread.join()
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what an operator should know, in sentences. Any thread."""
+        """Return the warnings for an operator, as sentences. Any thread."""
         age_ms = max(self._ages_ms.values(), default=0)
         if age_ms < SLOW_SYNC_MS:
             return ()
@@ -115,7 +116,7 @@ class SyncWatch:
         )
 
     def look(self) -> None:
-        """Look once; `LOOK_MS` have passed since the last time."""
+        """Look at the running syncs, `LOOK_MS` after the last look; warn, or end the process."""
         before = self._ages_ms
         self._ages_ms = {one: before.get(one, -LOOK_MS) + LOOK_MS for one in self._fs.running()}
         for one, age_ms in self._ages_ms.items():
