@@ -52,7 +52,7 @@ class Health:
         self.phase = Phase.STARTING
         self.detail = "opening the store"
         self.problem: Callable[[], str] = lambda: ""
-        """Returns why clients should avoid this node, even with a ready driver; or ""."""
+        """Returns a reason to avoid this node, even with a ready driver; empty: none."""
         self._driver: Replicated | None = None
         self._listeners: list[Callable[[bool], None]] = []
         self._was_ready = False
