@@ -17,7 +17,7 @@ from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 
 WINDOW_COUNT_MAX: Final = 256
 WINDOW_SIZE_BYTES_MAX: Final = 16 << 20
-"""Of records in flight on one stream. One request is taken whatever its size."""
+"""Bytes of records in flight on one stream. A single request is taken at any size."""
 
 AppendNowait = Callable[[AppendRequest], "asyncio.Future[AppendResponse]"]
 Request = AppendRequest | BadRequestError
@@ -27,9 +27,9 @@ class AppendStream:
     """One stream. Iterate `responses()` once."""
 
     def __init__(self, append: AppendNowait, on_failed: Callable[[Exception], None]) -> None:
-        """`append` begins at once and raises nothing: errors come through its future.
+        """Serve one stream with `append`, which begins at once and reports errors by its future.
 
-        `on_failed` sees each error that goes into a response."""
+        `on_failed` gets each error that goes into a response."""
         self._append, self._on_failed = append, on_failed
         self._in_flight: deque[tuple[asyncio.Future[AppendResponse], int]] = deque()
         self._size_bytes = 0
@@ -43,7 +43,7 @@ class AppendStream:
             while True:
                 while not self._in_flight:
                     if self._is_read_out:
-                        await reader  # Raises what reading met.
+                        await reader  # Raises the error of reading, if any.
                         return
                     await self._wait()
                 future, size_bytes = self._in_flight[0]
@@ -53,7 +53,7 @@ class AppendStream:
                 self._changed.set()
                 yield response
         finally:
-            # The client went away. What was appended stays; nobody waits for it any more.
+            # The client may be gone: its pending appends go on, but no task waits for them.
             await cancel_all([reader, *(future for future, _ in self._in_flight)])
 
     async def _read(self, requests: AsyncIterator[Request]) -> None:
@@ -89,6 +89,6 @@ class AppendStream:
     async def _answer(self, future: "asyncio.Future[AppendResponse]") -> AppendResponse:
         try:
             return await future
-        except Exception as error:  # noqa: BLE001 - all of them are told to the client.
+        except Exception as error:  # noqa: BLE001 - the client gets every error.
             self._on_failed(error)
             return AppendResponse(error=to_pb(error))

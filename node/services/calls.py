@@ -1,9 +1,9 @@
-"""How one gRPC call runs: parse, hand to the broker, serialise, and say what went wrong.
+"""How one gRPC call runs: parse, hand to the broker, serialise, and report errors.
 
 Owns the way from any exception to a status and the trailer `quorumlog-error-bin`, and the counters
-of calls. Must not know what a method does. A wrapper around each method is made once, at start: a
-gRPC interceptor would cost about 60 us of 300 in every call (client and server, measured), and it
-cannot see a request that does not parse, which is answered `node.bad_request` here.
+of calls. Must not know what a method does. Each method is wrapped once, at start: a gRPC
+interceptor would cost about 60 us of 300 in every call (client and server, measured), and cannot
+see a request that does not parse, which the wrapper answers with `node.bad_request`.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from node.errors.translation import ERROR_TRAILER, describe, to_pb
 from store.errors import CorruptionError, DerivedFileError, SyncFailedError
 
 DETAILS_LENGTH_MAX: Final = 1_024
-"""A status message travels in a header, whose size clients bound; the trailer has the whole."""
+"""Size of a status message, since clients bound the size of headers; the trailer has all of it."""
 
 Unary = Callable[[Any], Awaitable[Any]]
 ServerStream = Callable[[Any], AsyncIterator[Any]]
@@ -35,7 +35,7 @@ _log = structlog.get_logger(component="calls")
 
 
 class Context(Protocol):
-    """What is used of grpc.aio.ServicerContext."""
+    """The methods of grpc.aio.ServicerContext that a call uses."""
 
     def set_trailing_metadata(self, metadata: tuple[tuple[str, bytes], ...]) -> None: ...
     async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn: ...
@@ -51,7 +51,7 @@ class CallCounters:
 
     @property
     def open_count(self) -> int:
-        """Calls that are being served."""
+        """The count of calls that are being served."""
         return self.begun.total() - self.ended.total()
 
 
@@ -63,8 +63,8 @@ class Calls:
         on_fatal: Fatal,
         on_damage: Callable[[CorruptionError | DerivedFileError], None] = lambda _error: None,
     ) -> None:
-        """`on_fatal` gets an error after which the process must end; it normally never returns.
-        `on_damage` gets what a read found to be damaged."""
+        """Make handlers with these hooks. `on_fatal` gets an error after which the process must
+        end; it normally never returns. `on_damage` gets the error of a read that met damage."""
         self.counters: Final = CallCounters()
         self._on_damage = on_damage
         self._on_fatal = on_fatal
@@ -72,7 +72,7 @@ class Calls:
     def handler(
         self, service: ServiceDescriptor, methods: Mapping[str, Method]
     ) -> grpc.GenericRpcHandler:
-        """Return the handler of a whole service; `methods` has each of its methods by name."""
+        """Return the handler of a whole service; `methods` maps each of its methods by name."""
         assert set(methods) == set(service.methods_by_name), f"methods of {service.full_name}"
         handlers = {
             name: self._method(service.methods_by_name[name], function)
@@ -102,7 +102,7 @@ class Calls:
             begun[name] += 1
             try:
                 return await function(parse(data))
-            except Exception as error:  # noqa: BLE001 - all of them are told to the client.
+            except Exception as error:  # noqa: BLE001 - the client gets every error.
                 await self._abort(name, error, context)
             finally:
                 ended[name] += 1
@@ -115,7 +115,7 @@ class Calls:
             try:
                 async for response in function(parse(data)):
                     yield response
-            except Exception as error:  # noqa: BLE001 - all of them are told to the client.
+            except Exception as error:  # noqa: BLE001 - the client gets every error.
                 await self._abort(name, error, context)
             finally:
                 self.counters.ended[name] += 1
@@ -123,14 +123,14 @@ class Calls:
         return call
 
     def _both_streams(self, name: str, parse: "_Parser", function: BothStreams) -> Any:
-        """Requests come as they are: the method answers one that does not parse in its place."""
+        """Wrap a method of streams; an unparseable request reaches it as a BadRequestError."""
 
         async def call(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[object]:
             self.counters.begun[name] += 1
             try:
                 async for response in function(_parsed(requests, parse)):
                     yield response
-            except Exception as error:  # noqa: BLE001 - all of them are told to the client.
+            except Exception as error:  # noqa: BLE001 - the client gets every error.
                 await self._abort(name, error, context)
             finally:
                 self.counters.ended[name] += 1
@@ -138,7 +138,7 @@ class Calls:
         return call
 
     def failed(self, name: str, error: Exception) -> None:
-        """Count a failure, log it if nobody foresaw it, and end the process if it must end."""
+        """Count a failure, log an unforeseen one, and end the process if it must end."""
         if isinstance(error, AssertionError | SyncFailedError):
             self._on_fatal(error)
         if isinstance(error, CorruptionError | DerivedFileError):
@@ -149,7 +149,7 @@ class Calls:
             _log.error("a call met an error that nobody foresaw", method=name, exc_info=error)
 
     async def _abort(self, name: str, error: Exception, context: Context) -> NoReturn:
-        """Tell the client; gRPC ends the call with an exception of its own."""
+        """Send the error to the client; gRPC ends the call with an exception of its own."""
         if isinstance(error, grpc.aio.AbortError):
             raise error
         self.failed(name, error)
@@ -178,7 +178,7 @@ def _parser(kind: type[Message]) -> _Parser:
 async def _parsed(
     requests: AsyncIterator[bytes], parse: _Parser
 ) -> AsyncIterator[Message | BadRequestError]:
-    """Yield each request, or in its place what is wrong with it."""
+    """Yield each request, or in its place the error of parsing it."""
     async for data in requests:
         try:
             yield parse(data)
@@ -187,7 +187,7 @@ async def _parsed(
 
 
 async def cancel_all(futures: "list[asyncio.Future[Any]]") -> None:
-    """Cancel tasks and futures and wait for their ends; what they raise is nobody's any more."""
+    """Cancel tasks and futures and wait for their ends; ignore the errors that they raise."""
     for future in futures:
         future.cancel()
     await asyncio.gather(*futures, return_exceptions=True)

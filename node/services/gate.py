@@ -1,8 +1,8 @@
-"""Lets calls through once the node serves; tells them before that to come back.
+"""Lets calls through once the node serves; before that it answers them with NotReadyError.
 
-Owns the answer of a node that founds, repairs or opens its log, and that no method gets a request
-past the watches. Must not know the services: a port that takes connections and says nothing would
-make clients wait for their deadlines.
+Owns the answer of a node that founds, repairs or opens its log: a port that accepts connections and
+never answers would make clients wait for their deadlines. Ensures that every request passes the
+watches before a method gets it. Must not know the services.
 """
 
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -16,28 +16,28 @@ from raft.messages import NO_TERM
 
 
 class Gate:
-    """A `grpc.GenericRpcHandler` of all services, in the place of those that `open` brings."""
+    """One `grpc.GenericRpcHandler` for all services, in front of the handlers given to `open`."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self._always: list[grpc.GenericRpcHandler] = []
         self._handlers: tuple[grpc.GenericRpcHandler, ...] | None = None
         self._known: dict[str, grpc.RpcMethodHandler] = {}
-        """What was found, by method. Bounded: a method that nobody has is not remembered."""
+        """Bounded handlers by method. Limited in size: unknown methods are not remembered."""
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        """Have these answer at any time. Named as in a gRPC server, for generated code."""
+        """Let `handlers` answer at any time. Named as in a gRPC server, for generated code."""
         self._always += handlers
 
     def add_registered_method_handlers(self, _service: str, _handlers: object) -> None:
-        """Another way to say the same: see above."""
+        """Do nothing: generated code also registers its handlers by the method above."""
 
     def open(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        """Have these answer from now on."""
+        """Let `handlers` answer from now on."""
         self._handlers = tuple(handlers)
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        """Find who answers a call."""
+        """Return the handler of a call; None for an unknown method of an open gate."""
         known = self._known.get(details.method)
         if known is not None:
             return known
@@ -54,4 +54,4 @@ async def _not_yet(_requests: AsyncIterator[bytes], context: Context) -> None:
 
 
 _NOT_YET = grpc.stream_stream_rpc_method_handler(_not_yet, None, None)
-"""Reads no request, so it answers calls of every kind."""
+"""Handler that reads no request, so it answers calls of every kind."""

@@ -1,6 +1,6 @@
-"""Which method answers which call: the services of `quorumlog.v1` over what answers them.
+"""The table of the services of `quorumlog.v1`: the method that answers each call.
 
-Owns the table. A call that a proto file has and this table lacks stops the node at start.
+Owns the table. A call of a proto file that the table lacks stops the node at start.
 """
 
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ from quorumlog.pb import (
 
 
 class Admin(Protocol):
-    """The calls of AdminService that are the node's and not the broker's."""
+    """The calls of AdminService that belong to the node, not to its broker."""
 
     async def node_status(self, request: admin_pb2.NodeStatusRequest, /) -> Any: ...
     async def transfer_leadership(self, request: admin_pb2.TransferLeadershipRequest, /) -> Any: ...
@@ -50,7 +50,7 @@ _DELAY = delay_pb2.DESCRIPTOR.services_by_name["DelayService"]
 _LOOKUP = lookup_pb2.DESCRIPTOR.services_by_name["LookupService"]
 _NAMESERVER = nameserver_pb2.DESCRIPTOR.services_by_name["NameServerService"]
 SERVICES = (_LOG, _CONSUMER, _ADMIN, _RETRY, _TRANSACTION, _LOOKUP, _POP, _DELAY, _NAMESERVER)
-"""Those of a node."""
+"""The services of a node."""
 
 
 def handlers(
@@ -105,7 +105,7 @@ def handlers(
 
 
 def _features(broker: Broker) -> dict[ServiceDescriptor, dict[str, Method]]:
-    """Return the methods of the services that each have one feature."""
+    """Return the methods of the services that each serve one feature."""
     retry: dict[str, Method] = {
         "RetryLater": broker.retry.retry_later,
         "ResendDeadLetters": broker.dead_letters.resend_dead_letters,
@@ -149,7 +149,7 @@ def _features(broker: Broker) -> dict[ServiceDescriptor, dict[str, Method]]:
 def nameserver_handlers(
     calls: Calls, nameserver: NameServerCalls
 ) -> dict[ServiceDescriptor, grpc.GenericRpcHandler]:
-    """Return the handler of the name server's service, which also runs alone."""
+    """Return the handler of the name server's service, which also runs in its own process."""
     methods: dict[str, Method] = {
         "NameServerStatus": nameserver.name_server_status,
         "TopicRoute": nameserver.topic_route,

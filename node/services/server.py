@@ -1,4 +1,4 @@
-"""The gRPC server of a node: its options, its port, health and reflection, and how it stops.
+"""The gRPC server of a node: its options, its port, health and reflection, and its stop.
 
 Owns limits of connections and messages. Must not know what a method does.
 """
@@ -24,30 +24,30 @@ MIB: Final = 1 << 20
 REQUEST_SIZE_BYTES_MAX: Final = 4 * MIB + 64 * 1024
 """A batch of the largest size and the fields around it."""
 RESPONSE_SIZE_BYTES_MAX: Final = 16 * MIB
-"""More than the largest pull; bounds what a defect could send."""
+"""More than the largest pull; bounds the response of a defect."""
 STREAM_COUNT_MAX: Final = 1_024
 """Calls at once on one connection; gRPC makes the client wait above it."""
 METADATA_SIZE_BYTES_MAX: Final = 16 * 1024
 CONNECTION_COUNT_MAX: Final = 16_384
-"""Above it new ones are closed at once: each costs a descriptor, and peers and probes need some."""
+"""Connections at once; new ones above it are closed, since peers and probes need descriptors."""
 HANDSHAKE_MS_MAX: Final = 10_000
-"""For TLS and the first words of HTTP/2; then a connection that is silent is closed."""
+"""Time for TLS and the HTTP/2 preface; then a connection that stayed silent is closed."""
 IDLE_MS_MAX: Final = 600_000
-"""A connection without a call is closed after it; a client dials again when it has one."""
+"""Time after which a connection without a call is closed; a client dials again for its next one."""
 KEEPALIVE_MS: Final = 30_000
-"""A connection that says nothing is asked whether it lives; a half-open one ends a little later."""
+"""Silence after which the server pings a connection; a half-open one ends a little later."""
 KEEPALIVE_TIMEOUT_MS: Final = 10_000
 PING_INTERVAL_MS_MIN: Final = 5_000
-"""A client that pings more often than that is cut off."""
+"""Interval between two pings of a client; the server cuts off one that pings more often."""
 
 OPTIONS: Final = (
-    # Two nodes on one port would share its connections without a word.
+    # Two nodes on one port would share its connections without an error.
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", REQUEST_SIZE_BYTES_MAX),
     ("grpc.max_send_message_length", RESPONSE_SIZE_BYTES_MAX),
     ("grpc.max_concurrent_streams", STREAM_COUNT_MAX),
     ("grpc.max_metadata_size", METADATA_SIZE_BYTES_MAX),
-    # A compressed message takes memory that nobody counts (`half_sent`); bodies may be compressed.
+    # A compressed message takes memory that `half_sent` does not count; bodies may be compressed.
     ("grpc.compression_enabled_algorithms_bitset", 1),
     ("grpc.max_allowed_incoming_connections", CONNECTION_COUNT_MAX),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
@@ -61,7 +61,7 @@ OPTIONS: Final = (
 
 
 class PortTakenError(Exception):
-    """An address cannot be listened on. Nothing was started."""
+    """An address cannot be listened on. No service was started."""
 
     code = "node.port_taken"
     retryable = True
@@ -81,8 +81,8 @@ class PortTakenError(Exception):
 class GrpcServer:
     """Serves services at one address. Build it on the running loop.
 
-    `bind` comes first, because others have to be told the port before anything can be served. From
-    `open` on the port answers: calls are told to come back until `start`.
+    Call `bind` first: peers have to know the port before the node can serve. From `open` on the
+    port answers; until `start` every call gets NotReadyError.
     """
 
     def __init__(self, *, rpc_count_max: int) -> None:
@@ -113,7 +113,7 @@ class GrpcServer:
         return self._port
 
     async def open(self, services: Iterable[ServiceDescriptor]) -> None:
-        """Answer at the address that was taken. Health says NOT_SERVING at first."""
+        """Answer at the bound address. Health says NOT_SERVING at first."""
         self._names = tuple(service.full_name for service in services)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._gate)
         shown = (*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -128,9 +128,9 @@ class GrpcServer:
         handlers: Mapping[ServiceDescriptor, grpc.GenericRpcHandler],
         others: Iterable[grpc.GenericRpcHandler] = (),
     ) -> None:
-        """Have calls served, opened if need be. Health is told by `set_serving`.
+        """Serve calls; open the port first if it is not open. `set_serving` changes health.
 
-        `others` are of services that are not shown by reflection.
+        `others` handle services that reflection does not show.
         """
         if not self._names:
             await self.open(handlers)
@@ -138,13 +138,13 @@ class GrpcServer:
         self._gate.open((*handlers.values(), *others))
 
     async def set_serving(self, is_serving: bool) -> None:
-        """Set what the health service says, of the node ("") and of each service."""
+        """Set the state in the health service, of the node ("") and of each service."""
         status = health_pb2.HealthCheckResponse
         value = status.SERVING if is_serving else status.NOT_SERVING
         for name in ("", *self._names):
             await self._health.set(name, value)
 
     async def stop(self, grace_ms: int) -> None:
-        """Take no new call; end those that run after `grace_ms` at the latest."""
+        """Take no new call; end running calls after `grace_ms` at the latest."""
         await self._health.enter_graceful_shutdown()
         await asyncio.shield(self._server.stop(grace_ms / 1000))

@@ -1,5 +1,4 @@
-"""Bounds for what strangers can make gRPC hold.
+"""Bounds for data of strangers in gRPC: requests half sent, responses not taken, connections.
 
-Requests half sent, responses not taken, connections. These modules import errors and how a call
-runs; the server and monitoring import them.
+These modules import errors and `node.services.calls`; the server and monitoring import them.
 """

@@ -1,7 +1,7 @@
 """Puts the watches over requests and responses between gRPC and the methods.
 
-Owns the other handler that is made of each: gRPC is told that requests are streams, because it
-hands only these out before they are there. A client does not see the difference.
+Owns the wrapper of each handler: it declares requests as streams, because gRPC hands only streams
+out before they are complete. A client does not see the difference.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ async def refuse(error: NodeError, context: Context) -> NoReturn:
 
 
 class Bounds(NamedTuple):
-    """What watches over the calls of one server."""
+    """The watches over the calls of one server."""
 
     requests: RequestWatch
     responses: ResponseWatch
 
 
 def bounded(handler: grpc.RpcMethodHandler, bounds: Bounds) -> grpc.RpcMethodHandler:
-    """Return what serves the same method, with its requests and responses watched over."""
+    """Return a handler of the same method with its requests and responses watched."""
     if handler.request_streaming:
         assert handler.response_streaming, "no method streams only requests"
         stream = _both_streams(handler, bounds)
@@ -44,7 +44,8 @@ def bounded(handler: grpc.RpcMethodHandler, bounds: Bounds) -> grpc.RpcMethodHan
     if inspect.isasyncgenfunction(handler.unary_stream):
         stream = _server_stream(handler, bounds)
         return grpc.stream_stream_rpc_method_handler(stream, None, None)
-    # It writes by itself, as health's does: little, and with gRPC's own serializer.
+    # The method writes its responses itself, as that of health does: small ones, and with gRPC's
+    # own serializer.
     stream = _written_stream(handler, bounds.requests)
     return grpc.stream_stream_rpc_method_handler(stream, None, handler.response_serializer)
 
@@ -64,7 +65,7 @@ def _unary(handler: grpc.RpcMethodHandler, bounds: Bounds) -> Any:
             waiting = responses.begin(context.peer(), len(data))
         except NodeError as error:
             await refuse(error, context)
-        # gRPC ends the task when the client has taken all of it.
+        # gRPC ends the task when the client has taken the whole response.
         task = asyncio.current_task()
         assert task is not None, "a call has a task"
         task.add_done_callback(lambda _: responses.end(waiting))

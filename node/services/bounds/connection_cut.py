@@ -1,7 +1,8 @@
-"""The TCP connections that gRPC has accepted: what came on each, and the end of one.
+"""The TCP connections that gRPC has accepted: the bytes on each, and the end of one.
 
-gRPC has no call for either. Owns the way to them: among this process's own descriptors, by both of
-their addresses. Must not know why. Of a connection that is cut gRPC sees that its client closed it.
+gRPC has no call for either. Owns the way to the connections: among the descriptors of this process,
+by both addresses of each. Must not know why a connection is cut. To gRPC the cut looks as if the
+client had closed the connection.
 """
 
 import contextlib
@@ -26,7 +27,7 @@ TcpAddress = tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]
 
 
 class Traffic(NamedTuple):
-    """What the kernel has counted on a connection, in bytes."""
+    """The bytes that the kernel has counted on a connection."""
 
     received: int
     sent: int
@@ -36,15 +37,15 @@ NO_TRAFFIC: Final = Traffic(0, 0)
 
 
 def cut_connection(peer: str, local_port: int) -> bool:
-    """End the connection of a gRPC peer (`ipv4:HOST:PORT`) to a port; say whether it was done.
+    """End the connection of a gRPC peer (`ipv4:HOST:PORT`) to a port; return whether it was found.
 
-    It is not when there is no such connection, or no descriptor left to look for it with."""
+    The search fails when there is no such connection, or no descriptor left to look for it with."""
     wanted = address_of(peer)
     if wanted is None:
         return False
     for descriptor in _sockets(_descriptors() or ()):
-        # A copy: the number may be another file's by now, and this cannot be any more. An error
-        # says that it was closed meanwhile, or is no connection.
+        # A copy of the descriptor cannot change its file, while gRPC may close and reuse the
+        # number. An error means that it was closed meanwhile, or is not a connection.
         with (
             contextlib.suppress(OSError),
             socket.socket(fileno=_copy(descriptor)) as link,
@@ -58,8 +59,8 @@ def cut_connection(peer: str, local_port: int) -> bool:
 
 
 def traffic_of(local_port: int) -> dict[TcpAddress, Traffic] | None:
-    """Return what came and went on each connection to a port, by its client's address; None while
-    the process has no descriptor left to look with.
+    """Return the traffic of each connection to a port, by its client's address; None while the
+    process has no descriptor left to look with.
 
     Takes about 10 us for each socket of the process."""
     found: dict[TcpAddress, Traffic] = {}
@@ -68,7 +69,7 @@ def traffic_of(local_port: int) -> dict[TcpAddress, Traffic] | None:
         return None
     for descriptor in _sockets(descriptors):
         with contextlib.suppress(OSError, struct.error):
-            # No copy: one would outlive, for a moment, what gRPC closes and believes to be closed.
+            # No copy: a copy would keep a connection open for a moment after gRPC closed it.
             link = socket.socket(fileno=descriptor)
             try:
                 if link.family not in _FAMILIES or link.getsockname()[1] != local_port:
@@ -87,7 +88,7 @@ def _copy(descriptor: int) -> int:
 
 
 def _descriptors() -> list[int] | None:
-    """Return those of the process; None without one to read their list with."""
+    """Return the descriptors of the process; None without one left to read their list with."""
     try:
         names = SPARE.lend(lambda: os.listdir(_DESCRIPTORS))
     except OSError as error:
@@ -106,7 +107,7 @@ def _sockets(descriptors: Iterable[int]) -> Iterator[int]:
 
 
 def address_of(peer: str) -> TcpAddress | None:
-    """Return the address that gRPC names so; None if it is none of TCP."""
+    """Return the address in a peer name of gRPC; None if it is not a TCP address."""
     kind, _, rest = unquote(peer).partition(":")
     host, _, port = rest.rpartition(":")
     if kind not in ("ipv4", "ipv6"):
@@ -118,7 +119,7 @@ def address_of(peer: str) -> TcpAddress | None:
 
 
 def _of(address: tuple[str, int, *tuple[int, ...]]) -> TcpAddress:
-    """One form for an IPv4 address, however the socket has it."""
+    """Return an address with one form for IPv4, also for one mapped into IPv6."""
     host = ipaddress.ip_address(address[0].partition("%")[0])
     mapped = host.ipv4_mapped if isinstance(host, ipaddress.IPv6Address) else None
     return mapped or host, address[1]

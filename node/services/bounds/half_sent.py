@@ -1,13 +1,14 @@
-"""How much of requests gRPC may hold that no method has got: a bound for each connection.
+"""Bytes of requests that gRPC holds and no method has got: an estimate for each connection.
 
-gRPC collects a message of a stream before anybody hears of it, and tells nobody how much it has.
-The kernel tells how many bytes came on a connection, and the methods took so many of them: what is
-between lies with gRPC, or was HTTP/2's and TLS's own. For these a connection that works is allowed
-what it needs; without that the bound would rise with each message, for as long as a stream lives.
-So to hide a byte here costs whole messages that a method takes, and it is 0 again once a connection
-has no stream. That holds only while requests are not compressed, which the server refuses.
+gRPC collects a message of a stream before any method sees it, and does not tell how many bytes it
+holds. The kernel counts the bytes received on a connection, and methods count the bytes they took:
+the difference lies with gRPC, or was overhead of HTTP/2 and TLS. The estimate allows a working
+connection the overhead that it needs; otherwise it would rise with each message for as long as a
+stream lives. So hiding a byte costs a client whole messages that a method takes, and the estimate
+is 0 again once a connection has no stream. The estimate holds only for uncompressed requests; the
+server refuses others.
 
-Owns the arithmetic. Must not know how bytes are counted, nor who is let go.
+Owns the arithmetic. Must not know how bytes are counted, or which streams are ended.
 """
 
 from collections import Counter
@@ -17,26 +18,27 @@ from typing import Final
 from node.services.bounds.connection_cut import NO_TRAFFIC, TcpAddress, Traffic, address_of
 
 _FRAMING_SIZE_BYTES: Final = 14
-"""Of each message, at least: a frame's head, and the length in front."""
+"""Overhead of each message, at least: the header of a frame and the length prefix."""
 _CALL_SIZE_BYTES: Final = 512
-"""Of each call and stream: headers, windows and pings around it. 43 measured, 65 with TLS; who
-signs each of his calls, as RocketMQ's clients do, needs 400 more."""
+"""Allowance for each call and stream: headers, windows and pings around it. 43 measured, 65 with
+TLS; a client that signs each call, as RocketMQ's clients do, needs 400 more."""
 _MESSAGE_SIZE_BYTES: Final = 64
-"""Of each message of a stream: windows, pings and TLS around it. 26 measured, 48 with TLS."""
+"""Allowance for each message of a stream: windows, pings and TLS around it. 26 measured, 48 with
+TLS."""
 _REST_SIZE_BYTES_PER_S: Final = 64
-"""Of whatever else a client says."""
+"""Allowance per second for all other traffic of a client."""
 _TAKEN_PER_FRAMING: Final = 256
-"""Of so many bytes one was a frame's or a record's, since these have 16 KiB. 570 measured."""
+"""Taken bytes for each byte of frame and record headers, since these have 16 KiB. 570 measured."""
 _SENT_PER_CONTROL: Final = 256
-"""Who takes so many bytes says a byte about windows, at most as good as always."""
+"""Bytes sent for which a client returns, nearly always, at most one byte about windows."""
 _LIKELY_SIZE_BYTES: Final = 1_024
-"""Of each message and stream, at most as good as always; and of each second."""
+"""Overhead that each message, call and second nearly always stays below."""
 HALF_SIZE_BYTES_MIN: Final = 64 * 1024
-"""What a stream may hold in any case: HTTP/2's window."""
+"""Size that a stream may hold in any case: HTTP/2's window."""
 
 
 class Connection:
-    """One with streams on which requests come."""
+    """One connection with streams of requests."""
 
     __slots__ = ("address", "held_size_bytes", "likely_since_s", "likely_size_bytes", "streams")
 
@@ -44,43 +46,43 @@ class Connection:
         self.address = address
         self.streams = 0
         self.held_size_bytes = 0
-        """No more than this, but for what is hidden behind messages that were taken."""
+        """Upper bound of the bytes that gRPC holds, apart from bytes hidden by the allowances."""
         self.likely_size_bytes = 0
-        """The same, of a client that is as talkative as can be."""
+        """The same, for a client with the largest overhead."""
         self.likely_since_s: float | None = None
-        """Since when that is more than a stream may hold in any case."""
+        """Time since which likely_size_bytes is above HALF_SIZE_BYTES_MIN; None: it is not."""
 
 
 class HalfSent:
     """One per server. For one event loop."""
 
     def __init__(self, traffic: Callable[[], Mapping[TcpAddress, Traffic] | None]) -> None:
-        """`traffic` returns that of all connections of the server, by the client's address; None
-        while it cannot be told."""
+        """Read the bytes of all connections of the server from `traffic`, by the client's address;
+        `traffic` returns None while they cannot be read."""
         self._traffic = traffic
         self._before: Mapping[TcpAddress, Traffic] | None = None
         self._sampled_s = 0.0
         self._taken: Counter[str] = Counter()
         """Bytes that methods took since the last sample, by peer."""
         self._message_count: Counter[str] = Counter()
-        """Messages of streams that methods took, since then."""
+        """Messages of streams that methods took since the last sample, by peer."""
         self._call_count: Counter[str] = Counter()
-        """Calls that methods took, and streams that began, since then."""
+        """Calls that methods took, and streams that began, since the last sample, by peer."""
         self.connections: Final[dict[str, Connection]] = {}
-        """Those with streams, by peer."""
+        """Connections with streams, by peer."""
 
     @property
     def is_counting(self) -> bool:
-        """Whether what is taken has to be told."""
+        """Whether callers have to report the requests that methods take."""
         return self._before is not None
 
     @property
     def size_bytes(self) -> int:
-        """What is held for all connections, as of the last sample."""
+        """The bytes held for all connections, as of the last sample."""
         return sum(one.held_size_bytes for one in self.connections.values())
 
     def opened(self, peer: str, now_s: float) -> None:
-        """A stream begins."""
+        """Count a stream that begins; with the first one begin to sample."""
         if self._before is None:
             self.sample(now_s)
         connection = self.connections.get(peer)
@@ -90,24 +92,25 @@ class HalfSent:
         self._call_count[peer] += 1
 
     def closed(self, peer: str) -> None:
-        """A stream has ended. With the last one goes what gRPC had of its connection's messages."""
+        """Count a stream that ended; after its last stream gRPC holds no part of a message for a
+        connection, so forget the connection."""
         connection = self.connections[peer]
         connection.streams -= 1
         if not connection.streams:
             del self.connections[peer]
 
     def took(self, peer: str, size_bytes: int) -> None:
-        """A method got a message of a stream."""
+        """Count a message of a stream that a method got."""
         self._taken[peer] += size_bytes + _FRAMING_SIZE_BYTES
         self._message_count[peer] += 1
 
     def took_call(self, peer: str, size_bytes: int) -> None:
-        """A method got the request of a call."""
+        """Count the request of a call that a method got."""
         self._taken[peer] += size_bytes + _FRAMING_SIZE_BYTES
         self._call_count[peer] += 1
 
     def sample(self, now_s: float) -> None:
-        """Take in what came since the last time. What cannot be told now is told the next time."""
+        """Add the traffic since the last sample; if it cannot be read now, leave it to the next."""
         now = self._traffic()
         if now is None:
             return
@@ -115,7 +118,7 @@ class HalfSent:
         seconds = now_s - self._sampled_s
         for peer, one in self.connections.items():
             found = now.get(one.address) if one.address is not None else None
-            if found is None:  # It ends this moment.
+            if found is None:  # The connection is just ending.
                 continue
             was = before.get(one.address, NO_TRAFFIC) if one.address is not None else NO_TRAFFIC
             if found.received < was.received:  # Another connection with the same number.
@@ -138,7 +141,7 @@ class HalfSent:
         self._forget_counts()
 
     def rest(self) -> None:
-        """There are no streams: what is taken need not be told any more."""
+        """Stop counting, because there are no streams."""
         assert not self.connections, "streams are open"
         self._before = None
         self._forget_counts()

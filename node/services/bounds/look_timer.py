@@ -1,6 +1,6 @@
-"""Looks at something in intervals, as long as there is anything to look at.
+"""A timer that runs a check at intervals, as long as there is something to check.
 
-Owns the timer and the clock of those who watch calls. Must not know what they look at.
+Owns the timer and the clock of the watches over calls. Must not know what they check.
 """
 
 import asyncio
@@ -13,13 +13,13 @@ class LookTimer:
     def __init__(
         self, interval_ms: int, look: Callable[[], bool], monotonic_s: Callable[[], float] | None
     ) -> None:
-        """`look` says whether to look again. `monotonic_s` is for tests; without it the running
-        loop's."""
+        """Run `look` at intervals as long as it returns true. `monotonic_s` is for tests; the
+        default is the clock of the running loop."""
         self._interval_s, self._look, self._monotonic_s = interval_ms / 1000, look, monotonic_s
         self._next: asyncio.TimerHandle | None = None
 
     def clock(self) -> Callable[[], float]:
-        """Return the clock, for callers that look at it often: seconds since some moment."""
+        """Return the clock, for callers that read it often: seconds since an arbitrary time."""
         return self._monotonic_s or asyncio.get_running_loop().time
 
     def now_s(self) -> float:
@@ -27,7 +27,7 @@ class LookTimer:
         return self.clock()()
 
     def go_on(self) -> None:
-        """There is something to look at: look after an interval, if that is not planned."""
+        """Plan a look after the interval, unless one is planned already."""
         if self._next is None:
             self._next = asyncio.get_running_loop().call_later(self._interval_s, self._again)
 

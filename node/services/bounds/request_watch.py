@@ -1,17 +1,17 @@
-"""Requests on their way: how long one may take, and how many may be slow.
+"""Requests in transit: how long one may take, and how many may be slow.
 
-Owns the bound on what strangers make a node keep by sending a part of a request and no more. gRPC
-itself has none: it collects a message for as long as the connection lives, and a method is called
-only when all of it is there. So methods are given their requests from here. Must not know what a
+Owns the bound on memory that strangers take by sending a part of a request and no more. gRPC itself
+has no such bound: it collects a message for as long as the connection lives, and calls a method
+only with the complete message. So methods get their requests from this module. Must not know what a
 method does.
 
-A request that arrives within a second costs nothing but an entry in a table. Of slower ones only so
-many are kept, and none for long. A stream is silent for as long as its client likes to be, and gRPC
-does not tell whether a part of the next message is there; so streams are bounded in number and in
-silence, and the one that goes is the one that was silent for longest. What they may hold is known
-for each connection (`half_sent`): in bytes it is bounded for all of them, and one on which a
-message stays half has its silent streams ended. A stream that does not take what it has been sent
-cannot be ended from here: its connection is cut.
+A request that arrives within a second costs only an entry in a table. Slower requests are bounded
+in number and time. A client may keep its stream silent, and gRPC does not tell whether a part of
+the next message has arrived; so streams are bounded in number and in silence, and the stream that
+was silent for longest is ended first. `half_sent` estimates the bytes that gRPC holds for each
+connection: their sum is bounded, and a connection on which a message stays incomplete has its
+silent streams ended. A stream whose method does not take the requests that arrived cannot be ended
+from here, so its connection is cut.
 """
 
 import asyncio
@@ -31,23 +31,23 @@ REQUEST_MS_MAX: Final = 30_000
 """From the first byte of a call to the last one of its request: 4 MiB at 1.2 Mbit/s."""
 SLOW_AFTER_MS: Final = 1_000
 SLOW_COUNT_MAX: Final = 64
-"""Requests that take longer than that: 260 MiB, if each is of the largest size."""
+"""Requests that take longer than SLOW_AFTER_MS: 260 MiB, if each is of the largest size."""
 STREAM_COUNT_MAX: Final = 1_024
-"""Streams on which requests come, at once. A producer that is cut off opens its stream again."""
+"""Streams of requests at once. A producer that is cut off opens its stream again."""
 STREAM_SILENCE_MS_MAX: Final = 600_000
-"""RocketMQ's clients say something every five minutes."""
+"""Silence of a stream; RocketMQ's clients send at least every five minutes."""
 HALF_SIZE_BYTES_MAX: Final = 256 << 20
-"""Of messages of streams that are not there as a whole, all connections together."""
+"""Bytes of incomplete messages of streams, all connections together."""
 HALF_MS_MAX: Final = REQUEST_MS_MAX
-"""For the message of a stream, as for a request."""
+"""Time for the message of a stream, as for a request."""
 _STREAM_SIZE_BYTES_MAX: Final = 4 << 20
-"""Of one message, about; fewer streams than would fill the bound need no close look."""
+"""Size of one message, about; while the streams could not fill the bound, samples are rare."""
 _LOOK_MS: Final = 250
 _SAMPLE_S: Final = 5.0
 _SAMPLE_COST: Final = 50
-"""A sample comes no sooner than so many times of what the last one took."""
+"""Pause before a sample, as a multiple of the time that the last one took."""
 _REST_S: Final = 60.0
-"""So long after the last stream the counting goes on: to begin it costs a sample."""
+"""Time for which counting goes on after the last stream: to begin it again costs a sample."""
 
 TOO_SLOW: Final = "too_slow"
 TOO_MANY: Final = "too_many"
@@ -62,21 +62,21 @@ Cut = Callable[[str], bool]
 
 
 class Context(Protocol):
-    """What is used of grpc.aio.ServicerContext."""
+    """The methods of grpc.aio.ServicerContext that the watch uses."""
 
     async def read(self) -> Any: ...
     def peer(self) -> str: ...
 
 
 class _Wait:
-    """Somebody waits for the next bytes of a client."""
+    """A call or a stream that waits for the next bytes of its client."""
 
     __slots__ = ("given_up", "peer", "since_s", "task")
 
     def __init__(self, peer: str, task: "asyncio.Task[Any] | None", since_s: float) -> None:
         self.peer, self.task, self.since_s = peer, task, since_s
         self.given_up = ""
-        """Why; the task is cancelled then."""
+        """The reason to end the call, whose task is then cancelled; empty: none."""
 
     @property
     def host(self) -> str:
@@ -94,30 +94,31 @@ class RequestWatch:
     def __init__(
         self, half: HalfSent, cut: Cut, monotonic_s: Callable[[], float] | None = None
     ) -> None:
-        """`monotonic_s` is for tests; without it the running loop's."""
+        """End streams by the estimates of `half`, connections by `cut`. `monotonic_s` is for tests;
+        the default is the clock of the running loop."""
         self._half, self._cut = half, cut
         self._timer = LookTimer(_LOOK_MS, self._look_again, monotonic_s)
         self._now_s, self._look_later = self._timer.now_s, self._timer.go_on
         self._sampled_s = self._sample_took_s = self._rest_at_s = 0.0
         self._arriving: dict[_Wait, None] = {}
-        """Oldest first."""
+        """Calls whose request is arriving, oldest first."""
         self._streams: dict[_Wait, None] = {}
         self.given_up: Final[Counter[str]] = Counter(dict.fromkeys(REASONS, 0))
-        """Calls that were ended for what did not come, by reason."""
+        """Calls that were ended because their requests did not arrive, by reason."""
 
     @property
     def slow_count(self) -> int:
-        """Requests that take longer than they should."""
+        """The count of requests that take longer than SLOW_AFTER_MS."""
         return sum(1 for _ in self._slow(self._now_s()))
 
     @property
     def stream_count(self) -> int:
-        """Streams on which requests come."""
+        """The count of streams of requests."""
         return len(self._streams)
 
     @property
     def half_size_bytes(self) -> int:
-        """What gRPC may hold of messages of streams."""
+        """The bytes that gRPC may hold of messages of streams."""
         return self._half.size_bytes
 
     async def whole(self, context: Context) -> bytes:
@@ -143,7 +144,7 @@ class RequestWatch:
 
     async def each(self, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
         """Yield the requests of a stream. Raises StreamSilentError, while it waits for one."""
-        # Each message passes here: no more is done for one than a look at the clock.
+        # Each message passes here, so each costs only a reading of the clock.
         loop, now_s = asyncio.get_running_loop(), self._timer.clock()
         peer, half = context.peer(), self._half
         wait = _Wait(peer, None, now_s())
@@ -168,10 +169,10 @@ class RequestWatch:
             del self._streams[wait]
             half.closed(peer)
 
-    # --- Who goes ---
+    # --- Ending calls and streams ---
 
     def look(self) -> None:
-        """End what takes too long, and slow requests beyond their number."""
+        """End calls and streams that take too long, and slow requests beyond their number."""
         now_s = self._now_s()
         for wait in self._slow(now_s):
             if (now_s - wait.since_s) * 1000 >= REQUEST_MS_MAX:
@@ -202,7 +203,7 @@ class RequestWatch:
         if too_much > 0:
             for peer, one in _of_greediest(half.connections):
                 if one.held_size_bytes <= one.streams * HALF_SIZE_BYTES_MIN:
-                    continue  # Nothing is gained without its streams.
+                    continue  # To end its streams would free nothing.
                 if self._end(streams[peer], HALF_TOO_MUCH, now_s, silent_ms=SLOW_AFTER_MS):
                     too_much -= one.held_size_bytes
                     if too_much <= 0:
@@ -210,8 +211,8 @@ class RequestWatch:
         self._sampled_s, self._sample_took_s = now_s, time.perf_counter() - began_s
 
     def _end(self, streams: list[_Wait], reason: str, now_s: float, *, silent_ms: int) -> bool:
-        """End those streams of a connection that are silent for so long, or all of it when nobody
-        takes what came on one for `HALF_MS_MAX`; say whether anything ends."""
+        """End the streams of a connection that are silent for `silent_ms`, or cut the connection
+        when no method takes the requests of a stream for `HALF_MS_MAX`; return whether any ends."""
         found = False
         for wait in streams:
             ms = (now_s - wait.since_s) * 1000
@@ -280,7 +281,8 @@ def _host(peer: str) -> str:
 
 
 def _of_greediest(connections: Mapping[str, Connection]) -> Iterator[tuple[str, Connection]]:
-    """Yield them all, always that which holds most of the address which holds most of the rest."""
+    """Yield all connections; the next is always the largest of the address that holds most of the
+    remaining bytes."""
     by_host: dict[str, list[tuple[str, Connection]]] = {}
     sizes: Counter[str] = Counter()
     for peer, one in sorted(connections.items(), key=lambda item: item[1].held_size_bytes):
@@ -296,7 +298,7 @@ def _of_greediest(connections: Mapping[str, Connection]) -> Iterator[tuple[str, 
 
 
 def _of_busiest(waiting: list[_Wait], count: int) -> list[_Wait]:
-    """Return so many, always the first of the address that has most of those that are left."""
+    """Return `count` of them; the next is always the first of the address with most of the rest."""
     by_host: dict[str, list[_Wait]] = {}
     if count > 0:
         for wait in reversed(waiting):

@@ -1,10 +1,11 @@
-"""Responses on their way: how many bytes may wait for clients that do not take them.
+"""Responses in transit: how many bytes may wait for clients that do not take them.
 
 Owns the bound. gRPC keeps a response until its client has room for it, and a client may have none
-for as long as its connection lives; gRPC has no way to end such a call. So the connection goes: the
-one of the address for which most bytes wait, if it has not moved for a while. Must not know what a
-response says. Of small ones the bytes are not counted, but a client that takes none of them holds
-its calls, of which a node serves so many at once: they are bounded in number and time.
+for as long as its connection lives; gRPC has no way to end such a call. So the watch cuts a
+connection: of the address for which most bytes wait, if the response has not moved for a while.
+Must not know the content of a response. Bytes of small responses are not counted, but a client that
+takes none of them holds its calls, and a node serves a limited number at once: such responses are
+bounded in number and time.
 """
 
 from collections import Counter
@@ -15,28 +16,29 @@ from node.errors.requests import ResponsesWaitError
 from node.services.bounds.look_timer import LookTimer
 
 LARGE_SIZE_BYTES: Final = 64 * 1024
-"""What a client takes at once, if it says nothing of its window."""
+"""Size that a client takes at once with the default window; smaller responses are not counted."""
 WAITING_SIZE_BYTES_MAX: Final = 256 << 20
-"""More than a second of reading at full speed."""
+"""Bytes of large responses that may wait: more than a second of reading at full speed."""
 UNREAD_COUNT_MAX: Final = 1_024
-"""Responses of any size that have waited for UNREAD_MS: above it connections end, those of the
-busiest address first."""
+"""Responses of any size that have waited for UNREAD_MS: above it the watch cuts connections, those
+of the busiest address first."""
 UNREAD_MS: Final = 10_000
-"""Longer than it takes to send to all clients that were woken at once."""
+"""Age of an unread response: more than it takes to send to all clients that were woken at once."""
 STUCK_MS: Final = 1_000
-"""A large response that has waited for so long may be let go for others."""
+"""Age after which a large response may be dropped to make room for others."""
 RESPONSE_MS_MAX: Final = 120_000
 """From the first byte of a response to the last one: 16 MiB at 1.1 Mbit/s."""
 _LOOK_MS: Final = 1_000
 _PAUSE_MS: Final = 3 * _LOOK_MS
-"""Who looks so late was held himself, and clients had no chance to take anything."""
+"""Pause between two looks after which the process itself was held, so clients could take nothing.
+"""
 
 Cut = Callable[[str], bool]
 """Ends the connection of a peer."""
 
 
 class Response:
-    """One that waits for its client."""
+    """A response that waits for its client."""
 
     __slots__ = ("peer", "since_s", "size_bytes")
 
@@ -48,21 +50,22 @@ class ResponseWatch:
     """One per server. For one event loop."""
 
     def __init__(self, cut: Cut, monotonic_s: Callable[[], float] | None = None) -> None:
-        """`monotonic_s` is for tests; without it the running loop's."""
+        """End connections by `cut`. `monotonic_s` is for tests; the default is the clock of the
+        running loop."""
         self._cut = cut
         self._timer = LookTimer(_LOOK_MS, self._look_again, monotonic_s)
         self._waiting: dict[Response, None] = {}
-        """Oldest first."""
+        """The waiting responses, oldest first."""
         self._looked_s = 0.0
         self.size_bytes = 0
-        """Of large responses that wait."""
+        """Bytes of large responses that wait."""
         self.cut_count = 0
-        """Connections that were ended, because nothing moved on them."""
+        """Connections that were cut, because no response moved on them."""
         self.dropped_count = 0
-        """Responses that were refused for want of room."""
+        """Responses that were dropped for want of room."""
 
     def begin(self, peer: str, size_bytes: int) -> Response:
-        """Note a response, until `end`. Raises ResponsesWaitError."""
+        """Count a response as waiting until `end`. Raises ResponsesWaitError."""
         if size_bytes < LARGE_SIZE_BYTES:
             size_bytes = 0
         elif self.size_bytes + size_bytes > WAITING_SIZE_BYTES_MAX:
@@ -77,13 +80,13 @@ class ResponseWatch:
         return response
 
     def end(self, response: Response) -> None:
-        """It was taken, or nobody is there any more."""
+        """Remove a response that its client took, or whose client is gone."""
         if response in self._waiting:
             del self._waiting[response]
             self.size_bytes -= response.size_bytes
 
     def look(self) -> None:
-        """End connections on which a response has waited for too long, or too many do."""
+        """Cut connections on which a response has waited for too long, or too many do."""
         now_s = self._timer.now_s()
         was_held = (now_s - self._looked_s) * 1000 >= _PAUSE_MS
         self._looked_s = now_s
@@ -101,7 +104,7 @@ class ResponseWatch:
             self._let_go(peer)
 
     def _make_room(self) -> None:
-        """End the connection with the oldest stuck response of the address with most bytes."""
+        """Cut the connection with the oldest stuck response of the address with most bytes."""
         by_host: Counter[str] = Counter()
         oldest: dict[str, str] = {}
         for response in self._older(self._timer.now_s(), STUCK_MS):
@@ -120,7 +123,8 @@ class ResponseWatch:
             yield response
 
     def _let_go(self, peer: str) -> None:
-        """What waits there is let go at once, although gRPC needs a moment to free it."""
+        """Cut a connection, and remove its responses at once, although gRPC frees them a moment
+        later."""
         self.cut_count += self._cut(peer)
         for response in [response for response in self._waiting if response.peer == peer]:
             self.end(response)
@@ -135,7 +139,7 @@ def _host(peer: str) -> str:
 
 
 def _of_busiest(counts: Counter[str]) -> str:
-    """Return the first peer of the address that has most."""
+    """Return the first peer of the address with the highest count."""
     by_host: Counter[str] = Counter()
     for peer, count in counts.items():
         by_host[_host(peer)] += count
