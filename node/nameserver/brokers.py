@@ -1,7 +1,7 @@
-"""The broker beside a name server: what is asked of it, and how a node of a Raft group answers.
+"""The broker in the process of a name server: its interface, and the broker of a Raft group.
 
-Owns which facts of a node become which words of a report. Must not know who carries the report, or
-when: `registration` does.
+Owns the mapping of a node's facts to the fields of a report. Must not know how or when a report is
+sent: `registration` does.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from raft.messages import Term
 
 
 class MasterView(Protocol):
-    """What only the master of an HA group knows: how its replicas are."""
+    """Facts about replicas that only the master of an HA group knows."""
 
     @property
     def replicas(self) -> Mapping[int, Replication]: ...
@@ -27,24 +27,24 @@ class MasterView(Protocol):
     def epoch_start_position(self) -> int: ...
     @property
     def now_ms(self) -> int:
-        """On the clock of `Replication.caught_up_ms`."""
+        """The time on the clock of `Replication.caught_up_ms`."""
         ...
 
 
 class AdvisedBroker(Protocol):
-    """What is asked of a replica of an HA group besides; nothing here waits."""
+    """Additional methods of a replica of an HA group; none of them waits."""
 
     def master_view(self) -> MasterView | None:
-        """Return what it knows of the other replicas; None unless it is the serving master."""
+        """Return its view of the other replicas; None unless it is the serving master."""
         ...
 
     def advise(self, number: int, binding: Binding) -> None:
-        """Tell it whom the controller gave the newest epoch of its group to."""
+        """Pass on to which broker the controller gave the newest epoch of the group."""
         ...
 
 
 class LocalBroker(Protocol):
-    """What the name server asks of the broker beside it; nothing here waits."""
+    """The methods that the name server calls on the broker in its process; none of them waits."""
 
     group: str
     broker_id: int
@@ -53,16 +53,16 @@ class LocalBroker(Protocol):
 
     @property
     def advised(self) -> AdvisedBroker | None:
-        """Who takes the controller's advice; None in a Raft group, which elects by itself."""
+        """The receiver of the controller's advice; None in a Raft group, which elects by itself."""
         ...
 
     def report(self, now_ms: int, *, with_topics: bool) -> BrokerReport:
-        """Return all that the directory should know of it."""
+        """Return everything that the directory should know of this broker."""
         ...
 
 
 class RaftDriver(Protocol):
-    """What is asked of the driver of a Raft node."""
+    """The facts that a report needs of the driver of a Raft node."""
 
     @property
     def term(self) -> Term: ...
@@ -71,7 +71,7 @@ class RaftDriver(Protocol):
 
 
 class HasState(Protocol):
-    """Whoever holds the replicated state."""
+    """A component that holds the replicated state."""
 
     @property
     def state(self) -> State: ...
@@ -86,7 +86,7 @@ class RaftBroker:
     def __init__(
         self, settings: Settings, address: str, machine: HasState, driver: RaftDriver
     ) -> None:
-        """`address` is what clients dial."""
+        """Report the node of `settings`; clients dial `address`."""
         self.group: str = settings.group
         self.broker_id: int = settings.node_id
         self.start_ms: int = unix_ms()
@@ -94,7 +94,10 @@ class RaftBroker:
         self._address, self._machine, self._driver = address, machine, driver
 
     def report(self, now_ms: int, *, with_topics: bool) -> BrokerReport:
-        """Return all that the directory should know of it. A leader is a master once it serves."""
+        """Return everything that the directory should know of this broker.
+
+        A leader is a master once it serves.
+        """
         state = self._machine.state
         return BrokerReport(
             cluster=self._cluster_id,
@@ -112,7 +115,7 @@ class RaftBroker:
 
 
 def topics_of(state: State) -> dict[str, TopicQueues]:
-    """Return the topics of a state as a report has them."""
+    """Return the topics of a state in the form of a report."""
     return {
         name: TopicQueues(topic.queue_count, topic.queue_count, topic.permission)
         for name, topic in state.topics.items()

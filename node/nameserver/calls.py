@@ -1,7 +1,7 @@
 """The calls of NameServerService: protobuf in, protobuf out.
 
-Owns what each means and which refusals become which errors. Must not know gRPC. Reads answer from
-the replica in this process and wait for nobody; changes are confirmed before they are answered.
+Owns the effect of each call and the mapping of refusals to errors. Must not know gRPC. The replica
+in this process answers reads without waiting; a change is confirmed before it is answered.
 """
 
 import json
@@ -34,7 +34,7 @@ _UNCONFIRMED: Final = frozenset({"heartbeat", "unregister"})
 
 
 class NameServerCalls:
-    """The methods; one per process."""
+    """The calls of the name server; one per process."""
 
     def __init__(self, service: NameServerService) -> None:
         self._service: Final = service
@@ -42,7 +42,7 @@ class NameServerCalls:
     async def name_server_status(
         self, _request: pb.NameServerStatusRequest
     ) -> pb.NameServerStatusResponse:
-        """Say how the replica is. Raises NameServerOffError."""
+        """Return the status of the replica. Raises NameServerOffError."""
         service = self._service
         settings, status, broker = service.settings, service.status(), service.broker
         registration = service.registration
@@ -81,14 +81,15 @@ class NameServerCalls:
         )
 
     async def topic_route(self, request: pb.TopicRouteRequest) -> pb.TopicRouteResponse:
-        """Say where a topic lives; without one, which groups there are."""
+        """Return the groups that serve a topic; without a topic all groups."""
         service, now_ms = self._service, self._service.trusted_ms
         server = service.server
         if not request.topic:
             found = server.look(lambda directory: groups(directory, now_ms))
             return pb.TopicRouteResponse(shares=[_share(share) for share in found])
         routed = server.look(lambda directory: route(directory, request.topic, now_ms))
-        # Clients follow it: nothing of another cluster, whoever may have told the directory.
+        # Clients follow the route, so it has no share of another cluster, which a false report may
+        # have brought into the directory.
         routed = routed.of_cluster(service.vouching.cluster_id)
         return pb.TopicRouteResponse(
             shares=[_share(share) for share in routed.shares],
@@ -126,9 +127,9 @@ class NameServerCalls:
         return pb.DeleteValueResponse()
 
     async def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
-        """Carry out what a node without a replica says, and tell it what a replica would know.
+        """Carry out the command of a node without a replica; return what a replica would know.
 
-        Raises what `Vouching.believed` does: anybody can send this.
+        Raises the errors of `Vouching.believed`, since any process can send a report.
         """
         service, own = self._service, request.group
         server, vouching, result = service.server, service.vouching, b""
@@ -164,7 +165,7 @@ class NameServerCalls:
         try:
             return await self._service.server.change(command)
         except AssertionError as error:
-            # What is wrong in here is no reason to end the node.
+            # A defect of the name server is no reason to end the node.
             raise ReplicaFailedError(str(error)) from error
 
     async def _change(self, command: Command, namespace: str, key: str) -> None:

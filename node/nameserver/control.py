@@ -1,7 +1,7 @@
-"""The controller's duty: whichever replica leads the name server sends what the decisions ask for.
+"""The controller's task: the leading replica of the name server sends the commands that are due.
 
-Owns when decisions are made: only by a leader, and only once it has led for so long that everybody
-alive had the time to say so. Must not know the decisions (`controller`).
+Owns when decisions are made: only by a leader, and only after it has led for so long that each live
+broker had the time to send a heartbeat. Must not know the decisions (`controller`).
 """
 
 import asyncio
@@ -22,10 +22,11 @@ from node.runtime.clock import unix_ms
 
 LOOK_PERIOD_MS: Final = 250
 SETTLE_MS: Final = 1_500
-"""A new leader waits so long for heartbeats, which everybody sends when there is a new leader. Its
-predecessor may have died with an HA master, and the silence of all others was only its own."""
+"""Time that a new leader waits for heartbeats, which all brokers send when the leader changes. Its
+predecessor may have died with an HA master; then the other brokers seemed silent only because there
+was no leader."""
 ADVICE_PERIOD_MS: Final = 100
-"""How soon a broker sees that it was chosen."""
+"""Interval at which a broker looks whether it was chosen."""
 IN_SYNC_PERIOD_MS: Final = 1_000
 _TIMEOUT_MS: Final = 2_000
 _NONCE_SIZE_BITS: Final = 62
@@ -53,13 +54,13 @@ class Controller:
         """Commands that were carried out."""
 
     async def run(self) -> None:
-        """Go on until cancelled."""
+        """Look at intervals until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_PERIOD_MS / 1000)
 
     async def look(self) -> None:
-        """Send what is due."""
+        """Send the commands that are due."""
         for command in self._due():
             try:
                 result = await self._access.change(command, timeout_ms=_TIMEOUT_MS)
@@ -67,7 +68,7 @@ class Controller:
                 _log.info("the controller's %s was not confirmed: %s", command["op"], error)
                 return
             if not result.is_accepted:
-                # Somebody was faster; the next look knows more.
+                # Another command came first; the next look sees its effect.
                 _log.info("the controller's %s was refused: %s", command["op"], result.detail)
                 return
             self.sent_count += 1
@@ -80,7 +81,7 @@ class Controller:
             self._leads_since_s = None
             return []
         if self._leads_since_s is None or now_s - before_s > SETTLE_MS / 1000:
-            # New, or this process did not run for a while and heard nobody.
+            # A new leader, or a process that did not run for a while and missed heartbeats.
             self._leads_since_s, self._watch = now_s, FailoverWatch()
         if now_s - self._leads_since_s < SETTLE_MS / 1000:
             return []
@@ -91,16 +92,16 @@ class Controller:
 
 
 class Adviser:
-    """Tells the broker beside it what the controller decided about its HA group, and keeps the
-    in-sync set of a group whose master it is."""
+    """Passes the controller's decisions about its HA group to the broker in this process, and keeps
+    the in-sync set of the group while that broker is the master."""
 
     def __init__(self, access: Access, broker: LocalBroker, advised: AdvisedBroker) -> None:
         self._access, self._broker, self._advised = access, broker, advised
         self._advised_number = 0
-        """The highest epoch that the broker was told of."""
+        """The highest epoch that was passed to the broker."""
 
     async def run(self) -> None:
-        """Go on until cancelled."""
+        """Advise at intervals until cancelled."""
         rounds = 0
         while True:
             self.advise()
@@ -111,14 +112,14 @@ class Adviser:
             await asyncio.sleep(ADVICE_PERIOD_MS / 1000)
 
     def advise(self) -> None:
-        """Pass on an epoch that was given away and that nobody serves yet, once."""
+        """Pass on, once, an epoch that was given out and that no master serves yet."""
         newest = self._access.look(self._newest)
         if newest is not None and newest[0] > self._advised_number:
             self._advised_number = newest[0]
             self._advised.advise(*newest)
 
     async def keep_in_sync(self) -> None:
-        """Ask for another in-sync set when this broker is the master and the set is not right."""
+        """Request another in-sync set if this broker is the master and the set is not right."""
         view = self._advised.master_view()
         if view is None:
             return

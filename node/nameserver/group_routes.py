@@ -1,6 +1,6 @@
-"""The other groups of the cluster as clients and nodes are told of them.
+"""The routes to the other groups of the cluster, for clients and nodes.
 
-Owns the way from the directory to the messages. Must not know who asks.
+Owns the way from the directory to the messages. Must not know the callers.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,8 +19,10 @@ def other_groups(
     now_ms: int,
     wanted: Callable[[Group], Iterable[str]],
 ) -> list[GroupRoute]:
-    """Return all groups of a cluster that live at this time but one, each with the topics wanted
-    of it. Clients follow what they are told here, so no group of another cluster is."""
+    """Return all live groups of a cluster but `own`, each with the topics that `wanted` names.
+
+    Clients follow these routes, so groups of other clusters are left out.
+    """
     return [
         _route(share, directory.groups[share.group], wanted(directory.groups[share.group]))
         for share in groups(directory, now_ms)
@@ -29,7 +31,7 @@ def other_groups(
 
 
 def version_of(group: Group) -> str:
-    """Return what changes with the topics of a group, as text."""
+    """Return the version of a group's topics as text; it changes when they change."""
     timestamp, counter = group.topics_version
     return f"{timestamp}.{counter}.{group.master_epoch}"
 

@@ -1,7 +1,7 @@
-"""How a node of a master-slave group answers the name server beside it.
+"""The broker of a master-slave group for the name server in its process.
 
-Owns which facts of a replica become which words of a report, and the way of advice to it. Must not
-know the machine behind the driver. Nonces are numbers there and texts in the directory.
+Owns the mapping of a replica's facts to the fields of a report, and the way of advice to it. Must
+not know the machine behind the driver. A nonce is a number there and a text in the directory.
 """
 
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ from node.runtime.clock import unix_ms
 
 
 class HaDriver(Protocol):
-    """What is asked of the driver of a replica."""
+    """The methods of a replica's driver that the broker calls."""
 
     def report(self) -> HaReport: ...
     def advise(self, number: int, master_id: int, nonce: int) -> None: ...
 
 
 class HaMasterView(NamedTuple):
-    """What a serving master knows of its replicas."""
+    """The view that a serving master has of its replicas."""
 
     replicas: Mapping[int, Replication]
     confirmed_position: int
@@ -46,7 +46,7 @@ class HaBroker:
         machine: HasState,
         driver: HaDriver,
     ) -> None:
-        """`address` is what clients dial, `ha_address` what replicas do."""
+        """Report the node of `settings`; clients dial `address`, replicas `ha_address`."""
         self.group: str = settings.group
         self.broker_id: int = settings.node_id
         self.start_ms: int = unix_ms()
@@ -56,11 +56,11 @@ class HaBroker:
 
     @property
     def advised(self) -> Self:
-        """Return itself."""
+        """This broker itself."""
         return self
 
     def report(self, now_ms: int, *, with_topics: bool) -> BrokerReport:
-        """Return all that the directory should know of it."""
+        """Return everything that the directory should know of this broker."""
         state, found = self._machine.state, self._driver.report()
         bound, is_master = found.bound, found.role is Role.MASTER
         return BrokerReport(
@@ -72,10 +72,10 @@ class HaBroker:
             address=self._address,
             now_ms=now_ms,
             role="master" if is_master else "slave",
-            # The controller must give out higher numbers than anybody has heard of.
+            # The controller must give out numbers higher than any that a replica has seen.
             epoch=bound.number if is_master else max(bound.number, found.highest_seen),
             ha_address=self._ha_address,
-            # One that has no memory cannot become the master, however long its log is.
+            # A replica without memory cannot become the master, however long its log is.
             log_end=(
                 LogEnd(found.log_epoch, found.end) if found.standing is Standing.FULL else NO_LOG
             ),
@@ -90,7 +90,7 @@ class HaBroker:
         )
 
     def master_view(self) -> HaMasterView | None:
-        """Return what it knows of its replicas; None unless it is the serving master."""
+        """Return its view of the other replicas; None unless it is the serving master."""
         found = self._driver.report()
         if found.role is not Role.MASTER:
             return None
@@ -102,6 +102,6 @@ class HaBroker:
         return HaMasterView(replicas, found.confirm, found.epoch_start, found.now_ms)
 
     def advise(self, number: int, binding: Binding) -> None:
-        """Tell the replica whom the controller gave an epoch to; a strange nonce is nobody's."""
+        """Pass on to which broker the controller gave an epoch; ignore an invalid nonce."""
         if binding.nonce.isdecimal() and int(binding.nonce) < 1 << 64:
             self._driver.advise(number, binding.master_id, int(binding.nonce))

@@ -1,8 +1,9 @@
-"""How a broker makes itself known: at once, again when something changed, between by heartbeats.
+"""How a broker registers: at once, again when something changed, and in between by heartbeats.
 
-Owns when what is said, and what follows from the answer. Must not know whether the directory is in
-this process or in another (`Access`), or what a report contains (`brokers`). Failures are ordinary
-here: whatever goes wrong, the next attempt is soon, and the data path never waits for any of it.
+Owns the times of registrations and heartbeats, and the reaction to their answers. Must not know
+whether the directory is in this process or in another (`Access`), or the content of a report
+(`brokers`). Failures are ordinary here: the next attempt is soon, and the data path never waits for
+registration.
 """
 
 import asyncio
@@ -23,9 +24,9 @@ from node.runtime.rate_limited_log import QuietLog
 from store.errors import StoreError
 
 LOOK_PERIOD_MS: Final = 1_000
-"""How often it is looked whether something changed; a heartbeat may be due less often."""
+"""Interval of the checks for changes; heartbeats may be due less often."""
 REFUSED_PAUSE_MS: Final = 5_000
-"""Before the same is said again that was refused."""
+"""Pause before a refused registration is sent again unchanged."""
 TIMEOUT_MS: Final = 2_000
 LEAVE_TIMEOUT_MS: Final = 500
 _PATIENCE_MS: Final = 10_000
@@ -39,11 +40,11 @@ class Access(Protocol):
 
     @property
     def leader(self) -> str:
-        """Who can commit now; empty: nobody."""
+        """The replica that can commit now; empty: none."""
         ...
 
     async def change(self, command: Command, *, timeout_ms: int = ...) -> Result:
-        """Carry out a command and return what was confirmed."""
+        """Carry out a command and return its confirmed result."""
         ...
 
     async def report(self, command: Command, *, timeout_ms: int = ...) -> Result:
@@ -51,12 +52,12 @@ class Access(Protocol):
         ...
 
     def look(self, reader: Callable[[Directory], _T]) -> _T:
-        """Return what a reader makes of the directory as it is known here."""
+        """Call a reader with the directory as it is known here; return its result."""
         ...
 
 
 class _Told(NamedTuple):
-    """What a registration tells that heartbeats do not."""
+    """The facts that a registration reports and heartbeats do not."""
 
     role: str
     epoch: int
@@ -64,14 +65,14 @@ class _Told(NamedTuple):
 
     @classmethod
     def of(cls, report: BrokerReport) -> "_Told":
-        # Nobody asks for the term of a Raft follower, or for the topics of anybody but a master.
+        # The term of a Raft follower is not used, nor are the topics of a broker that is no master.
         is_master = report.role == "master"
         epoch = report.epoch if is_master or report.kind == "ha" else 0
         return cls(report.role, epoch, report.topics_version if is_master else (0, 0))
 
 
 class Registration:
-    """Keeps one broker known. All on the event loop's thread."""
+    """Keeps one broker registered. All on the event loop's thread."""
 
     def __init__(
         self,
@@ -85,28 +86,28 @@ class Registration:
         self._quiet = QuietLog(_log, interval_ms=_QUIET_MS, monotonic_s=monotonic_s)
         self._told: _Told | None = None
         self._topics_told: tuple[int, int] | None = None
-        """The version whose topics the directory has of us; None: send them."""
+        """The version of this broker's topics that the directory has; None: send them."""
         self._next_register_s = self._next_beat_s = 0.0
         self._refused: _Told | None = None
         self._refused_until_s = 0.0
         self._leader = ""
         self._well_s = monotonic_s()
-        """When it was last known as it is, or when it began."""
+        """Time of the last successful look, or of the start."""
         self.problem = "not registered yet"
-        """Why the directory does not know this broker as it is; empty: it does."""
+        """Why the directory does not know this broker as it is; empty: the directory does."""
         self.registered_count = self.beat_count = 0
 
     @property
     def leader(self) -> str:
-        """Who could commit when it looked last; empty: nobody."""
+        """The replica that could commit at the last look; empty: none."""
         return self._leader
 
     def changed(self) -> None:
-        """Something that the directory should know at once may have changed."""
+        """Look at once, because something that the directory should know may have changed."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Go on until cancelled."""
+        """Look at intervals, and at once after `changed`, until cancelled."""
         period_s = min(LOOK_PERIOD_MS, self._broker.heartbeat_period_ms // 4) / 1000
         while True:
             try:
@@ -122,7 +123,7 @@ class Registration:
                 pass
 
     def _note(self, problem: str) -> None:
-        """Remember what is wrong, and say it when it stays so: elections are ordinary."""
+        """Set `problem`; log it only if it lasts for _PATIENCE_MS, since elections are ordinary."""
         now_s = self._monotonic_s()
         if not problem:
             self._well_s = now_s
@@ -131,12 +132,14 @@ class Registration:
         self.problem = problem
 
     async def look(self) -> None:
-        """Say what is due. Raises RefusedError, and what `Access` raises."""
+        """Send the registration or heartbeat that is due. Raises RefusedError, and the errors of
+        `Access`."""
         now_s = self._monotonic_s()
         leader, before = self._access.leader, self._leader
         self._leader = leader
         if leader and leader != before:
-            # A new leader, or one after a time without, has to know soon who is alive.
+            # A leader that is new, or follows a time without one, must learn soon which brokers
+            # live.
             self._next_beat_s = now_s
         if not leader:
             raise NoQuorumError(LOOK_PERIOD_MS)
@@ -149,7 +152,7 @@ class Registration:
             await self._beat(report)
 
     async def leave(self) -> None:
-        """Say that this broker stops; a lost word only makes it expire later."""
+        """Report that this broker stops; if the report is lost, the broker only expires later."""
         broker = self._broker
         command = unregister_command(broker.group, broker.broker_id, broker.start_ms)
         try:
@@ -164,7 +167,7 @@ class Registration:
             report = self._broker.report(unix_ms(), with_topics=True)
         result = await self._access.change(report.command(), timeout_ms=TIMEOUT_MS)
         if result.reason == "state_full" and with_topics:
-            # Better known without topics than not at all.
+            # A broker that is known without its topics is better than an unknown one.
             bare = self._broker.report(unix_ms(), with_topics=False)
             await self._access.change(bare.command(), timeout_ms=TIMEOUT_MS)
         if not result.is_accepted:
@@ -183,7 +186,7 @@ class Registration:
             self._changed.set()
 
     async def _beat(self, report: BrokerReport) -> None:
-        # By the plan and not by the answer, so that slow answers do not stretch the period.
+        # Counted from the sending and not from the answer, lest slow answers stretch the period.
         self._next_beat_s = self._monotonic_s() + self._broker.heartbeat_period_ms / 1000
         command = heartbeat(
             report.group,
@@ -200,12 +203,12 @@ class Registration:
         self._told = self._topics_told = None
         if result.reason != "unknown_broker":
             raise RefusedError("heartbeat", result)
-        # It expired while nobody could commit, or the directory lost everything.
+        # The broker expired while no replica could commit, or the directory lost all its content.
         await self._register(report)
 
 
 class RefusedError(Exception):
-    """The directory refused what a broker said of itself."""
+    """The directory refused a broker's report about itself."""
 
     def __init__(self, what: str, result: Result) -> None:
         super().__init__(what, result)

@@ -1,8 +1,8 @@
-"""The name server as a node sees it that has no replica: one of others is asked, over gRPC.
+"""Access to the name server for a node without a replica: it asks one of several servers by gRPC.
 
-Owns which server is asked, what is kept of its answers, and how its failures are called. Answers
-carry all that a replica would have known, so routes are answered from memory here, too, and stay
-when no server can be reached. Must not know what a report contains.
+Owns the choice of the server, the memory of its answers, and the mapping of its failures to errors.
+Answers carry everything that a replica would have known, so routes are answered from memory here,
+too, and stay while no server can be reached. Must not know the content of a report.
 """
 
 import asyncio
@@ -35,18 +35,18 @@ from quorumlog.pb.log_pb2 import GroupRoute, TopicRoute
 
 TIMEOUT_MS: Final = 2_000
 POLL_PERIOD_MS_MAX: Final = 2_000
-"""What changed elsewhere is known here after it, also when there is nothing to say."""
+"""Interval of the requests even without a report, so that changes elsewhere are known here."""
 ANSWER_SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
 _REPORT: Final = "/quorumlog.v1.NameServerService/Report"
 _CHALLENGE_AGE_S_MAX: Final = CHALLENGE_AGE_MS_MAX / 3_000
-"""An older one is not used: the server would refuse it soon."""
+"""Age above which a challenge is not used: the server would refuse it soon."""
 _UNPROVEN: Final = "unproven"
 _NOT_BELIEVED: Final = {
     UnprovenReportError.code: _UNPROVEN,
     NotVouchedError.code: "not_vouched",
     BadRequestError.code: "bad_request",
 }
-"""Codes of errors that are answers: this broker is not believed there."""
+"""Reasons by codes of errors that are answers: the server does not believe this broker."""
 _DETAIL_SIZE_CHARS_MAX: Final = 1_000
 _QUIET_MS: Final = 60_000
 _OPTIONS: Final = (
@@ -59,11 +59,11 @@ _log: Final = logging.getLogger(__name__)
 
 
 class _Line:
-    """A connection to one server, and how many calls are on it.
+    """A connection to one server, and the count of its calls.
 
-    gRPC cancels the calls of a channel that is closed, and whoever waits for one of them would take
-    that for his own end. So one that failed is used for nothing new, and closed behind its last
-    call."""
+    gRPC cancels the calls of a channel that is closed, and a task that awaits such a call would
+    take this for its own cancellation. So a failed connection gets no new calls and is closed after
+    its last one."""
 
     __slots__ = ("call_count", "challenge", "challenged_s", "channel")
 
@@ -71,12 +71,13 @@ class _Line:
         self.channel = channel
         self.call_count = 0
         self.challenge = b""
-        """What the server wants a proof about; empty: none, or it is an older one."""
+        """The challenge that a proof has to answer; empty: none, or a server of an older version.
+        """
         self.challenged_s: float | None = None
-        """When it said so; None: it was not asked yet."""
+        """The time of the challenge; None: no answer came yet."""
 
     def is_challenged(self, now_s: float) -> bool:
-        """Whether what it wants proven is new enough to be proven."""
+        """Whether the challenge is new enough to be answered."""
         return self.challenged_s is not None and now_s - self.challenged_s < _CHALLENGE_AGE_S_MAX
 
 
@@ -91,7 +92,7 @@ class RemoteDirectory:
         credentials: grpc.ChannelCredentials | None = None,
         prover: Prover | None = None,
     ) -> None:
-        """`prover` signs what this node says, where the cluster has a secret."""
+        """Ask `servers` about `group`; `prover` signs reports if the cluster has a secret."""
         self._servers, self._at = tuple(servers), 0
         assert self._servers, "there is nobody to ask"
         self._group = group
@@ -100,18 +101,18 @@ class RemoteDirectory:
         self._line: _Line | None = None
         self._quiet = QuietLog(_log, interval_ms=_QUIET_MS, monotonic_s=time.monotonic)
         self._directory = Directory()
-        """Of this group only."""
+        """The part of the directory about this node's group."""
         self._others: dict[str, GroupRoute] = {}
         self._topics: dict[str, tuple[str, dict[str, TopicRoute]]] = {}
-        """Of the other groups: version, and topics by name."""
+        """Topics of the other groups: their version, and the topics by name."""
         self.leader = ""
         self.own_problem = ""
-        """Why the group of this node has no master, as a server sees it; empty: it has, or nobody
-        answers."""
+        """Why the group of this node has no master, as a server sees it; empty: it has one, or no
+        server answers."""
         self.failure_count = 0
 
     async def run(self) -> None:
-        """Keep what is known up to date until cancelled."""
+        """Ask at intervals, so that the memory stays up to date, until cancelled."""
         while True:
             try:
                 await self._ask(None, TIMEOUT_MS)
@@ -120,19 +121,19 @@ class RemoteDirectory:
             await asyncio.sleep(self._poll_period_s)
 
     async def close(self) -> None:
-        """Close the connection; nobody asks any more."""
+        """Close the connection; make no call after it."""
         line, self._line = self._line, None
         if line is not None:
             await line.channel.close()
 
     async def change(self, command: Command, *, timeout_ms: int = TIMEOUT_MS) -> Result:
-        """Carry out a command and return what was confirmed, or why this node is not believed.
+        """Carry out a command; return its confirmed result, or why this node is not believed.
 
         Raises NoQuorumError (not applied) or ChangeUnknownError.
         """
         result = await self._say(command, timeout_ms)
         if self._prover is not None and result.reason == _UNPROVEN:
-            # A server that was started again wants something else proven.
+            # A server that was started again gives another challenge.
             result = await self._say(command, timeout_ms)
         return result
 
@@ -141,11 +142,11 @@ class RemoteDirectory:
         return await self.change(command, timeout_ms=timeout_ms)
 
     def look(self, reader: Callable[[Directory], _T]) -> _T:
-        """Return what a reader makes of the part of the directory that is this group's."""
+        """Call a reader with the part of the directory about this group; return its result."""
         return reader(self._directory)
 
     def other_groups(self, topics: Iterable[str]) -> list[GroupRoute]:
-        """Return the other groups and their shares of topics, as they were last heard of."""
+        """Return the other groups and their shares of `topics`, from the last answer."""
         wanted, found = tuple(topics), []
         for name in sorted(self._others):
             answer = GroupRoute()
@@ -207,14 +208,14 @@ class RemoteDirectory:
         return self._line
 
     def _failed(self, line: _Line) -> None:
-        """Ask the next one from now on."""
+        """Count a failure, and ask the next server from now on."""
         self.failure_count += 1
-        if line is self._line:  # Else somebody else has turned to the next one.
+        if line is self._line:  # Else another call has turned to the next server already.
             self._at += 1
             self.leader, self.own_problem, self._line = "", "", None
 
     def _learn(self, answer: pb.ReportResponse) -> Result | None:
-        """Keep what an answer says. Raises Refusal or ValueError when it makes no sense."""
+        """Store the content of an answer. Raises Refusal or ValueError if it is not valid."""
         result = Result.restored(read_json(answer.result)) if answer.result else None
         if answer.own_group:
             group = Group.restored(read_json(answer.own_group), self._directory.limits)
@@ -233,7 +234,7 @@ class RemoteDirectory:
 
 
 def _refusal(error: grpc.aio.AioRpcError) -> Result | None:
-    """Return what a server said that does not believe this node; None for any other failure."""
+    """Return the answer of a server that does not believe this node; None for other failures."""
     for key, value in error.trailing_metadata() or ():
         if key == ERROR_TRAILER and isinstance(value, bytes):
             try:

@@ -1,8 +1,8 @@
-"""The name server inside a process: it starts and restarts the replica, and keeps the broker known.
+"""The name server in a process: it starts and restarts the replica, and registers the broker.
 
-Owns the life of the replica and of the duties around it. Must not know gRPC (`calls`) or how a node
-is put together. Nothing here may end or delay the node: starting returns at once, every fault ends
-only the replica, and the status says why.
+Owns the life of the replica and of the tasks around it. Must not know gRPC (`calls`) or how a node
+is assembled. No fault here may end or delay the node: `start` returns at once, a fault ends only
+the replica, and the status gives the reason.
 """
 
 import asyncio
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 WATCH_PERIOD_MS: Final = 250
 RESTART_PAUSE_MS: Final = 5_000
 _FINAL: Final = (FilesDamagedError, LibraryVersionError, SyncFailedError)
-"""Trying again would meet the same, or trust a disk that lied: these wait for a person."""
+"""Errors that need an operator: another attempt would fail again, or trust a disk that lied."""
 _log: Final = logging.getLogger(__name__)
 
 
 def _advice(access: Access, broker: LocalBroker) -> list[Coroutine[Any, Any, None]]:
-    """Return the duty that only a broker of an HA group has."""
+    """Return the task that only a broker of an HA group needs."""
     advised = broker.advised
     return [] if advised is None else [Adviser(access, broker, advised).run()]
 
@@ -65,8 +65,9 @@ class NameServerService:
         vouching: Vouching,
         restart_pause_ms: int = RESTART_PAUSE_MS,
     ) -> None:
-        """Without a broker it runs alone. `remote` is asked without settings, and as long as the
-        replica cannot run. `vouching` says whose reports are believed here."""
+        """Run a replica by `settings` and register `broker`; without a broker the name server has
+        its own process. `remote` is used without settings, and while the replica cannot run.
+        `vouching` decides which reports are believed here."""
         self.settings: Final = settings
         self.broker: Final = broker
         self._remote: Final = remote
@@ -87,11 +88,11 @@ class NameServerService:
         broker: LocalBroker,
         members: Callable[[], Mapping[int, tuple[str, str]]],
     ) -> Self:
-        """Return the one of a node; `members` as in `Vouching.of`."""
+        """Return the service of a node; `members` as in `Vouching.of`."""
         own, vouching = settings.nameserver(), Vouching.of(settings, members)
         servers = settings.nameserver_servers
         if own is not None:
-            # The nodes of its group have replicas, too, or know who has.
+            # The other nodes of the group have replicas, too, or know the servers that have.
             peers = settings.peers.items()
             servers = tuple(peer.address for n, peer in peers if n != settings.node_id)
         if not servers:
@@ -111,19 +112,19 @@ class NameServerService:
     # --- Life ---
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the tasks; return at once."""
         if self.settings is not None:
             self._task = asyncio.create_task(self._run(self.settings), name="nameserver")
         elif self._remote is not None:
             self._task = asyncio.create_task(self._ask_others(), name="nameserver")
 
     async def leave(self) -> None:
-        """Tell the others that this broker stops; bounded, and nothing depends on it."""
+        """Report to the directory that this broker stops; bounded in time, and may fail."""
         if self.registration is not None:
             await self.registration.leave()
 
     async def stop(self) -> None:
-        """End everything."""
+        """End the replica and all tasks."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -131,12 +132,13 @@ class NameServerService:
             await self._remote.close()
 
     def changed(self) -> None:
-        """The role of the broker changed: tell it at once."""
+        """Report a changed role of the broker at once."""
         if self.registration is not None:
             self.registration.changed()
 
     async def ended(self) -> None:
-        """Wait until it has given up: `failure` needs a person. Never without settings."""
+        """Wait until the replica has given up: `failure` needs an operator. Never returns without
+        a task."""
         if self._task is None:
             await asyncio.Event().wait()
         else:
@@ -146,7 +148,7 @@ class NameServerService:
 
     @property
     def failure(self) -> Exception | None:
-        """Why the replica does not run; None if it does, or is about to."""
+        """The reason why the replica does not run; None if it runs or is starting."""
         return self._failure
 
     @property
@@ -159,7 +161,7 @@ class NameServerService:
         raise NameServerOffError
 
     def status(self) -> NameServerStatus | None:
-        """Return how the replica is; None if there is none here."""
+        """Return the status of the replica; None if there is none in this process."""
         if self.settings is None:
             return None
         if self._server is not None:
@@ -169,7 +171,7 @@ class NameServerService:
 
     @property
     def problem(self) -> str:
-        """What a person should look at, of the replica and of this node's group; empty: nothing."""
+        """Problems of the replica and of this node's group for an operator; empty: none."""
         failure, status = self._failure, self.status()
         found = [] if failure is None else [f"name server: {failure}"]
         if status is not None and status.state == "joining":
@@ -192,11 +194,11 @@ class NameServerService:
 
     @property
     def trusted_ms(self) -> int:
-        """The time by which silence is judged."""
+        """The time that decides which brokers are silent."""
         return self.trusted_time.at(unix_ms())
 
     def other_groups(self, topics: Iterable[str]) -> list[GroupRoute]:
-        """Return all groups but the broker's own, as they are known here. Never waits."""
+        """Return all groups but the broker's own, as they are known here. Do not wait."""
         server = self._server
         if self.broker is None:
             return []
@@ -211,7 +213,7 @@ class NameServerService:
     # --- The life of the replica ---
 
     async def _run(self, settings: NameServerSettings) -> None:
-        # Here, because a node without a replica should not pay for the library.
+        # Imported here, because a node without a replica should not pay for the library.
         from node.nameserver.replica.replicated import NameServer
 
         while True:
@@ -237,7 +239,7 @@ class NameServerService:
             self.restart_count += 1
 
     async def _serve(self, server: "NameServer") -> None:
-        """Do all duties until the replica ends. Raises what ended it."""
+        """Run all tasks until the replica ends. Raises the error that ended it."""
         duties = [self._watch(server), Controller(server).run()]
         if self.broker is not None:
             self.registration = Registration(server, self.broker)
@@ -247,7 +249,7 @@ class NameServerService:
                 group.create_task(duty)
 
     async def _ask_others(self) -> None:
-        """Do the duties of a broker through another process, until cancelled."""
+        """Run the tasks of a broker through another process, until cancelled."""
         remote, broker = self._remote, self.broker
         if remote is None or broker is None:
             await asyncio.Event().wait()

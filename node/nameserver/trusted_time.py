@@ -1,9 +1,9 @@
-"""The time by which the silence of brokers is judged.
+"""The time that decides which brokers are silent.
 
-Owns one rule: silence means something only while brokers could be heard. Without a leader nobody's
-heartbeat is taken down, so the time stands still, and everybody who was in the routes stays there;
-it goes on once everybody had the time to be heard again. So an outage of the name server changes no
-route, and a broker that dies while it works leaves them. Must not know who is silent.
+Owns one rule: silence counts only while heartbeats are recorded. Without a leader none is recorded,
+so this time stands still, and all brokers that were in the routes stay there; it goes on once each
+broker had the time for another heartbeat. So an outage of the name server changes no route, while a
+broker that dies during its operation leaves the routes. Must not know which brokers are silent.
 """
 
 import time
@@ -13,7 +13,7 @@ from typing import Final
 from node.nameserver.directory.limits import HEARTBEAT_PERIOD_MS
 
 HEARD_AFTER_MS: Final = HEARTBEAT_PERIOD_MS + 2_000
-"""After so long with a leader everybody who lives was heard."""
+"""Time with a leader after which each live broker has sent a heartbeat."""
 
 
 class TrustedTime:
@@ -23,10 +23,11 @@ class TrustedTime:
         self._monotonic_s = monotonic_s
         self._since_s: float | None = None
         self._frozen_ms: int | None = 0
-        """Who was ever heard of is alive, until it is known better."""
+        """The time while it stands still; None while it runs. 0 at first: every known broker counts
+        as alive."""
 
     def note(self, now_ms: int, *, has_leader: bool) -> None:
-        """Take in whether there is a leader now."""
+        """Record whether there is a leader at `now_ms`."""
         now_s = self._monotonic_s()
         if not has_leader:
             if self._frozen_ms is None:
@@ -41,5 +42,5 @@ class TrustedTime:
             self._frozen_ms = None
 
     def at(self, now_ms: int) -> int:
-        """Return the time of the last moment that can be judged."""
+        """Return `now_ms`, or the time at which trusted time stands still."""
         return now_ms if self._frozen_ms is None else self._frozen_ms

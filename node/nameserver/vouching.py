@@ -1,17 +1,17 @@
-"""Whose word about a broker is believed: the rule for reports that come over the client port.
+"""The rule that decides which reports about brokers are believed, for those over the client port.
 
-Owns the rule, the counts of what was refused, and its log lines. Anybody can dial that port, and
-whatever is in the directory is where clients send messages to. So:
+Owns the rule, the counts of refused reports, and their log lines. Any process can dial that port,
+and clients send messages to the addresses in the directory. So:
 
-- with a secret a report has to prove it (`proofs`), and a node speaks for its own group alone;
-- without one a report may only say what this process knows as well: a node of its own group, at the
-  address that `peers` or the group's own log has, and no epoch that is news here. (The address of a
-  peer link is not compared: people are shown it, and nobody dials it.) That a node leaves is not
-  taken from it: it expires.
-- of its own group a process believes only in nodes that it knows, and about itself only itself.
+- with a secret a report has to prove it (`proofs`), and a node reports on its own group only;
+- without a secret a report may only repeat what this process knows: a node of its own group, at the
+  address in `peers` or in the group's own log, and no epoch that is new here. (The address of a
+  peer link is not compared: operators see it, and no process dials it.) A report that a node leaves
+  is refused: the node expires.
+- about its own group a process believes only in nodes that it knows, and about itself no report.
 
 A report that reaches the directory through a replica's own port was made by that replica's process.
-Must not know what the directory makes of a report.
+Must not know how the directory uses a report.
 """
 
 import logging
@@ -31,7 +31,7 @@ from quorumlog.pb import nameserver_pb2 as pb
 from store.files.meta_file import Json
 
 FROM_BROKERS: Final = frozenset({"register", "heartbeat", "unregister", "alter_in_sync"})
-"""What brokers say; the rest is for controllers, who have a replica."""
+"""The commands of brokers; the others are for controllers, which have a replica."""
 NOBODY: Final = 0
 """The id of no node."""
 _TOO_HIGH: Final = frozenset({"epoch_too_high", "version_too_high", "address_taken", "wrong_group"})
@@ -42,7 +42,8 @@ _log: Final = logging.getLogger(__name__)
 
 
 Known = Callable[[], Mapping[int, str]]
-"""What clients dial, of each node of the group of this process; of nobody where none is set."""
+"""Returns the client addresses of the nodes of this process's group, by id; empty if none is set.
+"""
 
 
 class Vouching:
@@ -58,7 +59,8 @@ class Vouching:
         known: Known = dict,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`own_id` is that of the broker beside; NOBODY: the name server runs alone."""
+        """Judge reports for a process of `group`. `own_id` is the broker in this process; NOBODY:
+        the name server has its own process."""
         self.cluster_id: Final = cluster_id
         self._group, self._own_id, self._known = group, own_id, known
         self._challenges = (
@@ -76,8 +78,8 @@ class Vouching:
         *,
         is_alone: bool = False,
     ) -> Self:
-        """Return the one of a process. `members`: the two addresses of each node that the group
-        itself decided on; they override what is configured."""
+        """Return the rule of a process. `members` returns the two addresses of each node that the
+        group itself decided on; they override the configured ones."""
 
         def known() -> Mapping[int, str]:
             found = {node: str(peer.address) for node, peer in settings.peers.items()}
@@ -95,22 +97,22 @@ class Vouching:
 
     @property
     def refused_count(self) -> int:
-        """Reports that were not believed, of any reason."""
+        """The count of reports that were not believed, for any reason."""
         return sum(self.refused_counts.values())
 
     def challenge(self) -> bytes:
-        """Return what the next proof has to be about; empty without a secret."""
+        """Return the challenge that the next proof has to answer; empty without a secret."""
         return b"" if self._challenges is None else self._challenges.current()
 
     def believed(self, request: pb.ReportRequest, highest_epoch: Callable[[], int]) -> Command:
         """Return the command of a report that may be handed to the directory.
 
-        `highest_epoch` is asked for the highest one that this process knows of its group. Raises
+        `highest_epoch` returns the highest epoch of its group that this process knows. Raises
         UnprovenReportError, NotVouchedError, BadRequestError or BusyError, counted and logged.
         """
         try:
             if self._challenges is not None:
-                self._challenges.check(request)  # Before anything of it is read.
+                self._challenges.check(request)  # Before any of its content is parsed.
             command = _command_of(request.command)
             self._check_speaker(request.group, command)
             if self._challenges is None:
@@ -122,7 +124,7 @@ class Vouching:
             raise
 
     def note(self, result: Result) -> None:
-        """Count and log what the directory refused a broker that was believed."""
+        """Count and log a refusal by the directory that no healthy broker meets."""
         if result.reason in _TOO_HIGH:
             self._refused(result.reason, result.detail)
 
@@ -132,7 +134,8 @@ class Vouching:
         self._quiet.warn(f"a report was refused ({reason})", text)
 
     def _check_speaker(self, group: str, command: Command) -> None:
-        """Whoever speaks does so for its own group, and knows which cluster it is of."""
+        """Raise NotVouchedError unless the sender reports on its own group, and on a known node
+        other than this one if that is the group of this process; the cluster must match."""
         named = command.get("group")
         if named != group:
             found = f"of a node of group {group!r} is about group {named!r:.80}"
@@ -153,7 +156,7 @@ class Vouching:
             raise NotVouchedError(found, remedy)
 
     def _check_settings(self, group: str, command: Command) -> None:
-        """Without a secret a report says what is known, or it is nobody's."""
+        """Raise NotVouchedError for a report without a proof that does not repeat known facts."""
         broker_id = _broker_id(command)
         address = self._known().get(broker_id) if group == self._group else None
         if not address:
@@ -169,7 +172,10 @@ class Vouching:
             raise NotVouchedError(found, f"make them the same, or {_SECRET}")
 
     def _check_epochs(self, command: Command, highest_epoch: Callable[[], int]) -> None:
-        """Nobody needs the word of a stranger for an epoch: the group tells its nodes of each."""
+        """Raise NotVouchedError for an unproven epoch that this process does not know.
+
+        The group itself makes each epoch known to its nodes, so no stranger has to report one.
+        """
         if self._own_id == NOBODY or command["op"] not in ("register", "heartbeat"):
             return
         said = max(_numbers(command), default=0)
@@ -180,7 +186,7 @@ class Vouching:
 
 
 REASONS: Final = ("unproven", "not_vouched", "bad_request", "busy", *sorted(_TOO_HIGH))
-"""Why reports are refused, as metrics say it."""
+"""The reasons to refuse a report, as labels of metrics."""
 
 
 def _command_of(encoded: bytes) -> Command:

@@ -1,9 +1,8 @@
-"""What a person should know of the groups in the directory: who came, and who can elect nobody.
+"""Facts about the groups in the directory for operators: new ones, and groups that cannot elect.
 
-Owns what is remembered between two looks: since when a group has no master, which groups and
-addresses were there before, and the counts and log lines of what changed. Where clients send
-messages follows from the directory, so nothing new in it goes unsaid. Must not know replication or
-who asks.
+Owns the memory between two looks: since when a group has no master, the groups and addresses that
+were there before, and the counts and log lines of changes. Clients send messages to the addresses
+in the directory, so each new one is logged. Must not know replication or the callers.
 """
 
 import logging
@@ -18,31 +17,31 @@ from node.nameserver.directory.routes import alive_brokers
 from node.nameserver.trusted_time import HEARD_AFTER_MS
 
 NO_MASTER_AFTER_MS: Final = 15_000
-"""A group without a master for so long is a problem: three failovers."""
+"""Time without a master after which a group has a problem: three fail-overs."""
 SETTLE_MS: Final = HEARD_AFTER_MS
-"""After so long with a leader everybody was seen who was there at the start of this process."""
+"""Time with a leader after which each broker that lived at the start of this process was seen."""
 _AWAY_COUNT_MAX: Final = 64
 """Brokers of a group that are remembered while they are away."""
 _KNOWN_GROUP_COUNT_MAX: Final = 256
-"""Groups that are remembered, four times as many as may be there; then the one seen least lately
-is news again."""
+"""Groups that are remembered, four times as many as may be there; above it the group seen least
+recently is forgotten, and would count as new again."""
 _log: Final = logging.getLogger(__name__)
 
 
 class Sight(NamedTuple):
-    """What is to be known of one group at one time."""
+    """The state of one group at one time."""
 
     name: str
     cluster: str
     addresses: dict[int, str]
-    """Of the brokers that are alive."""
+    """The addresses of the live brokers, by id."""
     has_master: bool
     stuck: str
-    """Why it can elect nobody, whatever happens; empty: it can."""
+    """Why the group cannot elect any master; empty: the group can."""
 
 
 def sights(directory: Directory, now_ms: int) -> tuple[Sight, ...]:
-    """Return all groups of which a broker is alive at this time."""
+    """Return all groups with a broker that is alive at this time."""
     found = (_sight(group, directory, now_ms) for group in directory.groups.values())
     return tuple(sight for sight in found if sight.addresses)
 
@@ -69,20 +68,21 @@ class GroupWatch:
     def __init__(self, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s
         self._addresses: dict[tuple[str, str], dict[int, str]] = {}
-        """By cluster and group: addresses that were seen of its brokers."""
+        """Addresses that were seen of the brokers of each cluster and group."""
         self._led_since_s: float | None = None
-        """When a leader was first known."""
+        """Time at which a leader was first known."""
         self._masterless_s: dict[str, float] = {}
-        """Since when a group has no master."""
+        """Time since which a group has no master, by group."""
         self.problems: dict[str, str] = {}
-        """By group: why it has no master, or can get no other one."""
+        """By group: that it has no master, or why it cannot elect one."""
         self.groups: tuple[str, ...] = ()
-        """Those alive."""
+        """The names of the live groups."""
         self.new_group_count = self.new_address_count = 0
-        """Since it has settled: groups that came, and brokers at an address that was new."""
+        """Groups that came, and brokers at a new address, after SETTLE_MS with a leader."""
 
     def note(self, seen: tuple[Sight, ...], *, has_leader: bool) -> None:
-        """Take in how the groups are. Without a leader nobody is heard, so nobody is missed."""
+        """Record the state of the groups. Without a leader no heartbeat is recorded, so no master
+        counts as missing."""
         now_s = self._monotonic_s()
         self.groups = tuple(sight.name for sight in seen)
         if has_leader and self._led_since_s is None:
@@ -110,7 +110,7 @@ class GroupWatch:
         self.problems = problems
 
     def clear(self) -> None:
-        """Nobody looks any more: nothing is known."""
+        """Forget the problems and groups, because the replica has ended."""
         self._masterless_s, self.problems, self.groups = {}, {}, ()
 
     def _note_addresses(self, seen: tuple[Sight, ...], *, is_news: bool) -> None:
@@ -118,7 +118,7 @@ class GroupWatch:
         for sight in seen:
             key = (sight.cluster, sight.name)
             before = self._addresses.pop(key, None)
-            # What is away is remembered: to come back is no news.
+            # Brokers that are away are remembered, so that their return does not count as new.
             away = dict(list((before or {}).items())[-_AWAY_COUNT_MAX:])
             self._addresses[key] = {**away, **sight.addresses}
             if len(self._addresses) > _KNOWN_GROUP_COUNT_MAX:

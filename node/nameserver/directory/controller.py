@@ -1,9 +1,9 @@
-"""The controller's decisions: who becomes the master, who is in sync, who has expired.
+"""The controller's decisions: the next master, the in-sync set, and the brokers that have expired.
 
-Owns pure functions from the directory, a time and what a caller measured, to the commands that it
-should send. Every command is compare-and-set, so two controllers that decide at once cannot both
-succeed; and all of it is advice: a proposed master has to fence before it serves (rule C3), and
-brokers refuse an epoch number that they have bound to somebody else (rule C2). Must not know
+Owns pure functions from the directory, a time and a caller's measurements to the commands that the
+caller should send. Every command is compare-and-set, so two controllers that decide at once cannot
+both succeed. All decisions are advice: a proposed master has to fence before it serves (rule C3),
+and brokers refuse an epoch number that they have bound to another master (rule C2). Must not know
 PySyncObj, asyncio or a clock.
 """
 
@@ -23,34 +23,34 @@ from node.nameserver.directory.routes import alive_brokers
 FENCE_GRACE_MS: Final = 3_000
 """How long a proposed master may take to fence and to register before another one is proposed."""
 CATCH_UP_MS_MAX: Final = 15_000
-"""A replica that has not caught up for longer leaves the in-sync set; RocketMQ's number."""
+"""Time without catching up after which a replica leaves the in-sync set; RocketMQ's number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replication:
-    """What a master knows of one of its replicas."""
+    """The state of one replica as its master knows it."""
 
     position: int
-    """Up to which it has acknowledged."""
+    """The position up to which the replica has acknowledged."""
     caught_up_ms: int
-    """When it last had all that the master had."""
+    """The time at which the replica last had the master's whole log."""
 
 
 class FailoverWatch:
-    """Since when each HA group waits for its next master, as this controller has seen it.
+    """The time since which each HA group waits for its next master, as this controller saw it.
 
-    Kept by whoever leads, and not replicated: a new leader waits once more, which is harmless.
+    The leader keeps it, and does not replicate it: a new leader waits once more, which is harmless.
     """
 
     def __init__(self) -> None:
         self._pending: dict[str, tuple[int, int]] = {}
-        """By group: the highest epoch that nobody serves yet, and since when."""
+        """By group: the highest epoch, which no master serves yet, and the time since then."""
 
     def commands(self, directory: Directory, now_ms: int, nonce: str) -> list[Command]:
-        """Return what to send now: removals first, then a master for each group without one.
+        """Return the commands to send now: removals first, then a master for each group without.
 
-        A group whose numbers are nobody's is forgotten instead, whoever put them there: its brokers
-        register again with their own, and then it can be given a master.
+        A group with numbers that none of its brokers reports (`is_unfounded`) is forgotten instead:
+        its brokers register again with their own numbers, and then it can be given a master.
         """
         found: list[Command] = []
         for group, broker in expired(directory, now_ms):
@@ -63,7 +63,7 @@ class FailoverWatch:
             if group.kind != "ha" or self._must_wait(group, now_ms):
                 continue
             if group.is_exhausted(directory.limits):
-                continue  # `watch` says so.
+                continue  # `watch` reports it.
             silence_ms = directory.limits.master_silence_ms
             command = propose_master(group, now_ms, silence_ms, nonce)
             if command is not None:
@@ -74,7 +74,7 @@ class FailoverWatch:
         return found
 
     def _must_wait(self, group: Group, now_ms: int) -> bool:
-        """Whether somebody was proposed a moment ago and may be fencing."""
+        """Whether a master was proposed a moment ago and may be fencing."""
         if not _is_unserved(group):
             self._pending.pop(group.name, None)
             return False
@@ -97,7 +97,7 @@ def expired(directory: Directory, now_ms: int) -> list[tuple[Group, Broker]]:
 
 
 def has_master(group: Group, now_ms: int, silence_ms: int) -> bool:
-    """Whether the master of the highest epoch was heard of lately."""
+    """Whether the master of the highest epoch was seen in the last `silence_ms`."""
     master = group.brokers.get(group.master_id)
     if master is None or group.master_epoch < group.epoch_highest:
         return False
@@ -116,7 +116,7 @@ def propose_master(group: Group, now_ms: int, silence_ms: int, nonce: str) -> Co
         return None
     failed = group.epochs.get(group.epoch_highest) if _is_unserved(group) else None
     if failed is not None:
-        # Whoever did not come to serve may be cut off from the others.
+        # A broker that was proposed and did not serve may be cut off from the others.
         others = [broker for broker in candidates if broker.broker_id != failed.master_id]
         candidates = tuple(others) or candidates
     best = max(candidates, key=lambda broker: _merit(group, broker))
@@ -149,10 +149,10 @@ def change_in_sync(
     epoch_start_position: int,
     now_ms: int,
 ) -> Command | None:
-    """Return the master's wish for its in-sync set; None when it is right as it is.
+    """Return the command for the master's next in-sync set; None when the set is right as it is.
 
-    Who fell behind leaves, but never so that fewer than the copies of an ack remain; who has all
-    that is confirmed, of this epoch too, joins.
+    A replica that fell behind leaves, unless fewer than the copies of an ack would remain; a
+    replica that has all confirmed entries, of this epoch too, joins.
     """
     if group.master_id != master_id or group.master_epoch != group.epoch_highest:
         return None
@@ -190,9 +190,10 @@ def alter_command(group: Group, master_id: int, members: set[int]) -> Command:
 
 
 def _merit(group: Group, broker: Broker) -> tuple[bool, int, int, int]:
-    """Larger is better. Being in sync counts first, then the end of the log.
+    """Return the rank of a candidate, larger is better: being in sync first, then the log's end.
 
-    Only a preference: the fence finds the longest log among n-k+1 replicas, whoever asks.
+    The rank is only a preference: the fence finds the longest log among n-k+1 replicas for any
+    proposed master.
     """
     is_in_sync = broker.broker_id in group.in_sync
     return (is_in_sync, *broker.log_end, -broker.broker_id)

@@ -1,12 +1,12 @@
 """The replicated state of the name server: a pure, deterministic machine.
 
 Owns the table of commands, the groups, the key-value configuration and the results of the last
-commands. `apply` is total: whatever bytes it is given, it answers accepted or refused with a
-reason, changes the state in the first case only, and does the same on every replica. Must not know
-PySyncObj, files, sockets or a clock.
+commands. `apply` is total: for any bytes it answers accepted, or refused with a reason, changes the
+state in the first case only, and does the same on every replica. Must not know PySyncObj, files,
+sockets or a clock.
 
-Results are kept for a while, by the command's id. So a caller can read back what became of a
-command whose answer got lost (rule C4), and a command that is sent twice is done once.
+Results are kept for a while, by the command's id. So a caller can read back the result of a command
+whose answer got lost (rule C4), and a command that is sent twice is carried out once.
 """
 
 import json
@@ -65,7 +65,7 @@ class Directory:
     __hash__ = None  # type: ignore[assignment]
 
     def apply(self, encoded: bytes) -> Result:
-        """Carry out a command. Never raises, whatever the bytes are."""
+        """Carry out a command. Raises no error for any bytes."""
         try:
             command = _decoded(encoded)
             key = a_text(command.get("id"), "id", ID_SIZE_CHARS_MAX, may_be_empty=False)
@@ -88,7 +88,7 @@ class Directory:
         return result
 
     def result_of(self, key: str) -> Result:
-        """Return what became of a command: its result, or refused with `not_found`."""
+        """Return the result of a command; refused with `not_found` if it is not known."""
         found = self._results.get(key)
         if found is None:
             return Result(False, "not_found", "no command of this id was applied lately")
@@ -96,7 +96,7 @@ class Directory:
 
     @property
     def size_bytes(self) -> int:
-        """What counts towards the limit of the state."""
+        """The size that counts towards the limit of the state."""
         pairs = sum(
             len(f"{namespace}{key}{value}".encode()) + _PAIR_COST_BYTES
             for namespace, keys in self.pairs.items()
@@ -116,7 +116,7 @@ class Directory:
         self._check_address(report)
         known = self.groups.get(report.group)
         if known is not None and not known.brokers:
-            # Nobody of it is there, so whoever was first may have been wrong about what it is.
+            # No broker of the group is registered, so its first report may have been wrong.
             is_same = (known.cluster, known.kind) == (report.cluster, report.kind)
             known = known if is_same else None
         left_out = self._left_out_for(report.group)
@@ -130,7 +130,8 @@ class Directory:
         return values
 
     def _check_address(self, report: BrokerReport) -> None:
-        """A broker is found at its address only: two groups at one would get each other's calls."""
+        """Raise Refusal if a broker of another group has the address: calls of one group would
+        reach the other."""
         for group in self.groups.values():
             for broker in group.brokers.values() if group.name != report.group else ():
                 if broker.address == report.address:
@@ -140,7 +141,10 @@ class Directory:
                     )
 
     def _left_out_for(self, name: str) -> str | None:
-        """Return which group makes room for another one: one without brokers. Raises Refusal."""
+        """Return a group without brokers that makes room for group `name`; None if there is room.
+
+        Raises Refusal if every group has brokers.
+        """
         if name in self.groups or len(self.groups) < self.limits.group_count_max:
             return None
         for other in sorted(self.groups):
@@ -230,7 +234,7 @@ class Directory:
         return namespace, a_text(command.get("key"), "key", names, may_be_empty=False)
 
     def _check_pair(self, command: Command, before: str | None) -> None:
-        """Compare when the command says with what; RocketMQ's own commands do not."""
+        """Raise Refusal if the value is not the `expected` one; RocketMQ's commands name none."""
         if "expected" in command and command["expected"] != before:
             raise Refusal("changed", "the value is another one by now: look again", value=before)
 
@@ -256,7 +260,8 @@ class Directory:
         }
 
     def restore(self, found: Json) -> None:
-        """Become what `snapshot` returned. Raises Refusal for anything else; then unchanged."""
+        """Take the state that `snapshot` returned. Raises Refusal for invalid JSON, and is then
+        unchanged."""
         of = an_object(found, "snapshot")
         an_integer(of.get("version"), "version", SNAPSHOT_VERSION, SNAPSHOT_VERSION)
         listed = a_list(of.get("groups"), "groups", self.limits.group_count_max)
@@ -277,7 +282,7 @@ class Directory:
 
 
 def encoded_command(command: Command, key: str) -> bytes:
-    """Return a command as the log keeps it, with its unique id."""
+    """Return a command in the form of the log, with its unique id."""
     text = json.dumps({**command, "id": key}, sort_keys=True, separators=(",", ":"))
     return text.encode()
 
@@ -288,17 +293,17 @@ def expire_command(now_ms: int) -> dict[str, Json]:
 
 
 def unregister_command(group: str, broker_id: int, start_ms: int) -> dict[str, Json]:
-    """Return the command that forgets a broker that stops."""
+    """Return the command that forgets a stopping broker."""
     return {"op": "unregister", "group": group, "broker_id": broker_id, "start_ms": start_ms}
 
 
 def forget_group_command(group: str, epoch_highest: int) -> dict[str, Json]:
-    """Return the command that forgets a group whose numbers are nobody's (`is_unfounded`)."""
+    """Return the command that forgets a group with unfounded numbers (`Group.is_unfounded`)."""
     return {"op": "forget_group", "group": group, "expected_epoch": epoch_highest}
 
 
 def read_back_command() -> dict[str, Json]:
-    """Return the command that changes nothing and answers what became of the one with its id."""
+    """Return the command that changes no state and answers the result of the command of its id."""
     return {"op": "read_back"}
 
 

@@ -1,8 +1,8 @@
-"""Strict reading of commands, and what a command is answered.
+"""Strict reading of commands, and the answers to them.
 
-Owns Result, Refusal and the readers of single fields; must not know what a field is for. Commands
-come from other replicas, so nothing about their shape may be taken for granted: a reader returns a
-value of the right kind and size or raises Refusal, which changes nothing and is the answer.
+Owns Result, Refusal and the readers of single fields; must not know the purpose of a field.
+Commands come from other replicas and may have any shape: a reader returns a value of the right kind
+and size, or raises Refusal, which leaves the state unchanged and is the answer.
 """
 
 from collections.abc import Mapping
@@ -16,22 +16,22 @@ INTEGER_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a command. Equal on all replicas."""
+    """The result of a command. Equal on all replicas."""
 
     is_accepted: bool
     reason: str = ""
-    """Why not, as stable text for machines; empty when accepted."""
+    """The reason of a refusal as stable text for machines; empty when accepted."""
     detail: str = ""
-    """The same for people."""
+    """The reason as text for people."""
     values: Mapping[str, Json] = field(default_factory=dict)
 
     def snapshot(self) -> list[Json]:
-        """Return it as JSON."""
+        """Return the result as JSON."""
         return [self.is_accepted, self.reason, self.detail, dict(self.values)]
 
     @classmethod
     def restored(cls, found: Json) -> "Result":
-        """Return what `snapshot` wrote. Raises Refusal for anything else."""
+        """Return the result that `snapshot` wrote. Raises Refusal for invalid JSON."""
         parts = exactly(found, "result", 4)
         if not isinstance(parts[0], bool):
             raise Refusal("malformed", f"{found!r} is no result")
@@ -40,7 +40,7 @@ class Result:
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, not a fault
-    """The command changes nothing. Becomes its Result."""
+    """A command is refused and leaves the state unchanged. The refusal becomes its Result."""
 
     def __init__(self, reason: str, detail: str, **values: Json) -> None:
         super().__init__(reason, detail)
@@ -52,7 +52,7 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a fault
 
 
 def a_text(found: Json, name: str, size_chars_max: int, *, may_be_empty: bool = True) -> str:
-    """Return a text of at most so many characters."""
+    """Return a text of at most `size_chars_max` characters. Raises Refusal."""
     if not isinstance(found, str) or len(found) > size_chars_max or not (found or may_be_empty):
         wanted = f"a text of {0 if may_be_empty else 1} to {size_chars_max} characters"
         raise Refusal("malformed", f"{name} must be {wanted}")
@@ -62,28 +62,28 @@ def a_text(found: Json, name: str, size_chars_max: int, *, may_be_empty: bool = 
 
 
 def an_integer(found: Json, name: str, lo: int = 0, hi: int = INTEGER_MAX) -> int:
-    """Return an integer of a range."""
+    """Return an integer from `lo` to `hi`. Raises Refusal."""
     if not isinstance(found, int) or isinstance(found, bool) or not lo <= found <= hi:
         raise Refusal("malformed", f"{name} must be an integer from {lo} to {hi}")
     return found
 
 
 def a_choice(found: Json, name: str, choices: tuple[str, ...]) -> str:
-    """Return one of the texts."""
+    """Return one of `choices`. Raises Refusal."""
     if not isinstance(found, str) or found not in choices:
         raise Refusal("malformed", f"{name} must be one of {', '.join(choices)}")
     return found
 
 
 def a_list(found: Json, name: str, count_max: int) -> list[Json]:
-    """Return a list of at most so many."""
+    """Return a list of at most `count_max` items. Raises Refusal."""
     if not isinstance(found, list) or len(found) > count_max:
         raise Refusal("malformed", f"{name} must be a list of at most {count_max}")
     return found
 
 
 def exactly(found: Json, name: str, count: int) -> list[Json]:
-    """Return a list of exactly so many."""
+    """Return a list of exactly `count` items. Raises Refusal."""
     parts = a_list(found, name, count)
     if len(parts) != count:
         raise Refusal("malformed", f"{name} must be a list of {count}")
@@ -91,14 +91,14 @@ def exactly(found: Json, name: str, count: int) -> list[Json]:
 
 
 def an_object(found: Json, name: str) -> dict[str, Json]:
-    """Return a JSON object."""
+    """Return a JSON object. Raises Refusal."""
     if not isinstance(found, dict):
         raise Refusal("malformed", f"{name} must be an object")
     return found
 
 
 def ids(found: Json, name: str, count_max: int) -> tuple[int, ...]:
-    """Return broker ids in ascending order, each once."""
+    """Return broker ids in ascending order, each once. Raises Refusal."""
     members = [an_integer(value, name) for value in a_list(found, name, count_max)]
     if len(set(members)) != len(members):
         raise Refusal("malformed", f"{name} names a broker twice")

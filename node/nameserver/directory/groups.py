@@ -2,13 +2,13 @@
 
 Owns the rules by which a report or a decision changes a group. Every rule checks first and changes
 then, so a Refusal leaves the group as it was. Must not know other groups, replication or a clock:
-time comes with each command, and only makes differences.
+time comes with each command, and only differences of times count.
 
 Epochs of an HA group (rule C2): a number belongs to the first (master id, nonce) that it was seen
 with, and a new number is above every number that any broker has ever reported. The brokers bind
-numbers durably themselves, so what is written here is advice even when it is wrong. Numbers rise by
-bounded jumps, and one that no broker is near (`is_unfounded`) is a reason to forget the group: it
-would keep all others from being elected.
+numbers durably themselves, so the numbers here are advice and may be wrong. Numbers rise by bounded
+jumps. A group with a number that no broker is near (`is_unfounded`) is forgotten, because the
+number would keep all others from being elected.
 """
 
 from dataclasses import dataclass, field, replace
@@ -44,7 +44,7 @@ NO_MASTER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """What is known of one broker."""
+    """The last reported state of one broker."""
 
     broker_id: int
     start_ms: int
@@ -56,7 +56,7 @@ class Broker:
     last_seen_ms: int
 
     def is_alive(self, now_ms: int, silence_ms: int) -> bool:
-        """Whether it was heard of in the last so many milliseconds."""
+        """Whether the broker was seen in the last `silence_ms`."""
         return now_ms - self.last_seen_ms <= silence_ms
 
 
@@ -69,7 +69,7 @@ class Group:
     kind: str
     brokers: dict[int, Broker] = field(default_factory=dict)
     master_id: int = NO_MASTER
-    """Who said last, with the highest epoch, that it is the master."""
+    """The broker that last reported to be the master, with the highest epoch; or NO_MASTER."""
     master_epoch: int = 0
     epochs: dict[int, Binding] = field(default_factory=dict)
     epoch_highest: int = 0
@@ -81,11 +81,11 @@ class Group:
     topics_version: tuple[int, int] = (0, 0)
     topics_size_bytes: int = 0
     report_counts: dict[int, int] = field(default_factory=dict, compare=False)
-    """Reports and heartbeats of each broker that were applied by this process. Not part of the
-    state: it tells only that there was another one, which clocks cannot be trusted to tell."""
+    """Reports and heartbeats of each broker that this process applied. Not part of the state: the
+    count only shows that another one came, since clocks cannot be trusted to show it."""
 
     def register(self, report: BrokerReport, limits: DirectoryLimits) -> dict[str, Json]:
-        """Take in a full report and return what the broker should know."""
+        """Apply a full report; return the values of its answer to the broker."""
         self._check_identity(report, limits)
         self._check_numbers(report, limits)
         bindings = self._bindings_with(report, limits)
@@ -130,7 +130,7 @@ class Group:
         log_end: LogEnd,
         limits: DirectoryLimits,
     ) -> None:
-        """Note that a broker lives."""
+        """Apply a heartbeat. Raises Refusal."""
         broker = self._process(broker_id, start_ms)
         self._check_epoch(epoch, limits)
         self._count_report(broker_id)
@@ -146,7 +146,7 @@ class Group:
         self.report_counts[broker_id] = self.report_counts.get(broker_id, 0) + 1
 
     def unregister(self, broker_id: int, start_ms: int) -> None:
-        """Forget a broker that stops."""
+        """Forget a stopping broker."""
         self._process(broker_id, start_ms)
         self._remove(broker_id)
 
@@ -166,8 +166,8 @@ class Group:
     ) -> None:
         """Give an epoch number to a master; compare-and-set on (highest number, list version).
 
-        The one that gets it becomes the master here when it registers as such: first it has to
-        fence (rule C3), and that may fail.
+        The broker that gets the number becomes the master here when it registers as such: first it
+        has to fence (rule C3), which may fail.
         """
         self._check_expected(expected)
         bound = self.epochs.get(number)
@@ -218,15 +218,15 @@ class Group:
 
     @property
     def must_be_remembered(self) -> bool:
-        """Whether the group is kept without brokers: its numbers must not be given out again."""
+        """Whether the group has brokers, or numbers that must not be given out again."""
         return bool(self.brokers) or (self.kind == "ha" and self.epoch_highest > 0)
 
     def is_exhausted(self, limits: DirectoryLimits) -> bool:
-        """Whether there is no number left for another master."""
+        """Whether no number is left for another master."""
         return self.kind == "ha" and self.epoch_highest >= limits.epoch_max
 
     def is_unfounded(self, limits: DirectoryLimits) -> bool:
-        """Whether its numbers are far from all that its brokers report, so that they are nobody's.
+        """Whether the group's numbers are far above all numbers that its brokers report.
 
         Forgetting the group is safe: numbers are advice, and its brokers register again at once.
         """
@@ -252,7 +252,7 @@ class Group:
         is_raft, known = self.kind == "raft", self.epoch_highest
         highest = known + (limits.term_jump_max if is_raft else limits.epoch_jump_max)
         if known == 0 or not self.brokers:
-            # Nobody is there who could have said better.
+            # No registered broker could have reported a better number.
             highest = max(highest, limits.term_max if is_raft else limits.epoch_first_max)
         highest = min(highest, limits.term_max if is_raft else limits.epoch_max)
         if number > highest:
@@ -276,7 +276,7 @@ class Group:
             raise Refusal("stale_process", "a younger process of this broker has registered")
 
     def _bindings_with(self, report: BrokerReport, limits: DirectoryLimits) -> dict[int, Binding]:
-        """Return all bindings; who was first keeps its number."""
+        """Return all bindings; a number stays bound to its first owner."""
         if report.kind != "ha" and (report.bindings or report.in_sync):
             raise Refusal("malformed", "only an HA group has epochs and an in-sync set")
         return _newest({**report.bindings, **self.epochs}, limits.epoch_count_max)
@@ -360,7 +360,7 @@ class Group:
 
     @classmethod
     def restored(cls, found: Json, limits: DirectoryLimits) -> "Group":
-        """Return what `snapshot` wrote. Raises Refusal for anything else."""
+        """Return the group that `snapshot` wrote. Raises Refusal for invalid JSON."""
         of, names = an_object(found, "group"), limits.name_size_chars_max
         brokers = [
             _broker_of(broker, limits)

@@ -1,7 +1,7 @@
 """Every limit and time of the name server: what it bounds, and why this number.
 
-Owns the numbers and nothing else. Those marked `Replicated:` decide what a command does to the
-directory, so they are equal on all replicas and change with a release only.
+Owns the numbers and nothing else. A limit marked `Replicated:` decides what a command does to the
+directory, so it is equal on all replicas and changes with a release only.
 """
 
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ MIB: Final = 1024 * KIB
 
 REGISTER_PERIOD_MS: Final = 30_000
 HEARTBEAT_PERIOD_MS: Final = 10_000
-"""Of a broker in a Raft group: two may get lost before it leaves the routes."""
+"""Period of a broker in a Raft group: two heartbeats may get lost before it leaves the routes."""
 HA_HEARTBEAT_PERIOD_MS: Final = 1_000
-"""Of a broker in an HA group, whose fail-over waits for it."""
+"""Period of a broker in an HA group, since a fail-over waits for missing heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,26 +34,27 @@ class DirectoryLimits:
     """Replicated: the last epoch of an HA group, as its replicas have it, and the last version of
     an in-sync set."""
     epoch_first_max: int = 1 << 30
-    """Replicated: what the first report of an HA group may name, since a directory that lost
-    everything learns from it (rule C1). A billion elections are left whatever it is."""
+    """Replicated: the highest epoch in the first report of an HA group, since a directory that lost
+    all its content learns from it (rule C1). From any such epoch a billion elections are left."""
     epoch_jump_max: int = 1 << 24
-    """Replicated: how far above what the directory knows of an HA group a report may be. Whoever
-    comes first may have slept through the group's whole life: a failover a minute for 30 years."""
+    """Replicated: how far above the directory's highest epoch of an HA group a report may be. The
+    first broker to report may have missed the group's whole life: a fail-over a minute for 30
+    years."""
     epoch_lead_max: int = 512
-    """Replicated: how far the highest number of a group may be above what its brokers report.
-    Beyond it the number came from nobody who is there, so the group is forgotten and learned anew.
-    Half of what its replicas take at once (`node.replication.ha.core.ceiling`), so they follow what
-    is given out."""
+    """Replicated: how far the highest number of a group may be above the numbers of its brokers.
+    Beyond it the number came from none of them, so the group is forgotten and learned anew. Half of
+    the jump that its replicas accept (`node.replication.ha.core.ceiling`), so they follow the
+    numbers that are given out."""
     term_max: int = TERM_END - 1
     """Replicated: the last term of a Raft group, as its nodes have it."""
     term_jump_max: int = TERM_JUMP_MAX
-    """Replicated: how far above what the directory knows of a Raft group a report may be. Such a
-    group elects by itself, so its first report may name any term."""
+    """Replicated: how far above the directory's highest term of a Raft group a report may be. A
+    Raft group elects by itself, so its first report may name any term."""
     state_size_bytes_max: int = 1 * MIB
     """Replicated: topics and key-value pairs, as counted by `size_bytes`. Small enough to be sent
     whole (rule C1); 10,000 topics with names of 40 characters need 0.8 MiB."""
     result_count_max: int = 512
-    """Replicated: results kept so that a caller can read back what became of its command."""
+    """Replicated: results kept so that a caller can read back the result of its command."""
     name_size_chars_max: int = 255
     """Replicated: any name, address or key."""
     value_size_chars_max: int = 4 * KIB
@@ -62,5 +63,5 @@ class DirectoryLimits:
     """Replicated: silence after which a broker is not alive: two lost heartbeats and a half, and
     below the 30 s that we promise."""
     master_silence_ms: int = 3_000
-    """Silence of an HA master after which another one is proposed: two lost heartbeats. Advice,
-    so a wrong guess costs a fail-over and no data."""
+    """Silence of an HA master after which another one is proposed: two lost heartbeats. The
+    proposal is advice, so a wrong guess costs a fail-over and no data."""

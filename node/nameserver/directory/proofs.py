@@ -1,9 +1,9 @@
 """The proof that a report about a broker comes from a node that holds the cluster's secret.
 
-Owns what is signed, how long a challenge is good, and that each proof is taken once. A challenge is
-the time of the process that made it, signed with a key that it threw at its start: so no copy of a
-report is worth anything at another process, after a restart, or after half a minute, and before
-that it was taken already. Must not know what a report says.
+Owns the signed fields, the life of a challenge, and the rule that each proof is accepted once. A
+challenge is the time of the process that made it, signed with a random key of that process: so a
+copy of a report is worthless at another process, after a restart and after half a minute, and
+before that as a proof that was accepted already. Must not know the content of a report.
 """
 
 import hashlib
@@ -19,10 +19,11 @@ from node.peers.proof import is_same, sign
 from quorumlog.pb import nameserver_pb2 as pb
 
 CHALLENGE_AGE_MS_MAX: Final = 30_000
-"""Nodes ask every 2 s and answer with the newest one, so this is the pause that one may make."""
+"""Life of a challenge. Nodes ask every 2 s and answer the newest one, so a node may pause so long.
+"""
 PROOF_COUNT_MAX: Final = 32_768
-"""Proofs that were taken and whose challenge is still good: 64 groups of 16 brokers, a heartbeat a
-second each. Only who holds the secret can fill it."""
+"""Accepted proofs whose challenge is still good: 64 groups of 16 brokers, a heartbeat a second
+each. Only a holder of the secret can fill the table."""
 NONCE_SIZE_BYTES: Final = 16
 _LABEL: Final = "nameserver-report"
 _TIME_SIZE_BYTES: Final = 8
@@ -30,19 +31,19 @@ _KEY_SIZE_BYTES: Final = 32
 
 
 class Prover:
-    """Of a node that reports."""
+    """Signs the reports of a node."""
 
     def __init__(self, secret: bytes, cluster_id: str) -> None:
         self._secret, self._cluster_id = secret, cluster_id
 
     def seal(self, request: pb.ReportRequest, challenge: bytes) -> None:
-        """Add the proof; `challenge` is empty for a server that gives none, being older."""
+        """Add the proof; `challenge` is empty for an older server, which gives none."""
         request.challenge, request.nonce = challenge, secrets.token_bytes(NONCE_SIZE_BYTES)
         request.proof = _proof(self._secret, self._cluster_id, request)
 
 
 class Challenges:
-    """Of a process that takes reports. All on one thread."""
+    """Makes the challenges of a process and checks proofs. All on one thread."""
 
     def __init__(
         self,
@@ -55,14 +56,14 @@ class Challenges:
         self._secret, self._cluster_id, self._monotonic_s = secret, cluster_id, monotonic_s
         self._key = secrets.token_bytes(_KEY_SIZE_BYTES)
         self._taken: dict[bytes, int] = {}
-        """Proofs, and when their challenge was made; in the order in which they came."""
+        """Accepted proofs, in order of arrival, and the times of their challenges."""
 
     def current(self) -> bytes:
         """Return a challenge that is good from now on."""
         return self._made(self._now_ms())
 
     def check(self, request: pb.ReportRequest) -> None:
-        """Take the proof of a request. Raises UnprovenReportError, BusyError."""
+        """Accept the proof of a request, once. Raises UnprovenReportError, BusyError."""
         if not request.proof:
             raise UnprovenReportError("carries no proof of the cluster's secret")
         if not is_same(request.proof, _proof(self._secret, self._cluster_id, request)):

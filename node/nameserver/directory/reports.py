@@ -1,8 +1,8 @@
-"""What a broker says of itself: the full report of a registration, and the short heartbeat.
+"""A broker's reports about itself: the full report of a registration, and the short heartbeat.
 
-Owns the shape of both and their strict reading; must not know what the directory makes of them.
-A report holds all that the directory knows of this broker, so that a name server that has lost
-everything is complete again after each broker has registered once (rule C1).
+Owns the shape of both and their strict reading; must not know how the directory uses them. A report
+contains everything that the directory knows of this broker, so that a name server that has lost all
+its content is complete again after each broker has registered once (rule C1).
 """
 
 from collections.abc import Mapping
@@ -28,14 +28,14 @@ QUEUE_COUNT_MAX: Final = 65_536
 
 
 class Binding(NamedTuple):
-    """Whom an epoch number belongs to. The nonce tells two attempts of one broker apart."""
+    """The owner of an epoch number. The nonce tells two attempts of one broker apart."""
 
     master_id: int
     nonce: str
 
 
 class TopicQueues(NamedTuple):
-    """What a route says of a topic in one group, with RocketMQ's meaning."""
+    """The queues of a topic in one group, with the meaning of RocketMQ's routes."""
 
     read_queue_count: int
     write_queue_count: int
@@ -44,7 +44,7 @@ class TopicQueues(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """How long a replica's log is: the longest has the last epoch, then the position."""
+    """The end of a replica's log; logs compare by the last epoch, then by the position."""
 
     epoch: int = 0
     position: int = 0
@@ -63,25 +63,25 @@ class BrokerReport:
     """`raft` or `ha`."""
     broker_id: int
     start_ms: int
-    """When this process of the broker began: a report of an older process is stale."""
+    """The start time of this process of the broker: a report of an older process is stale."""
     address: str
     now_ms: int
     role: str = "slave"
-    """A Raft leader is a master here."""
+    """`master` or `slave`; a Raft leader is a master here."""
     epoch: int = 0
     """The Raft term, or the highest HA epoch that this broker has bound."""
     ha_address: str = ""
     log_end: LogEnd = NO_LOG
     bindings: Mapping[int, Binding] = field(default_factory=dict)
     in_sync: tuple[int, ...] = ()
-    """Of a master: the set and the version that the controller last granted."""
+    """The in-sync set of a master that the controller last granted, with its version below."""
     in_sync_version: int = 0
     copy_count: int = 1
-    """k of n: how many copies an ack needs; an in-sync set never gets smaller."""
+    """Copies that an ack needs, k of n; an in-sync set never gets smaller than that."""
     topics_version: tuple[int, int] = (0, 0)
     """RocketMQ's data version: timestamp, then counter."""
     topics: Mapping[str, TopicQueues] | None = None
-    """None: not sent again, the version says whether the directory has them."""
+    """The topics; None: not sent again, the version tells whether the directory has them."""
 
     def command(self) -> dict[str, Json]:
         """Return the command `register`."""
@@ -111,14 +111,14 @@ class BrokerReport:
 
     @property
     def topics_size_bytes(self) -> int:
-        """What the topics cost in the directory."""
+        """The size of the topics as the directory counts it."""
         return sum(len(name.encode()) + TOPIC_COST_BYTES for name in self.topics or ())
 
 
 def heartbeat(
     group: str, broker_id: int, start_ms: int, now_ms: int, *, epoch: int = 0, log_end: LogEnd
 ) -> dict[str, Json]:
-    """Return the command `heartbeat`: the broker lives, and its log ends there."""
+    """Return the command `heartbeat`: the broker lives, and its log ends at `log_end`."""
     return {
         "op": "heartbeat",
         "group": group,
@@ -177,7 +177,7 @@ def bindings_json(bindings: Mapping[int, Binding]) -> Json:
 
 
 def parse_bindings(found: Json, limits: DirectoryLimits) -> dict[int, Binding]:
-    """Read what `bindings_json` wrote. Raises Refusal."""
+    """Read the bindings that `bindings_json` wrote. Raises Refusal."""
     bindings: dict[int, Binding] = {}
     for entry in a_list(found, "bindings", limits.epoch_count_max):
         parts = exactly(entry, "binding", 3)

@@ -1,8 +1,8 @@
-"""Where a topic lives: the answer to a client, merged over all groups that serve a share of it.
+"""The route of a topic: the answer to a client, merged over all groups that serve a share of it.
 
-Owns the choice of what a client is told and RocketMQ's JSON form of it. Must not change the
-directory. A broker that is silent is left out by the time of the question, so a dead one leaves
-the routes even when nobody can commit its removal.
+Owns the content of a route and RocketMQ's JSON form of it. Must not change the directory. The time
+of the request decides which brokers are silent and left out, so a dead broker leaves the routes
+even when no replica can commit its removal.
 """
 
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from node.nameserver.directory.reports import TopicQueues
 from store.files.meta_file import Json
 
 WRITE: Final = 2
-"""The bit of a permission."""
+"""The bit of a permission that allows appends."""
 NO_QUEUES: Final = TopicQueues(0, 0, 0)
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
@@ -27,11 +27,11 @@ class GroupRoute:
     group: str
     kind: str
     master_id: int
-    """NO_MASTER when nobody takes appends at the moment."""
+    """The broker that takes appends; NO_MASTER when there is none at the moment."""
     brokers: tuple[Broker, ...]
-    """Those alive, by id."""
+    """The live brokers, ordered by id."""
     queues: TopicQueues
-    """Without the write permission when there is no master; none at all for no topic."""
+    """The queues, without the write permission when there is no master; NO_QUEUES for no topic."""
     epoch: int = 0
     """The Raft term or HA epoch of the last master."""
     in_sync: tuple[int, ...] = ()
@@ -39,12 +39,12 @@ class GroupRoute:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """All shares of a topic, by group name; empty when nobody alive knows the topic."""
+    """All shares of a topic, ordered by group name; empty when no live group has the topic."""
 
     topic: str
     shares: tuple[GroupRoute, ...]
     order: str = ""
-    """`broker:queues;...` when the configuration names a fixed order."""
+    """The fixed order `broker:queues;...` of the configuration; empty: none."""
 
     def of_cluster(self, cluster_id: str) -> "Route":
         """Return the shares of the groups of one cluster."""
@@ -52,7 +52,7 @@ class Route:
         return replace(self, shares=shares)
 
     def rocketmq_json(self) -> dict[str, Json]:
-        """Return TopicRouteData; the master is broker 0 there."""
+        """Return RocketMQ's TopicRouteData, in which the master is broker 0."""
         route: dict[str, Json] = {
             "brokerDatas": [_broker_data(share) for share in self.shares],
             "filterServerTable": {},
@@ -64,7 +64,7 @@ class Route:
 
 
 def route(directory: Directory, topic: str, now_ms: int) -> Route:
-    """Return where a topic lives at this time."""
+    """Return the route of a topic at this time."""
     shares = (
         _share(group, group.topics.get(topic), directory, now_ms) for group in _all(directory)
     )
@@ -73,7 +73,7 @@ def route(directory: Directory, topic: str, now_ms: int) -> Route:
 
 
 def groups(directory: Directory, now_ms: int) -> tuple[GroupRoute, ...]:
-    """Return all groups of which a broker is alive at this time, without a topic."""
+    """Return all groups with a broker that is alive at this time, without a topic."""
     found = (_share(group, NO_QUEUES, directory, now_ms) for group in _all(directory))
     return tuple(share for share in found if share is not None)
 
@@ -104,13 +104,13 @@ def _share(
 
 
 def alive_brokers(group: Group, now_ms: int, silence_ms: int) -> tuple[Broker, ...]:
-    """Return the brokers heard of lately, by id."""
+    """Return the brokers seen in the last `silence_ms`, ordered by id."""
     listed = (group.brokers[key] for key in sorted(group.brokers))
     return tuple(broker for broker in listed if broker.is_alive(now_ms, silence_ms))
 
 
 def _broker_data(share: GroupRoute) -> Json:
-    # A slave keeps its own id; one with id 0 would be taken for the master, so it is moved.
+    # A slave keeps its own id, but id 0 would make it the master, so it gets another one.
     largest = max(broker.broker_id for broker in share.brokers)
     addresses: dict[str, Json] = {}
     for broker in share.brokers:

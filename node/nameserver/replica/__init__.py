@@ -1,5 +1,4 @@
-"""One replica of the name server.
+"""One replica of the name server: PySyncObj held to our rules, its journal, dumps and lives.
 
-PySyncObj held to our rules, its journal, its dumps, its lives. These modules import the directory
-and files; only the service imports them.
+These modules import the directory and files; only the service imports them.
 """

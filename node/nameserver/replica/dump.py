@@ -1,9 +1,9 @@
 """The dump of a name server replica: the whole directory at one entry, as a checked text file.
 
 Owns the format: a line `quorumlog-ns-dump 1 <index> <term> <size> <CRC-32C of the rest>` and JSON.
-It is what PySyncObj keeps as "full dump" and sends to replicas that are far behind, so its first
-line says which entry it stands for. No pickle: nothing in it is ever run. Must not know when a dump
-is made.
+PySyncObj keeps the dump as its "full dump" and sends it to replicas that are far behind, so the
+first line names the entry of the dump. A dump contains no pickle, so loading it runs no code. Must
+not know when a dump is made.
 """
 
 import base64
@@ -52,7 +52,7 @@ def write_dump(fs: FileSystem, path: str, dump: Dump) -> None:
 
 
 def read_dump(fs: FileSystem, path: str) -> Dump:
-    """Read, check and sync a file: it may have been received a moment ago.
+    """Read, check and sync a file, which may have been received a moment ago.
 
     Raises FilesDamagedError or a store error.
     """
@@ -83,7 +83,7 @@ def read_dump(fs: FileSystem, path: str) -> Dump:
 
 
 def index_and_term(start: bytes) -> tuple[int, int] | None:
-    """Return what the first line says; None when it is not whole or not that of a dump."""
+    """Return index and term of the first line; None if it is incomplete or not that of a dump."""
     head = _HEAD.match(start)
     return (int(head[1]), int(head[2])) if head is not None else None
 

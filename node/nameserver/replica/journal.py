@@ -1,17 +1,17 @@
 """The Raft journal of one name server replica: entries, term and vote, durable and checked.
 
-Owns the files `journal` and `term`. It has the methods that PySyncObj calls on its own journal and
-stands in its place, because that one is never synced, loads flipped bits and is left in pieces by
-a crash while it is compacted (fault-matrix 7). Must not know what the commands say.
+Owns the files `journal` and `term`. The journal has the methods that PySyncObj calls on its own
+journal and replaces that one, which is never synced, loads flipped bits and is left in pieces by a
+crash during its compaction (fault-matrix 7). Must not know the content of commands.
 
-Changes are made in memory; `sync` makes all of them durable and is called before anything that
-rests on them leaves this process. Appending writes behind the last record; anything else writes
-the whole file anew and renames it, so a crash leaves the old journal or the new one. The journal is
-small (it is compacted) and both are rare.
+Changes are made in memory; `sync` makes all of them durable and is called before any message that
+depends on them leaves this process. An append writes behind the last record; any other change
+writes the whole file anew and renames it, so a crash leaves the old journal or the new one. The
+journal is small (it is compacted), and both are rare.
 
 A record is u32 size of the command, u32 CRC-32C of the rest, u64 index, u64 term, command; little
-endian, behind a magic line. A last record that is not whole was never synced and is cut; anything
-else that does not fit is damage.
+endian, behind a magic line. An incomplete last record was never synced and is cut; any other
+mismatch is damage.
 """
 
 import os
@@ -28,7 +28,7 @@ from store.files.file_system import FileSystem
 from store.files.meta_file import Json, MetaFile
 
 Entry = tuple[bytes, int, int]
-"""Command, index, term: the order that PySyncObj has."""
+"""Command, index, term: the order of PySyncObj."""
 
 _MAGIC: Final = b"quorumlog-ns-1\n"
 _HEAD: Final = struct.Struct("<IIQQ")
@@ -36,27 +36,28 @@ _NAME: Final = "journal"
 _ADDRESS_SIZE_CHARS_MAX: Final = 64
 _MEMBER_COUNT_MAX: Final = 16
 _GENERATION_MIN: Final = 3
-"""From here on the loss of either file of `term` is seen; a first generation may be alone."""
+"""Generation from which the loss of either file of `term` is noticed; a first one has one file."""
 COMMIT_SAVE_SECONDS: Final = 10
-"""How often the commit index is written: a hint that makes a restart without a quorum useful."""
+"""Interval of writing the commit index: a hint that makes a restart without a quorum useful."""
 
 
 class Own(NamedTuple):
-    """What a replica is, beside its log (`lives`). A file of an earlier build has none of it."""
+    """The identity of a replica beside its log (`lives`). A file of an earlier build lacks it."""
 
     life: int = 0
-    """Starts of this directory."""
+    """The count of starts of this directory."""
     incarnation: int = 0
-    """Grows with each loss of memory that was found out."""
+    """A number that grows with each detected loss of memory."""
     is_joining: bool = False
-    """It has no memory, and counts for nothing."""
+    """Whether the replica has no memory, so that its votes and acks do not count."""
 
 
 class Journal:
-    """The journal. One thread; PySyncObj gives the names of the methods in camel case."""
+    """The journal. One thread; the method names in camel case are those of PySyncObj."""
 
     def __init__(self, fs: FileSystem, directory: str, address: str, members: list[str]) -> None:
-        """Read the files. Raises FilesDamagedError or a store error: then do not start."""
+        """Read the files. Raises FilesDamagedError or a store error; the replica must not start
+        then."""
         self._fs, self._directory = fs, directory
         self._path = os.path.join(directory, _NAME)
         self._address, self._members = address, sorted(members)
@@ -79,32 +80,32 @@ class Journal:
 
     @property
     def size_bytes(self) -> int:
-        """Of the file."""
+        """The size of the journal's file."""
         return self._end_position
 
     @property
     def members(self) -> list[str]:
-        """Addresses of all replicas, in order."""
+        """The addresses of all replicas, in order."""
         return self._members
 
     @property
     def own(self) -> Own:
-        """What this replica is."""
+        """The identity of this replica."""
         return self._own
 
     def set_own(self, own: Own) -> None:
-        """Note what this replica is; `sync` makes it durable."""
+        """Set the identity of this replica; `sync` makes it durable."""
         self._own = own
         self._is_meta_dirty = True
 
     @property
     def first_index(self) -> int:
-        """Of the oldest entry that is kept; 0 when there is none."""
+        """The index of the oldest entry in the journal; 0 when there is none."""
         return self._entries[0][1] if self._entries else 0
 
     @property
     def last_index(self) -> int:
-        """Of the newest entry; 0 when there is none."""
+        """The index of the newest entry; 0 when there is none."""
         return self._entries[-1][1] if self._entries else 0
 
     def term_at(self, index: int) -> int | None:
@@ -115,24 +116,24 @@ class Journal:
         return self._entries[at][2] if 0 <= at < len(self._entries) else None
 
     def covers(self, index: int, term: int) -> bool:
-        """Whether this replica has all that a leader's dump stands for: what it holds, or what a
-        dump of its own covers. Raises TwoHistoriesError if it contradicts what is committed."""
+        """Whether this replica has all entries of a leader's dump, in its journal or in its own
+        dump. Raises TwoHistoriesError if the dump contradicts a committed entry."""
         known = self.term_at(index)
         if known not in (None, term) and index <= self._commit_index:
             raise TwoHistoriesError(self._path, index, self._commit_index)
         return known == term or index < self.first_index
 
     def trim_to(self, index: int, term: int) -> None:
-        """Drop what a dump up to this entry covers, as a compaction does that was cut short.
+        """Drop the entries that a dump up to `index` covers, to complete an interrupted compaction.
 
-        Otherwise PySyncObj would throw away the whole journal, with all that follows the dump.
+        Otherwise PySyncObj would drop the whole journal, with all entries after the dump.
         """
         if self.term_at(index) == term and self.term_at(index - 1) is not None:
             self.deleteEntriesTo(index - 1 - self._entries[0][1])
 
     @contextmanager
     def keeping_tail(self) -> Iterator[None]:
-        """Let no `deleteEntriesFrom` remove anything: the leader has not contradicted the tail."""
+        """Make `deleteEntriesFrom` remove no entry: the leader has not contradicted the tail."""
         self._keeps_tail = True
         try:
             yield
@@ -140,7 +141,8 @@ class Journal:
             self._keeps_tail = False
 
     def sync(self) -> None:
-        """Make every change durable. Raises a store error: then stop, nothing may be answered."""
+        """Make every change durable. Raises a store error; the replica must stop and answer no
+        message then."""
         if self._is_meta_dirty:
             self._save_meta()
         if self._must_rewrite:
@@ -153,19 +155,19 @@ class Journal:
             self._synced_count = len(self._entries)
 
     def close(self) -> None:
-        """Make everything durable, with the commit index, and close. May be called twice."""
+        """Make all changes and the commit index durable, and close. A second call does nothing."""
         if self._fd >= 0:
             self._is_meta_dirty = True
             self.sync()
             self.abandon()
 
     def abandon(self) -> None:
-        """Close without writing: after a fault nothing in memory is trusted."""
+        """Close without writing: after a fault the state in memory cannot be trusted."""
         if self._fd >= 0:
             self._fs.close(self._fd)
             self._fd = -1
 
-    # --- What PySyncObj calls ---
+    # --- Methods that PySyncObj calls ---
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -181,12 +183,13 @@ class Journal:
         self._entries.append((command, index, term))
 
     def clear(self) -> None:
-        """Remove everything: a dump takes its place."""
+        """Remove all entries: a dump takes their place."""
         self._entries = []
         self._must_rewrite = True
 
     def deleteEntriesFrom(self, at: int) -> None:  # noqa: N802
-        """Remove a tail that the leader contradicts."""
+        """Remove the tail from position `at`, which the leader contradicts. Raises
+        TwoHistoriesError if it is committed."""
         if self._keeps_tail or at >= len(self._entries):
             return
         index = self._entries[at][1]
@@ -196,21 +199,21 @@ class Journal:
         self._must_rewrite = True
 
     def deleteEntriesTo(self, at: int) -> None:  # noqa: N802
-        """Remove what a dump covers."""
+        """Remove the entries before position `at`, which a dump covers."""
         if at > 0:
             del self._entries[:at]
             self._must_rewrite = True
 
     def setRaftCommitIndex(self, index: int) -> None:  # noqa: N802
-        """Note the commit index; it is written now and then."""
+        """Set the commit index; it is written at intervals."""
         self._commit_index = index
 
     def getRaftCommitIndex(self) -> int:  # noqa: N802
-        """Return the commit index; one beyond the journal's end is cut to it (an unsynced tail)."""
+        """Return the commit index, but not beyond the journal's end (an unsynced tail was lost)."""
         return max(1, min(self._commit_index, self.last_index))
 
     def setCurrentTerm(self, term: int, vote: str | None) -> None:  # noqa: N802
-        """Note term and vote; `sync` makes them durable before a message leaves."""
+        """Set term and vote; `sync` makes them durable before a message leaves."""
         self._term, self._vote = term, vote or ""
         self._is_meta_dirty = True
 
@@ -219,11 +222,11 @@ class Journal:
         return self._term
 
     def getVotedForNodeId(self) -> str | None:  # noqa: N802
-        """Return the vote in this term."""
+        """Return the vote in this term; None if there was none."""
         return self._vote or None
 
     def onOneSecondTimer(self) -> None:  # noqa: N802
-        """Write the commit index from time to time."""
+        """Let the next `sync` write the commit index every COMMIT_SAVE_SECONDS."""
         self._seconds += 1
         if self._seconds % COMMIT_SAVE_SECONDS == 0:
             self._is_meta_dirty = True
@@ -292,7 +295,8 @@ class Journal:
         self._synced_count, self._end_position = len(self._entries), position
 
     def _check_torn(self, content: bytes, position: int) -> None:
-        """A torn record is the last one. What has a whole record behind it was synced."""
+        """Raise FilesDamagedError if a complete record follows a bad one: only the last record may
+        be torn, and a record with another one behind it was synced."""
         for at in range(position + 1, len(content) - _HEAD.size + 1):
             if _entry_at(content, at) is not None:
                 raise self._damaged(position, f"a bad record, and a good one at byte {at}")
@@ -311,7 +315,7 @@ class Journal:
         try:
             self._fs.write_at(fd, temporary, 0, data)
             self._fs.sync(fd, temporary)
-            # The dump that stands for what was removed must have its name first.
+            # The dump that covers the removed entries must have its name first.
             self._fs.sync_directory(self._directory)
             self._fs.rename(temporary, self._path)
             self._fs.sync_directory(self._directory)
@@ -332,7 +336,7 @@ def _record(entry: Entry) -> bytes:
 
 
 def _entry_at(content: bytes, position: int) -> Entry | None:
-    """Return the whole record at a position; None when there is none."""
+    """Return the entry of the complete record at a position; None when there is none."""
     if len(content) - position < _HEAD.size:
         return None
     size_bytes, crc, index, term = _HEAD.unpack_from(content, position)

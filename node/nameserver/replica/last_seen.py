@@ -1,9 +1,10 @@
-"""How long ago this process heard of each broker, by a clock that nobody can set.
+"""The time since this process last saw each broker, by a monotonic clock.
 
-Owns one rule: silence is what this process observed. Brokers report with their own clocks, and any
-clock of theirs or ours may jump; a replica that judged by those would find all brokers dead, or one
-alive for years. So readers of the directory get it with the times at which heartbeats were applied
-here, put into the time of day that this process has now. Must not know who is silent for too long.
+Owns one rule: silence is what this process observed. Brokers report with their own clocks, and
+their clocks or ours may jump; a replica that judged by such clocks would find all brokers dead, or
+one alive for years. So readers of the directory get it with the times at which heartbeats were
+applied here, converted to the current time of day of this process. Must not know which brokers are
+silent for too long.
 """
 
 import copy
@@ -19,15 +20,16 @@ _MS: Final = 1000
 
 
 class Heard:
-    """One per replica. `note` it at least every second: what it sees first counts as heard now."""
+    """The last-seen times of one replica. Call `note` at least every second: a broker that it sees
+    for the first time counts as seen now."""
 
     def __init__(self, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s
         self._heard: dict[tuple[str, int], tuple[int, float]] = {}
-        """By group and broker: how many reports were applied when, as far as was noted."""
+        """By group and broker: the count of applied reports, and the time at which it was noted."""
 
     def note(self, directory: Directory) -> None:
-        """Take in which brokers have reported since the last call."""
+        """Record which brokers have reported since the last call."""
         now_s, before = self._monotonic_s(), self._heard
         self._heard = {}
         for group in directory.groups.values():
@@ -38,7 +40,7 @@ class Heard:
                 self._heard[key] = (count, now_s) if is_news or known is None else known
 
     def view(self, directory: Directory, now_unix_ms: int) -> Directory:
-        """Return the directory for readers, who compare its times with `now_unix_ms`."""
+        """Return the directory for readers, which compare its times with `now_unix_ms`."""
         self.note(directory)
         now_s = self._monotonic_s()
         found = copy.copy(directory)

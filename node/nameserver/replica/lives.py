@@ -1,17 +1,17 @@
 """The lives of the replicas of the name server: which of them have lost their memory.
 
-Owns this replica's life and standing, what it remembers of the others, and who counts for a quorum.
-The comparison is `raft.lives`, the file `node.replication.lives_file`, the bytes
-`node.peers.lives_codec`: as in a group of brokers (decision 34). Must not know sockets or
+Owns this replica's life and standing, its memory of the other replicas, and the rule which members
+count for a quorum. The comparison is `raft.lives`, the file `node.replication.lives_file`, the
+bytes `node.peers.lives_codec`: as in a group of brokers (decision 34). Must not know sockets or
 PySyncObj. One thread.
 
-A replica tells its life, with what it remembers of all others, as the first message of each
-connection and once a second. Whose disk is older than what is remembered of it is an old copy: it
-hears so, and becomes *joining* by itself, durably, under a new incarnation. A replica that was told
-nothing takes part in nothing before it has heard all others, or for `meet_s`. What a joining one or
-an old copy says counts for no vote and no commit. It counts again when it has applied an entry that
-it handed in as a joining one: that entry was committed by a majority without it, so none of the
-votes that it forgot can elect anybody, and it has what was committed before.
+A replica sends its life, and its memory of all others, as the first message of each connection and
+once a second. A replica whose disk is older than the others' memory of it is an old copy: it
+receives that memory, and becomes *joining* by itself, durably, under a new incarnation. Until a
+replica has received the lives of all others, or for `meet_s`, it takes no part in Raft. Messages of
+a joining replica or an old copy count for no vote and no commit. A joining replica counts again
+when it has applied an entry that it submitted while joining: a majority without it committed that
+entry, so no vote that it forgot can elect a leader, and it has all entries committed before.
 """
 
 import logging
@@ -31,17 +31,18 @@ from store.errors import FileSystemError, StoreFullError
 from store.files.file_system import FileSystem
 
 LIVES_SIZE_BYTES_MAX: Final = 16 * 1024
-"""Of what a replica tells: 16 members and 64 nonces take less than 2 KiB."""
+"""Size of the lives in a message: 16 members and 64 nonces take less than 2 KiB."""
 SAVE_SECONDS: Final = 1.0
-"""How often what grows is saved and told: how far each has acked, and what is committed here."""
+"""Interval of saving and sending the values that grow: the acks of each member, and the commit."""
 UNGUARDED_COUNT_MAX: Final = 2
-"""Of two replicas both have everything that is committed, and either needs the other to lead. So an
-old copy of one harms nothing, and nobody else could bring it back."""
+"""Replicas up to which lives are not compared: of two, both have all committed entries, and either
+needs the other to lead. So an old copy of one does no harm, and no third replica could bring it up
+to date."""
 _log: Final = logging.getLogger(__name__)
 
 
 class Hearing(Enum):
-    """What a member said of itself on its connection."""
+    """The standing of a member by its messages on its connection."""
 
     VOTER = auto()
     JOINING = auto()
@@ -49,22 +50,23 @@ class Hearing(Enum):
 
 
 class Heard(NamedTuple):
-    """What follows from what a member told."""
+    """The consequences of a member's lives."""
 
     cut: tuple[str, ...] = ()
-    """Members that may be old copies after all: let them say again how they are."""
+    """Members that may be old copies after all: cut their connections, so that they send their
+    lives again."""
     has_lost_memory: bool = False
-    """This replica became joining by it."""
+    """Whether this replica became joining by the message."""
 
 
 class ReplicaLives:
-    """One replica's. What it is asked for is durable, or in the journal that is synced before
-    anything leaves."""
+    """The lives as one replica knows them. Values that it returns are durable, or in the journal,
+    which is synced before any message leaves."""
 
     def __init__(
         self, fs: FileSystem, directory: str, address: str, journal: Journal, *, meet_s: float
     ) -> None:
-        """Begin the next life; durable on return, with all that is in the journal. Raises a store
+        """Begin the next life; durable on return, with all changes of the journal. Raises a store
         error."""
         self._address, self._journal = address, journal
         self._members = journal.members
@@ -75,7 +77,7 @@ class ReplicaLives:
         found = self._file.load(",".join(self._members), self._numbers[address])
         own = journal.own
         self._nonce = secrets.randbits(63) | 1
-        # A life that only the journal knows was begun while the other file was lost.
+        # A higher life in the journal was begun while the other file was lost.
         past = found.nonces[:PAST_MAX] if found.life >= own.life else ()
         life = 1 + max(found.life, own.life)
         joined = max(found.joined, own.incarnation) if own.is_joining else found.joined
@@ -90,14 +92,14 @@ class ReplicaLives:
         self._start = self._term(), journal.last_index
         self._lives = Lives(found.known)
         self._hearings: dict[str, Hearing] = {}
-        """Of members that are connected and told something."""
+        """The standings of connected members that sent their lives."""
         self.refused: dict[str, str] = {}
-        """Members that are connected and began with an old copy, and in what it was older."""
+        """Connected members that began with an old copy, and in which respect it was older."""
         now_s = time.monotonic()
         self._meet_until_s = now_s + (meet_s if self._is_guarded else 0.0)
         self._next_save_s = now_s + SAVE_SECONDS
 
-    # --- Who counts ---
+    # --- Members that count ---
 
     @property
     def is_joining(self) -> bool:
@@ -106,13 +108,13 @@ class ReplicaLives:
 
     @property
     def takes_part(self) -> bool:
-        """Whether this replica may vote, stand, ack and lead. Once it does, only a loss of memory
-        ends it."""
+        """Whether this replica may vote, stand for election, ack and lead. Once true, only a
+        detected loss of memory makes it false."""
         return not self.is_joining and self.has_met
 
     @property
     def has_met(self) -> bool:
-        """Whether the others had their chance to say that this is an old copy."""
+        """Whether all other replicas have sent their lives, or `meet_s` has passed."""
         if self._meet_until_s and (
             len(self._hearings) >= len(self._members) - 1 or time.monotonic() >= self._meet_until_s
         ):
@@ -120,9 +122,9 @@ class ReplicaLives:
         return not self._meet_until_s
 
     def counts(self, member: str) -> bool:
-        """Whether the votes and acks of a member count, and whether it may lead.
+        """Whether the votes and acks of a member count, and it may lead.
 
-        One of an earlier build tells no life; it counts until it was seen in one."""
+        A member of an earlier build sends no life; it counts until it was seen in one."""
         if not self._is_guarded:
             return True
         hearing = self._hearings.get(member)
@@ -131,12 +133,12 @@ class ReplicaLives:
         return hearing is Hearing.VOTER
 
     def has_told(self, member: str) -> bool:
-        """Whether a member on its connection is a voter that knows of lives."""
+        """Whether a connected member has sent its life and counts as a voter."""
         return self._hearings.get(member) is Hearing.VOTER
 
     @property
     def problem(self) -> str:
-        """Why this replica counts for nothing; empty if it counts."""
+        """The reason why this replica does not count; empty if it counts."""
         if not self.is_joining:
             return ""
         lost = self._record.lost or "it was found before this start"
@@ -147,22 +149,23 @@ class ReplicaLives:
 
     @property
     def marker(self) -> bytes:
-        """What names this incarnation in this life, for the entry that ends it."""
+        """The name of this incarnation in this life, for the entry that ends the joining."""
         return f"{self._address} {self._nonce} {self._journal.own.incarnation}".encode()
 
-    # --- What is told and heard ---
+    # --- Messages of lives ---
 
     def tell(self) -> dict[str, Any]:
-        """Return what to send to a member. The journal has to be synced before.
+        """Return the message of lives for a member. Sync the journal before sending it.
 
-        Its other parts are a vote in no term, which means nothing to an earlier build."""
+        Its other fields are a vote in term 0, which an earlier build ignores."""
         lives = encode_lives(self._own(), self._lives.known)
         return {"type": "response_vote", "term": 0, "members": self._members, "lives": lives}
 
     def hear(self, member: str, members: list[str], lives: bytes) -> Heard:
-        """Take in what a member tells. Raises LivesFormatError, or a store error (stop)."""
+        """Process the lives of a member. Raises LivesFormatError, or a store error, after which the
+        replica must stop."""
         if members != self._members:
-            return Heard()  # Of other settings: the same numbers mean others.
+            return Heard()  # The member has other settings, so its numbers mean other replicas.
         told, known = decode_lives(lives)
         if told.life == NO_LIFE or not known.keys() <= self._names.keys():
             raise LivesFormatError(f"life {told.life}, nodes {sorted(known)}")
@@ -172,8 +175,8 @@ class ReplicaLives:
         before = self._marks()
         has_lost_memory = self._hear_of_self(member, known)
         number = self._numbers[member]
-        # What it said may have crossed acks that came by way of others, so within one life it is
-        # not compared here: it compares itself with what it is told.
+        # The message may have crossed acks that came through other members, so within one life it
+        # is not compared here: the member compares itself with the lives that it receives.
         self._note(member, told, self._lives.judge(number, told, asked=Known()))
         cut = [
             self._names[other]
@@ -182,41 +185,43 @@ class ReplicaLives:
             and self._lives.hear(other, found)
         ]
         if self._marks() != before:
-            self.save()  # What has only grown is saved once a second.
+            self.save()  # Values that have only grown are saved once a second.
         return Heard(tuple(cut), has_lost_memory)
 
     def on_disconnected(self, member: str) -> None:
-        """What it said was of that connection; what it promised is saved with the next tick."""
+        """Forget the standing of a member, which was that of the connection; let the next tick save
+        its promises."""
         self._next_save_s = 0.0
         self._hearings.pop(member, None)
         self.refused.pop(member, None)
 
     def on_promise(self, member: str, term: int, last_index: int, committed: int) -> None:
-        """A member said in a term up to where its journal is durable, and is committed."""
+        """Remember the term of a member, and the durable and committed indexes that it reported."""
         known = self._known(member)
         if (term, last_index) > (known.acked_term, known.acked) or committed > known.committed:
             found = Known(NO_LIFE, 0, known.incarnation, term, term, last_index, committed)
             self._lives.note(self._numbers[member], found)
 
     def on_term(self, member: str, term: int) -> None:
-        """A member was seen in a term."""
+        """Remember that a member was seen in a term."""
         if term > self._known(member).term:
             self._lives.note_term(self._numbers[member], term)
 
     # --- Changes of this replica ---
 
     def become_full(self) -> None:
-        """This replica has what it needs; durable with the next sync of the journal."""
+        """End the joining of this replica; durable with the next sync of the journal."""
         self._record = replace(self._record, lost="")
         self._journal.set_own(self._journal.own._replace(is_joining=False))
         _log.warning("this replica of the name server counts again")
 
     def is_due(self) -> bool:
-        """Whether it is time to save and to tell."""
+        """Whether it is time to save and to send the lives."""
         return time.monotonic() >= self._next_save_s
 
     def save(self) -> None:
-        """Save what is new. A full disk is no harm: it is tried again. Raises SyncFailedError."""
+        """Save changes; after an error of a full disk only log it, since the next call tries again.
+        Raises SyncFailedError."""
         self._next_save_s = time.monotonic() + SAVE_SECONDS
         found = replace(
             self._record,
@@ -235,7 +240,7 @@ class ReplicaLives:
     # --- Internals ---
 
     def _marks(self) -> list[tuple[int, ...]]:
-        """Return what a copy is found by however little it has grown since."""
+        """Return the values that show an old copy at once, unlike those that only grow."""
         known = self._lives.known
         return [(one, *known[one][:4]) for one in sorted(known)]
 
@@ -243,7 +248,7 @@ class ReplicaLives:
         return self._lives.of(self._numbers[member])
 
     def _term(self) -> int:
-        """The term of this replica, as the library has it from the journal."""
+        """Return the term of this replica, as the library derives it from the journal."""
         journal = self._journal
         return max(journal.getCurrentTerm(), journal.term_at(journal.last_index) or 0)
 
@@ -292,7 +297,7 @@ class ReplicaLives:
 
 
 def told_in(message: Mapping[str, Any]) -> tuple[list[str], bytes] | None:
-    """Return the members and lives that a message tells; None for any other message."""
+    """Return the members and lives in a message of lives; None for any other message."""
     if message.get("type") != "response_vote" or message.get("term") != 0:
         return None
     members, lives = message.get("members"), message.get("lives")

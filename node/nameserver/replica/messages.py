@@ -1,9 +1,9 @@
-"""Messages between replicas: which are let through, and what is taken out of them.
+"""Messages between replicas: the check of their shapes, and the correction of their content.
 
 Owns the shapes of PySyncObj's messages and the three corrections that its Raft needs (fault-matrix
-7): an append never truncates what the leader does not contradict; nothing is committed on the word
-of a message that did not verify our log; an answer counts in the term that it was given in only.
-Must not know sockets or PySyncObj's objects.
+7): an append never truncates entries that the leader does not contradict; a message that did not
+verify our log commits no entry; an answer counts only in the term in which it was given. Must not
+know sockets or PySyncObj's objects.
 """
 
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from node.nameserver.replica.journal import Journal
 Message = dict[str, Any]
 
 BATCH_SIZE_BYTES: Final = 16 * 1024 * 1024
-"""Entries of one message; a command is always smaller, so one is never sent in parts."""
+"""Entries of one message; a command is always smaller, so it is never sent in parts."""
 CHUNK_SIZE_BYTES: Final = 64 * 1024
-"""Of a dump on its way."""
+"""Size of one part of a dump in transit."""
 ENTRY_COUNT_MAX: Final = 100_000
 
 
 def is_sound(message: object) -> bool:
-    """Whether a message of a replica has a shape that can be handled without surprise."""
+    """Whether a message of a replica has one of the known shapes."""
     if not isinstance(message, dict):
         return False
     kind = message.get("type")
@@ -31,13 +31,13 @@ def is_sound(message: object) -> bool:
 
 
 def verified_append(message: Message, journal: Journal) -> tuple[Message, bool]:
-    """Return an append without what we have already, and whether our tail stays.
+    """Return an append without the entries that we have already, and whether our tail stays.
 
-    PySyncObj removes everything behind the entry that a message begins at and adds what it carries.
-    A late or repeated message would take entries away that we acknowledged since.
+    PySyncObj removes all entries behind the one at which a message begins, and adds those of the
+    message. A late or repeated message would remove entries that we acknowledged since.
     """
     if "prevLogIdx" not in message:
-        # A part of a dump says nothing about our log, so it commits nothing of it.
+        # A part of a dump does not verify our log, so it commits no entry of it.
         return {**message, "commit_index": 0}, False
     verified, term = message["prevLogIdx"], message["prevLogTerm"]
     if term is None or journal.term_at(verified) != term:
@@ -58,13 +58,13 @@ def verified_append(message: Message, journal: Journal) -> tuple[Message, bool]:
 
 
 def held_by_leader(message: Message) -> int | None:
-    """Return up to where the leader that sends an append holds its log durably, as it says."""
+    """Return the last index that the sender of an append claims to hold durably; None: unknown."""
     index = message.get("prevLogIdx")
     return None if index is None else index + len(message.get("entries", ()))
 
 
 def current_answer(message: Message, term: int, last_index: int) -> Message | None:
-    """Return a follower's answer as this leader may take it; None when it is of another term."""
+    """Return a follower's answer cut to this leader's log; None when it is of another term."""
     if message["term"] != term:
         return None
     return {**message, "next_node_idx": min(message["next_node_idx"], last_index + 1)}
@@ -94,7 +94,7 @@ def _is_append(message: Message) -> bool:
         return _is_chunk(message.get("serialized"))
     index, term = message["prevLogIdx"], message.get("prevLogTerm")
     if index is None and term is None:
-        return True  # A leader that does not know what we have; we tell it.
+        return True  # The leader does not know our log; our answer tells it.
     entries = message.get("entries")
     if not _is_number(index) or not _is_number(term) or not isinstance(entries, list):
         return False

@@ -1,12 +1,13 @@
 """Plain values in the form that PySyncObj sends them, read without a pickle machine.
 
-Owns what may come off the wire of the replicas; must not know the library or what a message means.
-The form is what `pickle.dumps(value, 4)` writes of numbers, texts, bytes and containers of them, so
-replicas of earlier versions understand it and are understood. Reading is ours: a pickle machine
-runs what names a function, and one instruction of five bytes makes it allocate 32 GiB, also before
-anybody has said who he is. Here every instruction makes at most what its own bytes hold, how many
-values there may be is the caller's to say, and an instruction that no replica writes is refused.
-So are more instructions than that many values take: a megabyte of them packs into a few bytes.
+Owns the values that may come from the wire of the replicas; must not know the library or the
+meaning of a message. The form is that of `pickle.dumps(value, 4)` for numbers, texts, bytes and
+containers of them, so replicas of earlier versions can read it and be read. The reader is our own:
+a pickle machine calls functions that the data names, and one instruction of five bytes makes it
+allocate 32 GiB, even before the sender has authenticated. This reader allocates at most the size of
+an instruction's own bytes, the caller limits the count of values, and an instruction that no
+replica writes is refused. The reader also limits the count of instructions by the count of values:
+a megabyte of them compresses into a few bytes.
 """
 
 import pickle
@@ -18,9 +19,9 @@ _INTEGER_SIZE_BYTES_MAX: Final = 8
 _DEPTH_MAX: Final = 16
 """Containers that are open at once; messages have four."""
 _STEPS_PER_VALUE_MAX: Final = 4
-"""Instructions: a list is made, noted, and its items stand between two more."""
+"""Instructions per value: a list is made and memoized, and its items stand between two more."""
 _STEP_COUNT_MORE: Final = 1_024
-"""A mark of a frame for each 64 KiB, and the end."""
+"""Further instructions: one frame for each 64 KiB, and the end."""
 _U16: Final = struct.Struct("<H")
 _U32: Final = struct.Struct("<I")
 _U64: Final = struct.Struct("<Q")
@@ -29,11 +30,11 @@ _F64: Final = struct.Struct(">d")
 
 
 class NotPlainError(ValueError):
-    """Bytes are no plain value, or one of too many parts. Nothing of it was used."""
+    """Bytes are not a plain value, or one of too many parts. No part of it was used."""
 
 
 def plain_loads(data: bytes, value_count_max: int) -> Any:
-    """Read a value of at most so many parts, containers included. Raises NotPlainError.
+    """Read a value of at most `value_count_max` parts, with containers. Raises NotPlainError.
 
     Memory stays within a small multiple of the size of `data` and of `value_count_max`.
     """
@@ -45,13 +46,13 @@ def plain_loads(data: bytes, value_count_max: int) -> Any:
 
 
 def plain_dumps(found: object, protocol: object = None) -> bytes:
-    """Write plain values, in a form that `plain_loads` reads."""
-    del protocol  # The library's own, 2, needs a function to make bytes.
+    """Return plain values in the form that `plain_loads` reads."""
+    del protocol  # The library asks for protocol 2, which needs a function to make bytes.
     return pickle.dumps(found, 4)
 
 
 def refuse_loads(*_: object) -> None:
-    """Stand in the place of the library's own reading, which nothing of ours calls."""
+    """Raise NotPlainError; takes the place of the library's own reader, which we never call."""
     raise NotPlainError("nothing that a replica reads goes through a pickle machine")
 
 
@@ -65,10 +66,10 @@ class _Reader:
         self._left_step_count = _STEPS_PER_VALUE_MAX * value_count_max + _STEP_COUNT_MORE
         self._stack: list[Any] = []
         self._outer: list[list[Any]] = []
-        """What stood on the stack at each open mark."""
+        """The stack below each open mark."""
         self._memo: list[Any] = []
-        """Texts and bytes by number. None for a container: no replica refers to one again, and
-        one that holds itself could be made that way."""
+        """Texts and bytes by number. None for a container: no replica refers to one again, and a
+        reference could make a container that contains itself."""
 
     def read(self) -> Any:
         if self._take(2) != b"\x80\x04":
@@ -105,7 +106,7 @@ class _Reader:
     # --- Instructions ---
 
     def _frame(self) -> None:
-        size_bytes = self._number(_U64)  # A hint for those who read from a file.
+        size_bytes = self._number(_U64)  # A hint for readers of files.
         if size_bytes > len(self._data) - self.position:
             raise NotPlainError(f"byte {self.position}: {size_bytes} more should follow")
 
@@ -133,7 +134,7 @@ class _Reader:
         self._stack = []
 
     def _marked(self) -> list[Any]:
-        """Close the last mark and return what follows it."""
+        """Close the last mark and return the values after it."""
         found, self._stack = self._stack, self._outer.pop()
         return found
 
@@ -154,7 +155,7 @@ class _Reader:
         if not isinstance(table, dict) or len(found) % 2:
             raise NotPlainError(f"byte {self.position}: items of no table")
         if not all(isinstance(key, str) for key in found[::2]):
-            # The hash of a tuple in tuples that are deep enough is the end of the process.
+            # Hashing tuples that are nested deep enough would end the process.
             raise NotPlainError(f"byte {self.position}: a key that is no text")
         table.update(zip(found[::2], found[1::2], strict=True))
 
@@ -163,7 +164,7 @@ _Instruction = Callable[[_Reader], None]
 
 
 def _sized(form: struct.Struct | None, make: Callable[[bytes], object]) -> _Instruction:
-    """Return the instruction that makes a text or bytes behind a size of one byte, or of a form."""
+    """Return the instruction that makes a text or bytes after a size of one byte, or of `form`."""
 
     def instruction(reader: _Reader) -> None:
         size_bytes = reader._take(1)[0] if form is None else reader._number(form)
@@ -206,4 +207,4 @@ _INSTRUCTIONS: Final[dict[bytes, _Instruction]] = {
     pickle.SETITEMS: lambda reader: reader._update(reader._marked()),
     pickle.MARK: _Reader._mark,
 }
-"""What the machine's own writer makes of plain values, and nothing else."""
+"""The instructions that Python's own pickle writer uses for plain values, and no others."""

@@ -1,8 +1,8 @@
-"""Every private name of PySyncObj 0.3.17 that we use, with `library_wire` (rule C9).
+"""Every private name of PySyncObj 0.3.17 that we use, with `pysyncobj_wire` (rule C9).
 
 Owns the object that PySyncObj replicates: our journal in place of the library's, a dump without
-pickle, and who may stand for election (`lives`). Must not know asyncio or what a command says. All
-of it runs on one thread.
+pickle, and the rule which replica may stand for election (`lives`). Must not know asyncio or the
+content of a command. All code here runs on one thread.
 
 Only this exact version was read line by line; `check_version` refuses any other.
 """
@@ -35,8 +35,8 @@ from node.nameserver.replica.pysyncobj_wire import Connection, Transport
 from store.files.file_system import FileSystem
 from store.files.meta_file import Json
 
-# The library puts a function for Windows in place of this one on every system: whoever lists
-# connections, psutil for one, fails in the same process from then on.
+# The library replaces this function by one for Windows on every system: from then on code in the
+# same process that lists connections fails, for example psutil.
 socket.inet_ntop = inet_ntop
 
 VERSION: Final = "0.3.17"
@@ -46,11 +46,11 @@ REGULAR: Final = b"\x00"
 NO_OP: Final = b"\x01"
 _FIRST_ENTRY: Final[Entry] = (NO_OP, 1, 0)
 _FOLLOWER: Final = 0
-"""The library's number of that state."""
+"""The library's number of the follower state."""
 
 
 class Machine(Protocol):
-    """What is replicated."""
+    """The replicated state machine."""
 
     def apply(self, encoded: bytes) -> Result:
         """Carry out a command. Total and deterministic."""
@@ -59,17 +59,17 @@ class Machine(Protocol):
         """Return the whole state."""
 
     def restore(self, found: Json) -> None:
-        """Become what a snapshot says."""
+        """Take the state of a snapshot."""
 
 
 class Callback(Protocol):
-    """Takes a result, or None and one of the library's reasons."""
+    """A callback that takes a result, or None and one of the library's reasons."""
 
     deadline_s: float
-    """After it nobody waits, and the library may forget it."""
+    """The time after which no caller waits, so the library may forget the callback."""
 
     def __call__(self, result: Result | None, reason: int) -> None:
-        """Called on the thread that ticks."""
+        """Take the answer; called on the thread that ticks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +81,22 @@ class Timing:
     election_min_s: float = 0.5
     election_max_s: float = 1.0
     fallback_s: float = 1.5
-    """An isolated leader believes in itself for so long."""
+    """Time after which an isolated leader steps down."""
     meet_s: float = 1.0
-    """A replica that starts waits for the others at most so long: they may know better of it."""
+    """Time that a starting replica waits for the others, which may know that its disk is old."""
 
 
 JOURNAL_SIZE_BYTES_MAX: Final = 8 * 1024 * 1024
-"""A longer journal is compacted."""
+"""Size above which the journal is compacted."""
 JOURNAL_ENTRY_COUNT_MAX: Final = 2_000
-"""Likewise: some minutes of heartbeats, and half a megabyte."""
+"""Entries above which the journal is compacted: some minutes of heartbeats, half a megabyte."""
 COMMAND_COUNT_MAX: Final = 1_024
 """Commands that wait for a turn of the library's thread. More are refused."""
 ASK_BACK_SECONDS: Final = 1.0
-"""How often a replica without memory asks whether it is back."""
+"""Interval at which a replica without memory submits the entry that ends its joining."""
 _NEVER_SECONDS: Final = 10**9
 _SILENCE_SECONDS: Final = 3.5
-"""A connection that is silent for so long is closed; several heartbeats."""
+"""Silence after which a connection is closed; several heartbeats."""
 
 
 def check_version() -> None:
@@ -106,7 +106,7 @@ def check_version() -> None:
 
 
 def _harden() -> None:
-    """Put ours in the place of the library's, once for the process."""
+    """Replace functions and classes of the library by ours, for the whole process."""
     pysyncobj.pickle.dumps = plain_dumps
     pysyncobj.pickle.loads = pysyncobj.pickle.load = pysyncobj.pickle.dump = refuse_loads
     pysyncobj.transport.TcpConnection = Connection
@@ -167,7 +167,7 @@ class Replica(pysyncobj.SyncObj):  # type: ignore[misc]
             leaderFallbackTimeout=timing.fallback_s,
             connectionTimeout=max(_SILENCE_SECONDS, timing.election_max_s),
             connectionRetryTime=0.2,
-            # Not batched: a command leaves at once, and its arrival wakes the thread.
+            # Without batches a command leaves at once, and its arrival wakes the thread.
             appendEntriesUseBatch=False,
             appendEntriesBatchSizeBytes=messages.BATCH_SIZE_BYTES,
             logCompactionBatchSize=messages.CHUNK_SIZE_BYTES,
@@ -180,7 +180,8 @@ class Replica(pysyncobj.SyncObj):  # type: ignore[misc]
         )
 
     def _fit_to_dump(self) -> None:
-        """Bring the journal to where the dump ends, and see that nothing lies between them."""
+        """Cut the journal to the end of the dump. Raises FilesDamagedError if entries are missing
+        before the journal's first one."""
         journal = self.journal
         if os.path.exists(self._dump_path):
             _, index, term = read_dump(self._fs, self._dump_path).last
@@ -202,7 +203,8 @@ class Replica(pysyncobj.SyncObj):  # type: ignore[misc]
         self._SyncObj__raftCommitIndex = journal.getRaftCommitIndex()
 
     def tick(self, timeout_s: float) -> None:
-        """Do what is due, then wait for something to happen. Raises what must end this replica."""
+        """Do the work that is due, then wait for an event for up to `timeout_s`. Raises the errors
+        that must end this replica."""
         self._hold()
         self.doTick(timeout_s)
         if self.failure is not None:
@@ -217,7 +219,8 @@ class Replica(pysyncobj.SyncObj):  # type: ignore[misc]
             self.forceLogCompaction()
 
     def _hold(self) -> None:
-        """See that it stands for election only if it may. Any append moves its deadline."""
+        """Keep this replica from standing for election while it may not take part. Repeat this on
+        each tick, since any append sets the deadline anew."""
         if not self.lives.takes_part:
             self._SyncObj__raftElectionDeadline = math.inf
             self._is_held = True
@@ -227,14 +230,14 @@ class Replica(pysyncobj.SyncObj):  # type: ignore[misc]
             self._is_held = False
 
     def _ask_back(self) -> None:
-        """Without memory: hand in the entry that ends it, once a leader knows that we have none."""
+        """Submit the entry that ends the joining, once the leader knows that we have no memory."""
         now_s, leader = time.monotonic(), self.leader_address
         if self.lives.is_joining and self.lives.has_told(leader) and now_s >= self._next_ask_s:
             self._next_ask_s = now_s + ASK_BACK_SECONDS
             self._applyCommand(NO_OP + self.lives.marker, None)
 
     def may_say(self, member: str, message: messages.Message) -> bool:
-        """Whether a message may leave: who has no memory says nothing that others count."""
+        """Whether a message may leave: a replica without memory sends none that others count."""
         kind = message["type"]
         if kind == "apply_command":
             is_marker = message["command"] == NO_OP + self.lives.marker
@@ -244,7 +247,7 @@ class Replica(pysyncobj.SyncObj):  # type: ignore[misc]
         return kind == "apply_command_response" or self.lives.takes_part
 
     def may_hear(self, member: str, message: messages.Message) -> bool:
-        """Whether a message may reach the Raft. Commands may: they are no votes."""
+        """Whether a message may reach the Raft. Commands always may, since they are no votes."""
         kind = message["type"]
         if kind in ("apply_command", "apply_command_response"):
             return True
@@ -254,18 +257,18 @@ class Replica(pysyncobj.SyncObj):  # type: ignore[misc]
         return may_take and self.lives.counts(member)
 
     def step_down(self) -> None:
-        """Lead no more, and follow nobody yet."""
+        """Become a follower without a leader."""
         self._SyncObj__setState(_FOLLOWER)
         self._SyncObj__raftLeader = None
 
     def forget_acks(self, node: Any) -> None:
-        """A member has no memory of what it acked."""
+        """Reset the match index of a member that lost the memory of its acks."""
         if node in self._SyncObj__raftMatchIndex:
             self._SyncObj__raftMatchIndex[node] = 0
 
     @contextmanager
     def without_news_of(self, node: Any) -> Iterator[None]:
-        """Let a message of a member not count as one of a quorum's."""
+        """Keep a member's last response time, so that a message does not count for the quorum."""
         times = self._SyncObj__lastResponseTime
         before_s = times.get(node)
         yield
@@ -273,18 +276,18 @@ class Replica(pysyncobj.SyncObj):  # type: ignore[misc]
             times[node] = before_s
 
     def connected_nodes(self) -> tuple[Any, ...]:
-        """Return the members that are connected."""
+        """Return the connected members."""
         return tuple(self._SyncObj__connectedNodes)
 
     @property
     def hasQuorum(self) -> bool:  # noqa: N802
-        """Whether those who count and are connected, and this one, are a majority. Any thread."""
+        """Whether the connected members that count, and this one, are a majority. Any thread."""
         lives = self.lives
         count = sum(lives.counts(node.id) for node in self.connected_nodes())
         return 2 * (count + (not lives.is_joining)) > len(self.journal.members)
 
     def sync(self) -> None:
-        """Make the journal durable; a failure is remembered, so that nothing leaves any more."""
+        """Make the journal durable; set `failure` on an error, so that no message leaves then."""
         try:
             self.journal.sync()
         except Exception as error:
@@ -292,11 +295,11 @@ class Replica(pysyncobj.SyncObj):  # type: ignore[misc]
             raise
 
     def submit(self, encoded: bytes, callback: Callback) -> None:
-        """Hand in a command; from any thread."""
+        """Submit a command; from any thread."""
         self._applyCommand(REGULAR + encoded, callback)
 
     def forget_expired(self) -> None:
-        """Let go of callbacks that the library would keep for ever: their answer was lost."""
+        """Drop callbacks whose answer was lost, which the library would keep for ever."""
         now_s = time.monotonic()
         replies = self._SyncObj__commandsWaitingReply
         for key in [key for key, waiting in replies.items() if waiting.deadline_s < now_s]:
@@ -314,13 +317,13 @@ class Replica(pysyncobj.SyncObj):  # type: ignore[misc]
 
     @property
     def leader_address(self) -> str:
-        """Who leads, as far as this replica knows; empty: nobody."""
+        """The address of the leader, as far as this replica knows; empty: none."""
         leader = self._getLeader()
         return leader.id if leader is not None else ""
 
     @property
     def refused_count(self) -> int:
-        """Connections that were closed because of what they sent."""
+        """The count of connections that were closed because of invalid or unexpected messages."""
         return int(self._SyncObj__transport.refused_count)
 
     def close(self) -> None:
@@ -337,7 +340,7 @@ class Replica(pysyncobj.SyncObj):  # type: ignore[misc]
                 self._close_leftovers()
 
     def _close_leftovers(self) -> None:
-        """Close what the library leaves open: a socket, half a dump, the pipe that wakes us."""
+        """Close descriptors that the library leaves open: a socket, half a dump, the wake pipe."""
         transport = getattr(self, "_SyncObj__transport", None)
         if transport is not None:
             transport._server.unbind()
@@ -351,14 +354,14 @@ class Replica(pysyncobj.SyncObj):  # type: ignore[misc]
             os.close(notifier._PipeNotifier__pipeW)
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> Result | None:  # noqa: N802
-        """Apply an entry. The library would repeat one that raises for ever."""
+        """Apply an entry; raise no error, since the library would repeat the entry for ever."""
         if self.lives.is_joining and command == NO_OP + self.lives.marker:
             self.lives.become_full()
             self._must_tell = True
         return self._machine.apply(command[1:]) if command[:1] == REGULAR else None
 
     def _write_dump(self, path: str, entries: tuple[Entry, Entry, object]) -> None:
-        """Write a dump. The library goes on without one when this fails; we do not."""
+        """Write a dump; set `failure` on an error, since the library would go on without a dump."""
         last, before_last, _ = entries
         try:
             write_dump(self._fs, path, Dump(last, before_last, self._machine.snapshot()))
@@ -367,7 +370,8 @@ class Replica(pysyncobj.SyncObj):  # type: ignore[misc]
             raise
 
     def _read_dump(self, path: str) -> tuple[Entry, Entry, list[str]]:
-        """Load a dump. The library only logs when this fails, and then acknowledges nothing."""
+        """Load a dump; set `failure` on an error, which the library would only log, acknowledging
+        no message from then on."""
         try:
             dump = read_dump(self._fs, path)
             self._machine.restore(dump.directory)

@@ -1,8 +1,8 @@
-"""What PySyncObj does with sockets, with our rules: bounded frames of plain values, members only.
+"""The sockets of PySyncObj under our rules: bounded frames of plain values, members only.
 
-Owns its connections and its transport, and which messages of whom reach its Raft (`lives` says who
-counts). With `library` the only place for private names of the library (rule C9). Must not know
-the files or what a command says. All of it runs on one thread.
+Owns its connections and its transport, and the choice of messages that reach its Raft (`lives`
+decides which members count). With `pysyncobj` the only place for private names of the library (rule
+C9). Must not know the files or the content of a command. All code here runs on one thread.
 """
 
 import hmac
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from node.nameserver.replica.pysyncobj import Replica
 
 HANDSHAKE_SIZE_BYTES_MAX: Final = 4 * 1024
-"""A frame of somebody who has not said who it is, and what it may unpack to."""
+"""Size of a frame, packed and unpacked, of a peer that has not identified itself."""
 HANDSHAKE_VALUE_COUNT_MAX: Final = 8
-"""Parts of what such a frame says: a key and an address."""
+"""Values in such a frame: a key and an address."""
 FRAME_SIZE_BYTES_MAX: Final = 32 * 1024 * 1024
-"""A frame of a replica, and what it may unpack to: a batch of entries, with room."""
+"""Size of a frame of a replica, packed and unpacked: a batch of entries, with room."""
 FRAME_VALUE_COUNT_MAX: Final = 4 * messages.ENTRY_COUNT_MAX + 64
-"""Parts of what such a frame says: an entry and its three fields, and what is around them."""
+"""Values in such a frame: entries with three fields each, and the fields around them."""
 STRANGER_COUNT_MAX: Final = 16
-"""Connections that have not yet said who they are. One more makes the oldest go, so that strangers
-who say nothing keep no replica out."""
+"""Connections of peers that have not identified themselves. One more closes the oldest, so that
+silent strangers keep no replica out."""
 STRANGER_SECONDS_MAX: Final = 5.0
 _LENGTH: Final = struct.Struct("i")
 
 
 class Connection(pysyncobj.tcp_connection.TcpConnection):  # type: ignore[misc]
-    """A connection that holds a bounded amount of what a peer sends."""
+    """A connection that buffers a bounded amount of a peer's bytes."""
 
     _TcpConnection__readBuffer: bytes
     recvLastTimestamp: int  # noqa: N815
@@ -50,7 +50,7 @@ class Connection(pysyncobj.tcp_connection.TcpConnection):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
 
     def connect(self, host: str, port: int) -> bool:
-        """Dial; the library forgets the socket of a dial that fails at once."""
+        """Dial; close the socket of a dial that fails at once, which the library would leak."""
         is_begun = bool(super().connect(host, port))
         if not is_begun:
             self.disconnect()
@@ -75,7 +75,7 @@ class Connection(pysyncobj.tcp_connection.TcpConnection):  # type: ignore[misc]
             return None
         try:
             message = self._opened(buffer[_LENGTH.size : end])
-        except Exception:  # noqa: BLE001 - whatever a stranger's bytes cause, they are refused
+        except Exception:  # noqa: BLE001 - bytes of strangers may raise any error, all are refused
             self.disconnect()
             return None
         self._TcpConnection__readBuffer = buffer[end:]
@@ -103,7 +103,7 @@ class Connection(pysyncobj.tcp_connection.TcpConnection):  # type: ignore[misc]
 
 
 class Transport(pysyncobj.transport.TCPTransport):  # type: ignore[misc]
-    """Talks to members only; what leaves is durable, what arrives is checked."""
+    """Talks to members only; syncs the journal before messages leave, and checks arriving ones."""
 
     _ready: bool
 
@@ -114,10 +114,10 @@ class Transport(pysyncobj.transport.TCPTransport):  # type: ignore[misc]
         super().__init__(replica, self_node, other_nodes)
 
     def setOnUtilityMessageCallback(self, message: str, callback: Any) -> None:  # noqa: N802
-        """Take none: whoever can connect could change members or leaders with them."""
+        """Register no callback: any process that can connect could change members or leaders."""
 
     def send(self, node: Any, message: messages.Message) -> bool:
-        """Send what rests on the journal after the journal is durable."""
+        """Send a message after the journal is durable; return whether it was sent."""
         replica = self._replica
         if replica.failure is not None or not replica.may_say(node.id, message):
             return False
@@ -142,7 +142,7 @@ class Transport(pysyncobj.transport.TCPTransport):  # type: ignore[misc]
         super()._onIncomingMessageReceived(conn, message)
 
     def _onNodeConnected(self, node: Any) -> None:  # noqa: N802
-        """Tell it how we are before anything else."""
+        """Send our lives to a connected member before any other message."""
         self._replica.lives.on_disconnected(node.id)
         super()._onNodeConnected(node)
         self._tell(node)
@@ -152,7 +152,7 @@ class Transport(pysyncobj.transport.TCPTransport):  # type: ignore[misc]
         super()._onNodeDisconnected(node)
 
     def tell_all(self) -> None:
-        """Tell all members that are connected how this replica is, and what it remembers."""
+        """Send the lives, as this replica knows them, to all connected members."""
         for node in self._replica.connected_nodes():
             if (
                 self._connections[node].state
@@ -165,12 +165,12 @@ class Transport(pysyncobj.transport.TCPTransport):  # type: ignore[misc]
         if replica.failure is None:
             replica.sync()
             # Not `send`: the library sets the state of a connection that it dialled after this.
-            # The password proves a member, and not which: this says who speaks to whom.
+            # The password proves any member, so the message names its sender and its receiver.
             between = {"from": self._selfNode.address, "to": node.address}
             self._connections[node].send({**replica.lives.tell(), **between})
 
     def _is_between_us(self, node: Any, message: messages.Message) -> bool:
-        """Whether it was this member that told this replica; an earlier build does not say."""
+        """Whether `node` sent the message to this replica; an earlier build names neither."""
         own, other = self._selfNode.address, node.address
         return bool(message.get("from", other) == other and message.get("to", own) == own)
 
@@ -192,7 +192,7 @@ class Transport(pysyncobj.transport.TCPTransport):  # type: ignore[misc]
             self.tell_all()
 
     def _may_dial(self, address: str) -> bool:
-        """Whether this is a member that dials us; of two, the one with the larger address does."""
+        """Whether the address is a member that dials us; of two, the larger address dials."""
         node = self._nodeAddrToNode.get(address)
         return node is not None and not self._shouldConnect(node)
 
@@ -242,7 +242,7 @@ class Transport(pysyncobj.transport.TCPTransport):  # type: ignore[misc]
         if answer is None:
             return
         if not lives.counts(node.id):
-            # It says where to go on sending, and is neither an ack nor a sign of a quorum.
+            # The answer tells where to go on sending, and is neither an ack nor a sign of a quorum.
             with replica.without_news_of(node):
                 super()._onMessageReceived(node, {**answer, "success": False})
             return
@@ -271,7 +271,8 @@ class Transport(pysyncobj.transport.TCPTransport):  # type: ignore[misc]
             super()._onMessageReceived(node, message)
 
     def _skips_dump(self, node: Any, data: bytes, *, is_first: bool) -> bool:
-        """Whether a part belongs to a dump of what we have: installing it would take us back."""
+        """Handle a part of a dump of entries that we have, since installing the dump would take us
+        back; return whether to skip the part."""
         if is_first:
             self._is_skipping = False
             stands_for = index_and_term(data)

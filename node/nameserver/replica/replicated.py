@@ -1,12 +1,12 @@
-"""The name server as the node sees it: asyncio on one side, PySyncObj's thread on the other.
+"""The replica for the node: asyncio on one side, PySyncObj's thread on the other.
 
 Owns the thread, the lock around the directory, the way of a command to a confirmed result, and the
-status. Must not know private names of the library (`library` does) or what commands mean.
+status. Must not know private names of the library (`pysyncobj` does) or the meaning of commands.
 
-A result is believed after it was read back (rule C4): when the library says that a command was
-applied, one more command asks the directory, by id, what became of it. An answer that is lost is
-asked for again under the same id, which the directory does once. So `change` returns what is true,
-or raises with what is known.
+A result is believed after it was read back (rule C4): when the library reports that a command was
+applied, one more command asks the directory, by id, for its result. If an answer is lost, the
+command is sent again under the same id, which the directory carries out once. So `change` returns a
+true result, or raises an error with the known outcome.
 """
 
 import asyncio
@@ -52,9 +52,9 @@ _T = TypeVar("_T")
 
 TIMEOUT_MS: Final = 5_000
 PAUSE_SECONDS: Final = 0.1
-"""Between two attempts while nobody leads."""
+"""Pause between two attempts, for example while there is no leader."""
 ATTEMPT_SECONDS: Final = 1.5
-"""For one attempt: an answer lost on its way is not waited for longer."""
+"""Time for one attempt, whose answer may have been lost."""
 _FORGET_SECONDS: Final = 1.0
 _DEFAULT_TIMING: Final = Timing()
 _NOT_TAKEN: Final = frozenset(
@@ -65,11 +65,11 @@ _NOT_TAKEN: Final = frozenset(
         FAIL_REASON.REQUEST_DENIED,
     }
 )
-"""The command is in nobody's log. Any other reason leaves open whether it is."""
+"""Reasons that mean that the command is in no log. Any other reason leaves that open."""
 
 
 class _Locked:
-    """The directory behind a lock: it is applied on one thread and read on another."""
+    """The directory behind a lock: one thread applies commands and another one reads."""
 
     def __init__(self, directory: Directory) -> None:
         self.directory = directory
@@ -86,7 +86,7 @@ class _Locked:
             return self.directory.snapshot()
 
     def restore(self, found: Json) -> None:
-        """Become what a snapshot says."""
+        """Take the state of a snapshot."""
         with self.lock:
             self.directory.restore(found)
 
@@ -100,7 +100,7 @@ class _Waiting:
         self.answer: asyncio.Future[tuple[Result | None, int]] = loop.create_future()
 
     def __call__(self, result: Result | None, reason: int) -> None:
-        """Called on the library's thread."""
+        """Hand the answer to the event loop; called on the library's thread."""
         try:
             self._loop.call_soon_threadsafe(self._set, result, reason)
         except RuntimeError:
@@ -112,7 +112,7 @@ class _Waiting:
 
 
 class NameServer:
-    """One replica. All methods on the event loop's thread."""
+    """One replica. Call all methods on the event loop's thread."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class NameServer:
         timing: Timing = _DEFAULT_TIMING,
         fs: FileSystem | None = None,
     ) -> None:
-        """Raises NameServerSettingsError for settings that must not be started."""
+        """Check the settings. Raises NameServerSettingsError."""
         settings.check()
         self._settings, self._timing = settings, timing
         self._fs = fs or FileSystem()
@@ -135,10 +135,10 @@ class NameServer:
         self._in_flight_count = 0
 
     async def start(self) -> None:
-        """Read the files, bind the port, begin.
+        """Read the files, bind the port, and start the thread.
 
         Raises NameServerSettingsError when the port is taken, LibraryVersionError,
-        FilesDamagedError or a store error; nothing runs then.
+        FilesDamagedError or a store error; the replica does not run then.
         """
         assert self._thread is None, "a name server is started once"
         loop = asyncio.get_running_loop()
@@ -149,7 +149,7 @@ class NameServer:
         await started
 
     async def stop(self) -> None:
-        """End the thread; close port and files. What is in flight stays unknown."""
+        """End the thread; close port and files. The outcome of pending commands stays unknown."""
         self._must_stop.set()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
@@ -157,7 +157,7 @@ class NameServer:
     async def change(
         self, command: Command, *, key: str | None = None, timeout_ms: int = TIMEOUT_MS
     ) -> Result:
-        """Carry out a command and return what was read back: accepted, or refused and why.
+        """Carry out a command and return the result read back: accepted, or refused with a reason.
 
         Raises BusyError, NoQuorumError (not applied), ChangeUnknownError or ReplicaFailedError.
         """
@@ -197,36 +197,38 @@ class NameServer:
         raise ChangeUnknownError(key, timeout_ms)
 
     def look(self, reader: Callable[[Directory], _T]) -> _T:
-        """Return what a reader makes of the directory, as it was heard of here (`heard`).
+        """Call a reader with the directory, with last-seen times of this process; return its
+        result.
 
-        It must not change it. What it compares with the times in it is the time of day now.
+        The reader must not change the directory. The times in it compare with the current time of
+        day.
         """
         with self._machine.lock:
             return reader(self._heard.view(self._machine.directory, unix_ms()))
 
     def snapshot(self) -> dict[str, Json]:
-        """Return the replicated state as it is: on every replica the same, once it is level."""
+        """Return the replicated state, which is the same on all replicas with the same entries."""
         return self._machine.snapshot()
 
     def route(self, topic: str, now_ms: int) -> Route:
-        """Return where a topic lives, as this replica knows it. Needs no quorum."""
+        """Return the route of a topic, as this replica knows it. Needs no quorum."""
         return self.look(lambda directory: route(directory, topic, now_ms))
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has neither failed nor stopped."""
+        """Whether the replica was started and has neither failed nor stopped."""
         return self._replica is not None
 
     @property
     def failure(self) -> Exception | None:
-        """What ended it."""
+        """The error that ended the replica; None if there was none."""
         return self._failure
 
     @property
     def leader(self) -> str:
-        """Address of the replica that leads, as far as this one knows; empty: nobody."""
+        """The address of the leading replica, as far as this one knows; empty: none."""
         replica = self._replica
-        # A follower without connections believes in its last leader.
+        # A follower without connections still names its last leader.
         return replica.leader_address if replica is not None and replica.hasQuorum else ""
 
     @property
@@ -235,12 +237,12 @@ class NameServer:
         return self.leader == self._settings.address
 
     def compact(self) -> None:
-        """Ask this replica to write a dump and shorten its journal soon."""
+        """Make this replica write a dump and shorten its journal soon."""
         if self._replica is not None:
             self._replica.forceLogCompaction()
 
     def status(self) -> NameServerStatus:
-        """Return how this replica is."""
+        """Return the status of this replica."""
         replica, failure = self._replica, self._failure
         size_bytes = self.look(lambda directory: directory.size_bytes)
         size_bytes_max = self._machine.directory.limits.state_size_bytes_max
@@ -271,7 +273,7 @@ class NameServer:
     async def _attempt(
         self, command: Command, key: str, deadline_s: float
     ) -> tuple[Result | None, int]:
-        """Hand a command in once and return the library's answer, which may be a lie."""
+        """Submit a command once and return the library's answer, which may be wrong."""
         replica = self._replica
         if replica is None:
             raise ReplicaFailedError(str(self._failure or "it is not running"))
@@ -279,7 +281,7 @@ class NameServer:
             what = "commands of the name server"
             raise BusyError(what, self._in_flight_count, IN_FLIGHT_COUNT_MAX)
         if not replica.hasQuorum:
-            return None, FAIL_REASON.MISSING_LEADER  # It would drop the command.
+            return None, FAIL_REASON.MISSING_LEADER  # The library would drop the command.
         encoded = encoded_command(command, key)
         if len(encoded) > COMMAND_SIZE_BYTES_MAX:
             what = "a command of the name server"
@@ -297,10 +299,10 @@ class NameServer:
             self._in_flight_count -= 1
 
     def _run(self, loop: asyncio.AbstractEventLoop, started: "asyncio.Future[None]") -> None:
-        """The thread: makes the replica, ticks it, closes it."""
+        """Make the replica, tick it and close it; the function of the thread."""
         try:
             replica = self._made()
-        except Exception as error:  # noqa: BLE001 - handed to whoever starts
+        except Exception as error:  # noqa: BLE001 - handed to the caller of `start`
             loop.call_soon_threadsafe(_fail, started, error)
             return
         self._replica = replica
@@ -308,7 +310,7 @@ class NameServer:
         try:
             self._tick(replica)
         except Exception as error:  # noqa: BLE001 - any fault ends this replica and nothing else
-            # A replica that may be wrong says nothing more; the data path goes on without it.
+            # A replica that may be wrong sends no more messages; the data path goes on without it.
             self._failure = replica.failure = error
             _log.exception("this replica of the name server has stopped")
         finally:
@@ -350,11 +352,13 @@ class NameServer:
 
 
 _WITHOUT_EFFECT: Final = frozenset({"malformed", "too_large"})
-"""Refused before it had an id, so it cannot be read back and did nothing."""
+"""Reasons of commands that were refused before their id was read: without effect, and not to be
+read back."""
 
 
 def _check_address(address: str) -> None:
-    """Raise NameServerSettingsError when it is taken: the library would write a page about it."""
+    """Raise NameServerSettingsError when the address is taken: the library would log a page of text
+    about it."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_server((host, int(port))).close()

@@ -1,6 +1,6 @@
-"""What people and metrics are told of a replica of the name server.
+"""The status of a name server replica, for people and metrics.
 
-Types only; must not load PySyncObj, since a node without a replica has a status, too.
+Contains types only; must not load PySyncObj, since a node without a replica has a status, too.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ IN_FLIGHT_COUNT_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class NameServerStatus:
-    """What people and metrics are told."""
+    """The status of one replica."""
 
     state: str
     """One of STATES."""
@@ -28,13 +28,13 @@ class NameServerStatus:
     directory_size_bytes: int
     directory_size_bytes_max: int
     refused_count: int
-    """Connections closed because of what they sent."""
+    """Connections closed because of invalid or unexpected messages."""
     failure: str = ""
-    """Why it has stopped, or counts for nothing."""
+    """Why the replica has stopped or does not count; empty: neither."""
     old_copy_count: int = 0
-    """Replicas that are connected, began with an old copy, and have not said yet that they know."""
+    """Connected replicas that began with an old copy and have not become joining yet."""
 
     @classmethod
     def without_replica(cls, state: str, failure: str) -> "NameServerStatus":
-        """Return the status of a replica that is not there."""
+        """Return the status of a replica that does not exist at the moment."""
         return cls(state, "", 0, 0, 0, 0, 0, 0, IN_FLIGHT_COUNT_MAX, 0, 0, 0, failure)
