@@ -73,7 +73,7 @@ class NodeAdmin:
         return self.status()
 
     def status(self) -> pb.NodeStatusResponse:
-        """As `node_status`; cheap enough for many callers every second."""
+        """Return the whole status of this node; cheap enough for many callers every second."""
         node = self._node
         stats, store = node.replica.stats().raft, node.log.store.stats()
         broker = node.broker.stats()

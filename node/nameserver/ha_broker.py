@@ -56,7 +56,7 @@ class HaBroker:
 
     @property
     def advised(self) -> Self:
-        """This broker itself."""
+        """The receiver of the controller's advice: this broker itself."""
         return self
 
     def report(self, now_ms: int, *, with_topics: bool) -> BrokerReport:

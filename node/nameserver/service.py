@@ -54,7 +54,7 @@ def _advice(access: Access, broker: LocalBroker) -> list[Coroutine[Any, Any, Non
 
 
 class NameServerService:
-    """One per process. All on the event loop's thread."""
+    """The name server of one process. Call all methods on the event loop's thread."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ HEARD_AFTER_MS: Final = HEARTBEAT_PERIOD_MS + 2_000
 
 
 class TrustedTime:
-    """One per process. `note` it at least every few seconds."""
+    """The trusted time of one process. Call `note` at least every few seconds."""
 
     def __init__(self, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s

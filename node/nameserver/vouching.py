@@ -47,7 +47,7 @@ Known = Callable[[], Mapping[int, str]]
 
 
 class Vouching:
-    """One per process. All on the event loop's thread."""
+    """Judges the reports of one process. Call all methods on the event loop's thread."""
 
     def __init__(
         self,

@@ -63,7 +63,7 @@ def _sight(group: Group, directory: Directory, now_ms: int) -> Sight:
 
 
 class GroupWatch:
-    """One per process that has a replica; `note` it at least every second."""
+    """The watch of one process with a replica. Call `note` at least every second."""
 
     def __init__(self, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s

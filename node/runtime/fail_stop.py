@@ -41,7 +41,7 @@ DUMP_TIMEOUT_S: Final = 5.0
 """
 
 _FILE_MODE: Final = 0o600
-"""For the owner alone: a dump contains messages of clients."""
+"""Mode of a dump, for its owner alone: a dump contains messages of clients."""
 
 Describe = Callable[[], dict[str, Any]]
 

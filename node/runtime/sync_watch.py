@@ -63,7 +63,7 @@ class WatchedFileSystem(FileSystem):
         return list(self._running.copy().values())
 
     def sync(self, fd: int, path: str) -> None:
-        """As FileSystem.sync."""
+        """Sync as FileSystem does; `running` contains the call meanwhile."""
         thread = threading.get_ident()
         self._running[thread] = RunningSync(next(self._numbers), path)
         try:
@@ -72,7 +72,7 @@ class WatchedFileSystem(FileSystem):
             del self._running[thread]
 
     def sync_directory(self, path: str) -> None:
-        """As FileSystem.sync_directory."""
+        """Sync a directory as FileSystem does; `running` contains the call meanwhile."""
         thread = threading.get_ident()
         self._running[thread] = RunningSync(next(self._numbers), path)
         try:
@@ -82,7 +82,7 @@ class WatchedFileSystem(FileSystem):
 
 
 class SyncWatch:
-    """One per node. `start` it when the store is open, `stop` it when that is closed."""
+    """The watch over a node's syncs. `start` it once the store is open, `stop` it after closing."""
 
     def __init__(
         self, fs: WatchedFileSystem, limit_ms: int, on_hang: Callable[[BaseException], None]

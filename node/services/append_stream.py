@@ -24,7 +24,7 @@ Request = AppendRequest | BadRequestError
 
 
 class AppendStream:
-    """One stream. Iterate `responses()` once."""
+    """One stream of appends. Iterate `responses()` once."""
 
     def __init__(self, append: AppendNowait, on_failed: Callable[[Exception], None]) -> None:
         """Serve one stream with `append`, which begins at once and reports errors by its future.

@@ -50,7 +50,8 @@ class Connection(pysyncobj.tcp_connection.TcpConnection):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
 
     def connect(self, host: str, port: int) -> bool:
-        """Dial; close the socket of a dial that fails at once, which the library would leak."""
+        """Dial; return whether the dial has begun. Close the socket of a dial that fails at once,
+        which the library would leak."""
         is_begun = bool(super().connect(host, port))
         if not is_begun:
             self.disconnect()

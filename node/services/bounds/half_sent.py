@@ -54,7 +54,7 @@ class Connection:
 
 
 class HalfSent:
-    """One per server. For one event loop."""
+    """The estimates of one server. For one event loop."""
 
     def __init__(self, traffic: Callable[[], Mapping[TcpAddress, Traffic] | None]) -> None:
         """Read the bytes of all connections of the server from `traffic`, by the client's address;

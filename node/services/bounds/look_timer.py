@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class LookTimer:
-    """One per watch. For one event loop."""
+    """The timer of one watch. For one event loop."""
 
     def __init__(
         self, interval_ms: int, look: Callable[[], bool], monotonic_s: Callable[[], float] | None

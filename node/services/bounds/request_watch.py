@@ -89,7 +89,7 @@ class _Wait:
 
 
 class RequestWatch:
-    """One per server. For one event loop."""
+    """The watch over the requests of one server. For one event loop."""
 
     def __init__(
         self, half: HalfSent, cut: Cut, monotonic_s: Callable[[], float] | None = None

@@ -47,7 +47,7 @@ class Response:
 
 
 class ResponseWatch:
-    """One per server. For one event loop."""
+    """The watch over the responses of one server. For one event loop."""
 
     def __init__(self, cut: Cut, monotonic_s: Callable[[], float] | None = None) -> None:
         """End connections by `cut`. `monotonic_s` is for tests; the default is the clock of the
