@@ -206,7 +206,7 @@ def _nameserver_conflicts(settings: "Settings") -> list[Conflict]:
         return [Conflict(("nameserver_members", "nameserver_listen"), what, do)]
     secret = settings.nameserver_secret_file
     if secret is not None and not _can_be_taken(secret):
-        return []  # The missing file is reported already.
+        return []  # The unusable file is reported already.
     chosen = settings.nameserver()
     assert chosen is not None, "the name server listens"
     try:
