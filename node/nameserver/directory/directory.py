@@ -260,7 +260,7 @@ class Directory:
         }
 
     def restore(self, found: Json) -> None:
-        """Take the state that `snapshot` returned. Raises Refusal for invalid JSON, and is then
+        """Take the state that `snapshot` returned. Raises Refusal for any other value, and is then
         unchanged."""
         of = an_object(found, "snapshot")
         an_integer(of.get("version"), "version", SNAPSHOT_VERSION, SNAPSHOT_VERSION)

@@ -31,7 +31,7 @@ class Result:
 
     @classmethod
     def restored(cls, found: Json) -> "Result":
-        """Return the result that `snapshot` wrote. Raises Refusal for invalid JSON."""
+        """Return the result that `snapshot` wrote. Raises Refusal for any other value."""
         parts = exactly(found, "result", 4)
         if not isinstance(parts[0], bool):
             raise Refusal("malformed", f"{found!r} is no result")

@@ -360,7 +360,7 @@ class Group:
 
     @classmethod
     def restored(cls, found: Json, limits: DirectoryLimits) -> "Group":
-        """Return the group that `snapshot` wrote. Raises Refusal for invalid JSON."""
+        """Return the group that `snapshot` wrote. Raises Refusal for any other value."""
         of, names = an_object(found, "group"), limits.name_size_chars_max
         brokers = [
             _broker_of(broker, limits)
