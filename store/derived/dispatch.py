@@ -4,7 +4,7 @@ Owns the walk over new records, the mark up to which they are built, and the reb
 where the mark is kept nor how far it may go (the store layer does). The loop is the hottest of the
 store next to the append: no object per record, one write per queue and round, and the bytes behind
 the body (topic and properties, mostly equal from record to record) are parsed once and looked up
-from then on. That look-up also proves the lengths of the record, since its key has exactly the
+from then on. The look-up also proves the lengths of the record, since its key has exactly the
 bytes between body and end.
 
 Sources: RocketMQ ReputMessageService, CommitLogDispatcherBuildConsumeQueue and -BuildIndex;
@@ -43,11 +43,11 @@ ADVANCE_SIZE_BYTES: Final = 64 * MIB
 # Size, magic, queue id, queue offset, physical offset, sys flag, store time, body size; with IPv4
 # hosts. With IPv6 hosts the last two are elsewhere.
 _HEAD: Final = struct.Struct(">iI4xi4xqqi16xq20xi")
-_ALIKE_TRIES: Final = 2  # So often in a run of bytes alike records are looked for in vain.
+_ALIKE_TRIES: Final = 2  # Failed searches for uniform records after which a run is walked singly.
 _UNITS_AT_ONCE: Final = 256
 _UNITS: Final = [struct.Struct(">" + "qiq" * n) for n in range(_UNITS_AT_ONCE + 1)]
 assert _HEAD.size == fmt.BODY_AT
-# The loop has the number. Bits that nobody knows change nothing: a record with them has one unit.
+# The loop inlines the number. Unknown bits are ignored: a record that has them has one unit.
 assert fmt.SYS_FLAG_ANY_V6 | fmt.SYS_FLAG_TRANSACTION_MASK | fmt.SYS_FLAG_INNER_BATCH == 0xBC
 
 Progress = Callable[[int, int], None]  # (bytes of the log that are built, bytes in all).
@@ -56,8 +56,8 @@ Progress = Callable[[int, int], None]  # (bytes of the log that are built, bytes
 class Built(NamedTuple):
     """How far the derived files are built, and how much is in them.
 
-    `item_count`: the next offsets of all queues and the entries of all index files, added up. It
-    depends on the position alone as long as no index file expires, so it tells files that lost
+    `item_count`: the next offsets of all queues and the entries of all index files, added up. The
+    sum depends on the position alone as long as no index file expires, so it tells files that lost
     something from files that never had it.
     """
 
@@ -74,7 +74,7 @@ class Unit(NamedTuple):
 
 
 class Dispatcher:
-    """One per store. `advance`, `truncate` and `rebuild` exclude each other.
+    """The dispatcher of one store. `advance`, `truncate` and `rebuild` exclude each other.
 
     Reads of the queues and the index, and one `sync_derived`, may run beside them.
     Invariant: every record that ends at or before `dispatched_position` is built.
@@ -93,7 +93,7 @@ class Dispatcher:
         self.queues: Final = queues
         self.index: Final = index
         self.lock: Final = threading.RLock()
-        """Held by whoever changes derived files; who does that may put one right meanwhile."""
+        """Held while derived files change. Reentrant: its holder may repair one meanwhile."""
         self._dispatched_position = dispatched_position
         self._walked_position = 0  # End of the last good record of the running round.
         self._ahead_count = 0  # Items behind the mark: of a round that failed half-way.
@@ -103,28 +103,28 @@ class Dispatcher:
         self._hashes: list[int] = []
         self._positions: list[int] = []
         self._store_unix_ms: list[int] = []
-        self._inner_batches: dict[bytes, int] = {}  # How many of which topic.
+        self._inner_batches: dict[bytes, int] = {}  # Count of records by topic.
         self.on_inner_batches: Callable[[bytes, int], None] = _ignore
-        """Gets a topic with inner batches, and how many records of it were passed over."""
+        """Called with a topic that has inner batches, and the count of its records passed over."""
         self._watched_topic: bytes | None = None
         self._watched: list[Unit] = []
 
     @property
     def dispatched_position(self) -> int:
-        """Everything before it is in the derived files, though not necessarily durable."""
+        """Position before which every record is in the derived files, perhaps not durably."""
         return self._dispatched_position
 
     # --- Watching ---
 
     def watch(self, topic: bytes) -> None:
-        """From now on remember what is built of a topic, for `take_watched`."""
+        """Remember from now on the records of a topic that are built, for `take_watched`."""
         self._watched_topic = topic
 
     def take_watched(self) -> list[Unit]:
         """Return the records of the watched topic that were built since the last call, in order.
 
-        For one caller, on the thread that builds, who calls it after each `advance`: saves it the
-        way through the queue's files. Every one is returned once.
+        For one caller, on the thread that builds, after each `advance`: the caller need not read
+        the queue's files. Each record is returned once.
         """
         watched, self._watched = self._watched, []
         return watched
@@ -132,7 +132,7 @@ class Dispatcher:
     # --- Building ---
 
     def advance(self, hi_position: int, *, max_bytes: int = ADVANCE_SIZE_BYTES) -> int:
-        """Build the records before `hi_position`, and return up to where they are built.
+        """Build the records before `hi_position`; return the position up to which they are built.
 
         `hi_position` is the end of a record, an entry or a file. Stops early once `max_bytes` of
         the log, rounded up to a run, are done: call it again. Raises CorruptionError for a bad
@@ -162,7 +162,7 @@ class Dispatcher:
             else:
                 self._walked_position = hi  # Blanks and headers behind the last record count too.
         except CorruptionError:
-            self._build()  # What is good is served; the mark stops at what is not.
+            self._build()  # The good records are served; the mark stops at the bad one.
             raise
         except BaseException:
             self._clear_round()
@@ -234,7 +234,7 @@ class Dispatcher:
         return at + int(size_bytes)
 
     def _build(self) -> None:
-        """Put what the round collected, then move the mark."""
+        """Write the units and keys that the round collected, then move the mark."""
         may_begin_late = self._log.min_position > 0
         watched: list[Unit] = []
         passed_over = self._inner_batches
@@ -244,7 +244,7 @@ class Dispatcher:
             for topic in passed_over:
                 self.queues.inner_batches.add(topic)
             for topic, queue_id, _, collected in self._touched:
-                if topic in self.queues.inner_batches.topics:  # No offsets of a queue of ours.
+                if topic in self.queues.inner_batches.topics:  # Offsets count messages there.
                     passed_over[topic] = passed_over.get(topic, 0) + len(collected) // 4
                     continue
                 offsets = collected[0::4]
@@ -287,7 +287,7 @@ class Dispatcher:
         self._touched, self._hashes, self._positions, self._store_unix_ms = [], [], [], []
 
     def _stop(self, data: bytes, at: int, base: int) -> CorruptionError:
-        """Let the round end before the record at `at`, and say what is wrong with it."""
+        """End the round before the record at `at`; return the error that says what is wrong."""
         self._walked_position = base + at
         field, expected, found = "record", "a record", data[at : at + 8].hex()
         try:
@@ -311,7 +311,8 @@ class Dispatcher:
     def tail_offsets(self, hi_position: int) -> dict[QueueKey, int]:
         """Return the next offset of each queue that has records which are not built yet.
 
-        They end before `hi_position`. Builds nothing. Errors as `advance`, but for full disks.
+        The records are those before `hi_position`. Builds nothing. Errors as `advance`, but for
+        full disks.
         """
         found: dict[QueueKey, int] = {}
         with self.lock:
@@ -333,7 +334,7 @@ class Dispatcher:
             return Built(self._dispatched_position, count - self._ahead_count)
 
     def sync_derived(self) -> Built:
-        """Make the derived files durable, and return up to where they are.
+        """Make the derived files durable; return the position and item count that are durable.
 
         May run beside `advance`. Raises SyncFailedError: stop.
         """
@@ -354,7 +355,7 @@ class Dispatcher:
         or SyncFailedError; repeat it then.
         """
         with self.lock:
-            # What a failed round left behind the mark goes too, or nobody could count it.
+            # Items that a failed round left behind the mark go too: they could not be counted.
             self._dispatched_position = position = min(self._dispatched_position, position)
             self.queues.truncate(position)
             self.index.truncate(position)
@@ -379,8 +380,8 @@ class Dispatcher:
     def delete_expired(self, min_position: int) -> None:
         """Delete derived files of records before `min_position`; may run beside `advance`.
 
-        One queue at a time, so that a building thread waits for one only. Raises the first
-        FileSystemError, after everything else had its turn; repeat it then.
+        The lock is held for one queue at a time, so that a building thread waits for one only.
+        Raises the first FileSystemError, after all other files were tried; repeat it then.
         """
         failed: FileSystemError | None = None
         for queue in self.queues:
@@ -390,14 +391,14 @@ class Dispatcher:
             except FileSystemError as error:
                 failed = failed or error
             except (DerivedFileError, CorruptionError, PositionRangeError):
-                pass  # Its files stay until it is put right: a read or a pass meets the same.
+                pass  # The files stay until a read or a pass, which meets the same, repairs them.
         with self.lock:
             self.index.delete_expired(min_position)
         if failed is not None:
             raise failed
 
     def rebuild(self, progress: Progress | None = None, *, hi_position: int | None = None) -> int:
-        """Drop all derived files and build them from the log's first record; return up to where.
+        """Drop all derived files and build them from the log's start; return the position reached.
 
         Builds up to `hi_position` (by default all of the log), at least up to where they were built
         before, so that a checkpoint stays true; all of it is durable on return. A crash in between
@@ -410,7 +411,7 @@ class Dispatcher:
             if hi_position is not None:
                 hi = min(hi, max(hi_position, self._dispatched_position))
             self._build_all(hi, progress)
-            if self.queues.has_of_inner_batches():  # Such a topic began with other records.
+            if self.queues.has_of_inner_batches():  # A topic of these began with other records.
                 self._build_all(hi, progress)
             self.queues.restore_silent_queues()
             self._sync_files()
@@ -432,16 +433,16 @@ class Dispatcher:
 
 
 def _ignore(_topic: bytes, _count: int) -> None:
-    """Nobody listens."""
+    """Drop the event: no listener is set."""
 
 
 def _collect_alike(
     data: bytes, first: tuple[int, int, int, int, int], body_size_bytes: int, units: list[int]
 ) -> int:
-    """Add a run of records that are like the first one to its queue's units; return how many.
+    """Add a run of records uniform with the first one to its queue's units; return their count.
 
-    0 when there is no such run: the loop then looks at each. `first` is its byte in `data`, and its
-    unit."""
+    Return 0 when there is no such run: the loop then reads each record. `first` is the byte of the
+    first record in `data`, and its unit."""
     at, offset, position, size_bytes, tags_code = first
     count = alike_count(data, at, size_bytes, fmt.BODY_AT + body_size_bytes)
     offsets = range(offset, offset + count)

@@ -1,7 +1,7 @@
-"""Keeps what is derived from the log true while the store is open.
+"""Keeps the derived files true to the log while the store is open.
 
-Owns who is asked when a queue or an index file is not what was written, and the pass that compares
-all of it with the log, in log order. Must not know threads, nor when a pass is due.
+Owns the way from damage in a queue or an index file to its repair, and the pass that compares all
+of them with the log, in log order. Must not know threads, nor when a pass is due.
 """
 
 import os
@@ -29,17 +29,17 @@ from store.log.record_log import RecordLog
 from store.stats import StoreCounters
 
 PIECE_SIZE_BYTES: Final = MIB
-"""Of the log, about: what one step compares."""
+"""Bytes of the log that one step compares, about."""
 _REACH_SIZE_BYTES: Final = 16 * MIB
-"""In so much of the log there is a record, or a blank and then one."""
+"""Within this many bytes of the log there is a record, or a blank and then a record."""
 AT_ONCE_SIZE_BYTES_MAX: Final = MIB
-"""So much of the log a reader on an event loop may have read for what it met: some milliseconds."""
+"""Bytes of the log read at once for damage met by a reader on an event loop: some milliseconds."""
 _OPENING_ENTRIES_MAX: Final = 65_536
-"""So many entries nobody can vouch for are compared before an opening returns; else beside it."""
+"""Limit of unverified entries that an opening compares; with more, all are compared later."""
 
 
 class DerivedPiece(NamedTuple):
-    """What one step came to. `ends_pass`: the next one begins at the start of the log."""
+    """Result of one step. `ends_pass`: the next one begins at the start of the log."""
 
     size_bytes: int = 0
     wrong_count: int = 0
@@ -47,14 +47,14 @@ class DerivedPiece(NamedTuple):
 
 
 class DerivedGuard:
-    """One per store."""
+    """The guard of one store's derived files."""
 
     def __init__(self, log: RecordLog, dispatcher: Dispatcher, counters: StoreCounters) -> None:
         self._log, self.dispatcher, self._counters = log, dispatcher, counters
         self._queues: Final[ConsumeQueues] = dispatcher.queues
         self._index: Final[IndexFiles] = dispatcher.index
         self.tell: Callable[[str], None] = _ignore
-        """Gets what people should know, on any thread; see `listen`."""
+        """Gets the reports for operators, on any thread; see `listen`."""
         self._walk = LogWalk(log)
         self.units: Final = UnitMender(
             log, self._walk, self._queues, dispatcher, counters, self.generation, self._told
@@ -87,26 +87,26 @@ class DerivedGuard:
         )
 
     def listen(self, tell: Callable[[str], None]) -> None:
-        """From now on tell what people should know, and what of that is known already."""
+        """Send reports for operators to `tell` from now on, and repeat what is known of topics."""
         self.tell = tell
         self._told_topics.clear()
         for topic in sorted(self._queues.inner_batches.topics):
             self._tell_of(topic)
 
     def stop(self) -> None:
-        """Let who reads the log for this end soon, with a ClosedError."""
+        """Make the walks that read the log for this guard end soon, with a ClosedError."""
         self._walk.is_stopped = True
 
     # --- At once, and later ---
 
     @property
     def is_patient(self) -> bool:
-        """Whether readers wait for all that has to be read; else some of it is for `mend`."""
+        """Whether readers wait until the whole repair is read; else some of it is for `mend`."""
         return self.units.at_once_size_bytes_max is None
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Let readers in the body wait for all that has to be read: a cut cannot come later."""
+        """Let readers in the body wait for the whole repair: a cut cannot come later."""
         size_bytes_max, self.units.at_once_size_bytes_max = self.units.at_once_size_bytes_max, None
         try:
             yield
@@ -114,7 +114,7 @@ class DerivedGuard:
             self.units.at_once_size_bytes_max = size_bytes_max
 
     def met(self, error: DerivedFileError) -> None:
-        """A look-up met damage in an index file: put it right now, or raise a retryable error."""
+        """Repair the index file in which a look-up met damage, or raise a retryable error."""
         self._counters.derived_damage_count += 1
         self._told(f"damage was found: {error}")
         if not self.is_patient:
@@ -124,7 +124,7 @@ class DerivedGuard:
         self.mend(error)
 
     def mend(self, error: DerivedFileError) -> None:
-        """Put right what a reader met, however much of the log has to be read.
+        """Repair the damage that a reader met, however much of the log has to be read.
 
         Raises CorruptionError when the log is damaged as well, DerivedFileError when it is of no
         help, StoreFullError, FileSystemError, SyncFailedError, ClosedError.
@@ -143,9 +143,9 @@ class DerivedGuard:
             self.units.mend(topic.encode(), int(queue_id), lo, hi)
 
     def check_opened(self) -> None:
-        """Look at what an opening has to believe else: headers, and the last keys after a crash.
+        """Check what an opening else has to trust: headers, and the last keys after a crash.
 
-        Damage of the log is left to who reads it. Raises DerivedFileError (rebuild), StoreFullError
+        Damage of the log is left to its readers. Raises DerivedFileError (rebuild), StoreFullError
         or FileSystemError.
         """
         with suppress(CorruptionError):
@@ -165,14 +165,14 @@ class DerivedGuard:
             if 0 < self.keys.doubtful_count(file) <= _OPENING_ENTRIES_MAX:
                 self.keys.mend(file)
             self.keys.mend_end(file, begin_ms)
-            if (file.begin_unix_ms, file.end_unix_ms) != found:  # Else it would be wrong again.
+            if (file.begin_unix_ms, file.end_unix_ms) != found:  # On the disk, too.
                 file.rewrite_header()
 
     # --- The pass ---
 
     def mend_file(self, number: int) -> tuple[int, bool] | None:
         """Compare one index file with its checksums, and with the log where it has none; return its
-        size and whether it was wrong. None: there are fewer files. Errors as `mend`."""
+        size and whether it was wrong. Return None when there are fewer files. Errors as `mend`."""
         files = self._index.files
         if number >= len(files):
             return None
@@ -180,12 +180,12 @@ class DerivedGuard:
         try:
             return file.size_bytes, self.keys.mend(file)
         except ClosedError:
-            if file in self._index.files:  # Else it expired beside this.
+            if file in self._index.files:  # Else it expired meanwhile.
                 raise
             return 0, False
 
     def mend_unknown(self) -> None:
-        """Compare index files with the log that have no checksums: RocketMQ made them, or an older
+        """Compare the index files without checksums with the log: RocketMQ made them, or an older
         release. Errors as `mend`."""
         for number, file in enumerate(self._index.files):
             sums = file.sums
@@ -193,8 +193,8 @@ class DerivedGuard:
                 self.mend_file(number)
 
     def compare(self, position: int, hi: int) -> tuple[int, int]:
-        """Compare what the log says in [position, hi) with queues and index, and put right what
-        differs; return (where the last record ends, how much was wrong).
+        """Compare the units and keys of the log in [position, hi) with queues and index, and repair
+        those that differ; return (where the last record ends, how many were wrong).
 
         `position` is where a record begins, or the end of one. Errors as `mend`.
         """
@@ -221,7 +221,7 @@ class DerivedGuard:
 
 
 class DerivedScrubber:
-    """A place in the log, and the step from there. For one thread; readers and writers go on."""
+    """A position in the log, and the step from there. For one thread; readers and writers go on."""
 
     def __init__(
         self, guard: DerivedGuard, log: CommitLog | Ledger, visible_position: Callable[[], int]
@@ -233,20 +233,20 @@ class DerivedScrubber:
 
     @property
     def size_bytes(self) -> int:
-        """How much of the log a whole pass reads, at least."""
+        """Bytes of the log that a whole pass reads, at least."""
         return max(0, self._visible_position() - self._log.min_position)
 
     def begin_at(self, share: float) -> None:
-        """Go to the start of the log's file that holds so much (0 to 1) of what a pass reads."""
+        """Go to the start of the log file at this share (0 to 1) of what a pass reads."""
         assert 0 <= share < 1, f"share {share}"
         position = self._log.min_position + int(share * self.size_bytes)
         try:
             self._next = self._log.files.file_at(position).position
-        except PositionRangeError:  # There is nothing, or it expired this moment.
+        except PositionRangeError:  # The log is empty, or the file expired meanwhile.
             self._next = 0
 
     def step(self) -> DerivedPiece:
-        """Compare what comes next. Errors as `DerivedGuard.mend`, and the next step goes on with
+        """Compare the next piece. Errors as `DerivedGuard.mend`; the step after one goes on with
         the next file of the log."""
         generation = self._guard.generation()
         lo = self._next = max(self._next, self._log.min_position)
@@ -258,7 +258,7 @@ class DerivedScrubber:
             is_as_it_was = self._guard.generation() == generation and lo >= self._log.min_position
             self._next = self._file_end(lo) if is_as_it_was else 0
             if isinstance(error, PositionRangeError) and not is_as_it_was:
-                return DerivedPiece()  # Expired, cut or replaced beside this.
+                return DerivedPiece()  # Expired, cut or replaced meanwhile.
             raise
         self._next = end if end > lo else self._file_end(lo)
         return DerivedPiece(max(self._next - lo, 0), wrong)
@@ -274,7 +274,7 @@ class DerivedScrubber:
     def _compare(self, lo: int) -> tuple[int, int]:
         visible = self._visible_position()
         end, wrong = self._guard.compare(lo, min(lo + PIECE_SIZE_BYTES, visible))
-        if end == lo:  # A large record, or a blank, or entries of others.
+        if end == lo:  # A large record, or a blank, or entries without records.
             return self._guard.compare(lo, min(lo + _REACH_SIZE_BYTES, visible))
         return end, wrong
 
@@ -286,4 +286,4 @@ class DerivedScrubber:
 
 
 def _ignore(_what: str) -> None:
-    """Nobody listens."""
+    """Drop the report: no listener is set."""

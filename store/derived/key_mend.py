@@ -1,11 +1,11 @@
-"""Compares key index files with the log, and puts right what differs.
+"""Compares key index files with the log, and repairs what differs.
 
 Owns how entries and keys of the log are brought side by side: both have the order of the log, so
-one entry that is right says which key each other entry must be. Chains, slots and header follow
-from the entries. Must not know who met the damage.
+one entry that is right tells which key each other entry must have. Chains, slots and header follow
+from the entries. Must not know the reader that met the damage.
 
-A file that is whole costs its reading. One that is wrong somewhere costs the log of the wrong
-blocks, and 0.3 us for each entry of the file, beside the work.
+A file that is whole costs its reading. A file with damage costs the log of the wrong blocks, and
+0.3 us for each entry of the file, beside the work.
 """
 
 from array import array
@@ -28,13 +28,13 @@ _STEP: Final = fmt.INDEX_ENTRY_SIZE_BYTES
 _ENTRIES_AT_ONCE: Final = 50_000
 _SECONDS_MAX: Final = 0x7FFFFFFF
 _REFERENCES_MAX: Final = 4096
-"""Entries that are looked at for one that is right."""
+"""Entries tried in search of one that is right."""
 _LATER_MS_MAX: Final = 86_400_000
-"""So much later than its last entry the newest one of a file may be: clocks of leaders differ."""
+"""Time by which the newest entry of a file may follow its last one: clocks of leaders differ."""
 
 
 class Key(NamedTuple):
-    """One key of one record, as the log says it."""
+    """One key of one record, as read from the log."""
 
     value: int
     position: int
@@ -42,7 +42,7 @@ class Key(NamedTuple):
 
 
 class KeyMender:
-    """One per store. One thread at a time, which is not that of the appends."""
+    """The key mender of one store. For one thread at a time, which is not that of the appends."""
 
     def __init__(
         self,
@@ -54,18 +54,18 @@ class KeyMender:
         generation: Callable[[], int],
         tell: Callable[[str], None],
     ) -> None:
-        """As of `UnitMender`."""
+        """Take the arguments of `UnitMender`, with the index in place of the queues."""
         self._log, self._walk, self._index = log, walk, index
         self._dispatcher, self._counters, self._generation = dispatcher, counters, generation
         self._tell = tell
 
     def doubtful_count(self, file: IndexFile) -> int:
-        """Return how many entries nobody can vouch for."""
+        """Return the number of entries whose checksum differs or is not known."""
         return sum(hi - lo for lo, hi in file.doubtful_blocks())
 
     def mend(self, file: IndexFile) -> bool:
-        """Compare what nobody can vouch for with the log, and put right what is wrong; say whether
-        anything was.
+        """Compare entries, header and slots without a confirmed checksum with the log, and repair
+        the wrong ones; return whether there were any.
 
         Raises CorruptionError when the log is damaged, DerivedFileError when log and file cannot be
         brought together, StoreFullError, FileSystemError, ClosedError.
@@ -86,7 +86,7 @@ class KeyMender:
         except ClosedError:
             if file in self._index.files:
                 raise
-            return False  # Expired beside this.
+            return False  # Expired meanwhile.
         except (PositionRangeError, DerivedFileError):
             is_as_it_was = (self._generation(), self._log.min_position) == (
                 generation,
@@ -94,7 +94,7 @@ class KeyMender:
             )
             if is_as_it_was and file in self._index.files:
                 raise
-            return False  # Cut or expired beside this.
+            return False  # Cut or expired meanwhile.
         if wrong:
             self._counters.derived_mended_key_count += wrong
             self._tell(f"{wrong} entries and slots of {file.path} are put right from the log")
@@ -103,7 +103,7 @@ class KeyMender:
     # --- Entries ---
 
     def _mend_entries(self, file: IndexFile, lo: int, hi: int, generation: int) -> int:
-        """Put the entries [lo, hi) right, but for their chains; return how many were wrong."""
+        """Repair the entries [lo, hi), but for their chains; return how many were wrong."""
         wrong = 0
         first, keys = self._keys(file, lo, hi)
         while first < hi:
@@ -149,7 +149,7 @@ class KeyMender:
             return lo, islice(self._stream(position), count, None)
         reference = self._reference(file, lo, hi)
         if reference is None:
-            return hi, iter(())  # Nothing of it is live, as far as anybody can tell.
+            return hi, iter(())  # No entry of these is known to be live.
         entry, at = reference
         start = self._log.min_position
         count = 0
@@ -176,7 +176,7 @@ class KeyMender:
                 if position != last:
                     break
                 count += 1
-        except ClosedError:  # The file before it expired beside this.
+        except ClosedError:  # The file before it expired meanwhile.
             return None
         return (last, count) if last >= self._log.min_position else None
 
@@ -231,11 +231,11 @@ class KeyMender:
     def _apart(self, file: IndexFile, entry: int, expected: str, found: str) -> DerivedFileError:
         return DerivedFileError(file.path, 0, f"entry {entry}", expected, found)
 
-    # --- What follows from them ---
+    # --- Times, chains and slots ---
 
     def mend_begin(self, file: IndexFile) -> int:
-        """Put the begin time of a header right, in memory, if the log has the first record; return
-        what it was. Entries that are put or mended before that have wrong seconds."""
+        """Set the begin time of a header from the log, in memory, if that has the first record;
+        return the time it had. Entries put or mended before this call have wrong seconds."""
         before_ms = file.begin_unix_ms
         if file.count > 1:
             value, position, _, _ = _ENTRY.unpack(file.raw_entries(1, 2))
@@ -246,9 +246,9 @@ class KeyMender:
         return before_ms
 
     def mend_end(self, file: IndexFile, begin_ms: int) -> int:
-        """Put the end time right, in memory; return how many times of the header were wrong.
+        """Set the end time, in memory; return how many times of the header were wrong.
 
-        The entries and the begin time are right, and that was `begin_ms` before."""
+        The entries and the begin time are right already; the latter was `begin_ms` before."""
         if file.count <= 1:
             return 0
         is_begin_wrong, end_ms = begin_ms != file.begin_unix_ms, file.end_unix_ms
@@ -257,7 +257,7 @@ class KeyMender:
             return 0
         count = file.count
         seconds = self._seconds_max(file, 1, count)
-        with self._dispatcher.lock:  # Nobody puts meanwhile.
+        with self._dispatcher.lock:  # No put runs meanwhile.
             seconds = max(seconds, self._seconds_max(file, count, file.count))
             file.end_unix_ms = file.begin_unix_ms + seconds * 1000 + 999
         return is_begin_wrong + (end_ms != file.end_unix_ms)
@@ -281,13 +281,13 @@ class KeyMender:
         return found
 
     def _mend_chains(self, file: IndexFile, generation: int) -> int:
-        """Make chains, slots and header anew; return how many were wrong."""
+        """Build chains, slots and header anew; return how many were wrong."""
         slots = array("i", bytes(file.slot_count * fmt.INDEX_SLOT_SIZE_BYTES))
         lo, wrong = 1, 0
         while lo + _ENTRIES_AT_ONCE < file.count:
             wrong += self._chain(file, lo, lo + _ENTRIES_AT_ONCE, slots, generation)
             lo += _ENTRIES_AT_ONCE
-        with self._dispatcher.lock:  # The rest at once: nobody puts meanwhile.
+        with self._dispatcher.lock:  # The rest in one go: no put runs meanwhile.
             count = file.count
             if self._generation() != generation or count < lo:  # Cut: slots lead behind the end.
                 raise PositionRangeError("key index entry", lo, 1, count)
@@ -320,7 +320,7 @@ class KeyMender:
 
     @staticmethod
     def _learn_last(file: IndexFile) -> None:
-        """All entries are right now, so this is the checksum of the last block."""
+        """Take the checksum of the last block from its entries, which are all right now."""
         sums = file.sums
         assert sums is not None, f"{file.path} has no checksums"
         lo, hi, _ = tail = sums.tail
@@ -329,21 +329,21 @@ class KeyMender:
             sums.trust(lo, hi, entries)
 
     def _learn(self, file: IndexFile) -> None:
-        """The same of full blocks, which nobody changes: who appends does not wait."""
+        """Take the checksums of full blocks, which change no more: appends do not wait for it."""
         sums = file.sums
         assert sums is not None, f"{file.path} has no checksums"
         for lo, hi in file.doubtful_blocks():
             entries = file.raw_entries(lo, hi)
-            with self._dispatcher.lock:  # Else its checksums would outlive the file.
+            with self._dispatcher.lock:  # Without it the checksums could outlive the file.
                 if lo != sums.tail.lo and file in self._index.files:
                     sums.learn_entries(lo, entries)
 
     # --- In log order ---
 
     def compare(self, keys: list[Key]) -> bool:
-        """Compare neighbouring keys of the log with their entries; mend the file where one is not
-        as it must be, and say so. Entries that have their checksums stay, beside a plain log that
-        says something else: it has checksums of bodies only. Errors as `mend`."""
+        """Compare neighbouring keys of the log with their entries, and mend the file that differs;
+        return whether one was mended. Entries with the right checksum stay when a plain log differs
+        from them: a plain log has checksums of bodies only. Errors as `mend`."""
         for file in self._index.files:
             lo, hi = file.begin_position, file.end_position
             some = [key for key in keys if lo <= key.position <= hi]
@@ -360,12 +360,12 @@ class KeyMender:
                     self._tell(f"damage was found: {file.path} does not have the keys of the log")
                     return self._mend_whole(file)
             except ClosedError:
-                if file in self._index.files:  # Else it expired beside this.
+                if file in self._index.files:  # Else it expired meanwhile.
                     raise
         return False
 
     def _mend_whole(self, file: IndexFile) -> bool:
-        """Compare all of a file, also what has the checksum that it must have."""
+        """Compare all of a file with the log, blocks with the right checksum included."""
         generation = self._generation()
         begin_ms = self.mend_begin(file)
         wrong = self._mend_entries(file, 1, file.count, generation)
@@ -376,8 +376,8 @@ class KeyMender:
         return wrong > 0
 
     def _has(self, file: IndexFile, keys: list[Key]) -> bool:
-        """Say whether the entries of these records are these keys; at the ends of the file there
-        may be fewer: the rest is in the next file or the one before."""
+        """Whether the entries of these records are these keys; at the ends of the file there may be
+        fewer: the others are in the next file or the one before."""
         lo, hi = 1, file.count
         while lo < hi:
             middle = (lo + hi) // 2

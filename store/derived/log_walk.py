@@ -1,8 +1,8 @@
-"""What the records of the log say about derived files: their units and keys, in log order.
+"""The units and keys that the records of the log stand for, in log order.
 
-Owns the walk for who compares, and the look at one record. It is the readable twin of the
-dispatcher's loop: one object a record, which only who runs beside the work can afford. Must not
-know queues or index files.
+Owns the walk for comparisons with derived files, and the look at one record. The walk is the
+readable twin of the dispatcher's loop: one object a record, which only work in the background can
+afford. Must not know queues or index files.
 """
 
 import struct
@@ -22,11 +22,11 @@ from store.record.tail import TailReader
 _HEAD: Final = struct.Struct(">iI4xi4xqqi")  # Size, magic, queue id, offset, position, sys flag.
 _TRANSACTION: Final = fmt.SYS_FLAG_TRANSACTION_MASK
 _SIZE_BYTES_MAX: Final = 2 * fmt.ENTRY_SIZE_BYTES_MAX
-"""Of a record, RocketMQ's included."""
+"""Largest size of a record, RocketMQ's included."""
 
 
 class Said(NamedTuple):
-    """What one record says of its unit and keys. `has_unit`: it counts in its queue."""
+    """Unit and keys of one record. `has_unit`: the record counts in its queue."""
 
     topic: bytes
     queue_id: int
@@ -40,24 +40,24 @@ class Said(NamedTuple):
 
     @property
     def unit(self) -> bytes:
-        """Its 20 bytes."""
+        """The 20 bytes of the unit."""
         return fmt.CONSUME_QUEUE_UNIT.pack(self.position, self.size_bytes, self.tags_code)
 
 
 class LogWalk:
-    """One per store. Any thread may call."""
+    """The walk through the log of one store. Any thread may call."""
 
     def __init__(self, log: RecordLog) -> None:
         self._log = log
         self._tails = TailReader()
         self.is_stopped = False
-        """Whoever walks ends soon, with a ClosedError."""
+        """Whether running walks are to end soon, with a ClosedError."""
         self._lock = threading.Lock()  # The caches of the tails are changed by every read.
 
     def said(self, lo: int, hi: int) -> Iterator[Said]:
-        """Yield what the whole records in [lo, hi) say. `lo` is where one starts, or ends.
+        """Yield unit and keys of each whole record in [lo, hi). A record starts, or ends, at `lo`.
 
-        Bytes are compared with their checksums on the way: what is derived from them is believed.
+        Bytes are compared with their checksums first, since derived files are repaired from them.
         Raises CorruptionError, PositionRangeError, FileSystemError, ClosedError.
         """
         for position, data in self._runs(lo, hi):
@@ -74,7 +74,7 @@ class LogWalk:
     def _runs(self, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
         log = self._log
         try:
-            if isinstance(log, Ledger):  # Its own walk takes from what its writer keeps.
+            if isinstance(log, Ledger):  # Its own walk consumes `recent`, for its writer only.
                 yield from record_runs(log, lo, hi)
                 return
             end = lo
@@ -86,12 +86,12 @@ class LogWalk:
             except CorruptionError:
                 if not self._is_cut_off(end, hi):
                     raise
-        except ClosedError as error:  # A file expired beside this.
+        except ClosedError as error:  # A file expired meanwhile.
             raise PositionRangeError("position", lo, log.min_position, hi) from error
 
     def _is_cut_off(self, at: int, hi: int) -> bool:
-        """Say whether it is `hi` that cuts off what begins at a position, or behind a blank there:
-        a plain log takes that for damage."""
+        """Whether `hi` cuts off the record at a position, or behind a blank there: a plain log
+        takes such a record for damage."""
         size_bytes, magic = fmt.BLANK.unpack(self._log.read(at, fmt.BLANK.size))
         if magic == fmt.MAGIC_BLANK:
             at += size_bytes
@@ -102,9 +102,9 @@ class LogWalk:
         return is_record and hi < at + size_bytes
 
     def at(self, position: int, size_bytes: int) -> Said | None:
-        """Return what the record of that size at a position says; None if none is there.
+        """Return unit and keys of the record of that size at a position; None if none is there.
 
-        Its bytes are not compared with their checksums: good for agreeing with something only.
+        Its bytes are not compared with checksums: the result may confirm a unit, not replace one.
         Raises FileSystemError.
         """
         is_record = fmt.RECORD_SIZE_BYTES_MIN <= size_bytes <= _SIZE_BYTES_MAX

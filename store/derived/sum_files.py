@@ -1,13 +1,13 @@
 """The checksums of derived files: small files of our own in a directory beside them.
 
-Owns the directory, what of it is in memory, and when it is written; must not know what a checksum
-is of. Queues and key indexes have RocketMQ's formats, which have none, and foreign code parses
-every name in their directories. A file here is an array of CRC-32C, 0 where nobody knows.
+Owns the directory, the part of it in memory, and when it is written; must not know what a checksum
+covers. Queues and key indexes have RocketMQ's formats, which have no checksums, and foreign code
+parses every name in their directories. A file here is an array of CRC-32C, 0 where none is known.
 
-They are derived of what is derived: who finds that one does not fit compares with the log, and puts
-right whichever is wrong. So nothing here is ever synced. A power loss leaves old ones, RocketMQ
-beside us stale ones, and each costs a comparison. A file that cannot be written is a file that is
-old: that stops nobody, least of all on a full disk.
+Checksums are derived from derived files: a reader that finds a mismatch compares with the log, and
+the side that is wrong is repaired. So no file here is ever synced. A power loss leaves old
+checksums, a RocketMQ that used the directory stale ones, and each costs a comparison. A file that
+cannot be written stays old: no other work stops for it, on a full disk least of all.
 """
 
 import os
@@ -21,15 +21,15 @@ DIRECTORY: Final = "checksums"
 UNKNOWN: Final = 0
 SUM_SIZE_BYTES: Final = 4
 CACHE_SIZE_BYTES_MAX: Final = 16 << 20
-"""Of the files that are in memory; those with something to write are, in any case."""
+"""Limit of the files in memory; those with unwritten checksums stay in any case."""
 _FILE_COST_BYTES: Final = 512
-"""Of a file in memory, beside its bytes."""
+"""Cost of a file in memory, beside its bytes."""
 _SIZE_BYTES_MAX: Final = 8 << 20
-"""Of one file; a larger one is none of ours."""
+"""Limit of one file; of a larger one only so much is read."""
 
 
 def seed_of(name: str, number: int) -> int:
-    """Return what the checksum of a block begins with: of bytes elsewhere it is another one."""
+    """Return the CRC that a block's checksum starts from; it differs from block to block."""
     return crc32c(b"%b %d" % (name.encode(), number))
 
 
@@ -39,7 +39,7 @@ def sum_of(name: str, number: int, data: bytes) -> int:
 
 
 def known(crc: int) -> int:
-    """Return a CRC as it is kept: 0 means that nobody knows."""
+    """Return a CRC as it is kept: never 0, which means unknown."""
     return crc or 1
 
 
@@ -49,24 +49,24 @@ class _File:
     def __init__(self, data: bytearray) -> None:
         self.data = data
         self.dirty_lo = self.dirty_hi = 0
-        """What is to be written."""
+        """Range of bytes that is not written yet."""
 
 
 class SumFiles:
-    """One for each kind of derived file. Any thread may call."""
+    """The checksum files of one kind of derived file. Any thread may call."""
 
     def __init__(self, root: str, part: str) -> None:
-        """`part` names the directory below: each kind of derived file has its own."""
+        """Use the directory `part` below `checksums`: each kind of derived file has its own."""
         self.directory: Final = os.path.join(root, DIRECTORY, part)
         self._files: dict[str, _File] = {}
-        """In memory, those that were read first in front."""
+        """Files in memory, in the order in which they were read first."""
         self._size_bytes = 0
         self._lock = threading.Lock()
         self.failed_count = 0
-        """Files that could not be read or written: what they held is not known, and found again."""
+        """Count of reads, writes and deletions that failed; such checksums are computed again."""
 
     def get(self, name: str, number: int) -> int:
-        """Return a checksum, `UNKNOWN` if there is none."""
+        """Return a checksum, or `UNKNOWN`."""
         file = self._files.get(name)  # Without the lock: readers ask for each block.
         if file is None:
             with self._lock:
@@ -126,7 +126,7 @@ class SumFiles:
             return b""
 
     def write(self) -> None:
-        """Write what is new. What cannot be written is not known after the next start."""
+        """Write the new checksums. One that cannot be written is unknown after the next start."""
         with self._lock:
             dirty = [(n, f) for n, f in self._files.items() if f.dirty_lo < f.dirty_hi]
             parts = [
@@ -142,18 +142,18 @@ class SumFiles:
                 self.failed_count += 1
 
     def delete(self, name: str) -> None:
-        """Forget a file of which the derived file is gone."""
+        """Delete the checksums of a derived file that is deleted."""
         with self._lock:
             self._drop(name)
             try:
                 os.unlink(f"{self.directory}/{name}")
             except FileNotFoundError:
                 pass
-            except OSError:  # What it says fits nothing that comes in its place.
+            except OSError:  # Its checksums fit no file that takes the name later.
                 self.failed_count += 1
 
     def close(self) -> None:
-        """Write what is new, and give up the memory."""
+        """Write the new checksums, and release the memory."""
         self.write()
         with self._lock:
             self._files.clear()

@@ -1,8 +1,8 @@
-"""Compares units of queues with the records that they name, and puts right what differs.
+"""Compares units of queues with the records that they name, and repairs what differs.
 
-Owns who is believed (the log, and a checksum where the log agrees), how far the log has to be read
-for a unit that is wrong, and the counters. Must not know who met the damage. A unit that is wrong
-names no record, so the record is looked for between those of its neighbours.
+Owns which source counts (the log, and a checksum where the log agrees), how far the log has to be
+read for a unit that is wrong, and the counters. Must not know the reader that met the damage. A
+unit that is wrong names no record, so the record is searched between those of its neighbours.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,13 +22,13 @@ from store.stats import StoreCounters
 
 _UNIT: Final = fmt.CONSUME_QUEUE_UNIT
 _NEIGHBOURS_MAX: Final = 16
-"""Such tries, each twice as far away, for a neighbour that is right; then the log's end counts."""
+"""Tries for a right neighbour, each twice as far away; then an end of the log counts."""
 PROOF_SIZE_BYTES_MAX: Final = 16 * MIB
-"""So many bytes of records a reader on an event loop may compare with one block: some ms."""
+"""Bytes of records that a reader on an event loop may compare with one block: some ms."""
 
 
 class UnitMender:
-    """One per store. Any thread may call; what it writes excludes the dispatcher."""
+    """The unit mender of one store. Any thread may call; its writes exclude the dispatcher."""
 
     def __init__(
         self,
@@ -40,19 +40,19 @@ class UnitMender:
         generation: Callable[[], int],
         tell: Callable[[str], None],
     ) -> None:
-        """`generation` changes when records are cut off the log, or it is replaced. `tell` gets
-        what people should know."""
+        """Take the parts of a store. `generation` changes when records are cut off the log, or it
+        is replaced. `tell` gets the reports for operators."""
         self._log, self._walk, self._queues = log, walk, queues
         self._dispatcher, self._counters, self._generation = dispatcher, counters, generation
         self._tell = tell
         self.at_once_size_bytes_max: int | None = None
-        """How much of the log a reader may have read for what is wrong; more is for `mend`, and so
-        are blocks of larger records. None: all."""
+        """Bytes of the log that a reader may have read for a repair; more is left to `mend`, and so
+        are blocks of larger records. None: no limit."""
 
     # --- Readers ---
 
     def on_doubt(self, doubt: Doubt) -> bytes:
-        """Return the right units of a block that may be wrong; put it right if it is.
+        """Return the right units of a block that may be wrong; repair the block if it is.
 
         Raises DerivedDamageError when too much of the log has to be read for that now,
         CorruptionError when the log is damaged there as well.
@@ -63,7 +63,7 @@ class UnitMender:
         if self.at_once_size_bytes_max is not None and size_bytes > PROOF_SIZE_BYTES_MAX:
             raise queue.damage_error(lo, hi)
         if self._first_wrong(queue, lo, hi, doubt.units) is None:
-            queue.sums.learn(lo, hi, doubt.units)  # RocketMQ wrote it, or it is older than we.
+            queue.sums.learn(lo, hi, doubt.units)  # RocketMQ wrote it, or an older release.
             return doubt.units
         self._counters.derived_damage_count += 1
         self._tell(f"damage was found: {queue.damage_error(lo, hi)}")
@@ -72,7 +72,7 @@ class UnitMender:
         return queue.raw_units(lo, hi)
 
     def mend(self, topic: bytes, queue_id: int, lo: int, hi: int) -> None:
-        """Put units of a queue right, however much of the log has to be read.
+        """Repair units of a queue, however much of the log has to be read.
 
         Raises CorruptionError, StoreFullError, FileSystemError; DerivedFileError when the log has
         no such records.
@@ -87,7 +87,7 @@ class UnitMender:
             lo = block_hi
 
     def _mend(self, queue: ConsumeQueue, lo: int, hi: int, size_bytes_max: int | None) -> bool:
-        """Put a block right; say whether all that the log still has of it is."""
+        """Repair a block; return False if it was cut or has expired meanwhile."""
         generation, min_position = self._generation(), self._log.min_position
         try:
             units = queue.raw_units(lo, hi)
@@ -98,13 +98,13 @@ class UnitMender:
         except (PositionRangeError, DerivedFileError, FileSystemError):
             if self._generation() == generation and self._log.min_position == min_position:
                 raise
-            return False  # Cut or expired beside this.
+            return False  # Cut or expired meanwhile.
         if self._first_wrong(queue, lo, hi, units) is None:
             self._learn(queue, lo, hi, units, generation)
         return True
 
     def _learn(self, queue: ConsumeQueue, lo: int, hi: int, units: bytes, generation: int) -> None:
-        """Remember the checksum of a block that is right up to `hi`; what follows was put since."""
+        """Store the checksum of a block that is right up to `hi`; later units were put since."""
         sums = queue.sums
         with self._dispatcher.lock:
             tail = sums.tail
@@ -121,7 +121,7 @@ class UnitMender:
         block_lo: int,
         size_bytes_max: int | None,
     ) -> int:
-        """Put the units right from a wrong one on, up to the next right one, which is returned."""
+        """Repair the units from a wrong one up to the next right one; return its offset."""
         hi = lo + 1
         while hi < block_hi and not self._is_right(queue, hi, units, block_lo):
             hi += 1
@@ -141,7 +141,7 @@ class UnitMender:
                     break
                 found.append(said.unit)
         is_whole = first + len(found) == hi
-        # The first ones may have expired: the queue hears of that a moment later than the log.
+        # The first records may have expired: the queue is told a moment later than the log.
         if not is_whole or (first > lo and from_position > self._log.min_position):
             what = f"records of the offsets {lo} to {hi - 1}"
             raise DerivedFileError(queue.directory, 0, what, "in the log", f"{len(found)}")
@@ -207,10 +207,10 @@ class UnitMender:
     # --- In log order ---
 
     def compare(self, topic: bytes, queue_id: int, offset: int, units: bytes) -> int:
-        """Compare what the log says of neighbouring units of a queue with its file.
+        """Compare neighbouring units of a queue, as the log has them, with its file.
 
-        Returns how many were wrong; they are right then. Units with the right checksum stay, beside
-        a plain log that says something else. Errors as `mend`.
+        Return how many were wrong; they are repaired then. Units with the right checksum stay when
+        a plain log differs from them. Errors as `mend`.
         """
         generation, position = self._generation(), _UNIT.unpack_from(units)[0]
         queue = self._queues.get(topic, queue_id)
@@ -247,10 +247,10 @@ class UnitMender:
         except (PositionRangeError, FileSystemError):
             if self._generation() == generation and self._log.min_position <= position:
                 raise
-            return 0  # Cut or expired beside this.
+            return 0  # Cut or expired meanwhile.
 
     def _is_vouched(self, queue: ConsumeQueue, lo: int, hi: int) -> bool:
-        """Say whether units are what was written, whatever the log says: a plain one has checksums
+        """Whether units are what was written although the log differs: a plain log has checksums
         of bodies only."""
         sums, tail = queue.sums, queue.sums.tail
         at = sums.block_lo(lo)

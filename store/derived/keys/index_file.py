@@ -87,7 +87,7 @@ class IndexFile(IndexLookup):
         self.sums = sums
         self._map: mmap.mmap | None = None
         self._slots: memoryview | None = None
-        """Of a file that takes entries: as they must be. Those on disk are for the next start."""
+        """Right slots of a file that takes entries. The slots on disk are for the next start."""
         self._is_closed = False
         self._lock = threading.Lock()  # Keeps the descriptor open under a pread or a sync.
         self.is_dirty = False  # Has bytes that are not durable.
@@ -98,7 +98,7 @@ class IndexFile(IndexLookup):
         self.count = max(1, numbers[5])  # A file of zeros is an empty one.
 
     def begin(self) -> None:
-        """The file is new: no slot has an entry."""
+        """Start a new file, in which no slot has an entry."""
         self._open_slots()
         if self.sums is not None:
             self.sums.begin()
@@ -110,7 +110,7 @@ class IndexFile(IndexLookup):
 
     @property
     def has_slots(self) -> bool:
-        """Whether it takes entries: its slots are in memory."""
+        """Whether the file takes entries, so that its slots are in memory."""
         return self._slots is not None
 
     @property
@@ -199,10 +199,10 @@ class IndexFile(IndexLookup):
             self.count,
         )
 
-    # --- Mending: while nobody puts, cuts or deletes ---
+    # --- Mending: while no put, cut or deletion runs ---
 
     def doubtful_blocks(self) -> list[tuple[int, int]]:
-        """Return the blocks of entries [lo, hi) whose checksum is another one, or not known."""
+        """Return the blocks of entries [lo, hi) whose checksum differs or is not known."""
         sums, found = self.sums, list[tuple[int, int]]()
         assert sums is not None, f"{self.path} has no checksums"
         tail, lo = sums.tail, 0
@@ -214,9 +214,9 @@ class IndexFile(IndexLookup):
         return found
 
     def is_header_doubtful(self) -> bool:
-        """Say whether the header has another checksum than it must have, or none is known.
+        """Whether the checksum of the header differs from the expected one, or none is known.
 
-        That of a file that takes entries is in memory."""
+        False for a file that takes entries: its header is in memory."""
         sums = self.sums
         if sums is None or self._slots is not None:
             return False
@@ -224,7 +224,7 @@ class IndexFile(IndexLookup):
         return sums.expected_header() != sums.header_sum(header)
 
     def are_slots_doubtful(self) -> bool:
-        """Say the same of the slots."""
+        """Whether the checksum of a block of slots differs or is unknown; else as the header."""
         sums, at = self.sums, fmt.INDEX_HEADER_SIZE_BYTES
         if sums is None or self._slots is not None:
             return False
@@ -237,14 +237,14 @@ class IndexFile(IndexLookup):
         return False
 
     def rewrite_entries(self, lo: int, entries: bytes) -> None:
-        """Put entries right that are there already. Raises StoreFullError or FileSystemError."""
+        """Overwrite entries that are there already. Raises StoreFullError or FileSystemError."""
         at = self._entries_at + lo * _ENTRY_SIZE_BYTES
         self._fs.write_at(self._fd, self.path, at, entries)
         self.is_dirty = True
 
     def rewrite_slots(self, slots: "array[int]") -> int:
-        """Put slots and header right; return how many slots on the disk were wrong. Errors as
-        `rewrite_entries`."""
+        """Write the right slots and the header; return how many slots on the disk were wrong.
+        Errors as `rewrite_entries`."""
         at = fmt.INDEX_HEADER_SIZE_BYTES
         if self._slots is not None:
             self._slots[:] = memoryview(slots)
@@ -260,12 +260,12 @@ class IndexFile(IndexLookup):
         self.is_dirty = True
         if self.sums is not None and self._slots is None:
             self.sums.save(self._header(), data)
-        blocks = (slice(lo, lo + 4096) for lo in range(0, len(data), 4096))  # Appends wait.
+        blocks = (slice(lo, lo + 4096) for lo in range(0, len(data), 4096))  # Fast: appends wait.
         some = ((found[at], data[at]) for at in blocks if found[at] != data[at])
         return sum(a[n : n + 4] != b[n : n + 4] for a, b in some for n in range(0, len(a), 4))
 
     def rewrite_header(self) -> None:
-        """Put the header on the disk right. Raises StoreFullError or FileSystemError."""
+        """Write the header in memory to the disk. Raises StoreFullError or FileSystemError."""
         self._fs.write_at(self._fd, self.path, 0, self._header())
         self.is_dirty = True
 
@@ -334,7 +334,7 @@ class IndexFile(IndexLookup):
     def recover(self, hi_position: int) -> None:
         """Keep the entries of records before `hi_position`, and rebuild slots and header from them.
 
-        Those entries were durable once and are never changed. Slots and header are whatever a
+        The entries were durable once and are never changed. Slots and header are whatever a
         crash left, so they are not trusted. Takes about 0.2 us an entry. Raises DerivedFileError
         when the entries cannot be what was put: rebuild from the log.
         """
@@ -358,7 +358,7 @@ class IndexFile(IndexLookup):
         self.open_sums()
 
     def _raise_end_time(self) -> None:
-        """Let no header hide the last entry: nobody can vouch for one that may change."""
+        """Raise an end time that lies before the last entry: an open header has no checksum."""
         if self.count > 1:
             seconds = _ENTRY.unpack(self.raw_entries(self.count - 1, self.count))[2]
             if self.end_unix_ms < self.begin_unix_ms + seconds * 1000:
@@ -374,15 +374,15 @@ class IndexFile(IndexLookup):
         mapped[fmt.INDEX_HEADER_SIZE_BYTES : self._entries_at] = slots.tobytes()
 
     def open_sums(self) -> None:
-        """Begin with what is known of the last block of entries."""
+        """Open the checksums with the entries of the last block."""
         if self.sums is not None:
             lo = self.count - self.count % ENTRIES_PER_BLOCK
             self.sums.open(self.count, self.raw_entries(lo, self.count))
 
     def load_slots(self) -> None:
-        """Take the slots of a file that was closed well, and will take entries again.
+        """Load the slots of a file that was closed well, and will take entries again.
 
-        Those that nobody can vouch for are made anew from the entries. Errors as `recover`.
+        Slots without a confirmed checksum are built anew from the entries. Errors as `recover`.
         """
         at, size_bytes = fmt.INDEX_HEADER_SIZE_BYTES, self.slot_count * fmt.INDEX_SLOT_SIZE_BYTES
         data, step = self._read(at, size_bytes), SLOTS_PER_BLOCK * fmt.INDEX_SLOT_SIZE_BYTES
@@ -407,7 +407,7 @@ class IndexFile(IndexLookup):
 
     def _open_slots(self) -> memoryview:
         if self._slots is None:
-            # Not an array: of memory that nobody touched the kernel gives none.
+            # Not an array: the kernel gives a map no memory for pages that are never touched.
             memory = mmap.mmap(-1, self.slot_count * fmt.INDEX_SLOT_SIZE_BYTES)
             self._slots = memoryview(memory).cast("i")
         return self._slots
@@ -453,7 +453,7 @@ class IndexFile(IndexLookup):
 
 
 def file_size_bytes(*, slot_count: int, entry_count: int) -> int:
-    """Size of an index file: 420,000,040 bytes with RocketMQ's defaults (3.1)."""
+    """Return the size of an index file: 420,000,040 bytes with RocketMQ's defaults (3.1)."""
     return (
         fmt.INDEX_HEADER_SIZE_BYTES
         + slot_count * fmt.INDEX_SLOT_SIZE_BYTES

@@ -30,7 +30,7 @@ _ALL_IN: Final = 1 << 62  # More keys than a record can have.
 
 
 def wall_clock_unix_ms() -> int:
-    """The time of day of this machine, in Unix ms."""
+    """Return the time of day of this machine, in Unix ms."""
     return time.time_ns() // 1_000_000
 
 
@@ -60,11 +60,11 @@ class IndexFiles:
         self._has_new_names = False
         self.end_position = -1
         """Position of the last record that has a key here; -1 without one."""
-        self._end_key_count = 0  # How many keys of that record are in.
+        self._end_key_count = 0  # Count of the keys of that record that are in.
 
     @property
     def entry_count(self) -> int:
-        """How many keys all files hold."""
+        """Count of the keys in all files."""
         return sum(file.count - 1 for file in self.files)
 
     # --- Opening ---
@@ -72,8 +72,8 @@ class IndexFiles:
     def recover(self, hi_position: int, *, is_clean: bool) -> None:
         """Open the files, cut to the keys of records before `hi_position`.
 
-        Everything before it was written once. With `is_clean` it is durable, without it the last
-        file is repaired from its entries. Raises DerivedFileError when a file is damaged
+        All records before it were written once. With `is_clean` they are durable, without it the
+        last file is repaired from its entries. Raises DerivedFileError when a file is damaged
         (rebuild), or FileSystemError.
         """
         assert not self.files, "recovered twice"
@@ -134,7 +134,7 @@ class IndexFiles:
             if last.count > 1:
                 break
             hit("index_files.delete")
-            last.delete()  # Nothing is left in it.
+            last.delete()  # No entry is left in it.
             self.files = self.files[:-1]
             self._has_new_names = True
         for file in self.files:
@@ -150,7 +150,7 @@ class IndexFiles:
         """Add keys: the hash of each, the position of its record, and when that was stored.
 
         The lists go together, in log order. Keys that are in already are skipped, so a repetition
-        changes nothing. Nothing is durable yet. Raises StoreFullError or FileSystemError when no
+        changes nothing. No byte is durable yet. Raises StoreFullError or FileSystemError when no
         next file can be had: a prefix was added then, repeat the call.
         """
         assert len(hashes) == len(positions) == len(store_unix_ms), "lists of different lengths"
@@ -193,7 +193,7 @@ class IndexFiles:
         return file
 
     def _next_name(self) -> str:
-        """Local time yyyyMMddHHmmssSSS, raised so that names keep the order of creation.
+        """Return the local time yyyyMMddHHmmssSSS, raised so that names keep the creation order.
 
         Two files in one ms, or a clock set back (summer time ends once a year), would break it.
         """
@@ -238,7 +238,7 @@ class IndexFiles:
                     )
                 )
             except ClosedError:
-                if file in self.files:  # Else it expired beside this look-up, with its records.
+                if file in self.files:  # Else it expired meanwhile, with its records.
                     raise
         return sorted(found)
 
@@ -276,7 +276,7 @@ class IndexFiles:
     def delete_expired(self, min_position: int) -> int:
         """Delete files whose last record is before `min_position`, never the last file.
 
-        Returns how many. Raises FileSystemError; repeat it then.
+        Return their count. Raises FileSystemError; repeat it then.
         """
         count = 0
         with self._sync_lock:
@@ -291,8 +291,8 @@ class IndexFiles:
     def drop(self) -> None:
         """Delete every index file, durably; the set is empty then and can be filled again.
 
-        Goes by what is on disk, so it also drops what could not be opened. Raises FileSystemError
-        or SyncFailedError; repeat it then.
+        Goes by the names on disk, so that files that cannot be opened are dropped, too. Raises
+        FileSystemError or SyncFailedError; repeat it then.
         """
         self.close()
         with self._sync_lock:

@@ -20,7 +20,7 @@ _ENTRY_SIZE_BYTES: Final = fmt.INDEX_ENTRY_SIZE_BYTES
 
 
 class IndexLookup:
-    """What a reader of one file may ask, from any thread."""
+    """Look-ups in one file, from any thread."""
 
     __slots__ = ()
 
@@ -45,13 +45,13 @@ class IndexLookup:
 
         The file knows hashes and whole seconds only: the caller compares key, topic and time of the
         records. Raises DerivedDamageError, DerivedFileError for a chain that does not go back where
-        nobody knows a checksum, or FileSystemError.
+        no checksum is known, or FileSystemError.
         """
         found: list[int] = []
         entry, count = self._slot(hash_value % self.slot_count), self.count
         while entry > 0 and len(found) < count_max:
             value, position, seconds, before = self._entry(entry)
-            if entry < count:  # Later ones are being put at this moment: only followed.
+            if entry < count:  # Entries that are being put now are only followed.
                 since_ms = self.begin_unix_ms + seconds * 1000
                 in_range = begin_unix_ms < since_ms + 1000 and since_ms <= end_unix_ms
                 if value == hash_value and in_range and (not found or found[-1] != position):
@@ -114,7 +114,7 @@ class IndexLookup:
         if mapped is not None:
             try:
                 return mapped[at : at + size_bytes]
-            except ValueError:  # Sealed by another thread this moment.
+            except ValueError:  # Sealed by another thread meanwhile.
                 pass
         with self._lock:
             if self._is_closed:

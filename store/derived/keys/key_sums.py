@@ -1,9 +1,10 @@
 """The checksums of one key index file: of its header, its slots and its entries, by blocks.
 
 Owns what a block is and which checksum it must have. Entries are only ever added, so each full
-block of them has one at once, and the last one a number in memory that each put moves on. Slots and
-header change with every key: they get theirs when the file is sealed or closed, and until then the
-slots in memory count. Must not know keys, nor what follows from a block that has another checksum.
+block of them has its checksum at once, and the last block a CRC in memory that each put extends.
+Slots and header change with every key: their checksums are stored when the file is sealed or
+closed, and until then the slots in memory count. Must not know keys, nor what follows from a block
+whose checksum differs.
 """
 
 from typing import Final
@@ -21,7 +22,7 @@ _HEADER_NUMBER: Final = 0
 
 
 class KeySums:
-    """One per index file. Its writer calls `begin`, `put`, `open` and `save_slots`."""
+    """The checksums of one index file. Its writer calls `begin`, `put`, `open` and `save`."""
 
     __slots__ = ("_entries_number", "_entry_count", "_files", "_name", "tail")
 
@@ -34,11 +35,11 @@ class KeySums:
     # --- Building ---
 
     def begin(self) -> None:
-        """The file is new: it has entry 0 only, which is zeros."""
+        """Start a new file, which has entry 0 only: zeros."""
         self.tail = Tail(0, 1, crc32c_extend(self._seed(0), bytes(_ENTRY)))
 
     def put(self, entries: bytes) -> None:
-        """Entries were written behind the last one. Call it before the header counts them."""
+        """Add entries written behind the last one. Call it before the header counts them."""
         lo, hi, crc = self.tail
         at = 0
         while at < len(entries):
@@ -55,26 +56,26 @@ class KeySums:
         self.tail = Tail(lo, hi, crc)
 
     def open(self, count: int, last_entries: bytes) -> None:
-        """The file was opened, or cut; its last block of entries is as given.
+        """Take a file that was opened, or cut, with the entries of its last block.
 
-        What was known of it is known again if that fits."""
+        A checksum that was stored for the block counts again if it fits."""
         lo = count - count % ENTRIES_PER_BLOCK
         crc = crc32c_extend(self._seed(lo), last_entries)
         is_known = lo == count or known(crc) == self._files.get(self._name, self._number(lo))
         self.tail = Tail(lo, count, crc if is_known else -1)
 
     def cut(self, count: int) -> None:
-        """The file ends elsewhere than when it was closed: nothing is known of its last block."""
+        """Forget the checksum of the last block: the file does not end where it was closed."""
         number = self._number(count - count % ENTRIES_PER_BLOCK)
         self._files.put(self._name, number, UNKNOWN)
 
     def trust(self, lo: int, count: int, last_entries: bytes) -> None:
-        """The entries of the last block are what the log says."""
+        """Take the checksum of the last block from entries that agree with the log."""
         self.tail = Tail(lo, count, crc32c_extend(self._seed(lo), last_entries))
         self._files.put(self._name, self._number(lo), known(self.tail.crc))
 
     def save(self, header: bytes, slots: bytes) -> None:
-        """Remember header, slots and the last entries as they are: nothing is put any more."""
+        """Store the checksums of header, slots and the last entries: no put follows."""
         lo, hi, crc = self.tail
         if hi > lo and crc >= 0:
             self._files.put(self._name, self._number(lo), known(crc))
@@ -87,7 +88,7 @@ class KeySums:
         self._files.put_many(self._name, _HEADER_NUMBER, values)
 
     def forget(self) -> None:
-        """The file is deleted. Raises FileSystemError."""
+        """Delete the checksums of a file that is deleted."""
         self._files.delete(self._name)
 
     # --- Asking ---
@@ -123,7 +124,7 @@ class KeySums:
         return self._files.get(self._name, self._number(lo))
 
     def learn_entries(self, lo: int, entries: bytes) -> None:
-        """A full block of entries is what the log says."""
+        """Take the checksum of a full block from entries that agree with the log."""
         self._files.put(self._name, self._number(lo), self.entries_sum(lo, entries))
 
     def _number(self, entry: int) -> int:

@@ -26,7 +26,7 @@ __all__ = ["FILLER", "UNIT_SIZE_BYTES", "ConsumeQueue", "IsBefore", "QueueEnviro
 from store.files.staging import stage, sweep_temporary
 
 FILLER: Final = fmt.CONSUME_QUEUE_UNIT.pack(0, fmt.CONSUME_QUEUE_FILLER_SIZE, 0)
-_CHECKED_UNITS: Final = 1024  # How many units before the end recovery compares with each other.
+_CHECKED_UNITS: Final = 1024  # Units before the end that recovery compares with each other.
 
 
 class ConsumeQueue(QueueReads):
@@ -60,7 +60,7 @@ class ConsumeQueue(QueueReads):
         self._file_lo = 0  # First offset of the first file; equal to _file_hi without files.
         self._file_hi = 0  # Offset after the last file.
         self.min_offset = 0
-        self.max_offset = 0  # The next one. Published after the bytes.
+        self.max_offset = 0  # The next offset. Published after the bytes.
         self.built_position = 0  # End of the last record that has a unit; 0 without one.
         self.synced_offset = 0  # Units before it are durable; changed by `sync` and `truncate`.
         self.has_new_names = False  # Files were made or deleted since the directory was synced.
@@ -71,7 +71,7 @@ class ConsumeQueue(QueueReads):
 
     @property
     def has_files(self) -> bool:
-        """Whether anything was ever put, or recovered."""
+        """Whether a unit was ever put, or recovered."""
         return self._file_lo < self._file_hi
 
     # --- Building ---
@@ -81,7 +81,7 @@ class ConsumeQueue(QueueReads):
 
         Units that are there already are compared and skipped, so a repetition changes nothing. A
         queue that was never built begins at 0, or anywhere with `may_begin_late` (the log no
-        longer holds its beginning). Nothing is durable yet. Raises QueueOrderError for a gap and
+        longer holds its beginning). No byte is durable yet. Raises QueueOrderError for a gap and
         DerivedFileError when the queue holds other units (both: nothing was written, rebuild), or
         StoreFullError or FileSystemError (nothing became visible, repeat the call).
         """
@@ -154,7 +154,7 @@ class ConsumeQueue(QueueReads):
         environment, path = self._environment, self._path(self._file_hi)
         fs, name = environment.fs, os.path.basename(path)
         if not os.path.isdir(self.directory):
-            # Not durable yet: who builds queues must not wait for a disk.
+            # Not durable yet: building queues must not wait for a disk.
             fs.make_directory(self.directory, is_durable=False)
             topic_directory = os.path.dirname(self.directory)
             root = os.path.dirname(environment.directory)
@@ -186,9 +186,9 @@ class ConsumeQueue(QueueReads):
                 raise self._damage(lo + at // UNIT_SIZE_BYTES, "unit", one.hex(), other.hex())
 
     def rewrite(self, offset: int, units: bytes) -> None:
-        """Put units right that are there already. For who excludes `put`, `truncate` and deletions.
+        """Overwrite units that are there already; the caller excludes `put`, cuts and deletions.
 
-        Not durable yet: the next sync takes them along. Raises StoreFullError or FileSystemError.
+        Not durable yet: the next sync includes them. Raises StoreFullError or FileSystemError.
         """
         hi = offset + len(units) // UNIT_SIZE_BYTES
         assert self._file_lo <= offset < hi <= self.max_offset, f"{offset} to {hi} of {self}"
@@ -201,7 +201,7 @@ class ConsumeQueue(QueueReads):
     def sync_units(self) -> None:
         """Make the units that were put before the call durable. Raises SyncFailedError: stop.
 
-        The directory is synced apart (`sync_names`): many queues share one journal commit so.
+        The directory is synced apart (`sync_names`), so that many queues share a journal commit.
         """
         environment = self._environment
         hi = self.max_offset
@@ -224,9 +224,9 @@ class ConsumeQueue(QueueReads):
     def recover(self, hi_position: int, *, is_clean: bool, may_be_short: bool = False) -> None:
         """Find the last unit of a record before `hi_position`, and cut off what follows it.
 
-        Everything before `hi_position` was written once. With `is_clean` it is durable, and nothing
-        can follow but zeros, unless the next unit says otherwise. With `may_be_short` the last file
-        may have been left by an interrupted cut, which nobody can tell from damage. Raises
+        All units before `hi_position` were written once. With `is_clean` they are durable, and
+        zeros follow, unless the next unit is not zeros. With `may_be_short` the last file may have
+        been left by an interrupted cut, which cannot be told from damage. Raises
         DerivedFileError when the files cannot be what this queue wrote: rebuild. Deviation:
         RocketMQ walks the last three files from the start; here a binary search finds the end, so
         that 10,000 queues open fast.
@@ -330,8 +330,8 @@ class ConsumeQueue(QueueReads):
         """Return the first offset whose record is at or after `position`."""
         lo, hi = self.min_offset, self.max_offset
         found = self.search(lo, hi, lambda p, _: p < position, is_proof_needed=False)
-        if found < hi:  # Units go, and one that is wrong may have led here.
-            with suppress(CorruptionError, DerivedFileError):  # Unproven: believed.
+        if found < hi:  # Units will be dropped, and a wrong one may have led here.
+            with suppress(CorruptionError, DerivedFileError):  # Without proof: `found` stays.
                 return self.search(lo, hi, lambda p, _: p < position)
         return found
 
@@ -356,8 +356,8 @@ class ConsumeQueue(QueueReads):
     def correct_min_offset(self, min_position: int) -> None:
         """Raise min_offset to the first unit of a record at or after `min_position` (2.6).
 
-        A unit whose checksum nobody knows is believed, since its record may have expired, if it is
-        in order with those before it. Raises DerivedFileError otherwise; nothing has changed then.
+        A unit without a known checksum is accepted, since its record may have expired, if it is in
+        order with those before it. Raises DerivedFileError otherwise; nothing has changed then.
         """
         found = self.search(
             self.min_offset,
@@ -365,7 +365,7 @@ class ConsumeQueue(QueueReads):
             lambda position, _: position < min_position,
             is_proof_needed=False,
         )
-        if found > self.min_offset:  # A wrong one would hide all that is before it.
+        if found > self.min_offset:  # A wrong unit would hide all units before it.
             self._check_order(max(self.min_offset, found - _CHECKED_UNITS), found)
         self.min_offset = found
 

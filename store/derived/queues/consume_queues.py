@@ -39,7 +39,7 @@ class ConsumeQueues:
         *,
         open_files_max: int | None = None,
     ) -> None:
-        """`open_files_max`: by default what `affordable_count` says."""
+        """Make an empty set; `open_files_max` is `affordable_count()` by default."""
         self._fs = fs
         self.directory = os.path.join(root, DIRECTORY)
         self.descriptors: Final = DescriptorCache(fs, open_files_max or affordable_count())
@@ -51,7 +51,7 @@ class ConsumeQueues:
             SumFiles(root, "units"),
         )
         self.inner_batches: Final = InnerBatches(fs, root)
-        """Topics that have no queue here."""
+        """Topics with inner batches, which have no queue here."""
         self._rebuild_mark = os.path.join(self.directory, REBUILD_MARK)
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._dirty: set[ConsumeQueue] = set()  # Have bytes or names that are not durable.
@@ -60,7 +60,7 @@ class ConsumeQueues:
         self._grown: set[QueueKey] = set()
 
     def compare_with(self, on_doubt: OnDoubt) -> None:
-        """From now on ask who knows the log about units that nobody can vouch for."""
+        """Ask `on_doubt` from now on about units without a confirmed checksum."""
         self._environment.on_doubt = on_doubt
 
     # --- Finding ---
@@ -72,7 +72,7 @@ class ConsumeQueues:
         return iter(list(self._queues.values()))
 
     def get(self, topic: bytes, queue_id: int) -> ConsumeQueue | None:
-        """Return the queue, or None if nothing was ever put into it."""
+        """Return the queue, or None if no unit was ever put into it."""
         return self._queues.get((topic, queue_id))
 
     def next_offsets(self) -> dict[QueueKey, int]:
@@ -148,7 +148,7 @@ class ConsumeQueues:
         return count
 
     def take_grown(self) -> set[QueueKey]:
-        """Return the queues that got units since the last call: whose waiting readers to wake.
+        """Return the queues that got units since the last call, to wake their waiting readers.
 
         Call it on the thread that puts.
         """
@@ -174,7 +174,7 @@ class ConsumeQueues:
                 raise
 
     def mend(self, queue: ConsumeQueue, offset: int, units: bytes) -> None:
-        """Put units of a queue right; see `ConsumeQueue.rewrite`."""
+        """Overwrite wrong units of a queue; see `ConsumeQueue.rewrite`."""
         queue.rewrite(offset, units)
         with self._dirty_lock:
             self._dirty.add(queue)
@@ -186,7 +186,7 @@ class ConsumeQueues:
 
     @property
     def dirty_count(self) -> int:
-        """How many queues have something that is not durable."""
+        """Count of the queues with bytes or names that are not durable."""
         return len(self._dirty)
 
     # --- Cutting ---
@@ -207,7 +207,7 @@ class ConsumeQueues:
             queue.correct_min_offset(min_position)
 
     def delete_expired_of(self, queue: ConsumeQueue, min_position: int) -> int:
-        """Correct a queue's min offset, delete its files of expired units only; return how many.
+        """Correct a queue's min offset, delete its wholly expired files; return their count.
 
         A deletion need not be durable: a file that comes back is deleted again. Raises
         FileSystemError; repeat it then.
@@ -222,10 +222,10 @@ class ConsumeQueues:
 
         Leaves a mark, first and durably, until `complete_rebuild`: derived files that are
         half-built must not pass as whole ones. The mark holds what the log cannot tell: the next
-        offsets of queues whose records, all before `hi_position`, have expired. Goes by what is on
-        disk, so it also drops what could not be opened. With `next_offsets` the mark holds those
-        instead, whatever was there. Raises FileSystemError, StoreFullError or SyncFailedError;
-        repeat it then.
+        offsets of queues whose records, all before `hi_position`, have expired. Goes by the names
+        on disk, so that files that cannot be opened are dropped, too. With `next_offsets` the mark
+        holds those instead, whatever was there. Raises FileSystemError, StoreFullError or
+        SyncFailedError; repeat it then.
         """
         fs = self._fs
         self.inner_batches.load()
@@ -248,7 +248,7 @@ class ConsumeQueues:
             self._remove_empty()
 
     def has_of_inner_batches(self) -> bool:
-        """Say whether there are queues of topics that must have none; a rebuild drops them."""
+        """Whether there are queues of topics that must have none; a rebuild drops them."""
         return any(topic in self.inner_batches.topics for topic, _ in self._queues)
 
     def _remove_empty(self) -> None:

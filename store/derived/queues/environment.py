@@ -1,6 +1,6 @@
-"""What all queues of one store share, and what a queue asks when its units may be wrong.
+"""The environment that the queues of a store share, and their question about doubtful units.
 
-Owns the sizes, the bound on open files, and the question; must not know who answers it.
+Owns the sizes, the bound on open files, and the question; must not know how it is answered.
 """
 
 from collections.abc import Callable
@@ -16,20 +16,20 @@ UNIT_SIZE_BYTES: Final = fmt.CONSUME_QUEUE_UNIT_SIZE_BYTES
 
 
 class Doubted(Protocol):
-    """The part of a queue that is needed."""
+    """The part of a queue that a doubt needs."""
 
     topic: str
     queue_id: int
 
     def damage_error(self, lo: int, hi: int) -> DerivedDamageError:
-        """Return the error of a reader who met damage in the units [lo, hi)."""
+        """Return the error for damage that a reader met in the units [lo, hi)."""
         ...
 
 
 class Doubt(NamedTuple):
     """A block of units that may not be what was written: the offsets [lo, hi), as they were read.
 
-    `is_known`: its checksum is another one. Else nobody knows its checksum.
+    `is_known`: the block's checksum is known, and differs. Else it is not known.
     """
 
     queue: Doubted
@@ -40,18 +40,18 @@ class Doubt(NamedTuple):
 
 
 OnDoubt = Callable[[Doubt], bytes]
-"""Returns the right units of the block. Raises DerivedDamageError while they are not there."""
+"""Returns the right units of the block. Raises DerivedDamageError while it cannot."""
 
 
 def _no_log(doubt: Doubt) -> bytes:
-    """Without a log to compare with: what is not known to be wrong is right."""
+    """Return the units unless they are known to be wrong: there is no log to compare with."""
     if doubt.is_known:
         raise doubt.queue.damage_error(doubt.lo, doubt.hi)
     return doubt.units
 
 
 class QueueEnvironment:
-    """What all queues of one store share."""
+    """The environment that all queues of one store share."""
 
     __slots__ = (
         "descriptors",
@@ -79,7 +79,7 @@ class QueueEnvironment:
         self.on_doubt: OnDoubt = _no_log
         self.new_names: set[str] = set()
         """Directories above queues that got a name which is not durable. Changed by adding only;
-        who syncs replaces it."""
+        a sync replaces the set."""
 
     @property
     def file_size_bytes(self) -> int:

@@ -14,7 +14,7 @@ TimestampOf = Callable[[int, int], int]  # (position, size in bytes) -> store ti
 
 
 class Boundary(enum.Enum):
-    """Which message of those around a time is meant."""
+    """The choice between the messages on both sides of a time."""
 
     LOWER = "lower"
     """The first message stored at or after the time."""
@@ -32,8 +32,8 @@ def offset_by_time(
 ) -> int:
     """Return the offset of the message that `boundary` means.
 
-    Everything stored earlier: LOWER gives the next offset, UPPER the last one. Everything stored
-    later: LOWER gives the first offset, UPPER 0. Records before `min_position` (the log's) are
+    If all messages are older, LOWER gives the next offset, UPPER the last one. If all are newer,
+    LOWER gives the first offset, UPPER 0. Records before `min_position` (the log's) are
     passed over. Errors of the queue's reads and of the callback pass through.
     """
     hi = queue.max_offset

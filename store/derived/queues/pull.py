@@ -1,7 +1,7 @@
 """Reads consecutive records of one queue, raw, in as few and as large reads as possible.
 
 Owns the statuses of a pull, its limits and the check that a unit and its record belong together;
-must not know who asks, nor when to wait. Records are not decoded here: the client does that.
+must not know the caller, nor when to wait. Records are not decoded here: the client does that.
 Sources: RocketMQ DefaultMessageStore#getMessage; storage-formats 2.7. Deviation: a record that is
 not the one its unit promises is an error and not a message.
 """
@@ -21,15 +21,15 @@ SCAN_COUNT_MAX: Final = 800  # Units looked at with a tag filter, at least: 16,0
 _GAP_SIZE_BYTES_MAX: Final = 16 * KIB  # Reading over such a gap is cheaper than a second read.
 _READ_SIZE_BYTES_MAX: Final = 8 * MIB
 _CLUSTER_SIZE_BYTES_MAX: Final = _READ_SIZE_BYTES_MAX + fmt.ENTRY_SIZE_BYTES_MAX
-"""No records that are read at once, with what lies between them, are larger."""
-_UNITS_AT_ONCE: Final = 512  # Of a queue, read with one call where single ones are wanted.
+"""Largest size of records that are read at once, with the bytes between them."""
+_UNITS_AT_ONCE: Final = 512  # Units of a queue, read with one call where single ones are wanted.
 # Size, queue id, queue offset, physical offset.
 _IDENTITY: Final = struct.Struct(">i8xi4xqq")
 assert _IDENTITY.size == fmt.SYS_FLAG_AT
 
 
 class PullStatus(enum.Enum):
-    """What became of a pull; the names are RocketMQ's GetMessageStatus."""
+    """Outcome of a pull; the names are RocketMQ's GetMessageStatus."""
 
     FOUND = "found"
     NO_MATCHED_MESSAGE = "no_matched_message"
@@ -42,7 +42,7 @@ class PullStatus(enum.Enum):
 
 
 class PullResult(NamedTuple):
-    """What one pull gave.
+    """Result of one pull.
 
     `data` holds `record_count` whole records back to back, in queue order; without a filter they
     are the offsets [asked, next_offset). `next_offset` is where to go on, whatever the status.
@@ -97,7 +97,7 @@ def pull(
     while True:
         try:
             units = queue.read_units(offset, scan_hi, is_proof_needed=is_proof_needed)
-        except PositionRangeError:  # Expired or truncated beside this pull.
+        except PositionRangeError:  # Expired or truncated meanwhile.
             return _moved(log, queue, offset)
         chosen, next_offset = _choose(units, offset, max_count, max_bytes, tags_codes)
         if not chosen.offsets:
@@ -106,7 +106,7 @@ def pull(
             data = _read(log, queue, chosen)
         except (PositionRangeError, ClosedError, CorruptionError, DerivedFileError) as error:
             if not is_proof_needed:
-                is_proof_needed = True  # It may be the units that are wrong.
+                is_proof_needed = True  # The units may be wrong.
                 continue
             if isinstance(error, CorruptionError | DerivedFileError):
                 raise
@@ -139,7 +139,7 @@ def read_at(log: RecordLog, queue: ConsumeQueue, offsets: Sequence[int]) -> byte
 
 
 def _moved(log: RecordLog, queue: ConsumeQueue, offset: int) -> PullResult:
-    """Say where to go on after records that were deleted, or cut off, beside this pull."""
+    """Return the result of a pull whose records were deleted, or cut off, meanwhile."""
     lo, hi = queue.min_offset, queue.max_offset
     min_position = log.min_position
     lo = queue.search(lo, hi, lambda position, _: position < min_position)

@@ -25,7 +25,7 @@ _TRIES: Final = 4  # Reads of a block that is cut or grows beside them.
 
 
 class QueueReads:
-    """What a reader of one queue may ask, from any thread."""
+    """Reads of one queue, from any thread."""
 
     __slots__ = ()
 
@@ -39,23 +39,23 @@ class QueueReads:
 
     @property
     def directory(self) -> str:
-        """Where the files are: `<topic>/<queue id>`."""
+        """Directory of the files: `<topic>/<queue id>`."""
         return f"{self._environment.directory}/{self.topic}/{self.queue_id}"
 
     def read_units(self, lo: int, hi: int, *, is_proof_needed: bool = True) -> bytes:
         """Return the units of the offsets [lo, hi), 20 bytes each, compared with their checksums.
 
-        Without `is_proof_needed` units are taken whose checksum nobody knows: for a caller who
-        looks at each record. Raises PositionRangeError outside of [min_offset, max_offset),
-        DerivedDamageError or FileSystemError.
+        Without `is_proof_needed` units without a known checksum are returned too: for a caller
+        that compares each with its record. Raises PositionRangeError outside of [min_offset,
+        max_offset), DerivedDamageError or FileSystemError.
         """
         try:
             if self.min_offset <= lo <= hi <= self.max_offset:
                 units = self._read_checked(lo, hi, is_proof_needed) if lo < hi else b""
-                if hi <= self.max_offset:  # Else truncated beside this read: maybe zeros.
+                if hi <= self.max_offset:  # Else truncated meanwhile: maybe zeros.
                     return units
         except (FileSystemError, DerivedFileError):
-            # A truncation or deletion beside this read explains it; anything else is an error.
+            # A truncation or deletion meanwhile explains the error; else it is passed on.
             if self.min_offset <= lo <= hi <= self.max_offset:
                 raise
         at_fault = hi if self.min_offset <= lo else lo
@@ -69,7 +69,7 @@ class QueueReads:
             first = block_lo = sums.block_lo(lo)
             end = tail.hi if hi > tail.lo else sums.block_hi(sums.block_lo(hi - 1))
             if end < hi:
-                break  # Cut this moment.
+                break  # Cut meanwhile.
             data, parts = self._read(first, end), []
             while block_lo < end:
                 block_hi = tail.hi if block_lo == tail.lo else sums.block_hi(block_lo)
@@ -80,7 +80,7 @@ class QueueReads:
                     pass
                 elif expected != sums.sum_of(block_lo, part):
                     if tries_left and sums.tail is not tail:
-                        break  # It was cut or grew beside this read.
+                        break  # The block was cut or grew meanwhile.
                     is_known = expected != UNKNOWN
                     doubt = Doubt(self, block_lo, block_hi, part, is_known)
                     part = self._environment.on_doubt(doubt)
@@ -101,7 +101,7 @@ class QueueReads:
         return self._file_lo
 
     def damage_error(self, lo: int, hi: int) -> DerivedDamageError:
-        """Return the error of a reader who met damage in the units [lo, hi)."""
+        """Return the error for damage that a reader met in the units [lo, hi)."""
         file_lo = self._file_of(lo)
         at = (lo - file_lo) * UNIT_SIZE_BYTES
         return DerivedDamageError(
@@ -118,9 +118,9 @@ class QueueReads:
     def search(self, lo: int, hi: int, is_before: IsBefore, *, is_proof_needed: bool = True) -> int:
         """Return the first offset of [lo, hi) whose unit is not `is_before`, or `hi`.
 
-        The answers must be all true, then all false. Units on the way are believed; the two on
-        both sides of what is found are compared with their checksums, and so they prove it. Else
-        as `read_units`, also for `is_proof_needed`.
+        The answers must be all true, then all false. Units on the way are not checked; the two on
+        both sides of the result are compared with their checksums, which proves it. Otherwise as
+        `read_units`, also for `is_proof_needed`.
         """
         try:
             found = self._search(lo, hi, is_before, self._read)

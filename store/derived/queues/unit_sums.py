@@ -1,8 +1,8 @@
 """The checksums of one queue's units, a block of them at a time.
 
 Owns what a block is and which checksum it must have: of a full one the file in `checksums/`, of the
-last one a number in memory that each put moves on. Must not know records, nor what follows from a
-block that has another checksum. A block lies within one file of the queue, so both go together.
+last one a CRC in memory that each put extends. Must not know records, nor what follows from a block
+whose checksum differs. A block lies within one file of the queue, so both go together.
 
 Cost on the way of an append: one CRC-32C a queue and round, 0.1 us and 0.06 ns a byte.
 """
@@ -18,7 +18,7 @@ _UNIT: Final = fmt.CONSUME_QUEUE_UNIT_SIZE_BYTES
 
 
 class Tail(NamedTuple):
-    """The last block: the units [lo, hi), of which `crc` is; -1: nobody knows."""
+    """The last block: the units [lo, hi) and their CRC, -1 when it is not known."""
 
     lo: int
     hi: int
@@ -29,7 +29,7 @@ _NOTHING: Final = Tail(0, 0, -1)
 
 
 class UnitSums:
-    """One per queue. Its writer calls `begin`, `put` and `cut`; the rest is for any thread.
+    """The checksums of one queue. Its writer calls `begin`, `put` and `cut`; any thread the rest.
 
     Invariant: `tail.hi` is the queue's next offset, or what it will be in a moment.
     """
@@ -39,12 +39,12 @@ class UnitSums:
     def __init__(self, files: SumFiles, name: str, units_per_file: int) -> None:
         self._files, self._name, self._units_per_file = files, name, units_per_file
         self.tail = self._seen = _NOTHING
-        """Of a last block whose checksum nobody knew: what it was found to be."""
+        """`_seen`: a last block of unknown checksum, with that of its confirmed units."""
 
     # --- Where blocks are ---
 
     def block_lo(self, offset: int) -> int:
-        """Return the first offset of the block that holds one."""
+        """Return the first offset of the block that holds an offset."""
         in_file = offset % self._units_per_file
         return offset - in_file % BLOCK_UNITS
 
@@ -61,19 +61,19 @@ class UnitSums:
     # --- Building ---
 
     def begin(self, lo: int, hi: int, units: bytes) -> None:
-        """The queue is new; its first file begins at `lo` with `units`, up to `hi`."""
+        """Start a new queue, whose first file begins at `lo` with `units`, up to `hi`."""
         self.tail = Tail(lo, lo, self._seed(lo))
         if units:
             self.put(units)
         assert self.tail.hi == hi, f"{self._name}: begun up to {self.tail.hi} of {hi}"
 
     def put(self, units: bytes) -> None:
-        """Units were written at the end of the queue. Call it before readers see them."""
+        """Add units written at the end of the queue. Call it before readers see them."""
         lo, hi, crc = self.tail
         if crc < 0 and self._seen[:2] == (lo, hi):
             crc = self._seen.crc
         size_bytes, end = len(units), self.block_hi(lo)
-        if crc >= 0 and size_bytes < (end - hi) * _UNIT:  # Nearly always: it stays one block.
+        if crc >= 0 and size_bytes < (end - hi) * _UNIT:  # Nearly always: all in one block.
             self.tail = Tail(lo, hi + size_bytes // _UNIT, crc32c_extend(crc, units))
             return
         at = 0
@@ -91,20 +91,20 @@ class UnitSums:
         self.tail = Tail(lo, hi, crc)
 
     def cut(self, hi: int) -> None:
-        """Everything from `hi` on is gone."""
+        """Forget the checksums from `hi` on: the units there are cut."""
         name, number = self._place(self.block_lo(hi))
         blocks_per_file = -(-self._units_per_file // BLOCK_UNITS)
         self._files.put_many(name, number, bytes(SUM_SIZE_BYTES * (blocks_per_file - number)))
         self.open(hi)
 
     def open(self, hi: int) -> None:
-        """The queue was opened, and ends at `hi`."""
+        """Take a queue that was opened, and ends at `hi`."""
         lo = self.block_lo(hi)
         self._seen = _NOTHING
         self.tail = Tail(lo, hi, self._seed(lo) if lo == hi else -1)
 
     def save(self) -> None:
-        """Remember the checksum of the last block as it is: nothing is put any more."""
+        """Store the checksum of the last block: no put follows."""
         lo, hi, crc = self.tail
         if hi > lo and crc >= 0:
             self._files.put(*self._place(lo), known(crc))
@@ -131,7 +131,7 @@ class UnitSums:
         return self._files.get(*self._place(lo))
 
     def learn(self, lo: int, hi: int, units: bytes) -> None:
-        """The block's units are what the log says: that is its checksum."""
+        """Take the checksum of a block from units that agree with the log."""
         crc = crc32c_extend(self._seed(lo), units)
         if lo < self.tail.lo:
             self._files.put(*self._place(lo), known(crc))
@@ -139,5 +139,5 @@ class UnitSums:
             self._seen = Tail(lo, hi, crc)
 
     def forget_file(self, file_lo: int) -> None:
-        """A file of the queue was deleted."""
+        """Delete the checksums of a deleted file of the queue."""
         self._files.delete(self._place(file_lo)[0])
