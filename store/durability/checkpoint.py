@@ -3,8 +3,8 @@
 Owns the 4096 bytes of the file, byte-compatible with RocketMQ, and the way from "durable up to this
 position" to "durable up to this time". Must not know how anything is flushed. Our own recovery uses
 the durable mark, which has a checksum and holds positions; this file is for RocketMQ's tools and
-for a RocketMQ store that opens the directory. It is a derived file: what cannot be read counts as
-zero, which only makes a recovery start earlier.
+for a RocketMQ store that opens the directory. The file is derived: a value that cannot be read
+counts as zero, which only makes a recovery start earlier.
 
 Deviation: RocketMQ moves logicsMsgTimestamp when a queue unit is in page cache and swallows a
 failed sync (storage-formats 11.3, 11.5). Here a field moves only to what is truly durable, and the
@@ -43,7 +43,7 @@ class CheckpointValues:
 
     @property
     def min_unix_ms(self) -> int:
-        """From where an abnormal recovery without index must look (4.6)."""
+        """Store time from which an abnormal recovery without index must look (4.6)."""
         return max(0, min(self.physic_unix_ms, self.logics_unix_ms) - _SAFETY_MS)
 
 
@@ -91,7 +91,7 @@ class Checkpoint:
     ) -> None:
         """Move fields forward to what is durable now; a smaller value leaves its field alone.
 
-        In memory only until `save`. Hand in nothing that was not synced before the call.
+        In memory only until `save`. The values must have been synced before the call.
         """
         asked = (
             physic_unix_ms,
@@ -103,7 +103,7 @@ class Checkpoint:
         self.values = CheckpointValues(*map(max, self._now(), asked))
 
     def lower(self, limits: CheckpointValues) -> None:
-        """Take fields back to what is left after a cut; in memory only until `save`."""
+        """Lower fields to the values left after a cut; in memory only until `save`."""
         now = zip(self._now(), (getattr(limits, name) for name in _FIELD_NAMES), strict=True)
         self.values = CheckpointValues(*(min(pair) for pair in now))
 
@@ -148,7 +148,7 @@ def _create(fs: FileSystem, directory: str, path: str) -> None:
 class DurableTimes:
     """Answers "up to which store time is everything before this position", for one log.
 
-    The writer notes each append, who syncs asks for the time of the position that is durable now.
+    The writer notes each append; the syncing thread asks for the time of the durable position.
     Keeps a bounded number of samples; a forgotten one makes the answer older, never newer.
     """
 
@@ -160,7 +160,7 @@ class DurableTimes:
         self._lock = threading.Lock()
 
     def note(self, end_position: int, store_unix_ms: int) -> None:
-        """An append ends at `end_position`; its records carry `store_unix_ms`."""
+        """Note an append that ends at `end_position`; its records carry `store_unix_ms`."""
         with self._lock:
             samples = self._samples
             # The max rule: a clock that steps back does not take time back (fault-matrix C1).
@@ -181,7 +181,7 @@ class DurableTimes:
             return self._durable_unix_ms
 
     def cut(self, position: int) -> None:
-        """Forget what lies beyond a truncation."""
+        """Forget the samples beyond a truncation."""
         with self._lock:
             while self._samples and self._samples[-1][0] > position:
                 self._samples.pop()

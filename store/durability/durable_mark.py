@@ -1,10 +1,10 @@
 """The durable mark: how far the log is known to be durable, kept beside the log (S06).
 
 Owns the file `marks`: two slots with a checksum. Must not know how the log is synced. The mark is
-written after each sync of the log and never before, so it is never ahead of the truth. It is synced
-on an interval only, because a second sync in each round would almost double the latency of an
-append. What that buys: after a SIGKILL the mark is exact (the page cache is still there); after a
-power loss it is at most the interval behind, or exact with interval 0.
+written after each sync of the log and never before, so it is never ahead of the truth. The mark is
+synced on an interval only, because a second sync in each round would almost double the latency of
+an append. So after a SIGKILL the mark is exact (the page cache is still there); after a power loss
+it is at most the interval behind, or exact with interval 0.
 
 Writes go to one slot until it is synced, then to the other. So the slot that was synced last is
 never being written, and whatever a power loss makes of the other, there is a good mark to read.
@@ -36,14 +36,14 @@ assert SLOT_SIZE_BYTES == 68
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What is known about the log. Positions are bytes of the log.
+    """Known state of the log. Positions are bytes of the log.
 
     `durable_position` and `durable_index` (-1 = none): everything before the position, and up to
     and including the index, is durable. `dispatched_position`: the derived files hold everything
     before it, in page cache at least, so it counts only while the machine stays up.
     `dispatched_durable_position`: the same, durably. The item counts say how much the derived files
-    held then (see Dispatcher.built), UNKNOWN_COUNT when nobody knows: a queue file that lost units
-    would else look like a shorter queue, and its offsets would be given out twice.
+    held then (see Dispatcher.built), UNKNOWN_COUNT when that is not known: a queue file that lost
+    units would else look like a shorter queue, and its offsets would be given out twice.
     """
 
     durable_position: int = 0
@@ -54,7 +54,7 @@ class Mark:
     dispatched_durable_item_count: int = UNKNOWN_COUNT
 
     def __post_init__(self) -> None:
-        """Check what must hold between the fields."""
+        """Check the relations between the fields."""
         assert self.durable_position >= 0, f"durable position {self.durable_position}"
         assert self.durable_index >= -1, f"durable index {self.durable_index}"
         assert 0 <= self.dispatched_durable_position <= self.dispatched_position, (
@@ -76,7 +76,7 @@ class Mark:
 
     @property
     def positions(self) -> tuple[int, int, int, int]:
-        """What only a cut may take back."""
+        """The values that only a cut may take back."""
         return (
             self.durable_position,
             self.durable_index,
@@ -181,10 +181,10 @@ class DurableMark:
         dispatched_durable_item_count: int = UNKNOWN_COUNT,
         now_ms: int,
     ) -> None:
-        """Write what has become true; in page cache on return, durable with interval 0.
+        """Write the new values; they are in page cache on return, durable with interval 0.
 
-        Call it after the log was synced up to `durable_position`, and before anybody is told.
-        Nothing may fall: a cut is announced by `lower`. `now_ms` is monotonic. Raises
+        Call it after the log was synced up to `durable_position`, and before any caller is told.
+        No value may fall: a cut is announced by `lower`. `now_ms` is monotonic. Raises
         FileSystemError or SyncFailedError: stop the process.
         """
         new = Mark(
@@ -204,7 +204,7 @@ class DurableMark:
                 self._sync(now_ms)
 
     def lower(self, position: int, index: int) -> None:
-        """Take back what lies beyond a cut of the log, durably; call it before the log is cut.
+        """Lower the mark to a cut of the log, durably; call it before the log is cut.
 
         `index` is the last entry that stays (-1 for none, or in a log without entries). Raises
         FileSystemError or SyncFailedError; do not cut then.

@@ -1,8 +1,8 @@
 """How the process ends when it must not go on.
 
-Owns the exit codes and the last words. After a failed sync or a failed assertion nothing may be
-acknowledged any more, on any thread, so the process ends at once and without any clean-up that
-could write. Sources: design 4.6, fault-matrix S02, I17.
+Owns the exit codes and the last message. After a failed sync or a failed assertion no append
+may be acknowledged any more, on any thread, so the process ends at once and without any clean-up
+that could write. Sources: design 4.6, fault-matrix S02, I17.
 """
 
 import os

@@ -1,11 +1,11 @@
-"""The flush thread: who may be told that bytes are durable, and when the log is synced.
+"""The flush thread: which requests are durable, and when the log is synced.
 
 Owns the only thread that syncs the log, the group commit and the timed flush; must not know what a
-record or an entry is. One sync serves everybody who asked before it began; who asks during a sync
-is served by the next one, without any artificial delay. A failed sync is final (fault-matrix S02):
-nobody is told "durable" after it and it is never tried again, because the kernel may already have
-dropped the pages. Sources: RocketMQ GroupCommitService, FlushRealTimeService,
-CommitRealTimeService; storage-formats 5.2 to 5.4.
+record or an entry is. One sync serves all requests made before it began; a request made during a
+sync is served by the next one, without any artificial delay. A failed sync is final (fault-matrix
+S02): no request is answered "durable" after it and the sync is never tried again, because the
+kernel may already have dropped the pages. Sources: RocketMQ GroupCommitService,
+FlushRealTimeService, CommitRealTimeService; storage-formats 5.2 to 5.4.
 """
 
 import errno
@@ -35,7 +35,7 @@ Callback = Callable[[StoreError | None], None]
 
 
 class SyncTarget(Protocol):
-    """What is synced. Every `RecordLog` is one."""
+    """The log that is synced. Every `RecordLog` is one."""
 
     @property
     def max_position(self) -> int:
@@ -44,16 +44,16 @@ class SyncTarget(Protocol):
 
     @property
     def flushed_position(self) -> int:
-        """Everything before it is durable."""
+        """Position before which every byte is durable."""
         ...
 
     def sync(self) -> int:
-        """Make all committed bytes durable; return up to where. Raises SyncFailedError."""
+        """Make all committed bytes durable; return the position reached. Raises SyncFailedError."""
         ...
 
 
 class Committer(Protocol):
-    """What moves bytes from write buffers into the page cache (transient pool)."""
+    """The mover of bytes from write buffers into the page cache (transient pool)."""
 
     @property
     def wrote_position(self) -> int:
@@ -61,19 +61,19 @@ class Committer(Protocol):
         ...
 
     def commit(self) -> int:
-        """Copy all that was appended into the page cache; return up to where."""
+        """Copy all appended bytes into the page cache; return the position reached."""
         ...
 
 
 class RoundSink(Protocol):
-    """Who wants to know of finished syncs (the durable mark). Called on the flush thread."""
+    """The receiver of finished syncs (the durable mark). Called on the flush thread."""
 
     def on_synced(self, flushed_position: int) -> None:
-        """The log is durable up to here, and nobody was told yet."""
+        """Take the position up to which the log is durable; no request is answered yet."""
         ...
 
     def on_settled(self, now_ms: int) -> None:
-        """Everybody was told, or time has passed: slow work may be done now (monotonic ms)."""
+        """Do slow work: all requests were answered, or time has passed (monotonic ms)."""
         ...
 
 
@@ -94,7 +94,7 @@ class _Request:
 
 
 class FlushService:
-    """One per store. `start` before use, `stop` before the log is closed.
+    """The flush service of one store. `start` before use, `stop` before the log is closed.
 
     Invariant: a request is resolved exactly once: with None after a sync that began after the
     request's bytes were written, or with an error.
@@ -124,8 +124,8 @@ class FlushService:
         # Guards all below. Never held during a call to the log, a sink or a callback.
         self._condition = threading.Condition(threading.Lock())
         self._pending: list[_Request] = []  # Wait for a sync.
-        self._refused: list[_Request] = []  # Their bytes were cut; to be told by the flush thread.
-        self._sync_wanted = False  # Somebody asked since the last round began.
+        self._refused: list[_Request] = []  # Their bytes were cut; the flush thread answers them.
+        self._sync_wanted = False  # A sync was asked for since the last round began.
         self._stopping = False
         self._failure: SyncFailedError | None = None  # Once set, final.
         self._stopped = False
@@ -137,7 +137,7 @@ class FlushService:
     # --- Asking ---
 
     def wait(self, position: int, timeout_ms: int) -> int:
-        """Block until everything before `position` is durable; return up to where it is.
+        """Block until every byte before `position` is durable; return the durable position.
 
         For callers with a thread of their own. Raises FlushTimeoutError (the bytes are stored,
         whether they are durable is unknown), SyncFailedError (the process must stop), BusyError
@@ -156,7 +156,7 @@ class FlushService:
         request = self._enqueue(position, on_done)
         if not done.wait(timeout_ms / 1000):
             self._withdraw(request, timeout_ms)
-            done.wait()  # It is being resolved this moment: the answer is known, so give it.
+            done.wait()  # The request is being resolved: the answer is known, so give it.
         match errors[0]:
             case None:
                 return self._durable_position
@@ -178,8 +178,8 @@ class FlushService:
     def request_all(self, callback: Callback) -> None:
         """As `request`, for everything that was appended before the call and not cut since.
 
-        A cut refuses nobody here: what is left is asked for again. The callback then gets None, a
-        SyncFailedError or a ClosedError.
+        A cut does not refuse this request: the bytes that are left are asked for again. The
+        callback then gets None, a SyncFailedError or a ClosedError.
         """
         self._request_up_to(self._log.max_position, callback)
 
@@ -196,10 +196,10 @@ class FlushService:
         self._enqueue(position, on_done)
 
     def sync_here(self) -> bool:
-        """Sync all that was appended on the caller's thread; False if others are at it or wait.
+        """Sync all appended bytes on the caller's thread; False if a sync runs or requests wait.
 
-        For a caller who found a sync cheaper than the way to the flush thread and back, which is
-        two switches of threads. Everything is durable on a return of True. Raises SyncFailedError
+        For a caller that found a sync cheaper than the way to the flush thread and back, which is
+        two switches of threads. All of them are durable on a return of True. Raises SyncFailedError
         after the owner was told: stop.
         """
         if self._pending or self._refused or self._failure is not None or self._stopping:
@@ -217,7 +217,7 @@ class FlushService:
         return True
 
     def wake(self) -> None:
-        """Ask for a sync that nobody waits for (RocketMQ's WAIT=false). Does not block."""
+        """Ask for a sync without waiting for it (RocketMQ's WAIT=false). Does not block."""
         with self._condition:
             self._sync_wanted = True
             self._condition.notify()
@@ -252,7 +252,7 @@ class FlushService:
             raise BusyError(f"the flush queue ({self.request_count_max} wait)", 0)
 
     def _withdraw(self, request: _Request, timeout_ms: int) -> None:
-        """Take a request out of the queue and raise why it ends; return if it is being resolved."""
+        """Take a request out of the queue and raise its error; return if it is being resolved."""
         with self._condition:
             if request in self._pending:
                 self._pending.remove(request)
@@ -269,21 +269,21 @@ class FlushService:
 
     @property
     def durable_position(self) -> int:
-        """Everything before it is durable, and the sink knows. May only fall by a truncation."""
+        """Position before which all bytes are durable, and the sink knows. Only a cut lowers it."""
         return self._durable_position
 
     @property
     def pending_count(self) -> int:
-        """How many requests wait."""
+        """Count of the requests that wait."""
         return len(self._pending)
 
     @property
     def failure(self) -> SyncFailedError | None:
-        """Why nothing is flushed any more; None while all is well."""
+        """The error after which no sync runs any more; None without one."""
         return self._failure
 
     def sync_running_ms(self) -> int:
-        """How long the present sync of the log has been running, 0 when none is; for operators."""
+        """Return how long the present sync of the log runs, 0 without one; for operators."""
         began_ns = self._sync_began_ns
         return 0 if began_ns is None else (self._monotonic_ns() - began_ns) // _NS_PER_MS
 
@@ -297,7 +297,7 @@ class FlushService:
         self._thread.start()
 
     def stop(self) -> None:
-        """Sync all that was appended, answer everybody who waits, end the thread and join it.
+        """Sync all appended bytes, answer all requests, end the thread and join it.
 
         Everything is durable on return. Raises SyncFailedError when it is not; the store was then
         not closed cleanly. May be called twice.
@@ -316,8 +316,8 @@ class FlushService:
     def truncation(self, position: int) -> Iterator[None]:
         """Cut the log at `position` in the body: no sync and no durable mark runs beside it.
 
-        Whoever waits for bytes beyond the cut gets PositionRangeError afterwards. Waits for the
-        sync that runs. When the body raises, nobody is refused.
+        A request for bytes beyond the cut gets PositionRangeError afterwards. Waits for the sync
+        that runs. When the body raises, no request is refused.
         """
         with self._round_lock:
             yield
@@ -339,7 +339,7 @@ class FlushService:
     def _wait_for_work(self) -> bool:
         """Block until a round is due; return False when the service is to stop."""
         with self._condition:
-            # A round that began before a cut may have taken the wish for a sync; the refused not.
+            # A round that began before a cut may have taken the wish for a sync, not the refused.
             while not (self._sync_wanted or self._refused or self._stopping):
                 wait_ms = self._schedule.wait_ms(self._now_ms(), self._committer is not None)
                 if wait_ms <= 0:
@@ -368,7 +368,7 @@ class FlushService:
             self._tell(done, None)
             self._schedule.settled(self._now_ms())
             self._sink.on_settled(self._now_ms())
-        except BaseException as error:  # noqa: BLE001  Whatever it is, no ack may follow it.
+        except BaseException as error:  # noqa: BLE001  No ack may follow any error.
             self._fail(error)
         return self._failure is None
 
@@ -396,7 +396,7 @@ class FlushService:
             self._durable_position = flushed
 
     def _take_done(self) -> list[_Request]:
-        """Take those out of the queue whose bytes are durable; called within the round."""
+        """Take the requests with durable bytes out of the queue; called within the round."""
         flushed = self._durable_position
         with self._condition:
             done = [r for r in self._pending if r.position <= flushed]
@@ -411,13 +411,13 @@ class FlushService:
         for request in requests:
             try:
                 request.callback(error)
-            except BaseException as callback_error:  # noqa: BLE001  The others must hear it too.
+            except BaseException as callback_error:  # noqa: BLE001  The others must be called too.
                 raised = raised or callback_error
         if raised is not None:
             raise raised
 
     def _fail(self, cause: BaseException) -> None:
-        """Make the failure final: everybody gets SyncFailedError, then the owner is called once."""
+        """Make the failure final: each request gets SyncFailedError, then the owner is called."""
         failure = cause
         if not isinstance(failure, SyncFailedError):
             failure = SyncFailedError("the flush thread", errno.EIO)
@@ -435,7 +435,7 @@ class FlushService:
         self._on_fatal(cause)
 
     def _finish(self) -> None:
-        """Sync what is left and answer everybody; nothing is accepted any more."""
+        """Sync the rest and answer all requests; no request is accepted any more."""
         if self._stopped:
             return
         for _ in range(_FINAL_ROUND_COUNT_MAX):
@@ -452,5 +452,5 @@ class FlushService:
 
 
 def _copy_of(failure: SyncFailedError) -> SyncFailedError:
-    """A new error for each raise: one object raised in two threads would mix their traces."""
+    """Return a new error for each raise: one object raised in two threads mixes their traces."""
     return SyncFailedError(failure.path, failure.errno_value)

@@ -22,7 +22,7 @@ class FlushRules:
     """Fewer new pages than this are left for the thorough flush; 0 flushes any byte."""
     thorough_interval_ms: int
     settle_interval_ms: int
-    """How often the sink is called when nothing happens."""
+    """Interval at which the sink is called without any request."""
     commit_interval_ms: int
     commit_least_pages: int
     commit_thorough_interval_ms: int
@@ -31,7 +31,7 @@ class FlushRules:
     def from_config(cls, config: StoreConfig) -> Self:
         """Take the rules from the store's settings.
 
-        With flush=sync the timed flush only picks up what nobody asked for, so any byte counts.
+        With flush=sync the timed flush only picks up bytes without a request, so any byte counts.
         """
         return cls(
             file_size_bytes=config.file_size_bytes,
@@ -46,7 +46,7 @@ class FlushRules:
 
 
 class FlushSchedule:
-    """Keeps when each thing was last looked at. All times are monotonic milliseconds."""
+    """Keeps when flush and commit were last asked about. All times are monotonic milliseconds."""
 
     def __init__(self, rules: FlushRules, now_ms: int) -> None:
         self._rules = rules
@@ -55,7 +55,7 @@ class FlushSchedule:
         self._settled_ms = now_ms
 
     def wait_ms(self, now_ms: int, has_pool: bool) -> int:
-        """Return how long nothing is due, 0 or less when something is."""
+        """Return the time until something is due, 0 or less when it is."""
         rules = self._rules
         due_ms = min(
             self._looked_ms + max(1, rules.interval_ms),
@@ -70,7 +70,7 @@ class FlushSchedule:
         self._settled_ms = now_ms
 
     def is_flush_due(self, now_ms: int, max_position: int, flushed_position: int) -> bool:
-        """Say whether the timer wants a sync now; asking after the interval restarts it."""
+        """Restart the interval if it has passed; return whether the timer wants a sync now."""
         rules = self._rules
         if now_ms < self._looked_ms + rules.interval_ms:
             return False
@@ -81,7 +81,7 @@ class FlushSchedule:
         return self._is_enough(max_position, flushed_position, least_pages)
 
     def is_commit_due(self, now_ms: int, wrote_position: int, committed_position: int) -> bool:
-        """Say whether the timer wants a commit now; asking after the interval restarts it."""
+        """Restart the interval if it has passed; return whether the timer wants a commit now."""
         rules = self._rules
         if now_ms < self._commit_looked_ms + rules.commit_interval_ms:
             return False

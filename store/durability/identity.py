@@ -1,4 +1,4 @@
-"""Who uses a store directory, and how the one before left it.
+"""The use of a store directory: its lock, and how the run before left it.
 
 Owns the files `lock`, `abort` and `boot_id`. Must not know what a recovery does with the answers.
 The lock is a Linux open-file-description lock on byte 0: it stops a second process, a RocketMQ
@@ -59,7 +59,7 @@ class LastRun:
 
     @property
     def page_cache_lost(self) -> bool:
-        """Say whether bytes that were written and not synced may be gone (design 4.5)."""
+        """Whether bytes that were written and not synced may be gone (design 4.5)."""
         return not self.was_clean and not self.same_boot
 
 
@@ -105,7 +105,7 @@ class DirectoryLock:
         self._fd = fd
 
     def release(self) -> None:
-        """Give the directory free. The file stays: removing it would let two processes lock it."""
+        """Release the directory. The file stays: removing it would let two processes lock it."""
         fd, self._fd = self._fd, None
         if fd is not None:
             self._fs.close(fd)
@@ -115,12 +115,12 @@ class DirectoryLock:
             try:
                 return self._fs.open(self._path, create=not os.path.exists(self._path))
             except FileSystemError as error:
-                # Another process made it this moment (files named lock are never removed).
+                # Another process made it meanwhile (files named lock are never removed).
                 if error.errno_value != errno.EEXIST:
                     raise
 
     def holder(self, fd: int) -> str:
-        """Say who wrote its name into the open lock file; it need not hold the lock any more."""
+        """Return the process named in the open lock file; it need not hold the lock any more."""
         size_bytes = min(self._fs.size_bytes(fd), _CONTENT_SIZE_BYTES_MAX)
         words = self._fs.read_at(fd, self._path, 0, size_bytes).decode("ascii", "replace").split()
         if len(words) == 2 and all(word.isdecimal() for word in words):
@@ -130,7 +130,7 @@ class DirectoryLock:
 
 
 class RunMarker:
-    """The files `abort` and `boot_id`: read once at start, moved at start and close.
+    """The files `abort` and `boot_id`: read once at start, changed at start and close.
 
     The lock is held by the caller all the time.
     """
@@ -148,7 +148,7 @@ class RunMarker:
         self._boot_id = read_boot_id()
 
     def last_run(self) -> LastRun:
-        """Say how the previous run ended. Call it before `mark_running`."""
+        """Return how the previous run ended. Call it before `mark_running`."""
         boot_id = self._read_boot_id()
         return LastRun(
             was_clean=not os.path.exists(self._abort_path),
@@ -157,7 +157,7 @@ class RunMarker:
         )
 
     def mark_running(self) -> None:
-        """Say on disk that the store is in use, by this boot; durable on return.
+        """Record on disk that the store is in use, by this boot; durable on return.
 
         Call it when the recovery is complete and before the first append is acknowledged. Not
         earlier: a second crash during a recovery would else look as if the page cache, which the
@@ -171,7 +171,7 @@ class RunMarker:
         self._fs.sync_directory(self._directory)
 
     def mark_closed(self) -> None:
-        """Say on disk that the store was closed with everything durable; durable on return.
+        """Record on disk that the store was closed with everything durable; durable on return.
 
         Deviation: RocketMQ does not sync the directory, so its marker may survive or vanish.
         """
@@ -186,7 +186,7 @@ class RunMarker:
             size_bytes = min(self._fs.size_bytes(fd), _CONTENT_SIZE_BYTES_MAX)
             content = self._fs.read_at(fd, self._boot_id_path, 0, size_bytes)
             if boot_id_problem(content) is not None:
-                return None  # As that of another boot: nothing in memory is relied on.
+                return None  # As that of another boot: the page cache is not relied on.
             return content.decode("ascii").split("\n")[0]
         finally:
             self._fs.close(fd)
@@ -205,9 +205,9 @@ class RunMarker:
 
 
 def boot_id_problem(content: bytes) -> tuple[str, str, str] | None:
-    """Say what is wrong with the file `boot_id`: (field, expected, found), or None.
+    """Return what is wrong with the file `boot_id`: (field, expected, found), or None.
 
-    The id, and its CRC-32C in the second line; older releases wrote the id alone.
+    The file holds the id, and its CRC-32C in the second line; older releases wrote the id alone.
     """
     lines = content.split(b"\n")
     if len(lines) == 3 and not lines[2]:

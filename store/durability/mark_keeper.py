@@ -15,12 +15,12 @@ class MarkKeeper:
     """A `RoundSink` of the flush thread; the maintenance thread reports the derived files."""
 
     def __init__(self, mark: DurableMark, last_index: Callable[[int], int]) -> None:
-        """`last_index(position)`: index of the last entry that ends at or before a position."""
+        """Take the mark; `last_index(position)` is that of the last entry up to a position."""
         self._mark, self._last_index = mark, last_index
         self._lock = threading.Lock()
 
     def on_synced(self, flushed_position: int) -> None:
-        """The log is durable up to here; write it down before anybody is told."""
+        """Write the position up to which the log is durable, before any caller is told."""
         with self._lock:
             now = self._mark.mark
             self._mark.publish(
@@ -38,16 +38,16 @@ class MarkKeeper:
         self._mark.maybe_sync(now_ms)
 
     def lower(self, position: int, index: int) -> None:
-        """Take back what lies beyond a cut, durably, before the log is cut; no mark is written
-        beside it. Errors as DurableMark.lower."""
+        """Lower the mark to a cut, durably, before the log is cut; no other mark is written
+        meanwhile. Errors as DurableMark.lower."""
         with self._lock:
             self._mark.lower(position, index)
 
     def on_dispatched(self, built: Built, durable: Built) -> None:
-        """The derived files are `built`, and were `durable` at the last sync of theirs."""
+        """Write how far derived files are `built`, and were `durable` at their last sync."""
         with self._lock:
             now = self._mark.mark
-            # Somebody who began earlier may come later, with less.
+            # A report that began earlier may come later, with less.
             if built.position < now.dispatched_position:
                 built = Built(now.dispatched_position, now.dispatched_item_count)
             if durable.position < now.dispatched_durable_position:
