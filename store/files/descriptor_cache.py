@@ -3,7 +3,7 @@
 Owns opening, reuse and closing; must not know what the files are. A descriptor that is in use is
 never closed: its number could be given to another file between the look-up and the call. Evicting a
 file with unsynced bytes is harmless on Linux: the next descriptor syncs them, and a write-back
-error that nobody has seen yet is reported to it (errseq, since 4.16).
+error that was not reported yet is reported to it (errseq, since 4.16).
 """
 
 import resource

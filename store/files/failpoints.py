@@ -79,7 +79,7 @@ def disarm_all() -> None:
 
 
 def arm_from_environment() -> None:
-    """Arm what QUORUMLOG_FAILPOINTS says; called once when a store opens."""
+    """Arm the points that QUORUMLOG_FAILPOINTS names; called once when a store opens."""
     specification = os.environ.get(ENVIRONMENT_VARIABLE, "")
     if specification:
         arm(specification)
@@ -97,7 +97,7 @@ def armed(specification: str) -> Iterator[None]:
 
 @contextmanager
 def census() -> Iterator[dict[str, int]]:
-    """Count how often each point is passed, to know what there is to fail."""
+    """Count how often each point is passed, to list the calls that can fail."""
     global _passes
     assert _passes is None, "a census is already running"
     counts: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The one seam to the disk: every file-system call of the store goes through here.
+"""The one port to the disk: every file-system call of the store goes through here.
 
 Owns the calls, their failpoints and the translation of OSError into store errors; must not know
 what the files mean. Tests put a power-loss double in its place, so keep it narrow. Only
@@ -18,7 +18,7 @@ from store.files.spare_descriptors import SPARE
 
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
-"""What is made is for the user of the process alone: it holds what others send."""
+"""Files and directories are for the user of the process alone: they hold what clients send."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -28,7 +28,7 @@ class FileSystem:
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
         """Open a file and return its descriptor. `create` demands that it does not exist yet.
 
-        A pipe in its place is not waited for: it is open at once, and nothing can be read.
+        A pipe in its place does not block the call: it is open at once, without a byte to read.
         Raises FileSystemError, or StoreFullError when the directory cannot take a new name.
         """
         flags = os.O_RDONLY if read_only else os.O_RDWR
@@ -96,7 +96,7 @@ class FileSystem:
             raise self._translate("read", path, size_bytes, error) from error
 
     def forget_cached(self, fd: int, path: str, position: int, size_bytes: int) -> None:
-        """Give up the page cache's copy of bytes that are on the disk: a read then asks the disk.
+        """Drop the page cache's copy of bytes that are on the disk, so that a read asks the disk.
 
         Advice, which a file system in memory does not take. Raises FileSystemError.
         """
@@ -176,7 +176,7 @@ class FileSystem:
             raise SyncFailedError(path, error.errno or errno.EIO) from error
 
     def rename(self, source: str, target: str) -> None:
-        """Atomically give a file its final name, replacing what has that name."""
+        """Give a file its final name atomically, replacing a file of that name."""
         try:
             hit("fs.rename")
             os.replace(source, target)
@@ -233,8 +233,8 @@ class FileSystem:
     def free_bytes(self, path: str) -> tuple[int, int]:
         """Return (free, total) bytes of the file system that holds `path`, as `df` counts them.
 
-        What is set aside for root is neither free nor used: it is not there. Volumes exist that set
-        most of themselves aside, and a node on one would count itself full from its first day.
+        Blocks reserved for root count neither as free nor as used. Some volumes reserve most of
+        their blocks, and a node on one would otherwise be full from its first day.
         """
         stat = os.statvfs(path)
         used_count = stat.f_blocks - stat.f_bfree
@@ -254,7 +254,7 @@ class FileSystem:
         code = (error.errno if isinstance(error, OSError) else None) or errno.EIO
         if code in _FULL:
             directory = os.path.dirname(os.path.abspath(path))
-            while not os.path.isdir(directory):  # It was to be made.
+            while not os.path.isdir(directory):  # The failed call was to make it.
                 directory = os.path.dirname(directory)
             return StoreFullError(path, needed_bytes, self.free_bytes(directory)[0])
         return FileSystemError(operation, path, code)

@@ -132,8 +132,8 @@ class MappedFile:
     def finish(self, data: bytes) -> None:
         """Append `data` as the last of the file; the rest reads as zeros, as a fresh file does.
 
-        One step for whoever reads or commits meanwhile: no position between them is ever seen, and
-        nobody goes on from the middle of a blank.
+        One step for readers and commits beside it: no position in between is ever seen, and no
+        reader goes on from the middle of a blank.
         """
         position = self.wrote_position
         target = self._target or self._open_target()
@@ -159,7 +159,7 @@ class MappedFile:
             return self._map
 
     def commit(self) -> memoryview | None:
-        """Copy what the write buffer holds beyond the committed position into the page cache.
+        """Copy the bytes of the write buffer beyond the committed position into the page cache.
 
         Returns the buffer when the file is complete and does not need it any more, else None.
         Does nothing without a write buffer. Raises StoreFullError or FileSystemError.
@@ -228,7 +228,7 @@ class MappedFile:
         if mapped is not None and self._buffer is None:
             try:
                 return mapped[at : at + size_bytes]
-            except ValueError:  # Sealed by another thread this moment: read it as a sealed file.
+            except ValueError:  # Sealed by another thread meanwhile: read it as a sealed file.
                 pass
         self.hold()
         try:
@@ -285,7 +285,7 @@ class MappedFile:
 
     @property
     def hold_count(self) -> int:
-        """How many views and running reads pin the file."""
+        """Count of the views and running reads that pin the file."""
         return self._holds
 
     def lock_memory(self) -> bool:
@@ -301,7 +301,7 @@ class MappedFile:
             self.drop()
 
     def overwrite(self, position: int, data: bytes) -> None:
-        """Put back damaged bytes, durably; maps and views show them. Errors as `commit`, `sync`."""
+        """Overwrite damaged bytes, durably; maps and views show it. Errors as `commit`, `sync`."""
         assert self._buffer is None, f"{self.path} has a write buffer"
         assert self.position <= position <= self.committed_position - len(data), self.path
         self.hold()
@@ -378,7 +378,7 @@ class MappedFile:
             self._target.release()
         self._target = None
         if mapped is not None:
-            # A slice that somebody took of a view may still be alive: the map then goes with it.
+            # A slice that was taken of a view may still be alive: the map then goes with it.
             with contextlib.suppress(BufferError):
                 mapped.close()
 
@@ -480,9 +480,9 @@ def _remove_partial(fs: FileSystem, path: str) -> None:
 def open_file(fs: FileSystem, directory: str, name: str, size_bytes: int) -> MappedFile:
     """Open a file that exists, all of it counted as written until recovery says otherwise.
 
-    It is synced first: after a crash of the process its bytes may be in the page cache only, and
-    what recovery accepts must be durable. Raises LayoutError when its size is not the configured
-    one, SyncFailedError.
+    The file is synced first: after a crash of the process its bytes may be in the page cache only,
+    and what recovery accepts must be durable. Raises LayoutError when its size is not the
+    configured one, SyncFailedError.
     """
     path = os.path.join(directory, name)
     fd = fs.open(path)

@@ -23,7 +23,7 @@ _FORMER_ASIDE_SUFFIX: Final = ".aside"
 
 
 class FileSource(Protocol):
-    """Who makes the next file: in line, or the warm-up thread ahead of time."""
+    """The maker of the next file: in line, or the warm-up thread ahead of time."""
 
     def take(self, position: int) -> MappedFile:
         """Return the file that starts at `position`, allocated and empty.
@@ -45,7 +45,7 @@ class InlineFiles:
         warm_up: bool = False,
         reserve_bytes: int = 0,
     ) -> None:
-        """`reserve_bytes` of the disk are left for what is written beside the log."""
+        """Leave `reserve_bytes` of the disk for the files beside the log."""
         self._fs, self._directory = fs, directory
         self._size_bytes, self._warm_up = size_bytes, warm_up
         self._reserve_bytes = reserve_bytes
@@ -76,7 +76,7 @@ class MappedFileQueue:
         self._sync_lock = threading.Lock()  # One sync at a time, and none during a truncation.
         self._flushed_position = 0
         self._reserved: list[MappedFile] = []  # The next files, taken ahead; empty and mapped.
-        self._has_new_name = False  # One that was taken may have a name that is not durable.
+        self._has_new_name = False  # A file was taken whose name may not be durable.
         self._detached: list[MappedFile] = []  # Out of the sequence, to be deleted; oldest first.
         self.deleted_file_count = 0
 
@@ -140,13 +140,13 @@ class MappedFileQueue:
 
     @property
     def wrote_position(self) -> int:
-        """Where the next append lands, if it fits into the last file."""
+        """Position at which the next append lands, if it fits into the last file."""
         files = self.files
         return files[-1].wrote_position if files else 0
 
     @property
     def flushed_position(self) -> int:
-        """Everything before it is durable."""
+        """Position before which every byte is durable."""
         return self._flushed_position
 
     @property
@@ -208,8 +208,9 @@ class MappedFileQueue:
     def reserve(self, count: int = 1) -> None:
         """Take the next `count` files ahead, so that as many rolls cannot fail.
 
-        They belong to the log from the roll on; a crash leaves empty files, which recovery deletes.
-        Raises what the source raises, and FileSystemError; what was taken before stays reserved.
+        The files belong to the log from the roll on; a crash leaves empty ones, which recovery
+        deletes. Raises what the source raises, and FileSystemError; files taken before stay
+        reserved.
         """
         while len(self._reserved) < count:
             file = self.source.take(self.reserve_position())
@@ -227,7 +228,7 @@ class MappedFileQueue:
 
     @property
     def reserved_count(self) -> int:
-        """How many files are at hand."""
+        """Count of the files taken ahead."""
         return len(self._reserved)
 
     def _drop_reserved(self) -> None:
@@ -245,7 +246,7 @@ class MappedFileQueue:
             raise
 
     def sync(self) -> int:
-        """Make everything that was committed before the call durable; return up to where.
+        """Make everything that was committed before the call durable; return the position reached.
 
         Syncs each file from the first unsynced one on. Raises SyncFailedError: stop the process.
         """
@@ -334,7 +335,7 @@ class MappedFileQueue:
             try:
                 files[0].delete()
             except BaseException:
-                self.files = files  # It still has its name; a gap would follow otherwise.
+                self.files = files  # The file still has its name; a gap would follow otherwise.
                 raise
             self._fs.sync_directory(self.directory)
             self._flushed_position = max(self._flushed_position, self.min_position)
@@ -344,8 +345,8 @@ class MappedFileQueue:
     def detach_first(self, count: int) -> tuple[MappedFile, ...]:
         """Take the oldest files out of the sequence; `delete_detached` follows on any thread.
 
-        For the thread that appends, which must not wait for a disk: nothing but memory changes.
-        They are durable as a whole, and the last file is never among them.
+        For the thread that appends, which must not wait for a disk: only memory changes. The files
+        are durable as a whole, and the last file is never among them.
         """
         files = self.files
         assert count < len(files), f"detach {count} of {len(files)} files"
@@ -356,14 +357,14 @@ class MappedFileQueue:
 
     @property
     def has_detached(self) -> bool:
-        """Whether `delete_detached` has something to do."""
+        """Whether files are detached and not deleted yet."""
         return bool(self._detached)
 
     def delete_detached(self) -> None:
         """Delete the files that were detached, the oldest first, durably; repeat it after an error.
 
-        What an earlier call could not delete goes first: no gap is ever there. Not beside a sync:
-        one that began before may still hold them.
+        Files that an earlier call could not delete go first: no gap is ever there. Excludes a sync:
+        one that began before may still hold the files.
         """
         with self._sync_lock:
             self._delete_detached()
@@ -376,7 +377,7 @@ class MappedFileQueue:
             hit("mapped_file_queue.delete")
             if os.path.exists(file.path):
                 file.delete()
-            else:  # Somebody made room by hand.
+            else:  # The file was deleted by hand, to make room.
                 file.close()
             del self._detached[0]
         self._fs.sync_directory(self.directory)
@@ -399,7 +400,7 @@ class MappedFileQueue:
             self._fs.sync_directory(self.directory)
 
     def delete_aside(self) -> None:
-        """Delete what was set aside. Any thread. Raises FileSystemError: repeat it."""
+        """Delete the files that were set aside. Any thread. Raises FileSystemError: repeat it."""
         aside = aside_directory(self.directory)
         for name in self._fs.list_directory(aside):
             self._fs.unlink(os.path.join(aside, name))

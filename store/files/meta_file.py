@@ -48,7 +48,7 @@ class MetaFile:
         self._failure: SyncFailedError | None = None
         self._loaded = False
         self.generation = 0
-        """Of the newest payload; 0 when there is none."""
+        """Generation of the newest payload; 0 without one."""
 
     def load(self, *, must_exist: bool) -> dict[str, Json] | None:
         """Return the newest payload; None when none was ever saved.

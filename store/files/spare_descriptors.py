@@ -1,4 +1,4 @@
-"""Descriptors kept aside for what must not fail when the process has none left (row R1).
+"""Descriptors kept aside for calls that must not fail when the process has none left (row R1).
 
 Owns a few descriptors that stand for nothing, and their loan. To sync a directory one has to open
 it: without a descriptor for that a name could not be made durable, which is no failure of the disk,
@@ -14,27 +14,27 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 SPARE_COUNT: Final = 4
-"""A connection that comes at that moment may take one of them first."""
+"""More than one: a connection that arrives at that moment may take one first."""
 NONE_LEFT: Final = (errno.EMFILE, errno.ENFILE)
-"""The process, or the machine, has no descriptor more."""
+"""Errors of a process, or a machine, without a free descriptor."""
 
 
 class SpareDescriptors:
-    """One per process. From any thread."""
+    """The spare descriptors of a process. Any thread may call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: list[int] = []
 
     def open(self, path: str, flags: int) -> int:
-        """As `os.open`; without a descriptor left, with one of those that are kept.
+        """Open as `os.open`; when no descriptor is left, with a spare one.
 
         Call `fill` once the descriptor is closed again. Raises OSError.
         """
         return self.lend(lambda: os.open(path, flags))
 
     def lend(self, call: Callable[[], T]) -> T:
-        """Return what a call returns that needs one descriptor; otherwise as `open`."""
+        """Return the result of a call that needs one descriptor; otherwise as `open`."""
         while True:
             try:
                 return call()
@@ -43,7 +43,7 @@ class SpareDescriptors:
                     raise
 
     def fill(self) -> None:
-        """Keep as many as there should be, as far as there are any."""
+        """Keep `SPARE_COUNT` descriptors, or as many as can be had."""
         if len(self._kept) >= SPARE_COUNT:
             return
         with self._lock:
@@ -64,4 +64,4 @@ class SpareDescriptors:
 
 
 SPARE: Final = SpareDescriptors()
-"""Of this process."""
+"""The spare descriptors of this process."""

@@ -1,4 +1,4 @@
-"""Where files lie before they get their final names, and where whole files lie that left the log.
+"""The places of files without their final names yet, and of whole files that left the log.
 
 Owns the names of both directories. Must not know what the files hold. RocketMQ and DLedger take
 every name in `commitlog`, `data`, `index` and the directories of queues for a number and load no
@@ -6,7 +6,7 @@ directory that holds another one, so nothing unfinished may lie there, not even 
 which a process dies. The directories here are beside those, on the same file system: a rename
 moves a file. Source: RocketMQ MappedFileQueue#doLoad, DLedger MmapFileList#load.
 
-Nothing here is ever read again: `sweep` removes what a crash left.
+No file here is ever read again: `sweep` removes what a crash left.
 """
 
 import os
@@ -17,7 +17,7 @@ from store.files.file_system import FileSystem
 STAGING_DIRECTORY: Final = "allocating"
 ASIDE_DIRECTORY: Final = "aside"
 TEMPORARY_SUFFIX: Final = ".allocating"
-"""Of a file that is made in a directory which only we read."""
+"""Suffix of an unfinished file in a directory that no foreign code reads."""
 
 
 def staged_path(directory: str, name: str, *, part: str = "") -> str:
@@ -44,7 +44,7 @@ def stage(fs: FileSystem, directory: str, name: str, *, part: str = "") -> str:
 
 
 def sweep(fs: FileSystem, directory: str) -> None:
-    """Remove what a crash left unfinished of `directory`, and what earlier versions left in it.
+    """Remove the unfinished files of `directory` after a crash, and those of earlier versions.
 
     Raises FileSystemError.
     """
@@ -64,7 +64,7 @@ def sweep_temporary(fs: FileSystem, directory: str) -> None:
 
 
 def is_unfinished(path: str) -> bool:
-    """Say whether a path names a file in the making, which nothing reads."""
+    """Whether a path names an unfinished file, which is never read."""
     directory, name = os.path.split(path)
     return name.endswith(TEMPORARY_SUFFIX) or os.path.basename(directory) == STAGING_DIRECTORY
 

@@ -1,7 +1,7 @@
 """Write buffers in locked memory: appends go there first and to the page cache a moment later.
 
 Owns the buffers and which file has which one; must not know when to commit (the flush thread does)
-nor what the bytes mean. It trades safety for latency: what is not committed dies with the process,
+nor what the bytes mean. The pool trades safety for latency: uncommitted bytes die with the process,
 so it is for asynchronous flush only. Readers see committed bytes only.
 Source: RocketMQ TransientStorePool, DefaultMappedFile#commit; storage-formats 5.5.
 
@@ -20,7 +20,7 @@ from store.files.mapped_file import MappedFile
 from store.files.mapped_file_queue import FileSource, MappedFileQueue
 from store.stats import StoreCounters
 
-_CHUNK_SIZE_BYTES: Final = 1024 * 1024  # 50 us a chunk, for which others wait.
+_CHUNK_SIZE_BYTES: Final = 1024 * 1024  # 50 us a chunk, for which other threads wait.
 _ZEROS: Final = bytes(_CHUNK_SIZE_BYTES)
 
 
@@ -57,7 +57,7 @@ class TransientPool:
 
     @property
     def free_count(self) -> int:
-        """Buffers that nobody has, zeroed or not."""
+        """Count of the buffers that are not lent, zeroed or not."""
         return len(self._clean) + len(self._dirty)
 
     def borrow(self) -> memoryview | None:
@@ -72,7 +72,7 @@ class TransientPool:
             assert self.free_count <= self.buffer_count, "a buffer was given back twice"
 
     def clean(self) -> None:
-        """Zero what was given back: about 0.1 s for a GiB, so on the flush thread only."""
+        """Zero the buffers given back: about 0.1 s for a GiB, so on the flush thread only."""
         while True:
             with self._lock:
                 if not self._dirty:
@@ -98,8 +98,8 @@ class TransientPool:
 class PooledFiles:
     """Gives each new file of a queue a write buffer, and commits the buffers in file order.
 
-    It is the queue's `FileSource` and the flush service's `Committer`. `attach` connects it with
-    the queue, which needs its source first.
+    Serves as the queue's `FileSource` and as the flush service's `Committer`. `attach` connects it
+    with the queue, which needs its source first.
     """
 
     def __init__(
@@ -119,8 +119,8 @@ class PooledFiles:
     def take(self, position: int) -> MappedFile:
         """Return the next file, with a buffer if there is one; errors as `FileSource.take`.
 
-        Without one the file uses its map; its bytes are readable (`max_position`) only when all
-        before them are committed.
+        Without a buffer the file uses its map; its bytes are readable (`max_position`) only when
+        all before them are committed.
         """
         file = self._source.take(position)
         with self._lock:
@@ -141,7 +141,7 @@ class PooledFiles:
         return self._queue.wrote_position
 
     def commit(self) -> int:
-        """Copy all appended bytes into the page cache; return up to where. Called by one thread.
+        """Copy all appended bytes into the page cache; return the position reached. For one thread.
 
         Raises StoreFullError or FileSystemError; what was committed before stays so.
         """

@@ -10,9 +10,9 @@ directory never shows a file beyond the end of the log, nor a gap when prepared 
 what a crash leaves of them is swept by the next `MappedFileQueue.load`. Deviation: RocketMQ's next
 file has its final name at once.
 
-What happens to errors: a full disk or a failed call goes to the taker that waits for that very
-file; when nobody waits it is only counted. In both cases the thread lives, and the next take tries
-again. Anything else (a failed sync, an assertion) is final and goes to `on_fatal`.
+Errors: a full disk or a failed call goes to the taker that waits for that very file; without one it
+is only counted. In both cases the thread lives, and the next take tries again. Any other error (a
+failed sync, an assertion) is final and goes to `on_fatal`.
 """
 
 import errno
@@ -60,8 +60,8 @@ class WarmUp:
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
         name: str = "store-warm-up",
     ) -> None:
-        """`file_count` files, 1 or more, are kept ready; 0 needs no thread: use InlineFiles.
-        `reserve_bytes` of the disk are left for what is written beside the log.
+        """Keep `file_count` files ready, 1 or more; 0 needs no thread: use InlineFiles.
+        `reserve_bytes` of the disk are left for the files beside the log.
 
         With `makes_names_durable` False the taker syncs the directory itself.
         """
@@ -80,9 +80,9 @@ class WarmUp:
         self._next_position: int | None = None  # The first one that is not taken; None = unknown.
         self._resting = False  # The last attempt failed; the next take tries again.
         self._waiting_for: int | None = None
-        self._error: StoreFullError | FileSystemError | None = None  # For the one who waits.
+        self._error: StoreFullError | FileSystemError | None = None  # For the taker that waits.
         self._last_error: StoreFullError | FileSystemError | None = None  # For the next poll.
-        self._polled_for: int | None = None  # What was polled for and was not there.
+        self._polled_for: int | None = None  # Position of a poll that found no file ready.
         self._to_lock: list[MappedFile] = []
         self._failure: BaseException | None = None
         self._stopping = False
@@ -94,10 +94,10 @@ class WarmUp:
 
         Files prepared for other positions are discarded: the log was cut or reset. Waits at most
         the configured time. Raises BusyError then; StoreFullError or FileSystemError from making
-        this file; SyncFailedError or ClosedError. Nothing has changed in the log in any case.
+        this file; SyncFailedError or ClosedError. The log has not changed in any case.
 
         Before `start` the file is made here: an opening that finishes a reset needs one, and the
-        thread needs to know where the log ends. It may use the reserve, or no node could start.
+        thread needs to know the log's end. The file may use the reserve, or no node could start.
         """
         if self._thread.ident is None:
             return create_file(
@@ -120,7 +120,7 @@ class WarmUp:
         return file
 
     def poll(self, position: int) -> bool:
-        """Say whether `take(position)` would return at once; if not, have the file made.
+        """Have the file at `position` made unless it is ready; return whether `take` is immediate.
 
         For an event loop, which must not wait. Raises the StoreFullError or FileSystemError of the
         last attempt, once each; SyncFailedError or ClosedError.
@@ -183,7 +183,7 @@ class WarmUp:
 
     @property
     def ready_count(self) -> int:
-        """How many files are ready: the spare files of fault-matrix S11."""
+        """Count of the files that are ready: the spare files of fault-matrix S11."""
         return len(self._ready)
 
     def start(self, next_position: int | None = None) -> None:
@@ -208,7 +208,7 @@ class WarmUp:
         try:
             while self._step():
                 pass
-        except BaseException as error:  # noqa: BLE001  Final, whatever it is.
+        except BaseException as error:  # noqa: BLE001  Any error here is final.
             with self._condition:
                 self._failure = error
                 self._condition.notify_all()
@@ -230,7 +230,7 @@ class WarmUp:
         return True
 
     def _wanted(self) -> int | None:
-        """The position of the next file to make; None when all are ready or a failure rests."""
+        """Return the position of the next file to make; None if all are ready or one failed."""
         if self._next_position is None or self._resting or len(self._ready) >= self._file_count:
             return None
         return self._next_position + len(self._ready) * self._file_size_bytes

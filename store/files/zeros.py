@@ -1,4 +1,4 @@
-"""Zeros: what a file holds where nothing was written, and how they get back there.
+"""Zeros: the bytes of a file where no byte was written, and how they are restored.
 
 Owns the size of a piece; must not know what a file is for.
 """
@@ -10,8 +10,8 @@ from store.files.file_system import FileSystem
 CHUNK_SIZE_BYTES: Final = 1024 * 1024
 ZEROS: Final = bytes(CHUNK_SIZE_BYTES)
 SYNC_SIZE_BYTES: Final = 64 * CHUNK_SIZE_BYTES
-"""Whoever writes much syncs as often as this. One sync of all of it would take so long on a slow
-disk that it could not be told from one that hangs."""
+"""Bytes after which a large write syncs. One sync of all of it would take so long on a slow disk
+that it could not be told from one that hangs."""
 
 
 def zero_range(fs: FileSystem, fd: int, path: str, lo: int, hi: int) -> None:
