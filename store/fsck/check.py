@@ -1,14 +1,14 @@
 """Checks every byte of a store directory without a server, and without changing one.
 
-Start reading here. Owns the order of a check: layout, marks, log, derived files, the rest. Who
-calls: `qlog store verify`, and tests. `store.fsck.inspect` says what is there, `store.fsck.plan`
-and `store.fsck.repair` what to do about findings. Memory does not grow with the log.
+Start reading here. Owns the order of a check: layout, marks, log, derived files, the rest. Callers
+are `qlog store verify` and tests. `store.fsck.inspect` tells what is there, `store.fsck.plan` and
+`store.fsck.repair` what to do about findings. Memory does not grow with the log.
 
-What no check can find, because the format leaves it open: the bytes of a plain log's blank behind
-its eight (1.4); in a plain log without property CRC, header fields and properties that no derived
-file repeats (flag, times, hosts, reconsume times; 1.7); deleted oldest files of a plain log, which
-look like retention; tags codes and seconds of expired units and entries; older times in a
-checkpoint. A ledger leaves nothing open. Sources: fault-matrix D3 to D9, S05, S13; I18.
+No check can find the following, because the format leaves it open: the bytes of a plain log's blank
+behind its eight (1.4); in a plain log without property CRC, header fields and properties that no
+derived file repeats (flag, times, hosts, reconsume times; 1.7); deleted oldest files of a plain
+log, which look like retention; tags codes and seconds of expired units and entries; older times in
+a checkpoint. A ledger leaves nothing open. Sources: fault-matrix D3 to D9, S05, S13; I18.
 """
 
 import os
@@ -44,7 +44,7 @@ __all__ = ["Check", "Finding", "Given", "Severity", "verify"]
 def verify(
     root: str, progress: Progress = no_progress, *, given: Given | None = None
 ) -> Iterator[Finding]:
-    """Check a directory and yield what is wrong, nothing when all is well.
+    """Check a directory and yield the findings, none when all is well.
 
     Raises LockedError when a process has the directory (also when one took it on the way),
     LayoutError when there is no store or it cannot be told how to read it, FileSystemError.
@@ -67,15 +67,15 @@ class Check:
         self.config: StoreConfig = self.layout.config
         self.descriptors = DescriptorCache(self.fs, OPEN_FILES_MAX)
         self.start: LogStart = LOG_FROM_ZERO
-        """Where a ledger begins, as far as it can be proven."""
+        """Start of a ledger, as far as it can be proven."""
         self.is_start_proven = True
         self.is_resetting = False
-        """A reset of the log was not finished: what is there is dropped by opening."""
+        """Whether a reset of the log was not finished: an opening drops the old files then."""
         self.walk: LogWalk | None = None
         self.last_index = -1
-        """Last good entry of a ledger."""
+        """Index of the last good entry of a ledger."""
         self.notices: list[Notice] = []
-        """What is no finding, and people should know."""
+        """Facts for operators that are no findings."""
         names = self.fs.list_directory(os.path.join(root, self.layout.log_directory))
         is_empty = not any(name.isdecimal() for name in names)
         self.trust: Trust

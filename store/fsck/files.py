@@ -1,8 +1,8 @@
 """Reads a store directory without touching it, however damaged it is.
 
-Owns the read-only file system, the byte space of a file sequence in which anything may be missing,
-and the question who holds the directory; must not know what the bytes mean. Nothing here maps a
-file: a bad sector is an exception, and its page reads as zeros and a finding.
+Owns the read-only file system, the byte space of a file sequence with any part missing, and the
+question which process holds the directory; must not know what the bytes mean. No file is mapped
+here: a bad sector is an exception, and its page reads as zeros and a finding.
 Sources: fault-matrix section 6, D9, D12, S17.
 """
 
@@ -26,7 +26,7 @@ PAGE_SIZE_BYTES: Final = fmt.PAGE_SIZE_BYTES
 
 
 class ReadOnlyFileSystem(FileSystem):
-    """Opens for reading whatever is asked, and refuses everything that would change a byte."""
+    """Opens files for reading only, and refuses every call that would change a byte."""
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
         """Open a file that exists, for reading."""
@@ -54,7 +54,7 @@ class ReadOnlyFileSystem(FileSystem):
         raise AssertionError(f"warm-up of {path} in a read-only check")
 
     def sync(self, fd: int, path: str) -> None:
-        """Refuse: it would write back what somebody else wrote."""
+        """Refuse: a sync would write back bytes of another process."""
         raise AssertionError(f"sync of {path} in a read-only check")
 
     def sync_directory(self, path: str) -> None:
@@ -79,7 +79,7 @@ class ReadOnlyFileSystem(FileSystem):
 
 
 def holder_of(root: str) -> str | None:
-    """Say who holds a directory, None when nobody does. Takes no lock, not even for a moment.
+    """Return the holder of a directory, None without one. Takes no lock, not even for a moment.
 
     Raises FileSystemError when the lock file cannot be read.
     """
@@ -106,7 +106,7 @@ def refuse_if_locked(root: str) -> None:
 
 
 class Segment(NamedTuple):
-    """One place of a sequence. `path` is below the root; a missing file has size 0."""
+    """One file of a sequence. `path` is below the root; a missing file has size 0."""
 
     path: str
     position: int
@@ -117,8 +117,8 @@ class Segment(NamedTuple):
 class Segments:
     """The files of one directory as one byte space [position, end_position).
 
-    What is missing (files of the sequence, bytes of a short file, unreadable pages) reads as zeros
-    and is in `findings`, as are names and sizes that are wrong.
+    Missing parts (files of the sequence, bytes of a short file, unreadable pages) read as zeros and
+    are in `findings`, as are names and sizes that are wrong.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Segments:
         severity: Severity,
         first_position: int | None = None,
     ) -> None:
-        """`directory` is below `root`. `severity` is that of wrong names and sizes.
+        """Take the files. `directory` is below `root`; `severity` is for wrong names and sizes.
 
         With `first_position` the sequence begins there, and older files are left-overs.
         """
@@ -209,7 +209,7 @@ class Segments:
     # --- Bytes ---
 
     def read(self, position: int, size_bytes: int) -> bytes:
-        """Copy bytes of one file; what is not there reads as zeros."""
+        """Copy bytes of one file; missing ones read as zeros."""
         file = self.file_at(position)
         at = position - file.position
         assert at + size_bytes <= self.file_size_bytes, f"{file.path}: {at} + {size_bytes}"
@@ -228,7 +228,7 @@ class Segments:
             return self._fs.read_at(opened.fd, path, at, size_bytes)
 
     def _read_pages(self, file: Segment, at: int, size_bytes: int) -> bytes:
-        """Read page by page; those that cannot be read are zeros and a finding each."""
+        """Read page by page; pages that cannot be read are zeros and a finding each."""
         parts, hi = [], at + size_bytes
         while at < hi:
             page_hi = min(hi, (at // PAGE_SIZE_BYTES + 1) * PAGE_SIZE_BYTES)
@@ -275,7 +275,7 @@ class Segments:
 
 
 def odd_file(path: str, part: Part) -> Finding:
-    """Name a file that does not belong where it is."""
+    """Return the finding for a file that does not belong where it is."""
     if is_unfinished(path):
         return Finding(path, 0, "file", "none", "left over", Severity.LEFT_OVER, part)
     return Finding(path, 0, "file", "none of this name", "one", Severity.UNKNOWN, part)

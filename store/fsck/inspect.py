@@ -1,7 +1,7 @@
-"""Says what is in a store directory, without reading all of it and without judging it.
+"""Summarizes a store directory, without reading all of it and without judging it.
 
-Owns the summary that `qlog store inspect` prints; must not look for damage. It works beside a
-server, too: it reads a few bytes and takes no lock, so what it says is then a moment old.
+Owns the summary that `qlog store inspect` prints; must not look for damage. Works beside a server,
+too: the few bytes are read without a lock, so the summary is then a moment old.
 Sources: storage-formats 0.3, 2.1, 3.1, 4.1.
 """
 
@@ -25,7 +25,7 @@ Row = dict[str, object]
 
 
 def inspect(root: str, *, given: Given | None = None) -> Row:
-    """Return what a directory holds, as plain values that JSON knows.
+    """Return the content of a directory, as plain values that JSON knows.
 
     Raises LayoutError when there is no store or it cannot be told how to read it, FileSystemError.
     """
@@ -41,7 +41,7 @@ def readable_time(unix_ms: int) -> str | None:
 
 
 class Inspection:
-    """One look at one directory."""
+    """One inspection of one directory."""
 
     def __init__(self, root: str, given: Given | None) -> None:
         if not os.path.isdir(root):
@@ -53,7 +53,7 @@ class Inspection:
         self._descriptors = DescriptorCache(self._fs, OPEN_FILES_MAX)
 
     def row(self) -> Row:
-        """Read what is cheap to read."""
+        """Read the parts that are cheap to read."""
         try:
             return self._row()
         finally:
@@ -123,7 +123,7 @@ class Inspection:
         ]
 
     def _log_row(self, log: Segments) -> Row:
-        """Say how far the log goes, by its last byte that is not zero."""
+        """Return how far the log goes, by its last byte that is not zero."""
         row: Row = {
             "file_count": len(log.files),
             "first_position": log.position,
@@ -210,7 +210,7 @@ class Inspection:
         ]
 
     def _used_bytes(self) -> int:
-        """Sum up what the files take on disk, holes left out."""
+        """Return the sum of the sizes of the files on disk, holes left out."""
         total = 0
         for directory, _, names in os.walk(self._root):
             for name in names:

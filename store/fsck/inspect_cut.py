@@ -1,4 +1,4 @@
-"""Says what is in a file that was cut off a log: which records a replica lost, and where they were.
+"""Summarizes a file that was cut off a log: which records a replica lost, and where they were.
 
 Owns the summary that `qlog store inspect FILE` prints; must not know why they were cut.
 """
@@ -17,7 +17,7 @@ RECORDS_SHOWN: Final = 1_000
 
 
 def inspect_cut(path: str) -> Row:
-    """Return what a file holds, as plain values that JSON knows; reads and checks all of it.
+    """Return the content of a file, as plain values that JSON knows; reads and checks all of it.
 
     Raises CorruptionError when it is not whole, FileSystemError.
     """
@@ -76,7 +76,7 @@ def _messages(path: str) -> Iterator[Message]:
                 at = min(at + size_bytes, len(data))
                 continue
             if 0 < len(data) - at < size_bytes:
-                break  # The rest of it comes with the next part.
+                break  # The rest of the record comes with the next part.
             message = _decode(path, data, at)
             yield message
             at += message.size_bytes

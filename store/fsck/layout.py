@@ -1,8 +1,8 @@
 """Finds out from the files alone which container a store has and how large its files are.
 
-Owns the guesses and where each came from; must not judge what is wrong. Everything can be given
-instead. RocketMQ keeps these sizes in the broker's configuration and in no file, and so do we, so
-a directory that was copied here must be readable without it. Sources: storage-formats 0.3, 3.1.
+Owns the guesses and the source of each; must not judge what is wrong. Every setting can be given
+instead. RocketMQ keeps these sizes in the broker's configuration and in no file, and so do we, so a
+directory that was copied here must be readable without it. Sources: storage-formats 0.3, 3.1.
 """
 
 import mmap
@@ -28,7 +28,7 @@ _DEFAULT: Final = StoreConfig()
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the caller knows; None is found out. The names are those of StoreConfig."""
+    """Settings that the caller knows; None is found out. The names are those of StoreConfig."""
 
     container: Literal["commit_log", "ledger"] | None = None
     self_id: str | None = None
@@ -42,30 +42,30 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How to read a directory. `source` says of each setting: given, files or default."""
+    """The way to read a directory. `source` of each setting: given, files or default."""
 
     config: StoreConfig
     containers: tuple[str, ...]
-    """Directories of logs that are there, below the root."""
+    """Directories of the logs found, below the root."""
     source: dict[str, str]
 
     @property
     def log_directory(self) -> str:
-        """The log's data files, below the root."""
+        """Directory of the log's data files, below the root."""
         if self.config.container == "ledger":
             return f"{self.ledger_directory}/data"
         return COMMIT_LOG_DIRECTORY
 
     @property
     def ledger_directory(self) -> str:
-        """Where a ledger keeps everything, below the root."""
+        """Directory of a ledger, below the root."""
         return f"{LEDGER_PREFIX}{self.config.self_id}"
 
 
 def detect(fs: FileSystem, root: str, given: Given | None = None) -> Layout:
     """Find out the container and the sizes. Opens files for reading only.
 
-    Raises LayoutError when there is no store, or when there are several logs and nobody said which,
+    Raises LayoutError when there is no store, or when there are several logs and none was chosen,
     and when a given value makes no sense.
     """
     given = given or Given()
@@ -200,7 +200,7 @@ def _index_shape(fs: FileSystem, directory: str) -> tuple[int, int] | None:
 
 
 def index_size_bytes(slot_count: int, entry_count: int) -> int:
-    """Size of a key index file (3.1)."""
+    """Return the size of a key index file (3.1)."""
     slots_size_bytes = slot_count * fmt.INDEX_SLOT_SIZE_BYTES
     return fmt.INDEX_HEADER_SIZE_BYTES + slots_size_bytes + entry_count * fmt.INDEX_ENTRY_SIZE_BYTES
 
@@ -209,7 +209,7 @@ def _shape_of(fs: FileSystem, fd: int, path: str, size_bytes: int) -> tuple[int,
     """Find where the entries begin, in two ways, so that one damaged field does not hide it.
 
     The entries end with the file. So the last one that is not zero, and the count of the header,
-    say where the first one is; the begin position of the header says it, too.
+    give the place of the first one; the begin position of the header gives it, too.
     """
     if size_bytes < index_size_bytes(1, 2):
         return None
@@ -260,7 +260,7 @@ def _shape(size_bytes: int, entries_at: int) -> tuple[int, int]:
 def _fits(
     fs: FileSystem, fd: int, path: str, size_bytes: int, entries_at: int, last_at: int
 ) -> bool:
-    """Say whether entries can begin at a byte: entry 0 is zero, and a slot names the last one."""
+    """Whether entries can begin at a byte: entry 0 is zero, and a slot names the last one."""
     step, slots_at = fmt.INDEX_ENTRY_SIZE_BYTES, fmt.INDEX_HEADER_SIZE_BYTES
     slots_size_bytes = entries_at - slots_at
     if slots_size_bytes < 4 or slots_size_bytes % 4 or (size_bytes - entries_at) % step:
@@ -278,7 +278,7 @@ def _fits(
 
 
 def _has_property_crc(fs: FileSystem, directory: str, *, is_ledger: bool) -> bool | None:
-    """Say whether most records at the start of the oldest file carry a property CRC."""
+    """Whether most records at the start of the oldest file carry a property CRC; None: unknown."""
     if is_ledger:
         return False  # Every byte of an entry has a checksum already.
     files = [(p, size_bytes) for p, size_bytes in _rolling(fs, directory) if size_bytes]

@@ -1,8 +1,8 @@
-"""Turns the findings of a check into a repair plan, and says exactly what a cut would lose.
+"""Turns the findings of a check into a repair plan, with the exact loss of a cut.
 
 Owns the choice of actions and their order; must not change a byte. A plan is data: it can be shown,
-and `store.fsck.repair.apply` carries it out. What was known to be good is cut only by an action
-with a `Loss`, which has to be accepted. Sources: fault-matrix D5 to D10, S05, S15.
+and `store.fsck.repair.apply` carries it out. Bytes that were known to be good are cut only by an
+action with a `Loss`, which has to be accepted. Sources: fault-matrix D5 to D10, S05, S15.
 """
 
 import os
@@ -42,9 +42,9 @@ _DERIVED: Final = (Part.QUEUE, Part.KEY_INDEX)
 
 
 def plan(root: str, findings: Iterable[Finding], *, given: Given | None = None) -> list[Action]:
-    """Return what to do about the findings of one check, in the order in which it is done.
+    """Return the actions for the findings of one check, in the order in which they are done.
 
-    Empty when there is nothing to do. Reads what a cut would lose. Raises as `verify`.
+    Empty when there is no action. Reads the bytes that a cut would lose. Raises as `verify`.
     """
     maker = _Planner(root, given)
     try:
@@ -54,7 +54,7 @@ def plan(root: str, findings: Iterable[Finding], *, given: Given | None = None) 
 
 
 class _Planner:
-    """One plan of one directory."""
+    """The planner of one directory."""
 
     def __init__(self, root: str, given: Given | None) -> None:
         self.root = root
@@ -100,7 +100,7 @@ class _Planner:
         return actions
 
     def _whole_position(self) -> int:
-        """Return up to where the log is whole, when no finding says that it has to be cut."""
+        """Return the position up to which the log is whole, when no finding asks for a cut."""
         check = self.check
         if check.trust.mark is not None:
             return check.trust.mark.durable_position
@@ -111,10 +111,10 @@ class _Planner:
     def _action(self, kind: ActionKind, path: str, why: str) -> Action:
         return Action(kind, path, why, config=self.config)
 
-    # --- What loses nothing ---
+    # --- Actions without loss ---
 
     def _removals(self, findings: list[Finding]) -> list[Action]:
-        """Left-overs go; log files under a wrong name are moved aside."""
+        """Return the removals: left-overs go, log files under a wrong name are moved aside."""
         actions = []
         for finding in findings:
             is_misnamed = finding.part is Part.LOG and finding.field == "file name"
@@ -144,7 +144,7 @@ class _Planner:
         ]
 
     def _rewrites(self, findings: list[Finding], end_position: int) -> list[Action]:
-        """Sizes, blanks and unused bytes of log files that stay; one action for each file."""
+        """Return one action for each log file that stays, for sizes, blanks and unused bytes."""
         found: dict[str, Action] = {}
         size_bytes = self.data.file_size_bytes
         by_path = {file.path: file for file in self.data.files}
@@ -174,7 +174,7 @@ class _Planner:
         return list(found.values())
 
     def _kept_pages(self, findings: list[Finding]) -> list[Action]:
-        """Pages of derived files that were found damaged, as evidence; a bounded number."""
+        """Return actions that keep damaged pages of derived files as evidence; a bounded number."""
         parts = (*_DERIVED, Part.LEDGER_INDEX, Part.CHECKPOINT)
         pages: dict[tuple[str, int], str] = {}
         for finding in findings:
@@ -195,7 +195,7 @@ class _Planner:
         ]
 
     def _page(self, name: str, at: int) -> bytes:
-        """Read a page of any file, as much as there is; nothing when it cannot be read."""
+        """Read a page of any file, as much as there is; no bytes when it cannot be read."""
         fs, path = self.check.fs, os.path.join(self.root, name)
         fd = fs.open(path)
         try:
@@ -225,7 +225,7 @@ class _Planner:
             loss = self._loss(position, loss_hi)
         path, at = data.place(position)
         if position == data.end_position and at == 0 and position > data.position:
-            path, _ = data.place(position - 1)  # Nothing to zero: the next file is missing.
+            path, _ = data.place(position - 1)  # No bytes to zero: the next file is missing.
             at = data.file_size_bytes
         first = next(f for f in findings if f.part is Part.LOG and f.position == min(positions))
         return Action(
@@ -247,7 +247,7 @@ class _Planner:
         return self._walk_to(position)[0]
 
     def _is_inside(self, position: int) -> bool:
-        """Say whether a position of a ledger is no entry's start by what is there."""
+        """Whether the bytes at a position of a ledger look like a record and not like an entry."""
         data = self.data
         if not data.position <= position < data.end_position:
             return False
@@ -290,7 +290,7 @@ class _Planner:
         return (lo if lo <= position else position), last_index
 
     def _loss(self, lo_position: int, hi_position: int) -> Loss:
-        """Count what is behind a position, as far as it can be read."""
+        """Count the records behind a position, as far as they can be read."""
         check, data = self.check, self.data
         lo_index = hi_index = -1
         container: LedgerCheck | PlainCheck
@@ -328,7 +328,7 @@ class _Planner:
         )
 
     def _queue_units(self, position: int) -> dict[tuple[str, int], tuple[int, int]]:
-        """Ask the consume queues which offsets have records at and behind a position."""
+        """Return the offsets of each queue with records at and behind a position, by its units."""
         found: dict[tuple[str, int], tuple[int, int]] = {}
         fs, top = self.check.fs, os.path.join(self.root, QUEUE_DIRECTORY)
         for topic in fs.list_directory(top):
@@ -355,7 +355,7 @@ class _Planner:
 
 
 def _count(data: bytes, tails: TailReader, queues: dict[tuple[str, int], tuple[int, int]]) -> int:
-    """Add the offsets of records to those that are lost; return how many records there are."""
+    """Add the offsets of records to the lost ones; return how many records there are."""
     at = count = 0
     while at < len(data):
         tail = tails.read_record(data, at)
@@ -366,7 +366,7 @@ def _count(data: bytes, tails: TailReader, queues: dict[tuple[str, int], tuple[i
         if tail is not None and not is_hidden:
             key = (tail[0].decode("ascii"), queue_id)
             lo, hi = queues.get(key, (offset, offset))
-            # Only what adjoins: an offset that jumps is damaged itself.
+            # Only neighbours: an offset that jumps is damaged itself.
             queues[key] = (lo - (offset == lo - 1), hi + (offset == hi))
         at += fmt.INT32.unpack_from(data, at)[0]
         count += 1
@@ -382,5 +382,5 @@ def fingerprint(data: Segments, position: int) -> int:
 
 
 def loses(actions: Sequence[Action]) -> Loss | None:
-    """Return what a plan would lose; None when it loses nothing that was known to be good."""
+    """Return the loss of a plan; None when it loses no byte that was known to be good."""
     return next((action.loss for action in actions if action.loss is not None), None)

@@ -1,4 +1,4 @@
-"""Names the damage of a ledger as what a replica has to fetch again: entries, and between which.
+"""Names the damage of a ledger as the ranges that a replica has to fetch again, and their borders.
 
 Owns the way from a check to the ranges of `store.ledger.mending.damage`; must not repair. A node of
 a raft group finds the same ranges when it starts, and fetches them from its peers.
@@ -13,7 +13,7 @@ from store.ledger.mending.damage import DamagedRange, DamageWalk, Goal, Point
 def damaged_ranges(check: Check) -> list[DamagedRange]:
     """Return the damaged ranges of entries below the known good position, oldest first.
 
-    Reads the whole log once more. Empty for a plain log, and where nobody knows how far the log
+    Reads the whole log once more. Empty for a plain log, and where it is not known how far the log
     was good or how it began.
     """
     mark = check.trust.mark

@@ -1,9 +1,9 @@
 """Carries out a repair plan: every step can be repeated, and a crash between two is harmless.
 
-Owns the order "copy aside, write a new file, switch names" (S15) and who may do it: the holder of
-the directory's lock. Must not choose what to do. Nothing that was damaged is lost: the bytes that a
-step takes away are in `damaged/<name>-<position>` before it begins. Derived files are dropped and
-built from the log; a mark beside them says that they are not whole until they are.
+Owns the order "copy aside, write a new file, switch names" (S15) and the right to do it, which is
+that of the holder of the directory's lock. Must not choose the actions. No damaged byte is lost:
+the bytes that a step takes away are in `damaged/<name>-<position>` before it begins. Derived files
+are dropped and built from the log; a mark beside them tells that they are not whole until they are.
 The run markers (`abort`, `boot_id`) are left alone: a repair is no clean end of the last run.
 Sources: fault-matrix S07, S12, S13, S15; design 4.5.
 """
@@ -111,7 +111,7 @@ class _Repair:
                 case ActionKind.RECREATE_CHECKPOINT:
                     self._recreate_checkpoint()
                 case ActionKind.REBUILD_DERIVED | ActionKind.RECREATE_MARKS | ActionKind.REFETCH:
-                    pass  # Below, with the log open; the last one is not for us.
+                    pass  # Below, with the log open; a node does the last one.
         with_log = {
             ActionKind.CUT_LOG,
             ActionKind.REBUILD_LEDGER_INDEX,
@@ -200,9 +200,9 @@ class _Repair:
         self.fs.sync_directory(os.path.dirname(source))
 
     def _replace(self, action: Action) -> None:
-        """Write a new copy of a log file, as the action wants it, and switch the names.
+        """Write a new copy of a log file, as the action asks, and switch the names.
 
-        The old bytes that go are copied aside first. Nothing is done when the file is so already.
+        The old bytes that go are copied aside first. Does nothing when the file has them already.
         """
         path, size_bytes = os.path.join(self.root, action.path), self.config.file_size_bytes
         if not os.path.exists(path) or self._is_done(action):
@@ -235,7 +235,7 @@ class _Repair:
         return fmt.BLANK.pack(room, fmt.MAGIC_BLANK)
 
     def _is_done(self, action: Action) -> bool:
-        """Say whether a file has its size, and what the action wants in its range."""
+        """Whether a file has its size, and the bytes of the action in its range."""
         path = os.path.join(self.root, action.path)
         if os.stat(path).st_size != self.config.file_size_bytes:
             return False
@@ -259,7 +259,7 @@ class _Repair:
             self._aside(action.path, action.zero_lo, hi)
 
     def _remove(self, action: Action) -> None:
-        """Remove what an unfinished step left; what may hold data is moved aside instead."""
+        """Remove the file of an unfinished step; a file that may hold data is moved aside."""
         path = os.path.join(self.root, action.path)
         if not os.path.isfile(path):
             return
@@ -306,8 +306,8 @@ class _Repair:
     def _recreate_start(self, action: Action) -> None:
         """Write the start that the first entry proved, as a first save does: in both generations.
 
-        Made in `damaged/` and renamed, so that the files are whole at every moment. A crash between
-        the two leaves the second as it was, and the check proves the start again.
+        The files are made in `damaged/` and renamed, so that they are whole at every moment. A
+        crash between the two leaves the second as it was, and the check proves the start again.
         """
         directory = os.path.join(self.root, action.path)
         start = action.start
@@ -343,7 +343,7 @@ class _Repair:
     # --- With the log open ---
 
     def _finish(self, *, rebuild: bool, marks_action: Action | None) -> None:
-        """Open the log, which has to be whole now, build what follows from it, write the marks."""
+        """Open the log, which has to be whole now, build the derived files, write the marks."""
         fs, root = self.fs, self.root
         mark, findings = read_marks(fs, root, log_is_empty=False)
         last_run = RunMarker(fs, root).last_run()
@@ -373,18 +373,18 @@ class _Repair:
         DurableMark.create(fs, root, target, interval_ms=0).close()
 
     def _dispatchable(self, log: CommitLog | Ledger, mark: Mark) -> int:
-        """Return up to where records belong into derived files.
+        """Return the position up to which records belong into derived files.
 
-        In a replica's directory that is what was dispatched before: it was committed. A node that
-        starts there goes on by itself.
+        In a replica's directory the records that were dispatched before: they were committed. A
+        node that starts there goes on by itself.
         """
         if not is_replica_directory(self.root):
             return log.max_position
         return min(max(mark.dispatched_position, log.min_position), log.max_position)
 
     def _rebuild(self, log: CommitLog | Ledger, hi_position: int) -> int:
-        """Build queues and index anew, and return up to where. Index files are named by the log's
-        time: repeatable."""
+        """Build queues and index anew, and return the position reached. Index files are named by
+        the log's time, so that a repetition gives the same names."""
         first = next(log.record_runs(log.min_position, log.max_position), None)
         unix_ms = store_timestamp(first[1]) if first is not None else 0
         queues = ConsumeQueues(self.fs, self.root, self.config)

@@ -1,4 +1,4 @@
-"""What a check of a store directory says: findings, their weight, and what to do about them.
+"""The result of a check of a store directory: findings, their weight, and the remedies.
 
 Owns the values that pass between the checks, the repair and the command line; must not read files.
 Sources: fault-matrix D5 to D9, S05, S15.
@@ -18,28 +18,28 @@ Progress = Callable[[str, int, int], None]
 
 
 def no_progress(what: str, done: int, total: int) -> None:
-    """Tell nobody."""
+    """Do nothing: a `Progress` without a listener."""
 
 
 class Severity(enum.StrEnum):
-    """What follows from a finding."""
+    """Consequence of a finding."""
 
     DAMAGE = "damage"
-    """Of what was known to be good: lost unless a replica has it."""
+    """Bytes that were known to be good are lost unless a replica has them."""
     TORN_TAIL = "torn_tail"
-    """Above the durable mark: normal after a crash, opening cuts it."""
+    """Bytes above the durable mark: normal after a crash, opening cuts them."""
     DERIVED = "derived"
-    """Of a file that is built from the log: can be rebuilt."""
+    """In a file that is built from the log: can be rebuilt."""
     REPAIRABLE = "repairable"
-    """The right bytes follow from what is good: blanks, sizes, marks."""
+    """The right bytes follow from the good ones: blanks, sizes, marks."""
     LEFT_OVER = "left_over"
     """A file of an unfinished step: harmless, opening removes it."""
     UNKNOWN = "unknown"
-    """A file that no store makes. Nobody reads it, nobody removes it."""
+    """A file that no store makes. Never read, never removed."""
 
 
 class Part(enum.StrEnum):
-    """Which part of a directory a finding is about."""
+    """The part of a directory that a finding is about."""
 
     LOG = "log"
     LEDGER_INDEX = "ledger_index"
@@ -50,13 +50,13 @@ class Part(enum.StrEnum):
     CHECKPOINT = "checkpoint"
     DIRECTORY = "directory"
     NODE = "node"
-    """What a node promised, its state and its name server: the files beside the log."""
+    """A node's promises, its state and its name server: the files beside the log."""
 
 
 class Finding(NamedTuple):
-    """One thing that is not as it must be: byte `at` of the file `path` (below the root).
+    """One place that is not as it must be: byte `at` of the file `path` (below the root).
 
-    `position`, in the log only: where the bytes that are no good begin; -1 elsewhere.
+    `position`, in the log only: where the bad bytes begin; -1 elsewhere.
     """
 
     path: str
@@ -78,7 +78,7 @@ class Finding(NamedTuple):
 class Notice(NamedTuple):
     """A topic that RocketMQ wrote inner batches to: whole, kept, and not readable here.
 
-    `record_count`: how many records of it the log has, inner batches or not.
+    `record_count`: how many records of the topic the log has, inner batches or not.
     """
 
     topic: str
@@ -92,23 +92,23 @@ class Notice(NamedTuple):
 
 
 class ActionKind(enum.StrEnum):
-    """What a repair can do. All of them can be repeated."""
+    """The actions of a repair. All of them can be repeated."""
 
     KEEP = "keep"
     """Copy the damaged page at byte `zero_lo` of a derived file aside, before it is rebuilt."""
     CUT_LOG = "cut_log"
-    """The log ends at `position`; files behind are moved aside, the cut one is replaced."""
+    """End the log at `position`; files behind are moved aside, the cut one is replaced."""
     REWRITE_FILE = "rewrite_file"
-    """A log file gets its size, or its blank, back. Nothing is lost."""
+    """Give a log file its size, or its blank, back. No byte is lost."""
     RECREATE_START = "recreate_start"
     RECREATE_MARKS = "recreate_marks"
     RECREATE_CHECKPOINT = "recreate_checkpoint"
     REBUILD_LEDGER_INDEX = "rebuild_ledger_index"
     REBUILD_DERIVED = "rebuild_derived"
-    """Consume queues and key index are dropped and built from the log."""
+    """Drop consume queues and key index, and build them from the log."""
     REMOVE = "remove"
     REFETCH = "refetch"
-    """Nothing here can repair it; a replica has to give the log again. Skipped by `apply`."""
+    """Left to a replica, which has to give the log again. Skipped by `apply`."""
 
 
 class LostQueue(NamedTuple):
@@ -122,7 +122,7 @@ class LostQueue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a cut takes away of what was known to be good. Positions and sizes in bytes.
+    """Known good records that a cut takes away. Positions and sizes in bytes.
 
     Indexes are ledger entries [lo_index, hi_index), -1 and -1 in a plain log. `record_count` counts
     the records that can still be read; those in damaged bytes are known by their queue units only.
@@ -141,7 +141,7 @@ class Action:
     """One step of a repair. `path` is below the root.
 
     `position`: where the log ends, or begins, then. The bytes [zero_lo, zero_hi) of the file become
-    zeros, with a blank at `zero_lo` if `blank` says so. `fingerprint`: CRC-32C of the first of the
+    zeros, with a blank at `zero_lo` if `blank` is set. `fingerprint`: CRC-32C of the first of the
     bytes that go, so that a plan is not applied to other bytes. `config`: how to read the
     directory, since a repair that breaks off may leave too little to find that out again.
     """
@@ -163,7 +163,7 @@ class Action:
 
 
 class LossRefusedError(StoreError):
-    """A repair would drop what was once acknowledged, and nobody accepted that. Nothing changed."""
+    """A repair would drop records once acknowledged, and that was not accepted. No byte changed."""
 
     code = "store.loss_refused"
 
@@ -181,7 +181,7 @@ class LossRefusedError(StoreError):
 
 
 class StalePlanError(StoreError):
-    """A repair plan was made for other bytes than those that are there. Nothing changed."""
+    """A repair plan was made for other bytes than those in the file. No byte changed."""
 
     code = "store.stale_plan"
 

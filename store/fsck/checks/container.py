@@ -1,4 +1,4 @@
-"""What is a good record, entry or blank, for the walk of a check, in either container.
+"""The check of a good record, entry or blank, for the walk of a check, in either container.
 
 Owns the way from bytes to records, and the signs by which the next good bytes are found after
 damage; the checks themselves are those of append, recovery and followers (`store.record.check`,
@@ -58,13 +58,13 @@ class PlainCheck:
         return Step(0, [], [], False, problem)
 
     def check_blank(self, segments: Segments, position: int, file_end: int) -> Problem | None:
-        """Check that it has the size of what is left of the file."""
+        """Check that the blank has the size of the rest of the file."""
         room = file_end - position
         size_bytes = fmt.BLANK.unpack(segments.read(position, fmt.BLANK.size))[0]
         return None if size_bytes == room else Problem(0, "blank size", f"{room}", f"{size_bytes}")
 
     def is_blank_proven(self, segments: Segments, position: int, file_end: int) -> bool:
-        """A blank by its magic, and the next file begins with a record."""
+        """Whether there is a blank by its magic, and the next file begins with a record."""
         if fmt.BLANK.unpack(segments.read(position, fmt.BLANK.size))[1] != fmt.MAGIC_BLANK:
             return False
         size_bytes = min(segments.file_size_bytes, READ_SIZE_BYTES)
@@ -72,7 +72,7 @@ class PlainCheck:
         return self.is_good(following, file_end, file_end + segments.file_size_bytes)
 
     def find(self, data: bytes, lo: int, position: int, file_end: int) -> int:
-        """Look for a magic whose record says that it belongs there, or a blank of that size."""
+        """Return the byte of the next record with its position, or of a right blank; else -1."""
         for match in _RECORD_MAGIC.finditer(data, lo + 4):
             at = match.start() - 4
             if match[0] == fmt.MAGIC_BLANK.to_bytes(4, "big"):
@@ -86,24 +86,24 @@ class PlainCheck:
         return -1
 
     def is_good(self, data: bytes, position: int, file_end: int) -> bool:
-        """A whole record, or a blank of the right size."""
+        """Whether a whole record begins here, or a blank of the right size."""
         checked = check_records(data, position, require_property_crc=self._require_property_crc)
         return checked.end > 0 or 0 < checked.blank_size_bytes == file_end - position
 
     def lose(self) -> None:
-        """Records do not know what is before them."""
+        """Do nothing: records do not depend on the ones before."""
 
 
 class LedgerCheck:
     """Entries with their chain, the records in them, and the index units beside them."""
 
     def __init__(self, data: Segments, index: Segments, link: Link) -> None:
-        """`link` is the entry before the first one; the files are named in findings only."""
+        """Take the files, for findings only. `link` is the entry before the first one."""
         self.ends_with_blank = False
         self.record_count = 0
         self.entry_count = 0
         self.link = link
-        """The last good entry; of its chain only if nothing is lost."""
+        """The last good entry; proven by its chain only if no entry is lost."""
         self._data, self.index = data, index
         self._is_lost = False
         self._lost_chains: tuple[int, ...] = ()
@@ -128,13 +128,13 @@ class LedgerCheck:
         return Step(run.end, records, findings, run.is_blank and not run.end, problem)
 
     def _note_chains(self, data: bytes) -> None:
-        """Remember what the chain of a bad entry may be: as stored, or as computed."""
+        """Remember the possible chains of a bad entry: as stored, and as computed."""
         if len(data) >= _HEADER:
             computed = chain_of(self.link.chain_crc, data[:_HEADER])
             self._lost_chains = (unpack_header(data).chain_crc, computed)
 
     def _check_lost(self, data: bytes, position: int, file_end: int) -> Step:
-        """Check the first entry behind damage by all that needs no entry before; then go on."""
+        """Check the first entry behind damage without the entry before it; then go on."""
         if data[:4] == b"\xff\xff\xff\xff":
             return Step(0, [], [], True, None)
         size_bytes = self._entry_size(data, position, file_end)
@@ -169,7 +169,7 @@ class LedgerCheck:
     def _records(
         self, data: bytes, position: int, units: bytes
     ) -> tuple[list[Records], list[Finding]]:
-        """Return the records of whole entries, and entries whose body is not records."""
+        """Return the records of whole entries, and the findings in bodies that are not records."""
         records: list[Records] = []
         findings: list[Finding] = []
         for _, own, size_bytes, index, _ in fmt.INDEX_UNIT.iter_unpack(units):
@@ -214,7 +214,7 @@ class LedgerCheck:
         return None if dirty is None else Problem(dirty - position, "pad", "0", "not 0")
 
     def is_blank_proven(self, segments: Segments, position: int, file_end: int) -> bool:
-        """The first entry of the next file chains to the last good one: nothing was between."""
+        """Whether the next file's first entry chains to the last good one: none lay between."""
         if self._is_lost:
             return False
         size_bytes = min(segments.file_size_bytes, READ_SIZE_BYTES)
@@ -223,7 +223,7 @@ class LedgerCheck:
         return check_run(data, file_end, self.link, file_end_position=next_end).end > 0
 
     def find(self, data: bytes, lo: int, position: int, file_end: int) -> int:
-        """Look for a magic whose entry says that it belongs there, or a blank of that size."""
+        """Return the byte of the next entry with its position, or of a right blank; else -1."""
         for match in _ENTRY_MAGIC.finditer(data, lo):
             at = match.start()
             if match[0] == b"\xff\xff\xff\xff":
@@ -236,7 +236,7 @@ class LedgerCheck:
         return -1
 
     def is_good(self, data: bytes, position: int, file_end: int) -> bool:
-        """A whole entry with the right body, or a blank without anything in it."""
+        """Whether a whole entry with the right body begins here, or a blank of zeros only."""
         if data[:4] == b"\xff\xff\xff\xff":
             return len(data) == file_end - position and data.count(0, 8) == len(data) - 8
         return self._entry_size(data, position, file_end) > 0
@@ -261,7 +261,7 @@ class LedgerCheck:
         return size_bytes if is_entry else 0
 
     def lose(self) -> None:
-        """The chain is broken; the next entry is believed by its own fields and body."""
+        """Break the chain: the next entry is accepted by its own fields and body."""
         self._is_lost = True
 
 
@@ -296,7 +296,7 @@ def _unit_finding(path: str, at: int, number: int, expected: str, found: str) ->
 
 
 def check_other_units(index: Segments, lo_index: int, hi_index: int) -> list[Finding]:
-    """Check the units that no entry is behind: expired ones say their own number, others are 0."""
+    """Check the units without an entry: expired ones hold their own number, the others are 0."""
     found: list[Finding] = []
     for file in index.files:
         if file.is_missing:

@@ -34,7 +34,7 @@ Key = tuple[int, int, int]
 
 
 class _File:
-    """One index file on the way through it. `entry` is the next one to look at."""
+    """One index file on the way through it. `entry` is the next one to compare."""
 
     def __init__(
         self, path: str, header: tuple[int, ...], *, slot_count: int, entry_count: int
@@ -47,7 +47,7 @@ class _File:
         self.slots = array("i", bytes(slot_count * fmt.INDEX_SLOT_SIZE_BYTES))
         self.newest_ms = 0
         self.is_newest_expired = False
-        """The newest record is not in the log, so its time is known to the second only."""
+        """Whether the newest record is not in the log: its time is known to the second only."""
         self.first_position = self.last_position = -1
         self.reported_count = 0
 
@@ -67,8 +67,9 @@ class IndexCheck:
         required_position: int,
         is_clean: bool,
     ) -> None:
-        """Keys of records before `required_position` must be in; later ones may be, and with
-        `is_clean` they must be, too. Else opening rebuilds slots and header of the last file.
+        """Take the sizes. Keys of records before `required_position` must be in; later ones may be,
+        and with `is_clean` they must be, too. Else opening rebuilds slots and header of the last
+        file.
         """
         self._fs, self._descriptors, self._root = fs, descriptors, root
         self._slot_count, self._entry_count = slot_count, entry_count
@@ -98,11 +99,11 @@ class IndexCheck:
         return [f"{DIRECTORY}/{name}" for name in names]
 
     def damage(self, bad: Bad) -> None:
-        """The log has bytes that are no good: keys of records there cannot be known."""
+        """Note bad bytes of the log: keys of records there cannot be known."""
         self._bad.append(bad)
 
     def _is_unknown(self, position: int) -> bool:
-        """Say whether the log cannot know a record: expired, or in damaged bytes."""
+        """Whether the log cannot know a record: expired, or in damaged bytes."""
         return position < self._min_position or any(b.lo <= position < b.hi for b in self._bad)
 
     # --- Keys ---
@@ -126,7 +127,7 @@ class IndexCheck:
                     found == (value, position, seconds, slots[slot])
                     and unix_ms >= file.newest_ms >= begin_ms > 0  # So not the first entry.
                     and seconds <= _SECONDS_MAX
-                ):  # What `_entry` does when nothing is wrong.
+                ):  # As `_entry` for a right entry.
                     slots[slot] = file.entry
                     file.last_position = position
                     file.newest_ms, file.is_newest_expired = unix_ms, False
@@ -140,7 +141,7 @@ class IndexCheck:
                 lo += 1
 
     def _entry(self, file: _File, found: tuple[int, ...], key: Key) -> Iterator[Finding]:
-        """Compare one entry with what it must be, and go on as if it were that."""
+        """Compare one entry with the right one, and go on as if it were that."""
         value, position, unix_ms = key
         if file.entry == 1:
             file.first_position = position
@@ -167,7 +168,7 @@ class IndexCheck:
         file.entry += 1
 
     def _pass(self, file: _File, found: tuple[int, ...]) -> Iterator[Finding]:
-        """Check what can be checked of an entry whose record the log does not hold."""
+        """Check an entry whose record the log does not hold, as far as possible."""
         value, position, seconds, before = found
         slot = value % self._slot_count
         at = self._entries_at + file.entry * _STEP
@@ -188,7 +189,7 @@ class IndexCheck:
         file.entry += 1
 
     def _missing(self, keys: list[Key]) -> Iterator[Finding]:
-        """Name keys that no file has any more."""
+        """Name the keys that have no entry in any file."""
         for _, position, _ in keys:
             if position < self._required_position and self._missing_count < FINDINGS_MAX:
                 self._missing_count += 1
@@ -218,7 +219,7 @@ class IndexCheck:
         return self._read_path(file.path, at, size_bytes)
 
     def _read_path(self, name: str, at: int, size_bytes: int) -> bytes:
-        """Read bytes of a file; what is not there, or cannot be read, is zeros."""
+        """Read bytes of a file; missing and unreadable ones are zeros."""
         path = os.path.join(self._root, name)
         there = max(0, min(size_bytes, os.stat(path).st_size - at))
         data = b""
@@ -252,7 +253,7 @@ class IndexCheck:
         yield from self._pending
 
     def _close(self, file: _File, *, is_last: bool) -> Iterator[Finding]:
-        """Check what follows from the entries: header, slots, and zeros around the entries."""
+        """Check header, slots, and the zeros around the entries, which follow from the entries."""
         is_torn = is_last and not self._is_clean
         used_count = self._slot_count - file.slots.count(0)
         checks: list[tuple[int, str, object, object]] = [
@@ -287,7 +288,8 @@ class IndexCheck:
             at += len(data)
 
     def _is_end_time(self, file: _File) -> bool:
-        """The latest store time; after a cut of the file, the end of its second (999 ms)."""
+        """Whether the end time is the latest store time, or after a cut of the file the end of
+        that second (999 ms)."""
         end_ms, newest_ms = file.end_ms, file.newest_ms
         if end_ms == newest_ms:
             return True

@@ -1,7 +1,7 @@
 """Walks a log of either container from its first byte to its last, and goes on after damage.
 
-Owns where a log ends, which bytes in it nobody can make sense of, and where the next good ones
-begin; what a good record or entry is, the checks of `store.fsck.checks.container` say. Must not
+Owns where a log ends, which bytes in it are no records or entries, and where the next good ones
+begin; a good record or entry is defined by the checks of `store.fsck.checks.container`. Must not
 repair. `store.ledger.verify` does the same for an open ledger; here there may be no ledger that can
 be opened (files missing, short, unreadable), and the records are needed for the derived files in
 the same pass. Sources: storage-formats 1.4, 1.13, 7.1, 7.4; fault-matrix D3 to D5, D9, S05.
@@ -30,7 +30,7 @@ class Records(NamedTuple):
 
 
 class Bad(NamedTuple):
-    """The positions [lo, hi): bytes that are no good. Records may have been there."""
+    """The positions [lo, hi) of bad bytes. Records may have been there."""
 
     lo: int
     hi: int
@@ -47,14 +47,14 @@ class Step(NamedTuple):
 
 
 class ContainerCheck(Protocol):
-    """What the walk asks of a container. One walk, one object: it knows what comes before."""
+    """A container, as the walk needs it. One object for one walk: it knows the entry before."""
 
     ends_with_blank: bool
     """Whether a log may end right behind a blank."""
     record_count: int
 
     def check(self, data: bytes, position: int, file_end: int) -> Step:
-        """Check what lies back to back in `data`, whose first byte is at `position`."""
+        """Check the bytes that lie back to back in `data`, whose first byte is at `position`."""
         ...
 
     def check_blank(self, segments: Segments, position: int, file_end: int) -> Problem | None:
@@ -62,19 +62,19 @@ class ContainerCheck(Protocol):
         ...
 
     def is_blank_proven(self, segments: Segments, position: int, file_end: int) -> bool:
-        """Say whether a blank, and nothing else, can have been here; for what is no good one."""
+        """Whether a blank, and no other bytes, can have been here; for one that is not good."""
         ...
 
     def find(self, data: bytes, lo: int, position: int, file_end: int) -> int:
-        """Return the first byte of `data` from `lo` on where something may begin, or -1."""
+        """Return the first byte of `data` from `lo` on where a record or blank may begin, or -1."""
         ...
 
     def is_good(self, data: bytes, position: int, file_end: int) -> bool:
-        """Say whether something good begins here, whatever is before. Changes nothing."""
+        """Whether a good record, entry or blank begins here by itself. Changes nothing."""
         ...
 
     def lose(self) -> None:
-        """What comes before the next good bytes is not known any more."""
+        """Forget the entry before: it is not known which one the next good bytes follow."""
         ...
 
 
@@ -101,7 +101,7 @@ class LogWalk:
         self._is_torn = False
 
     def events(self) -> Iterator[Finding | Records | Bad]:
-        """Yield all records in log order, and what is wrong where it is met."""
+        """Yield all records in log order, and findings where they are met."""
         segments, check = self._segments, self._check
         position, hi = self.begin_position, segments.end_position
         self.dirty_hi = max(segments.dirty_hi(), position)
@@ -133,7 +133,7 @@ class LogWalk:
     def _skip(
         self, position: int, file_end: int, step: Step
     ) -> Generator[Finding | Bad, None, int]:
-        """Say what is wrong at a position, and return where to go on."""
+        """Yield the findings at a position, and return where to go on."""
         segments, check = self._segments, self._check
         problem = step.problem
         if step.is_blank:
@@ -159,7 +159,7 @@ class LogWalk:
         return hi
 
     def _stray(self, position: int, problem: Problem) -> Problem:
-        """Behind zeros, name the first byte that is not zero and not where a record would be."""
+        """Return the problem of the first byte behind zeros that is not zero, else `problem`."""
         dirty = position
         while dirty < self.dirty_hi:
             hi = self._segments.file_at(dirty).position + self._segments.file_size_bytes
@@ -193,7 +193,7 @@ class LogWalk:
             at = 0
             while (at := check.find(data, at, lo, file_end)) >= 0:
                 if not is_rest and at > len(data) - SCAN_OVERLAP_BYTES:
-                    break  # What begins here may not be all there: with the next read.
+                    break  # The bytes of this candidate may go on behind `data`: read again.
                 whole = data[at:] if is_rest else self._read_whole(lo + at, file_end)
                 if check.is_good(whole, lo + at, file_end):
                     return lo + at

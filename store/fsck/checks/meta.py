@@ -1,7 +1,8 @@
 """Checks the small files of a store directory: marks, checkpoint, the ledger's start, stray files.
 
-Owns what they may say given the log; must not read the log itself. Sources: storage-formats 0.3,
-4.1 to 4.3; fault-matrix S06, S12, D10; `store.durability.durable_mark`, `store.files.meta_file`.
+Owns the values that they may have, given the log; must not read the log itself. Sources:
+storage-formats 0.3, 4.1 to 4.3; fault-matrix S06, S12, D10; `store.durability.durable_mark`,
+`store.files.meta_file`.
 """
 
 import json
@@ -40,7 +41,7 @@ from store.opening import (
 )
 
 DAMAGED_DIRECTORY: Final = "damaged"
-# What RocketMQ keeps beside the parts that we have (0.3): left alone.
+# RocketMQ's files beside the parts that we have (0.3): left alone.
 ROCKETMQ_NAMES: Final = frozenset(
     {
         "abort.bak",  # Every start of a broker leaves one.
@@ -94,7 +95,7 @@ OUR_NAMES: Final = frozenset(
     }
 )
 _DUMP: Final = re.compile(r"dump-[0-9]+-[0-9]+\.txt")
-"""What a node wrote before it ended itself."""
+"""The dump that a node writes before it ends itself."""
 _META_HEADER: Final = re.compile(
     rb"(quorumlog-meta 1 ([0-9]{1,19}) ([0-9]{1,7}) ([0-9a-f]{8})) ([0-9a-f]{8})\n"
 )
@@ -102,25 +103,25 @@ _META_HEADER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What was known before the log was looked at. `mark` is None when nobody knows."""
+    """State known before the log is read. `mark` is None when it is missing or damaged."""
 
     mark: Mark | None
     last_run: LastRun
     known_good_position: int
-    """Up to here the log must be whole; NOWHERE without marks: all of it then."""
+    """Position up to which the log must be whole; NOWHERE without marks: all of it then."""
     required_position: int
-    """Up to here the derived files must be built; NOWHERE: to the end of the log."""
+    """Position up to which derived files must be built; NOWHERE: to the end of the log."""
     is_replica: bool
-    """The log's end may be uncommitted: only what was dispatched belongs into derived files."""
+    """Whether the log's end may be uncommitted: derived files hold dispatched records only."""
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is left for opening to repair."""
+        """Whether opening has no repair to do."""
         return self.last_run.was_clean or self.mark is None
 
 
 def read_trust(fs: FileSystem, root: str, *, log_is_empty: bool) -> tuple[Trust, list[Finding]]:
-    """Read marks and run markers. Errors become findings, and nothing is trusted then."""
+    """Read marks and run markers. Errors become findings, and no position is trusted then."""
     last_run = RunMarker(fs, root).last_run()
     mark, findings = read_marks(fs, root, log_is_empty=log_is_empty)
     is_replica = is_replica_directory(root)
@@ -138,7 +139,7 @@ def read_trust(fs: FileSystem, root: str, *, log_is_empty: bool) -> tuple[Trust,
 def read_marks(
     fs: FileSystem, root: str, *, log_is_empty: bool
 ) -> tuple[Mark | None, list[Finding]]:
-    """Return the newest good mark and what is wrong with the file, byte for byte."""
+    """Return the newest good mark and the findings in the file, byte for byte."""
     name = durable_mark.FILE_NAME
     path = os.path.join(root, name)
     if not os.path.exists(path):
@@ -170,7 +171,7 @@ def read_marks(
 
 
 def _read_file(fs: FileSystem, path: str, size_bytes_max: int) -> tuple[bytes, int]:
-    """Return (up to so many bytes of a small file, its size); unreadable bytes are no bytes."""
+    """Return (bytes of a small file up to a size, its size); unreadable bytes are left out."""
     fd = fs.open(path, read_only=True)
     try:
         size_bytes = fs.size_bytes(fd)
@@ -190,9 +191,9 @@ def _mark_finding(at: int, field: str, expected: str, found: str) -> Finding:
 def check_mark(
     trust: Trust, *, end_position: int, index_at: dict[int, int] | None, last_index: int
 ) -> Iterator[Finding]:
-    """Compare the mark with the log. `index_at` says which entries end where it points, if known.
+    """Compare the mark with the log. `index_at`: the entries that end where it points, if known.
 
-    That the log ends before the mark is damage of the log, and is found there.
+    A log that ends before the mark is damage of the log, and is found there.
     """
     mark = trust.mark
     if mark is None:
@@ -219,7 +220,7 @@ def check_mark(
 def check_checkpoint(fs: FileSystem, root: str, newest_unix_ms: int) -> Iterator[Finding]:
     """Compare the checkpoint with the log: no time may be later than its newest record.
 
-    `newest_unix_ms` is 0 when the log holds no record, and then nothing can be said.
+    `newest_unix_ms` is 0 when the log holds no record: then times are not compared with it.
     """
     name = checkpoint.FILE_NAME
     path = os.path.join(root, name)
@@ -256,10 +257,10 @@ def check_checkpoint(fs: FileSystem, root: str, newest_unix_ms: int) -> Iterator
 def read_starts(
     fs: FileSystem, root: str, directory: str
 ) -> tuple[list[LogStart], list[Finding], bool]:
-    """Return where a ledger may begin, what is wrong with the files that say it, and a third.
+    """Return starts of a ledger, the findings in their files, and whether a reset is unfinished.
 
-    More than one start, best first, when the files cannot be believed: the first entry has to prove
-    one of them. The third: a reset of the log was not finished, so opening drops what is there.
+    More than one start, best first, when the files are not trusted: the first entry has to prove
+    one of them. After an unfinished reset an opening drops the old files.
     """
     findings, payloads = [], []
     for parity in (0, 1):
@@ -294,7 +295,7 @@ def _start_finding(path: str, at: int, field: str, expected: str, found: str) ->
 
 
 def meta_problem(data: bytes, parity: int) -> tuple[int, str, str, str] | None:
-    """Say what is wrong with one generation of a meta file; see `store.files.meta_file`."""
+    """Return what is wrong with one generation of a meta file; see `store.files.meta_file`."""
     header = _META_HEADER.match(data)
     if header is None:
         return 0, "header", "a quorumlog-meta line", repr(data[:24])
@@ -337,7 +338,7 @@ def parse_start(data: bytes) -> LogStart | None:
 
 
 def stray_files(fs: FileSystem, root: str, layout: Layout) -> Iterator[Finding]:
-    """Name what is in the root, or beside a ledger's data, and belongs to nobody."""
+    """Name the files in the root, or beside a ledger's data, that no store makes."""
     yield from _unfinished_files(fs, root, STAGING_DIRECTORY)
     for name in fs.list_directory(root):
         is_known = name in OUR_NAMES | ROCKETMQ_NAMES or _DUMP.fullmatch(name)

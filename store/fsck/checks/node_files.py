@@ -1,10 +1,11 @@
-"""Checks the small files of a node beside its log: what it promised, its state, its epochs.
+"""Checks the small files of a node beside its log: its promises, its state, its epochs.
 
-Owns which of them there are and what must hold within and between them; must not know what they
-say, which is the node's. All of them carry checksums of their own: two generations of a meta file,
-texts whose checksums a manifest has, RocketMQ's list of epochs, and the journal and dump of a
-replica of the name server. What only exists or not, or is for people (`abort`, `damage-found`,
-`node.json`, `*.bak`, dumps), decides nothing by its bytes. Sources: fault-matrix D5, D10.
+Owns which of them there are and what must hold within and between them; must not know their
+meaning, which is the node's. All of them carry checksums of their own: two generations of a meta
+file, texts whose checksums a manifest has, RocketMQ's list of epochs, and the journal and dump of a
+replica of the name server. Files that only exist or not, or are for operators (`abort`,
+`damage-found`, `node.json`, `*.bak`, dumps), decide nothing by their bytes. Sources: fault-matrix
+D5, D10.
 """
 
 import json
@@ -56,7 +57,7 @@ class _Generation(NamedTuple):
 
 
 def check_node_files(fs: FileSystem, root: str) -> Iterator[Finding]:
-    """Yield what is wrong with the small files of a node; nothing where there is no node."""
+    """Yield the findings in the small files of a node; none where there is no node."""
     files = _Files(fs, root)
     for name in META_NAMES:
         newest = yield from _check_meta(files, name)
@@ -165,7 +166,7 @@ def _parsed(data: bytes) -> tuple[int, dict[str, Any] | None]:
 
 
 def _check_state(files: _Files, manifest: dict[str, Any]) -> Iterator[Finding]:
-    """Compare the texts of the state with what the manifest says of them."""
+    """Compare the texts of the state with the sizes and checksums in the manifest."""
     written = manifest.get("files")
     if not isinstance(written, dict):
         yield _finding(f"{MANIFEST}.0", 0, "files", "a table of files", repr(written)[:40])

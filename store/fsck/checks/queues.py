@@ -27,13 +27,13 @@ _SCAN_SIZE_BYTES: Final = SCAN_SIZE_BYTES // UNIT_SIZE_BYTES * UNIT_SIZE_BYTES
 
 
 class _Queue:
-    """What the log said of one queue so far."""
+    """State of one queue, as the records of the log gave it so far."""
 
     __slots__ = ("damage_count", "first_offset", "next_offset", "reported_count")
 
     def __init__(self, first_offset: int, damage_count: int) -> None:
         self.first_offset = self.next_offset = first_offset
-        self.damage_count = damage_count  # How much damage the log had when it was last met.
+        self.damage_count = damage_count  # Damaged parts of the log when a record was last met.
         self.reported_count = 0
 
 
@@ -53,9 +53,9 @@ class QueueCheck:
         place: Callable[[int], tuple[str, int]],
         log_severity: Callable[[int], Severity],
     ) -> None:
-        """Records before `required_position` must be in. Without `is_clean` later ones may be, and
-        what follows them is whatever a crash left. `place` and `log_severity` are for findings in
-        the log: file and byte of a position, and how bad damage there is.
+        """Take the bounds. Records before `required_position` must be in. Without `is_clean` later
+        ones may be, and the bytes behind them are whatever a crash left. `place` and `log_severity`
+        are for findings in the log: file and byte of a position, and how bad damage there is.
         """
         self._fs, self._descriptors, self._root = fs, descriptors, root
         self._file_size_bytes = units_per_file * UNIT_SIZE_BYTES
@@ -66,7 +66,7 @@ class QueueCheck:
         self._bad: list[Bad] = []
 
     def damage(self, bad: Bad) -> None:
-        """The log has bytes that are no good: records, and their offsets, may be missing there."""
+        """Note bad bytes of the log: records, and their offsets, may be missing there."""
         self._bad.append(bad)
 
     # --- Records ---
@@ -90,7 +90,7 @@ class QueueCheck:
                 yield from self._compare(topic, queue_id, queue, offset, run)
             queue.damage_count = len(self._bad)
             count = hi - lo
-            # One record with another offset is damaged itself; a longer run says what is true.
+            # One record with another offset is damaged itself; a longer run counts as right.
             is_one = count == 1 and offset != queue.next_offset and hi < len(units)
             queue.next_offset = queue.next_offset + 1 if is_one else offset + count
             lo = hi
@@ -98,7 +98,7 @@ class QueueCheck:
     def _gap(
         self, topic: str, queue_id: int, queue: _Queue, offset: int, run: bytes
     ) -> Iterator[Finding]:
-        """Offsets that the log skips must be those of records in its damaged bytes."""
+        """Check that the offsets that the log skips are of records in its damaged bytes."""
         lo = queue.next_offset
         if offset < lo or queue.damage_count == len(self._bad):
             yield self._wrong_offset(run, lo, offset)
@@ -112,7 +112,7 @@ class QueueCheck:
                 yield from self._report(queue, segments, number, 0, expected, f"{position}")
 
     def _wrong_offset(self, run: bytes, expected: int, found: int) -> Finding:
-        """The log contradicts itself: its record has not the next offset of its queue."""
+        """Return the finding for a record that has not the next offset of its queue."""
         position = _UNIT.unpack_from(run)[0]
         path, at = self._place(position + fmt.QUEUE_OFFSET_AT)
         severity = self._log_severity(position)
@@ -177,7 +177,7 @@ class QueueCheck:
         return found
 
     def _read(self, segments: Segments, offset: int, count: int) -> bytes:
-        """Read units; those in files that do not exist are left out, they can be last only."""
+        """Read units; those in files that do not exist are left out: only last ones can be."""
         parts, at, hi = [], offset * UNIT_SIZE_BYTES, (offset + count) * UNIT_SIZE_BYTES
         if at < segments.position:
             return b""
@@ -191,7 +191,7 @@ class QueueCheck:
     # --- The end ---
 
     def finish(self, passed_over: Container[bytes]) -> Iterator[Finding]:
-        """Check what is on disk and not of a record of the log; nothing of the topics
+        """Check units on disk that are not of a record of the log; skip the topics
         `passed_over`."""
         directory = os.path.join(self._root, DIRECTORY)
         for topic in self._fs.list_directory(directory):
@@ -242,7 +242,7 @@ class QueueCheck:
                     return lo
                 is_later = position >= self._required_position and not self._is_clean
                 if is_later and size_bytes >= fmt.RECORD_SIZE_BYTES_MIN:
-                    return lo  # Of records that were cut off the log.
+                    return lo  # Units of records that were cut off the log.
                 is_old = position + size_bytes <= self._min_position or self._is_bad(position)
                 is_record = size_bytes >= fmt.RECORD_SIZE_BYTES_MIN and position >= before
                 if is_old and is_record and not is_filler:
@@ -266,7 +266,7 @@ class QueueCheck:
         return any(bad.lo <= position < bad.hi for bad in self._bad)
 
     def _check_rest(self, segments: Segments, lo: int) -> Iterator[Finding]:
-        """Check that nothing but zeros follows the last unit."""
+        """Check that only zeros follow the last unit."""
         hi = segments.end_position
         while lo < hi and self._bad:  # Units of records in damaged bytes at the end of the log.
             position, size_bytes, _ = _UNIT.unpack(segments.read(lo, UNIT_SIZE_BYTES))

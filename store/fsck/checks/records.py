@@ -1,8 +1,8 @@
-"""Derives from the records of a log what the consume queues and the key index must hold.
+"""Derives from the records of a log the content of the consume queues and the key index.
 
 Owns the round: units and keys are collected for some megabytes of log and then handed to the two
 comparisons at once. The bytes behind a body are read by `store.record.tail`, as the dispatcher
-does; which records have a unit or keys is said here once more. Source: storage-formats 2.4, 2.5.
+does; which records have a unit or keys is decided here once more. Source: storage-formats 2.4, 2.5.
 """
 
 import struct
@@ -27,7 +27,7 @@ assert _HEAD.size == fmt.BODY_AT
 
 
 class DerivedCheck:
-    """Takes the records of a log in order, and compares what follows from them."""
+    """Takes the records of a log in order, and compares the derived files with them."""
 
     def __init__(
         self,
@@ -37,8 +37,8 @@ class DerivedCheck:
         log_severity: Callable[[int], Severity],
         without_queues: set[bytes],
     ) -> None:
-        """`place`: file and byte of a position of the log; `log_severity`: of damage there.
-        `without_queues`: topics with inner batches, as far as they are known; grows."""
+        """Take both checks. `place`: file and byte of a position of the log; `log_severity`: of
+        damage there. `without_queues`: known topics with inner batches; grows."""
         self._queues, self._index = queues, index
         self._place, self._log_severity = place, log_severity
         self._tails = TailReader()
@@ -87,7 +87,7 @@ class DerivedCheck:
             yield from self.compare()
 
     def compare(self) -> Iterator[Finding]:
-        """Compare what was collected."""
+        """Compare the collected units and keys."""
         units, keys = self._units, self._keys
         self._units, self._keys, self._collected_bytes = {}, [], 0
         for (topic, queue_id), collected in units.items():
@@ -101,19 +101,19 @@ class DerivedCheck:
         self._passed_over[topic] = self._passed_over.get(topic, 0) + count
 
     def damage(self, bad: Bad) -> Iterator[Finding]:
-        """The log has bytes that are no good between the records before and those to come."""
+        """Note bad bytes of the log between the records before and those to come."""
         yield from self.compare()
         self._queues.damage(bad)
         self._index.damage(bad)
 
     def finish(self) -> Iterator[Finding]:
-        """Compare the rest, and check that nothing else is there."""
+        """Compare the rest, and check that there are no other units and entries."""
         yield from self.compare()
         yield from self._queues.finish(self._without_queues)
         yield from self._index.finish()
 
     def notices(self) -> list[Notice]:
-        """Return what is whole and cannot be read; for after `finish`."""
+        """Return the topics that are whole and cannot be read; for after `finish`."""
         return [
             Notice(topic.decode(), self._passed_over.get(topic, 0))
             for topic in sorted(self._without_queues)
