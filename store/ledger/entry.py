@@ -51,7 +51,7 @@ class Header(NamedTuple):
 
 
 class Link(NamedTuple):
-    """What the next entry must follow: the last one's index, term and chain."""
+    """The last entry, which the next one must follow: its index, term and chain."""
 
     entry_index: int
     term: int
@@ -59,7 +59,7 @@ class Link(NamedTuple):
 
 
 NO_LINK: Final = Link(-1, 0, 0)
-"""Before the first entry of all."""
+"""Link before the first entry of all."""
 
 
 class Entry(NamedTuple):
@@ -74,7 +74,7 @@ class Entry(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What is wrong, and at which byte of the bytes that were checked."""
+    """A wrong field, and where it is in the bytes that were checked."""
 
     at: int
     field: str
@@ -100,12 +100,12 @@ class Run(NamedTuple):
 
     @property
     def entry_count(self) -> int:
-        """How many good entries there are."""
+        """Count of the good entries."""
         return len(self.units) // fmt.INDEX_UNIT_SIZE_BYTES
 
 
 def unpack_header(data: bytes, at: int = 0) -> Header:
-    """Return the header at byte `at`, whatever it says."""
+    """Return the header at byte `at`, unchecked."""
     return Header._make(fmt.ENTRY_HEADER.unpack_from(data, at))
 
 
@@ -248,7 +248,7 @@ def check_zeros(data: bytes, lo: int = 0, *, field: str = "unused byte") -> Prob
 
 
 def _find_problem(data: bytes, at: int, link: Link, position: int, end_max: int) -> Problem:
-    """Name what is wrong with the entry at `at`. The readable twin of the loop above."""
+    """Return what is wrong with the entry at `at`. The readable twin of the loop above."""
     header = unpack_header(data, at)
     size_max = min(fmt.ENTRY_SIZE_BYTES_MAX, end_max - at)
     limits = f"{_HEADER} to {size_max}"

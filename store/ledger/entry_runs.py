@@ -1,8 +1,8 @@
-"""Says of which entries consecutive records are: a run of neighbours is told once.
+"""Finds the entries of consecutive records: a run of neighbours is one result.
 
-Owns the way from records to entries; must not know who asks. The index leads, headers confirm: an
-entry says itself where it is. Records of one queue lie near each other, so what is asked for next
-is mostly a few entries on.
+Owns the way from records to entries; must not know the caller. The index leads, headers confirm: an
+entry's header holds its own position. Records of one queue lie near each other, so the entry of the
+next record is mostly a few entries on.
 """
 
 from typing import Final, NamedTuple
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from store import format as fmt
 from store.ledger.reader import LedgerReader
 
-_NEAR: Final = 8  # Entries that are looked at one by one before it is searched.
+_NEAR: Final = 8  # Entries that are tried one by one before a search.
 
 
 class EntryRun(NamedTuple):

@@ -1,8 +1,8 @@
 """Where a ledger begins and ends: cutting its tail, deleting its head, replacing all of it.
 
-Owns every change that takes entries away, and what makes each of them whole again after a crash or
-an error half-way; must not know how entries are made. `store.ledger.ledger.Ledger` is the one
-subclass. Sources: fault-matrix S07, S09; storage-formats 7.4.
+Owns every change that removes entries, and its completion after a crash or an error half-way; must
+not know how entries are made. `store.ledger.ledger.Ledger` is the one subclass. Sources:
+fault-matrix S07, S09; storage-formats 7.4.
 """
 
 import os
@@ -31,41 +31,41 @@ class Deletion:
     """
 
     def __init__(self, extent: "LedgerExtent", start: LogStart, file_count: int) -> None:
-        """For `LedgerExtent.deletion` only."""
+        """Take the start and the file count; for `LedgerExtent.deletion` only."""
         self.start, self.file_count = start, file_count
         self._extent = extent
         self._reset_count = extent.reset_count
 
     def write_start(self) -> bool:
-        """Write down, durably, what the first entry that stays must follow.
+        """Save the link that the first remaining entry must follow, durably.
 
-        False: the log was replaced meanwhile, and there is nothing to delete. Raises StoreFullError
-        or FileSystemError (nothing has changed), SyncFailedError (stop).
+        Return False if the log was replaced meanwhile: no file is to be deleted. Raises
+        StoreFullError or FileSystemError (nothing has changed), SyncFailedError (stop).
         """
         return self._extent.save_start(self.start, self._reset_count)
 
     def forget(self) -> bool:
-        """Take the files out of the log, in memory only. False as `write_start`."""
+        """Take the files out of the log, in memory only. Return False as `write_start`."""
         if self._extent.reset_count != self._reset_count:
             return False
         self._extent.detach(self.start, self.file_count)
         return True
 
     def remove(self) -> None:
-        """Delete the files that were taken out, durably. Raises FileSystemError: the upkeep of the
+        """Delete the files that were taken out, durably. Raises FileSystemError: maintenance of the
         store repeats it, and so does the next deletion, before its own files."""
         self._extent.delete_detached()
 
 
 class LedgerExtent(LedgerReader):
-    """The changing half of a ledger that takes away. One writer."""
+    """The part of a ledger that removes entries. One writer."""
 
     def __init__(
         self, fs: FileSystem, root: str, config: StoreConfig, source: FileSource | None = None
     ) -> None:
         super().__init__(fs, root, config, source)
         self.reset_count = 0
-        """How often the log was replaced."""
+        """Count of the times that the log was replaced."""
         self._start_file = StartFile(fs, self.directory)
         self._start_lock = threading.Lock()  # Guards the start file, and reset_count with it.
         self._blanks: tuple[tuple[int, int], ...] = ()
@@ -78,8 +78,8 @@ class LedgerExtent(LedgerReader):
     def truncate_from(self, index: int, *, commit_index: int) -> None:
         """Cut the entry `index` and all behind it; durable on return (fault-matrix S09).
 
-        The old bytes are zeroed and synced, later files deleted. Never cuts what is committed.
-        Lower the durable mark before; queue offsets are the caller's to put back. Raises
+        The old bytes are zeroed and synced, later files deleted. Never cuts a committed entry. The
+        caller lowers the durable mark before, and sets queue offsets back itself. Raises
         CorruptionError (the entry before is damaged: nothing was cut), FileSystemError or
         SyncFailedError (stop): the entries are gone for readers, and the rest of the cut is done
         before the next change, or by recovery.
@@ -111,7 +111,7 @@ class LedgerExtent(LedgerReader):
         """Replace the log by an empty one behind a snapshot; durable on return.
 
         `first_index` comes next. `position` is the end of the entry before it, `chain_crc` and
-        `term` are that entry's: what a snapshot must carry. Raises StoreFullError, FileSystemError
+        `term` are that entry's: a snapshot carries them. Raises StoreFullError, FileSystemError
         or SyncFailedError (stop): the old entries are gone for readers, and the rest is done before
         the next change, or by recovery.
         """
@@ -159,8 +159,8 @@ class LedgerExtent(LedgerReader):
     def delete_first(self) -> int:
         """Delete the oldest file, never the last one with an entry; return the bytes freed.
 
-        Retention: the caller has made sure that everybody is done with it. What the next entry
-        must follow is written down first. Raises CorruptionError (the next file does not begin
+        Retention: the caller has made sure that the file is not needed any more. The link that the
+        next entry must follow is saved first. Raises CorruptionError (the next file does not begin
         with an entry), FileSystemError or SyncFailedError; the file is deleted later then.
         """
         if self._unfinished is not None:
@@ -178,9 +178,9 @@ class LedgerExtent(LedgerReader):
         return freed_bytes
 
     def start_at(self, file: MappedFile) -> LogStart:
-        """Return what the log would begin with, were the files before this one deleted.
+        """Return the start of the log, were the files before this one deleted.
 
-        Raises CorruptionError when it does not begin with the entry that follows those.
+        Raises CorruptionError when it does not begin with the entry behind the deleted ones.
         """
         header = self.header_at(file.position)
         if header is None or not self.first_index <= header.entry_index <= self.last_index:
@@ -197,7 +197,7 @@ class LedgerExtent(LedgerReader):
         return Deletion(self, self.start_at(self.files.files[file_count]), file_count)
 
     def save_start(self, start: LogStart, reset_count: int) -> bool:
-        """For `Deletion` only: save a start unless the log was replaced meanwhile."""
+        """Save a start unless the log was replaced meanwhile; for `Deletion` only."""
         with self._start_lock:
             if self.reset_count != reset_count:
                 return False
@@ -205,7 +205,7 @@ class LedgerExtent(LedgerReader):
             return True
 
     def detach(self, start: LogStart, file_count: int) -> None:
-        """For `Deletion` only: let the log begin at `start`, without its first files."""
+        """Let the log begin at `start`, without its first files; for `Deletion` only."""
         self._take_start(start)
         self.files.detach_first(file_count)
         self.index.detach_below(self.first_index)
@@ -216,7 +216,7 @@ class LedgerExtent(LedgerReader):
         return self.files.has_detached or self.index.files.has_detached
 
     def delete_detached(self) -> None:
-        """Delete them, durably. Any thread. Raises FileSystemError: repeat it."""
+        """Delete the detached files, durably. Any thread. Raises FileSystemError: repeat it."""
         self.files.delete_detached()
         self.index.files.delete_detached()
 
@@ -255,7 +255,7 @@ class LedgerExtent(LedgerReader):
     def _delete_expired(self, file_position: int) -> None:
         """Finish a deletion that a crash or an error stopped, whatever it has left of its files.
 
-        They are left alone when the file is missing in which the log begins: it is refused then.
+        The files stay when the one in which the log begins is missing: the log is refused then.
         """
         directory, first = self.files.directory, fmt.file_name(file_position)
         names = self._fs.list_directory(directory)
@@ -276,7 +276,7 @@ class LedgerExtent(LedgerReader):
             raise LayoutError(files.directory, f"{expected} as the first file", found)
 
     def adopt(self, tail: Tail, runs: TermRuns) -> None:
-        """Take over what recovery found; for `recover_ledger` only."""
+        """Take over the end and the terms that recovery found; for `recover_ledger` only."""
         self._tail, self._runs = tail, runs
 
     def close(self) -> None:

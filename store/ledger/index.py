@@ -1,8 +1,8 @@
 """The ledger's index files: where entry number n lies, 32 bytes an entry, as DLedger keeps them.
 
-Owns the units and their files; must not know the data files. Derived: rebuilt from the data, and
-nothing that it says is believed before the entry's own header confirmed it. It is therefore synced
-rarely. Source: storage-formats 7.2.
+Owns the units and their files; must not know the data files. Derived: rebuilt from the data, and no
+unit counts before the entry's own header confirmed it. The index is therefore synced rarely.
+Source: storage-formats 7.2.
 """
 
 import os
@@ -20,7 +20,7 @@ _SPARE_PART: Final = 4  # The next file is made ahead when this part of the last
 
 
 class Unit(NamedTuple):
-    """What the index says of one entry."""
+    """Place and term of one entry, as the index has them."""
 
     position: int
     size_bytes: int
@@ -48,7 +48,7 @@ class LedgerIndex:
             self.files.load()
 
     def covers(self, lo: int, hi: int) -> bool:
-        """Say whether there are files for the units [lo, hi)."""
+        """Whether there are files for the units [lo, hi)."""
         if lo >= hi:
             return True
         files = self.files.files
@@ -59,7 +59,7 @@ class LedgerIndex:
     # --- Writing ---
 
     def take(self, position: int) -> MappedFile:
-        """Be the source of the files: a spare one if there is one."""
+        """Return the next file, as the source of the queue: a spare one if there is one."""
         with self._spare_lock:
             spare = self._spares.pop(position, None)
             file = spare if spare is not None else self._inline.take(position)
@@ -75,7 +75,7 @@ class LedgerIndex:
             files = self.files.files
             if not files or files[-1].free_bytes * _SPARE_PART > files[-1].size_bytes:
                 return
-            if self._taken_position <= files[-1].position:  # Else the writer is at it.
+            if self._taken_position <= files[-1].position:  # Else the writer is making it.
                 self._make_spare(files[-1].end_position)
 
     def _make_spare(self, position: int) -> None:
@@ -108,7 +108,7 @@ class LedgerIndex:
     def put(self, index: int, units: bytes) -> None:
         """Append the units of the entries from `index` on, which `prepare` made room for."""
         ready = self._ready
-        if ready is not None and ready.free_bytes >= len(units):  # As good as always.
+        if ready is not None and ready.free_bytes >= len(units):  # Nearly always.
             landed = ready.append(units)
             assert landed == index * _UNIT, f"unit of {index} landed at {landed}"
             return
@@ -174,7 +174,7 @@ class LedgerIndex:
     # --- Reading ---
 
     def get(self, index: int) -> Unit | None:
-        """Return what is said of an entry; None when nothing sensible is."""
+        """Return the place and term of an entry; None when its unit is missing or another's."""
         try:
             data = self.files.read(index * _UNIT, _UNIT)
         except (PositionRangeError, ClosedError):

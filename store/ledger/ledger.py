@@ -1,8 +1,9 @@
 """The ledger: DLedger entries with checksums and a chain, physically equal on all replicas.
 
 Owns appending (own batches and entries of a leader) and syncing; must not know elections, quorums
-or who waits for durability. Cutting and replacing the log is in `ledger_extent`. One writer at a
-time; reads and a sync may run beside it. `store.ledger.recovery.recover_ledger` opens one.
+or callers that wait for durability. Cutting and replacing the log is in `store.ledger.extent`. One
+writer at a time; reads and a sync may run beside it. `store.ledger.recovery.recover_ledger` opens
+one.
 
 The decision a reader may question: where an entry lies follows from the sizes of the entries before
 it and from nothing else. So the blank at a file end is written only together with the entry that
@@ -64,10 +65,10 @@ class Ledger(LedgerExtent):
     ) -> None:
         super().__init__(fs, root, config, source)
         self.stamper: Final = Stamper(config)
-        """Its queue offsets are the owner's to put back after an open or a cut."""
+        """The owner sets its queue offsets back after an open or a cut."""
         self.checked: Final = CheckedRanges()
         self.recent: Final = RecentBodies()
-        """Its owner turns it on, and clears it with each cut."""
+        """The owner turns it on, and clears it with each cut."""
         self.term = 0
         """The current term, set by the owner; `append` writes in it."""
         self._entry_size_bytes_max = min(
@@ -78,9 +79,9 @@ class Ledger(LedgerExtent):
         self._scratch = bytearray(min(self._entry_size_bytes_max, 256 * 1024))
         self._scratch_view = memoryview(self._scratch)
         self._index_sync_due = False
-        """A data file was completed since the index was synced."""
+        """Whether a data file was completed since the index was synced."""
         self._prepared: PreparedEntry | None = None
-        """What lies in the scratch, until it is appended."""
+        """The entry in the scratch, until it is appended."""
         self._mapped: MappedFile | None = None
         """The last file, once it was found mapped."""
 
@@ -88,7 +89,7 @@ class Ledger(LedgerExtent):
 
     @property
     def flushed_position(self) -> int:
-        """Everything before it is durable. Always the end of an entry, never inside of a blank."""
+        """Position before which all bytes are durable: an entry's end, never inside of a blank."""
         position = self.files.flushed_position
         for lo, hi in self._blanks:
             if lo < position <= hi:
@@ -97,14 +98,14 @@ class Ledger(LedgerExtent):
 
     @property
     def durable_index(self) -> int:
-        """The last entry that is wholly durable; first_index - 1 for none."""
+        """Index of the last entry that is wholly durable; first_index - 1 for none."""
         return self.last_index_before(self.flushed_position)
 
     def sync(self) -> int:
-        """Make all appended entries durable; return up to where. SyncFailedError: stop.
+        """Make all appended entries durable; return the position reached. SyncFailedError: stop.
 
         The sync that completes a data file syncs the index, too, so recovery of later files can
-        rely on what it says of earlier ones.
+        rely on its units of earlier ones.
         """
         self.files.sync()
         if self._index_sync_due:
@@ -117,7 +118,7 @@ class Ledger(LedgerExtent):
     def append(self, batch: bytes, *, now_unix_ms: int) -> AppendResult:
         """Check, patch and append encoded records as one entry of the current term, all or none.
 
-        Nothing is durable yet. Raises RecordFormatError, LimitExceededError, TopicNameError,
+        No byte is durable yet. Raises RecordFormatError, LimitExceededError, TopicNameError,
         StoreFullError, FileSystemError or BusyError; nothing was written then, not even a blank.
         """
         return self.append_entry(KIND_DATA, self.term, batch, now_unix_ms=now_unix_ms)
@@ -135,8 +136,8 @@ class Ledger(LedgerExtent):
     def prepare(self, kind: int, body: bytes, *, now_unix_ms: int = 0) -> PreparedEntry:
         """Do all of an append that can fail; errors as `append`.
 
-        `append_prepared` follows, or nothing: nothing was written, and the next entry of any kind
-        takes its place.
+        `append_prepared` may follow or not: no byte was written, and the next entry of any kind
+        takes the place.
         """
         if self._unfinished is not None:
             self._finish()
@@ -160,7 +161,7 @@ class Ledger(LedgerExtent):
         return prepared
 
     def append_prepared(self, prepared: PreparedEntry, term: int) -> AppendResult:
-        """Append what `prepare` returned last; nothing was appended or cut since.
+        """Append the entry that `prepare` returned last; the log has not changed since.
 
         Cannot fail, except by an error after which memory and disk may differ: stop the process.
         """
@@ -216,7 +217,7 @@ class Ledger(LedgerExtent):
         return check_entries(data, end, link, self.files.file_size_bytes)
 
     def write_raw(self, checked: CheckedEntries, lo_index: int) -> None:
-        """Append entries from `lo_index` on of those that were checked; it is the next index.
+        """Append the checked entries from `lo_index` on, which is the next index.
 
         Raises StoreFullError, FileSystemError or BusyError; nothing was written then.
         """
@@ -259,9 +260,9 @@ class Ledger(LedgerExtent):
             self._runs = self._runs.extended(new)
 
     def reserve(self, size_bytes: int, file_count: int) -> None:
-        """Make room for entries of so many bytes in all, raw or not; the next writes cannot fail.
+        """Make room for entries of `size_bytes` in all, raw or not; the next writes cannot fail.
 
-        `file_count` is what `file_count_for` says. Raises StoreFullError, FileSystemError or
+        `file_count` is that of `file_count_for`. Raises StoreFullError, FileSystemError or
         BusyError; what was reserved before stays.
         """
         self.index.prepare(self.last_index + 1, size_bytes // _HEADER + 1)
@@ -269,7 +270,7 @@ class Ledger(LedgerExtent):
             self.files.reserve(file_count)
 
     def file_count_for(self, size_bytes: int) -> int:
-        """Return how many more files entries of so many bytes in all may need."""
+        """Return how many more files entries of `size_bytes` in all may need."""
         files, file_size_bytes = self.files.files, self.files.file_size_bytes
         if files and size_bytes + fmt.BLANK_SIZE_BYTES_MIN <= files[-1].free_bytes:
             return 0
@@ -326,7 +327,7 @@ class Ledger(LedgerExtent):
         self.check_bytes(position, position + len(data))
 
     def check_bytes(self, lo: int, hi: int) -> None:
-        """Check the entries that hold the bytes [lo, hi), unless they were before.
+        """Check the entries that hold the bytes [lo, hi), unless they were checked before.
 
         An entry is checked as a whole: header, chain and body. Raises CorruptionError.
         """

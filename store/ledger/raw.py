@@ -102,7 +102,7 @@ def _size_at(data: bytes, at: int, file_size_bytes: int) -> int:
 
 
 def _fits(data: bytes, at: int, position: int, file_size_bytes: int) -> bool:
-    """Say whether the entry at byte `at` belongs behind the one before it, in the same file."""
+    """Whether the entry at byte `at` belongs behind the one before it, in the same file."""
     end = position + at
     return place_entry(end, _size_at(data, at, file_size_bytes), file_size_bytes) == end
 
@@ -119,7 +119,7 @@ def _configurations(data: bytes, pieces: list[Piece]) -> list[tuple[int, bytes]]
 
 
 def part_from(checked: CheckedEntries, piece: Piece, index: int) -> tuple[int, int, bytes]:
-    """Return (byte of its first entry, position, index units) of a piece without what is before
+    """Return (byte of its first entry, position, index units) of a piece without the entries before
     `index`."""
     first = piece.link.entry_index + 1 - len(piece.units) // _UNIT
     if index <= first:

@@ -1,7 +1,7 @@
 """The reading half of the ledger: entries by index, bytes by range, records by position.
 
-Owns the look-ups and what readers may see; must not write. What the index says is believed only
-after the entry's own header confirmed it; where it does not, the entry is found by walking its
+Owns the look-ups and the part of the log that readers may see; must not write. A unit of the index
+counts only after the entry's own header confirmed it; otherwise the entry is found by walking its
 file. A reader on another thread first takes `_tail`, which the writer replaces after the bytes are
 in place, so it never sees half an entry. Sources: storage-formats 7.1, 7.2, 7.9.
 """
@@ -46,18 +46,18 @@ def ledger_directory(root: str, config: StoreConfig) -> str:
 
 
 def data_directory(root: str, config: StoreConfig) -> str:
-    """Return where the data files are: what a file source must be made for."""
+    """Return the directory of the data files, for which a file source must be made."""
     return os.path.join(ledger_directory(root, config), "data")
 
 
 def corruption(file: MappedFile, position: int, problem: Problem) -> CorruptionError:
-    """Say where in a file a problem is that was found in bytes read from `position` on."""
+    """Return the error for a problem that was found in bytes read from `position` on."""
     at = position - file.position + problem.at
     return CorruptionError(file.path, at, problem.field, problem.expected, problem.found)
 
 
 class LedgerReader:
-    """What may be asked of a ledger from any thread. Indexes begin at 0; -1 is none."""
+    """Reads of a ledger, from any thread. Indexes begin at 0; -1 is none."""
 
     def __init__(
         self, fs: FileSystem, root: str, config: StoreConfig, source: FileSource | None = None
@@ -71,13 +71,13 @@ class LedgerReader:
             fs, os.path.join(self.directory, "index"), config.ledger_index_units_per_file
         )
         self._start = LOG_FROM_ZERO
-        """Replaced by retention and reset, before files go."""
+        """Start of the log. Replaced by retention and reset, before files go."""
         self._runs = TermRuns.starting_after(-1, 0)
         self._tail = Tail(LOG_FROM_ZERO.link, 0)
-        """Replaced by the writer after each append, before each cut. Invariant: everything before
-        its end position is whole and in the files; the end is never inside of a blank."""
+        """End of the log. Replaced by the writer after each append, before each cut. Invariant:
+        all bytes before its end position are whole and in the files; it is never inside a blank."""
 
-    # --- What there is ---
+    # --- Bounds ---
 
     @property
     def first_index(self) -> int:
@@ -101,7 +101,7 @@ class LedgerReader:
 
     @property
     def min_position(self) -> int:
-        """Where the oldest kept entry is, or a blank before it."""
+        """Position of the oldest kept entry, or of a blank before it."""
         return self._start.min_position
 
     @property
@@ -116,7 +116,7 @@ class LedgerReader:
 
     @property
     def start_link(self) -> Link:
-        """The entry before the first one: what is known of it."""
+        """Link of the entry before the first one."""
         return self._start.link
 
     # --- Terms ---
@@ -175,7 +175,7 @@ class LedgerReader:
         return header.position + header.size_bytes
 
     def tail_at(self, index: int) -> Tail:
-        """Return what would be the tail behind an entry, or behind the one before the log.
+        """Return the tail as it would be behind an entry, or behind the one before the log.
 
         Proven by the chain, for answers that are kept: a bit that flipped in a header would outlive
         its repair there. Errors as `entry`.
@@ -222,7 +222,7 @@ class LedgerReader:
     def link_before(self, file: MappedFile) -> Link | None:
         """Return the entry before the first one of a file, if the two prove each other.
 
-        The index says where it is, and the chain from it to the first entry whether that is so.
+        The index gives its place, and the chain from it to the first entry confirms that.
         """
         first = self.header_at(file.position)
         unit = self.index.get(first.entry_index - 1) if first is not None else None
@@ -248,7 +248,7 @@ class LedgerReader:
         if not self.min_position <= position < tail.end_position:
             raise PositionRangeError("position", position, self.min_position, tail.end_position)
         # Invariant: lo starts at or before the position, hi behind it. The first steps double from
-        # the end: after each sync somebody asks for one of the newest entries.
+        # the end: after each sync one of the newest entries is asked for.
         hi, step = tail.link.entry_index + 1, 1
         while hi - lo > 1:
             middle = max((lo + hi) // 2, hi - step)
@@ -266,7 +266,7 @@ class LedgerReader:
             following = self.header(lo + 1)
             if position < following.position:
                 return lo + 1
-        return self._find_index(position)  # The index lied.
+        return self._find_index(position)  # The index is wrong.
 
     def last_index_before(self, position: int) -> int:
         """Return the last entry that ends at or before `position`; first_index - 1 for none."""
@@ -319,7 +319,7 @@ class LedgerReader:
     def range_of(self, lo_index: int, hi_index: int, max_size_bytes: int) -> Range:
         """Choose entries from `lo_index` on, before `hi_index`, for shipping in one piece.
 
-        They lie in one file and have at most `max_size_bytes`, but one entry is always chosen.
+        The entries lie in one file and have at most `max_size_bytes`; one is always chosen.
         Errors as `entry`.
         """
         tail = self._tail
@@ -340,14 +340,15 @@ class LedgerReader:
             lo, hi = (middle, hi) if first.position < end <= end_max else (lo, middle)
         last = self.header(lo - 1)
         size_bytes = last.position + last.size_bytes - first.position
-        if not 0 < size_bytes <= end_max - first.position:  # The index lied.
+        if not 0 < size_bytes <= end_max - first.position:  # The index is wrong.
             lo, size_bytes = lo_index + 1, first.size_bytes
         return Range(lo_index, lo, first.position, size_bytes)
 
     def read_range(self, lo_index: int, hi_index: int, max_size_bytes: int) -> bytes:
         """Copy the raw bytes of `range_of`, as `Ledger.append_raw` of another replica takes them.
 
-        Checked, unless they were before: damaged bytes are never served. Errors as `entry`.
+        The bytes are checked, unless they were before: damaged ones are never served. Errors as
+        `entry`.
         """
         found = self.range_of(lo_index, hi_index, max_size_bytes)
         self.check_bytes(found.position, found.position + found.size_bytes)
@@ -373,7 +374,7 @@ class LedgerReader:
     def place_of(self, index: int) -> int:
         """Return where an entry begins, or where the log ends for the one after the last.
 
-        As `position_of`, but believes the index where nobody looks at the entry itself.
+        As `position_of`, but from the index alone where that has a unit: the entry is not read.
         """
         tail = self._tail
         if index == tail.link.entry_index + 1:
@@ -382,7 +383,7 @@ class LedgerReader:
         return unit.position if unit is not None else self.position_of(index)
 
     def check_bytes(self, lo: int, hi: int) -> None:
-        """Check the entries that hold the bytes [lo, hi), unless they were before.
+        """Check the entries that hold the bytes [lo, hi), unless they were checked before.
 
         Raises CorruptionError. `store.ledger.ledger.Ledger` knows what was checked.
         """
@@ -394,7 +395,7 @@ class LedgerReader:
         return self.files.read(position, size_bytes)
 
     def view(self, position: int, size_bytes: int) -> View:
-        """A zero-copy window on the bytes of a record; errors as MappedFile.view."""
+        """Return a zero-copy window on the bytes of a record; errors as MappedFile.view."""
         self._check_end(position + size_bytes)
         return self.files.view(position, size_bytes)
 

@@ -1,9 +1,9 @@
-"""Bodies of the newest entries, as they were checked and written: what dispatch needs next.
+"""Bodies of the newest entries, as they were checked and written, for the dispatch that follows.
 
 Owns the bytes and their bound; must not know what is in them. Entries are dispatched soon after
 they were written, and at that time the bytes that were stamped or checked are still at hand: taking
-them saves reading, copying and checking the same bytes a second time. It is a cache of the log, so
-whatever is not here is read from the files.
+them saves reading, copying and checking the same bytes a second time. The bodies are a cache of the
+log: all others are read from the files.
 
 One thread, that of the ledger's writer, adds and takes.
 """
@@ -15,8 +15,8 @@ from typing import Final
 from store import format as fmt
 
 RECENT_SIZE_BYTES_MAX: Final = 8 << 20
-"""As much as a leader has in flight to a follower; more is left over only while nothing can be
-dispatched."""
+"""As much as a leader has in flight to a follower; more is left over only while dispatch is
+stopped."""
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 
@@ -28,7 +28,7 @@ class RecentBodies:
 
     def __init__(self) -> None:
         self.is_kept = False
-        """Whether anything is kept: somebody takes it, on the thread that adds."""
+        """Whether bodies are kept, for a reader on the thread that adds."""
         self._bodies: deque[tuple[int, bytes]] = deque()
         """(position of the entry, its records)."""
         self._size_bytes = 0
@@ -47,7 +47,7 @@ class RecentBodies:
 
     def runs(self, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
         """Yield (position of the first record, records) of the entries from `lo` up to `hi`, as far
-        as they are kept and follow each other; forget what lies before `lo`.
+        as they are kept and follow each other; forget the bodies before `lo`.
         """
         bodies = self._bodies
         while bodies and bodies[0][0] < lo:

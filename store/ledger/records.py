@@ -1,6 +1,6 @@
-"""Walks the message records of a ledger: what the dispatcher and a rebuild read.
+"""Walks the message records of a ledger, for the dispatcher and a rebuild.
 
-Owns the way from entries to runs of records; must not know who reads them. Entry headers, blanks
+Owns the way from entries to runs of records; must not know the reader. Entry headers, blanks
 and entries that hold no records are left out. Headers and body checksums are checked on the way, so
 damaged bytes are never dispatched. Sources: storage-formats 7.9; RocketMQ DLedgerCommitLog.
 """

@@ -1,7 +1,7 @@
 """Opens a ledger after a stop of any kind: finds its end, cuts a torn tail, mends the index.
 
 Owns the difference between a torn tail (above the durable mark: cut) and corruption (below it:
-reported with its place, never cut). Must not know who keeps the mark. The data are read with
+reported with its place, never cut). Must not know where the mark is kept. The data are read with
 `pread` in large pieces and never mapped, so a bad sector is an exception.
 
 Deviation: DLedger checks no CRC, takes the first bad entry for the end of the log wherever it is,
@@ -25,11 +25,11 @@ from store.ledger.reader import Tail, corruption
 from store.ledger.term_runs import TermRuns
 
 _READ_SIZE_BYTES: Final = 2 * MIB
-_SCANNED_FILE_COUNT: Final = 3  # As DLedger, when nobody knows how much is durable.
+_SCANNED_FILE_COUNT: Final = 3  # As DLedger, when it is not known how much is durable.
 
 
 class LedgerRecoveryReport(NamedTuple):
-    """What an open found and did.
+    """Findings and actions of an opening.
 
     `cut_size_bytes` counts from the end of the log to the last byte that was not zero;
     `first_cut_index` is the entry that was, or would have been, there; -1 when nothing was cut.
@@ -55,7 +55,7 @@ class _Place(NamedTuple):
 
 
 class _Walk(NamedTuple):
-    """The end of a walk. `problem` is what stopped it, at `stop_position`; None at the last file's
+    """The end of a walk. `problem` stopped it, at `stop_position`; None at the last file's
     end. `end_position` is the end of the last entry."""
 
     link: Link
@@ -82,7 +82,7 @@ def recover_ledger(
     Everything before `durable_position`, and up to `durable_index`, was once known to be durable.
     The walk begins with the file that holds `durable_position` (None: with the last file but two)
     or `scan_from_position` if that is lower, or earlier where the beginning of that file does not
-    link to what is before it. What lies before the walk was durable and is left to the scrubber.
+    link to what is before it. Entries before the walk were durable: the scrubber checks them.
     Everything that was accepted is durable on return, and opening twice gives the same bytes.
 
     Raises CorruptionError (below the mark something is bad: no data file was changed), LayoutError,
@@ -219,11 +219,11 @@ def _walk(ledger: Ledger, begin: _Place, on_run: Callable[[_Place, Run], None]) 
     return _Walk(link, end, position, scanned, count, changes, problem)
 
 
-# --- What follows from it ---
+# --- Index and terms ---
 
 
 def _mend_index(ledger: Ledger, walk: _Walk, difference: list[tuple[_Place, int]]) -> int:
-    """Make the index say what the data say, from the first difference on; return how many units.
+    """Rewrite the index from the data, from the first difference on; return how many units.
 
     The data are walked once more from there: after an ordinary crash that is very little.
     """

@@ -1,10 +1,11 @@
-"""Where a ledger begins, and what its first entry must follow.
+"""The beginning of a ledger, and the link that its first entry must follow.
 
 Owns the meta file `start` beside the data: it is what remains of the entries that retention or a
-snapshot took away. Must not know the data files. Without it, nobody could check the chain, the term
-order and the index of the first entry that is left; with it every kept byte is checked, the first
-entry like all others. It is written before files are deleted, so it is never behind them.
-Deviation: DLedger takes whatever it finds first as the beginning (storage-formats 7.4).
+snapshot took away. Must not know the data files. Without the file the chain, the term order and the
+index of the first entry that is left could not be checked; with it every kept byte is checked, the
+first entry like all others. The file is written before data files are deleted, so it is never
+behind them.
+Deviation: DLedger takes the first entry that it finds as the beginning (storage-formats 7.4).
 """
 
 from typing import Final, NamedTuple
@@ -37,12 +38,12 @@ class LogStart(NamedTuple):
 
     @property
     def is_in_first_file(self) -> bool:
-        """Whether the place of the first entry may still be in a file that is kept."""
+        """Whether the place of the first entry may still be in a kept file."""
         return self.end_position >= self.file_position
 
     @property
     def min_position(self) -> int:
-        """The first byte that may belong to an entry that is kept."""
+        """Position of the first byte that may belong to a kept entry."""
         return max(self.end_position, self.file_position)
 
 
@@ -50,7 +51,7 @@ LOG_FROM_ZERO: Final = LogStart(0, 0, NO_LINK)
 
 
 class StartFile:
-    """The file. One thread at a time."""
+    """The meta file `start`. One thread at a time."""
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
         self._directory = directory

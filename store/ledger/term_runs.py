@@ -1,4 +1,4 @@
-"""Which entries have which term: the part of the log that a Raft core wants to see.
+"""The terms of the entries: the part of the log that a Raft core reads.
 
 Owns the list of (first index, term), immutable and replaced as a whole, so readers on other threads
 never see a half-made one. Must not know files. Terms change with elections and not with entries, so
@@ -30,7 +30,7 @@ class TermRuns:
 
     @property
     def first_index(self) -> int:
-        """Where the log begins."""
+        """Index of the first entry of the log."""
         return self._firsts[0] + 1
 
     def extended(self, changes: Sequence[tuple[int, int]]) -> "TermRuns":

@@ -1,4 +1,4 @@
-"""Checks a ledger as a whole, every byte of it: what fsck and the scrubber run.
+"""Checks a ledger, or a part of it, byte by byte, for reads and repairs.
 
 Owns the walk that goes on after damage; must not repair anything. Entries, blanks, the space before
 the first entry and the unwritten rest are handed to the pure checks of `store.ledger.entry`; each
@@ -45,7 +45,7 @@ class Finding(NamedTuple):
 
 
 class _Point(NamedTuple):
-    """Between two entries: what comes next, and the entry before."""
+    """A point between two entries: the position of the next one, and the entry before."""
 
     position: int
     link: Link
@@ -58,12 +58,12 @@ def verify_range(
     *,
     check_unwritten: bool = True,
 ) -> Iterator[Finding]:
-    """Check the entries [lo_index, hi_index), by default all, and yield what is wrong.
+    """Check the entries [lo_index, hi_index), by default all, and yield the findings.
 
     Headers, chain, bodies, blanks, and the index units against them. When all entries are asked
     for, also that the space before the first one and behind the last one is zero; set
-    `check_unwritten` to False while somebody appends. After damage the walk goes on with the next
-    entry that can be found. May run beside reads and appends, not beside a cut. Raises
+    `check_unwritten` to False while entries are appended. After damage the walk goes on with the
+    next entry that can be found. May run beside reads and appends, not beside a cut. Raises
     PositionRangeError for entries that are not there, ClosedError.
     """
     tail = ledger.tail
@@ -114,7 +114,7 @@ def _entries(ledger: LedgerReader, point: _Point, hi: int, tail: Tail) -> Iterat
 
 
 def _end_by_index(ledger: LedgerReader, index: int, tail: Tail) -> int:
-    """Return where an entry ends if the index tells the truth; the end of the log if it is mute."""
+    """Return where an entry ends by the index, or the end of the log if it has no unit."""
     try:
         unit = ledger.index.get(index) if index < tail.link.entry_index else None
     except FileSystemError:
@@ -125,9 +125,9 @@ def _end_by_index(ledger: LedgerReader, index: int, tail: Tail) -> int:
 def _step(
     ledger: LedgerReader, file: MappedFile, point: _Point, tail: Tail, hi: int, hi_position: int
 ) -> Generator[Finding, None, _Point | None]:
-    """Check one piece of a file; return where to go on, None when nobody can tell.
+    """Check one piece of a file; return where to go on, None when that cannot be told.
 
-    `hi` is the first entry that nobody asked for; the index says that it is at `hi_position`.
+    `hi` is the first entry that is not asked for; by the index it is at `hi_position`.
     """
     room = min(file.end_position, tail.end_position) - point.position
     for size_bytes in (min(room, hi_position - point.position, _READ_SIZE_BYTES), room):
@@ -189,7 +189,7 @@ def _finding(file: MappedFile, position: int, problem: Problem) -> Finding:
 def _after_damage(ledger: LedgerReader, file: MappedFile, bad: _Point, tail: Tail) -> _Point | None:
     """Return the point behind the bad entry, if its size can be told; else None.
 
-    The index and both size fields of the entry are asked; what follows has to confirm it.
+    The index and both size fields of the entry are tried; the bytes that follow must confirm one.
     """
     if bad.position + _HEADER > min(file.end_position, tail.end_position):
         return None
@@ -237,7 +237,7 @@ def _chain_before(
 def _next_file(
     ledger: LedgerReader, file: MappedFile, tail: Tail
 ) -> Generator[Finding, None, _Point]:
-    """Leave the rest of a file, which nobody can make sense of, and find where to go on."""
+    """Leave the rest of a file, which cannot be read as entries, and find where to go on."""
     position = file.end_position
     while position < tail.end_position:
         file = ledger.files.file_at(position)

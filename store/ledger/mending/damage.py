@@ -8,9 +8,9 @@ How the bounds are found. Entries are proven from the start of the log on, each 
 body CRC. At damage the header may still be proven by its chain: then the size is known, and the
 walk goes on behind the body. Else the next entry that can be verified by itself is searched (its
 own position is in its header, its body has a CRC, and the entry behind continues its chain), and
-everything up to there counts as damaged. The index files are not asked: they may be damaged too,
-and the search finds what they would tell. That an entry found so belongs to this history is proven
-only when the entries in between are there again: the last of them must lead to it.
+everything up to there counts as damaged. The index files are not read: they may be damaged too, and
+the search finds what they would tell. An entry found so is proven to belong to this history only
+when the entries in between are there again: the last of them must lead to it.
 Sources: design 4.5; fault-matrix S05, S07.
 """
 
@@ -42,7 +42,7 @@ _BLANK_MAGIC: Final = b"\xff\xff\xff\xff"
 _POSITION_AT: Final = 24
 _BLANK_SIZE_BYTES_MAX: Final = fmt.ENTRY_SIZE_BYTES_MAX + fmt.BLANK_SIZE_BYTES_MIN
 _READ_SIZE_BYTES: Final = 2 * MIB
-_SECTOR_SIZE_BYTES: Final = fmt.PAGE_SIZE_BYTES  # How much one bad sector is taken to hide.
+_SECTOR_SIZE_BYTES: Final = fmt.PAGE_SIZE_BYTES  # Bytes that one bad sector is taken to hide.
 
 Read = Callable[[int, int], bytes]
 """(position, size in bytes) -> the bytes, all within one file; zeros where none can be had."""
@@ -51,12 +51,12 @@ Read = Callable[[int, int], bytes]
 class DamagedRange(NamedTuple):
     """The entries [lo_index, hi_index) that lay in the bytes [position, end_position).
 
-    `before` is the last good entry before them, at `before_position`, or what the log begins after
+    `before` is the last good entry before them, at `before_position`, or the one before the log
     (-1). `after` is the header of the first good entry behind them, which lies at `end_position`.
     Without one (None) everything up to the end of what was known to be good is lost; `hi_index` is
     then a lower bound, and the entries fetched must reach `end_position`, too. With `lo_index`
     equal to `hi_index` only the blank at the end of a file is damaged, and nothing has to be
-    fetched. `reason` says what was found at `position`, for people.
+    fetched. `reason` says what was found at `position`, for operators.
     """
 
     lo_index: int
@@ -70,14 +70,14 @@ class DamagedRange(NamedTuple):
 
 
 class Point(NamedTuple):
-    """Between two entries: where the next one is looked for, and the entry before."""
+    """A point between two entries: where the next one is looked for, and the entry before."""
 
     position: int
     link: Link
 
 
 class Goal(NamedTuple):
-    """Up to where the log must be whole: a position, and the last entry that must be there."""
+    """The end up to which the log must be whole: a position, and the last entry there."""
 
     position: int
     entry_index: int
@@ -87,7 +87,7 @@ class DataImage:
     """The data files of a closed ledger as bytes, whatever is left of them. Read-only."""
 
     def __init__(self, fs: FileSystem, directory: str, file_size_bytes: int) -> None:
-        """Raises LayoutError for files that cannot be of this configuration."""
+        """Check the files. Raises LayoutError for those that cannot be of this configuration."""
         self._fs, self.directory, self.file_size_bytes = fs, directory, file_size_bytes
         self._open: tuple[str, int] | None = None  # Path and descriptor of the last file read.
         for name in fs.list_directory(directory):
@@ -105,7 +105,7 @@ class DataImage:
         return os.path.join(self.directory, fmt.file_name(at))
 
     def read(self, position: int, size_bytes: int) -> bytes:
-        """Be a `Read`: a missing file, a missing end and an unreadable sector are zeros."""
+        """Read bytes, as a `Read`: a missing file, a missing end and a bad sector are zeros."""
         path, at = self.path(position), position % self.file_size_bytes
         fd = self._descriptor(path)
         if fd is None:
@@ -149,7 +149,7 @@ def read_around(read: Read, at: int, size_bytes: int) -> bytes:
 
 
 class _Opened(NamedTuple):
-    """Where damage began that has no end yet."""
+    """Damage whose end is not found yet."""
 
     point: Point
     before_position: int
@@ -208,9 +208,9 @@ class DamageWalk:
             yield opened.closed(hi_index + 1, goal.position, None)
 
     def wider(self, damaged: DamagedRange, lo_index: int) -> DamagedRange:
-        """Return the range with what was good behind it taken as damaged, up to the next damage.
+        """Return the range with the good entries behind it taken as damaged, up to the next damage.
 
-        For a range whose entries, all those before `lo_index`, do not lead to what is behind.
+        For a range whose entries, all those before `lo_index`, do not lead to the one behind.
         """
         after = damaged.after
         assert after is not None, f"nothing behind {damaged}"
@@ -227,9 +227,9 @@ class DamageWalk:
         return file_end(position, self._file_size_bytes)
 
     def next_run(self, point: Point) -> Run:
-        """Check what comes next: good entries, a blank up to the file's end, or (end 0) a problem.
+        """Check the next piece: good entries, a blank up to the file's end, or (end 0) a problem.
 
-        What stopped the run behind good entries is for the next call to say.
+        A problem behind good entries is found by the next call.
         """
         position, file_end_position = point.position, self._file_end(point.position)
         room, size_bytes = file_end_position - position, _READ_SIZE_BYTES
@@ -255,7 +255,7 @@ class DamageWalk:
     def _behind_damage(self, point: Point) -> tuple[Point, Header | None] | None:
         """Return where to go on, with the entry before it if that was found by search; else None.
 
-        Without a search the point is proven by the chain, and what is at it is not checked yet.
+        Without a search the point is proven by the chain, and the bytes at it are not checked yet.
         """
         position, link, file_end_position = *point, self._file_end(point.position)
         if self._continues(link, file_end_position):
@@ -280,7 +280,7 @@ class DamageWalk:
         return Point(found.position + found.size_bytes, own), found
 
     def _is_header(self, header: Header, position: int) -> bool:
-        """Say whether a header can be that of an entry at a position."""
+        """Whether a header can be that of an entry at a position."""
         return (
             header.magic == fmt.ENTRY_MAGIC
             and header.position == position
@@ -291,9 +291,9 @@ class DamageWalk:
         )
 
     def _continues(self, link: Link, position: int) -> bool:
-        """Say whether the header at a position is that of the entry behind `link`, by its chain."""
+        """Whether the header at a position is that of the entry behind `link`, by its chain."""
         if position >= self.goal.position and position % self._file_size_bytes == 0:
-            return False  # That file need not be there.
+            return False  # The next file need not exist.
         data = self._read(position, _HEADER)
         header = unpack_header(data)
         return (
@@ -304,7 +304,7 @@ class DamageWalk:
         )
 
     def _leads_on(self, link: Link, end: int) -> bool:
-        """Say whether the entry that should follow `link`, which ends at `end`, continues it."""
+        """Whether the entry that should follow `link`, which ends at `end`, continues it."""
         file_end_position = self._file_end(end)
         if file_end_position - end >= _HEADER and self._continues(link, end):
             return True
@@ -331,7 +331,7 @@ class DamageWalk:
         return None
 
     def _is_good(self, header: Header, position: int, point: Point) -> bool:
-        """Say whether an entry that was found by search is whole, fits, and leads on."""
+        """Whether an entry that was found by search is whole, fits, and leads on."""
         link, index = point.link, header.entry_index
         index_max = link.entry_index + 1 + (position - point.position) // _HEADER
         if not (

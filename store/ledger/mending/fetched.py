@@ -1,7 +1,7 @@
-"""Checks what a peer sent for a damaged range of a ledger, and says where it goes.
+"""Checks the entries that a peer sent for a damaged range of a ledger, and finds their places.
 
 Owns the proof that fetched entries lie between the last good entry and the first good one behind,
-as pure functions over bytes, and the directory where damaged bytes are kept for people. Must not
+as pure functions over bytes, and the directory where damaged bytes are kept for operators. Must not
 know files of the log, nor whether the store is open. Source: design 4.5.
 """
 
@@ -19,15 +19,15 @@ from store.ledger.mending.damage import DamagedRange, Point, Read
 from store.ledger.raw import CheckedEntries, check_entries
 
 KEPT_DIRECTORY: Final = "damaged"
-KEPT_COUNT_MAX: Final = 16  # Of ours in there; the oldest go first.
-KEPT_SIZE_BYTES_MAX: Final = 64 * MIB  # Of each; the rest of a longer range is not kept.
+KEPT_COUNT_MAX: Final = 16  # Files kept there; the oldest go first.
+KEPT_SIZE_BYTES_MAX: Final = 64 * MIB  # Size of each; the rest of a longer range is not kept.
 _KEPT_PREFIX: Final = "entries-"
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 _UNIT: Final = fmt.INDEX_UNIT_SIZE_BYTES
 
 
 class RepairReport(NamedTuple):
-    """What was written. `kept_path` has the bytes that were there, "" if there were none."""
+    """The entries written. `kept_path` has the bytes that were there, "" if there were none."""
 
     damaged: DamagedRange
     entry_count: int
@@ -56,7 +56,7 @@ def check_fetched(
 
 
 def covers(damaged: DamagedRange, point: Point) -> bool:
-    """Say whether all entries of a damaged range come before `point`."""
+    """Whether all entries of a damaged range come before `point`."""
     if damaged.after is not None:
         return point.link.entry_index == damaged.hi_index - 1
     is_last = point.link.entry_index >= damaged.hi_index - 1
@@ -70,7 +70,7 @@ def blank(position: int, file_size_bytes: int) -> bytes:
 
 
 def leads_to(point: Point, damaged: DamagedRange, header: bytes, file_size_bytes: int) -> bool:
-    """Say whether the good entry behind a damaged range is the one that must follow `point`."""
+    """Whether the good entry behind a damaged range is the one that must follow `point`."""
     after = damaged.after
     if after is None:
         return True
@@ -86,7 +86,7 @@ def leads_to(point: Point, damaged: DamagedRange, header: bytes, file_size_bytes
 def keep_aside(fs: FileSystem, root: str, read: Read, damaged: DamagedRange, file_size: int) -> str:
     """Copy the bytes of a damaged range to `<root>/damaged/entries-<position>`, durably.
 
-    Returns the path, "" when there is nothing but zeros. At most KEPT_COUNT_MAX are kept. Raises
+    Return the path, "" when all bytes are zero. At most KEPT_COUNT_MAX are kept. Raises
     StoreFullError, FileSystemError or SyncFailedError; nothing is left behind, or a temporary file
     that the next call replaces.
     """
@@ -120,7 +120,7 @@ def keep_aside(fs: FileSystem, root: str, read: Read, damaged: DamagedRange, fil
 
 
 def _free_name(path: str) -> str:
-    """Return a name that nothing has: a repair that was interrupted has kept some bytes before."""
+    """Return a free name: a repair that was interrupted has kept some bytes before."""
     number, free = 0, path
     while os.path.exists(free):
         number += 1

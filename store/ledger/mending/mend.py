@@ -1,9 +1,9 @@
 """Puts entries back into a ledger that is open, while it is read and appended to.
 
-Owns the repair of what a read found damaged, from bytes that other replicas serve; must not know
+Owns the repair of damage that a read found, from bytes that other replicas serve; must not know
 peers, nor locks. Sealed files are read with `pread` and the active one through its map; both show
-what is written in place here, because they share the page cache. `store.replicated.repair` does the
-same to a closed store. Source: design 4.5.
+the bytes written in place here, because they share the page cache. `store.replicated.repair` does
+the same to a closed store. Source: design 4.5.
 """
 
 import os
@@ -35,7 +35,7 @@ _UNIT: Final = fmt.INDEX_UNIT_SIZE_BYTES
 def damage_of(ledger: Ledger, error: CorruptionError) -> list[DamagedRange]:
     """Return the damaged ranges of the data file that the error of a read names, oldest first.
 
-    Empty when the file is good (any more), is gone, or is not a data file of this ledger. Damage in
+    Empty when the file is good again, is gone, or is not a data file of this ledger. Damage in
     an older file is listed, too, where the named one cannot be judged without it. An entry that was
     not to be found may be anywhere: then all of the ledger is read. Any thread may call.
     """
@@ -49,7 +49,7 @@ def damage_of(ledger: Ledger, error: CorruptionError) -> list[DamagedRange]:
             file = files.file_at(int(name))
             point, stop_position = begin_of(ledger, file), min(file.end_position, stop_position)
         return list(walk_of(ledger).ranges(point, stop_position))
-    except (PositionRangeError, ClosedError):  # Expired, or replaced beside this look at it.
+    except (PositionRangeError, ClosedError):  # Expired, or replaced meanwhile.
         return []
 
 
@@ -64,7 +64,7 @@ def walk_of(ledger: Ledger) -> DamageWalk:
 
 
 def read_live(ledger: Ledger, position: int, size_bytes: int) -> bytes:
-    """Be a `Read` of an open ledger."""
+    """Read bytes of an open ledger, as a `Read`."""
     try:
         file = ledger.files.file_at(position)
     except PositionRangeError:
@@ -96,12 +96,12 @@ def repair_range(
 ) -> RepairReport:
     """Put the entries [lo_index, hi_index) of an open ledger back, durably.
 
-    Only what readers may see (`visible_position`) is repaired: it is never cut, so any thread may
-    call beside the one that appends. The log may expire or be replaced meanwhile: its files are
-    gone then, and the bytes with them. Entries must follow the one before and lead to the one
-    behind, or to the end of the log.
-    With no entries only the blank is written again that must be there. Raises PositionRangeError,
-    ForeignEntryError, DamageWiderError (what is behind is damaged, too: fetch as much as it says)
+    Only entries that readers may see (`visible_position`) are repaired: they are never cut, so any
+    thread may call beside the one that appends. The log may expire or be replaced meanwhile: its
+    files are gone then, and the bytes with them. Entries must follow the one before and lead to the
+    one behind, or to the end of the log.
+    Without entries only the blank that must be there is written again. Raises PositionRangeError,
+    ForeignEntryError, DamageWiderError (entries behind are damaged, too: fetch the range it names)
     or CorruptionError (the entry before is damaged, too): nothing was written. StoreFullError,
     FileSystemError: repeat it. SyncFailedError: stop.
     """
@@ -155,7 +155,7 @@ def _repair(
 
 
 def mend_index(ledger: Ledger, index: int, units: bytes) -> bool:
-    """Put back the units of good entries from `index` on, if one differs; say whether one did.
+    """Put back the units of good entries from `index` on, if one differs; return whether one did.
 
     Only of entries that readers may see. Raises ClosedError, FileSystemError, SyncFailedError.
     """
@@ -163,13 +163,13 @@ def mend_index(ledger: Ledger, index: int, units: bytes) -> bool:
         return False
     files, lo = ledger.index.files.files, index * _UNIT
     if not files or lo < files[0].position or lo + len(units) > files[-1].committed_position:
-        return False  # Expired, or replaced, beside this look at it.
+        return False  # Expired, or replaced meanwhile.
     _overwrite(files, lo, units)
     return True
 
 
 def _range_of(ledger: Ledger, lo_index: int, hi_index: int) -> DamagedRange:
-    """Return the places between the entry before, which must be whole, and the one behind."""
+    """Return the range between the entry before, which must be whole, and the one behind."""
     before, before_position, position = ledger.start_link, -1, ledger.min_position
     if lo_index > ledger.first_index:
         entry = ledger.entry(lo_index - 1)
@@ -186,7 +186,7 @@ def _range_of(ledger: Ledger, lo_index: int, hi_index: int) -> DamagedRange:
 
 
 def _prove(ledger: Ledger, damaged: DamagedRange, point: Point) -> None:
-    """Refuse entries that do not lead to what is behind them."""
+    """Refuse entries that do not lead to the entry behind them."""
     tail, end = ledger.tail, damaged.end_position
     if damaged.after is not None:
         header = read_live(ledger, end, _HEADER)
