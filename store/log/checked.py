@@ -1,15 +1,15 @@
 """Remembers which parts of the log were compared with their checksums since the store was opened.
 
-Owns the ranges; must not know how bytes are checked. What recovery walked, and what was written
-since, counts as checked. Older bytes are checked when they are first read (fault-matrix I14), so a
-flipped bit of years ago is an error and not a message, and nothing is checked twice.
+Owns the ranges; must not know how bytes are checked. Bytes that recovery walked, and bytes written
+since, count as checked. Older bytes are checked when they are first read (fault-matrix I14), so a
+flipped bit of years ago is an error and not a message, and no byte is checked twice.
 """
 
 import threading
 from bisect import bisect_left, bisect_right
 from typing import Final
 
-RANGE_COUNT_MAX: Final = 4096  # Then all is forgotten: checking again is only slower.
+RANGE_COUNT_MAX: Final = 4096  # Beyond it all is forgotten: a second check is only slower.
 
 
 class CheckedRanges:
@@ -20,14 +20,14 @@ class CheckedRanges:
 
     def __init__(self) -> None:
         self.trusted_position = 0
-        """Everything from here on was checked by recovery, or written since."""
+        """Position from which on all bytes were checked by recovery, or written since."""
         self.generation = 0
-        """How often something was taken out. Who checks bytes notes it before reading them."""
+        """Count of removals from the set. A reader that checks bytes notes it before the read."""
         self._edges: list[int] = []  # lo, hi, lo, hi, ... strictly rising.
         self._lock = threading.Lock()  # One change at a time.
 
     def covers(self, lo: int, hi: int) -> bool:
-        """Say whether all of [lo, hi) was checked."""
+        """Whether all of [lo, hi) was checked."""
         return self.first_unchecked(lo, hi) >= hi
 
     def first_unchecked(self, lo: int, hi: int) -> int:
@@ -42,8 +42,8 @@ class CheckedRanges:
     def add(self, lo: int, hi: int, generation: int) -> None:
         """Note that [lo, hi) was checked, as it was read at a `generation`.
 
-        Of an older one nothing is noted: the bytes may be those of before they were found damaged,
-        and a second check costs little.
+        A check at an older generation is not noted: the bytes may have been read before they were
+        found damaged, and a second check costs little.
         """
         with self._lock:
             if generation == self.generation:
@@ -72,7 +72,7 @@ class CheckedRanges:
         self._edges = edges[:first] + left + edges[last:]
 
     def distrust(self, lo: int, hi: int) -> None:
-        """Note that [lo, hi) has to be checked again, whoever wrote it: it was found damaged."""
+        """Note that [lo, hi) has to be checked again, trusted or not: it was found damaged."""
         with self._lock:
             trusted = self.trusted_position
             if trusted < hi:
@@ -82,8 +82,8 @@ class CheckedRanges:
             self._forget(lo, hi)
 
     def cut(self, position: int) -> None:
-        """Note that everything from a position on is gone. What is written there later is trusted,
-        and begins records elsewhere than what was there before."""
+        """Note that the log is cut at a position. Bytes written there later are trusted, and their
+        records begin elsewhere than those before."""
         with self._lock:
             self.generation += 1
             edges = self._edges

@@ -1,8 +1,8 @@
 """The plain commit log: message records back to back in 1 GiB files, as RocketMQ keeps them.
 
-Owns the append (check, patch, one copy, roll) and the walk over records; must not know who waits
-for durability, nor about queues and indexes. A RocketMQ store can open the directory. One writer at
-a time (the store's put lock); reads and a sync may run beside it.
+Owns the append (check, patch, one copy, roll) and the walk over records; must not know callers that
+wait for durability, queues or indexes. A RocketMQ store can open the directory. One writer at a
+time (the store's put lock); reads and a sync may run beside it.
 Sources: storage-formats 1.1 to 1.5, 1.12; RocketMQ CommitLog.
 """
 
@@ -23,7 +23,7 @@ from store.record.check import check_records
 from store.record.stamp import Stamped, Stamper
 
 DIRECTORY: Final = "commitlog"
-_RUN_SIZE_BYTES: Final = 4 * MIB  # How much is read at once when the log is walked.
+_RUN_SIZE_BYTES: Final = 4 * MIB  # Bytes that are read at once when the log is walked.
 
 
 class CommitLog:
@@ -57,12 +57,12 @@ class CommitLog:
 
     @property
     def max_position(self) -> int:
-        """End of what can be read."""
+        """End of the bytes that can be read."""
         return self.files.max_position
 
     @property
     def flushed_position(self) -> int:
-        """Everything before it is durable."""
+        """Position before which every byte is durable."""
         return self.files.flushed_position
 
     # --- Writing ---
@@ -70,7 +70,7 @@ class CommitLog:
     def append(self, batch: bytes, *, now_unix_ms: int) -> AppendResult:
         """Check, patch and append encoded records as one batch, all or none.
 
-        The batch never spans two files: the rest of the old one becomes a blank. Nothing is durable
+        The batch never spans two files: the rest of the old one becomes a blank. No byte is durable
         yet. Raises RecordFormatError, LimitExceededError, TopicNameError, StoreFullError,
         FileSystemError or BusyError; nothing was written then.
         """
@@ -127,7 +127,7 @@ class CommitLog:
         return file
 
     def sync(self) -> int:
-        """Make all appended bytes durable; return up to where. SyncFailedError: stop."""
+        """Make all appended bytes durable; return the position reached. SyncFailedError: stop."""
         return self.files.sync()
 
     # --- Reading ---
@@ -137,7 +137,7 @@ class CommitLog:
         return self.files.read(position, size_bytes)
 
     def view(self, position: int, size_bytes: int) -> View:
-        """A zero-copy window on the bytes of a record; errors as MappedFile.view."""
+        """Return a zero-copy window on the bytes of a record; errors as MappedFile.view."""
         return self.files.view(position, size_bytes)
 
     def check(self, position: int, data: bytes) -> None:

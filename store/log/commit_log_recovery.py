@@ -20,7 +20,7 @@ _READ_SIZE_BYTES: Final = 4 * MIB
 
 
 class RecoveryReport(NamedTuple):
-    """What recovery found. `cut_size_bytes` counts from the end to the last byte that was not 0."""
+    """Result of a recovery. `cut_size_bytes`: from the end to the last byte that was not 0."""
 
     lo: int
     end_position: int

@@ -1,9 +1,9 @@
-"""What was cut off a plain log, set aside in a file: evidence that nobody reads but people.
+"""Bytes that were cut off a plain log, set aside in a file: evidence that only people read.
 
 Owns the files in `cut/`: their form, names and number; must not know why a log was cut. A file is
-the header below and then the bytes [lo, hi) as they were, blanks included. It is written under a
-temporary name, synced, and only then gets its own, so it is whole or not there; a damaged copy of
-it is told by the checksum. The names tell the epoch and the positions, which name the bytes for
+the header below and then the bytes [lo, hi) as they were, blanks included. The file is written
+under a temporary name, synced, and only then gets its own, so it is whole or not there; the
+checksum tells a damaged copy. The names hold the epoch and the positions, which name the bytes for
 good: cutting the same bytes again after a crash writes the same file.
 
     magic "QLCUT1\\n\\0", epoch i8, lo i8, hi i8, cut at (Unix ms) i8, CRC-32 of the bytes u4,
@@ -26,7 +26,7 @@ from store.files.zeros import SYNC_SIZE_BYTES
 
 DIRECTORY: Final = "cut"
 CUT_FILES_KEPT_MAX: Final = 16
-"""Older ones go when another is written: evidence of long ago, and it may be large."""
+"""Older files are deleted when another is written: evidence of long ago may be large."""
 _MAGIC: Final = b"QLCUT1\n\0"
 _HEADER: Final = struct.Struct(">8sqqqqI")
 _CRC: Final = struct.Struct(">I")
@@ -96,8 +96,8 @@ def _delete_oldest(fs: FileSystem, root: str) -> None:
 
 
 def list_cut_files(fs: FileSystem, root: str) -> list[CutFile]:
-    """Return the files that are there, oldest first. One whose header is damaged counts as of
-    time 0, with what its name says."""
+    """Return the files that are there, oldest first. A file with a damaged header counts as of
+    time 0, with the values in its name."""
     directory = os.path.join(root, DIRECTORY)
     found = []
     for name in fs.list_directory(directory):
@@ -114,9 +114,9 @@ def list_cut_files(fs: FileSystem, root: str) -> list[CutFile]:
 
 
 def read_cut_header(fs: FileSystem, path: str) -> tuple[CutFile, int]:
-    """Return what the header of a file says, and the CRC-32 of its bytes.
+    """Return the values in the header of a file, and the CRC-32 of its bytes.
 
-    Raises CorruptionError when it is none, or the file has another size; FileSystemError.
+    Raises CorruptionError without a good header or for another file size; FileSystemError.
     """
     fd = fs.open(path, read_only=True)
     try:

@@ -1,6 +1,6 @@
-"""What the rest of the store may ask of a log, whichever container it is.
+"""The interface of a log for the rest of the store, in either container.
 
-Owns the seam between the two containers (`commit_log`, `ledger`) and everything built on them; must
+Owns the port between the two containers (`commit_log`, `ledger`) and everything built on them; must
 not know either. All positions are bytes of the data files' space.
 """
 
@@ -11,7 +11,7 @@ from store.files.mapped_file import View
 
 
 class AppendResult(NamedTuple):
-    """Where one atomic batch landed. Nothing is durable yet: wait for `end_position`.
+    """Where one atomic batch landed. No byte is durable yet: wait for `end_position`.
 
     `record_positions` and `queue_offsets` have one element a record, in batch order; prepared and
     rolled-back records have queue offset 0 and do not count in their queue. `entry_index` is
@@ -36,12 +36,12 @@ class RecordLog(Protocol):
 
     @property
     def max_position(self) -> int:
-        """End of what can be read."""
+        """End of the bytes that can be read."""
         ...
 
     @property
     def flushed_position(self) -> int:
-        """Everything before it is durable."""
+        """Position before which every byte is durable."""
         ...
 
     def append(self, batch: bytes, *, now_unix_ms: int) -> AppendResult:
@@ -57,7 +57,7 @@ class RecordLog(Protocol):
         ...
 
     def view(self, position: int, size_bytes: int) -> View:
-        """A zero-copy window on the bytes of a record; errors as `read`."""
+        """Return a zero-copy window on the bytes of a record; errors as `read`."""
         ...
 
     def check(self, position: int, data: bytes) -> None:
@@ -77,7 +77,7 @@ class RecordLog(Protocol):
         ...
 
     def sync(self) -> int:
-        """Make all appended bytes durable; return up to where. SyncFailedError: stop."""
+        """Make all appended bytes durable; return the position reached. SyncFailedError: stop."""
         ...
 
     def delete_first(self) -> int:

@@ -1,9 +1,9 @@
 """A plain commit log that is shipped to other replicas as raw bytes, and cut where they differ.
 
-Owns what a replica does with it beyond `store.log.commit_log`: an append in two steps, of which
-only the first can fail; runs of whole records out of it and into it, each checked; nothing is
-rolled without a file at hand. Must not know epochs, roles or who has which bytes. A blank is
-written as a whole, zeros included: a sync beside it never ends within.
+Owns the work of a replica beyond `store.log.commit_log`: an append in two steps, of which only the
+first can fail; runs of whole records out of the log and into it, each checked; no roll without a
+file at hand. Must not know epochs, roles or which replica has which bytes. A blank is written as a
+whole, zeros included: a sync beside it never ends within.
 """
 
 from typing import NamedTuple
@@ -42,34 +42,34 @@ class CheckedRaw(NamedTuple):
     position: int
     data: bytes
     last_store_unix_ms: int
-    """Of the last record; 0 for a blank alone."""
+    """Store time of the last record; 0 for a blank alone."""
 
 
 class ShippedLog(CommitLog):
-    """One writer. Reads and a sync may run beside it."""
+    """The plain log of a replica. One writer; reads and a sync may run beside it."""
 
     def __init__(
         self, fs: FileSystem, root: str, config: StoreConfig, source: FileSource | None = None
     ) -> None:
         super().__init__(fs, root, config, source)
         self.reset_count = 0
-        """How often the log was cut or replaced."""
+        """Count of the times that the log was cut or replaced."""
         self._prepared: PreparedBatch | None = None
-        """What lies in the scratch, until it is appended."""
+        """The batch in the scratch, until it is appended."""
         self._mapped: MappedFile | None = None
         """The last file, once it was found mapped."""
 
     @property
     def end_position(self) -> int:
-        """Where the next bytes go, unless they do not fit into the last file."""
+        """Position where the next bytes go, if they fit into the last file."""
         return self.files.wrote_position
 
     # --- Appending ---
 
     def prepare(self, batch: bytes, *, now_unix_ms: int) -> PreparedBatch:
-        """Do all of an append that can fail; errors as `append`. Nothing is written, no blank.
+        """Do all of an append that can fail; errors as `append`. No byte is written, no blank.
 
-        `append_prepared` follows, or nothing: the next batch takes its place.
+        `append_prepared` may follow or not: the next batch takes the place.
         """
         size_bytes = len(batch)
         files = self.files.files
@@ -85,7 +85,7 @@ class ShippedLog(CommitLog):
         return prepared
 
     def append_prepared(self, prepared: PreparedBatch) -> AppendResult:
-        """Append what `prepare` returned last; nothing was written or cut since.
+        """Append the batch that `prepare` returned last; the log has not changed since.
 
         Cannot fail, except by an error after which memory and disk may differ: stop the process.
         """
@@ -107,7 +107,7 @@ class ShippedLog(CommitLog):
     def check_raw(self, position: int, data: bytes) -> CheckedRaw:
         """Check bytes that another replica shipped, every one, for this position.
 
-        Whole records, each whole and at home there, or the blank of a file's end, or both, of one
+        The bytes are whole records that belong there, or the blank of a file's end, or both, of one
         file. Raises RecordFormatError; nothing is written.
         """
         file_size_bytes = self.files.file_size_bytes
@@ -139,7 +139,7 @@ class ShippedLog(CommitLog):
 
     def write_raw(self, checked: CheckedRaw) -> None:
         """Append bytes that `check_raw` accepted. Raises as `reserve`, nothing was written then;
-        there is nothing to raise when `reserve` made room before."""
+        raises nothing when `reserve` made room before."""
         position, data, _ = checked
         assert position == self.end_position, f"raw at {position}, end {self.end_position}"
         files = self.files.files
@@ -154,7 +154,7 @@ class ShippedLog(CommitLog):
     # --- Room ---
 
     def file_count_for(self, size_bytes: int) -> int:
-        """Return how many more files records or raw bytes of so many in all may need."""
+        """Return how many more files records or raw bytes of `size_bytes` in all may need."""
         files, file_size_bytes = self.files.files, self.files.file_size_bytes
         if files and size_bytes + fmt.BLANK_SIZE_BYTES_MIN <= files[-1].free_bytes:
             return 0
@@ -196,11 +196,11 @@ class ShippedLog(CommitLog):
     # --- Shipping ---
 
     def ship_end(self, lo: int, hi: int, size_bytes_max: int, last_topic: bytes) -> int:
-        """Return up to where whole records (a blank is one) of one file go from `lo`.
+        """Return the end of the whole records (a blank is one) of one file to ship from `lo`.
 
         At most `hi`, where one ends. If that is more than `size_bytes_max`, the transfer ends
-        behind a record of `last_topic`: the last one that keeps the limit, else the first one. It
-        is larger than a batch only where there is none.
+        behind a record of `last_topic`: the last one that keeps the limit, else the first one. The
+        transfer is larger than a batch only without such a record.
         """
         file = self.files.file_at(lo)
         limit = min(hi, file.end_position)
@@ -261,7 +261,7 @@ class ShippedLog(CommitLog):
 
 
 def _check_blank(data: bytes, at: int, size_bytes: int, *, is_file_end: bool) -> None:
-    """Check what follows the last record of a transfer: the whole blank, or it is refused."""
+    """Check the bytes behind the last record of a transfer: only a whole blank is accepted."""
     rest = len(data) - at
     if size_bytes != rest or not is_file_end:
         raise RecordFormatError(at, "record", "a whole record, or a blank", data[at : at + 8].hex())
@@ -270,7 +270,7 @@ def _check_blank(data: bytes, at: int, size_bytes: int, *, is_file_end: bool) ->
 
 
 def _topic(data: bytes, at: int) -> bytes:
-    """Return the topic of a record; of damaged bytes anything."""
+    """Return the topic of a record; any bytes for a damaged one."""
     magic = fmt.BLANK.unpack_from(data, at)[1]
     if magic != fmt.MAGIC_V1 or data[at + fmt.SYS_FLAG_AT + 3] & fmt.SYS_FLAG_ANY_V6:
         try:
