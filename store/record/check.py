@@ -1,4 +1,4 @@
-"""Checks stored records against all that they say of themselves; the loop of recovery and fsck.
+"""Checks stored records against their own fields; the loop of recovery and fsck.
 
 Owns the question "is this a whole, good record that belongs at this position"; must not know files.
 Deviation: RocketMQ does not compare the embedded physical offset with the real position, so a stale
@@ -32,8 +32,8 @@ def check_records(data: bytes, position: int, *, require_property_crc: bool = Fa
     """Check the records that lie back to back in `data`, whose first byte is at `position`.
 
     Sizes, magic, body CRC, property CRC if there is one, the embedded physical offset, and no NUL
-    byte in topic and properties. Where every record must carry a property CRC, say so: a flipped
-    bit in its name would hide it.
+    byte in topic and properties. With `require_property_crc` every record must carry one: a flipped
+    bit in the name of that property would hide it otherwise.
     """
     at, hi, count, store_unix_ms = 0, len(data), 0, 0
     unpack_head, unpack_offsets = fmt.RECORD_HEAD.unpack_from, fmt.OFFSETS.unpack_from
@@ -102,7 +102,7 @@ def _bad(
 def _problem(
     view: memoryview, at: int, position: int, require_crc: bool = False
 ) -> RecordFormatError | None:
-    """The exact check of one record: what is wrong with it, or None."""
+    """Check one record exactly; return what is wrong with it, or None."""
     try:
         layout = record_layout(view, at)
         with view[layout.body_at : layout.body_hi] as body:

@@ -1,9 +1,9 @@
-"""Runs of records that differ in body, offset and position only, handled a column at a time.
+"""Runs of uniform records, which differ in body, offset and position only, handled by column.
 
 Owns the comparison and the patching of bytes that lie a fixed step apart; must not know what a
-record may say: whoever asks has looked at the first record of the run. Messages of one producer are
+record may hold: the caller has checked the first record of the run. Messages of one producer are
 often of one size, and then a slice with a step does for a hundred records what a loop does for one.
-Whatever is not alike takes the loop.
+Records that are not uniform take the loop.
 """
 
 import struct
@@ -14,7 +14,7 @@ from typing import Final
 from store import format as fmt
 
 ALIKE_COUNT_MIN: Final = 8
-"""Shorter runs are not worth the look: it costs about as much as five records in the loop."""
+"""Shorter runs are not searched: a search costs about as much as five records in the loop."""
 
 # Size and magic, queue id, sys flag, body size; of a V1 record with IPv4 hosts.
 _SAME_AT: Final = (
@@ -31,9 +31,9 @@ def _integers(count: int, code: str) -> struct.Struct:
 
 
 def alike_count(data: bytes, at: int, size_bytes: int, tail_at: int) -> int:
-    """Return how many records, back to back from byte `at` on, are like the one there.
+    """Return how many records, back to back from byte `at` on, are uniform with the one there.
 
-    They have its size, magic, queue, flags, body size, and all bytes from its byte `tail_at` on.
+    Uniform: of its size, magic, queue, flags, body size, and all bytes from its byte `tail_at` on.
     """
     count = (len(data) - at) // size_bytes
     if count < ALIKE_COUNT_MIN:
@@ -54,7 +54,7 @@ def alike_count(data: bytes, at: int, size_bytes: int, tail_at: int) -> int:
 def is_column(
     data: bytes, at: int, step: int, count: int, code: str, values: Iterable[int]
 ) -> bool:
-    """Say whether the integers at `at`, `at + step` and so on are these `count` values."""
+    """Whether the integers at `at`, `at + step` and so on are these `count` values."""
     wanted = integers(count, code, values)
     width = len(wanted) // count
     hi = at + (count - 1) * step + width

@@ -1,7 +1,7 @@
 """One encoded record made into another: other topic, queue and properties, the same message.
 
-Owns the splice of bytes; must not know why a record moves. What a message is (body, user flag, born
-time and host, keys, tags) is copied and never decoded, so that it stays the same byte for byte.
+Owns the splice of bytes; must not know why a record moves. The message itself (body, user flag,
+born time and host, keys, tags) is copied and never decoded: it stays the same byte for byte.
 """
 
 import struct
@@ -44,7 +44,7 @@ def start_of(layout: RecordLayout) -> int:
 
 
 def values(properties: bytes, names: Collection[bytes]) -> dict[bytes, bytes]:
-    """Return the named ones of encoded properties that are there."""
+    """Return those of the named properties that are among the encoded ones."""
     found = {}
     for segment in properties.split(_END):
         name, separator, value = segment.partition(_NAME_END)

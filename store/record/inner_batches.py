@@ -1,15 +1,15 @@
 """Inner batches of RocketMQ: which records are one, and which topics have them.
 
-A broker keeps what is sent as a batch to a topic with `queue.type=BatchCQ` as one record: its body
-is the messages, its queue offset is that of the first, and the next record's is so much higher.
-Our queues have one unit a record and cannot say that, so such a topic has no units at all, also of
-its ordinary messages: its records are kept, and reading it is an error that says so
+A broker keeps a batch that is sent to a topic with `queue.type=BatchCQ` as one record: its body is
+the messages, its queue offset is that of the first, and the next record's is higher by their count.
+Our queues have one unit a record and cannot express that, so such a topic has no units at all, also
+of its ordinary messages: its records are kept, and reading it is an error that says so
 (docs/divergence.md). A topic never changes its type.
 
 Owns the mark by which a topic is known, the directory that RocketMQ keeps the queues of such topics
-in: where a broker died before it made one, we make it, empty. RocketMQ loads no store that has a
-topic's queues in the place of the other type. Must not know logs or queues. Sources: RocketMQ
-BatchConsumeQueue, ConsumeQueueStore; storage-formats 1.6, 1.11, 2.8.
+in: where a broker died before it made one, this module makes it, empty. RocketMQ loads no store
+that has a topic's queues in the place of the other type. Must not know logs or queues. Sources:
+RocketMQ BatchConsumeQueue, ConsumeQueueStore; storage-formats 1.6, 1.11, 2.8.
 """
 
 import os
@@ -26,7 +26,7 @@ _INNER_NAME: Final = fmt.PROPERTY_SEPARATOR.encode() + _NAME
 
 
 def is_inner_batch(data: bytes, at: int = 0) -> bool:
-    """Say whether the whole record at byte `at` is an inner batch.
+    """Whether the whole record at byte `at` is an inner batch.
 
     The flag alone does not make it one: RocketMQ writes the property beside it at the append, and
     takes its queue offset from there. So one bit that flips hides no topic.
@@ -58,11 +58,11 @@ class InnerBatches:
     def __init__(self, fs: FileSystem, root: str) -> None:
         self._fs, self._root = fs, root
         self.topics: Final[set[bytes]] = set()
-        """Shared with who appends. Grows only: also where all of its records were cut off the log
-        or have expired, RocketMQ still counts the offsets of such a topic in its own way."""
+        """Shared with the append path. Grows only: also after all records of such a topic were cut
+        off the log or have expired, RocketMQ still counts its offsets in its own way."""
 
     def load(self) -> None:
-        """Find out what is known of the directory. Raises FileSystemError."""
+        """Load the topics that are known in the directory. Raises FileSystemError."""
         self.topics.update(topics_of(self._fs, self._root))
 
     def add(self, topic: bytes) -> None:
@@ -72,6 +72,6 @@ class InnerBatches:
             self.topics.add(topic)
 
     def check(self, topic: bytes, queue_id: int, offset: int) -> None:
-        """Raise InnerBatchError for a topic of ours: what is asked for has no unit."""
+        """Raise InnerBatchError for one of these topics: its records have no units."""
         if topic in self.topics:
             raise InnerBatchError(topic.decode(), queue_id, offset)

@@ -56,7 +56,7 @@ class Message:
 
     @property
     def tags_code(self) -> int:
-        """What the consume queue keeps of the tag (1.9)."""
+        """Hash that the consume queue keeps of the tag (1.9)."""
         return tags_code(self.properties.get(fmt.PROPERTY_TAGS, ""))
 
     @property
@@ -289,7 +289,7 @@ def index_keys(properties: Mapping[str, str]) -> list[str]:
 
 
 def java_hash(text: str) -> int:
-    """Java's `String.hashCode` as a signed 32-bit value, over UTF-16 code units (1.9)."""
+    """Return Java's `String.hashCode` as a signed 32-bit value, over UTF-16 code units (1.9)."""
     units: bytes | tuple[int, ...]
     if text.isascii():
         units = text.encode("ascii")
@@ -307,7 +307,7 @@ def java_hash(text: str) -> int:
 
 @lru_cache(maxsize=4096)  # Tags are few and repeat; a hash costs about 30 ns a character.
 def tags_code(tag: str) -> int:
-    """Return what the consume queue keeps of a tag: its Java hash, 0 without a tag (1.9)."""
+    """Return the hash that the consume queue keeps of a tag: Java's, 0 without a tag (1.9)."""
     return java_hash(tag)
 
 
@@ -355,5 +355,5 @@ def parse_message_id(text: str) -> tuple[Host, int]:
 
 
 def positive_hash(value: int) -> int:
-    """Java's abs in 32 bits, with 0 for the one value that stays negative."""
+    """Return Java's abs in 32 bits, with 0 for the one value that stays negative."""
     return abs(value) & 0x7FFFFFFF

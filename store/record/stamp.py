@@ -1,11 +1,11 @@
-"""Checks a batch of encoded records and patches in what only the store knows.
+"""Checks a batch of encoded records and patches in the fields that only the store knows.
 
 Owns the rules of what may enter the log and the table of next queue offsets; must not know files.
 This is the hot loop of every append: no object per record, one pass, in a scratch copy of the
 batch, so a refused batch leaves no trace anywhere; reads are from the batch itself, since slices of
-bytes are cheaper. The readable twin is `store.record.message`; whatever this loop finds odd is
-handed to it, so that errors name byte and field. Sources: storage-formats 1.2, 1.5, 1.7, 1.12,
-1.13.
+bytes are cheaper. The readable twin is `store.record.message`; a record that this loop finds odd is
+handed to that one, so that errors name byte and field. Sources: storage-formats 1.2, 1.5, 1.7,
+1.12, 1.13.
 """
 
 import struct
@@ -21,16 +21,16 @@ from store.record.message import check_topic, encode_host, property_crc_digits, 
 
 QueueKey = tuple[bytes, int]  # Topic, queue id.
 _STORE_STAMP: Final = struct.Struct(">q8s")
-_ALIKE_TRIES: Final = 2  # So often in a batch alike records are looked for in vain.
+_ALIKE_TRIES: Final = 2  # Failed searches for uniform records after which a batch has none.
 
 
 Stamped = tuple[list[int], list[int], dict[QueueKey, int]]
-"""What a batch became: positions of its records, their queue offsets, and the next offsets to
-publish once it is in the log. A plain tuple: it is made for every append."""
+"""Result of stamping a batch: positions of its records, their queue offsets, and the next offsets
+to publish once it is in the log. A plain tuple: it is made for every append."""
 
 
 class Stamper:
-    """One per log, used under its put lock."""
+    """The stamper of one log, used under its put lock."""
 
     def __init__(self, config: StoreConfig) -> None:
         self._body_size_bytes_max = config.body_size_bytes_max
@@ -42,7 +42,7 @@ class Stamper:
         """Next queue offset of each queue; absent is 0. Rebuilt from the queues at start."""
 
         self.inner_batches: InnerBatches | None = None
-        """Topics that take no records: nobody could read them."""
+        """Topics that take no records, since those could not be read."""
 
     def publish(self, updates: dict[QueueKey, int]) -> None:
         """Raise the queue offsets, once the batch is in the log and not before."""
@@ -148,7 +148,7 @@ class Stamper:
                 "IPv6 (flag 0x20)" if self._store_v6 else "IPv4 (no flag 0x20)",
                 "IPv6" if found_v6 else "IPv4",
             )
-        if layout.sys_flag & fmt.SYS_FLAG_INNER_BATCH:  # It would count as several in its queue.
+        if layout.sys_flag & fmt.SYS_FLAG_INNER_BATCH:  # The record would count as several.
             flag = f"{layout.sys_flag & 0xFFFFFFFF:#x}"
             raise RecordFormatError(at + fmt.SYS_FLAG_AT, "sys flag", "no inner batch (0x80)", flag)
         return layout.body_at, layout.body_hi, layout.topic_at, layout.topic_hi
@@ -188,7 +188,7 @@ class Stamper:
         raise LimitExceededError("properties", properties_size_bytes, fmt.PROPERTIES_SIZE_BYTES_MAX)
 
     def _refuse(self, batch: bytes, at: int) -> NoReturn:
-        """Name what is wrong with the record at `at`. Always raises."""
+        """Raise the error that names the wrong field of the record at `at`."""
         layout = record_layout(memoryview(batch), at)
         queue_id = fmt.INT32.unpack_from(batch, at + fmt.QUEUE_ID_AT)[0]
         if queue_id < 0:
@@ -213,11 +213,11 @@ def _stamp_alike(
     stamp: bytes,
     found: Stamped,
 ) -> int:
-    """Check and patch a run of records that are like the one at `place`; return how many.
+    """Check and patch a run of records uniform with the one at `place`; return their count.
 
-    0 when there is no such run, or a body in it has another checksum: the loop then looks at each.
-    The one at `place` was checked; (where the batch is in the scratch, record, size, body, end of
-    the body)."""
+    Return 0 when there is no such run, or a body in it has another checksum: the loop then reads
+    each record. The one at `place` was checked; `place` is (where the batch is in the scratch,
+    record, size, body, end of the body)."""
     lo, at, size_bytes, body_at, body_hi = place
     if batch[at + size_bytes - 20 : at + size_bytes - 11] == fmt.PROPERTY_CRC_PREFIX:
         return 0

@@ -1,7 +1,7 @@
 """Reads topic, tags and keys from the bytes behind a record's body, for the dispatcher.
 
 Owns the cache of tails that were read before (records of one producer mostly differ in body and
-head only) and the fast key hash; must not know queues or files. Whatever is not plain ASCII, or
+head only) and the fast key hash; must not know queues or files. A tail that is not plain ASCII, or
 odd in any way, takes the readable path of `store.record.message`, which defines the meaning.
 Sources: storage-formats 1.2, 1.8, 1.9, 3.2.
 """
@@ -23,12 +23,12 @@ from store.record.message import (
 
 Pending = dict[int, list[int]]  # By queue id: offset, position, size, tags code, and so on.
 Tail = tuple[bytes, Pending, int, tuple[int, ...]]  # Topic, its queues, tags code, key hashes.
-# What tails with the same bytes except for their key share: the key's size, then as in `Tail`, but
-# the hash of "topic#" instead of the keys'.
+# The values that tails with the same bytes except for their key share: the key's size, then as in
+# `Tail`, but the hash of "topic#" instead of the keys'.
 _Shape = tuple[int, bytes, Pending, int, int]
 
 _HOLDING_TOPICS: Final = frozenset({fmt.SCHEDULE_TOPIC.encode(), fmt.TIMER_TOPIC.encode()})
-"""Their tails are all different, so none is remembered."""
+"""Topics whose tails all differ, so that none is remembered."""
 _DUE_NAME: Final = b"\x02" + fmt.PROPERTY_DUE_MS.encode() + b"\x01"
 _TIME_DIGITS_MAX: Final = 15
 _KNOWN_MAX: Final = 32_768  # Tails, shapes and topics that are remembered; about 10 MB each.
@@ -149,14 +149,14 @@ class TailReader:
         return topic, pending, code, tuple([self._key_hash(prefix_hash, part) for part in parts])
 
     def _read_slowly(self, topic: bytes, pending: Pending, properties: bytes) -> Tail:
-        """The readable path: any characters, any lengths."""
+        """Read properties by the readable path: any characters, any lengths."""
         decoded = decode_properties(properties)
         prefix = topic.decode("ascii") + "#"
         hashes = [positive_hash(java_hash(prefix + key)) for key in index_keys(decoded)]
         return topic, pending, tags_code(decoded.get(fmt.PROPERTY_TAGS, "")), tuple(hashes)
 
     def _read_held(self, topic: bytes, pending: Pending, properties: bytes) -> Tail:
-        """The tail of a delayed message that is held: its queue keeps the time instead of a tag.
+        """Read the tail of a delayed message that is held: its queue keeps the time, not a tag.
 
         A record without a time, which is none of ours, counts as due.
         """
@@ -166,7 +166,7 @@ class TailReader:
         return topic, pending, int(due_unix_ms) if is_time else 0, hashes
 
     def _key_hash(self, prefix_hash: int, key: bytes) -> int:
-        """`index_file.key_hash` of an ASCII key, going on from the hash of "topic#"."""
+        """Return `index_file.key_hash` of an ASCII key, going on from the hash of "topic#"."""
         size_bytes = len(key)
         head, end = key[:-_END_SIZE_BYTES], key[-_END_SIZE_BYTES:]
         head_hash = self._heads.get(head)
