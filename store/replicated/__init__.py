@@ -1,5 +1,5 @@
 """Stores whose log is replicated.
 
-What is appended becomes visible once its owner confirms it. These modules import the whole engine
+Appended records become visible once the owner confirms them. These modules import the whole engine
 and know no peer; only nodes and tests import them.
 """

@@ -1,8 +1,8 @@
 """A replica's store of the container `ledger`: entries in a log of a consensus layer.
 
-Owns what differs from `store.replicated.store`: entries come in two steps (prepare, append) or raw
-from another replica, the tail may be cut off again as far as readers have not seen it, or the whole
-log be replaced. Must not know elections, terms or peers: the owner
+Owns the differences from `store.replicated.store`: entries come in two steps (prepare, append) or
+raw from another replica, the tail may be cut off again as far as readers have not seen it, or the
+whole log be replaced. Must not know elections, terms or peers: the owner
 (node.replication.raft.storage.log) says what is committed.
 """
 
@@ -46,13 +46,13 @@ class ReplicaStore(ReplicatedStore):
 
     @property
     def dispatched_index(self) -> int:
-        """The last entry that readers see."""
+        """Index of the last entry that readers see."""
         return self.ledger.last_index_before(self._dispatcher.dispatched_position)
 
     # --- Appending ---
 
     def prepare(self, batch: bytes) -> PreparedEntry:
-        """Do all of an append of encoded records that can fail. Nothing is written.
+        """Do all of an append of encoded records that can fail. No byte is written.
 
         Raises RecordFormatError, LimitExceededError, TopicNameError (bad input), StoreFullError,
         FileSystemError or BusyError (try again), ClosedError.
@@ -72,7 +72,7 @@ class ReplicaStore(ReplicatedStore):
             raise
 
     def append_prepared(self, prepared: PreparedEntry, term: int) -> AppendResult:
-        """Append what `prepare` returned last; see `Ledger.append_prepared`."""
+        """Append the entry that `prepare` returned last; see `Ledger.append_prepared`."""
         began_ns = time.perf_counter_ns()
         result = self.ledger.append_prepared(prepared, term)
         self._last_store_unix_ms = prepared.store_unix_ms
@@ -95,8 +95,8 @@ class ReplicaStore(ReplicatedStore):
     def find_offsets(self) -> None:
         """Find out the next queue offsets and the newest store time, from queues and log tail.
 
-        What was written raw or cut since is taken into account. `prepare` does it when need be; a
-        new leader calls it at once, so that no caller has to wait for it. Errors as `Ledger.entry`.
+        Entries written raw or cut since are taken into account. `prepare` calls it when need be; a
+        new leader calls it at once, so that no append waits for it. Errors as `Ledger.entry`.
         """
         ledger, lo = self.ledger, self._dispatcher.dispatched_position
         next_offsets = self._queues.next_offsets()
@@ -122,7 +122,7 @@ class ReplicaStore(ReplicatedStore):
     def truncate_from(self, index: int) -> None:
         """Cut the entry `index` and all behind it; durable on return. Waits for a running sync.
 
-        What readers have seen is never cut. Errors as `Ledger.truncate_from`: stop.
+        Entries that readers have seen are never cut. Errors as `Ledger.truncate_from`: stop.
         """
         ledger = self.ledger
         position = ledger.tail_at(index - 1).end_position
@@ -159,10 +159,10 @@ class ReplicaStore(ReplicatedStore):
 
     @property
     def durable_index(self) -> int:
-        """The last entry that really is durable, whatever the flush mode."""
+        """Index of the last entry that really is durable, in any flush mode."""
         return self.ledger.last_index_before(self._flush.durable_position)
 
-    # --- Upkeep: on its own thread ---
+    # --- Maintenance: on its own thread ---
 
     def _maintain(self) -> None:
         super()._maintain()
@@ -173,7 +173,7 @@ class ReplicaStore(ReplicatedStore):
     def deletable_index(self, limit_index: int) -> int:
         """Return the last entry of the files that have to go, at most `limit_index`.
 
-        first_index - 1 when there is none. What is not dispatched durably stays.
+        first_index - 1 when there is none. Entries that are not dispatched durably stay.
         """
         deletion = self.deletion(limit_index)
         return self.ledger.first_index - 1 if deletion is None else deletion.start.link.entry_index
@@ -185,7 +185,7 @@ class ReplicaStore(ReplicatedStore):
         `delete_expired_derived`. Raises CorruptionError when a file does not begin with an entry.
         """
         ledger, found = self.ledger, None
-        # So an entry of the next file is dispatched, too: what is cut never is the first entry.
+        # So an entry of the next file is dispatched, too: a cut never reaches the first entry.
         hi_position = min(self._expired_position, self._mark.mark.dispatched_durable_position)
         for count, file in enumerate(ledger.files.files[:-1], 1):
             if file.end_position > hi_position:
@@ -197,7 +197,7 @@ class ReplicaStore(ReplicatedStore):
         return found
 
     def forget(self, deletion: Deletion) -> bool:
-        """Take the files of a deletion out of the log, in memory only. False as `write_start`."""
+        """Take the files of a deletion out of the log, in memory; return False as `write_start`."""
         files = self.ledger.files.files[: deletion.file_count]
         if not deletion.forget():
             return False

@@ -1,8 +1,8 @@
 """Puts entries back that a ledger lost below the mark, from bytes that other replicas serve.
 
-Owns the repair of a closed store: what is damaged (`find_damage`), and the writing in place. Must
-not know peers or how bytes come here. A node calls it when an opening raised CorruptionError or
-LayoutError, and refuses to vote until the ledger is whole. `store.ledger.mending.mend` does the
+Owns the repair of a closed store: the search for damage (`find_damage`), and the writing in place.
+Must not know peers or how bytes come here. A node calls it when an opening raised CorruptionError
+or LayoutError, and refuses to vote until the ledger is whole. `store.ledger.mending.mend` does the
 same to a store that is open.
 
 1. `find_damage` on the closed directory: a list of `DamagedRange`, oldest first.
@@ -11,7 +11,7 @@ same to a store that is open.
 3. Find the damage again if a session refuses its range: the one before has become wider.
 4. Open the store again.
 
-Nothing is written into the ledger before every fetched entry is proven to lie between the last good
+No byte is written into the ledger before every fetched entry is proven to lie between the last good
 entry and the first good one behind. A crash at any point leaves damage that `find_damage` finds
 again, never more of it. Sources: design 4.5; fault-matrix S05.
 """
@@ -68,7 +68,7 @@ class _Fetched(NamedTuple):
 
 
 class _Closed:
-    """A store directory that nobody has open, and what is known of its ledger."""
+    """A store directory that no process has open, and what is known of its ledger."""
 
     def __init__(self, fs: FileSystem, root: str, config: StoreConfig, undo: ExitStack) -> None:
         assert config.container == "ledger", f"container {config.container}"
@@ -98,10 +98,10 @@ def find_damage(
     """Return every damaged range below the known good position of a closed store, oldest first.
 
     Reads the whole ledger, about 1 GB/s; changes nothing. Empty when the directory has no ledger.
-    What the log begins after is kept beside it, so its first entries can be fetched like others;
-    peers may not have them any more. Raises LockedError (it is open), SnapshotNeededError (its
-    start is damaged), LayoutError (it is not of this configuration, or the durable mark is
-    missing), CorruptionError (no durable mark can be read), FileSystemError.
+    The link that the first entry must follow is kept beside the log, so the first entries can be
+    fetched like others; peers may not have them any more. Raises LockedError (the store is open),
+    SnapshotNeededError (its start is damaged), LayoutError (it is not of this configuration, or the
+    durable mark is missing), CorruptionError (no durable mark can be read), FileSystemError.
     """
     fs = fs or FileSystem()
     if not os.path.isdir(ledger_directory(root, config)):
@@ -126,12 +126,12 @@ class RepairSession:
         *,
         fs: FileSystem | None = None,
     ) -> None:
-        """Raises as `find_damage`, and StoreFullError; CorruptionError when the good entries before
-        and behind the range are not there (any more): find the damage again.
+        """Lock the store. Raises as `find_damage`, and StoreFullError; CorruptionError when the
+        good entries before and behind the range are not there (any more): find the damage again.
         """
         self._fs, self._root, self._config = fs or FileSystem(), root, config
         self.damaged = damaged
-        """What is to be fetched; wider after DamageWiderError."""
+        """The range to be fetched; wider after DamageWiderError."""
         self._point = Point(damaged.position, damaged.before)
         self._fetched: list[_Fetched] = []
         self._size_bytes = 0
@@ -166,7 +166,7 @@ class RepairSession:
 
     @property
     def next_index(self) -> int:
-        """The entry to fetch next: pass it to a peer as `lo_index`."""
+        """Index of the entry to fetch next: a peer gets it as `lo_index`."""
         return self._point.link.entry_index + 1
 
     @property
@@ -199,7 +199,7 @@ class RepairSession:
         return self.next_index
 
     def finish(self) -> RepairReport:
-        """Prove that the entries lead to what is behind, write them in place and sync.
+        """Prove that the entries lead to the one behind, write them in place and sync.
 
         Raises ForeignEntryError (entries are missing), DamageWiderError (`damaged` has become
         wider: go on adding), StoreFullError, FileSystemError (repeat it), SyncFailedError (stop) or
@@ -221,7 +221,7 @@ class RepairSession:
         read = self._closed.image.read
         kept_path = keep_aside(self._fs, self._root, read, damaged, file_size_bytes)
         hit("ledger_repair.before_write")
-        self._closed.image.close()  # It is opened again to read what was written.
+        self._closed.image.close()  # Opened again to read the written bytes.
         self._write()
         self._verify()
         return RepairReport(
@@ -249,7 +249,7 @@ class RepairSession:
             self._write_file(end, [blank(end, file_size_bytes)])
 
     def _parts_of(self, piece: _Fetched) -> Iterator[bytes]:
-        """Read back what was fetched, in parts."""
+        """Read back the fetched bytes, in parts."""
         for done in range(0, piece.size_bytes, _WRITE_SIZE_BYTES):
             size_bytes = min(_WRITE_SIZE_BYTES, piece.size_bytes - done)
             yield self._fs.read_at(self._fd, self._path, piece.at + done, size_bytes)
@@ -285,7 +285,7 @@ class RepairSession:
                 fs.close(fd)
 
     def _verify(self) -> None:
-        """Read the range back, and drop the index if it says anything else of it."""
+        """Read the range back, and drop the index if that differs."""
         damaged, walk = self.damaged, self._closed.walk
         index = LedgerIndex(
             self._fs,
@@ -315,7 +315,7 @@ class RepairSession:
             index.close()
 
     def close(self) -> None:
-        """Give the directory free, and drop what was fetched. May be called twice."""
+        """Release the directory, and drop the fetched bytes. May be called twice."""
         self._undo.close()
 
     def __enter__(self) -> Self:
@@ -331,7 +331,7 @@ class RepairSession:
 
 
 def _shows_other(index: LedgerIndex, lo_index: int, units: bytes) -> bool:
-    """Say whether the index does not show these units."""
+    """Whether the index differs from these units."""
     try:
         return index.first_difference(lo_index, units) is not None
     except FileSystemError:

@@ -1,13 +1,14 @@
 """A replica's store of the container `commit_log`: a plain log that its master ships as raw bytes.
 
-Owns what differs from `store.replicated.store`: batches are written in two steps, raw bytes come
-from another replica, and the end of the log may be cut off again, also what readers have seen (the
-readers of an asynchronous group may see what is lost later). What is cut is set aside first. Must
-not know epochs, roles or who confirms: the owner (node.replication.ha.storage.log) does.
+Owns the differences from `store.replicated.store`: batches are written in two steps, raw bytes come
+from another replica, and the end of the log may be cut off again, also records that readers have
+seen (the readers of an asynchronous group may see records that are lost later). Bytes are set aside
+before they are cut. Must not know epochs, roles or which replica confirms: the owner
+(node.replication.ha.storage.log) does.
 
-An order holds every change that takes away: the durable mark first, then queues and index, then the
-log. So after a crash at any step the mark claims nothing that is not there, and what is derived is
-never ahead of the log.
+Every change that removes records keeps an order: the durable mark first, then queues and index,
+then the log. So after a crash at any step the mark claims no more than there is, and derived files
+are never ahead of the log.
 """
 
 import errno
@@ -47,8 +48,8 @@ class ShippedStore(ReplicatedStore):
         assert isinstance(self.log, ShippedLog), f"container {self.config.container}"
         self.shipped = self.log
         self._derived_lock = threading.Lock()
-        """Held while derived files are synced and that is written down, and while they are cut:
-        else what was true before a cut could be written down after it."""
+        """Held while derived files are synced and the mark is written, and while they are cut:
+        else a mark from before a cut could be written after it."""
         super()._make_parts()
 
     @property
@@ -58,7 +59,7 @@ class ShippedStore(ReplicatedStore):
     # --- Writing ---
 
     def prepare(self, batch: bytes) -> PreparedBatch:
-        """Do all of an append of encoded records that can fail. Nothing is written.
+        """Do all of an append of encoded records that can fail. No byte is written.
 
         Raises RecordFormatError, LimitExceededError, TopicNameError (bad input), StoreFullError,
         FileSystemError or BusyError (try again), ClosedError.
@@ -78,7 +79,7 @@ class ShippedStore(ReplicatedStore):
             raise
 
     def append_prepared(self, prepared: PreparedBatch) -> AppendResult:
-        """Append what `prepare` returned last; see `ShippedLog.append_prepared`."""
+        """Append the batch that `prepare` returned last; see `ShippedLog.append_prepared`."""
         began_ns = time.perf_counter_ns()
         result = self.shipped.append_prepared(prepared)
         self._last_store_unix_ms = prepared.store_unix_ms
@@ -97,14 +98,14 @@ class ShippedStore(ReplicatedStore):
     def find_offsets(self) -> None:
         """Find out the next queue offsets and the newest store time, from queues and log tail.
 
-        What was written raw or cut since is taken into account. `prepare` does it when need be; a
-        new master calls it at once, so that no caller has to wait for it. Raises CorruptionError.
+        Bytes written raw or cut since are taken into account. `prepare` calls it when need be; a
+        new master calls it at once, so that no append waits for it. Raises CorruptionError.
         """
         log = self.shipped
         next_offsets = self._queues.next_offsets()
         next_offsets.update(self._dispatcher.tail_offsets(log.end_position))
         log.stamper.next_offsets = next_offsets
-        if self._last_store_unix_ms == 0:  # Nothing was written since the store was opened.
+        if self._last_store_unix_ms == 0:  # No append since the store was opened.
             self._last_store_unix_ms = self._newest_store_unix_ms()
         self._are_offsets_known = True
 
@@ -113,7 +114,7 @@ class ShippedStore(ReplicatedStore):
         log, newest = self.shipped, 0
         for queue in self._queues:
             if queue.max_offset > queue.min_offset:
-                # A wrong one leads to another record, or to none: no proof is needed.
+                # A wrong unit leads to another record, or to none: no proof is needed.
                 hi = queue.max_offset
                 unit = queue.read_units(hi - 1, hi, is_proof_needed=False)
                 position, size_bytes, _ = fmt.CONSUME_QUEUE_UNIT.unpack(unit)
@@ -128,10 +129,10 @@ class ShippedStore(ReplicatedStore):
         return newest
 
     def _store_unix_ms_at(self, position: int, size_bytes: int) -> int:
-        """Return the store time of a record; 0 of a damaged one, whose time may be damaged, too.
+        """Return the store time of a record; 0 for a damaged one, whose time may be damaged, too.
 
-        All that is appended would get a time that is too late. One that is missing here does no
-        harm, and keeps no replica from being master.
+        A wrong time could make the time of every append too late. A missing one does no harm, and
+        keeps no replica from being master.
         """
         log = self.shipped
         try:
@@ -144,7 +145,7 @@ class ShippedStore(ReplicatedStore):
     # --- Cutting ---
 
     def set_aside(self, lo: int, hi: int, epoch: int) -> CutFile:
-        """Copy the end of the log into a file of `cut/`, durably. Nothing else changes.
+        """Copy the end of the log into a file of `cut/`, durably. The log does not change.
 
         Raises StoreFullError or FileSystemError (repeat it before anything else), CorruptionError,
         SyncFailedError: stop.
@@ -214,7 +215,7 @@ class ShippedStore(ReplicatedStore):
         log = self.shipped
         assert log.end_position <= log.min_position, f"log up to {log.end_position}"
         with self._taking_away(position):
-            self._marks.lower(0, -1)  # A moment there is no file at all.
+            self._marks.lower(0, -1)  # For a moment there is no file at all.
             hit("shipped_store.before_begin")
             log.begin_at(position)
             hit("shipped_store.before_offsets")
@@ -225,7 +226,7 @@ class ShippedStore(ReplicatedStore):
 
     @contextmanager
     def _taking_away(self, position: int) -> Iterator[None]:
-        """Keep syncs and upkeep away, and make every error in the body a final one."""
+        """Keep syncs and maintenance away, and make every error in the body a final one."""
         self._are_offsets_known = False
         self._expired_position = 0
         try:
@@ -244,18 +245,18 @@ class ShippedStore(ReplicatedStore):
 
     @property
     def durable_position(self) -> int:
-        """Everything before it is durable, or gone. Any thread."""
+        """Position before which all bytes are durable, or gone. Any thread."""
         return max(self._flush.durable_position, self.shipped.min_position)
 
     def mark_durable(self) -> None:
-        """Sync the log as it was opened, and write that down: the owner promises all of it now.
+        """Sync the log as it was opened, and write the mark: the owner promises all of it now.
 
-        After a power loss the mark may be older. A process that is killed next must not take what
-        lies behind it for bytes that were never synced. Raises SyncFailedError: stop.
+        After a power loss the mark may be older. After a kill the next opening must not take the
+        bytes behind the mark for ones that were never synced. Raises SyncFailedError: stop.
         """
         self._marks.on_synced(self.shipped.sync())
 
-    # --- Upkeep ---
+    # --- Maintenance ---
 
     def _sync_derived(self) -> int:
         with self._derived_lock:
@@ -264,9 +265,9 @@ class ShippedStore(ReplicatedStore):
     def detach_expired(self, limit_position: int) -> Callable[[], None] | None:
         """Take expired files that end at or before a limit out of the log, in memory only.
 
-        On the owner's loop. The work that is returned deletes them, on the thread of `maintain`;
-        it raises FileSystemError, and is then returned again. None: nothing to do. What is not
-        durably dispatched stays.
+        On the owner's loop. The returned work deletes the files, on the thread of `maintain`; when
+        it raises FileSystemError, the next call returns it again. None: no file to delete. Files
+        that are not durably dispatched stay.
         """
         log = self.shipped
         hi = min(

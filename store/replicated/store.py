@@ -1,9 +1,9 @@
-"""A store whose log is replicated: what is appended becomes visible only once it is confirmed.
+"""A store whose log is replicated: appended records become visible only once they are confirmed.
 
-Owns what both kinds of replicas share beyond `store.store.Store`: readers see what the owner said
-may be seen, and not the end of the log; room is made before anything is written, without waiting;
-durability and retention for an owner with a loop. Must not know what of the log is confirmed, nor
-how either container is written: `replica_store` (ledger) and `shipped_store` (plain log) do.
+Owns the parts that both kinds of replicas share beyond `store.store.Store`: readers see the log up
+to the position that the owner gave, and not to its end; room is made before a write, without
+waiting; durability and retention for an owner with a loop. Must not know how much of the log is
+confirmed, nor how either container is written: `ledger_store` and `shipped_store` (plain log) do.
 
 Threads: one thread, the owner's loop, calls everything here that changes the log or the queues and
 never waits for a disk in ordinary operation; `maintain` and the work of a deletion run on a thread
@@ -37,15 +37,15 @@ from store.upkeep.scrub import Scrubber, scrubber_of
 
 
 class ReplicatedStore(Store):
-    """Opened with `maintain=False`."""
+    """A replica's store, opened with `maintain=False`."""
 
     def _make_parts(self) -> None:
         self._are_offsets_known = False
         self._expired_position = 0
         self._for_room: frozenset[int] = frozenset()
-        """Where files begin that have to go for room only."""
+        """Positions of the files that have to go for room only."""
         self._has_more = False
-        """The last round reached its limit."""
+        """Whether the last round reached its limit."""
         super()._make_parts()
 
     @property
@@ -56,7 +56,7 @@ class ReplicatedStore(Store):
     # --- What is visible ---
 
     def _readable_position(self, log: CommitLog | Ledger) -> int:
-        """What was dispatched once was confirmed; of the rest nobody knows yet."""
+        """Return the dispatched position: up to there the log was confirmed once."""
         return min(self._mark.mark.dispatched_position, log.max_position)
 
     def _visible_position(self) -> int:
@@ -70,15 +70,15 @@ class ReplicatedStore(Store):
 
     @property
     def dispatched_position(self) -> int:
-        """Up to here readers see the log."""
+        """Position up to which readers see the log."""
         return self._dispatcher.dispatched_position
 
     def watch(self, topic: bytes) -> None:
-        """Remember what is dispatched of a topic from now on; see `Dispatcher.take_watched`."""
+        """Remember the dispatched records of a topic from now on; see `Dispatcher.take_watched`."""
         self._dispatcher.watch(topic)
 
     def take_watched(self) -> list[Unit]:
-        """Return what was dispatched of the watched topic since the last call."""
+        """Return the records of the watched topic that were dispatched since the last call."""
         return self._dispatcher.take_watched()
 
     def dispatch_to(self, end_position: int) -> None:
@@ -95,7 +95,7 @@ class ReplicatedStore(Store):
         """Return the next offset of each queue before the records from `position` on.
 
         Only for a position that readers see. Any thread, but not beside the work of a deletion, and
-        not a loop's: what is wrong is put right, however much of the log has to be read.
+        not a loop's: damage is repaired, however much of the log has to be read.
         """
         assert position <= self.dispatched_position, f"{position} is not dispatched"
         found = {}
@@ -107,7 +107,7 @@ class ReplicatedStore(Store):
 
     def _next_offset_at(self, queue: ConsumeQueue, position: int) -> int:
         lo, hi = queue.min_offset, queue.max_offset
-        for _ in range(hi.bit_length() + 2):  # So many blocks a search looks at, at most.
+        for _ in range(hi.bit_length() + 2):  # Blocks that a search reads, at most.
             try:
                 return queue.search(lo, hi, lambda at, _: at < position)
             except DerivedDamageError as error:
@@ -115,42 +115,42 @@ class ReplicatedStore(Store):
         return queue.search(lo, hi, lambda at, _: at < position)
 
     def scrubber(self) -> Scrubber:
-        """Return what reads the sealed part of the log again; for one thread at a time."""
+        """Return the scrubber of the sealed part of the log; for one thread at a time."""
         return scrubber_of(self._replicated, self._visible_position)
 
     def derived_scrubber(self) -> DerivedScrubber:
-        """Return what compares queues and index with the log; for one thread at a time."""
+        """Return the scrubber that compares queues and index with the log; for one thread."""
         return DerivedScrubber(self._guard, self._replicated, self._visible_position)
 
     def serve_on_loop(self, tell: Callable[[str], None]) -> None:
-        """From now on no reader waits for more of the log than a moment; it gets a retryable
-        DerivedDamageError instead, for `mend_derived`. `tell`, on any thread, gets what people
-        should know of damage in derived files."""
+        """Let no reader wait for more of the log than a moment from now on: it gets a retryable
+        DerivedDamageError instead, for `mend_derived`. `tell`, on any thread, gets the reports of
+        damage in derived files."""
         self._guard.listen(tell)
         self._guard.units.at_once_size_bytes_max = AT_ONCE_SIZE_BYTES_MAX
 
     def stop_mending(self) -> None:
-        """Let `mend_unknown`, `mend_derived` and passes end soon, with a ClosedError."""
+        """Make `mend_unknown`, `mend_derived` and passes end soon, with a ClosedError."""
         self._guard.stop()
 
     def mend_unknown(self) -> None:
-        """Compare with the log what has no checksums; see `DerivedGuard.mend_unknown`."""
+        """Compare index files without checksums with the log; see `DerivedGuard.mend_unknown`."""
         self._check_open()
         self._guard.mend_unknown()
 
     def mend_derived(self, error: DerivedFileError) -> None:
-        """Put right what a reader met, beside everything else; see `DerivedGuard.mend`."""
+        """Repair the damage that a reader met, beside all other work; see `DerivedGuard.mend`."""
         self._check_open()
         self._guard.mend(error)
 
     # --- Room ---
 
     def append(self, batch: bytes) -> NoReturn:
-        """Refuse: what is appended here must have gone through `prepare`."""
+        """Refuse: a batch for a replica must go through `prepare`."""
         raise AssertionError("a replica's log is written by its replication layer only")
 
     def has_room(self, size_bytes: int) -> bool:
-        """Say whether so many bytes in all could be written now without an error.
+        """Make room for `size_bytes` in all; return whether they can be written without an error.
 
         Does not wait: a file that is not there yet is being made then. Raises SyncFailedError or
         ClosedError: stop.
@@ -179,7 +179,7 @@ class ReplicatedStore(Store):
     # --- Durability ---
 
     def sync_here(self) -> bool:
-        """Sync all that was written, on this thread; False if the flush thread is at it.
+        """Sync all written bytes on this thread; return False if the flush thread is busy.
 
         Raises SyncFailedError: stop.
         """
@@ -188,11 +188,11 @@ class ReplicatedStore(Store):
     def request_sync(self, callback: Callable[[StoreError | None], None]) -> None:
         """Have everything that was written so far synced; `callback(error or None)` on that thread.
 
-        What is cut meanwhile needs no sync. An error is a SyncFailedError, or a ClosedError.
+        Bytes that are cut meanwhile need no sync. An error is a SyncFailedError, or a ClosedError.
         """
         self._flush.request_all(callback)
 
-    # --- Upkeep: on its own thread ---
+    # --- Maintenance: on its own thread ---
 
     def _maintain(self) -> None:
         self._check_open()
@@ -218,7 +218,7 @@ class ReplicatedStore(Store):
         except (PositionRangeError, ClosedError):
             if log.reset_count == reset_count:
                 raise
-            count = for_room_count = 0  # The log was cut or replaced beside this look at it.
+            count = for_room_count = 0  # The log was cut or replaced meanwhile.
         files = log.files.files
         if log.reset_count != reset_count or count > len(files):
             count = 0  # A log that was replaced since is judged in the next round.
