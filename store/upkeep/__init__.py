@@ -1,5 +1,5 @@
-"""The upkeep of a store.
+"""Maintenance of a store.
 
-Which old files go, and the log read again against its checksums. These modules import logs and the
-ledger; stores import them, and a node runs what they offer.
+Deletion of old files, and the log read again against its checksums. These modules import logs and
+the ledger; stores import them, and a node runs what they offer.
 """

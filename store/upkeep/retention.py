@@ -1,9 +1,10 @@
-"""Which old files go, and when the disk counts as full.
+"""Retention: which old files are deleted, and when the disk counts as full.
 
 Owns the decision, as pure functions, and the round that carries it out; must not know what is in
 the files. Oldest first, never the last file, never a file that is not durable as a whole, at most
-ten in a round. What has not expired goes for room only if the owner said so (`delete_when_full`);
-otherwise a full disk refuses appends until files expire or somebody makes room.
+ten in a round. A file that has not expired goes for room only if the owner said so
+(`delete_when_full`); otherwise a full disk refuses appends until files expire or an operator makes
+room.
 Sources: RocketMQ CleanCommitLogService; storage-formats 5.9; fault-matrix S11, C1.
 
 Age and clocks: the age of a file is counted in the log's own time, from the newest store timestamp
@@ -63,7 +64,7 @@ class DiskUsage:
 class FileAge:
     """One file of the log, in order. `newest_unix_ms` is None when it is not known.
 
-    `is_deletable`: all of it is durable, and nobody needs it any more (dispatch, snapshot).
+    `is_deletable`: all of it is durable, and not needed any more (dispatch, snapshot).
     """
 
     size_bytes: int
@@ -147,7 +148,7 @@ class RetentionPolicy:
         return ToDelete(count, for_room_count)
 
     def _bytes_to_free(self, usage: DiskUsage, spare_file_count: int) -> int:
-        """Return what has to go to get below the force mark and have the reserve free."""
+        """Return the bytes to delete, to get below the force mark and have the reserve free."""
         state = self.disk_state(usage, spare_file_count)
         if self.force_ratio is None or state not in (DiskState.FORCE, DiskState.FULL):
             return 0
@@ -172,7 +173,7 @@ def ages_ms(newest_unix_ms: Sequence[int | None], now_unix_ms: int, retention_ms
 
 
 class RetainedFile(Protocol):
-    """What retention asks of a file. MappedFile is one."""
+    """A file, as retention needs it. MappedFile is one."""
 
     @property
     def position(self) -> int: ...
@@ -185,11 +186,11 @@ class RetainedFile(Protocol):
 
 
 class RetainedLog(Protocol):
-    """What retention asks of a log. Every `RecordLog` has the first two."""
+    """A log, as retention needs it. Every `RecordLog` is one."""
 
     @property
     def flushed_position(self) -> int:
-        """Everything before it is durable."""
+        """Position before which every byte is durable."""
         ...
 
     def delete_first(self) -> int:
@@ -199,7 +200,7 @@ class RetainedLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RetentionRound:
-    """What one round did. `error` ended it early, or hid how old a file is; the next round tries
+    """Result of one round. `error` ended it early, or hid how old a file is; the next round tries
     again."""
 
     state: DiskState
@@ -223,9 +224,10 @@ class Retention:
         spare_file_count: Callable[[], int] = lambda: 0,
         counters: StoreCounters | None = None,
     ) -> None:
-        """`newest_unix_ms` is asked once for each complete file: its newest store timestamp, for
-        which the first one of the next file is good enough. `deletable_position`: files that end
-        beyond it are still needed. `path` names the store in StoreFullError.
+        """Take the log and its files. `newest_unix_ms` is called once for each complete file: its
+        newest store timestamp, for which the first one of the next file is good enough.
+        `deletable_position`: files that end beyond it are still needed. `path` names the store in
+        StoreFullError.
         """
         self.policy: Final = policy
         self._log, self._files, self._newest_unix_ms = log, files, newest_unix_ms
@@ -239,11 +241,11 @@ class Retention:
         self.usage = DiskUsage(1, 1)
 
     def run_once(self, now_unix_ms: int, usage: DiskUsage) -> RetentionRound:
-        """Delete what has to go and judge the disk again.
+        """Delete the files that have to go and judge the disk again.
 
         Deletions are durable on return. Raises SyncFailedError: stop the process. A file that
-        cannot be deleted ends the round and is tried again in the next one. One whose time cannot
-        be read is as old as the file behind it: damage in it neither keeps it nor ends the process.
+        cannot be deleted ends the round and is tried again in the next one. A file whose time
+        cannot be read is as old as the one behind it: damage neither keeps it nor ends the process.
         """
         self._unreadable = None
         count, for_room_count = self.plan(now_unix_ms, usage)

@@ -1,10 +1,10 @@
 """Reads the sealed part of a log again, piece by piece, and compares it with its own checksums.
 
 Owns what a piece is and where the next one begins. Must not know when one is due, nor what follows
-damage: `node.replication.scrub` does. Files are read that are complete, durable and visible, so
-that nobody writes them; what is deleted, cut or replaced beside a look at it is left out. Bytes
-come from the disk: what the page cache holds of a piece is given up first, and once more behind the
-check, so that a scrub leaves memory to those who need it. Sources: fault-matrix D5, S14.
+damage: `node.replication.scrub` does. Only files that are complete, durable and visible are read,
+since they are not written any more; files that are deleted, cut or replaced meanwhile are left out.
+Bytes come from the disk: the page cache of a piece is dropped before the read, and once more behind
+the check, so that a scrub leaves memory to other work. Sources: fault-matrix D5, S14.
 """
 
 from abc import ABC, abstractmethod
@@ -29,17 +29,17 @@ from store.log.shipped_log import ShippedLog
 from store.record.check import check_records
 
 PIECE_SIZE_BYTES: Final = 2 * MIB
-"""About; an entry or record that is larger is a piece of its own."""
+"""Size of a piece, about; an entry or record that is larger is a piece of its own."""
 _READ_SIZE_BYTES_MAX: Final = 2 * fmt.ENTRY_SIZE_BYTES_MAX
-"""How far a look at one piece may read."""
+"""Bytes that the check of one piece may read."""
 
 
 class Piece(NamedTuple):
-    """What one step came to.
+    """Result of one step.
 
     `size_bytes` were read; 0 when nothing was there to read, or it went away. `last` is the last
-    entry of a ledger's file that was read to its end. `ends_pass`: everything sealed behind where
-    the pass began has been read, and the next step begins at the start of the log.
+    entry of a ledger's file that was read to its end. `ends_pass`: all sealed bytes behind
+    the start of the pass were read, and the next step begins at the start of the log.
     """
 
     size_bytes: int = 0
@@ -50,14 +50,14 @@ class Piece(NamedTuple):
 
 
 class Scrubber(ABC):
-    """A place in a log, and the step from there. For one thread; readers and writers go on."""
+    """A position in a log, and the step from there. For one thread; readers and writers go on."""
 
     _log: Ledger | ShippedLog
 
     def __init__(self, visible_position: Callable[[], int]) -> None:
         self._visible_position = visible_position
         self.position = 0
-        """Where the last step began; a byte of the log."""
+        """Position at which the last step began."""
 
     def sealed(self) -> list[MappedFile]:
         """Return the files that are read, oldest first."""
@@ -66,26 +66,26 @@ class Scrubber(ABC):
 
     @property
     def sealed_size_bytes(self) -> int:
-        """How much a whole pass reads."""
+        """Bytes that a whole pass reads."""
         return sum(file.size_bytes for file in self.sealed())
 
     def begin_at(self, share: float) -> None:
-        """Go behind so much (0 to 1) of the sealed part of the log; in a plain log to the start of
-        the file there."""
+        """Go behind this share (0 to 1) of the sealed part of the log; in a plain log to the start
+        of the file there."""
         assert 0 <= share < 1, f"share {share}"
         files = self.sealed()
         try:
             if files:
                 at = int(share * sum(file.size_bytes for file in files))
                 self._go_to(max(files[0].position + at, self._log.min_position))
-        except (PositionRangeError, ClosedError):  # Expired this moment.
+        except (PositionRangeError, ClosedError):  # Expired meanwhile.
             self._go_to_start()
 
     def step(self) -> Piece:
-        """Read and check what comes next.
+        """Read and check the next piece.
 
-        Raises FileSystemError or StoreFullError when the index could not be mended: it goes on all
-        the same; SyncFailedError: stop.
+        Raises FileSystemError or StoreFullError when the index could not be mended: the pass goes
+        on all the same; SyncFailedError: stop.
         """
         log = self._log
         reset_count = log.reset_count
@@ -94,7 +94,7 @@ class Scrubber(ABC):
         except (PositionRangeError, ClosedError):
             piece = None
         if piece is None or log.reset_count != reset_count or self.position < log.min_position:
-            self._go_to_start()  # Expired, or replaced, beside this look at it.
+            self._go_to_start()  # Expired, or replaced meanwhile.
             return Piece()
         if piece.ends_pass:
             self._go_to_start()
@@ -103,23 +103,23 @@ class Scrubber(ABC):
         return piece
 
     def _distrust(self, piece: Piece) -> None:
-        """Let reads of what is damaged fail from now on, until it is repaired: all that lies before
+        """Make reads of damaged bytes fail from now on, until they are repaired: all bytes before
         the next good entry, or the rest of the log without one."""
         hi = self._log.max_position if piece.ends_pass else self.position + piece.size_bytes
-        if hi > self.position:  # Else it was replaced this moment.
+        if hi > self.position:  # Else it was replaced meanwhile.
             self._log.checked.distrust(self.position, hi)
 
     @abstractmethod
     def _go_to(self, position: int) -> None:
-        """Let the next step begin about there, where an entry or record does."""
+        """Let the next step begin at an entry or record about there."""
 
     @abstractmethod
     def _go_to_start(self) -> None:
-        """Let the next step begin where the log does."""
+        """Let the next step begin at the start of the log."""
 
     @abstractmethod
     def _step(self) -> Piece:
-        """Read and check what comes next, and go behind it."""
+        """Read and check the next piece, and go behind it."""
 
     def _file_at(self, position: int) -> MappedFile | None:
         """Return the sealed file that holds a position; None behind all of them."""
@@ -131,9 +131,9 @@ def _forget(file: MappedFile, position: int) -> None:
 
 
 class LedgerScrubber(Scrubber):
-    """Of a ledger: entries by chain and body CRC, blanks, and the index beside them.
+    """The scrubber of a ledger: entries by chain and body CRC, blanks, and the index beside them.
 
-    A unit of the index that is wrong is put right from the entry. Behind damage the pass goes on
+    A wrong unit of the index is rewritten from the entry. Behind damage the pass goes on
     with the next entry that proves itself.
     """
 
@@ -191,9 +191,10 @@ class LedgerScrubber(Scrubber):
 
 
 class CommitLogScrubber(Scrubber):
-    """Of a plain log: records as far as their checksums reach (docs/decisions/0004), and positions.
+    """The scrubber of a plain log: positions, and records as far as their checksums reach.
 
-    Behind damage the pass goes on with the next file: where the next record is nobody can tell.
+    See docs/decisions/0004. Behind damage the pass goes on with the next file: the place of the
+    next record cannot be told.
     """
 
     def __init__(self, log: ShippedLog, visible_position: Callable[[], int]) -> None:
@@ -227,13 +228,13 @@ class CommitLogScrubber(Scrubber):
 
     @staticmethod
     def _check(file: MappedFile, position: int, room: int) -> tuple[int, CorruptionError | None]:
-        """Return how many bytes are done, blanks included, and what is wrong with them."""
+        """Return how many bytes are done, blanks included, and the damage in them."""
         for size_bytes in (PIECE_SIZE_BYTES, _READ_SIZE_BYTES_MAX):
             data = file.read_any(position, min(room, size_bytes))
             found = check_records(data, position)
             if found.blank_size_bytes:
                 return room, None
-            if found.end:  # What stopped it behind good records is for the next step to say.
+            if found.end:  # A problem behind good records is found by the next step.
                 return found.end, None
             if found.problem is not None or len(data) == room:
                 break
@@ -245,7 +246,7 @@ class CommitLogScrubber(Scrubber):
 
 
 def scrubber_of(log: Ledger | ShippedLog, visible_position: Callable[[], int]) -> Scrubber:
-    """Return the scrubber of a replica's log; `visible_position` is up to where readers see it."""
+    """Return the scrubber of a replica's log, of which readers see up to `visible_position`."""
     if isinstance(log, Ledger):
         return LedgerScrubber(log, visible_position)
     return CommitLogScrubber(log, visible_position)

@@ -1,8 +1,8 @@
-"""The thread that does the upkeep of a store that is used as a library.
+"""The maintenance thread of a store that is used as a library.
 
-Owns the rhythm and what happens when the upkeep fails; must not know what the upkeep is. What can
-get better by itself (a full disk, a failed call) is counted and tried again; everything else ends
-the process, because nobody else would notice.
+Owns the interval and the handling of failures; must not know the work. An error that can pass by
+itself (a full disk, a failed call) is counted and the work is tried again; any other error ends the
+process, because it would go unnoticed otherwise.
 """
 
 import threading
