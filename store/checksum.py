@@ -47,12 +47,12 @@ def body_crc(body: bytes | bytearray | memoryview) -> int:
 
 
 def reference_crc32(data: bytes) -> int:
-    """CRC-32 by definition (crcmod). Slow; for checks of the fast path only."""
+    """Return CRC-32 by definition (crcmod). Slow; for checks of the fast path only."""
     return _reference_crc32(data)
 
 
 def reference_crc32c(data: bytes) -> int:
-    """CRC-32C by definition (crcmod). Slow; for checks of the fast path only."""
+    """Return CRC-32C by definition (crcmod). Slow; for checks of the fast path only."""
     return _reference_crc32c(data)
 
 

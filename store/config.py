@@ -23,11 +23,11 @@ class StoreConfig:
     Raises ValueError naming each setting that is out of its range.
     """
 
-    # --- What is kept ---
+    # --- Layout ---
     container: Literal["commit_log", "ledger"] = "commit_log"
     """`commit_log`: records back to back, as RocketMQ. `ledger`: DLedger entries with checksums."""
     self_id: str = "n0"
-    """Names the ledger's directory, `dledger-<self_id>`."""
+    """Id in the name of the ledger's directory, `dledger-<self_id>`."""
     file_size_bytes: int = GIB
     """Size of each log file; any multiple of the page size."""
     consume_queue_units_per_file: int = 300_000
@@ -42,17 +42,17 @@ class StoreConfig:
     store_host: Host = LOOPBACK
     """Stored in each record and in each message id; its family must match the records'."""
 
-    # --- When it is durable ---
+    # --- Durability ---
     flush: Literal["sync", "async"] = "sync"
-    """Deviation: RocketMQ's default is async; a receipt of ours means durable unless asked."""
+    """Deviation: RocketMQ's default is async; here a receipt means durable by default."""
     flush_timeout_ms: int = 5_000
     flush_interval_ms: int = 500
     flush_least_pages: int = 4
     flush_thorough_interval_ms: int = 10_000
     durable_mark_interval_ms: int = 1_000
-    """How old the synced copy of the durable mark may be; 0 syncs it in every round."""
+    """Largest age of the synced copy of the durable mark; 0 syncs it in every round."""
     derived_flush_interval_ms: int = 1_000
-    """How often consume queues and index are synced and the checkpoint moves."""
+    """Interval at which consume queues and index are synced and the checkpoint moves."""
     transient_pool: bool = False
     """Write into locked memory first, then commit to the files. Only with async flush."""
     transient_pool_size: int = 5
@@ -60,7 +60,7 @@ class StoreConfig:
     commit_least_pages: int = 4
     commit_thorough_interval_ms: int = 200
 
-    # --- How files are made ---
+    # --- New files ---
     preallocate_file_count: int = 2
     """Files kept ready ahead of the log by the warm-up thread; 0 allocates in line."""
     warm_up: bool = True
@@ -70,27 +70,27 @@ class StoreConfig:
     """mlock the active file; degrades with a counted warning when the limit is too low."""
     allocate_timeout_ms: int = 5_000
 
-    # --- Who may write ---
+    # --- Writers ---
     put_lock: Literal["blocking", "spin"] = "blocking"
     put_lock_timeout_ms: int = 1_000
-    """How long an append waits for the lock before it is refused as busy (5.8)."""
+    """Time that an append waits for the lock before it is refused as busy (5.8)."""
 
-    # --- How long it is kept ---
+    # --- Retention ---
     retention_ms: int = 72 * 3_600_000
-    """How long log is kept; 0 is no limit by age."""
+    """Age up to which the log is kept; 0 is no limit by age."""
     retention_size_bytes: int = 0
     """Keep at most this much log; 0 is no limit by size."""
     retention_interval_ms: int = 10_000
     delete_when_full: bool = False
     """Delete the oldest files although they have not expired, from `disk_force_ratio` on or without
-    the reserve. Deviation: always so in RocketMQ (`cleanFileForciblyEnable`); here nothing that was
-    promised to be kept goes unless its owner said so (docs/decisions/0028)."""
+    the reserve. Deviation: always so in RocketMQ (`cleanFileForciblyEnable`); here no record that
+    was promised to be kept goes unless its owner said so (docs/decisions/0028)."""
     disk_warn_ratio: float = 0.75
-    """From here on operators are told."""
+    """Used part of the disk from which operators are warned."""
     disk_force_ratio: float = 0.85
-    """For `delete_when_full`; without it this mark does not exist."""
+    """Used part from which `delete_when_full` deletes; without that this mark does not exist."""
     disk_full_ratio: float = 0.90
-    """From here on appends are refused with `store.full`; reads go on."""
+    """Used part from which appends are refused with `store.full`; reads go on."""
     disk_reserve_bytes: int = 64 * MIB
     """Appends are refused when less than this is free, whatever the ratios say."""
 

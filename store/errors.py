@@ -1,8 +1,8 @@
 """Every error the store raises, with what it means for the caller.
 
-Owns the names, codes and texts; must not know who raises them. Each class says what happened, with
-numbers, and what to do. All of them pickle: the constructor hands its positional values to
-`super().__init__` and the text is built in `__str__`.
+Owns the names, codes and texts; must not know the code that raises them. Each class says what
+happened, with numbers, and what to do. All of them pickle: the constructor hands its positional
+values to `super().__init__` and the text is built in `__str__`.
 """
 
 import enum
@@ -10,7 +10,7 @@ import os
 
 
 class Outcome(enum.Enum):
-    """What became of the work that the failed call was asked to do."""
+    """Effect of a failed call: what happened to the work that it was asked to do."""
 
     NOT_APPLIED = "not_applied"
     APPLIED = "applied"
@@ -30,7 +30,7 @@ class StoreError(Exception):
 
 
 class RecordFormatError(StoreError):
-    """A record handed in for appending is malformed. Nothing was written.
+    """A record handed in for appending is malformed. No byte was written.
 
     `at` is the byte in the batch where the offending field starts.
     """
@@ -49,7 +49,7 @@ class RecordFormatError(StoreError):
 
 
 class LimitExceededError(StoreError):
-    """Something is larger than its named limit. Nothing was written."""
+    """A value is larger than its named limit. No byte was written."""
 
     code = "store.limit_exceeded"
 
@@ -65,7 +65,7 @@ class LimitExceededError(StoreError):
 
 
 class TopicNameError(StoreError):
-    """A topic name breaks the naming rule. Nothing was written. Source: storage-formats 1.5."""
+    """A topic name breaks the naming rule. No byte was written. Source: storage-formats 1.5."""
 
     code = "store.bad_topic"
 
@@ -81,7 +81,7 @@ class TopicNameError(StoreError):
 
 
 class StoreFullError(StoreError):
-    """The disk has no room for the next file. Nothing was written; reads go on.
+    """The disk has no room for the next file. No byte was written; reads go on.
 
     The store recovers by itself once space is there again.
     """
@@ -152,7 +152,7 @@ class FlushTimeoutError(StoreError):
 
 
 class BusyError(StoreError):
-    """A bounded queue or lock is taken. Nothing was written; try again after a pause."""
+    """A bounded queue or lock is taken. No byte was written; try again after a pause."""
 
     code, retryable = "store.busy", True
 
@@ -194,7 +194,7 @@ class LockedError(StoreError):
 class LayoutError(StoreError):
     """The directory is not what this configuration can open (missing, extra or odd-sized files).
 
-    Nothing was changed.
+    No file was changed.
     """
 
     code = "store.layout"
@@ -211,9 +211,9 @@ class LayoutError(StoreError):
 
 
 class TailNotCutError(StoreError):
-    """A log that another program wrote ends with bytes that are no record; nobody asked for a cut.
+    """A log that another program wrote ends with bytes that are no record; no cut was asked for.
 
-    Nothing was changed. `position`: where the last whole record ends.
+    No file was changed. `position`: where the last whole record ends.
     """
 
     code = "store.tail_not_cut"
@@ -252,7 +252,7 @@ class CorruptionError(StoreError):
 
 
 class ForeignEntryError(StoreError):
-    """Raw entries that a peer shipped do not continue this log. Nothing was written.
+    """Raw entries that a peer shipped do not continue this log. No byte was written.
 
     `index` is the entry's, as counted here; `at` is the byte in the shipped bytes.
     """
@@ -272,7 +272,7 @@ class ForeignEntryError(StoreError):
 
 
 class SnapshotNeededError(StoreError):
-    """Where the ledger begins is damaged, so its entries cannot be fetched one by one."""
+    """The beginning of the ledger is damaged, so its entries cannot be fetched one by one."""
 
     code = "store.snapshot_needed"
 
@@ -288,9 +288,9 @@ class SnapshotNeededError(StoreError):
 
 
 class DamageWiderError(StoreError):
-    """The fetched entries are good, but what lies behind the damaged range does not follow them.
+    """The fetched entries are good, but the entry behind the damaged range does not follow them.
 
-    So that is damaged, too: `hi_index` and `end_position` say how far. Nothing was written.
+    So that entry is damaged, too: `hi_index` and `end_position` say how far. No byte was written.
     """
 
     code, retryable = "store.damage_wider", True
@@ -307,7 +307,7 @@ class DamageWiderError(StoreError):
 
 
 class PositionRangeError(StoreError):
-    """A position or index outside of what the log holds was asked for."""
+    """A position or index outside of the log's range was asked for."""
 
     code = "store.out_of_range"
 
@@ -342,7 +342,7 @@ class QueueOrderError(StoreError):
 class InnerBatchError(StoreError):
     """A topic whose records are inner batches of RocketMQ (`queue.type=BatchCQ`) cannot be used.
 
-    They are kept in the log, and have no queue of ours: nothing can be read, nothing appended.
+    The records are kept in the log, and have no queue here: they cannot be read, and none appended.
     """
 
     code = "store.inner_batch"
@@ -360,7 +360,7 @@ class InnerBatchError(StoreError):
 
 
 class DerivedFileError(StoreError):
-    """A consume queue or an index file is damaged, or belongs to another log. The log is not.
+    """A consume queue or an index file is damaged, or belongs to another log. The log is sound.
 
     `path` and `at` (byte in that file) name the place. Rebuild the derived files from the log.
     """
@@ -380,9 +380,9 @@ class DerivedFileError(StoreError):
 
 
 class DerivedDamageError(DerivedFileError):
-    """A read met damage in a derived file. It is being put right from the log; ask again soon.
+    """A read met damage in a derived file, which is being repaired from the log; ask again soon.
 
-    `span`: which units of the queue's, or None: the file as a whole.
+    `span`: the offsets [lo, hi) of the units in question, or None for the file as a whole.
     """
 
     code, retryable = "store.derived_damage", True

@@ -85,12 +85,12 @@ PROPERTY_CRC_SIZE_BYTES: Final = 20
 PROPERTY_CRC_PLACEHOLDER: Final = PROPERTY_CRC_PREFIX + b"0" * 10 + b"\x02"
 
 PROPERTIES_SIZE_BYTES_MAX: Final = 32767  # The length field is a signed i2.
-TOPIC_SIZE_CHARACTERS_MAX: Final = 127  # What one signed byte of length can say (V1).
+TOPIC_SIZE_CHARACTERS_MAX: Final = 127  # Largest number in one signed byte (V1).
 TOPIC_SIZE_CHARACTERS_HARD_MAX: Final = 255  # Retry and dead-letter topics, stored as V2.
 RETRY_TOPIC_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_TOPIC_PREFIX: Final = "%DLQ%"
 RECORD_OVERHEAD_BYTES_MAX: Final = 65536  # A record may exceed the body limit by this much (1.5).
-# Transactions (8.8): half messages, which of them are done, those that nobody ended.
+# Transactions (8.8): half messages, those that are done, those that were given up without an end.
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 HALF_DONE_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 HALF_GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"

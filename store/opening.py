@@ -1,7 +1,7 @@
 """Opens a store directory: the order of recovery, and what each part may trust.
 
 Owns the decision what survived the last stop, from the run marker, the boot id and the durable
-mark. Must not know appends and reads. Nothing is written to the log before its end is known.
+mark. Must not know appends and reads. No byte is written to the log before its end is known.
 
 1. lock, 2. how the last run ended, 3. log: find its end, cut a torn tail, 4. derived files: cut
 them to what is known to be built, then dispatch the rest of the log again, 5. mark as running.
@@ -51,27 +51,27 @@ _OWNERS: Final = {
 
 
 def no_progress(what: str, done: int, total: int) -> None:
-    """A `Progress` that nobody sees."""
+    """Do nothing: a `Progress` without a listener."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What an opening found and did. Positions and sizes in bytes of the log."""
+    """Findings and actions of an opening. Positions and sizes in bytes of the log."""
 
     was_clean: bool
     same_boot: bool
     known_good_position: int
-    """Up to here the log was known to be whole before it was looked at."""
+    """Position up to which the log was known to be whole before the opening."""
     end_position: int
     scanned_size_bytes: int
     cut_size_bytes: int
     cut_reason: str
     dispatched_size_bytes: int
-    """How much of the log had to be dispatched again."""
+    """Bytes of the log that had to be dispatched again."""
     derived_rebuilt: bool
     """Whether queues and index were built anew from the start of the log."""
     was_adopted: bool = False
-    """Whether another program wrote the directory, RocketMQ for one, and it is ours from now on."""
+    """Whether another program wrote the directory, RocketMQ for one, and it belongs to us now."""
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class OpenedLog:
 
 
 def is_replica_directory(root: str) -> bool:
-    """Say whether the end of the log in a directory may be unconfirmed."""
+    """Whether the end of the log in a directory may be unconfirmed."""
     return any(map(partial(_is_there, root), _OWNERS))
 
 
@@ -99,8 +99,8 @@ def _is_there(root: str, meta_name: str) -> bool:
 def check_owner(root: str, *, meta_name: str) -> None:
     """Raise LayoutError for a replica's directory that is to be opened as any other.
 
-    `meta_name`: the meta file of those who open it, empty for a store of its own. Others would show
-    readers, and mark as dispatched for good, what was never confirmed.
+    `meta_name`: the meta file of the kind of node that opens it, empty for a store of its own. Any
+    other kind would show readers, and mark as dispatched for good, what was never confirmed.
     """
     for name, owner in _OWNERS.items():
         if name != meta_name and _is_there(root, name):
@@ -110,7 +110,7 @@ def check_owner(root: str, *, meta_name: str) -> None:
 
 
 def known_good_position(mark: Mark, last_run: LastRun) -> int:
-    """Return up to where the log must be whole: synced, or dispatched while the machine was up."""
+    """Return the position up to which the log must be whole: synced, or dispatched in this boot."""
     if last_run.same_boot:
         return max(mark.durable_position, mark.dispatched_position)
     return mark.durable_position
@@ -134,9 +134,9 @@ def open_log(
 ) -> OpenedLog:
     """Open the log of either container and cut its torn tail.
 
-    `commit_log` is what a plain log is opened as. Raises CorruptionError for damage in what was
-    known to be good, and TailNotCutError for the torn tail of a log that RocketMQ wrote; nothing is
-    changed then.
+    `commit_log` is the class as which a plain log is opened. Raises CorruptionError for damage in
+    what was known to be good, and TailNotCutError for the torn tail of a log that RocketMQ wrote;
+    nothing is changed then.
     """
     known_good = known_good_position(mark, last_run)
     if config.container == "ledger":
@@ -188,8 +188,8 @@ def open_derived(
 ) -> tuple[DerivedGuard, int, bool]:
     """Bring queues and index up to `hi_position` of the log.
 
-    Returns (who guards them, bytes of the log dispatched again, whether everything was rebuilt).
-    Derived files are never trusted over the log: what is damaged is put right or built anew.
+    Return (their guard, bytes of the log dispatched again, whether everything was rebuilt).
+    Derived files are never trusted over the log: a damaged one is repaired or built anew.
     """
     if last_run.page_cache_lost:
         lo, item_count = mark.dispatched_durable_position, mark.dispatched_durable_item_count
@@ -234,7 +234,7 @@ def make_files(
     *,
     makes_names_durable: bool,
 ) -> tuple[FileSource, WarmUp | None, PooledFiles | None, TransientPool | None]:
-    """Return who makes the log's next files, and its special parts as far as configured."""
+    """Return the source of the log's next files, and its special parts as far as configured."""
     directory = log_directory(root, config)
     source: FileSource
     warm_up = None
@@ -276,7 +276,7 @@ def newest_unix_ms(log: CommitLog | Ledger, file: RetainedFile, hi_position: int
     """Return a store time no record of a complete file is newer than, for retention.
 
     The first record behind the file has it: None as long as that is not visible. For the last file,
-    its own first record must do. Looks at nothing from `hi_position` on. Any thread. Raises
+    its own first record must do. Reads no byte from `hi_position` on. Any thread. Raises
     CorruptionError or FileSystemError.
     """
     lo = file.end_position
@@ -286,7 +286,7 @@ def newest_unix_ms(log: CommitLog | Ledger, file: RetainedFile, hi_position: int
     if lo >= hi_position:
         return None
     hi = min(lo + _TIME_SCAN_SIZE_BYTES, hi_position)
-    if isinstance(log, Ledger):  # Not by its own walk: that takes from what its writer keeps.
+    if isinstance(log, Ledger):  # Not by its own walk, which consumes `recent` of its writer.
         runs = record_runs(log, lo, hi)
     else:
         runs = log.record_runs(lo, hi)
@@ -298,10 +298,10 @@ def newest_unix_ms(log: CommitLog | Ledger, file: RetainedFile, hi_position: int
 
 
 def _is_foreign(fs: FileSystem, root: str, config: StoreConfig, last_run: LastRun) -> bool:
-    """Say whether a plain log lies here that no store of ours has opened to the end.
+    """Whether a plain log lies here that no store of ours has opened to the end.
 
-    RocketMQ wrote it, or an adoption was interrupted; then its marks say nothing. `boot_id` is
-    ours, comes before the first append, and RocketMQ does not know it.
+    RocketMQ wrote the log, or an adoption was interrupted; then the marks do not count. `boot_id`
+    is ours, comes before the first append, and RocketMQ does not know it.
     """
     if config.container != "commit_log" or last_run.was_ever_opened or is_replica_directory(root):
         return False
@@ -317,7 +317,7 @@ def open_marks(
 ) -> DurableMark:
     """Open the durable mark. Raises LayoutError when it is missing beside a log of ours.
 
-    With the `last_run` of a store that RocketMQ wrote it is made: nothing is known to be good then.
+    With the `last_run` of a store that RocketMQ wrote the mark is made: no byte is known good then.
     """
     is_adopting = last_run is not None and _is_foreign(fs, root, config, last_run)
     return DurableMark.open(

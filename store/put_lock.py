@@ -1,8 +1,9 @@
 """The lock that makes appends of several threads one after the other: blocking or spinning.
 
-Owns who may append now and since when; must not know what is appended. A node with one event loop
-is its own single writer and needs no lock; this is for the store used as a library. The time the
-lock was taken is kept: a put that holds it for long means that the page cache is busy (5.8).
+Owns the right to append and the time when it was taken; must not know what is appended. A node
+with one event loop is its own single writer and needs no lock; this is for the store used as a
+library. The time is kept since a put that holds the lock for long means that the page cache is busy
+(5.8).
 Source: RocketMQ PutMessageReentrantLock, PutMessageSpinLock; storage-formats 5.7, 5.8.
 """
 
@@ -19,7 +20,7 @@ _NS_PER_MS: Final = 1_000_000
 
 
 class PutLock:
-    """The common face. Not reentrant. `with lock:` waits at most the default timeout."""
+    """Interface of both locks. Not reentrant. `with lock:` waits at most the default timeout."""
 
     def __init__(
         self, timeout_ms: int, *, monotonic_ns: Callable[[], int] = time.monotonic_ns
@@ -32,13 +33,13 @@ class PutLock:
         self.acquired_count = 0
         self.contended_count = 0
         self._held_ns_max = 0
-        # Moved by those who failed; may miss one under contention, it is a statistic.
+        # Moved by threads that gave up; may miss one under contention, it is a statistic.
         self.timeout_count = 0
 
     def acquire(self, timeout_ms: int | None = None) -> None:
         """Take the lock, waiting at most `timeout_ms` (default: the configured one).
 
-        Raises BusyError when somebody else held it all the time; nothing was written.
+        Raises BusyError when another thread held it all the time; nothing was written.
         """
         contended = not self._lock.acquire(blocking=False)
         if contended:
@@ -61,7 +62,7 @@ class PutLock:
 
     @property
     def held_ms_max(self) -> int:
-        """The longest time that anybody has had the lock."""
+        """Longest time for which the lock was held."""
         return self._held_ns_max // _NS_PER_MS
 
     def held_ms(self) -> int:

@@ -1,4 +1,4 @@
-"""What can be asked of an open store, by offset, position, id, key and time.
+"""The reads of an open store, by offset, position, id, key and time.
 
 Owns the reads; must not know appends, threads or recovery. `store.store.Store` is the one subclass:
 it brings the parts and decides what a read may see.
@@ -57,7 +57,7 @@ class Reads:
         raise NotImplementedError
 
     def _visible_position(self) -> int:
-        """Return up to where the log may be shown to readers."""
+        """Return the position up to which readers may see the log."""
         return self.log.max_position
 
     def pull(
@@ -111,7 +111,8 @@ class Reads:
     def view(self, position: int, size_bytes: int) -> View:
         """Return a zero-copy window on one or more whole records, checked like any other read.
 
-        It stays valid until released (see View). Raises CorruptionError, PositionRangeError.
+        The window stays valid until released (see View). Raises CorruptionError,
+        PositionRangeError.
         """
         self._check_open()
         lo, hi = self.log.min_position, self._visible_position()
@@ -173,10 +174,10 @@ class Reads:
         hi_unix_ms: int = _FOREVER_MS,
         max_count: int = 64,
     ) -> Iterator[Message | None]:
-        """Yield what `messages_by_key` returns, newest first, each read when it is asked for.
+        """Yield the messages of `messages_by_key`, newest first, each read when it is asked for.
 
-        None for a record of another key with the same hash: whoever must not be long can stop, or
-        pause, behind each record that was read.
+        None for a record of another key with the same hash: a caller that must not be long can
+        stop, or pause, behind each record that was read.
         """
         self._catch_up()
         for position in reversed(self._positions(topic, key, lo_unix_ms, hi_unix_ms, max_count)):
@@ -190,9 +191,9 @@ class Reads:
     def _positions(
         self, topic: str, key: str, lo_unix_ms: int, hi_unix_ms: int, max_count: int
     ) -> list[int]:
-        """Look a key up in the index; what is damaged there is put right, or an error."""
+        """Look a key up in the index; damage there is repaired, or raised."""
         times = {"begin_unix_ms": lo_unix_ms, "end_unix_ms": hi_unix_ms}
-        for _ in self._index.files:  # Each of them may have to be put right.
+        for _ in self._index.files:  # Each of them may need a repair.
             try:
                 return self._index.lookup(topic, key, count_max=max_count, **times)
             except DerivedFileError as error:
@@ -241,7 +242,7 @@ class Reads:
     def take_grown(self) -> set[tuple[bytes, int]]:
         """Return (topic, queue id) of the queues that grew since the last call.
 
-        For one caller, who wakes waiting readers, on the thread that dispatches.
+        For one caller, which wakes waiting readers, on the thread that dispatches.
         """
         return self._queues.take_grown()
 
@@ -273,7 +274,7 @@ class Reads:
         return self.log.read(position, min(size_bytes, room))
 
     def _room_at(self, position: int) -> int:
-        """Bytes from `position` to the end of its file, or of the log."""
+        """Return the bytes from `position` to the end of its file, or of the log."""
         size_bytes = self.config.file_size_bytes
         file_hi = position // size_bytes * size_bytes + size_bytes
         return min(file_hi, self._visible_position()) - position

@@ -1,6 +1,6 @@
-"""What the store counts, and the frozen value that it shows of it.
+"""The counters of the store, and the frozen value that it shows of them.
 
-Owns the counters and their meaning; must not know who reads them. Each counter is moved by one
+Owns the counters and their meaning; must not know their readers. Each counter is moved by one
 thread only (puts by the writer, syncs by the flush thread), so no lock is needed: a reader may see
 one put counted whose bytes are not. A latency costs one shift and one list element: the buckets are
 powers of two of a microsecond.
@@ -33,7 +33,7 @@ class Latencies:
 
     @property
     def count(self) -> int:
-        """How many durations were counted."""
+        """Count of the durations."""
         return sum(self._counts)
 
     def snapshot(self) -> "LatencyStats":
@@ -51,12 +51,12 @@ class LatencyStats:
 
     @property
     def count(self) -> int:
-        """How many durations were counted."""
+        """Count of the durations."""
         return sum(self.counts)
 
 
 class StoreCounters:
-    """The live counters of one store. Fields are public; who moves each is said beside it."""
+    """The live counters of one store. Fields are public; beside each stands its thread."""
 
     __slots__ = (
         "busy_count",
@@ -91,7 +91,7 @@ class StoreCounters:
         self.store_full_count = 0  # Writer. Appends refused because the disk is full.
         self.busy_count = 0  # Writer. Appends refused because a lock, queue or file was not free.
         self.sync_latencies = Latencies()  # Flush thread. One a sync of the log.
-        self.sync_bytes = 0  # Flush thread. By how much syncs moved the durable position.
+        self.sync_bytes = 0  # Flush thread. Bytes by which syncs moved the durable position.
         self.flush_request_count = 0  # Flush thread. Requests that a sync resolved.
         self.flush_timeout_count = 0  # Waiters, under the lock of the flush service.
         self.pool_empty_count = 0  # Writer. Files that got no write buffer.
@@ -99,13 +99,13 @@ class StoreCounters:
         self.memory_lock_failed_count = 0  # Warning: memory that mlock refused.
         self.deleted_file_count = 0  # Retention.
         self.deleted_for_room_count = 0  # Retention. Of these: those that had not expired.
-        # Whoever meets it: two at once may count as one.
+        # Any thread that meets damage: two at once may count as one.
         self.derived_damage_count = 0  # Blocks of queues and index files that were wrong.
-        self.derived_mended_unit_count = 0  # Units of queues that were put right.
+        self.derived_mended_unit_count = 0  # Units of queues that were repaired.
         self.derived_mended_key_count = 0  # Entries and slots of index files that were.
         # Dispatcher. Records of topics with inner batches; a rebuild counts them again.
         self.inner_batch_count = 0
-        self.dispatch_failed_count = 0  # Readers and upkeep. Rounds that the full disk stopped.
+        self.dispatch_failed_count = 0  # Readers, maintenance. Rounds that the full disk stopped.
 
     def on_put(self, record_count: int, size_bytes: int, duration_us: int) -> None:
         """Count one batch that was appended."""
@@ -122,7 +122,7 @@ class StoreCounters:
 
 @dataclass(frozen=True, slots=True)
 class StoreGauges:
-    """What is true of the store at one moment; the store collects it."""
+    """The state of the store at one moment, as the store collects it."""
 
     min_position: int = 0
     max_position: int = 0
@@ -137,7 +137,7 @@ class StoreGauges:
     flush_pending_count: int = 0
     flush_pending_count_max: int = 0
     sync_running_ms: int = 0
-    """How long the sync that runs now has been running; 0 when none does."""
+    """Time for which the present sync has been running; 0 without one."""
     lock_held_ms: int = 0
     lock_held_ms_max: int = 0
     lock_contended_count: int = 0
@@ -153,7 +153,7 @@ _CONSEQUENCES: Final = {
     "force": "the oldest files go although they have not expired: ",
     "full": "appends are refused: ",
 }
-"""Of the states of the disk that are not ok."""
+"""Consequences of the disk states that are not ok."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The store: one log, the queues and the index derived from it, and the threads that serve them.
 
-Start reading here. Owns the life of a store directory (open, append, read, close) and who may call
-what; the work is done by the parts: `commit_log` or `ledger` (append), `flush` (durability),
-`dispatch` (queues and index), `warm_up` (next files), `retention`, `opening` (recovery).
+Start reading here. Owns the life of a store directory (open, append, read, close) and the calls
+that each thread may make. The parts do the work: `commit_log` or `ledger` (append), `flush`
+(durability), `dispatch` (queues, index), `warm_up` (next files), `retention`, `opening` (recovery).
 
 Threads, as a library: any number of callers; appends are serialised by the put lock. `store-flush`
 syncs the log, `store-warm-up` makes the next files, `store-maintain` dispatches, syncs the derived
@@ -63,7 +63,7 @@ from store.upkeep.thread import MaintenanceThread
 
 
 def unix_ms() -> int:
-    """The time of day of this machine."""
+    """Return the time of day of this machine, in Unix ms."""
     return time.time_ns() // 1_000_000
 
 
@@ -74,7 +74,7 @@ class Store(Reads):
     """
 
     _meta_name: ClassVar[str] = ""  # Of a replica, whose owner says what of the log is confirmed.
-    _commit_log: ClassVar[type[CommitLog]] = CommitLog  # What a plain log is opened as.
+    _commit_log: ClassVar[type[CommitLog]] = CommitLog  # The class as which a plain log is opened.
 
     @classmethod
     def open(
@@ -92,12 +92,12 @@ class Store(Reads):
         """Open a directory, making it if need be, and recover what a crash left.
 
         `before_running` is called when it is known what survived, and before the directory counts
-        as used by this boot: what must outlive a second crash is written down there.
+        as used by this boot: facts that must outlive a second crash are written down there.
 
         `on_fatal` is called, once and on any thread, when a sync fails or an invariant is broken;
         it must end the process. Raises LockedError (another process has it), LayoutError (not what
         this configuration can open), CorruptionError (damage in what was known to be good),
-        StoreFullError, FileSystemError, SyncFailedError. Nothing is acknowledged before it returns.
+        StoreFullError, FileSystemError, SyncFailedError. No append is acknowledged before.
         """
         checksum.self_check()
         failpoints.arm_from_environment()
@@ -128,7 +128,7 @@ class Store(Reads):
         progress: Progress,
         undo: ExitStack,
     ) -> None:
-        """For `open` only: `undo` gets what has to be released when opening fails."""
+        """Recover the store, for `open` only: `undo` gets the releases for a failed opening."""
         self.root: Final = root
         self.config = config
         self.counters: Final = StoreCounters()
@@ -188,11 +188,11 @@ class Store(Reads):
         self._make_parts()
 
     def _readable_position(self, log: CommitLog | Ledger) -> int:
-        """Return up to where the log may be dispatched when it is opened."""
+        """Return the position up to which the log may be dispatched when it is opened."""
         return log.max_position
 
     def _make_parts(self) -> None:
-        """Make what needs the recovered log."""
+        """Make the parts that need the recovered log."""
         config, log = self.config, self.log
         self._marks = MarkKeeper(self._mark, self._last_index)
         self._flush = FlushService(
@@ -229,13 +229,13 @@ class Store(Reads):
         self._flush.start()
 
     def _last_index(self, position: int) -> int:
-        """Index of the last ledger entry that ends at or before a position; -1 without one."""
+        """Return the last ledger entry that ends at or before a position; -1 without one."""
         return self.log.last_index_before(position) if isinstance(self.log, Ledger) else -1
 
     # --- Appending ---
 
     def append(self, batch: bytes) -> AppendResult:
-        """Append encoded records as one batch. Nothing is durable yet: see `wait_durable`.
+        """Append encoded records as one batch. No byte is durable yet: see `wait_durable`.
 
         The batch is checked, patched (queue offset, position, store time, store host) and copied
         into the log, all or none. Raises RecordFormatError, LimitExceededError, TopicNameError (bad
@@ -288,7 +288,7 @@ class Store(Reads):
         return self.append(batch)
 
     def wait_durable(self, end_position: int, timeout_ms: int | None = None) -> int:
-        """Block until the log is durable up to `end_position`; return up to where it is.
+        """Block until the log is durable up to `end_position`; return the durable position.
 
         Raises FlushTimeoutError (outcome unknown) or SyncFailedError.
         """
@@ -309,14 +309,14 @@ class Store(Reads):
         elif isinstance(error, StoreFullError):
             self.counters.store_full_count += 1
 
-    # --- Upkeep ---
+    # --- Maintenance ---
 
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(self.root)
 
     def _catch_up(self) -> None:
-        """Dispatch what was appended before now, so that a reader sees it."""
+        """Dispatch all records appended before now, so that a reader sees them."""
         self._check_open()
         try:
             self._dispatch_all()
@@ -344,8 +344,8 @@ class Store(Reads):
         """Dispatch, sync the derived files, move the marks, delete what has expired.
 
         The maintenance thread calls it every `derived_flush_interval_ms`. Raises what the parts
-        raise; a full disk or a failing deletion is tried again in the next round. `on_fatal` hears
-        of a failed sync first.
+        raise; a full disk or a failing deletion is tried again in the next round. `on_fatal` gets
+        a failed sync first.
         """
         try:
             self._maintain()
@@ -367,7 +367,7 @@ class Store(Reads):
             self._delete_expired()
 
     def _sync_derived(self) -> int:
-        """Make what was dispatched durable and write it down; return up to where it is."""
+        """Make the derived files durable and write the mark; return the position they reach."""
         durable = self._dispatcher.sync_derived()
         self._marks.on_dispatched(self._dispatcher.built(), durable)
         return durable.position
@@ -382,7 +382,7 @@ class Store(Reads):
 
     def _delete_expired(self) -> int:
         self._catch_up()
-        self._sync_derived()  # What is not durably dispatched is not deleted.
+        self._sync_derived()  # Only records dispatched durably are deleted.
         usage = DiskUsage(*self._fs.free_bytes(self.root))
         with self._put_lock:
             done = self._retention.run_once(self._clock(), usage)
@@ -396,7 +396,7 @@ class Store(Reads):
         return done.deleted_file_count
 
     def stats(self) -> StoreStats:
-        """Return what was counted so far and what is true at this moment."""
+        """Return the counters, and the state at this moment."""
         log, lock = self.log, self._put_lock
         files = log.files.files
         return snapshot(
@@ -425,12 +425,12 @@ class Store(Reads):
         )
 
     def damage_of(self, error: CorruptionError) -> list[DamagedRange]:
-        """Say which entries of a ledger are damaged where a read found it; see ledger_mend."""
+        """Return the damaged entries of a ledger where a read met damage; see `mending.mend`."""
         assert isinstance(self.log, Ledger), "a plain log has no entries"
         return damage_of(self.log, error)
 
     def repair_range(self, lo_index: int, hi_index: int, raw_entries: bytes) -> RepairReport:
-        """Put damaged entries of a ledger back, durably; see ledger_mend, also for errors."""
+        """Put damaged entries of a ledger back, durably; see `mending.mend`, also for errors."""
         assert isinstance(self.log, Ledger), "a plain log has no entries"
         try:
             with self._put_lock:
