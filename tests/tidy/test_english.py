@@ -1,0 +1,47 @@
+"""Docstrings name the component that does something, and planted riddles are found."""
+
+import pytest
+
+from tests.tidy import english, repository
+
+PACKAGES = ("raft", "store", "node", "quorumlog", "pipeline", "deploy", "bench", "chaos-tests")
+
+
+def _is_ours(name: str) -> bool:
+    return name.endswith(".py") and name.partition("/")[0] in PACKAGES and "/pb/" not in name
+
+
+def test_no_docstring_is_a_riddle() -> None:
+    findings = []
+    for name in filter(_is_ours, repository.files()):
+        findings += map(str, english.riddles(name, repository.text(name) or ""))
+    assert not findings, "\n".join(["", *findings])
+
+
+@pytest.mark.parametrize(
+    ("source", "rule"),
+    [
+        ('"""What a node keeps."""', "opening"),
+        ('class A:\n    """Those that wait."""', "opening"),
+        ('def a():\n    """It waits."""', "opening"),
+        ('async def a():\n    """Nobody is asked."""', "opening"),
+        ('class A:\n    a = 1\n    """Who leads."""', "opening"),
+        ('def a():\n    """Return the last number that somebody claimed."""', "person"),
+        ('"""A client and his node."""', "person"),
+    ],
+)
+def test_a_planted_riddle_is_found(source: str, rule: str) -> None:
+    assert rule in [finding.rule for finding in english.riddles("a.py", source)]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""The follower drops what it has."""',
+        'def a():\n    """Whether the node leads."""\n    return "Nobody leads"',
+        '@cli.command()\ndef a():\n    """What a reader sees as help."""',
+        "a = 1  # Whoever reads this.",
+    ],
+)
+def test_plain_sentences_messages_and_help_are_left_alone(source: str) -> None:
+    assert list(english.riddles("a.py", source)) == []
