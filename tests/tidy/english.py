@@ -15,7 +15,9 @@ _OPENING: Final = re.compile(
     r"\s*(Who|Whoever|Whom|Whose|What|Whatever|Which|Those|That|It|They|He|She|Nobody|Somebody"
     r"|Someone|Everybody|Nothing|So many|Such)\b"
 )
-_PERSON: Final = re.compile(r"\b(nobody|somebody|someone|whoever|whom|he|him|his|she|her)\b", re.I)
+_PERSON: Final = re.compile(
+    r"\b([Nn]obody|[Ss]omebody|[Ss]omeone|[Ww]hoever|[Ww]hom|[Hh]e|[Hh]im|[Hh]is|[Ss]he|[Hh]er)\b"
+)
 
 
 def riddles(name: str, source: str) -> Iterator[Finding]:
