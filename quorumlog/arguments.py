@@ -1,12 +1,12 @@
-"""What an argument of a public call may be, and the words for one that may not.
+"""Checks of the arguments of public calls, and the words for an argument that is refused.
 
-Owns the rule that the signature is the contract: what is handed over must be of the annotated type,
-a number within the range of its name, a text one that can be sent. So nothing reaches a request, a
-batch or a task that others share which cannot be encoded there. Must not know what a call does.
+Owns the rule that the signature is the contract: an argument must be of the annotated type, a
+number within the range of its name, a text one that can be sent. So no value that cannot be encoded
+reaches a request, a batch or a task that others share. Must not know what a call does.
 
-`checked` wraps the public methods of a class. Those that are called once a message look at their
-arguments by themselves (`outgoing`), because the general way costs microseconds: `checks_itself`
-marks them. tests/client/test_arguments.py finds a public method that is neither.
+`checked` wraps the public methods of a class. Methods that are called once a message check their
+arguments themselves (`outgoing_messages`), because the general way costs microseconds:
+`checks_itself` marks them. tests/client/test_arguments.py finds a public method that is neither.
 """
 
 import enum
@@ -29,18 +29,18 @@ from quorumlog.records.receipt import Receipt
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Class = TypeVar("_Class", bound=type)
 Check = Callable[[str, Any], None]
-"""(name of the parameter, value). Raises InvalidRequestError, WrongTypeError if it is of no use."""
+"""(parameter name, value). Raises InvalidRequestError or WrongTypeError for an unusable value."""
 
 INT32_MAX: Final = (1 << 31) - 1
 UINT32_MAX: Final = (1 << 32) - 1
 INT64_MAX: Final = (1 << 63) - 1
 UINT64_MAX: Final = (1 << 64) - 1
 TEXT_LENGTH_MAX: Final = 4 * 1024 * 1024
-"""Of any text: more does not fit into a request."""
+"""Limit of any text: a longer one does not fit into a request."""
 NAME_LENGTH_MAX: Final = 255
-"""Of topics and groups, the characters that a record has room for."""
+"""Limit of topic and group names: the characters that a record has room for."""
 SHOWN_LENGTH_MAX: Final = 80
-"""Of a value in the text of an error."""
+"""Characters of a value that the text of an error shows."""
 
 RANGES: Final[Mapping[str, tuple[float, float]]] = {
     # Names of the log.
@@ -92,8 +92,8 @@ RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "nodes": (1, 9),
     "groups": (1, 16),
 }
-"""The least and the largest number by the name of the parameter, which means the same everywhere.
-Narrower ranges are those of single calls and of the nodes."""
+"""The least and the largest number by parameter name; a name means the same in every call.
+Single calls and the nodes have narrower ranges."""
 
 LENGTHS: Final[Mapping[str, int]] = {
     "topic": NAME_LENGTH_MAX,
@@ -112,17 +112,17 @@ LENGTHS: Final[Mapping[str, int]] = {
     "tag": 32_767,
     "tags": 32_767,
 }
-"""The characters that a text may have, where they are fewer than TEXT_LENGTH_MAX."""
+"""The most characters of a text, where they are fewer than TEXT_LENGTH_MAX."""
 
 
 _REAL: Final[tuple[type, ...]] = (int, float, numbers.Real)  # The common ones first.
 
 
-# What may be wrong with a value.
+# Faults of a value.
 
 
 def shown(value: object) -> str:
-    """Return a value as an error shows it: not all of what is long, and whatever its repr does."""
+    """Return a value as an error shows it: cut when it is long, also if its repr raises."""
     try:
         text = repr(value)
     except Exception as error:  # noqa: BLE001 - it is the caller's object.
@@ -134,12 +134,12 @@ def shown(value: object) -> str:
 
 
 def wrong_type(name: str, value: object, wanted: str) -> WrongTypeError:
-    """Make the error for a value of a type that cannot be used."""
+    """Return the error for a value of a type that the call cannot use."""
     return WrongTypeError(f"{name} is {shown(value)}, a {type(value).__name__}; use {wanted}")
 
 
 def check_number(name: str, value: Any) -> None:
-    """Whole numbers, also those of numpy, within the range of their name."""
+    """Accept whole numbers, also those of numpy, within the range of their name."""
     if isinstance(value, bool):
         raise wrong_type(name, value, "a whole number")
     try:
@@ -150,7 +150,7 @@ def check_number(name: str, value: Any) -> None:
 
 
 def check_real(name: str, value: Any) -> None:
-    """Numbers with or without a fraction, also those of numpy, finite, within their range."""
+    """Accept finite numbers with or without a fraction, also those of numpy, within their range."""
     number: float = value
     if isinstance(value, bool) or not isinstance(value, _REAL):
         raise wrong_type(name, value, "a number")
@@ -159,7 +159,7 @@ def check_real(name: str, value: Any) -> None:
 
 def _check_range(name: str, number: float) -> None:
     lo, hi = RANGES[name]
-    if not lo <= number <= hi:  # Nor is NaN.
+    if not lo <= number <= hi:  # Also refuses NaN.
         raise InvalidRequestError(f"{name} is {shown(number)}; use {lo:.15g} to {_plain(hi)}")
 
 
@@ -168,7 +168,7 @@ def _plain(number: float) -> str:
 
 
 def check_text(name: str, value: Any) -> None:
-    """Text that can be sent: UTF-8, and not endless."""
+    """Accept text that can be sent: valid UTF-8, of limited length."""
     if not isinstance(value, str):
         raise wrong_type(name, value, "text")
     limit = LENGTHS.get(name, TEXT_LENGTH_MAX)
@@ -185,7 +185,7 @@ def check_text(name: str, value: Any) -> None:
 
 
 def check_path(name: str, value: Any) -> None:
-    """Where a file may be."""
+    """Accept a path of a file."""
     if not isinstance(value, str | os.PathLike):
         raise wrong_type(name, value, "a path")
     check_text(name, os.fsdecode(value))
@@ -208,7 +208,7 @@ def _check_queue(name: str, value: Any) -> None:
 
 
 def _check_message(name: str, value: Any) -> None:
-    """Messages that were received; also one that somebody made by hand."""
+    """Accept messages that were received, also ones that the caller has made."""
     if not isinstance(value, Message):
         raise wrong_type(name, value, "a message that was received")
     check_text("topic", value.topic)
@@ -292,14 +292,14 @@ def _check_for(name: str, options: Sequence[Any]) -> Check | None:
 
 
 def _options(annotation: Any) -> tuple[Any, ...]:
-    """Return what a union is of."""
+    """Return the members of a union."""
     if typing.get_origin(annotation) in (types.UnionType, typing.Union):
         return typing.get_args(annotation)
     return (annotation,)
 
 
 def _one_of(checks: Sequence[Check]) -> Check:
-    """What one of the checks takes."""
+    """Return a check that accepts what at least one of the checks accepts."""
     if len(checks) == 1:
         return checks[0]
 
@@ -312,7 +312,7 @@ def _one_of(checks: Sequence[Check]) -> Check:
             except WrongTypeError as error:
                 about, _, use = str(error).rpartition("; use ")
                 if not about.startswith(f"{name} is {shown(value)}, "):
-                    raise  # Of its kind, but for something in it.
+                    raise  # The kind is right, a part of it is not.
                 wanted.append(use)
         raise wrong_type(name, value, " or ".join(wanted))
 
@@ -383,7 +383,7 @@ def _check_function(name: str, value: Any) -> None:
 
 
 def check_fields(made: Any) -> None:
-    """Look at all fields of a dataclass in the same way."""
+    """Check all fields of a dataclass by their annotations."""
     for name, annotation in typing.get_type_hints(type(made)).items():
         check = check_for(name, annotation)
         if check is not None:
@@ -394,7 +394,7 @@ def check_fields(made: Any) -> None:
 
 
 class Plan:
-    """The checks of one function, made when it is first called: by then all names are known."""
+    """The checks of one function, made at its first call: by then all names are known."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -404,14 +404,14 @@ class Plan:
 
     @property
     def checks(self) -> dict[str, Check | None]:
-        """By parameter. Several threads may make them at once, and make the same."""
+        """The checks by parameter. Several threads may make them at once, with equal results."""
         if self._checks is None:
             hints = typing.get_type_hints(self._function)
             found: dict[str, Check | None] = {}
             names: list[str] = []
             for name, parameter in inspect.signature(self._function).parameters.items():
                 if parameter.kind is parameter.VAR_KEYWORD:
-                    continue  # Handed on to a call that knows their names.
+                    continue  # Passed on to a call that knows their names.
                 if parameter.kind is parameter.VAR_POSITIONAL:
                     self._rest = name
                 else:
@@ -422,7 +422,7 @@ class Plan:
         return self._checks
 
     def check(self, args: Sequence[Any], named: Mapping[str, Any]) -> None:
-        """Look at the arguments of a call; what does not fit the signature fails by itself."""
+        """Check the arguments of a call; the call itself refuses those of another signature."""
         checks = self.checks
         for name, value in zip(self._names, args, strict=False):
             if (check := checks[name]) is not None:
@@ -436,7 +436,7 @@ class Plan:
 
 
 def checked_call(function: _Function) -> _Function:
-    """Have a function look at its arguments before it does anything."""
+    """Wrap a function so that its arguments are checked before it runs."""
     plan = Plan(function)
     call: Any
     if inspect.iscoroutinefunction(function):
@@ -456,7 +456,7 @@ def checked_call(function: _Function) -> _Function:
 
 
 def checked(kind: _Class) -> _Class:
-    """Have all public methods of a class look at their arguments."""
+    """Wrap all public methods of a class so that they check their arguments."""
     for name, value in list(vars(kind).items()):
         is_public = not name.startswith("_") and inspect.isfunction(value)
         if not is_public or hasattr(value, "plan") or is_checking_itself(value):
@@ -467,11 +467,11 @@ def checked(kind: _Class) -> _Class:
 
 
 def checks_itself(function: _Function) -> _Function:
-    """Mark a method that looks at its arguments by itself, or hands them to one that does."""
+    """Mark a method that checks its arguments itself, or passes them to one that does."""
     function.checks_itself = True  # type: ignore[attr-defined]
     return function
 
 
 def is_checking_itself(function: Callable[..., Any]) -> bool:
-    """Say whether a method bears that mark."""
+    """Whether a method bears that mark."""
     return bool(getattr(function, "checks_itself", False))

@@ -1,7 +1,7 @@
 """The client: one connection to a cluster, from which producers, consumers and admin are made.
 
-Owns what they share (channels, the view of the cluster, defaults) and their end; must not know how
-any of them works. Everything made by a client belongs to the event loop that it was started in.
+Owns their common parts (channels, the view of the cluster, defaults) and their end; must not know
+how any of them works. All objects of a client belong to the event loop that it was started in.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class Client(TransactionClient, PopClient, ReadClient):
         client_id: str | None = None,
         credentials: grpc.ChannelCredentials | None = None,
     ) -> None:
-        Deadline(timeout_ms)  # Checks it.
+        Deadline(timeout_ms)  # Raises for a bad timeout.
         self._timeout_ms = timeout_ms
         self._connect_timeout_ms = connect_timeout_ms
         self._bootstrap = parse_bootstrap(bootstrap)
@@ -85,7 +85,7 @@ class Client(TransactionClient, PopClient, ReadClient):
         self._stored: dict[str, Stored] = {}
         self._made: set[Producer | PullConsumer | GroupConsumer | TransactionalProducer] = set()
 
-    # Its life.
+    # Life cycle.
 
     async def start(self) -> None:
         """Find the cluster; `async with` does it. A cluster that is electing a leader is found too.
@@ -100,7 +100,7 @@ class Client(TransactionClient, PopClient, ReadClient):
             parts = Parts(self._bootstrap, self._cluster_id, self._credentials, self._timeout_ms)
             try:
                 await parts.groups.connect(Deadline(self._connect_timeout_ms))
-                self._check_not_closed()  # It may have been closed meanwhile.
+                self._check_not_closed()  # The client may have been closed meanwhile.
             except BaseException:
                 await parts.groups.close()
                 raise
@@ -142,7 +142,7 @@ class Client(TransactionClient, PopClient, ReadClient):
             await self.close()
         except QuorumlogError:
             if error is None:
-                raise  # Else the first error says more.
+                raise  # Otherwise the first error says more.
 
     def _check_not_closed(self) -> None:
         if self._is_closed:
@@ -156,12 +156,12 @@ class Client(TransactionClient, PopClient, ReadClient):
 
     @property
     def cluster_id(self) -> str:
-        """Of the cluster that answered."""
+        """Id of the cluster that answered."""
         return self._started().groups.cluster_id
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Names of the broker groups that are known now; the first is meant where none is named."""
+        """Names of the known broker groups; the first is the default where a call names none."""
         return tuple(group.name for group in self._started().groups.all)
 
     @property
@@ -175,7 +175,7 @@ class Client(TransactionClient, PopClient, ReadClient):
         return self._started().raw
 
     def stats(self) -> ClientStats:
-        """Return what it did so far."""
+        """Return the counts so far."""
         groups = self._started().groups.known()
         return ClientStats(
             calls=sum(group.calls.attempts for group in groups),
@@ -186,10 +186,10 @@ class Client(TransactionClient, PopClient, ReadClient):
             connections=sum(len(group.router.channels) for group in groups),
         )
 
-    # What is made from it.
+    # Producers and consumers.
 
     def _keep(self, made: _Made) -> _Made:
-        """Close it with the client, unless it is closed before."""
+        """Close an object with the client, unless it is closed before."""
         self._made = {other for other in self._made if not other.ending.is_over}
         self._made.add(made)
         return made
@@ -213,14 +213,14 @@ class Client(TransactionClient, PopClient, ReadClient):
 
         A batch leaves when the one before has its receipt or `linger_ms` have passed, whichever is
         later, and at once when it holds `batch_size_bytes_max` or `batch_count_max`. Up to
-        `in_flight_max` batches are under way. All that is held, sent or not, is bounded by
+        `in_flight_max` batches are under way. All held messages, sent or not, are bounded by
         `buffer_size_bytes_max`. A message is given up `timeout_ms` after it was handed over.
         `compression` ("zlib", "lz4", "zstd") makes larger bodies smaller; `unique_keys` gives each
         message a key to find it by (UNIQ_KEY).
 
-        A `name` belongs to one producer at a time: whichever begins to send last under it has it,
-        in each broker group from its first message there on, and sends of all others raise
-        ProducerFencedError. So of a process that was taken for dead nothing arrives any more.
+        A `name` belongs to one producer at a time: the latest to send under it has it, in each
+        broker group from its first message there on, and sends of all others raise
+        ProducerFencedError. So a process that was taken for dead stores no more messages.
         """
         parts = self._started()
         options = ProducerOptions(
@@ -258,9 +258,10 @@ class Client(TransactionClient, PopClient, ReadClient):
     ) -> PullConsumer:
         """Make a consumer of queues from a position on: an offset, "first", "end" or "@TIME".
 
-        Of messages with one of the `tags`, and whose properties make `sql` true (docs/client.md).
-        `until="end"` ends where the queues ended when it started. `node_id` reads from that very
-        replica. `prefetch` batches of `batch_size_bytes_max` are read ahead of each queue.
+        The messages have one of the `tags`, and properties that make `sql` true
+        (docs/client.md). `until="end"` ends where the queues ended when it started. `node_id` reads
+        from that very replica. `prefetch` batches of `batch_size_bytes_max` are read ahead of each
+        queue.
         """
         options = FetchOptions(
             freshness=Freshness.of(consistency, at_least_index, node_id),
@@ -301,12 +302,12 @@ class Client(TransactionClient, PopClient, ReadClient):
     ) -> GroupConsumer:
         """Make a member of a consumer group; several from one client count as several members.
 
-        `position` is where queues begin of which the group has stored no offset. `strategy`
+        `position` is the beginning of queues without a stored offset of the group. `strategy`
         ("averagely", "circle", "consistent_hash" or a function) divides the queues; all members
         must use the same. `offsets_path` keeps the offsets of a broadcasting member. A message that
-        was delivered `max_attempts` times is not delivered again (`retry_later`); None: as the
-        group's settings say. At most `held_size_bytes_max` and `held_count_max` are read ahead, and
-        a batch of each queue.
+        was delivered `max_attempts` times is not delivered again (`retry_later`); None: the limit
+        of the group's settings. At most `held_size_bytes_max` and `held_count_max` are read ahead,
+        and a batch of each queue.
         """
         parts = self._started()
         options = FetchOptions(
@@ -378,7 +379,7 @@ def connect(
     client_id: str | None = None,
     credentials: grpc.ChannelCredentials | None = None,
 ) -> Client:
-    """Make a client of the cluster that the nodes at `bootstrap` ("host:port,host:port") are in.
+    """Make a client of the cluster of the nodes at `bootstrap` ("host:port,host:port").
 
     With `cluster_id` nodes of any other cluster are refused. `timeout_ms` is the one deadline over
     all attempts of a call. `credentials` (of ClientTls, or any of gRPC) turn TLS on.

@@ -1,4 +1,4 @@
-"""What a client is made of from start to close, and what it says of itself.
+"""The parts of a client from start to close, and its counts.
 
 Owns no call; must not know what producers and consumers do with the parts.
 """
@@ -19,7 +19,7 @@ from quorumlog.consume.reads import Reads
 
 @dataclass(frozen=True, slots=True)
 class ClientStats:
-    """Counts since the start of the client. `calls` leaves out what goes through streams."""
+    """Counts since the start of the client. `calls` does not count streams."""
 
     calls: int
     retries: int
@@ -30,7 +30,7 @@ class ClientStats:
 
 
 class Parts:
-    """What lives from start to close."""
+    """The objects that live from start to close."""
 
     def __init__(
         self,
@@ -46,5 +46,5 @@ class Parts:
 
 
 def default_client_id() -> str:
-    """Name this process: host, pid and something random."""
+    """Return a name of this process: host, pid and random digits."""
     return f"{socket.gethostname()}@{os.getpid()}-{secrets.token_hex(4)}"

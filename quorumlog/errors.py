@@ -1,9 +1,9 @@
 """Every error of the client, with what it means for the caller.
 
-Owns the families, and how an error of a node or of gRPC becomes one of them; must not know who
-raises them, and must not load gRPC. A node says exactly what it means in the trailer
-`quorumlog-error-bin` (common.proto); `code` keeps the node's word, the class is its family. All of
-them pickle: the text is the one positional argument, everything else lives in `__dict__`.
+Owns the families, and the translation of errors of a node or of gRPC; must not know where they are
+raised, and must not load gRPC. A node describes an error in the trailer `quorumlog-error-bin`
+(common.proto); `code` keeps the node's word, the class is its family. All of them pickle: the text
+is the one positional argument, everything else lives in `__dict__`.
 """
 
 import enum
@@ -16,7 +16,7 @@ ERROR_TRAILER: Final = "quorumlog-error-bin"
 
 
 class Outcome(enum.Enum):
-    """What became of the work that the failed call was asked to do."""
+    """The effect of a failed call, as far as it is known."""
 
     NOT_APPLIED = "not_applied"
     APPLIED = "applied"
@@ -28,7 +28,7 @@ class QuorumlogError(Exception):
 
     `code` is stable text for machines, `retryable` says whether the same call may succeed later,
     `outcome` what is known about its effect. `leader_id` (0: unknown) and `leader_address` are the
-    node's hint, `retry_after_ms` its advice. `attempts` counts how often the call was tried.
+    node's hint, `retry_after_ms` its advice. `attempts` counts the attempts of the call.
     """
 
     code: str = "client.error"
@@ -58,7 +58,7 @@ class QuorumlogError(Exception):
 
     @property
     def message(self) -> str:
-        """What happened, with numbers; then what to do."""
+        """The event, with numbers, and the remedy."""
         return str(self.args[0])
 
     def __str__(self) -> str:
@@ -66,43 +66,43 @@ class QuorumlogError(Exception):
 
 
 class ServerError(QuorumlogError):
-    """A node refused for a reason that has no family of its own; `code` says which."""
+    """A node refused for a reason that has no family of its own; `code` names it."""
 
     code = "node.error"
 
 
 class NotLeaderError(QuorumlogError):
-    """The node that was asked does not lead, or is handing leadership over. Nothing was done."""
+    """The asked node does not lead, or is handing leadership over. The call had no effect."""
 
     code, retryable = "node.not_leader", True
 
 
 class BusyError(QuorumlogError):
-    """A bounded queue is full, in a node or (`client.busy`) here. Nothing was done; slow down."""
+    """A bounded queue is full, in a node or (`client.busy`) here. No effect; slow down."""
 
     code, retryable = "client.busy", True
 
 
 class UnknownTopicError(QuorumlogError):
-    """There is no such topic. Create it: `qlog topic create`, or `client.admin.create_topic`."""
+    """The topic does not exist. Create it: `qlog topic create`, or `client.admin.create_topic`."""
 
     code = "node.unknown_topic"
 
 
 class TopicExistsError(QuorumlogError):
-    """The topic was to be new, and is not."""
+    """A topic that must be new exists already."""
 
     code = "node.topic_exists"
 
 
 class PermissionDeniedError(QuorumlogError):
-    """The topic's permission, or the node's authorisation, forbids it."""
+    """The topic's permission, or the node's authorisation, forbids the call."""
 
     code = "node.permission_denied"
 
 
 class WrongClusterError(QuorumlogError):
-    """The node belongs to another cluster than the client was told. Check the addresses."""
+    """The node belongs to another cluster than the client expects. Check the addresses."""
 
     code = "node.wrong_cluster"
 
@@ -120,25 +120,25 @@ class UnknownProducerError(QuorumlogError):
 
 
 class ProducerFencedError(QuorumlogError):
-    """Another process has claimed the name of this producer since: only that one may append."""
+    """Another process has claimed the name of this producer: only that process may append."""
 
     code = "node.producer_fenced"
 
 
 class InvalidRequestError(QuorumlogError, ValueError):
-    """An argument makes no sense, here (`client.bad_...`) or to the node. Nothing was done."""
+    """An argument is wrong, here (`client.bad_...`) or to the node. The call had no effect."""
 
     code = "client.bad_argument"
 
 
 class WrongTypeError(InvalidRequestError, TypeError):
-    """An argument is of a type that the call cannot use. Nothing was done."""
+    """An argument is of a type that the call cannot use. The call had no effect."""
 
     code = "client.wrong_type"
 
 
 class TooLargeError(QuorumlogError):
-    """A message, its properties or a batch is larger than a limit. Nothing was done."""
+    """A message, its properties or a batch is larger than a limit. The call had no effect."""
 
     code = "client.too_large"
 
@@ -150,19 +150,19 @@ class ConflictError(QuorumlogError):
 
 
 class TransactionEndedError(QuorumlogError):
-    """The transaction had ended in another way before. Nothing was changed."""
+    """The transaction had ended in another way before. The call had no effect."""
 
     code = "node.transaction_ended"
 
 
 class NotFoundError(QuorumlogError):
-    """No such message, group or member."""
+    """The message, group or member does not exist."""
 
     code = "client.not_found"
 
 
 class LimitReachedError(QuorumlogError):
-    """The cluster holds as many topics, groups or members as it may. Delete what is not used."""
+    """The cluster holds as many topics, groups or members as it may. Delete unused ones."""
 
     code = "node.limit_reached"
 
@@ -170,7 +170,7 @@ class LimitReachedError(QuorumlogError):
 class OffsetOutOfRangeError(QuorumlogError):
     """There is no message at this offset: it has expired, or is beyond the end.
 
-    `min_offset` and `max_offset` (one past the last) say what there is.
+    The queue holds offsets from `min_offset` to below `max_offset`.
     """
 
     code = "client.offset_out_of_range"
@@ -191,7 +191,7 @@ class DelayedGoneError(QuorumlogError):
 class StaleHandleError(QuorumlogError):
     """A message that was received by pop was handed out again meanwhile, or is done or dead.
 
-    `handles` are those of the messages that it is true of, when several were acknowledged.
+    `handles` are the stale ones, when several messages were acknowledged.
     """
 
     code = "node.stale_handle"
@@ -216,8 +216,8 @@ class UnavailableError(QuorumlogError):
 class DeadlineError(QuorumlogError):
     """Time ran out before the call was done, and it is known to have had no effect.
 
-    But a call that may be repeated, an acknowledgement or a cancel, may have had its effect: then
-    `outcome` is unknown.
+    Exception: a call that may be repeated, an acknowledgement or a cancel, may have had its effect;
+    then `outcome` is unknown.
     """
 
     code, retryable = "client.deadline", True
@@ -251,7 +251,7 @@ class UnimplementedError(QuorumlogError):
 
 
 class InternalError(QuorumlogError):
-    """A node failed in a way it did not foresee; its log says more."""
+    """A node failed in an unforeseen way; its log says more."""
 
     code, outcome = "node.internal", Outcome.UNKNOWN
 
@@ -294,12 +294,12 @@ _FAMILIES: Final[dict[str, type[QuorumlogError]]] = {
     for word in words.split()
 }
 
-# common.proto Outcome; an unset one promises nothing.
+# By number of the Outcome in common.proto; an unset one is unknown.
 _OUTCOMES: Final = (Outcome.UNKNOWN, Outcome.NOT_APPLIED, Outcome.APPLIED, Outcome.UNKNOWN)
 
 
 def from_pb(error: "common_pb2.Error") -> QuorumlogError:
-    """Make the error that a node described."""
+    """Return the error that a node described."""
     family = _FAMILIES.get(error.code.rpartition(".")[2], ServerError)
     outcome = error.outcome if 0 <= error.outcome < len(_OUTCOMES) else 0
     return family(
@@ -314,10 +314,10 @@ def from_pb(error: "common_pb2.Error") -> QuorumlogError:
 
 
 def from_rpc(error: Any, address: str) -> QuorumlogError:
-    """Make an error of a failed call to `address`: the node's own if it sent one, else gRPC's.
+    """Return the error of a failed call to `address`: the node's own if it sent one, else gRPC's.
 
-    `error` is a grpc.aio.AioRpcError. Without a word of the node the outcome is unknown, unless
-    the connection could not be made at all.
+    `error` is a grpc.aio.AioRpcError. Without a description by the node the outcome is unknown,
+    unless the connection could not be made at all.
     """
     from quorumlog.pb import common_pb2
 
@@ -330,13 +330,13 @@ def from_rpc(error: Any, address: str) -> QuorumlogError:
 
 
 def is_not_connected(error: QuorumlogError) -> bool:
-    """Say whether a call failed because there was no connection: nothing of it was sent."""
+    """Whether a call failed because there was no connection: nothing of it was sent."""
     is_ours = isinstance(error, UnavailableError) and error.code == UnavailableError.code
     return is_ours and error.outcome is Outcome.NOT_APPLIED
 
 
 def from_status(status: str, details: str, address: str) -> QuorumlogError:
-    """Make an error of a bare gRPC status, by the name of its code."""
+    """Return the error of a bare gRPC status, by the name of its code."""
     text = f"{address}: {details or status.lower()}"
     if "larger than max" in details or "exceeds" in details:
         return TooLargeError(f"{text}; send or ask for less at once")

@@ -1,4 +1,4 @@
-"""The client's half of pop: what it makes.
+"""The client's half of pop: making a pop consumer.
 
 Owns the arguments; must not know how messages are received. `quorumlog.client.Client` is the one
 subclass.
@@ -39,10 +39,11 @@ class PopClient(ABC):
     ) -> PopConsumer:
         """Make a consumer that takes single messages and acknowledges each by itself.
 
-        A message that is not acknowledged within `invisible` seconds comes again. With `fifo` none
-        of a message group is handed out while an earlier one is in flight. `start` ("first",
-        "end") is where queues begin of which the group has stored no offset. Messages without one
-        of the `tags`, or of which the property filter `sql` is not true, count as done.
+        A message that is not acknowledged within `invisible` seconds comes again. With `fifo` no
+        message of a message group is handed out while an earlier one is in flight. `start`
+        ("first", "end") is the beginning of queues without a stored offset of the group. Messages
+        without one of the `tags`, or for which the property filter `sql` is not true, count as
+        done.
         """
         options = PopOptions.of(invisible, tags, sql, fifo, start, timeout_ms or self._timeout_ms)
         names = [topics] if isinstance(topics, str) else list(topics)

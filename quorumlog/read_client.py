@@ -51,7 +51,7 @@ class ReadClient(ABC):
         """Read one queue from an offset on, once; at least one message if there is any.
 
         With `wait_ms` the node waits that long for one. 0 for the limits means the node's own.
-        `group` is the queue's broker group: where none is named, the first one by name is meant.
+        `group` is the queue's broker group; the default is the first one by name.
         """
         return await self._started().reads.pull(
             Queue(topic, queue_id, group),
@@ -77,7 +77,7 @@ class ReadClient(ABC):
         return await self._started().reads.message(message_id, freshness, self._deadline())
 
     async def cancel_delayed(self, message: Receipt | str, *, group: str = "") -> CancelledDelay:
-        """As `admin.cancel_delayed`: have a message that was sent with a delay never delivered."""
+        """Cancel a message that was sent with a delay, as `admin.cancel_delayed` does."""
         return await self._started().admin.cancel_delayed(message, group=group)
 
     async def query_by_key(
@@ -111,7 +111,7 @@ class ReadClient(ABC):
     ) -> list[QueueOffsets]:
         """Return the offsets of a topic's queues, all of them if none is named.
 
-        Raises what a broker group says that cannot answer; name queues to leave it out.
+        Raises the error of a broker group that cannot answer; name queues to leave it out.
         """
         reads, deadline = self._started().reads, self._deadline()
         freshness = Freshness.of(consistency, None, node_id)
@@ -139,7 +139,7 @@ class ReadClient(ABC):
         )
 
     async def route(self, *topics: str) -> Route:
-        """Ask who leads and where topics are; unknown ones are left out."""
+        """Ask for the leaders and the routes of topics; unknown topics are left out."""
         parts, deadline = self._started(), self._deadline()
         if topics:
             await parts.reads.ask_routes(topics, deadline)

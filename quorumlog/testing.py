@@ -1,6 +1,6 @@
 """A real three-node cluster for the tests of users: processes, files, kill and restart.
 
-Owns their life for the length of an `async with`; must not know the inside of a node: it starts
+Owns the life of the processes, an `async with` long; must not know the inside of a node: it starts
 `qlog local` clusters. Everything is on loopback, on ports that are free, in one directory.
 
     async with quorumlog.testing.cluster() as cluster:
@@ -40,12 +40,12 @@ class Cluster:
 
     @property
     def cluster_id(self) -> str:
-        """The name under which its nodes know each other."""
+        """Id of the cluster."""
         return self._local.cluster_id
 
     @property
     def node_ids(self) -> tuple[int, ...]:
-        """All nodes, running or not."""
+        """Ids of all nodes, running or not."""
         return self._local.node_ids
 
     @property
@@ -55,7 +55,7 @@ class Cluster:
 
     @property
     def directory(self) -> Path:
-        """Where `node-N/` has the settings, the log lines and the data of a node."""
+        """Directory with `node-N/`: the settings, the log lines and the data of a node."""
         return self._local.directory
 
     def address(self, node_id: int) -> str:
@@ -63,18 +63,18 @@ class Cluster:
         return self._local.address(self._named(node_id))
 
     def client(self, **options: Any) -> Client:
-        """Make a client of it; `options` are those of `quorumlog.connect`."""
+        """Make a client of the cluster; `options` are those of `quorumlog.connect`."""
         return connect(self.bootstrap, cluster_id=self.cluster_id, **options)
 
     async def leader_id(self, group: str | None = None) -> int:
-        """Return the node that leads now, the first broker group or this one; 0: none does."""
+        """Return the leader of the first broker group, or of this one; 0: there is none."""
         if group is not None and group not in self.groups:
             known = ", ".join(self.groups)
             raise InvalidRequestError(f"there is no broker group {group!r}; use one of {known}")
         return await asyncio.to_thread(self._local.leader_id, group)
 
     async def wait_ready(self, timeout_ms: int = 30_000) -> int:
-        """Wait until all nodes that run are ready and one leads; return that one."""
+        """Wait until all running nodes are ready and one leads; return the leader."""
         with _told():
             return await asyncio.to_thread(self._local.wait_ready, timeout_ms)
 
@@ -102,7 +102,7 @@ class Cluster:
         self._local.resume(self._named(node_id))
 
     def _named(self, node_id: int) -> int:
-        """Raises InvalidRequestError for a node that the cluster does not have."""
+        """Return the id of a node. Raises InvalidRequestError if the cluster has no such node."""
         if node_id not in self.node_ids:
             known = ", ".join(map(str, self.node_ids))
             raise InvalidRequestError(f"there is no node {node_id}; use one of {known}")
@@ -111,7 +111,7 @@ class Cluster:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Say in the client's own way what cannot be done with the processes or their directory."""
+    """Translate errors of the processes and their directory into errors of the client."""
     from deploy.local import LocalError
 
     try:
@@ -135,9 +135,9 @@ async def cluster(
 ) -> AsyncIterator[Cluster]:
     """Run a cluster of child processes, ready when the block begins, killed when it ends.
 
-    Each of the `groups` has so many `nodes`. Without a `directory` a temporary one is used, and
-    removed. `settings` are those of a node (`qlog config show`). Takes about two seconds to start.
-    Raises QuorumlogError with a code of `local.` for what cannot be started.
+    Each of the `groups` has `nodes` nodes. Without a `directory` a temporary one is used, and
+    removed. `settings` are those of a node (`qlog config show`). The start takes about two
+    seconds. Raises QuorumlogError with a code of `local.` for a cluster that cannot be started.
     """
     from deploy.local import LocalCluster
 
@@ -151,8 +151,8 @@ async def cluster(
                 await asyncio.to_thread(local.wait_ready)
             yield Cluster(local)
         finally:
-            # A graceful stop of all would take longer, and whoever looks into the files afterwards
-            # finds in them what a crash leaves, which is all that was promised.
+            # A graceful stop of all would take longer, and a kill leaves in the files what a
+            # crash leaves, which is all that was promised.
             for node_id in local.node_ids:
                 await asyncio.to_thread(local.kill, node_id)
     finally:

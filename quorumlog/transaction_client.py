@@ -1,7 +1,7 @@
-"""The client's half of transactions: what it makes, and what all of them share.
+"""The client's half of transactions: making them, and their common state.
 
-Owns the one producer of consuming transactions and the offsets that they know to be stored; must
-not know how either kind works. `quorumlog.client.Client` is the one subclass.
+Owns the producers of consuming transactions and the offsets that they know to be stored; must not
+know how either kind works. `quorumlog.client.Client` is the one subclass.
 """
 
 from abc import ABC, abstractmethod
@@ -17,7 +17,7 @@ from quorumlog.transactions.consume import ConsumeTransaction, Stored
 from quorumlog.transactions.producer import Check, TransactionalProducer
 
 GROUPS_MAX = 1_000  # Consumer groups whose stored offsets are remembered.
-TIMES_MAX = 16  # Of consuming transactions, told apart: nodes remember few producers.
+TIMES_MAX = 16  # Different timeouts of consuming transactions: nodes remember few producers.
 
 
 @checked
@@ -28,7 +28,7 @@ class TransactionClient(ABC):
     _timeout_ms: int
     _made: set[Any]
     _sharing: dict[int, Producer]
-    """Of all consuming transactions that have so many ms: none fails when another's are over."""
+    """Producers of consuming transactions, by timeout in ms: none fails by another's timeout."""
     _stored: dict[str, Stored]
 
     @abstractmethod
@@ -38,12 +38,12 @@ class TransactionClient(ABC):
     def _keep(self, made: Any) -> Any: ...
 
     def transaction(self, group: str, *, timeout_ms: int | None = None) -> ConsumeTransaction:
-        """Begin to consume as a group, and to make messages of what is consumed, exactly once.
+        """Begin to consume as a group and to produce from the messages, exactly once.
 
-        Within `async with`: `send` what is made, and say what is `consumed`. Leaving it stores both
-        in one atomic entry, or neither. Consumers of the group must not commit by themselves
-        (`auto_commit=False`), and the transactions of a queue follow one another. Use few values of
-        `timeout_ms`: beyond 16 it is the client's.
+        Within `async with`: `send` the outputs, and pass the inputs to `consumed`. Leaving it
+        stores both in one atomic entry, or neither. Consumers of the group must not commit by
+        themselves (`auto_commit=False`), and the transactions of a queue follow one another. Use
+        few values of `timeout_ms`: beyond 16 it is the client's.
         """
         parts, timeout_ms = self._started(), timeout_ms or self._timeout_ms
         for made in self._made:
@@ -74,9 +74,9 @@ class TransactionClient(ABC):
         """Make a producer whose messages become visible when their local work is done.
 
         `group` names the producers that do the same work: any of them may be asked by `check`,
-        which gets a CheckedTransaction and says "commit", "rollback" or "unknown". The cluster asks
-        after `check_after_ms` (0: 6 s), then every 30 s, 15 times at most. `options` are those of
-        `producer`. Its messages have unique keys.
+        which gets a CheckedTransaction and returns "commit", "rollback" or "unknown". The cluster
+        asks after `check_after_ms` (0: 6 s), then every 30 s, 15 times at most. `options` are those
+        of `producer`. Its messages have unique keys.
         """
         parts, timeout_ms = self._started(), timeout_ms or self._timeout_ms
         options = {"unique_keys": True, "timeout_ms": timeout_ms, **options}

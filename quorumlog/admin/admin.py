@@ -1,8 +1,8 @@
-"""Running a cluster: topics, groups, members, leadership, and what nodes say of themselves.
+"""Administration of a cluster: topics, groups, members, leadership, and the status of nodes.
 
 Owns the calls of AdminService and their values; must not know how calls find the leader. Changes go
-through the leader; what concerns one node is asked of that node. Of several broker groups each has
-its share of topics and of what consumer groups stored: those are asked all, and made one.
+to the leader; a call about one node goes to that node. Each of several broker groups holds its
+share of topics and of the offsets of consumer groups: all are asked, and their answers merged.
 """
 
 import asyncio
@@ -43,19 +43,19 @@ from quorumlog.pb import admin_pb2, common_pb2, consumer_pb2
 from quorumlog.produce.delay import DelayAdmin
 from quorumlog.records.queues import Offsets, Pair, Queue, queue_of
 
-STATUS_TIMEOUT_MS: Final = 2_000  # Of each node in `cluster_status`.
-AWAY_MS: Final = 2_000  # For a broker group that gave no answers lately, beside others.
+STATUS_TIMEOUT_MS: Final = 2_000  # For each node in `cluster_status`.
+AWAY_MS: Final = 2_000  # For a broker group that is marked away; the others have the client's.
 
 Answers = dict[str, Any]
-"""By the name of the broker group."""
+"""Answers by the name of the broker group."""
 
 
 @checked
 class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
     """Administers the cluster that a client is connected to; `client.admin`.
 
-    Every call raises QuorumlogError; one that may have been done although it failed says so by its
-    `outcome`. Calls that can be repeated without harm are, until the client's timeout.
+    Every call raises QuorumlogError; `outcome` tells whether the failed call may have had an
+    effect. Calls that can be repeated without harm are repeated until the client's timeout.
     """
 
     def __init__(self, groups: BrokerGroups, timeout_ms: int) -> None:
@@ -75,11 +75,11 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
     ) -> TopicInfo:
         """Create a topic, or give one more queues, another permission or another type.
 
-        Every broker group gets `queue_count` queues of it. One that does not answer is named in the
-        result (`away`); do it again when it is back. 0 stands for the node's default count, and for
-        read and write. `message_type`: which messages it takes from clients of RocketMQ, one of
-        NORMAL, FIFO, DELAY, TRANSACTION and MIXED, which is all; empty: as it is, or MIXED. Raises
-        TopicExistsError if it `must_be_new` and is not.
+        Every broker group gets `queue_count` queues of it. A group that does not answer is named in
+        the result (`away`); repeat the call when the group is back. 0 stands for the node's default
+        count, and for read and write. `message_type`: which messages the topic takes from clients
+        of RocketMQ, one of NORMAL, FIFO, DELAY, TRANSACTION and MIXED, which is all; empty: as it
+        is, or MIXED. Raises TopicExistsError if it `must_be_new` and is not.
         """
         request = admin_pb2.CreateTopicRequest(
             topic=topic,
@@ -89,10 +89,10 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
             message_type=message_type,
         )
         if must_be_new and not self._groups.is_single:
-            there = await self.list_topics()  # In some group only it would be made in the others.
+            there = await self.list_topics()  # One group may have it; the others would create it.
             if any(info.topic == topic for info in there):
                 raise TopicExistsError(f"topic {topic!r} exists already; use another name")
-        # Repeated after an answer was lost, it would find its own work and call that a failure.
+        # A repetition after a lost answer would find the topic of the first attempt, and fail.
         answers, away = await self._each(
             "CreateTopic", request, is_repeatable=not must_be_new, is_read=False
         )
@@ -102,8 +102,8 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic with its messages. Raises UnknownTopicError.
 
-        With several broker groups also what one of them says that cannot do it now; the others have
-        done it.
+        With several broker groups: raises the error of a group that cannot delete it now; the other
+        groups have deleted it.
         """
         request = admin_pb2.DeleteTopicRequest(topic=topic)
         await self._each(
@@ -147,14 +147,14 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
         return GroupDescription.of(*await self._each("DescribeGroup", request))
 
     async def delete_group(self, group: str) -> None:
-        """Forget a group and its offsets. Raises NotFoundError, ServerError if it has members."""
+        """Delete a group and its offsets. Raises NotFoundError, ServerError if it has members."""
         request = admin_pb2.DeleteGroupRequest(group=group)
         await self._each(
             "DeleteGroup", request, is_repeatable=False, is_read=False, may_be_away=False
         )
 
     async def fetch_offsets(self, group: str, queues: Sequence[Pair] = ()) -> dict[Queue, int]:
-        """Return the offsets that a group has stored: all, or of these (topic, queue id)."""
+        """Return the offsets that a group has stored: all, or those of these (topic, queue id)."""
         named = [queue_of(queue) for queue in queues]
         request = consumer_pb2.FetchOffsetsRequest(group=group)
         if not named:
@@ -185,9 +185,9 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
         return found
 
     async def commit_offsets(self, group: str, offsets: Offsets) -> int:
-        """Store offsets for a group, those of one broker group all or none.
+        """Store offsets for a group; a broker group stores its part entirely or not at all.
 
-        Return the index of the log entry, of the last one if there are several.
+        Return the index of the log entry, of the last entry if there are several.
         """
         index, steps = -1, Steps()
         named = {queue_of(queue): offset for queue, offset in offsets.items()}
@@ -213,20 +213,20 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
     # Nodes.
 
     async def node_status(self, node_id: int | None = None, *, group: str = "") -> NodeStatus:
-        """Return what a node says of itself; of the leader (of that broker group) if none is named.
+        """Return the status of a node; without a node id, of the leader (of that broker group).
 
-        No group stands for the first one by name, here as elsewhere.
+        An empty `group` means the first one by name, here as in the other calls.
         """
         request = admin_pb2.NodeStatusRequest()
         at, response = await self._at(node_id, "NodeStatus", request, group)
         return NodeStatus.of(response, at.name)
 
     async def cluster_status(self) -> ClusterStatus:
-        """Ask every known node at once, 2 s each.
+        """Ask every known node at once, with a timeout of 2 s each, and return all statuses.
 
-        Members that give no answer are in it as well; nodes that were removed only if they answer.
+        Members that do not answer are in it as NodeDown; removed nodes only if they answer.
         """
-        groups = self._groups.known()  # Nobody shall take a group that is gone for a healthy one.
+        groups = self._groups.known()  # Also groups that were left out: missing is not healthy.
         parts = await asyncio.gather(*(self._group_status(group) for group in groups))
         first = parts[0][0]
         return ClusterStatus(
@@ -248,7 +248,7 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
         try:
             await router.refresh(Deadline(STATUS_TIMEOUT_MS))
         except QuorumlogError:
-            pass  # Then every node is down, and the answer says so.
+            pass  # Every node is then reported down.
         ids = {address: node_id for node_id, address in router.nodes.items()}
         addresses = list(ids) or list(router.bootstrap)
         asked = (self._status_of(group, address, ids.get(address, 0)) for address in addresses)
@@ -274,7 +274,7 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
         return NodeStatus.of(response, group.name)
 
     async def transfer_leadership(self, node_id: int = 0, *, group: str = "") -> LeaderInfo:
-        """Have the leader hand over to a node, or (0) its best follower; return who leads now."""
+        """Have the leader hand over to a node, or (0) its best follower; return the new leader."""
         at = await self._group_of(node_id, group)
         request = admin_pb2.TransferLeadershipRequest(node_id=node_id)
         response = await self._lead(at, "TransferLeadership", request, is_repeatable=node_id != 0)
@@ -283,7 +283,7 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
     async def add_learner(
         self, node_id: int, *, address: str, peer_address: str, group: str = ""
     ) -> tuple[MemberStatus, ...]:
-        """Have a node receive the log of a broker group without a vote; return the members."""
+        """Make a node a learner of a broker group: the log, but no vote; return the members."""
         at = self._groups.get(group)
         return await self._change(
             at, admin_pb2.MEMBER_CHANGE_ADD_LEARNER, node_id, address, peer_address
@@ -316,14 +316,15 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
     async def drain(
         self, node_id: int | None = None, *, undo: bool = False, group: str = ""
     ) -> None:
-        """Have a node hand over leadership and take no appends, until undone or restarted."""
+        """Have a node hand over leadership and refuse appends, until undone or restarted."""
         request = admin_pb2.DrainRequest(undo=undo)
         await self._at(node_id, "Drain", request, group, is_read=False)
 
     async def accept_loss(self, node_id: int, *, confirm_cluster_id: str) -> None:
-        """After a power loss of a majority (flush=async): go on with what this node has left.
+        """Let the cluster continue with the log of this node after a power loss of a majority.
 
-        Acknowledged messages may be missing afterwards; docs/operations.md says when to do this.
+        For flush=async. Acknowledged messages may be missing afterwards; docs/operations.md says
+        when to do this.
         """
         request = admin_pb2.AcceptLossRequest(confirm_cluster_id=confirm_cluster_id)
         await self._at(node_id, "AcceptLoss", request, is_read=False)
@@ -339,7 +340,7 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
     # Master-slave groups.
 
     async def ha_status(self, node_id: int | None = None, *, group: str = "") -> HaStatus:
-        """Return what a node (default: the master) knows of its group.
+        """Return the status of its group as a node (default: the master) sees it.
 
         Raises ServerError `node.wrong_mode` in a cluster that replicates by Raft.
         """
@@ -348,7 +349,7 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
         return HaStatus.of(response)
 
     async def ha_group(self, group: str = "") -> HaGroup:
-        """Ask all nodes of a broker group at once; one that does not answer is a NodeDown.
+        """Ask all nodes of a broker group at once; a node that does not answer is a NodeDown.
 
         Raises as `ha_status`.
         """
@@ -367,10 +368,10 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
         return HaGroup(tuple(await asyncio.gather(*map(ask, nodes))))
 
     async def ha_promote(self, node_id: int, *, timeout_ms: int = 0) -> HaPromotion:
-        """Make a node the master, behind a fence; returns once it serves.
+        """Make a node the master, with the old master fenced; return once the new one serves.
 
         Raises ServerError: `ha.promotion_refused`, `ha.promotion_lost`, and with an unknown outcome
-        `ha.promotion_timeout` (0: the node's limit), after which the node goes on trying.
+        `ha.promotion_timeout` (0: the node's limit), after which the node keeps trying.
         """
         request = admin_pb2.HaPromoteRequest(timeout_ms=timeout_ms)
         _, response = await self._at(node_id, "HaPromote", request, is_read=False)
@@ -398,10 +399,11 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
         is_read: bool = True,
         may_be_away: bool = True,
     ) -> tuple[Answers, list[str]]:
-        """Call the leaders of all broker groups; return the answers, and who gave none.
+        """Call the leaders of all broker groups; return the answers, and the groups without one.
 
-        A group that does not know the topic or consumer group is left out if another does. Raises
-        the first error that waiting does not cure, and any if nobody answers or none may be away.
+        A group that does not know the topic or consumer group is left out if another one does.
+        Raises the first error that is not retryable; any error if no group answers or `may_be_away`
+        is false.
         """
         groups = self._groups.all
         asked = (
@@ -439,7 +441,7 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
         return answers, away
 
     async def _group_of(self, node_id: int, group: str = "") -> BrokerGroup:
-        """Return the broker group of a node, asked for if nobody knows it."""
+        """Return the broker group of a node; refresh all groups first if none lists the node."""
         if node_id and not any(node_id in known.router.nodes for known in self._groups.all):
             await self._groups.refresh(self._deadline())
         return self._groups.of_node(node_id) if node_id and not group else self._groups.get(group)
@@ -456,7 +458,7 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
         deadline = self._deadline()
         if node_id is None:
             at = self._groups.get(group)
-            await at.router.refresh(deadline)  # Nodes answer this whether they lead or not.
+            await at.router.refresh(deadline)  # Followers answer this, too.
             node = await at.router.leader(deadline)
         else:
             at = await self._group_of(node_id)
@@ -466,12 +468,12 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
 
 
 def _is_removed(node: NodeStatus | NodeDown, newest: NodeStatus | None) -> bool:
-    """Say whether a silent node is one that the leader does not count as a member any more.
+    """Whether a silent node is one that the leader does not count as a member any more.
 
-    Settings, and nodes that lag, name a removed member for long.
+    Settings, and nodes that lag, name a removed member for a long time.
     """
     if isinstance(node, NodeStatus) or newest is None or newest.role != "leader":
         return False
-    if not node.node_id:  # An address that was given and never answered.
+    if not node.node_id:  # A given address that never answered.
         return False
     return bool(newest.members) and all(m.node_id != node.node_id for m in newest.members)

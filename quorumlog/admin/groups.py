@@ -1,8 +1,8 @@
-"""Running consumer groups: settings, dead letters, resets of offsets, and the files of RocketMQ.
+"""Administration of consumer groups: settings, dead letters, resets of offsets, RocketMQ's files.
 
-Owns the calls of RetryService that people make, and their values; must not know how calls find the
-leader. `Admin` is one of these. Of several broker groups each has its own settings of a group, its
-own dead letters and its own files.
+Owns the administrative calls of RetryService, and their values; must not know how calls find the
+leader. `Admin` inherits these calls. Each of several broker groups has its own settings of a
+consumer group, its own dead letters and its own files.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,12 +22,12 @@ from quorumlog.records.options import Position
 from quorumlog.records.queues import Queue
 
 RESEND_COUNT_MAX = 256
-"""Dead letters of one call."""
+"""Most dead letters of one call."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """How a consumer group may consume.
+    """Settings of the consumption of a group.
 
     A message is delivered `retry_count_max` times after the first; before each of them there is a
     pause of `retry_delays_ms` (the last one for all later ones; empty: 10 s, 30 s, 1 min ... 2 h).
@@ -43,7 +43,7 @@ class GroupSettings:
 
     @classmethod
     def of(cls, group: str, pb: common_pb2.GroupSettings) -> "GroupSettings":
-        """Read it from the wire."""
+        """Decode the settings from the wire."""
         return cls(
             group,
             pb.retry_count_max,
@@ -57,20 +57,20 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that a group was given too often. `offset` names it among those of its group."""
+    """A message that failed too often in a group. `offset` is its number among the group's."""
 
     message: Message
     is_resent: bool
 
     @property
     def offset(self) -> int:
-        """Of the queue of dead letters."""
+        """Offset in the queue of dead letters."""
         return self.message.queue_offset
 
 
 @dataclass(frozen=True, slots=True)
 class Resent:
-    """Offsets of dead letters: sent again now, and those that had been before."""
+    """Offsets of dead letters: those sent again now, and those that had been sent before."""
 
     resent: tuple[int, ...]
     already_resent: tuple[int, ...]
@@ -78,8 +78,8 @@ class Resent:
 
 @dataclass(frozen=True, slots=True)
 class ConfigImport:
-    """What an import did. With `refusals` nothing was changed; `skipped` is the cluster's own;
-    `warnings` name what of a topic or group has no effect here."""
+    """Result of an import. With `refusals` nothing was changed; `skipped` is the cluster's own;
+    `warnings` name settings of a topic or group that have no effect here."""
 
     refusals: tuple[str, ...]
     skipped: tuple[str, ...]
@@ -129,7 +129,7 @@ class GroupAdmin:
         is_orderly: bool | None = None,
         forbidden_topics: Sequence[str] | None = None,
     ) -> GroupSettings:
-        """Change what is given, and return all settings; the group is made if there is none."""
+        """Change the given settings, and return all of them; the group is made if it is missing."""
         settings = common_pb2.GroupSettings(
             retry_count_max=retry_count_max,
             is_consume_enabled=is_consume_enabled,
@@ -183,11 +183,11 @@ class GroupAdmin:
     async def reset_offsets(
         self, group: str, topic: str, position: Position, *, force: bool = False
     ) -> dict[Queue, int]:
-        """Have a group go on from a position of a topic: "first", "end", "@TIME" or an offset.
+        """Have a group continue at a position of a topic: "first", "end", "@TIME" or an offset.
 
-        Returns the offsets that are stored now. Members that run would go on from where they are
-        and overwrite them: with members it raises ServerError `node.group_not_empty`, unless
-        `force` says that this is known.
+        Return the offsets that are stored now. Running members would continue where they are and
+        overwrite them: with members it raises ServerError `node.group_not_empty`, unless `force`
+        says that this is known.
         """
         reads, freshness, deadline = Reads(self._groups), Freshness(), self._deadline()
         queues, failed = await reads.queues(topic, freshness, deadline)
@@ -221,9 +221,9 @@ class GroupAdmin:
     async def import_config_files(
         self, files: Mapping[str, str], *, is_dry_run: bool = False, broker_group: str = ""
     ) -> ConfigImport:
-        """Make topics, groups and offsets as such files say; all of it, or nothing.
+        """Make the topics, groups and offsets of such files; all of them or none.
 
-        What is there already stays: doing it again changes nothing.
+        Existing ones stay as they are: repeating the call changes nothing.
         """
         request = retry_pb2.ImportConfigFilesRequest(
             is_dry_run=is_dry_run, cluster_id=self._groups.cluster_id

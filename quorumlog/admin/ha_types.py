@@ -1,6 +1,6 @@
-"""What calls about a master-slave group return: plain values with stable names.
+"""Results of the calls about a master-slave group: plain values with stable names.
 
-Owns the reading of each from the wire; must not know how calls are made.
+Owns their decoding from the wire; must not know how calls are made.
 """
 
 from dataclasses import asdict, dataclass
@@ -18,10 +18,10 @@ class HaReplica:
     address: str
     is_connected: bool
     acked_position: int
-    """It holds everything below, synced."""
+    """The replica has synced everything below this position."""
     lag_size_bytes: int
     is_in_sync: bool
-    """It counts as a copy, and holds everything that readers see."""
+    """Whether the replica counts as a copy: it holds everything that readers see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +35,18 @@ class HaLoss:
     acked_hi_position: int
     """Appends that end in (lo, acked_hi] had been acknowledged, as far as the node knows."""
     is_exact: bool
-    """False: the node did not see all of it, more or less may have been acknowledged."""
+    """Whether the node saw all of it; False: more or less may have been acknowledged."""
     record_count: int
-    """Messages in it; -1: the node never had them."""
+    """Count of messages in the lost part; -1: the node never had them."""
     acked_record_count: int
-    """Those up to `acked_hi_position`; -1: unknown."""
+    """Count of messages up to `acked_hi_position`; -1: unknown."""
     file: str
-    """Where the node set the bytes aside; empty: it never had them."""
+    """File to which the node moved the bytes; empty: it never had them."""
 
 
 @dataclass(frozen=True, slots=True)
 class HaStatus:
-    """What a node knows of its group; the fields are those of HaStatusResponse in admin.proto."""
+    """Status of its group as a node sees it; fields of HaStatusResponse in admin.proto."""
 
     group: str
     node_id: int
@@ -72,7 +72,7 @@ class HaStatus:
 
     @classmethod
     def of(cls, pb: admin_pb2.HaStatusResponse) -> "HaStatus":
-        """Read it from the wire."""
+        """Decode the status from the wire."""
         values: dict[str, Any] = {name: getattr(pb, name) for name in cls.__slots__}
         for name in ("node_ids", "in_sync"):
             values[name] = tuple(values[name])
@@ -81,7 +81,7 @@ class HaStatus:
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values under stable names, for JSON."""
+        """Return the status as plain values under stable names, for JSON."""
         return asdict(self)
 
 
@@ -93,14 +93,14 @@ class HaGroup:
 
     @property
     def master(self) -> HaStatus | None:
-        """Who serves in the newest epoch; a cut-off old master may still believe it does."""
+        """The node that serves in the newest epoch; a cut-off old master may still claim to."""
         masters = [n for n in self.nodes if isinstance(n, HaStatus) and n.role == "master"]
         return max(masters, key=lambda node: node.epoch, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class HaPromotion:
-    """Who is master now, in which epoch, and where that begins in the log."""
+    """The master after a promotion, its epoch, and where the epoch begins in the log."""
 
     epoch: int
     master_id: int

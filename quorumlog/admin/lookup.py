@@ -1,4 +1,4 @@
-"""Looking for single messages: what became of one, and how large those of a topic are.
+"""Search for single messages: the history of one, and the sizes of those of a topic.
 
 Owns these calls and their values; must not know how calls find the leader. A message is of one
 broker group, which its id does not name: all are asked.
@@ -19,10 +19,11 @@ from quorumlog.records.message import Message
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """One thing that happened to a message.
+    """One event in the history of a message.
 
     `kind`: stored, half, open, committed, rolled back, given up, expired, delayed, consumed (a
-    group has passed it), retried or dead. `unix_ms` is 0 where the state says it and no record.
+    group has passed it), retried or dead. `unix_ms` is 0 for an event that is known from the state
+    and not from a record.
     """
 
     kind: str
@@ -37,8 +38,8 @@ class TraceEvent:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What became of a message, in the order of time. `is_complete` is false when a queue was too
-    long to be looked through: give messages unique keys."""
+    """The history of a message, in the order of time. `is_complete` is false when a queue was too
+    long to be searched: give messages unique keys."""
 
     message: Message
     events: list[TraceEvent]
@@ -49,7 +50,7 @@ class Trace:
 class TopicSizes:
     """Sizes of a topic's records, by the mean of their batch, since a leader began to count.
 
-    `buckets`: (below so many bytes, so many records).
+    `buckets`: (upper bound in bytes, count of records below it).
     """
 
     group: str
@@ -60,7 +61,7 @@ class TopicSizes:
     buckets: tuple[tuple[int, int], ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it under stable names."""
+        """Return the sizes as plain values under stable names."""
         values = asdict(self)
         names = ("below_size_bytes", "record_count")
         values["buckets"] = [dict(zip(names, bucket, strict=True)) for bucket in self.buckets]
@@ -69,15 +70,15 @@ class TopicSizes:
 
 @checked
 class LookupAdmin:
-    """The part of `Admin` that looks for messages."""
+    """The part of `Admin` that searches messages."""
 
     _groups: BrokerGroups
     _timeout_ms: int
 
     async def trace_message(self, message_id: str) -> Trace:
-        """Say what became of a message: stored, delivered, consumed, retried, dead.
+        """Return the history of a message: stored, delivered, consumed, retried, dead.
 
-        Built from log and state when asked. Raises NotFoundError.
+        Derived from log and state by each call. Raises NotFoundError.
         """
         request = lookup_pb2.TraceMessageRequest(message_id=message_id)
         answers = await self._ask_groups("TraceMessage", request, NotFoundError)
@@ -99,7 +100,7 @@ class LookupAdmin:
         return Trace(message, events, found.is_complete)
 
     async def topic_sizes(self, topic: str) -> list[TopicSizes]:
-        """Return how large the messages of a topic are, of each broker group."""
+        """Return the sizes of the messages of a topic, for each broker group."""
         request = lookup_pb2.TopicSizesRequest(topic=topic)
         answers = await self._ask_groups("TopicSizes", request, UnknownTopicError)
         return [
@@ -117,7 +118,7 @@ class LookupAdmin:
     async def _ask_groups(
         self, method: str, request: Any, lacking: type[QuorumlogError]
     ) -> list[tuple[BrokerGroup, Any]]:
-        """Ask all broker groups; leave out those that say `lacking` if another one knows."""
+        """Ask all broker groups; leave out those that raise `lacking` if another one answers."""
         groups, deadline = self._groups.all, Deadline(self._timeout_ms)
         asked = (
             group.calls.leader(

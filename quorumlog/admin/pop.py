@@ -1,6 +1,6 @@
-"""What groups have in flight by pop, for people.
+"""The messages that groups have in flight by pop.
 
-Owns this call; must not know how calls find the leader. `Admin` is one of these.
+Owns this call; must not know how calls find the leader. `Admin` inherits it.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from quorumlog.pb import pop_pb2
 
 @dataclass(frozen=True, slots=True)
 class PopQueue:
-    """What a group has in flight of one queue; `group` is the broker group of the queue.
+    """The messages of one queue that a group has in flight; `group` is the queue's broker group.
 
-    Everything before `offset` is done, nothing from `next_offset` on was looked at.
+    Everything before `offset` is done; messages from `next_offset` on are not examined yet.
     `waiting_count` messages were passed over because an earlier one of their message group is in
     flight. The first one is visible again at `first_visible_unix_ms` (0: none is in flight). A
-    queue that `is_full` gives nothing new until something is acknowledged; one with a
-    `held_reason` gives nothing until what it has next can be read again.
+    queue that `is_full` delivers no new message until some are acknowledged; one with a
+    `held_reason` delivers none until its next message can be read again.
     """
 
     topic: str
@@ -44,7 +44,7 @@ class PopAdmin:
     _timeout_ms: int
 
     async def describe_pop(self, group: str) -> list[PopQueue]:
-        """Return the queues of which a group has something in flight, by topic."""
+        """Return the queues in which a group has messages in flight, by topic."""
         request = pop_pb2.DescribePopRequest(group=group)
         asked = self._groups.all
         answers = await asyncio.gather(

@@ -1,7 +1,7 @@
-"""Open transactions, for people: which there are, what is in one, and ending it by hand.
+"""Open transactions: listing them, describing one, and ending one by hand.
 
-Owns these calls; must not know how calls find the leader. `Admin` is one of these. A transaction
-is of one broker group, and its id is unique within it.
+Owns these calls; must not know how calls find the leader. `Admin` inherits them. A transaction is
+of one broker group, and its id is unique within it.
 """
 
 from typing import Any, Final
@@ -51,7 +51,7 @@ class TransactionAdmin:
     async def describe_transaction(
         self, transaction_id: int, *, group: str = ""
     ) -> TransactionDescription:
-        """Return a transaction: open, with its messages, or how it ended. Raises NotFoundError."""
+        """Return a transaction: open, with its messages, or ended. Raises NotFoundError."""
         at = self._groups.get(group)
         request = transaction_pb2.DescribeTransactionRequest(transaction_id=transaction_id)
         response = await self._ask(at, "DescribeTransaction", request)

@@ -1,6 +1,6 @@
-"""What the admin calls return, as frozen values with the names of the proto.
+"""Results of the admin calls, as frozen values with the names of the proto.
 
-Owns the shapes and their way from the wire; must not know how calls are made.
+Owns the shapes and their decoding from the wire; must not know how calls are made.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from quorumlog.pb import admin_pb2
 
 @dataclass(frozen=True, slots=True)
 class TopicShare:
-    """What one broker group has of a topic."""
+    """The share of one broker group in a topic."""
 
     group: str
     queue_count: int
@@ -23,7 +23,7 @@ class TopicShare:
 class TopicInfo:
     """A topic. `permission`: 4 read, 2 write, 6 both. `queue_count` is over all broker groups.
 
-    `shares` has one for each group that answered; `away` are the groups that did not.
+    `shares` has one item for each group that answered; `away` are the groups that did not.
     """
 
     topic: str
@@ -32,13 +32,13 @@ class TopicInfo:
     shares: tuple[TopicShare, ...] = ()
     away: tuple[str, ...] = ()
     message_type: str = "MIXED"
-    """Which messages it takes from clients of RocketMQ; MIXED: all."""
+    """The messages that the topic takes from clients of RocketMQ; MIXED: all."""
 
     @classmethod
     def of(
         cls, shares: "Mapping[str, admin_pb2.TopicInfo]", away: Iterable[str] = ()
     ) -> "TopicInfo":
-        """Read it from the wire, from one answer a group."""
+        """Merge the wire forms of the topic, one from each broker group that answered."""
         first = next(iter(shares.values()))
         return cls(
             first.topic,
@@ -63,7 +63,7 @@ class QueueInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic and its queues, over all broker groups that answered; `away` did not."""
+    """A topic and its queues, over all broker groups that answered; those in `away` did not."""
 
     topic: str
     queue_count: int
@@ -77,7 +77,7 @@ class TopicDescription:
     def of(
         cls, answers: "Mapping[str, admin_pb2.DescribeTopicResponse]", away: Iterable[str] = ()
     ) -> "TopicDescription":
-        """Read it from the wire, from one answer a group."""
+        """Merge the wire forms of the description, one from each broker group that answered."""
         info = TopicInfo.of({name: pb.info for name, pb in answers.items()}, away)
         queues = tuple(
             QueueInfo(q.queue_id, q.min_offset, q.max_offset, q.last_store_unix_ms, name)
@@ -110,7 +110,7 @@ class GroupInfo:
 
     @classmethod
     def of(cls, pbs: "Sequence[admin_pb2.GroupInfo]") -> "GroupInfo":
-        """Read it from the wire, from one answer a broker group; the members are the same ones."""
+        """Merge the wire forms of the group, one a broker group; all list the same members."""
         topics = {topic: None for pb in pbs for topic in pb.topics}
         return cls(
             pbs[0].group,
@@ -122,9 +122,9 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class GroupQueue:
-    """How far a consumer group has come in a queue; `offset` is the next one to consume.
+    """The progress of a consumer group in a queue; `offset` is the next one to consume.
 
-    `group` is the broker group that the queue is in.
+    `group` is the broker group that holds the queue.
     """
 
     topic: str
@@ -134,13 +134,13 @@ class GroupQueue:
     max_offset: int
     group: str = ""
     client_id: str = ""
-    """The member that reads it; empty: nobody says so."""
+    """The member that reads the queue; empty: no member reported it."""
     last_consumed_unix_ms: int = 0
-    """When the last message that was consumed had been stored; 0: it is not there."""
+    """Store time of the last message below `offset`; 0: there is none any more, or was none."""
 
     @property
     def lag_count(self) -> int:
-        """Messages behind."""
+        """Count of messages that are not consumed yet."""
         return max(0, self.max_offset - max(self.offset, self.min_offset))
 
 
@@ -160,7 +160,7 @@ class GroupDescription:
     def of(
         cls, answers: "Mapping[str, admin_pb2.DescribeGroupResponse]", away: Iterable[str] = ()
     ) -> "GroupDescription":
-        """Read it from the wire, from one answer a broker group; those away gave none."""
+        """Merge the wire forms of the group; the broker groups in `away` gave none."""
         queues = tuple(
             GroupQueue(
                 q.topic,
@@ -184,7 +184,7 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """A member as a node sees it. `match_index` and `progress` only as the leader sees it."""
+    """A member as a node sees it. Only the leader knows `match_index` and `progress`."""
 
     node_id: int
     address: str
@@ -196,7 +196,7 @@ class MemberStatus:
 
     @classmethod
     def all_of(cls, pbs: Iterable[admin_pb2.MemberStatus]) -> "tuple[MemberStatus, ...]":
-        """Read several from the wire."""
+        """Decode several members from the wire."""
         return tuple(
             cls(
                 pb.node_id,
@@ -213,7 +213,7 @@ class MemberStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """What a node says of itself; the fields are those of NodeStatusResponse in admin.proto."""
+    """The status of a node; the fields are those of NodeStatusResponse in admin.proto."""
 
     cluster_id: str
     node_id: int
@@ -244,25 +244,25 @@ class NodeStatus:
     detail: str
     pid: int
     group: str = ""
-    """The broker group that it is of."""
+    """The broker group of the node."""
     pulled_records_total: int = 0
 
     @classmethod
     def of(cls, pb: admin_pb2.NodeStatusResponse, group: str = "") -> "NodeStatus":
-        """Read it from the wire."""
+        """Decode the status from the wire."""
         values: dict[str, Any] = {
             name: getattr(pb, name) for name in cls.__slots__ if name not in ("members", "group")
         }
         return cls(members=MemberStatus.all_of(pb.members), group=group, **values)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values under stable names, for JSON."""
+        """Return the status as plain values under stable names, for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDown:
-    """A node that gave no status, and why. `node_id` 0: only its address is known."""
+    """A node that gave no status, and the reason. `node_id` 0: only its address is known."""
 
     node_id: int
     address: str
@@ -270,7 +270,7 @@ class NodeDown:
     group: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON."""
+        """Return the node as plain values, for JSON."""
         return asdict(self)
 
 
@@ -285,7 +285,7 @@ class GroupStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """All nodes at once. `leader_id` 0: none is known; it is that of the first of `groups`."""
+    """All nodes at once. `leader_id` (0: none is known) is the one of the first of `groups`."""
 
     cluster_id: str
     leader_id: int
@@ -294,13 +294,13 @@ class ClusterStatus:
     groups: tuple[GroupStatus, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values under stable names, for JSON."""
+        """Return the status as plain values under stable names, for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderInfo:
-    """Who leads, and in which term."""
+    """The leader and its term."""
 
     leader_id: int
     term: int

@@ -1,5 +1,5 @@
 """The cluster as a client sees it.
 
 Groups, leaders, channels, calls tried again under one deadline. These modules import arguments and
-records; everything that makes a call imports them.
+records; all modules that make calls import them.
 """

@@ -1,15 +1,15 @@
-"""The broker groups of a cluster: which there are, which answer, and who is told when that changes.
+"""The broker groups of a cluster: the list of groups, their state, and callbacks on changes.
 
-Owns the list of groups and how it is kept fresh; must not know what is done with them. A group is a
+Owns the list of groups and its refresh; must not know how the groups are used. A broker group is a
 log of its own, with its own nodes and leader, and serves its share of the queues of every topic.
-The nodes given to the client tell which group each is of, and every answer to a question for routes
-names the other groups (the name server's knowledge, which is advice): a group that is named, or
-that answers, is there. A group that does neither for a minute is left out until it is back.
+Each given node tells its group, and every answer to a question for routes names the other groups
+(the name server's knowledge, which is advice): a group that is named, or that answers, is listed. A
+group for which neither is true for a minute is left out until it is back.
 
-Whoever is followed gets messages and gives receipts for them, so somebody has to vouch for it: the
-caller, with an address of a node of the group, or a node of such a group, which names it and is of
-the same cluster. Groups do not vouch for themselves or for each other: one that those who vouch
-have not named for a minute is left out, whatever it answers.
+A listed group gets messages and gives receipts for them, so it must be vouched for: by the caller,
+with an address of one of its nodes, or by a node of a group that the caller pointed at, which names
+it and is of the same cluster. Groups vouch neither for themselves nor for each other: a group that
+was not vouched for during a minute is left out, even if it answers.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ from quorumlog.pb import log_pb2
 
 CONNECT_ATTEMPT_MS: Final = 2_000
 ATTEMPT_MS: Final = 1_000
-REFRESH_MS: Final = 10_000  # A node hears of a new group at once; we ask often enough for 30 s.
+REFRESH_MS: Final = 10_000  # Nodes learn of a new group at once; this is often enough for 30 s.
 REFRESH_FIRST_MS: Final = 1_000  # Nodes that were just started learn of each other meanwhile.
 PROBE_MS: Final = 250
 GONE_AFTER_S: Final = 60.0
 GROUPS_MAX: Final = 32
-REFRESHED_TOPICS_MAX: Final = 1_000  # Of a group, in one question.
+REFRESHED_TOPICS_MAX: Final = 1_000  # Topics of one group in one question.
 
 
 class BrokerGroup:
@@ -43,19 +43,19 @@ class BrokerGroup:
     def __init__(self, router: Router, calls: Calls, *, is_pointed_at: bool = False) -> None:
         self.router: Final = router
         self.calls: Final = calls
-        self.is_pointed_at = is_pointed_at  # The caller gave the address of a node: it may vouch.
-        self.disowned_s: float | None = None  # Since when those who vouch do not name it.
-        self.is_away = False  # It did not answer; it is asked again until it does.
-        self.named_s = time.monotonic()  # When somebody named it last.
+        self.is_pointed_at = is_pointed_at  # The caller gave a node of it: it may vouch for others.
+        self.disowned_s: float | None = None  # Since when it is not vouched for.
+        self.is_away = False  # The group does not answer; a task asks until it does.
+        self.named_s = time.monotonic()  # When a node named it last.
 
     @property
     def name(self) -> str:
-        """Its name; empty for nodes of before there were groups."""
+        """Name of the group; empty for nodes of a version without groups."""
         return self.router.group
 
     @property
     def seen_s(self) -> float:
-        """When it answered or was named last."""
+        """Time of the last answer or mention, on the monotonic clock."""
         return max(self.named_s, self.router.answered_s)
 
     def __repr__(self) -> str:
@@ -72,36 +72,36 @@ class BrokerGroups:
         credentials: grpc.ChannelCredentials | None,
     ) -> None:
         self.all: tuple[BrokerGroup, ...] = ()
-        """By name; never empty."""
+        """The groups that are not left out, by name; never empty."""
         self.bootstrap = tuple(bootstrap)
         self.on_change: list[Callable[[], None]] = []
         """Called when a group came, was left out, went away or is back."""
         self._credentials = credentials
-        self._surveyed: set[str] = set()  # Of `bootstrap`: nodes of other groups that said so.
-        self._known: dict[str, BrokerGroup] = {}  # Those that were left out, too.
+        self._surveyed: set[str] = set()  # Addresses in `bootstrap` of nodes of other groups.
+        self._known: dict[str, BrokerGroup] = {}  # Also the groups that were left out.
         self._first = self._make("", self.bootstrap, cluster_id, is_pointed_at=True)
         self.all = (self._first,)
         self._refreshing: asyncio.Task[None] | None = None
         self._probes: dict[BrokerGroup, asyncio.Task[None]] = {}
         self._is_closed = False
 
-    # What is known.
+    # State.
 
     @property
     def cluster_id(self) -> str:
-        """Of the cluster that answered."""
+        """Id of the cluster that answered."""
         return self._first.router.cluster_id
 
     @property
     def is_single(self) -> bool:
-        """Say whether no other group was ever heard of."""
+        """Whether this client knows of no other group."""
         return len(self.all) == 1 and not self._known
 
     @property
     def home(self) -> BrokerGroup:
-        """The first group by name: the one that is meant where none is named.
+        """The first group by name: the default where a call names none.
 
-        Also while it is left out: what a program means does not change because a group is down.
+        Also while it is left out: the meaning of a program does not change because a group is down.
         """
         return self.known()[0]
 
@@ -121,12 +121,12 @@ class BrokerGroups:
         return next((group for group in self.all if node_id in group.router.nodes), self.home)
 
     def known(self) -> tuple[BrokerGroup, ...]:
-        """Return those that were left out as well, by name."""
+        """Return all groups by name, also those that were left out."""
         found = {*self.all, *self._known.values()}
         return tuple(sorted(found, key=lambda group: group.name))
 
     def view(self, topics: Sequence[str]) -> Route:
-        """Return all that is known, as a value."""
+        """Return the routes of all groups for these topics, as a value."""
         routes = tuple(group.router.view(topics) for group in self.all)
         first = routes[0]
         return Route(
@@ -140,12 +140,12 @@ class BrokerGroups:
             routes,
         )
 
-    # Its life.
+    # Life cycle.
 
     async def connect(self, deadline: Deadline) -> None:
         """Find the cluster: one node that answers, then the other groups.
 
-        Raises UnavailableError when none answers in time, or what does not pass by waiting.
+        Raises UnavailableError when no node answers in time, other errors if waiting does not help.
         """
         router, backoff = self._first.router, Backoff(deadline)
         while True:
@@ -163,13 +163,13 @@ class BrokerGroups:
                     ) from error
             await backoff.pause()
         await self._survey()
-        # Once is enough: who does not answer now is away until it does.
+        # One attempt is enough: a group that does not answer now is away until it does.
         if self._probes:
             await asyncio.wait(list(self._probes.values()), timeout=ATTEMPT_MS / 1000)
         self._refreshing = asyncio.create_task(self._keep_fresh())
 
     async def refresh(self, deadline: Deadline) -> None:
-        """Ask all groups who leads, once. Raises the first reason if none answered."""
+        """Ask all groups for their leaders, once. Raises the first error if none answered."""
         results = await asyncio.gather(
             *(group.router.refresh(deadline) for group in self.all), return_exceptions=True
         )
@@ -190,7 +190,7 @@ class BrokerGroups:
             await group.router.close()
 
     def suspect(self, group: BrokerGroup) -> None:
-        """Say that a group gives no answers: it is away until it has a leader that does."""
+        """Mark a group as away; a task probes it until a leader answers."""
         if not group.is_away and not self._is_closed:
             group.is_away = True
             self._probes[group] = asyncio.create_task(self._probe(group))
@@ -220,7 +220,7 @@ class BrokerGroups:
             self._leave_out()
 
     async def _survey(self) -> None:
-        """Ask those of the given addresses that have not said what they are."""
+        """Ask the given addresses whose group is not known yet."""
         told = {*self._first.router.nodes.values(), *self._surveyed}
         unknown = [address for address in self.bootstrap if address not in told]
         await self._first.router.survey(unknown)
@@ -235,7 +235,7 @@ class BrokerGroups:
         if not await self._has_leader(group) and not self.is_single:
             self.suspect(group)
 
-    # Groups that come and go.
+    # Arrival and departure of groups.
 
     def _make(
         self,
@@ -254,12 +254,12 @@ class BrokerGroups:
         return group
 
     def _heard(self, asked: BrokerGroup, answer: log_pb2.RouteResponse, address: str) -> None:
-        """Take in the word of a node that was asked as one of a group, if it may vouch."""
+        """Record the groups that a node names in an answer, if its group may vouch for others."""
         if answer.cluster_id != self.cluster_id:
-            return  # Nodes refuse strangers; this one is of before the first answer.
+            return  # Nodes refuse other clusters; this is older than the first answer.
         if address:
             if asked is not self._first:
-                return  # Another group is where somebody said that this one is.
+                return  # This address was given for another group.
             self._surveyed.add(address)
             self._named(answer.group, {answer.node_id: address}, is_pointed_at=True)
         elif not asked.is_pointed_at:
@@ -274,7 +274,7 @@ class BrokerGroups:
                 group.disowned_s = now_s
 
     def _named(self, name: str, nodes: dict[int, str], *, is_pointed_at: bool = False) -> None:
-        """Take in that there is a group, whose nodes are or were at these addresses."""
+        """Record a group whose nodes are or were at these addresses."""
         nodes = dict(list(nodes.items())[:BOOTSTRAP_MAX])
         addresses = list(nodes.values())
         group = self._known.get(name) or next((g for g in self.all if g.name == name), None)
@@ -283,20 +283,20 @@ class BrokerGroups:
             if not name or not addresses or len(self._known) >= GROUPS_MAX:
                 return
             group = self._make(name, addresses, own.cluster_id)
-            group.router.nodes = nodes  # Until one of them says it better.
+            group.router.nodes = nodes  # Until one of the nodes lists them itself.
             self._known[name] = group
         elif group is not self._first and addresses:
-            # Where to look when none of the nodes that we know is there any more.
+            # Used when none of the known nodes is there any more.
             group.router.bootstrap = tuple(addresses)
         group.named_s = time.monotonic()
         group.is_pointed_at = group.is_pointed_at or is_pointed_at
         if group not in self.all:
             self._show((*self.all, group))
-            self.suspect(group)  # It has to answer before anything is sent there.
+            self.suspect(group)  # A group must answer before messages are sent to it.
 
     def _leave_out(self) -> None:
-        """Leave out who is not named and does not answer, or whom nobody vouches for any more;
-        there is always one."""
+        """Leave out the groups that were not seen, or not vouched for, during a minute; one group
+        always stays."""
         oldest_s = time.monotonic() - GONE_AFTER_S
         there = tuple(
             group

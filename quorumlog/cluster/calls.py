@@ -1,8 +1,8 @@
 """One call to a group: to its leader, to one node or to any, tried again under one deadline.
 
 Owns which failures are tried again and where; must not know what the calls mean. A call that hangs
-because its node was paused or cut off is noticed: after a second without an answer the other nodes
-are asked who leads, and if that has changed the call is made again there.
+because its node was paused or cut off is noticed: after a second without an answer all nodes are
+asked for the leader, and if that has changed the call is made again there.
 """
 
 import asyncio
@@ -52,9 +52,9 @@ class Calls:
     ) -> Any:
         """Call the leader. `wait_ms` is how long it may wait on purpose before it answers.
 
-        Raises what the node said if that is not worth another attempt, DeadlineError when time ran
-        out, OutcomeUnknownError when a call that must not be repeated may have had an effect. Of
-        one that may be repeated the outcome of the DeadlineError says whether it may have had one.
+        Raises the node's error if another attempt does not help, DeadlineError when time ran out,
+        OutcomeUnknownError when a call that must not be repeated may have had an effect. For a call
+        that may be repeated, `outcome` of the DeadlineError says whether it may have had an effect.
         """
         attempt = _Attempts(
             self, f"{method} at the leader{self._router.where}", deadline, is_repeatable, is_read
@@ -80,7 +80,7 @@ class Calls:
         *,
         is_read: bool = True,
     ) -> Any:
-        """Call one node, whatever its role; the call must be repeatable."""
+        """Call one node, of any role; the call must be repeatable."""
         attempt = _Attempts(self, f"{method} at {node.address}", deadline, True, is_read=is_read)
         while True:
             try:
@@ -129,7 +129,7 @@ class Calls:
             patience_s = (wait_ms + SUSPECT_AFTER_MS) / 1000
             while not (await asyncio.wait({call}, timeout=patience_s))[0]:
                 patience_s = SUSPECT_AFTER_MS / 1000
-                # An answer that came while we asked says more than that another node leads.
+                # An answer that came during the question is worth more than a new leader.
                 if await has_moved(self._router, node.address) and not call.done():
                     raise UnavailableError(
                         f"{node.address} does not answer, and another node leads; ask that one",
@@ -141,31 +141,31 @@ class Calls:
                 call.cancel()
                 await asyncio.gather(call, return_exceptions=True)
             elif not call.cancelled():
-                call.exception()  # Who is cancelled as it fails does not take it, and nobody else.
+                call.exception()  # A cancelled waiter never takes the exception; mark it retrieved.
 
 
 async def has_moved(router: Router, address: str) -> bool:
-    """Ask all nodes who leads, and say whether that is not the one at `address` any more."""
+    """Ask all nodes for the leader; return whether it is now another one than at `address`."""
     try:
         await router.refresh(Deadline(SUSPECT_AFTER_MS))
     except QuorumlogError:
-        return False  # Nobody knows better; whoever waits goes on waiting, under its deadline.
+        return False  # No news: the call keeps waiting, under its deadline.
     return router.leader_address not in ("", address)
 
 
 def in_doubt(error: QuorumlogError) -> QuorumlogError:
-    """Return the same error, which says that something may have been done all the same."""
+    """Return the same error with an unknown outcome, unless it already admits an effect."""
     if error.outcome is not Outcome.NOT_APPLIED:
         return error
-    doubtful = copy.copy(error)  # Others may be told the same, and not be in doubt.
+    doubtful = copy.copy(error)  # Other calls may hold the same error, without doubt.
     doubtful.outcome = Outcome.UNKNOWN
     return doubtful
 
 
 def beside(error: BaseException, results: Iterable[object]) -> BaseException:
-    """Return what one of several calls raised, in doubt if another one did something, or may have.
+    """Return the error of one of several calls, in doubt if another one had or may have an effect.
 
-    `results` are those of all of them, answers and errors.
+    `results` are those of all of the calls, answers and errors.
     """
     others = (result for result in results if result is not error)
     is_alone = all(
@@ -176,13 +176,13 @@ def beside(error: BaseException, results: Iterable[object]) -> BaseException:
 
 
 class Steps:
-    """A change that takes several calls: once one of them is done, no failure had no effect."""
+    """A change in several calls: once one of them is done, no failure is without effect."""
 
     def __init__(self) -> None:
         self._is_begun = False
 
     async def take(self, step: Awaitable[_Answer]) -> _Answer:
-        """Await the next call. Raises what it raises, in doubt if others were done before."""
+        """Await the next call. Raises its error, in doubt if calls before it had an effect."""
         try:
             answer = await step
         except QuorumlogError as error:
@@ -194,7 +194,7 @@ class Steps:
 
 
 class _Attempts:
-    """The attempts of one call: whether there is another, and what is known if there is not."""
+    """The attempts of one call: whether there is another one, and the final error if not."""
 
     def __init__(
         self, calls: Calls, what: str, deadline: Deadline, is_repeatable: bool, is_read: bool
@@ -220,7 +220,7 @@ class _Attempts:
             raise self._final(error) from None
 
     async def failed(self, error: QuorumlogError) -> None:
-        """Take in a failed attempt. Returns, after a pause, for another; else raises."""
+        """Record a failed attempt. Return, after a pause, if there is another one; else raise."""
         self._count += 1
         self._last = error
         if error.outcome is Outcome.UNKNOWN:
@@ -239,7 +239,7 @@ class _Attempts:
         await self._backoff.pause(error.retry_after_ms)
 
     def _final(self, error: QuorumlogError) -> QuorumlogError:
-        """A refusal of this attempt says nothing about the ones before."""
+        """Return the final error, in doubt if an attempt before it may have had an effect."""
         if self._may_be_applied and not self._is_read:
             error = in_doubt(error)
         error.attempts = self._count
@@ -250,7 +250,7 @@ class _Attempts:
             return self._deadline.error(self._what, error, attempts=self._count)
         if not self._is_repeatable:
             return self._unknown(error)
-        # It may be repeated, and may have been applied all the same.
+        # The call may be repeated, and may still have had its effect.
         late = self._deadline.error(self._what, error, attempts=self._count)
         late.outcome = Outcome.UNKNOWN
         return late

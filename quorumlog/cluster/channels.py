@@ -1,8 +1,8 @@
 """Connections to nodes: one gRPC channel per address, bounded, quick to come back.
 
 Owns channels and their options; must not know which node leads. A channel to a node that is down
-fails calls at once and tries again every half second at most, because the time without a leader is
-what users feel; gRPC's own default would wait up to two minutes.
+fails calls at once and tries again every half second at most, because users feel the time without a
+leader; gRPC's own default would wait up to two minutes.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ from quorumlog.pb import (
 )
 
 CHANNELS_MAX: Final = 64
-# A batch has at most 4 MiB, a pull answers with what was asked for and at least one record.
+# A batch has at most 4 MiB; a pull is answered with at least one record, whatever its size limit.
 MESSAGE_SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
 APPEND_STREAM: Final = "/quorumlog.v1.LogService/AppendStream"
 
 _OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.min_reconnect_backoff_ms", 2_000),  # In spite of its name: how long a connect may take.
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # In spite of its name: the time limit of a connect.
     ("grpc.max_receive_message_length", MESSAGE_SIZE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_SIZE_BYTES_MAX),
-    ("grpc.enable_retries", 0),  # We retry; a hidden retry would make attempts and outcomes lies.
+    ("grpc.enable_retries", 0),  # The client retries; a hidden retry would falsify `outcome`.
     ("grpc.use_local_subchannel_pool", 1),  # Closing a client closes its connections.
 )
 
@@ -106,7 +106,7 @@ class Node:
 
 
 def is_cancelled() -> bool:
-    """Say whether the running task is being cancelled.
+    """Whether the running task is being cancelled.
 
     If it is not, a CancelledError out of a call means that the call's channel was closed.
     """
@@ -115,10 +115,10 @@ def is_cancelled() -> bool:
 
 
 async def answer_of(address: str, method: Any, request: Any, timeout_s: float) -> Any:
-    """Make one call of a node and return its answer. Raises what `from_rpc` makes of a failure.
+    """Call a node once and return its answer. Raises the error that `from_rpc` makes of a failure.
 
-    The channel may be closed meanwhile, since its node is none of the cluster any more. gRPC then
-    cancels the call, which looks as if the caller had been cancelled; here it is unavailable.
+    The channel may be closed during the call, because its node left the cluster. gRPC then cancels
+    the call, which looks as if the caller had been cancelled; this raises UnavailableError instead.
     """
     closed = f"{address}: its connection was closed; ask again"
     try:
@@ -147,7 +147,7 @@ class Channels:
     def get(self, address: str) -> Node:
         """Return the node at an address; its channel connects when it is first used.
 
-        Raises ClosedError after the end: nobody would close another channel.
+        Raises ClosedError after the end: a channel made then would never be closed.
         """
         self.check_open()
         node = self._nodes.get(address)
@@ -157,7 +157,7 @@ class Channels:
         return node
 
     def check_open(self) -> None:
-        """Raise ClosedError if this is the end of the client."""
+        """Raise ClosedError if the client is closed."""
         if self._is_closed:
             raise ClosedError("the client is closed; connect again")
 
@@ -167,6 +167,6 @@ class Channels:
             await self._nodes.pop(address).channel.close()
 
     async def close(self) -> None:
-        """Close all, for good."""
+        """Close all channels, for good."""
         self._is_closed = True
         await self.keep_only(set())

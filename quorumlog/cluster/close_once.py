@@ -1,7 +1,7 @@
-"""The end of what several tasks may close at once: one of them does it, the others wait for that.
+"""The close of an object that several tasks may close: the first does it, the others wait for it.
 
-Owns who was first; must not know what is closed. Without it the second one would go on, and take
-away what the first one still works with.
+Owns the order of the callers; must not know what is closed. Otherwise a second caller would return
+early, and the program would take away what the first close still uses.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 
 class Ending:
-    """Of one object, once."""
+    """The close of one object, once."""
 
     __slots__ = ("_over", "is_begun")
 
@@ -19,11 +19,11 @@ class Ending:
 
     @property
     def is_over(self) -> bool:
-        """Say whether nothing of it is under way any more."""
+        """Whether the close has ended, with or without an error."""
         return self._over.is_set()
 
     async def once(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Close it, or wait until whoever came first is done; he alone is told what went wrong."""
+        """Run `close`, or wait until the first caller has; only that one gets the exception."""
         if self.is_begun:
             await self._over.wait()
             return

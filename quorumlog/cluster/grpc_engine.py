@@ -1,4 +1,4 @@
-"""Which of gRPC's two network engines a process of ours runs on.
+"""The choice between gRPC's two network engines for our processes.
 
 Owns one variable of the environment, and that it is set before grpc is imported. gRPC's newer
 engine polls sockets on threads of its own; the older one polls on the thread that waits for the
@@ -18,7 +18,7 @@ KNOWN_VERSIONS: Final = '"""1.85.'
 
 
 def choose_engine() -> None:
-    """Choose the older engine for this process and its children, unless somebody chose before."""
+    """Choose the older engine for this process and its children, unless the variable is set."""
     spec = find_spec("grpc")  # Without importing it, which would be too late.
     if VARIABLE in os.environ or spec is None or spec.origin is None:
         return

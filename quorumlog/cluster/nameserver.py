@@ -1,8 +1,8 @@
 """The name server as a client sees it: its replicas, the groups of the cluster, routes, values.
 
-Owns which replica is asked: the given addresses in turn, until one has an answer; no leader is
-looked for, the replicas find theirs. It needs no cluster behind it, so a name server that runs
-alone is asked in the same way. Must not know the log.
+Owns the choice of a replica: the given addresses in turn, until one answers; the client searches no
+leader, the replicas find theirs. A name server needs no cluster behind it, so a standalone
+one is asked in the same way. Must not know the log.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from quorumlog.errors import (
 from quorumlog.pb import nameserver_pb2 as pb
 
 TIMEOUT_MS: Final = 10_000
-STATUS_TIMEOUT_MS: Final = 2_000  # Of each replica in `status`.
+STATUS_TIMEOUT_MS: Final = 2_000  # For each replica in `status`.
 _ASK_ANOTHER: Final = frozenset(
     {"nameserver.off", "nameserver.failed", "nameserver.no_quorum", "node.shutting_down"}
 )
@@ -35,7 +35,7 @@ _ASK_ANOTHER: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """One replica, or why there is none: `state` is then `off` or `down`, and `failure` says."""
+    """One replica; without an answer `state` is `off` or `down`, and `failure` is the reason."""
 
     server: str
     state: str
@@ -55,14 +55,14 @@ class ReplicaStatus:
     failure: str = ""
     problem: str = ""
     refused_reports: int = 0
-    """Reports about brokers that it did not believe."""
+    """Count of reports about brokers that the replica refused."""
     group_problems: dict[str, str] = field(default_factory=dict)
-    """By group: why it can elect nobody, or for how long it has had no master."""
+    """Problems by group: why it cannot elect a leader, or for how long it has had no master."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """One broker that was heard of lately."""
+    """One broker that has reported lately."""
 
     broker_id: int
     address: str
@@ -74,7 +74,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class TopicShare:
-    """One group, and its share of a topic. `master_id` 0: nobody takes appends at the moment."""
+    """One group, and its share of a topic. `master_id` 0: no node takes appends now."""
 
     group: str
     kind: str
@@ -89,7 +89,7 @@ class TopicShare:
 
     @classmethod
     def of(cls, share: pb.TopicShare) -> "TopicShare":
-        """Read it from the wire."""
+        """Decode the share from the wire."""
         brokers = tuple(
             Broker(b.broker_id, b.address, b.ha_address, b.role, b.epoch, b.silent_ms)
             for b in share.brokers
@@ -110,12 +110,12 @@ class TopicShare:
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """Where a topic lives; no shares: nobody alive knows it."""
+    """The groups of a topic; no shares: no live broker has it."""
 
     topic: str
     shares: tuple[TopicShare, ...]
     rocketmq_json: str
-    """The same as RocketMQ's TopicRouteData."""
+    """The route in the form of RocketMQ's TopicRouteData."""
 
 
 @checked
@@ -123,7 +123,7 @@ class NameServers:
     """A client of the name server; start it with `async with`.
 
     Every call raises QuorumlogError. Reads answer from one replica and need no quorum; a change is
-    confirmed, and if its outcome is unknown it may be repeated, or looked for.
+    confirmed, and if its outcome is unknown it may be repeated, or verified by a read.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class NameServers:
         timeout_ms: int = TIMEOUT_MS,
         credentials: grpc.ChannelCredentials | None = None,
     ) -> None:
-        """`bootstrap` names client services of nodes, or of name servers that run alone."""
+        """`bootstrap` lists client services of nodes, or of standalone name servers."""
         self._addresses = parse_bootstrap(bootstrap)
         self._timeout_s = timeout_ms / 1000
         self._channels = Channels(credentials)
@@ -150,7 +150,7 @@ class NameServers:
         await self._channels.close()
 
     async def status(self) -> list[ReplicaStatus]:
-        """Ask all at once how they are: those that were named and those that they know of."""
+        """Return the status of all replicas, the given and the known ones, asked in parallel."""
         found = await asyncio.gather(*map(self._status_of, self._addresses))
         if all(one.state in ("off", "down") for one in found):
             return list(found)
@@ -159,12 +159,12 @@ class NameServers:
         return [*found, *await asyncio.gather(*map(self._status_of, others))]
 
     async def groups(self) -> list[TopicShare]:
-        """Return all groups of which a broker was heard of lately, by name, without a topic."""
+        """Return all groups with a broker that reported lately, by name, without a topic."""
         answer = await self._ask("TopicRoute", pb.TopicRouteRequest())
         return [TopicShare.of(share) for share in answer.shares]
 
     async def route(self, topic: str) -> TopicRoute:
-        """Return where a topic lives."""
+        """Return the groups of a topic."""
         answer = await self._ask("TopicRoute", pb.TopicRouteRequest(topic=topic))
         shares = tuple(TopicShare.of(share) for share in answer.shares)
         return TopicRoute(topic, shares, answer.rocketmq_json)
@@ -192,7 +192,7 @@ class NameServers:
         await self._ask("DeleteValue", pb.DeleteValueRequest(namespace=namespace, key=key))
 
     async def _ask(self, method: str, request: Any) -> Any:
-        """Ask one replica after the other until one has an answer."""
+        """Ask one replica after the other until one answers."""
         told: QuorumlogError | None = None
         for address in self._addresses:
             try:
@@ -200,7 +200,7 @@ class NameServers:
             except QuorumlogError as error:
                 if not _may_ask_another(error):
                     raise
-                # That it may work later says more than that it cannot work there.
+                # A retryable error says more than a final one of another replica.
                 if told is None or (error.retryable and not told.retryable):
                     told = error
         assert told is not None, "there are no addresses"

@@ -1,7 +1,7 @@
-"""When to give up and how long to wait before the next attempt.
+"""Deadlines of calls, and the pauses between their attempts.
 
 Owns deadlines and pauses; must not know what is tried. One deadline covers all attempts of a call:
-whoever makes calls on behalf of a call hands its Deadline down and never makes a new one.
+a call that makes further calls passes its Deadline on to them and never makes a new one.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from quorumlog.records.options import TIMEOUT_MS_MAX
 
 PAUSE_FIRST_MS: Final = 10
 PAUSE_MAX_MS: Final = 500
-PAUSE_ADVISED_MAX_MS: Final = 5_000  # A node that advises more is asked earlier all the same.
+PAUSE_ADVISED_MAX_MS: Final = 5_000  # The limit of a pause that a node advises.
 
 
 class Deadline:
@@ -36,22 +36,22 @@ class Deadline:
 
     @property
     def remaining_ms(self) -> int:
-        """The same in milliseconds, at least 1, as a limit to send along."""
+        """Milliseconds that are left, at least 1, as a limit to send along."""
         return max(1, int(self.remaining_s * 1000))
 
     @property
     def has_passed(self) -> bool:
-        """Say whether there is no time left."""
+        """Whether there is no time left."""
         return self.remaining_s <= 0
 
     def error(self, what: str, last: QuorumlogError | None, *, attempts: int) -> QuorumlogError:
-        """Make the error of a call that ran out of time, with no effect that is known."""
+        """Return the error of a call that ran out of time, with no effect that is known."""
         return DeadlineError(_late(what, self.timeout_ms, last, attempts), attempts=attempts)
 
     def error_unknown(
         self, what: str, last: QuorumlogError | None, *, attempts: int
     ) -> QuorumlogError:
-        """Make the error of a call that ran out of time and may have been applied."""
+        """Return the error of a call that ran out of time and may have been applied."""
         text = _late(what, self.timeout_ms, last, attempts, do="read back what was stored")
         return OutcomeUnknownError(text, attempts=attempts)
 
@@ -66,9 +66,9 @@ class Backoff:
     count: int = 0
 
     def next_s(self, advised_ms: float = 0) -> float:
-        """Return the next pause in seconds; at least what a node advised, within reason.
+        """Return the next pause in seconds; at least as long as a node advised, up to a limit.
 
-        Whoever failed at the same moment, with the same advice, does not come back at the same one.
+        Jitter separates calls that failed at the same moment with the same advice.
         """
         doubled = self.first_ms * (1 << min(self.count, 16))
         self.count += 1
@@ -79,7 +79,7 @@ class Backoff:
         return max(0.0, min(pause_ms / 1000, self.deadline.remaining_s))
 
     async def pause(self, advised_ms: float = 0) -> None:
-        """Wait that long."""
+        """Wait for the next pause."""
         await asyncio.sleep(self.next_s(advised_ms))
 
 

@@ -1,11 +1,11 @@
-"""Where things are in one broker group: its nodes, its leader, its queues of topics.
+"""The routes of one broker group: its nodes, its leader, its queues of topics.
 
-Owns what this client believes of the group and the search for the leader; must not know what is
-sent there, nor how several groups make one cluster: what an answer says of others is handed on.
-One search runs at a time and everybody waits for it. It asks all known nodes at once, again every
-25 to 50 ms until one of them says of itself that it leads: after the death of a leader the next
-append is then late by the election and little else. A leader that was suspected is believed again
-only when it answers itself, or under a higher term.
+Owns this client's view of the group and the search for the leader; must not know what is sent
+there, nor how several groups make one cluster: the part of an answer about others is passed on. One
+search runs at a time and all callers wait for it. The search asks all known nodes at once, every 25
+to 50 ms until one of them answers that it leads itself: after the death of a leader the next append
+is then late by the election and little else. A suspected leader is believed again only when it
+answers itself, or under a higher term.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ NODES_MAX: Final = (CHANNELS_MAX - BOOTSTRAP_MAX) // 2  # Old and new ones have 
 TOPICS_MAX: Final = 16_384  # Routes that are kept; the oldest goes first.
 POLL_MIN_MS: Final = 25
 POLL_MAX_MS: Final = 50
-ANSWER_TIMEOUT_MS: Final = 1_000  # Of one question; a node that is paused must not hold us up.
+ANSWER_TIMEOUT_MS: Final = 1_000  # For one question; a paused node must not delay the search.
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class TopicRoute:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What a broker group said of itself. `leader_id` is 0 while it has no leader.
+    """The route of a broker group. `leader_id` is 0 while it has no leader.
 
     `groups` has this group and all others of the cluster, by name.
     """
@@ -71,25 +71,25 @@ class RouterStats:
 
 @dataclass(slots=True)
 class _Round:
-    """What the answers of one round say. The best leader is of the highest term, then confirmed."""
+    """Result of one round of questions. The best leader has the highest term, then confirmation."""
 
     term: int = -1
-    is_confirmed: bool = False  # It says so itself.
+    is_confirmed: bool = False  # The leader itself has answered so.
     leader_id: int = 0
     leader_address: str = ""
     answered: set[int] = field(default_factory=set)  # Node ids.
     last_error: QuorumlogError | None = None
-    is_final: bool = False  # The error is one that asking again does not change.
+    is_final: bool = False  # The error is final: asking again does not help.
 
     def offer(self, term: int, leader_id: int, address: str, *, is_confirmed: bool) -> None:
-        """Take this leader if it is better than the one so far."""
+        """Replace the leader so far if this one is better."""
         if (term, is_confirmed) > (self.term, self.is_confirmed):
             self.term, self.is_confirmed = term, is_confirmed
             self.leader_id, self.leader_address = leader_id, address
 
 
 Heard = Callable[[log_pb2.RouteResponse, str], None]
-"""Is told of each answer, and of the address that gave it; empty: one of this group."""
+"""Called with each answer, and its address; an empty address means a node of this group."""
 
 
 class Router:
@@ -104,49 +104,49 @@ class Router:
         group: str = "",
         heard: Heard | None = None,
     ) -> None:
-        """`group` empty: that of the first node that answers."""
+        """`group` empty: the group of the first node that answers."""
         if not 0 < len(bootstrap) <= BOOTSTRAP_MAX:
             raise InvalidRequestError(f"{len(bootstrap)} addresses; give 1 to {BOOTSTRAP_MAX}")
         self.channels = channels
         self.bootstrap = tuple(bootstrap)
         self.cluster_id = cluster_id or ""
         self.group = group
-        self._is_told = bool(group)  # Somebody said which group is there: it has to say the same.
+        self._is_told = bool(group)  # The group was given: its nodes must name the same.
         self.where = ""  # For errors: " of group g1" when there are others.
-        self.answered_s = 0.0  # When a node of the group answered last, by the monotonic clock.
+        self.answered_s = 0.0  # Time of the group's last answer, on the monotonic clock.
         self.stats = RouterStats()
         self._heard = heard
-        self._strangers: set[str] = set()  # Of `bootstrap`: nodes of other groups.
+        self._strangers: set[str] = set()  # Addresses in `bootstrap` of nodes of other groups.
         self.nodes: dict[int, str] = {}
         self.term = 0
         self.leader_id = 0
         self.batch_size_bytes_max = 0  # 0: not known yet.
         self.body_size_bytes_max = 0
         self._leader_address = ""  # Empty: to be searched for.
-        self._suspected = ""  # Address and term of a leader that failed us.
+        self._suspected = ""  # Address and term of a leader that failed a call.
         self._suspected_term = -1
         self._topics: dict[str, TopicRoute] = {}
-        self._lacked: dict[str, None] = {}  # Topics that the leader said it does not have.
+        self._lacked: dict[str, None] = {}  # Topics that the leader does not have.
         self._search_task: asyncio.Task[None] | None = None
         self._random = random.Random()
         self._last_error: QuorumlogError | None = None
         self._is_final = False  # See _Round.
-        self._is_answered = False  # Somebody answered in the last round.
+        self._is_answered = False  # A node answered in the last round.
 
-    # What is known.
+    # State.
 
     @property
     def leader_address(self) -> str:
-        """Of the leader as far as is known; empty while it is searched for."""
+        """Address of the known leader; empty while it is searched for."""
         return self._leader_address
 
     @property
     def is_final(self) -> bool:
-        """Say whether the last search failed for a reason that does not pass."""
+        """Whether the last search failed for a reason that waiting does not remove."""
         return self._is_final
 
     def addresses(self) -> list[str]:
-        """All addresses at which a node may be, those of known nodes first."""
+        """Return all addresses at which a node may be, those of known nodes first."""
         others = (address for address in self.bootstrap if address not in self._strangers)
         return list(dict.fromkeys([*self.nodes.values(), *others]))
 
@@ -159,24 +159,24 @@ class Router:
         return self.channels.get(address)
 
     def topic(self, topic: str) -> TopicRoute | None:
-        """Return what is known of a topic, without asking."""
+        """Return the known route of a topic, without asking."""
         return self._topics.get(topic)
 
     def lacks(self, topic: str) -> bool:
-        """Say whether the leader was asked for a topic and does not have it."""
+        """Whether the leader was asked for a topic and does not have it."""
         return topic in self._lacked
 
     def asked_topics(self) -> list[str]:
-        """Return the topics that somebody asked for, the latest last."""
+        """Return the topics that were asked for, the latest last."""
         return [*self._lacked, *self._topics]
 
     def forget_topic(self, topic: str) -> None:
-        """Ask again before the topic is used next."""
+        """Forget the route of a topic, so that its next use asks for it."""
         self._topics.pop(topic, None)
         self._lacked.pop(topic, None)
 
     def view(self, topics: Sequence[str] = ()) -> Route:
-        """Return all that is known, as a value."""
+        """Return the known routes as a value."""
         routes = {name: self._topics[name] for name in topics if name in self._topics}
         return Route(
             self.cluster_id,
@@ -193,7 +193,7 @@ class Router:
     async def leader(self, deadline: Deadline) -> Node:
         """Return the leader, searched for if it is not known.
 
-        Raises the reason when none was found before the deadline; nothing was sent then.
+        Raises the error of the search if it found none before the deadline; nothing was sent then.
         """
         while True:
             address = self._leader_address
@@ -207,7 +207,7 @@ class Router:
                 raise self._last_error
 
     def leader_failed(self, address: str) -> None:
-        """Say that the leader at `address` broke its connection or denied to lead; search anew."""
+        """Suspect the leader at `address`, which broke its connection or denied to lead; search."""
         if address == self._leader_address:
             self._suspected, self._suspected_term = address, self.term
             self._leader_address = ""
@@ -217,7 +217,7 @@ class Router:
         self.term = max(self.term, term)
 
     def on_hint(self, leader_id: int, leader_address: str, asked: str) -> None:
-        """Believe a node that says who leads instead of itself, unless that one failed us."""
+        """Believe a node that names another one as leader, unless that one is suspected."""
         self.leader_failed(asked)
         hinted = leader_address or self.nodes.get(leader_id, "")
         if hinted and hinted not in (asked, self._suspected) and not self._leader_address:
@@ -226,16 +226,16 @@ class Router:
             self._lead(leader_id, hinted)
 
     async def refresh(self, deadline: Deadline) -> None:
-        """Ask all nodes who leads, once, without forgetting the present leader meanwhile.
+        """Ask all nodes for the leader, once, while the present leader stays in use.
 
-        Raises the reason if no node answered.
+        Raises the error if no node answered.
         """
         await self._wait_for_search(deadline, until_found=False)
         if not self._is_answered:
             raise self._last_error or UnavailableError("no node answered in time; ask again")
 
     async def _wait_for_search(self, deadline: Deadline, *, until_found: bool) -> None:
-        """Wait for the one search that runs, started if there is none. It outlives its starter."""
+        """Wait for the running search, or start one, which outlives its starter."""
         self.channels.check_open()
         task = self._search_task
         if task is None or task.done():
@@ -243,7 +243,7 @@ class Router:
             task = asyncio.create_task(self._search(deadline, until_found))
             self._search_task = task
         done, _ = await asyncio.wait({task}, timeout=max(0.0, deadline.remaining_s))
-        self.channels.check_open()  # Else who waited would be cancelled with the search.
+        self.channels.check_open()  # Otherwise its waiters would be cancelled with it.
         if done:
             task.result()
 
@@ -266,7 +266,7 @@ class Router:
             await asyncio.sleep(min(pause_ms / 1000, max(0.0, deadline.remaining_s)))
 
     async def _ask_all(self, doubted: str) -> _Round:
-        """Ask all nodes at once; return as soon as the answers suffice to tell who leads."""
+        """Ask all nodes at once; return as soon as the answers suffice to name the leader."""
         found = _Round()
         asked = [asyncio.create_task(self._ask(address)) for address in self.addresses()]
         try:
@@ -281,7 +281,8 @@ class Router:
         return found
 
     def _suffices(self, found: _Round, doubted: str) -> bool:
-        """A leader whom we need not doubt, or the word of a majority: one of it knows the term."""
+        """Whether an undoubted leader has confirmed itself, or a majority has answered and a leader
+        is named: one node of a majority knows the newest term."""
         is_doubted = found.leader_address in (doubted, self._suspected)
         if found.is_confirmed and found.term >= self.term and not is_doubted:
             return True
@@ -292,7 +293,7 @@ class Router:
     ) -> None:
         if isinstance(answer, QuorumlogError):
             found.last_error = answer
-            # One node that is not of our cluster spoils the search only if no other answers.
+            # A node of another cluster fails the search only if no other node answers.
             is_final = isinstance(answer, WrongClusterError | UnimplementedError)
             found.is_final = is_final and not found.answered
             return
@@ -320,13 +321,13 @@ class Router:
             found.last_error = UnavailableError(f"{address} knows no leader; wait a moment")
 
     async def survey(self, addresses: Sequence[str]) -> None:
-        """Ask nodes at these addresses once, whatever group they are of."""
+        """Ask the nodes at these addresses once, of any group."""
         answers = await asyncio.gather(*(self._ask(address) for address in addresses))
         for address, answer in answers:
             self._weigh(_Round(), address, answer)
 
     async def refresh_topics(self, topics: Sequence[str]) -> bool:
-        """Ask the leader anew where these topics are; False if it is not there to answer."""
+        """Ask the leader for these topics again; return whether there is a leader that answers."""
         address = self._leader_address
         if not address:
             return False
@@ -347,7 +348,7 @@ class Router:
         except QuorumlogError as error:
             return address, error
 
-    # Learning.
+    # Answers.
 
     def _lead(self, leader_id: int, address: str) -> None:
         if (leader_id, address) != (self.leader_id, self._leader_address):
@@ -357,8 +358,8 @@ class Router:
             self._suspected, self._suspected_term = "", -1
 
     def _is_stranger(self, response: log_pb2.RouteResponse) -> bool:
-        """A node of another group or cluster. Nodes of before there were groups name none, and
-        nobody tells of those."""
+        """Whether a node is of another group or cluster. Nodes of versions without groups name
+        none, and no node lists them as members of one."""
         if self.cluster_id and response.cluster_id != self.cluster_id:
             return True
         if self._is_told:
@@ -384,7 +385,7 @@ class Router:
             self._topics[topic.topic] = TopicRoute(topic.topic, topic.queue_count, topic.permission)
 
     def learn_topics(self, response: log_pb2.RouteResponse, asked: Sequence[str]) -> None:
-        """Take in the answer of the leader to a question for topics; what it left out is gone."""
+        """Record the leader's answer about topics; it does not have the ones that are left out."""
         if self._is_stranger(response):
             return
         for topic in asked:
@@ -396,7 +397,7 @@ class Router:
                 del self._lacked[next(iter(self._lacked))]
 
     async def close(self) -> None:
-        """Close all connections and end the search: whoever waits for it gets a ClosedError."""
+        """Close all connections and end the search; callers that wait get a ClosedError."""
         await self.channels.close()
         task, self._search_task = self._search_task, None
         if task is not None and not task.done():

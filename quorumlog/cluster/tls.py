@@ -1,7 +1,7 @@
 """TLS of a client, from PEM files.
 
-Owns which of the files go together. Must not know who names them: a program, the command line, or a
-job of Spark.
+Owns which of the files go together. Must not know where the paths come from: a program, the command
+line, or a job of Spark.
 """
 
 from pathlib import Path
@@ -20,9 +20,9 @@ class ClientTls(NamedTuple):
     """
 
     ca: str = ""
-    """Who signed the certificates of the nodes; otherwise the system's authorities count."""
+    """The authority that signed the nodes' certificates; empty: the authorities of the system."""
     certificate: str = ""
-    """For nodes with `tls_client_auth`: the client's own, and its `key`."""
+    """The client's own certificate, for nodes with `tls_client_auth`; it needs `key`."""
     key: str = ""
 
     def credentials(self) -> "grpc.ChannelCredentials | None":

@@ -1,4 +1,4 @@
-"""The pull consumer: reads queues from explicit positions, and remembers nothing elsewhere.
+"""The pull consumer: reads queues from explicit positions, and stores no offsets in the cluster.
 
 Owns iteration, one message or one batch at a time, which the group consumer shares; must not know
 of consumer groups. Queues are read ahead side by side; order holds within a queue. A broker group
@@ -29,8 +29,8 @@ from quorumlog.records.message import Message, MessageBatch
 from quorumlog.records.options import Consistency, Position
 from quorumlog.records.queues import Pair, Queue, queue_in
 
-QUEUES_MAX = 4_096  # Of one consumer: each has a task and a parked call.
-START_MS = 2_000  # For groups other than the one that answers first, before one goes on without.
+QUEUES_MAX = 4_096  # Of one consumer: each queue has a task and a parked call.
+START_MS = 2_000  # Wait for the other groups before reading goes on without them.
 _log = logging.getLogger("quorumlog.consumer")
 
 
@@ -51,10 +51,10 @@ class BatchIterator:
 
 
 class Consumption:
-    """What both consumers share: fetchers, what was handed out, iteration."""
+    """The common part of both consumers: fetchers, delivery to the program, iteration."""
 
     def __init__(self, reads: Reads, options: FetchOptions) -> None:
-        Deadline(options.timeout_ms)  # Checks it.
+        Deadline(options.timeout_ms)  # Raises for a bad timeout.
         if options.prefetch < 1:
             raise InvalidRequestError(f"prefetch is {options.prefetch}; use 1 or more")
         if options.held_size_bytes_max < 1 or options.held_count_max < 1:
@@ -65,13 +65,13 @@ class Consumption:
         self._inbox = Inbox(options.held_size_bytes_max, options.held_count_max)
         self._inbox.is_finished = self._is_finished
         self._fetchers: dict[Queue, Fetcher] = {}
-        self._handed: dict[Queue, int] = {}  # After the last message that was handed out.
-        # Where what was handed out last began; it is processed when the next is asked for.
+        self._handed: dict[Queue, int] = {}  # Offset after the last message handed out.
+        # First offset of the last delivery; it is processed when the next one is asked for.
         self._in_hand: tuple[Queue, int] | None = None
         self._in_hand_count = 0
-        self._current: MessageBatch | None = None  # Of which messages are handed out one by one.
+        self._current: MessageBatch | None = None  # The batch that is being handed out.
         self._at = 0
-        self._taking = asyncio.Lock()  # Held by who replaces the current batch.
+        self._taking = asyncio.Lock()  # Held while the current batch is replaced.
         self._starting = asyncio.Lock()
         self._beginning: asyncio.Task[None] | None = None
         self._is_started = False
@@ -81,7 +81,8 @@ class Consumption:
     async def start(self) -> None:
         """Begin to fetch; iterating does it too. Raises ClosedError if it is closed meanwhile.
 
-        Raises UnknownTopicError, InvalidRequestError, or what kept all nodes from answering.
+        Raises UnknownTopicError, InvalidRequestError, or the error that kept all nodes from
+        answering.
         """
         async with self._starting:
             if self._is_started:
@@ -93,22 +94,22 @@ class Consumption:
             except asyncio.CancelledError:
                 if is_cancelled():
                     raise
-                self._check_open()  # It was `_give_up_starting`.
+                self._check_open()  # Cancelled by `_give_up_starting`.
                 raise
             self._is_started = True
 
     async def _begin(self) -> None:
-        """Find out what is to be read, and begin to fetch it."""
+        """Find the queues to read, and begin to fetch them."""
         raise NotImplementedError
 
     async def _give_up_starting(self) -> None:
-        """Be closed from now on: what is fetched is all that ever will be."""
+        """Close the consumer: no fetcher is added from now on."""
         self._is_closed = True
         self._inbox.wake()
         if self._beginning is not None:
             self._beginning.cancel()
         async with self._starting:
-            pass  # Whoever was starting has noticed.
+            pass  # The task in `start` has noticed.
 
     def __aiter__(self) -> Self:
         return self
@@ -118,7 +119,7 @@ class Consumption:
             spent = self._current
             async with self._taking:
                 if self._current is not spent:
-                    continue  # Another task was faster: what it took is not thrown away.
+                    continue  # Another task has replaced the batch: keep that one.
                 self._current = None
                 taken = await self._next()
                 if taken is None:
@@ -127,9 +128,9 @@ class Consumption:
         return message
 
     def next_ready(self) -> Message | None:
-        """Hand out the next message of the batch that was begun; None if nothing is left of it.
+        """Hand out the next message of the current batch; None if none is left.
 
-        It waits for nothing, and may be called from another thread, by one at a time.
+        Does not wait, and may be called from another thread, by one thread at a time.
         """
         current, at = self._current, self._at
         if current is None or at >= len(current.messages):
@@ -143,7 +144,7 @@ class Consumption:
         return BatchIterator(self)
 
     async def next_batch(self) -> MessageBatch | None:
-        """Wait for a batch; None when all is read. What is left of a begun one comes first."""
+        """Wait for a batch; None when all is read. The rest of a begun batch comes first."""
         current, self._current = self._current, None
         batch = None if current is None else _rest(current, self._at)
         if batch is None:
@@ -153,10 +154,10 @@ class Consumption:
         return batch
 
     def _hand_out(self, batch: MessageBatch, lo: int, hi: int) -> None:
-        """Note that messages [lo, hi) of a batch are handed out, and so all before processed."""
+        """Record that messages [lo, hi) are handed out: all before them count as processed."""
         messages, queue = batch.messages, batch.queue
         self._in_hand, self._in_hand_count = (queue, messages[lo].queue_offset), hi - lo
-        # The last one takes along those that were filtered out behind it.
+        # The last message takes along the ones that were filtered out behind it.
         is_last = hi == len(messages)
         self._handed[queue] = batch.next_offset if is_last else messages[hi - 1].queue_offset + 1
 
@@ -175,7 +176,7 @@ class Consumption:
         return self._is_closed
 
     def _fetch(self, queue: Queue, offset: int, end_offset: int | None = None) -> None:
-        self._check_open()  # Nobody would stop it.
+        self._check_open()  # A fetcher that starts now would never be stopped.
         assert queue not in self._fetchers, f"{queue} is fetched already"
         self._handed[queue] = offset
         self._fetchers[queue] = Fetcher(
@@ -191,11 +192,11 @@ class Consumption:
 
     @property
     def is_closed(self) -> bool:
-        """Say whether it was closed."""
+        """Whether the consumer was closed."""
         return self._is_closed
 
     async def close(self) -> None:
-        """End it. Iterating raises ClosedError from now on."""
+        """Close the consumer. Iterating raises ClosedError from now on."""
         await self.ending.once(self._close)
 
     async def _close(self) -> None:
@@ -207,7 +208,7 @@ class Consumption:
             await self._stop_fetching(queue)
 
     def _on_helper_ended(self, task: "asyncio.Task[None]") -> None:
-        """What keeps a task beside from going on, the program is told when it asks for more."""
+        """Have the next delivery raise the error that ended a background task."""
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
             self._inbox.fail(error)
@@ -233,8 +234,8 @@ class PullConsumer(Consumption):
     ended when it started; else it waits for more for ever. A queue that is added to the topic later
     is not read.
 
-    Of several broker groups, those that are down do not stop it: it waits for them meanwhile. With
-    `until="end"` it raises, when all else is read, what kept it from reading the rest.
+    A broker group that is down does not stop the others: the consumer keeps asking it. With
+    `until="end"`, once all else is read, it raises the error that kept it from reading the rest.
     """
 
     def __init__(
@@ -254,7 +255,7 @@ class PullConsumer(Consumption):
         self._wanted = None if queues is None else [queue_in(topic, queue) for queue in queues]
         self._position = position
         self._until = until
-        self._late: set[asyncio.Task[None]] = set()  # Groups that are waited for.
+        self._late: set[asyncio.Task[None]] = set()  # Tasks of groups that have not answered yet.
 
     async def _begin(self) -> None:
         freshness = self._options.freshness
@@ -275,7 +276,7 @@ class PullConsumer(Consumption):
                 raise
 
     async def _begin_all(self, groups: Sequence[BrokerGroup]) -> None:
-        """Begin with the groups that answer; the others are waited for beside it."""
+        """Begin with the groups that answer; tasks wait for the others in the background."""
         loop = asyncio.get_running_loop()
         patience_s = loop.time() + START_MS / 1000
         tasks = {asyncio.create_task(self._attend(group)) for group in groups}
@@ -299,7 +300,7 @@ class PullConsumer(Consumption):
         self._inbox.wake()
 
     async def _attend(self, group: BrokerGroup) -> None:
-        """Begin with a group, also one that is down: for ever, if reading has no end either."""
+        """Begin with a group, also one that is down; without `until`, try for ever."""
         while True:
             try:
                 await self._begin_in(group)
@@ -311,7 +312,7 @@ class PullConsumer(Consumption):
             await asyncio.sleep(PATIENCE_MS / 1000)
 
     async def _begin_in(self, group: BrokerGroup) -> bool:
-        """Begin to fetch the queues of one group; False if it has none of the topic."""
+        """Begin to fetch the queues of one group; return whether it has the topic."""
         deadline, freshness = Deadline(self._options.timeout_ms), self._options.freshness
         there = await self._reads.group_queues(group, [self.topic], freshness, deadline)
         queues = there
@@ -349,9 +350,9 @@ class PullConsumer(Consumption):
         return {queue.queue_id: offset for queue, offset in self._handed.items()}
 
     async def seek(self, queue_id: int | Pair, position: Position) -> None:
-        """Go on from another position of one queue. What was fetched of it is forgotten.
+        """Continue at another position of one queue; its fetched messages are dropped.
 
-        Raises OffsetOutOfRangeError, and goes on where it was, for an offset that is not there.
+        Raises OffsetOutOfRangeError, without any change, for an offset that is not in the queue.
         """
         if not self._is_started:
             await self.start()
@@ -373,9 +374,9 @@ class PullConsumer(Consumption):
     async def _check_there(
         self, queue: Queue, offset: int, freshness: Freshness, deadline: Deadline
     ) -> None:
-        """Refuse to go where nothing is: fetching would fail, and with it all of the queues."""
+        """Raise OffsetOutOfRangeError for an offset outside the queue: fetching would fail all."""
         if freshness.consistency is Consistency.LOCAL:
-            return  # That replica may lag, and is waited for.
+            return  # A lagging replica may get there later.
         (there,) = await self._reads.queue_offsets([queue], freshness, deadline)
         if not there.min_offset <= offset <= there.max_offset:
             raise OffsetOutOfRangeError(
@@ -399,7 +400,7 @@ class PullConsumer(Consumption):
 
 
 def _rest(batch: MessageBatch, at: int) -> MessageBatch | None:
-    """Return what is left of a batch; None if nothing is."""
+    """Return the undelivered part of a batch; None if there is none."""
     messages = batch.messages[at:]
     if not messages:
         return None

@@ -1,10 +1,10 @@
 """The group consumer: shares queues with the other members of its group, and stores offsets.
 
-Owns what has been processed and stored, over all broker groups; must not know how queues are
+Owns the processed and the stored offsets, over all broker groups; must not know how queues are
 fetched, nor how they are divided (`membership`). At least once: an offset is stored only after the
 messages below it were processed, and a message counts as processed when the next one is asked for.
-A member that loses a queue stores its offset and forgets what it had fetched; what was handed out
-and not yet processed comes again elsewhere.
+A member that loses a queue stores its offset and drops the fetched messages; messages that were
+handed out and not yet processed come again at another member.
 """
 
 import asyncio
@@ -91,13 +91,13 @@ class GroupConsumer(Consumption):
         self._attempt_count_max = max_attempts or 0
         self._redeliveries: dict[BrokerGroup, Redeliveries] = {}
         self._storing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """By broker group: so that an older offset is not stored behind a newer one."""
+        """Locks by broker group: an older offset must not be stored after a newer one."""
         self._stored: dict[Queue, int] = {}
         self._memberships: dict[BrokerGroup, Membership] = {}
         self._keeping: dict[BrokerGroup, list[asyncio.Task[None]]] = {}
         self._forgetting: set[asyncio.Task[None]] = set()
 
-    # What callers see.
+    # The public calls.
 
     async def _begin(self) -> None:
         """Join the group, and begin to fetch the queues that it assigns to this member."""
@@ -106,7 +106,7 @@ class GroupConsumer(Consumption):
         self._follow_groups()
 
     async def _join_all(self) -> None:
-        """Join in every broker group that answers soon, in one at least."""
+        """Join in every broker group that answers soon, and in at least one."""
         deadline = Deadline(self._options.timeout_ms)
         joins = {
             asyncio.ensure_future(self._membership(group).join(deadline)): group
@@ -119,7 +119,7 @@ class GroupConsumer(Consumption):
                     pending, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED
                 )
                 if not done:
-                    break  # Those that are left are joined when they answer.
+                    break  # The other groups are joined when they answer.
                 if any(task.exception() is None for task in done):
                     patience_s = START_MS / 1000
         finally:
@@ -136,7 +136,7 @@ class GroupConsumer(Consumption):
 
     @property
     def auto_commit(self) -> bool:
-        """Say whether it stores offsets by itself."""
+        """Whether the consumer stores offsets by itself."""
         return self._auto_commit
 
     def assignment(self) -> list[Queue]:
@@ -144,7 +144,7 @@ class GroupConsumer(Consumption):
         return sorted(self._fetchers)
 
     def members(self) -> list[str]:
-        """Return the client ids of those who share the topics with this member, itself included."""
+        """Return the client ids of the members that share the topics, this one included."""
         return sorted({client for one in self._memberships.values() for client in one.members})
 
     def offsets(self) -> dict[Queue, int]:
@@ -154,7 +154,7 @@ class GroupConsumer(Consumption):
     async def commit(self) -> None:
         """Store the offsets after everything that was handed out so far, processed or not.
 
-        Raises what the cluster says; the offsets stored before stay then.
+        Raises the error of the cluster; the offsets stored before stay then.
         """
         self._in_hand = None
         await self._commit(self._processed())
@@ -162,7 +162,8 @@ class GroupConsumer(Consumption):
     async def commit_offsets(self, offsets: Offsets) -> None:
         """Store these offsets: of each queue the next message to be consumed.
 
-        Each broker group stores those of its own queues; what one refuses, another may have stored.
+        Each broker group stores those of its own queues; if one group refuses, another may have
+        stored its part.
         """
         by_group: dict[BrokerGroup, dict[Queue, int]] = {}
         for queue, offset in offsets.items():
@@ -179,12 +180,11 @@ class GroupConsumer(Consumption):
     ) -> Redelivery:
         """Have messages delivered to the group again, after `delay` seconds or the group's pauses.
 
-        Those that were delivered `max_attempts` times become dead letters. They come with
+        Messages that were delivered `max_attempts` times become dead letters. The others come with
         `reconsume_times` and `origin_topic`, on the group's retry topic, which its members read by
-        themselves. With `auto_commit` the message that was handed out last counts as processed,
-        and its offset is stored in the same step: it is neither lost nor delivered twice, whatever
-        dies. All messages must be of one broker group. Raises ServerError `node.group_orderly` for
-        an orderly group.
+        themselves. With `auto_commit` the message that was handed out last counts as processed, and
+        its offset is stored in the same step: no crash loses it or delivers it twice. All messages
+        must be of one broker group. Raises ServerError `node.group_orderly` for an orderly group.
         """
         if delay is not None and delay <= 0:
             raise InvalidRequestError(f"delay is {delay} s; use more than 0, or None")
@@ -225,7 +225,7 @@ class GroupConsumer(Consumption):
         return done
 
     def _offsets_behind(self, given: Sequence[Message]) -> dict[Queue, int]:
-        """Return what can be stored once these are given back: if all that is in hand is."""
+        """Return the offset to store after the last delivery, if all of it is given back."""
         if self._in_hand is None:
             return {}
         queue, first = self._in_hand
@@ -273,7 +273,7 @@ class GroupConsumer(Consumption):
                 await self._commit(processed)
         finally:
             memberships = self._memberships.items()
-            # A group that is away forgets us by itself.
+            # A group that is away drops this member when its heartbeats are missing.
             leaves = (m.leave() for group, m in memberships if m.is_known and not group.is_away)
             results = await asyncio.gather(*leaves, return_exceptions=True)
         for result in results:
@@ -288,7 +288,7 @@ class GroupConsumer(Consumption):
     ) -> None:
         await self.close(is_processed=error is None)
 
-    # What has been processed.
+    # Processed offsets.
 
     def _processed(self) -> dict[Queue, int]:
         offsets = {queue: self._handed[queue] for queue in self._fetchers}
@@ -327,7 +327,7 @@ class GroupConsumer(Consumption):
         return self._memberships[group]
 
     def _follow_groups(self) -> None:
-        """Keep alive in every broker group that is there, and give up those that are gone."""
+        """Keep a membership in every listed broker group, and drop those of the other groups."""
         for group in self._groups.all:
             if group not in self._keeping:
                 work = [self._keep_alive(self._membership(group))]
@@ -344,7 +344,7 @@ class GroupConsumer(Consumption):
             forgetting.add_done_callback(self._forgetting.discard)
 
     async def _forget(self, group: BrokerGroup) -> None:
-        """Stop to read what cannot be read. Should it come back, it knows what was stored."""
+        """Stop reading the queues of a group that is left out; its stored offsets stay there."""
         self._memberships.pop(group, None)
         for queue in [queue for queue in self._fetchers if queue.group == group.name]:
             await self._stop_fetching(queue)
@@ -358,7 +358,7 @@ class GroupConsumer(Consumption):
                 await membership.join(Deadline(self._options.timeout_ms))
                 self._check_topics()
             except QuorumlogError as error:
-                # Without a leader everybody goes on with what they have; twice is better than lost.
+                # Without a leader members keep their queues; twice is better than lost.
                 if not error.retryable:
                     self._inbox.fail(error)
                     return
@@ -374,7 +374,7 @@ class GroupConsumer(Consumption):
             raise unknown_topic(min(lost))
 
     async def _share(self, group: BrokerGroup, ours: Sequence[Queue]) -> None:
-        """Give up queues of a broker group that are not ours any more, take over those that are."""
+        """Give up the queues of a broker group that moved to others, and take over new ones."""
         async with self._storing[group.name]:
             processed = self._processed()
             lost = {
@@ -394,7 +394,7 @@ class GroupConsumer(Consumption):
                 self._fetch(queue, offset)
 
     async def _first_offsets(self, group: BrokerGroup, queues: Sequence[Queue]) -> dict[Queue, int]:
-        """Stored offsets, or the start position for queues without one."""
+        """Return the stored offsets, or the start position for queues without one."""
         stored: dict[Queue, int] = {}
         if self._local is not None:
             found = {queue: self._local.get(queue) for queue in queues}
@@ -416,6 +416,6 @@ class GroupConsumer(Consumption):
         returned = [queue for queue in new if queue.topic.startswith(RETRY_PREFIX)]
         others = [queue for queue in new if queue not in returned]
         begun = await self._reads.positions(others, self._position, freshness, deadline)
-        # Whatever came back is for this group, also if it begins at the end of its topics.
+        # Every message of a retry topic is for this group, also if it starts at the end of topics.
         begun |= await self._reads.positions(returned, FIRST, freshness, deadline)
         return {**stored, **begun}

@@ -1,6 +1,7 @@
 """Offsets that a broadcasting consumer keeps for itself: in memory, or in a small JSON file.
 
-Owns the file; must not know who consumes. It is replaced as a whole, so a crash leaves the old one.
+Owns the file; must not know the consumer. Each store replaces the whole file, so a crash leaves the
+old one.
 """
 
 import json
@@ -13,7 +14,7 @@ from quorumlog.records.queues import Queue
 
 
 class LocalOffsets:
-    """The next offset by queue. `path` None: forgotten when the process ends."""
+    """The next offset by queue. `path` None: kept in memory only."""
 
     def __init__(self, path: str | None) -> None:
         self._path = path
@@ -22,14 +23,14 @@ class LocalOffsets:
             self._offsets = self._load(path)
 
     def get(self, queue: Queue) -> int | None:
-        """Return what is stored for a queue."""
+        """Return the stored offset of a queue."""
         found = self._offsets.get(queue)
-        if found is None:  # Files of before there were groups name none.
+        if found is None:  # Files of versions without groups name none.
             found = self._offsets.get(Queue(queue.topic, queue.queue_id))
         return found
 
     def store(self, offsets: Mapping[Queue, int]) -> None:
-        """Remember these offsets; written and synced on return if there is a file."""
+        """Store these offsets; written and synced on return if there is a file."""
         self._offsets.update(offsets)
         if self._path is None:
             return

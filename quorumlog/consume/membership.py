@@ -1,9 +1,9 @@
-"""A member of a consumer group in one broker group: heartbeats, and which queues are its share.
+"""A member of a consumer group in one broker group: its heartbeats, and its share of the queues.
 
-Owns what that broker group says of the members; must not know what is done with the queues, nor of
-other broker groups. Each keeps a list of members and divides its own queues: a member that a group
-cannot hear gets no queues there, and keeps those it has elsewhere. So groups may come and go, and
-be seen by some members and not by others, without a queue that nobody reads.
+Owns that broker group's list of the members; must not know what is done with the queues, nor of
+other broker groups. Each keeps a list of members and divides its own queues: a member that cannot
+reach a group gets no queues there, and keeps those it has elsewhere. So groups may come and go, and
+be seen by some members and not by others, and still every queue has a reader.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,16 +20,16 @@ from quorumlog.records.queues import Pair, Queue
 
 HEARTBEAT_MS_MIN: Final = 50
 HEARTBEAT_MS_MAX: Final = 30_000
-ABSENT_MS: Final = 2_000  # Between two looks whether a group has a share of the topics by now.
-AWAY_MS: Final = 2_000  # For a call to a broker group that does not answer lately.
+ABSENT_MS: Final = 2_000  # Interval of checks whether a group has a share of the topics by now.
+AWAY_MS: Final = 2_000  # Timeout of calls to a broker group that is away.
 
 Share = Callable[[BrokerGroup, Sequence[Queue]], Awaitable[None]]
-"""Is told which queues of a broker group are this member's now."""
+"""Called with the queues of a broker group that are this member's now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who the member is, and what it wants; the same in all broker groups."""
+    """The member's id and its wishes; the same in all broker groups."""
 
     group: str
     client_id: str
@@ -56,18 +56,18 @@ class Membership:
         """Topics that the broker group does not have; none before it was asked."""
         self.is_joined = False
         self.is_known = False
-        """Whether the broker group may count it as a member."""
+        """Whether the broker group may count this client as a member."""
         self._all_members: tuple[str, ...] = ()
-        """Of the consumer group, whatever they read."""
+        """All members of the consumer group, of any topics."""
         self._queues: list[Pair] = []
-        """What it was given last; told to the cluster for people who ask."""
+        """The last assignment; sent with the heartbeat, for `qlog group`."""
         self._reads = reads
         self._identity = identity
         self._share = share
         self._timeout_ms = timeout_ms
 
     async def join(self, deadline: Deadline) -> None:
-        """Say "I am here", and take the share that follows from who else is."""
+        """Send a heartbeat, and take the share that follows from the list of members."""
         own = self._identity
         retry_topic = RETRY_PREFIX + own.group
         topics = own.topics if own.is_broadcasting else (*own.topics, retry_topic)
@@ -75,12 +75,12 @@ class Membership:
         counts: dict[str, int] = {}
         for queue in queues:
             counts[queue.topic] = counts.get(queue.topic, 0) + 1
-        # Not named to others: what comes back is for all of the group, whatever they read.
+        # Left out of the heartbeat: the retry topic is shared by all members, of any topics.
         returned = {topic: counts.pop(topic) for topic in (retry_topic,) if topic in counts}
         self.missing = frozenset(own.topics) - counts.keys()
         if counts:
             await self._heartbeat(sorted(counts), deadline)
-        else:  # Nothing to share here; look again now and then.
+        else:  # No topic to share here; check again later.
             self.members = self._all_members = ()
             self.heartbeat_ms = ABSENT_MS
         members = [own.client_id] if own.is_broadcasting else self.members
@@ -110,10 +110,10 @@ class Membership:
         self.heartbeat_ms = min(max(wanted_ms, HEARTBEAT_MS_MIN), HEARTBEAT_MS_MAX)
 
     async def leave(self) -> None:
-        """Have the queues given to others at once."""
+        """Leave, so that the queues go to others at once."""
         own = self._identity
         request = consumer_pb2.LeaveGroupRequest(group=own.group, client_id=own.client_id)
-        # Who never got as far as a share has little to give back, and nobody waits long for that.
+        # A member that never had a share has little to give back: a short timeout is enough.
         await self.call("LeaveGroup", request, None if self.is_joined else Deadline(AWAY_MS))
 
     async def call(self, method: str, request: object, deadline: Deadline | None = None) -> Any:

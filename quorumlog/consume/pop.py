@@ -1,9 +1,9 @@
 """The pop consumer: messages one by one out of any queue, each acknowledged by itself.
 
-Owns which topics and broker groups are asked, and what is told about each message; must not know
-how nodes keep what is in flight. There is nothing to share out and nobody to wait for: any number
-of consumers of a group take from the same queues. A call that got no answer is made again under the
-same name, so what was taken for it is not lost from sight until its time is over.
+Owns the choice of topics and broker groups, and the reports about each message; must not know how
+nodes keep messages in flight. Queues are not divided: any number of consumers of a group take from
+the same ones. A call that got no answer is made again under the same name, so the messages that it
+took are received, and do not wait for the end of their invisible time.
 """
 
 import asyncio
@@ -58,14 +58,14 @@ class PopMessage(Message):
         self.visible_unix_ms = visible_unix_ms
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it under stable names; `body` stays bytes."""
+        """Return the message under stable names; `body` stays bytes."""
         own = ("handle", "delivery_count", "visible_unix_ms")
         return super().to_dict() | {name: getattr(self, name) for name in own}
 
 
 @dataclass(frozen=True, slots=True)
 class PopOptions:
-    """How a pop consumer receives."""
+    """Options of receiving by pop."""
 
     invisible_ms: int
     tags: tuple[str, ...]
@@ -85,7 +85,7 @@ class PopOptions:
         timeout_ms: int,
     ) -> Self:
         """Check the options. Raises InvalidRequestError."""
-        Deadline(timeout_ms)  # Checks it.
+        Deadline(timeout_ms)  # Raises for a bad timeout.
         if start not in _START:
             raise InvalidRequestError(f"start is {start!r}; use 'first' or 'end'")
         if not 0.001 <= invisible <= INVISIBLE_S_MAX:
@@ -115,11 +115,11 @@ class PopConsumer:
         self._groups = groups
         self._options = options
         self._unanswered: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-        """By topic and broker group, names of calls that brought nothing: the next ones use them,
-        and get what may have been taken for those."""
+        """Names of calls that brought no message, by topic and broker group: the next calls use
+        them, and get the messages that may have been taken under them."""
         self._turn = 0
         self._ready: list[PopMessage] = []
-        """What was taken and not handed out yet, by whichever call: each comes from here once."""
+        """Messages that any call has taken and none has handed out yet."""
         self._polls: set[asyncio.Task[None]] = set()
         self.ending: Final = Ending()
 
@@ -130,8 +130,8 @@ class PopConsumer:
     ) -> list[PopMessage]:
         """Take up to `max_count` messages; wait up to `wait` seconds for the first one.
 
-        Cancelling it loses nothing: what was taken comes with the next call, or to others. Raises
-        UnknownTopicError, InvalidRequestError, DeadlineError.
+        Cancelling it loses nothing: taken messages come with the next call, or to other consumers.
+        Raises UnknownTopicError, InvalidRequestError, DeadlineError.
         """
         if not 1 <= max_count <= RECEIVE_COUNT_MAX:
             text = f"max_count is {max_count}; use 1 to {RECEIVE_COUNT_MAX}"
@@ -143,7 +143,7 @@ class PopConsumer:
         return found
 
     async def _fill(self, max_count: int, wait: float) -> None:
-        """Wait until something is ready, or no longer."""
+        """Wait until a message is ready, for `wait` seconds at most."""
         self._check_open()
         if self._ready:
             return
@@ -153,20 +153,20 @@ class PopConsumer:
         if len(targets) > 1:
             await self._look(targets, max_count)
         is_over = False
-        while not self._ready and not is_over:  # Another call may have taken what came for us.
+        while not self._ready and not is_over:  # Another call may have taken the messages.
             wait_s = min(max(0.0, deadline_s - loop.time()), WAIT_S)
             await self._poll_all(targets, max_count, round(wait_s * 1000))
             is_over = loop.time() >= deadline_s
 
     def _targets(self) -> list[tuple[str, BrokerGroup]]:
-        """Return which topics to ask of whom, another one first each time."""
+        """Return the topics and groups to ask, beginning with another one each time."""
         there = [group for group in self._groups.all if not group.is_away] or self._groups.all
         targets = [(topic, group) for topic in self.topics for group in there]
         self._turn = (self._turn + 1) % len(targets)
         return targets[self._turn :] + targets[: self._turn]
 
     async def _look(self, targets: Sequence[tuple[str, BrokerGroup]], max_count: int) -> None:
-        """Ask one after the other what there is now."""
+        """Ask the targets one after the other for messages that are there now."""
         failed: list[QuorumlogError] = []
         for target in targets:
             try:
@@ -181,9 +181,9 @@ class PopConsumer:
     async def _poll_all(
         self, targets: Sequence[tuple[str, BrokerGroup]], max_count: int, wait_ms: int
     ) -> None:
-        """Wait at all of them at once until one has something; the others are called off.
+        """Wait at all targets at once until one has messages, then cancel the other calls.
 
-        Raises what went wrong if there is nothing; UnknownTopicError if none has the topic.
+        Raises the error if there is no message; UnknownTopicError if no target has the topic.
         """
         self._check_open()
         polls = {
@@ -196,7 +196,7 @@ class PopConsumer:
         try:
             while waiting and not self._ready:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                self._check_open()  # Then it was `close` that called them off.
+                self._check_open()  # Then `close` has cancelled the polls.
                 failed += [error for poll in done if (error := poll.exception()) is not None]
                 serious = [one for one in failed if not isinstance(one, UnknownTopicError)]
                 if serious and not self._ready:
@@ -210,7 +210,7 @@ class PopConsumer:
             raise failed[0]
 
     async def _poll(self, topic: str, group: BrokerGroup, max_count: int, wait_ms: int) -> None:
-        """Take messages of one topic in one broker group, and have them ready.
+        """Take messages of one topic in one broker group, and add them to the ready ones.
 
         Each call has a name of its own: two of one name would be given the same messages.
         """
@@ -254,13 +254,13 @@ class PopConsumer:
             await self._fill(RECEIVE_COUNT_MAX, WAIT_S)
         return self._ready.pop(0)
 
-    # --- What became of them ---
+    # --- Acknowledgement ---
 
     async def ack(self, messages: PopMessage | Sequence[PopMessage]) -> None:
-        """Say that messages are done: the group never gets them again.
+        """Mark messages as done: the group never gets them again.
 
-        May be repeated. Raises StaleHandleError, whose `handles` names those that came too late:
-        they were handed out again meanwhile. The others are done.
+        May be repeated. Raises StaleHandleError, whose `handles` name the messages that were handed
+        out again before they were acknowledged. The others are done.
         """
         given = [messages] if isinstance(messages, PopMessage) else list(messages)
         by_source: dict[tuple[str, str], list[str]] = {}
@@ -285,7 +285,7 @@ class PopConsumer:
             )
 
     async def change_invisible(self, message: PopMessage, seconds: float) -> None:
-        """Let others see a message again so long from now, and not when it was agreed before.
+        """Make a message visible to others `seconds` from now, instead of at the agreed time.
 
         Raises StaleHandleError when it was handed out again meanwhile, or is done.
         """
@@ -309,7 +309,7 @@ class PopConsumer:
     async def reject(self, message: PopMessage) -> None:
         """Make a message a dead letter of the group without another attempt.
 
-        Repeated after its answer was lost it raises StaleHandleError: then it is one.
+        A repetition after a lost answer raises StaleHandleError if the first attempt was applied.
         """
         request = pop_pb2.GiveUpRequest(
             group=self.group,
@@ -326,7 +326,7 @@ class PopConsumer:
             "pop", method, request, Deadline(self._options.timeout_ms), is_repeatable=True
         )
 
-    # --- Its life ---
+    # --- Life cycle ---
 
     def _check_open(self) -> None:
         if self.is_closed:
@@ -337,11 +337,11 @@ class PopConsumer:
 
     @property
     def is_closed(self) -> bool:
-        """Say whether it was closed."""
+        """Whether the consumer was closed."""
         return self.ending.is_begun
 
     async def close(self) -> None:
-        """End it, and calls that wait in it. What is not acknowledged comes again to others."""
+        """Close, and end waiting calls. Unacknowledged messages come again to others."""
         await self.ending.once(self._close)
 
     async def _close(self) -> None:
@@ -354,7 +354,7 @@ class PopConsumer:
             for message in ready:
                 await self.nack(message)
         except QuorumlogError:
-            pass  # Then they come when their time is over.
+            pass  # The messages come again when their invisible time is over.
 
     async def __aenter__(self) -> Self:
         return self

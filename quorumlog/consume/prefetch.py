@@ -1,6 +1,6 @@
 """Prefetching: one task a queue pulls ahead, one inbox hands the batches out in fair order.
 
-Owns the tasks and the bound on what they hold; must not know of groups or of stored offsets.
+Owns the tasks and the limit of the data they hold; must not know of groups or of stored offsets.
 """
 
 import asyncio
@@ -18,24 +18,24 @@ from quorumlog.records.options import Consistency
 from quorumlog.records.queues import Queue
 
 HELD_SIZE_BYTES_MAX: Final = 32 * 1024 * 1024  # All queues of a consumer; each may exceed it once.
-HELD_COUNT_MAX: Final = 100_000  # Of messages, in the same way: small ones cost more than bytes.
-WAIT_MS: Final = 5_000  # How long a pull may be parked at a node.
+HELD_COUNT_MAX: Final = 100_000  # Messages, in the same way: each costs more than bytes.
+WAIT_MS: Final = 5_000  # Longest time that a pull is parked at a node.
 BATCH_SIZE_BYTES_MAX: Final = 1024 * 1024
 PREFETCH_DEFAULT: Final = 2
 BEYOND_END_GRACE_MS: Final = 5_000
 PATIENCE_MS: Final = 1_000
 
 TRAIL_COUNT_MAX: Final = 256
-"""Batches of which a fetcher remembers the last message: so far back it finds the end of a log that
-was cut. Beyond them it begins anew at the first message."""
+"""Batches of which a fetcher remembers the last message: as far back it finds the end of a log that
+was cut. Beyond them it begins again at the first message."""
 
 _log = logging.getLogger("quorumlog.consumer")
 
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """How queues are read. `is_patient`: wait for a cluster, or a group of it, that is down.
-    `skips_expired`: go on behind messages that expired. Otherwise these are errors."""
+    """Options of reading queues. `is_patient`: wait for a cluster, or a group of it, that is down.
+    `skips_expired`: continue behind messages that expired. Otherwise these are errors."""
 
     freshness: Freshness = field(default_factory=Freshness)
     tags: tuple[str, ...] = ()
@@ -47,14 +47,14 @@ class FetchOptions:
     is_patient: bool = False
     skips_expired: bool = False
     group: str = ""
-    """The consumer group that reads, if it is one."""
+    """The consumer group that reads; empty: none."""
     sql: str = ""
     held_size_bytes_max: int = HELD_SIZE_BYTES_MAX
     held_count_max: int = HELD_COUNT_MAX
 
 
 class Inbox:
-    """Batches that were fetched, in the order of their arrival, and how the fetching ended."""
+    """Fetched batches in the order of their arrival, and the error that ended the fetching."""
 
     def __init__(
         self,
@@ -68,11 +68,11 @@ class Inbox:
         self._room.set()
         self._error: Exception | None = None
         self.held_size_bytes = self.held_count = 0
-        self.defers_errors = False  # What may pass by itself is raised when all else is read.
+        self.defers_errors = False  # Raise a retryable error only when all else is read.
         self.is_finished: Callable[[], bool] = lambda: False
 
     def put(self, fetcher: "Fetcher", batch: MessageBatch) -> None:
-        """Take a batch from a fetcher."""
+        """Add a batch of a fetcher."""
         self._ready.append((fetcher, batch))
         self.held_size_bytes += batch.size_bytes
         self.held_count += len(batch.messages)
@@ -85,25 +85,25 @@ class Inbox:
         return is_large or self.held_count >= self._count_max
 
     def fail(self, error: Exception) -> None:
-        """Have the consumer raise this once it took what is ready."""
+        """Have the consumer raise the first of these errors after the batches that are ready."""
         if self._error is None:
             self._error = error
         self._changed.set()
 
     def wake(self) -> None:
-        """Have the consumer look again whether all is finished."""
+        """Have the consumer check again whether all is finished."""
         self._changed.set()
 
     async def wait_for_room(self) -> None:
-        """Wait while too much is held."""
+        """Wait while the held batches exceed a limit."""
         await self._room.wait()
 
     async def get(self) -> MessageBatch | None:
-        """Wait for the next batch; None when everything is finished. Raises what went wrong."""
+        """Wait for the next batch; None when everything is finished. Raises the error of `fail`."""
         while not self._ready:
             error, is_finished = self._error, self.is_finished()
             if error is not None and (is_finished or not self._is_deferred(error)):
-                raise error  # Again if asked again: what is missing does not come any more.
+                raise error  # Also for the next calls: the data stays missing.
             if is_finished:
                 return None
             self._changed.clear()
@@ -116,7 +116,7 @@ class Inbox:
         return self.defers_errors and isinstance(error, QuorumlogError) and error.retryable
 
     def drop(self, fetcher: "Fetcher") -> None:
-        """Forget what a fetcher has put; it was stopped."""
+        """Drop the batches of a fetcher that was stopped."""
         kept: deque[tuple[Fetcher, MessageBatch]] = deque()
         for owner, batch in self._ready:
             if owner is fetcher:
@@ -134,19 +134,20 @@ class Inbox:
 
 
 class Trail:
-    """What was read last from a queue: offsets, and where in the log the messages were.
+    """The messages that were read last from a queue: their offsets, and their places in the log.
 
     All replicas have a message at the same place, so another node that has it there, with the same
-    time of storing, has the same log up to it. One that has not lost the end: an async master may.
+    store time, has the same log up to it. A node without it has lost the end, as an async master
+    may.
     """
 
     def __init__(self) -> None:
         self._marks: deque[tuple[int, int, int]] = deque(maxlen=TRAIL_COUNT_MAX)
-        self.node_id = 0  # Who served it last.
+        self.node_id = 0  # The node of the last batch.
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to compare with."""
+        """Whether there is no message to compare with."""
         return not self._marks
 
     @property
@@ -155,7 +156,7 @@ class Trail:
         return self._marks[-1][0]
 
     def add(self, batch: MessageBatch) -> None:
-        """Remember the end of a batch."""
+        """Remember the last message of a batch."""
         self.node_id = batch.node_id
         if batch.messages:
             self._marks.append(_mark(batch.messages[-1]))
@@ -187,7 +188,7 @@ class Fetcher:
         end_offset: int | None = None,
     ) -> None:
         self.queue = queue
-        self.offset = offset  # The next to fetch; what is ready in the inbox lies below.
+        self.offset = offset  # The next to fetch; batches in the inbox lie below.
         self.credits = asyncio.Semaphore(options.prefetch)
         self.is_done = False
         self._reads = reads
@@ -196,11 +197,11 @@ class Fetcher:
         self._end_offset = end_offset
         self._trail = Trail()
         self._is_waiting = end_offset is None
-        """Whether the node is to wait for messages; up to an end they are there, or it lags."""
+        """Whether a pull waits for messages; up to an end they are there, or the node lags."""
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """End it and forget what it fetched."""
+        """Stop fetching, and drop the fetched batches from the inbox."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self._inbox.drop(self)
@@ -208,7 +209,7 @@ class Fetcher:
     async def _run(self) -> None:
         try:
             await self._fetch()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the consumer raises it.
+        except Exception as error:  # noqa: BLE001 - the consumer raises it, of any kind.
             self._inbox.fail(error)
         finally:
             self.is_done = True
@@ -229,7 +230,7 @@ class Fetcher:
                 self.credits.release()
 
     async def _pull(self) -> MessageBatch:
-        """Pull until there is an answer that is in range."""
+        """Pull until an answer is in range."""
         backoff: Backoff | None = None
         while True:
             batch = await self._pull_once(self.offset, wait=self._is_waiting)
@@ -248,7 +249,7 @@ class Fetcher:
                 )
                 self.offset = batch.min_offset
                 continue
-            # Another node may not have come that far yet.
+            # The node may lag behind the one that served before.
             if backoff is None:
                 backoff = Backoff(Deadline(BEYOND_END_GRACE_MS))
             is_local = self._options.freshness.consistency is Consistency.LOCAL
@@ -257,10 +258,12 @@ class Fetcher:
             await asyncio.sleep(max(0.02, backoff.next_s()))
 
     async def _went_back(self, batch: MessageBatch) -> bool:
-        """Another node serves: see whether it has what was read last, and go back if it has not.
+        """Search the last read message on a node that did not serve before; if it is missing, go
+        back.
 
-        What a group stored is then behind the end, too, and is stored anew as it goes on. Reads of
-        a replica that lags are left alone: what is missing there is still to come.
+        Return whether the offset went back. The offset that a group stored is then behind the end,
+        too, and is stored again as reading continues. Local reads are exempt: a lagging replica
+        still gets the missing messages.
         """
         trail, lost_from = self._trail, None
         is_local = self._options.freshness.consistency is Consistency.LOCAL
@@ -298,7 +301,7 @@ class Fetcher:
                     max_count=options.batch_count_max if max_count is None else max_count,
                     max_size_bytes=options.batch_size_bytes_max,
                     wait_ms=options.wait_ms if wait else 0,
-                    # Whatever it carries, a message that was read is looked for.
+                    # The search for a message that was read ignores the filters.
                     tags=options.tags if max_count is None else (),
                     sql=options.sql if max_count is None else "",
                     consumer_group=options.group,

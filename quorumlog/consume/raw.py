@@ -1,6 +1,6 @@
-"""Records as bytes: read and appended whole, for programs that move many and look at few.
+"""Records as bytes: read and appended whole, for programs that move many and decode few.
 
-Owns calls whose records are neither decoded nor encoded here (docs/format.md says what is in them);
+Owns calls whose records are neither decoded nor encoded here (docs/format.md has their layout);
 must not know what is done with them. `pipeline` is the main user: it decodes by columns.
 """
 
@@ -20,7 +20,7 @@ DUPLICATE_EXPIRED = "node.duplicate_expired"
 
 @dataclass(frozen=True, slots=True)
 class RawRecords:
-    """Records of one queue, back to back, and where reading goes on.
+    """Records of one queue, back to back, and the offset to read next.
 
     With `with_entries` the records from number `entry_first_records[i]` on are of the entry
     `entry_indexes[i]` of `entry_terms[i]`; a log without entries names none.
@@ -41,7 +41,7 @@ class RawRecords:
 
 @dataclass(frozen=True, slots=True)
 class RawReceipt:
-    """Where a batch is. `index` and `term` are -1 if it is there so long that nobody knows."""
+    """The place of a batch. `index` and `term` are -1 for a duplicate too old to be known."""
 
     index: int
     term: int
@@ -50,7 +50,7 @@ class RawReceipt:
 
 @checked
 class Raw:
-    """Made by `client.raw`."""
+    """The raw reads and appends; made by `client.raw`."""
 
     def __init__(self, groups: BrokerGroups, reads: Reads, timeout_ms: int) -> None:
         self._groups = groups
@@ -70,9 +70,9 @@ class Raw:
         with_entries: bool = False,
         timeout_ms: int | None = None,
     ) -> RawRecords:
-        """Read what is at an offset and after it, once. 0 for a limit means the node's own.
+        """Read once from an offset on. 0 for a limit means the node's own.
 
-        No checksum is looked at. `is_out_of_range`: expired, or beyond the end.
+        Checksums are not checked. `is_out_of_range`: expired, or beyond the end.
         """
         response = await self._reads.pull_response(
             queue_of(queue),
@@ -110,9 +110,9 @@ class Raw:
     ) -> RawReceipt:
         """Append encoded records as one batch, exactly once for its producer id and sequence.
 
-        The caller owns the id: whoever sends the same batch again under the same numbers, even
-        after a restart, adds nothing. Sequences begin at 0 and have no gap. Not 0 as id. Raises
-        OutOfSequenceError, UnknownProducerError, and what any append raises.
+        The caller owns the id: the same batch sent again under the same numbers, even after a
+        restart, adds nothing. The id must not be 0. Sequences begin at 0 and have no gap. Raises
+        OutOfSequenceError, UnknownProducerError, and the errors of any append.
         """
         request = log_pb2.AppendRequest(
             records=records,

@@ -1,7 +1,7 @@
 """Single reads: a pull, offsets of queues, positions, messages by id or key.
 
 Owns how a consistency becomes a choice of node and a request, and how the answers of several broker
-groups become one; must not know of iteration or consumer groups.
+groups are merged; must not know of iteration or consumer groups.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _CONSISTENCY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class QueueOffsets:
-    """What one queue holds: offsets [min_offset, max_offset)."""
+    """The offsets of one queue: [min_offset, max_offset)."""
 
     topic: str
     queue_id: int
@@ -45,7 +45,7 @@ class QueueOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """How fresh a read must be, and of whom it is asked. A node id means that very replica."""
+    """The consistency of a read, and the node to ask. A node id means that very replica."""
 
     consistency: Consistency = Consistency.LEADER
     at_least_index: int | None = None
@@ -58,7 +58,7 @@ class Freshness:
         at_least_index: int | None = None,
         node_id: int | None = None,
     ) -> "Freshness":
-        """Check a combination. Raises InvalidRequestError."""
+        """Check a combination and return it. Raises InvalidRequestError."""
         chosen = Consistency.of(consistency)
         if node_id is not None:
             if chosen is Consistency.LINEARIZABLE:
@@ -91,7 +91,7 @@ class Reads:
         sql: str = "",
         consumer_group: str = "",
     ) -> MessageBatch:
-        """Read what is at `offset` and after it. Raises CorruptRecordError, UnknownTopicError."""
+        """Read messages from `offset` on. Raises CorruptRecordError, UnknownTopicError."""
         topic, queue_id = queue
         if not queue.group:
             queue = Queue(topic, queue_id, self.group_of(queue, freshness).name)
@@ -144,7 +144,7 @@ class Reads:
         sql: str = "",
         consumer_group: str = "",
     ) -> log_pb2.PullResponse:
-        """Read the same, and leave it as it came."""
+        """Read as `pull`, and return the answer without decoding it."""
         request = log_pb2.PullRequest(
             topic=queue.topic,
             queue_id=queue.queue_id,
@@ -169,7 +169,7 @@ class Reads:
         return response
 
     def group_of(self, queue: Queue, freshness: Freshness) -> BrokerGroup:
-        """Return the group of a queue: the one it names, else that of the node that is asked."""
+        """Return the group of a queue: the one it names, else the one of the node to ask."""
         if queue.group or freshness.node_id is None:
             return self._groups.get(queue.group)
         return self._groups.of_node(freshness.node_id)
@@ -189,7 +189,7 @@ class Reads:
         deadline: Deadline,
         wait_ms: int = 0,
     ) -> Any:
-        """Ask the node of a group that can answer as freshly as wanted."""
+        """Ask the node of a group that can answer with the wanted freshness."""
         if freshness.node_id is not None:
             node = group.router.node(freshness.node_id)
             return await group.calls.node(node, "log", method, request, deadline)
@@ -202,7 +202,7 @@ class Reads:
     async def _ask_all(
         self, method: str, request: Any, freshness: Freshness, deadline: Deadline
     ) -> "list[tuple[BrokerGroup, Any]]":
-        """Ask all groups at once; an error may be among the answers, one of ours only."""
+        """Ask all groups at once. Answers may be QuorumlogErrors; other errors are raised."""
         groups = self.asked_groups(freshness)
         asked = (self._ask(group, method, request, freshness, deadline) for group in groups)
         answers = await asyncio.gather(*asked, return_exceptions=True)
@@ -214,9 +214,9 @@ class Reads:
     async def queues(
         self, topic: str, freshness: Freshness, deadline: Deadline
     ) -> tuple[list[Queue], list[QuorumlogError]]:
-        """Return all queues of a topic, asked now, and why some groups could not tell theirs.
+        """Return all queues of a topic, asked now, and the errors of groups that did not answer.
 
-        Raises UnknownTopicError if no group has it, and what went wrong if none could tell.
+        Raises UnknownTopicError if no group has it, and the first error if no queue was found.
         """
         groups = self.asked_groups(freshness)
         asked = (self.group_queues(group, [topic], freshness, deadline) for group in groups)
@@ -254,9 +254,9 @@ class Reads:
         ]
 
     async def ask_routes(self, topics: Sequence[str], deadline: Deadline) -> None:
-        """Have the routers learn where topics are; those that do not exist are forgotten.
+        """Have the routers ask for the routes of topics; unknown topics are forgotten.
 
-        Raises what went wrong if no group answered.
+        Raises the error if no group answered.
         """
         request = log_pb2.RouteRequest(topics=topics, cluster_id=self._groups.cluster_id)
         answers = await self._ask_all("Route", request, Freshness(), deadline)
@@ -351,11 +351,11 @@ class Reads:
             for answer in asyncio.as_completed(tasks):
                 try:
                     if found := await answer:
-                        return found[0]  # Others may be away; this one is the message.
+                        return found[0]  # Other groups may be away; this is the message.
                 except NotFoundError as error:
                     failed = failed or error
                 except QuorumlogError as error:
-                    failed = error  # It may be there.
+                    failed = error  # The message may be in that group.
         finally:
             for task in tasks:
                 task.cancel()
@@ -374,9 +374,10 @@ class Reads:
         freshness: Freshness,
         deadline: Deadline,
     ) -> list[Message]:
-        """Find messages by a key. The index knows hashes, so what only collides is left out.
+        """Find messages by a key. The index holds hashes, so other keys of the same hash are left
+        out.
 
-        Raises what a group says that cannot answer: without it the answer would not be whole.
+        Raises the error of a group that cannot answer: without it the result would be incomplete.
         """
         request = log_pb2.QueryByKeyRequest(
             topic=topic,
@@ -401,7 +402,7 @@ class Reads:
 
 
 def unknown_topic(topic: str) -> UnknownTopicError:
-    """Make the error for a topic that no group has."""
+    """Return the error for a topic that no group has."""
     return UnknownTopicError(f"topic {topic!r} does not exist; run 'qlog topic create {topic}'")
 
 
@@ -412,7 +413,7 @@ def _has_key(message: Message, key: str) -> bool:
 def _check_offsets(
     messages: list[Message], topic: str, queue_id: int, offset: int, next_offset: int
 ) -> None:
-    """What a reader gets has no hole and nothing of another queue (fault-matrix I11)."""
+    """Raise CorruptRecordError for a gap, or for messages of another queue (fault-matrix I11)."""
     if not messages:
         return
     first, last = messages[0], messages[-1]

@@ -1,4 +1,4 @@
-"""Who consumes which queues: the strategies of RocketMQ, as pure functions.
+"""The division of queues among consumers: the strategies of RocketMQ, as pure functions.
 
 Owns the division of one topic's queues among the members of a group; must not know how members are
 found. Every member computes it from the same sorted inputs, so all agree without talking.
@@ -16,13 +16,13 @@ Queue = tuple[str, int]
 """Topic and queue id."""
 
 Strategy = Callable[[str, Sequence[Queue], Sequence[str]], list[Queue]]
-"""(own client id, sorted queues of one topic, sorted client ids) to the queues that are ours."""
+"""(own client id, sorted queues of one topic, sorted client ids) to this member's queues."""
 
 VIRTUAL_NODES_COUNT: Final = 64  # Deviation: RocketMQ has 10, which divides very unevenly.
 
 
 def averagely(client_id: str, queues: Sequence[Queue], client_ids: Sequence[str]) -> list[Queue]:
-    """Give every member one run of neighbours; the first members get one more.
+    """Give every member one run of neighbouring queues; the first members get one more.
 
     Source: RocketMQ AllocateMessageQueueAveragely.
     """
@@ -88,11 +88,11 @@ def assign(
     *,
     group: str = "",
 ) -> list[Queue]:
-    """Apply a strategy to each topic; return all queues of a broker group that are ours, sorted.
+    """Apply a strategy to each topic; return this member's queues of a broker group, sorted.
 
-    Each group's queues are divided by themselves, among the members that this group knows: whether
-    another group is there, or is seen by all, changes nothing. So that not the same members get
-    more in every group, each numbered group (g0, g1...) begins to deal where the one before ended.
+    The queues of each group are divided on their own, among the members that this group knows:
+    other groups, and their members, do not matter. So that the same members do not get more in
+    every group, each numbered group (g0, g1...) begins to deal where the one before ended.
     """
     members = sorted(client_ids)
     mine: list[Queue] = []
@@ -107,8 +107,8 @@ def assign(
 def _asked(
     strategy: Strategy, client_id: str, queues: Sequence[Queue], client_ids: Sequence[str]
 ) -> list[Queue]:
-    """Ask a strategy, which may be the program's own. Raises InvalidRequestError for what it does
-    that no strategy may: its member would read what is not there, or read it twice."""
+    """Call a strategy, which may be the program's own. Raises InvalidRequestError for a result
+    with which its member would read unknown queues, or one queue twice."""
     try:
         mine = [(topic, queue_id) for topic, queue_id in strategy(client_id, queues, client_ids)]
         is_right = len(set(mine)) == len(mine) and set(mine) <= set(queues)
@@ -128,7 +128,7 @@ def _asked(
 
 
 def _number(group: str) -> int:
-    """The digits at the end of a name, if there are few enough to count groups."""
+    """Return the digits at the end of a name, up to six, as a number; 0 if there are none."""
     digits = re.search(r"[0-9]{1,6}$", group)
     return int(digits[0]) if digits else 0
 

@@ -1,8 +1,8 @@
 """Gives messages back: to be delivered to the group again later, or as dead letters.
 
-Owns the calls of one consumer to one broker group, one after the other, so that a repeated one is
-known; must not know what is consumed. A call that failed ends the numbering, since one of its
-attempts may have been done: the next one begins another, under a new id.
+Owns the calls of one consumer to one broker group, one after the other, so that a repetition is
+recognised; must not know what is consumed. A failed call ends the numbering, since one of its
+attempts may have been applied: the next call starts again, under a new id.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ RETRY_PREFIX = "%RETRY%"
 
 @dataclass(frozen=True, slots=True)
 class Redelivery:
-    """What became of messages that were given back."""
+    """Result of giving messages back."""
 
     retried_count: int
     dead_count: int
-    """Tried too often, or not to be tried again."""
+    """Count of messages that became dead letters: tried too often, or rejected."""
 
 
 class Redeliveries:
-    """Of one consumer and one broker group."""
+    """The calls of one consumer to one broker group."""
 
     def __init__(self, group: BrokerGroup, consumer_group: str, timeout_ms: int) -> None:
         self._group = group
@@ -51,7 +51,7 @@ class Redeliveries:
         attempt_count_max: int,
         offsets: Mapping[Queue, int],
     ) -> Redelivery:
-        """Move messages and store offsets, at once. Raises what the cluster says."""
+        """Move messages and store offsets, in one step. Raises the error of the cluster."""
         request = retry_pb2.RetryLaterRequest(
             group=self._consumer_group,
             attempt_count_max=attempt_count_max,
@@ -73,7 +73,7 @@ class Redeliveries:
             except UnknownProducerError as error:
                 if error.outcome is not Outcome.NOT_APPLIED:
                     raise
-                # It was silent for so long that its past is forgotten; nothing was done.
+                # The cluster has forgotten the id after a long silence; the call had no effect.
                 response = await self._call(request)
         return Redelivery(response.retried_count, response.dead_count)
 

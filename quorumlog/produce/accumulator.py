@@ -1,10 +1,10 @@
-"""The ways on which a producer's batches leave: one to each broker group, and who takes which.
+"""The accumulator of a producer: open batches, one to each broker group, and the choice of a group.
 
-Owns the choice of a group for each message, and what is done with batches of a group that gives no
-answers; must not know how batches travel (`append_stream`). Messages that name a group or a queue
-stay where they belong. A key has a group of its own. All others go to the group that has least to
-do. When a group is away, what is waiting for it, is bound to no queue and is surely not in its log
-goes to the others; what may be in its log stays until that is known.
+Owns the choice of a group for each message, and the batches of a group that gives no answers; must
+not know how batches travel (`append_stream`). Messages that name a group or a queue go there. A key
+has a group of its own. All other messages go to the group with the least load. When a group is
+away, waiting batches that name no queue and are surely not in its log go to the other groups; a
+batch that may be in its log stays until that is known.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ WATCH_MS: Final = 100
 
 
 class Lane:
-    """The way to one broker group, and the batch that is filled for it."""
+    """The sender of one broker group, and the batch that is being filled for it."""
 
     __slots__ = ("_on_ended", "group", "is_pinned", "open", "router", "sender", "task")
 
@@ -42,14 +42,14 @@ class Lane:
         self._on_ended = on_ended
 
     def put(self, batch: Batch) -> None:
-        """Let a batch wait for its turn."""
+        """Append a batch to the waiting ones."""
         self.sender.waiting.append(batch)
         if self.task is None:
             self.task = asyncio.get_running_loop().create_task(self.sender.run())
             self.task.add_done_callback(self._on_ended)
 
     def close_open(self) -> None:
-        """Take no more messages into the open batch."""
+        """Close the open batch to further messages."""
         batch, self.open = self.open, None
         if batch is not None:
             batch.is_open = False
@@ -66,18 +66,19 @@ class Lanes:
         timeout_ms: float,
         **options: Any,
     ) -> None:
-        """`options` are those of Sender; `on_ended` is told of a sender that broke.
+        """`options` are those of Sender; `on_ended` is called when a sender ends by an error.
 
-        `timeout_ms`: what a message has; when a part of it is over, there is time for another try.
+        `timeout_ms` is the one of a message; a group is away after a part of it, in time for
+        another try.
         """
         self.only: Lane | None = None
-        """The one that takes everything; None while there are several groups."""
+        """The lane that takes everything; None while there are several groups."""
         self._groups = groups
         self._options = options
         self._away_after_ms = min(AWAY_AFTER_MS, timeout_ms / 4)
         self._on_ended = on_ended
         self._lanes: dict[BrokerGroup, Lane] = {}
-        self._free: Lane | None = None  # Whose open batch takes what may go anywhere.
+        self._free: Lane | None = None  # Its open batch takes messages without key and queue.
         self._turn = random.randrange(1 << 16)  # Producers must not all begin with the same group.
         self._flushing = 0
         self._watching: asyncio.Task[None] | None = None
@@ -89,7 +90,7 @@ class Lanes:
 
     @property
     def home(self) -> Lane:
-        """That of the first group by name."""
+        """The lane of the first group by name."""
         return self._lane(self._groups.home)
 
     def _lane(self, group: BrokerGroup) -> Lane:
@@ -106,7 +107,7 @@ class Lanes:
         return lane
 
     def _follow(self) -> None:
-        """Look anew which groups there are."""
+        """Adapt to a change of the list of groups."""
         groups = self._groups
         self.only = self._lane(groups.all[0]) if groups.is_single else None
         if self.only is not None:
@@ -116,14 +117,14 @@ class Lanes:
             self._watching.add_done_callback(self._on_ended)
 
     def flush(self, change: int) -> None:
-        """Count one more, or one less, who waits for everything to leave."""
+        """Add to the count of callers that wait for everything to leave."""
         self._flushing += change
         for lane in self:
             lane.sender.is_flushing = self._flushing
             lane.sender.wake()
 
     def clear(self) -> None:
-        """Forget what waits; somebody else fails it."""
+        """Drop the waiting batches; the producer fails them."""
         for lane in self:
             lane.sender.waiting.clear()
             lane.open = None
@@ -137,7 +138,7 @@ class Lanes:
         for lane in self:
             lane.task = None
         for task in tasks:
-            task.remove_done_callback(self._on_ended)  # It is ended, and has not broken.
+            task.remove_done_callback(self._on_ended)  # This end is wanted.
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -154,7 +155,7 @@ class Lanes:
         else:
             lane = self._freely((topic,))
         if lane.open is not None and lane.open.is_pinned is not is_pinned:
-            lane.close_open()  # The order of what meets in one queue is that of the batches.
+            lane.close_open()  # Batches keep the order of messages in one queue.
         lane.is_pinned = is_pinned
         return lane
 
@@ -174,15 +175,15 @@ class Lanes:
         return self._freely(topics) if key is None else self._of_key(key, topics)
 
     def _having(self, topics: Sequence[str]) -> list[BrokerGroup]:
-        """Groups that may have these topics; the first one is to say so if none has."""
+        """Return the groups that may have these topics; if none has, the first, to refuse them."""
         groups = self._groups.all
         having = [g for g in groups if not any(map(g.router.lacks, topics))]
         return having or [groups[0]]
 
     def _of_key(self, key: str, topics: Sequence[str]) -> Lane:
-        """The group of a key; keys of a group that is away are spread over the others meanwhile."""
+        """Return the lane of a key; keys of a group that is away go to the others meanwhile."""
         having = self._having(topics)
-        # The upper half: the lower one says which queue of the group it is.
+        # The upper half: the lower half chooses the queue of the group.
         number = zlib.crc32(key.encode()) >> 16
         group = having[number % len(having)]
         there = [other for other in having if not other.is_away]
@@ -191,7 +192,7 @@ class Lanes:
         return self._lane(group)
 
     def _freely(self, topics: Sequence[str]) -> Lane:
-        """The group whose batch is being filled, else one with a leader that has least to do."""
+        """Return the lane that is being filled, else one with a leader and the least load."""
         free = self._free
         if free is not None and self._is_filling(free, topics):
             return free
@@ -211,10 +212,10 @@ class Lanes:
             return False
         return not any(map(lane.router.lacks, topics))
 
-    # Moves.
+    # Moves to other groups.
 
     async def _watch(self) -> None:
-        """Find groups that give no answers, and take what waits for them elsewhere."""
+        """Find groups that give no answers, and move their waiting batches to others."""
         while True:
             await asyncio.sleep(WATCH_MS / 1000)
             for lane in list(self):
@@ -238,7 +239,7 @@ class Lanes:
             assert left is None, "of a group that is away, and others have all topics"
 
     def _take_strays(self, group: BrokerGroup, batch: Batch) -> bool:
-        """Take away what waits for a group that lacks a topic of it; False: it has to judge."""
+        """Move waiting batches with a topic that a group lacks; return whether `batch` is one."""
         lane = self._lane(group)
         if not self._is_stray(batch, group):
             return False
@@ -295,7 +296,7 @@ class Lanes:
         batch.group = lane.group.name
         if lane is last:
             return batch
-        lane.close_open()  # What comes later must not be in a batch that leaves before.
+        lane.close_open()  # Later messages must not be in a batch that leaves before.
         lane.put(batch)
         lane.sender.wake()
         return None
@@ -304,12 +305,12 @@ class Lanes:
 def _can_take(
     groups: Sequence[BrokerGroup], batch: Batch, topics: Iterable[str], needed: Iterable[str]
 ) -> bool:
-    """Say whether these groups have what is needed of the topics; one has all, if it is atomic."""
+    """Whether these groups have the needed topics; one must have all if the batch is atomic."""
     if batch.is_atomic:
         return any(not any(map(group.router.lacks, topics)) for group in groups)
     return all(any(not group.router.lacks(topic) for group in groups) for topic in needed)
 
 
 def _names_queue(batch: Batch) -> bool:
-    """Batches that were made while there was one group are bound to it by their messages only."""
+    """Whether a message names a queue: this binds a batch of the time with one group to it."""
     return any(entry[1] is not None for entry in batch.entries)

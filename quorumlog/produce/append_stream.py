@@ -4,14 +4,14 @@ Owns the order, the window, resending and the producer's identity; must not know
 batches. Rules that keep "exactly once" true:
 
 - Sequences of one identity are sent in order, and a node takes none before its predecessor. So when
-  a batch is refused for good, whatever was sent after it was refused too.
+  a batch is refused for good, every batch sent after it was refused too.
 - Answers come in order. When one is an error, nothing new is sent, the rest of the answers are
-  awaited, and then everything without a receipt is sent again in order.
-- A batch whose attempt ended without an answer may be in the log. It is sent again under the same
-  name only, and never under another. If time runs out for it, its outcome is unknown.
+  awaited, and then every batch without a receipt is sent again in order.
+- A batch whose attempt ended without an answer may be in the log. The batch is sent again under the
+  same name only, and never under another. If its time runs out, its outcome is unknown.
 - A name is used for other records only if every attempt under it was answered with "not applied";
-  otherwise the producer goes on under a new identity.
-- A batch may be given to another group (`lanes`) only while the same is true of it.
+  otherwise the producer continues under a new identity.
+- A batch may be given to another group (`accumulator`) only while the same is true of it.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from quorumlog.produce.delivery import Batch
 from quorumlog.produce.identity import ProducerIdentity
 
 IN_FLIGHT_MAX: Final = 32  # Half of the window in which a node remembers receipts.
-OUT_OF_SEQUENCE_MAX: Final = 8  # Of the first batch without a receipt: then the order is lost.
+OUT_OF_SEQUENCE_MAX: Final = 8  # For the first batch without a receipt; more: the order is lost.
 WATCH_INTERVAL_MS: Final = 50
 
 _STREAM_IS_OVER: Final = (
@@ -62,7 +62,7 @@ class SenderStats:
 
 
 class Sender:
-    """Sends the batches in `waiting`. `run` is a task of its own; `wake` tells it to look again."""
+    """Sends the batches in `waiting`. `run` is a task of its own; `wake` has it look again."""
 
     def __init__(
         self,
@@ -75,40 +75,40 @@ class Sender:
         linger_ms: float,
         on_stray: Callable[[Batch], bool],
     ) -> None:
-        """`on_stray` is told of a batch with a topic that the group lacks; True: it took it."""
+        """`on_stray` gets a batch with a topic that the group lacks; True: it took the batch."""
         self.waiting: deque[Batch] = deque()
         self.stats = SenderStats()
         self.in_flight_count = 0
-        self.is_flushing = 0  # How many wait for it: do not linger.
+        self.is_flushing = 0  # Count of flushes that wait: do not linger.
         self._router = router
         self._calls = calls
         self._is_idempotent = is_idempotent
         self._in_flight_max = in_flight_max
         self._linger_s = linger_ms / 1000
         self._on_stray = on_stray
-        self._stuck_since_s: float | None = None  # Work, and no receipt since.
+        self._stuck_since_s: float | None = None  # Since when there was work and no receipt.
         self._wake = asyncio.Event()
         self._next_queue: dict[str, int] = {}
         self._identity = ProducerIdentity(is_idempotent=is_idempotent, name=name)
         self._unacked_since_s: float | None = None
 
     def wake(self) -> None:
-        """A batch was added, or is full, or shall leave."""
+        """Have `run` look again: a batch was added, is full, or must leave now."""
         self._wake.set()
 
     @property
     def load(self) -> int:
-        """Batches that it has to care for."""
+        """Count of batches that are waiting or in flight."""
         return len(self.waiting) + self.in_flight_count
 
     @property
     def stuck_ms(self) -> float:
-        """For how long there was work and no receipt came, other than on purpose."""
+        """Milliseconds with work and without a receipt, less the time to linger."""
         since_s = self._stuck_since_s
         return 0 if since_s is None else (time.monotonic() - since_s - self._linger_s) * 1000
 
     async def run(self) -> None:
-        """Send whatever comes, until cancelled."""
+        """Send the waiting batches in order, until cancelled."""
         backoff: Backoff | None = None
         failures = 0
         while True:
@@ -148,7 +148,7 @@ class Sender:
     async def _pause(self, error: QuorumlogError, backoff: Backoff, failures: int) -> None:
         at_once = not error.retryable or isinstance(error, errors.NotLeaderError | UnavailableError)
         if at_once and failures <= REDIRECTS_AT_ONCE:
-            return  # What cannot be sent was sorted out, or the leader is searched for anyway.
+            return  # The batch was settled, or the leader is searched for anyway.
         await backoff.pause(error.retry_after_ms)
 
     # One session.
@@ -158,7 +158,7 @@ class Sender:
             asyncio.create_task(self._write(session)),
             asyncio.create_task(self._watch(session)),
         ]
-        for helper in helpers:  # One that broke must not leave the reader waiting for ever.
+        for helper in helpers:  # A failed helper must not leave the reader waiting for ever.
             helper.add_done_callback(lambda _: session.call.cancel())
         try:
             await self._read(session)
@@ -168,7 +168,7 @@ class Sender:
                 helper.cancel()
             results = await asyncio.gather(*helpers, return_exceptions=True)
         for result in results:
-            # A stream that is over fails its writer, which the reader has dealt with.
+            # The end of a stream fails its writer; the reader has dealt with that.
             if isinstance(result, BaseException) and not isinstance(result, _STREAM_IS_OVER):
                 raise result
 
@@ -183,7 +183,7 @@ class Sender:
                     await self._wait(rest_s)
                     continue
             if not batch.wire:
-                if batch.deadline.has_passed:  # It has no name yet, so nobody waits for it.
+                if batch.deadline.has_passed:  # A batch without a name was never sent.
                     self.waiting.popleft()
                     self._fail(batch, batch.deadline.error(self._what, None, attempts=0))
                     continue
@@ -205,13 +205,13 @@ class Sender:
         is_full = len(session.in_flight) >= self._in_flight_max
         if session.is_draining or not self.waiting or is_full:
             return False
-        # A batch that is not full waits for the one before: that is how batches grow under load.
+        # A batch that is not full waits for the one before: so batches grow under load.
         return not session.in_flight or not self.waiting[0].is_open
 
     async def _encode(self, batch: Batch, node: Node) -> None:
         """Encode a batch, after asking for routes that are missing."""
         asked: set[str] = set()
-        while True:  # Messages may come in while we ask.
+        while True:  # Messages may be added during the call.
             topics = batch.topics() - asked
             missing = [name for name in topics if self._router.topic(name) is None]
             if not missing:
@@ -219,12 +219,12 @@ class Sender:
             await self._ask_routes(missing, batch.deadline, node)
             asked.update(missing)
             if not self.waiting or self.waiting[0] is not batch:
-                return  # It was taken meanwhile.
+                return  # Another task has taken the batch meanwhile.
         if any(map(self._router.lacks, asked)) and self._on_stray(batch):
             return
         try:
             batch.encode(self._queue_count, self._choose_queue)
-        except Exception as bug:  # noqa: BLE001 - it must not end what others have handed over.
+        except Exception as bug:  # noqa: BLE001 - it must not fail the other batches.
             self._cannot_encode(batch, bug)
             return
         self._name(batch)
@@ -246,14 +246,14 @@ class Sender:
         self._fail(batch, error)
 
     async def _ask_routes(self, topics: list[str], deadline: Deadline, node: Node) -> None:
-        """Learn the queues of topics. One that stays unknown goes to queue 0: the leader judges."""
+        """Learn the queues of topics. An unknown topic gets queue 0, and the leader decides."""
         request = log_pb2.RouteRequest(topics=topics, cluster_id=self._router.cluster_id)
         try:
             response = await self._calls.once(
                 node, "log", "Route", request, min(deadline.remaining_s, SUSPECT_AFTER_MS / 1000)
             )
         except QuorumlogError:
-            return  # The stream to the same node is about to fail as well, and says it better.
+            return  # The stream to this node is about to fail, with a better error.
         self._router.learn_topics(response, topics)
 
     def _queue_count(self, topic: str) -> int:
@@ -261,7 +261,7 @@ class Sender:
         return max(1, route.queue_count) if route is not None else 1
 
     def _choose_queue(self, topic: str) -> int:
-        """Round robin over the queues, a batch at a time."""
+        """Return the next queue of a topic, round robin, a batch at a time."""
         at = self._next_queue.get(topic)
         if at is None:
             at = secrets.randbelow(1 << 16)  # Many short-lived producers must not all begin at 0.
@@ -281,7 +281,7 @@ class Sender:
             except asyncio.CancelledError:
                 if is_cancelled():
                     raise
-                # It was the call that was cancelled: by us, or since its channel was closed.
+                # The call was cancelled, not this task: by `end`, or when its channel was closed.
                 text = f"{session.node.address}: its connection was closed; ask again"
                 session.end(UnavailableError(text, outcome=Outcome.UNKNOWN))
                 return
@@ -311,7 +311,7 @@ class Sender:
         return errors.from_status(code.name, await session.call.details() or "", address)
 
     async def _watch(self, session: Session) -> None:
-        """End a session that gives no answers: its node was paused, cut off, or time is up."""
+        """End a session without answers: its node was paused, cut off, or time is up."""
         while True:
             await asyncio.sleep(WATCH_INTERVAL_MS / 1000)
             if not session.in_flight:
@@ -347,7 +347,7 @@ class Sender:
 
     def _refused(self, session: Session, batch: Batch, error: QuorumlogError) -> None:
         if error.outcome is Outcome.APPLIED:
-            self._fail(batch, error)  # It is in the log; its successors are not concerned.
+            self._fail(batch, error)  # The batch is in the log; its successors are not affected.
             return
         if error.outcome is Outcome.UNKNOWN:
             batch.may_be_applied = True
@@ -359,7 +359,7 @@ class Sender:
         session.end(error, drain=True)
 
     def _settle(self, session: Session) -> QuorumlogError:
-        """Sort out what a session left: what is sent again, under which name, and what failed."""
+        """Settle what a session left: send again, under the same or a new name, or fail."""
         error = session.error
         assert error is not None, "a session ends for a reason"
         if isinstance(error, errors.NotLeaderError):
@@ -375,19 +375,19 @@ class Sender:
         self.waiting.extendleft(reversed(left))
         for batch in left:
             if batch.is_done:
-                continue  # It fell with one before it.
+                continue  # An earlier batch failed this one.
             final = self._final_error(batch)
             if final is not None:
                 self.waiting.remove(batch)
                 session.decided_count += not error.retryable
             if (final is None or self._give_up(batch, final)) and self._is_idempotent:
-                # It, or what it was taken apart into, is sent again before anything else; those
-                # behind it are judged by the answers that they get then.
+                # The batch, or its parts, is sent again before all else; the batches behind it are
+                # judged by the answers to their next attempt.
                 break
         return error
 
     def _final_error(self, batch: Batch) -> QuorumlogError | None:
-        """Say why this batch is not sent again, or None if it is."""
+        """Return the reason not to send this batch again; None: it is sent again."""
         error = batch.last_error
         assert error is not None, "settled without an error"
         late = batch.deadline.has_passed
@@ -404,19 +404,19 @@ class Sender:
             return None
         if error.retryable or error.outcome is Outcome.UNKNOWN:
             return None
-        if batch.may_be_applied:  # An earlier attempt is still at large.
+        if batch.may_be_applied:  # An earlier attempt has no answer yet.
             return batch.deadline.error_unknown(self._what, error, attempts=batch.attempts)
         return error
 
     def _give_up(self, batch: Batch, error: QuorumlogError) -> bool:
         """Fail a batch for good, and bring those behind it in order again.
 
-        Returns True if parts of it are sent again instead.
+        Return whether parts of it are sent again instead.
         """
         named = self._named()
         is_new = batch.may_be_applied or any(other.may_be_applied for other in named)
         if batch.may_be_applied and self._is_idempotent:
-            # Nobody can tell any more whether its successors were taken, nor ask under their name.
+            # Whether its successors were applied is unknown for good: their name cannot be asked.
             for other in [other for other in named if other.may_be_applied]:
                 self.waiting.remove(other)
                 text = f"a batch before it has an unknown outcome ({error.message})"
@@ -428,7 +428,7 @@ class Sender:
         labels = () if is_final or batch.is_atomic else batch.labels_of_fault(error)
         if not labels:
             self._fail(batch, error)
-        else:  # The messages of others shall not fail with the one that is at fault.
+        else:  # Only the message at fault shall fail.
             parts = list(batch.split(labels).values())
             for part in parts:
                 part.encode(self._queue_count, self._choose_queue)
@@ -437,7 +437,7 @@ class Sender:
         return bool(parts)
 
     def take_movable(self, may_move: Callable[[Batch], bool]) -> list[Batch]:
-        """Give up, in order, what may go to another group: surely not in the log of this one."""
+        """Remove and return, in order, the batches that are surely not in the log of this group."""
         named = self._named()
         is_clean = not self.in_flight_count and not any(other.may_be_applied for other in named)
         taken = [
@@ -460,7 +460,7 @@ class Sender:
         return f"the append{self._router.where}"
 
     def _named(self) -> list[Batch]:
-        """Those in waiting that have a name: they were sent, or were about to be."""
+        """Return the waiting batches with a name: they were sent, or were about to be."""
         return [batch for batch in self.waiting if batch.wire]
 
     def _rename(self, batches: Iterable[Batch], *, is_new: bool) -> None:
@@ -468,7 +468,7 @@ class Sender:
             self._identity.renew()
         for batch in batches:
             if not batch.is_done and batch.wire:
-                batch.may_be_applied = False  # That was another name.
+                batch.may_be_applied = False  # The old name is given up.
                 self._name(batch)
 
     def _name(self, batch: Batch) -> None:
@@ -479,7 +479,7 @@ class Sender:
         batch.fail(error)
 
     def _give_up_waiting(self, error: QuorumlogError) -> None:
-        """Fail what ran out of time; everything if asking again will not help."""
+        """Fail the batches whose time is up; all of them if the error is not retryable."""
         is_final = not error.retryable
         while self.waiting and (is_final or self.waiting[0].deadline.has_passed):
             batch = self.waiting.popleft()

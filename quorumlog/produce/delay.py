@@ -1,7 +1,7 @@
-"""Delayed messages: when one shall be delivered, how it is cancelled, how many are held.
+"""Delayed messages: delivery times, cancelling, and the counts of messages that are held.
 
-Owns what a wish may be and the calls of DelayService; must not know how messages travel. `Admin` is
-one of these.
+Owns the rules for a delivery time and the calls of DelayService; must not know how messages travel.
+`Admin` inherits these calls.
 """
 
 import math
@@ -20,15 +20,15 @@ from quorumlog.records.message import OutgoingMessage
 from quorumlog.records.receipt import Receipt
 
 HAS_DELAYED: Final = log_pb2.AppendRequest(has_delayed=True).SerializeToString()
-"""What a batch of delayed messages has beside others."""
+"""The additional field of an append request with delayed messages."""
 HELD_SIZE_BYTES: Final = 128
-"""A message that is held is larger than it was sent by at most this much."""
+"""Upper bound of the bytes by which a held message is larger than the sent one."""
 _NAMES: Final = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 
 
 @dataclass(frozen=True, slots=True)
 class CancelledDelay:
-    """Where and when a message would have been delivered that was cancelled."""
+    """Place and time of the delivery that was cancelled."""
 
     topic: str
     queue_id: int
@@ -37,7 +37,7 @@ class CancelledDelay:
 
 @dataclass(frozen=True, slots=True)
 class DelayQueue:
-    """What a queue of delayed messages holds. Level 0: those of any time."""
+    """The delayed messages of one queue. Level 0: those of any time."""
 
     level: int
     delay_ms: int
@@ -48,11 +48,11 @@ class DelayQueue:
 
 @dataclass(frozen=True, slots=True)
 class DelayStatus:
-    """What one broker group holds. Times are its leader's.
+    """The delayed messages of one broker group. Times are by the clock of its leader.
 
-    `next_due_unix_ms` is 0 while nothing is held, and may be some seconds early for what is far
-    off. `undeliverable_count` messages are in `rmq_sys_undeliverable`, because their own topic was
-    gone or took no messages. While `is_loading` the leader is new and reads what it has to deliver.
+    `next_due_unix_ms` is 0 while no message is held, and may be some seconds early for distant
+    times. `undeliverable_count` messages are in `rmq_sys_undeliverable`, because their own topic
+    was gone or took no messages. While `is_loading`, the new leader reads the messages to deliver.
     """
 
     group: str
@@ -67,7 +67,7 @@ class DelayStatus:
 
     @classmethod
     def of(cls, group: str, pb: delay_pb2.DelayStatusResponse) -> "DelayStatus":
-        """Read it from the wire."""
+        """Decode the status from the wire."""
         queues = tuple(
             DelayQueue(q.level, q.delay_ms, q.held_count, q.floor_offset, q.max_offset)
             for q in pb.queues
@@ -91,7 +91,7 @@ def with_wish(
     level: int | None,
     deliver_at: float | None,
 ) -> dict[str, str]:
-    """Return properties that say when to deliver. Raises InvalidRequestError."""
+    """Return properties with the delivery time. Raises InvalidRequestError."""
     if (delay is not None) + (level is not None) + (deliver_at is not None) != 1:
         text = "more than one of delay, level and deliver_at is given; give one of them"
         raise InvalidRequestError(text)
@@ -114,7 +114,7 @@ def all_with_wish(
     level: int | None,
     deliver_at: float | None,
 ) -> Sequence[bytes | str | OutgoingMessage]:
-    """Return a batch in which messages with properties of their own say when, too."""
+    """Return a batch in which messages with properties of their own get the delivery time, too."""
     return [
         replace(body, properties=with_wish(body.properties, delay, level, deliver_at))
         if isinstance(body, OutgoingMessage) and body.properties is not None
@@ -141,11 +141,11 @@ class DelayAdmin:
         raise NotImplementedError
 
     async def cancel_delayed(self, message: Receipt | str, *, group: str = "") -> CancelledDelay:
-        """Have a delayed message never delivered, by its receipt or the message id in it.
+        """Cancel the delivery of a delayed message, by its receipt or the message id in it.
 
         Certain once it returns. Raises DelayedGoneError when it was delivered, or is just being
         delivered; NotFoundError when it was never delayed. Of several broker groups `group` is the
-        one that holds it, unless the receipt says it; without either the first one by name.
+        one that holds it, unless the receipt names it; without either the first one by name.
         """
         message_id = message if isinstance(message, str) else message.message_id
         if isinstance(message, Receipt):
@@ -160,7 +160,7 @@ class DelayAdmin:
         return CancelledDelay(response.topic, response.queue_id, response.due_unix_ms)
 
     async def delay_status(self) -> list[DelayStatus]:
-        """Return what each broker group holds, by name."""
+        """Return the delayed messages of each broker group, by group name."""
         request = delay_pb2.DelayStatusRequest()
         answers, _ = await self._each("DelayStatus", request, service="delay")
         return [DelayStatus.of(name, answers[name]) for name in sorted(answers)]

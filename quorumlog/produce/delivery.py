@@ -1,8 +1,8 @@
-"""What becomes of messages that were handed over: batches under way, deliveries and receipts.
+"""Messages on their way: batches, deliveries and receipts.
 
 Owns a batch from its first message to its receipt or error; must not know how it travels. A message
-costs one object here, its Delivery. Everything that a receipt says is derived from the one answer
-to its batch, when somebody asks.
+costs one object here, its Delivery. All fields of a receipt are derived from the one answer to its
+batch, when the receipt is asked for.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ OF_ONE_MESSAGE: Final = frozenset(
         "store.record_format",
     }
 )
-"""Codes with which a node refuses a batch for what is wrong with one of its messages."""
+"""Codes with which a node refuses a batch because of one of its messages."""
 _RECORDS_FIELD: Final = b"\x0a"  # Of AppendRequest: number 1, bytes.
 
 
@@ -98,11 +98,11 @@ class Batch:
     ) -> None:
         self.deadline = deadline
         self.on_done = on_done
-        self.is_atomic = is_atomic  # Must stay one entry, whatever happens.
-        self.is_open = not is_atomic  # More messages may come in.
+        self.is_atomic = is_atomic  # Must stay one entry, also after a refusal.
+        self.is_open = not is_atomic  # More messages may be added.
         self.group = group  # The broker group that it goes to.
-        self.is_pinned = is_pinned  # And no other: a message names it, or a queue of it.
-        self.extra = b""  # More fields of the AppendRequest, serialised: what the batch means.
+        self.is_pinned = is_pinned  # Must stay in `group`: a message names it, or a queue of it.
+        self.extra = b""  # More serialised fields of the AppendRequest: the kind of the batch.
         self.entries: list[Entry] = []
         self.record_count = 0
         self.size_bytes = 0
@@ -110,30 +110,30 @@ class Batch:
         self.sent_unix_ms = 0
         # Once encoded.
         self.wire = b""  # The serialised AppendRequest; empty: not encoded, or done.
-        self._records_lo = self._records_hi = 0  # Where in `wire` the records are.
+        self._records_lo = self._records_hi = 0  # The place of the records in `wire`.
         self.sizes: list[int] = []
         self.places: list[Place] = []
         self.producer_id = 0
         self.sequence = 0
         # Once sent.
         self.attempts = 0
-        self.may_be_applied = False  # An attempt ended without an answer. Never unset.
+        self.may_be_applied = False  # An attempt had no answer. Unset only with a new name.
         self.out_of_sequence_count = 0
-        self.last_error: QuorumlogError | None = None  # Of an attempt.
+        self.last_error: QuorumlogError | None = None  # The error of the last attempt.
         # Once done.
         self.is_done = False
         self.done_s = 0.0
         self.error: QuorumlogError | None = None
-        self.claimed: list[int] = []  # Messages that somebody asked about.
+        self.claimed: list[int] = []  # Messages whose outcome was asked for.
         self._response: log_pb2.AppendResponse | None = None
-        self._placed: list[tuple[int, int]] = []  # Queue offset and position of the first ones,
-        self._placing: Iterator[tuple[int, int]] | None = None  # and where the rest comes from.
+        self._placed: list[tuple[int, int]] = []  # Queue offset and position of the first messages,
+        self._placing: Iterator[tuple[int, int]] | None = None  # and the source of the rest.
         self._waiters: list[asyncio.Future[None]] = []
         self._parts: list[tuple[Batch, int]] | None = None
         self._parts_open = 0
 
     def add(self, entry: Entry, size_bytes: int) -> "Delivery":
-        """Take in one message."""
+        """Add one message and return its delivery."""
         assert self.is_open or self.is_atomic, "a message for a batch that has left"
         self.entries.append(entry)
         delivery = Delivery(self, self.record_count)
@@ -142,18 +142,18 @@ class Batch:
         return delivery
 
     def add_all(self, entries: list[Entry], size_bytes: int) -> None:
-        """Take in messages that nobody asks about one by one."""
+        """Add messages that have no deliveries of their own."""
         assert self.is_atomic, "messages without a delivery are those of an atomic batch"
         self.entries += entries
         self.record_count += len(entries)
         self.size_bytes += size_bytes
 
     def topics(self) -> set[str]:
-        """Name the topics of its messages."""
+        """Return the names of the topics of its messages."""
         return {topic.name for topic in {entry[0] for entry in self.entries}}
 
     def encode(self, queue_count: Callable[[str], int], next_queue: Callable[[str], int]) -> None:
-        """Close it, choose the queues that were left open, and encode the records."""
+        """Close the batch, choose the queues that were left open, and encode the records."""
         assert not self.wire, "a batch is encoded once"
         self.is_open = False
         self.sent_unix_ms = time.time_ns() // 1_000_000
@@ -178,7 +178,7 @@ class Batch:
     def identify(
         self, producer_id: int, sequence: int, cluster_id: str, fence: bytes = b""
     ) -> None:
-        """Give it the name under which the cluster tells a repeated batch from a new one."""
+        """Set the name by which the cluster tells a repeated batch from a new one."""
         self.producer_id, self.sequence = producer_id, sequence
         rest = log_pb2.AppendRequest(
             record_count=self.record_count,
@@ -187,20 +187,20 @@ class Batch:
             timeout_ms=self.deadline.remaining_ms,
             cluster_id=cluster_id,
         )
-        # Serialised messages may be joined. So the records are copied once, not three times.
+        # Serialised messages may be joined: the records are copied once, not three times.
         self.wire = self.wire[: self._records_hi] + rest.SerializeToString() + self.extra + fence
 
     def forget_name(self) -> None:
-        """Be as it was before it was encoded; nothing that was sent of it is in the log."""
+        """Return to the state before encoding; no attempt under the old name is in the log."""
         assert not self.may_be_applied, "it may be in the log under its name"
         self.wire = b""
 
     def labels_of_fault(self, error: QuorumlogError) -> Sequence[Hashable]:
-        """Say how to split a batch that was refused for good, so that the one message that is at
-        fault comes to be alone; empty: all of them are.
+        """Return a label for each message, to split a batch that was refused for good until the
+        message at fault is alone; empty: all messages are at fault.
 
-        A topic is refused with all of its messages. What is said of a single message is looked for
-        by queue, if that is what is wrong with it, and else by halves.
+        A topic is refused with all of its messages. A fault of a single message is searched by
+        queue if a queue is unknown, and else by halves.
         """
         topics = [entry[0].name for entry in self.entries]
         if len(set(topics)) > 1:
@@ -242,7 +242,7 @@ class Batch:
             self._finish()
 
     def acknowledge(self, response: log_pb2.AppendResponse) -> None:
-        """Take the answer of the leader: it is in the log."""
+        """Record the answer of the leader: the batch is in the log."""
         if response.record_count != self.record_count:
             self.fail(
                 InternalError(
@@ -256,10 +256,10 @@ class Batch:
         self._finish()
 
     def fail(self, error: QuorumlogError) -> None:
-        """End it without a receipt."""
+        """End the batch without a receipt."""
         if self._parts is not None:
             for part in {part for part, _ in self._parts if not part.is_done}:
-                part.fail(error)  # The last of them ends this one.
+                part.fail(error)  # The last part ends this batch.
             return
         error.attempts = self.attempts
         self.error = error
@@ -277,7 +277,7 @@ class Batch:
         self.on_done(self)
 
     async def wait(self) -> None:
-        """Wait until it is done, with or without success. Cancelling that changes nothing else."""
+        """Wait until the batch is done, also without success. Cancelling ends only the wait."""
         if not self.is_done:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
@@ -285,8 +285,8 @@ class Batch:
 
     @property
     def unclaimed_error(self) -> QuorumlogError | None:
-        """That of the first message that has failed, and that nobody asked about."""
-        if self.error is None or self.is_atomic:  # Whoever sent that waits for it.
+        """Error of the first failed message whose outcome was not asked for."""
+        if self.error is None or self.is_atomic:  # Its sender waits for the error.
             return None
         claimed = set(self.claimed)
         rest = (i for i in range(self.record_count) if i not in claimed)
@@ -299,13 +299,13 @@ class Batch:
         return part._error_of(i)
 
     def receipt(self, i: int) -> Receipt:
-        """Make the receipt of message `i`; raise the error if there is none."""
+        """Return the receipt of message `i`; raise the error if there is none."""
         assert self.is_done, "not done"
         if self._parts is not None:
             part, i = self._parts[i]
             return part.receipt(i)
         if self.error is not None:
-            raise copy.copy(self.error)  # Many may wait; each gets a traceback of its own.
+            raise copy.copy(self.error)  # Each waiter gets a traceback of its own.
         response = self._response
         assert response is not None, "done, without an answer or an error"
         if self._placing is None:
@@ -337,9 +337,10 @@ class Batch:
         )
 
     def _place(self, response: log_pb2.AppendResponse) -> Iterator[tuple[int, int]]:
-        """Records lie back to back, and take the offsets of their queue in order.
+        """Yield queue offset and position of each record.
 
-        Delayed ones have no offset yet, and lie where the leader says.
+        Records lie back to back, and take the offsets of their queue in order. Delayed ones have no
+        offset yet (-1), and lie at the positions of the answer.
         """
         if response.positions:
             yield from ((-1, position) for position in response.positions)
@@ -354,7 +355,7 @@ class Batch:
 
 
 class Receipts(Sequence[Receipt]):
-    """The receipts of an acknowledged batch; each is made when it is looked at."""
+    """The receipts of an acknowledged batch; each is made when it is first read."""
 
     __slots__ = ("_batch",)
 
@@ -377,7 +378,7 @@ class Receipts(Sequence[Receipt]):
         return self._batch.receipt(numbers)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return list, (list(self),)  # A batch belongs to its producer and does not travel.
+        return list, (list(self),)  # A batch belongs to its producer: copy the values.
 
     def __repr__(self) -> str:
         return f"<{len(self)} receipts, index {self[0].index}>"
@@ -386,8 +387,8 @@ class Receipts(Sequence[Receipt]):
 class Delivery:
     """A message on its way. Await it for the receipt, or the typed error if it failed for good.
 
-    It may be awaited by many, at any time, or not at all: `producer.flush()` raises for failures
-    that nobody asked about. Cancelling the wait does not withdraw the message.
+    A delivery may be awaited many times, at any time, or not at all: `producer.flush()` raises for
+    failures that were not asked for. Cancelling the wait does not withdraw the message.
     """
 
     __slots__ = ("_batch", "_i", "_is_claimed")
@@ -399,7 +400,7 @@ class Delivery:
 
     @property
     def is_done(self) -> bool:
-        """Say whether there is a receipt or an error."""
+        """Whether there is a receipt or an error."""
         return self._batch.is_done
 
     def __await__(self) -> Generator[Any, None, Receipt]:

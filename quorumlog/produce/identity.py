@@ -1,9 +1,9 @@
-"""Under which name batches travel: the id of a producer and the number of each batch.
+"""The names of batches: the id of a producer and the sequence number of each batch.
 
-Owns which name comes next; must not know what is sent under it. A node remembers names, so the same
-batch under the same name is stored once. Numbers begin at 0 and have no gap. A producer that the
-program has given a name claims it once: whoever had it before is refused from then on, and it is
-refused itself as soon as somebody claims the name after it.
+Owns the next name; must not know what is sent under it. A node remembers names, so the same batch
+under the same name is stored once. Numbers begin at 0 and have no gap. A producer that the program
+has given a name claims it once: its earlier holder is refused from then on, and so is this producer
+after a later claim.
 """
 
 import secrets
@@ -15,13 +15,13 @@ from quorumlog.pb import log_pb2
 
 
 class ProducerIdentity:
-    """Of one producer in one broker group. Id 0: nobody tells repeated batches from new ones."""
+    """The identity of one producer in one broker group. Id 0: repetitions are not recognised."""
 
     def __init__(self, *, is_idempotent: bool, name: str | None = None) -> None:
         self._is_idempotent = is_idempotent
         self._name = name
         self.fence = b""
-        """A field of AppendRequest, serialised: who sends; empty without a name."""
+        """A field of AppendRequest, serialised: the claim of the name; empty without a name."""
         self.renewed_count = 0
         self._producer_id = self._next_sequence = 0
         self._draw()
@@ -31,7 +31,7 @@ class ProducerIdentity:
         self._next_sequence = 0
 
     def renew(self) -> None:
-        """Go on as somebody else: what was sent so far can no more be told apart."""
+        """Continue under a new id: repetitions of earlier batches are not recognised any more."""
         self.renewed_count += 1
         self._draw()
 
@@ -42,15 +42,14 @@ class ProducerIdentity:
         return self._producer_id, sequence
 
     def go_back(self, sequence: int) -> None:
-        """Give this number and those after it once more: nothing under them was applied."""
+        """Give this number and those after it again: no batch under them was applied."""
         assert sequence <= self._next_sequence, f"{sequence} was not given yet"
         self._next_sequence = sequence
 
     async def claim(self, calls: Calls, cluster_id: str, deadline: Deadline) -> None:
-        """Claim the name, if there is one, the first time. Raises what the leader says.
+        """Claim the name, if there is one, on the first call. Raises the error of the leader.
 
-        Made again after its answer was lost, it fences the claim before, under which nothing was
-        sent.
+        A repetition after a lost answer fences the first claim, under which no batch was sent.
         """
         if self._name is None or self.fence:
             return
@@ -60,7 +59,7 @@ class ProducerIdentity:
                 "log", "ClaimProducer", request, deadline, is_repeatable=True
             )
         except QuorumlogError as error:
-            error.outcome = Outcome.NOT_APPLIED  # Of the messages: none has left yet.
+            error.outcome = Outcome.NOT_APPLIED  # The outcome of the messages: none was sent yet.
             raise
         incarnation = log_pb2.ProducerIncarnation(name=self._name, number=answer.number)
         self.fence = log_pb2.AppendRequest(incarnation=incarnation).SerializeToString()

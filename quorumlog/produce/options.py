@@ -1,4 +1,4 @@
-"""How a producer batches: its options, their defaults and their ranges.
+"""Options of the batching of a producer, their defaults and their ranges.
 
 Owns the values; must not know what is done with them.
 """
@@ -22,7 +22,7 @@ IN_FLIGHT_DEFAULT: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
-    """How a producer batches. The defaults suit both one message at a time and bulk."""
+    """Options of batching. The defaults suit both one message at a time and bulk."""
 
     is_idempotent: bool = True
     name: str | None = None

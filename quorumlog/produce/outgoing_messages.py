@@ -1,6 +1,6 @@
-"""Messages on their way into a batch: checked, and with what is the same for many made once.
+"""Messages on their way into a batch: checked, and with their common parts made once for many.
 
-Owns what a message may look like, here as at the node; must not know batches or how they travel.
+Owns the form of a message, the same here as at the node; must not know batches or how they travel.
 """
 
 import operator
@@ -24,17 +24,17 @@ MESSAGE_GROUP: Final = "__SHARDINGKEY"  # RocketMQ's name.
 
 
 class Shaping(NamedTuple):
-    """What a producer does to every message."""
+    """The changes that a producer makes to every message."""
 
     compress: Compress | None = None
     unique_keys: UniqueKeys | None = None
-    """Gives a key to each that has none."""
+    """Gives a key to each message without one."""
 
 
 def shaping_of(
     compression: str | None, compress_from_size_bytes: int, unique_keys: bool
 ) -> Shaping | None:
-    """Make it of a producer's options; None: nothing is done. Raises InvalidRequestError."""
+    """Return the shaping of a producer's options; None: no change. Raises InvalidRequestError."""
     compress = None
     if compression is not None:
         compress = compressor(compression, compress_from_size_bytes)
@@ -55,13 +55,13 @@ def entry_of(
 ) -> Entry:
     """Check one message, and compress its body. Raises InvalidRequestError or TooLargeError.
 
-    Its message group chooses the queue, if it is of one, else its key. What is returned can be
-    encoded: it will be, in one batch with messages of others. The common case is tested in line,
-    and all else by `arguments`.
+    The message group, if it has one, chooses the queue, else the key. The result can be encoded:
+    it will be, in one batch with messages of others. The common case is tested in line, and all
+    else by `arguments`.
     """
     try:
         template = topic_template(topic)
-    except TypeError:  # It cannot be looked up.
+    except TypeError:  # A topic that is not hashable.
         raise wrong_type("topic", topic, "text") from None
     if type(body) is not bytes:
         body = body_bytes(body)
@@ -92,9 +92,9 @@ def entry_of(
 
 
 def body_bytes(body: object) -> bytes:
-    """Return the bytes of a body: UTF-8 of text, a copy of whatever else holds bytes.
+    """Return the bytes of a body: UTF-8 of text, a copy of any other buffer.
 
-    That may change before the batch leaves. Raises InvalidRequestError, WrongTypeError.
+    A buffer may change before the batch leaves. Raises InvalidRequestError, WrongTypeError.
     """
     if isinstance(body, str):
         check_text("body", body)
@@ -111,7 +111,7 @@ def _check_mapping(properties: Any) -> None:
 
 
 def check_bodies(messages: Any) -> None:
-    """Raise WrongTypeError unless it is a list, which can be looked at more than once."""
+    """Raise WrongTypeError unless `messages` is a list, which can be iterated more than once."""
     if not isinstance(messages, Sequence) or isinstance(messages, bytes | str | bytearray):
         raise wrong_type("bodies", messages, "a list of bodies")
 

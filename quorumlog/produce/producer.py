@@ -1,9 +1,9 @@
 """The producer: takes messages, batches them by itself, gives receipts.
 
-Owns the buffer and its bound, and what callers see; must not know to which broker group batches go
-(`lanes`), how they travel or what is done when that fails (`append_stream`). A batch leaves as soon
-as the one before it has its receipt, or when it is full; so under light load every message leaves
-at once, and under heavy load batches grow by themselves.
+Owns the buffer and its limit, and the public calls; must not know to which broker group batches go
+(`accumulator`), how they travel or what is done when that fails (`append_stream`). A batch leaves
+as soon as the one before it has its receipt, or when it is full; so under light load every message
+leaves at once, and under heavy load batches grow by themselves.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from quorumlog.records.receipt import Receipt
 @dataclass(frozen=True, slots=True)
 class ProducerStats:
     """Counts since the start of the producer; `no_ack_ms_max` is the longest time without a receipt
-    while something was under way."""
+    while messages were under way."""
 
     acked_count: int
     acked_size_bytes: int
@@ -63,12 +63,12 @@ class Producer:
     """
 
     def __init__(self, groups: BrokerGroups, options: ProducerOptions) -> None:
-        Deadline(options.timeout_ms)  # Checks it.
+        Deadline(options.timeout_ms)  # Raises for a bad timeout.
         self._options = options
         self.shaping: Final = shaping_of(
             options.compression, options.compress_from_size_bytes, options.unique_keys
         )
-        """What is done to every message; None: nothing."""
+        """Changes to every message; None: no change."""
         self._groups = groups
         self._lanes = Lanes(
             groups,
@@ -85,7 +85,7 @@ class Producer:
         self._unfinished: dict[Batch, None] = {}  # In the order of their making.
         self._held_size_bytes = 0
         self._room_waiters: deque[asyncio.Future[None]] = deque()
-        self._failures: list[Batch] = []  # Failed since the last flush; the first few.
+        self._failures: list[Batch] = []  # Failed since the last flush; the first 1,000.
         self._leader_changes_before = self._leader_changes()
 
     @checks_itself
@@ -112,8 +112,8 @@ class Producer:
         `query_by_key`; consumers can filter by `tag`. A str body is sent as UTF-8.
 
         In a cluster of several broker groups `group` names one of them. Without it a `queue_id` is
-        of the first group by name, a key has a group of its own, and what has neither goes to any
-        group that answers.
+        of the first group by name, a key has a group of its own, and a message with neither goes to
+        any group that answers.
 
         Messages of one `message_group` go to one queue, for as long as the number of queues stays,
         and are consumed in order there (`pop_consumer(fifo=True)`).
@@ -160,8 +160,8 @@ class Producer:
     ) -> Delivery:
         """Hand over one message, waiting only while the buffer is full; the way to send in bulk.
 
-        Raises what is wrong with the message itself; what happens later is told by the Delivery,
-        or by `flush`.
+        Raises the error of a faulty message at once; later errors are raised by the Delivery, or by
+        `flush`.
         """
         extra = b""
         if delay is not None or level is not None or deliver_at is not None:
@@ -220,8 +220,8 @@ class Producer:
     ) -> Sequence[Receipt]:
         """Send several messages as one atomic batch: all are stored, in one entry, or none.
 
-        They may differ in topic, queue and so on: give an OutgoingMessage instead of a body. All go
-        to one broker group: the one named, else that of the first queue id or key. Raises
+        Messages may differ in topic, queue and so on: give an OutgoingMessage instead of a body.
+        All go to one broker group: the one named, else the one of the first queue id or key. Raises
         TooLargeError if they do not fit into one entry (4 MiB). With `delay`, `level` or
         `deliver_at` all are delayed, as in `send`.
         """
@@ -247,7 +247,7 @@ class Producer:
     async def send_entries(
         self, entries: list[Entry], size_bytes: int, group: str, extra: bytes = b""
     ) -> Receipts:
-        """As `send_batch`, of messages that were checked; `extra` are fields of AppendRequest."""
+        """Send checked messages as `send_batch` does; `extra` are fields of AppendRequest."""
         if self._room_waiters or not self._has_room(size_bytes):
             await self._wait_for_room(size_bytes)
         self._check_open()
@@ -267,7 +267,7 @@ class Producer:
     async def flush(self) -> None:
         """Wait until everything handed over so far is acknowledged or has failed.
 
-        Raises the first failure since the last flush that no Delivery was asked about.
+        Raises the first failure since the last flush whose Delivery was not asked for it.
         """
         self._lanes.flush(1)
         try:
@@ -282,7 +282,7 @@ class Producer:
 
     @property
     def is_closed(self) -> bool:
-        """Say whether it was closed, or is about to be."""
+        """Whether the producer was closed, or is about to be."""
         return self._is_closed
 
     async def close(self) -> None:
@@ -300,7 +300,7 @@ class Producer:
         """End at once. Messages without a receipt fail with ClosedError, their outcome unknown."""
         self._is_closed = True
         if self.ending.is_begun:
-            await self._stop()  # Then there is nothing left to flush.
+            await self._stop()  # There is nothing left to flush.
         await self.ending.once(self._stop)
 
     async def _stop(self) -> None:
@@ -325,7 +325,7 @@ class Producer:
         await self.close()
 
     def stats(self) -> ProducerStats:
-        """Return what it did so far."""
+        """Return the counts so far."""
         senders = [lane.sender for lane in self._lanes]
         known = [sender.stats for sender in senders]
         return ProducerStats(
@@ -347,13 +347,13 @@ class Producer:
     # The buffer.
 
     def _add(self, entry: Entry, size_bytes: int, group: str, extra: bytes) -> Delivery:
-        """Put a message into an open batch of its kind. There is room."""
+        """Add a message to an open batch of its kind; the caller has checked the room."""
         self._check_open()
         lane = self._lanes.only
         if lane is None or group:
             lane = self._lanes.choose(entry, group)
         options, batch = self._options, lane.open
-        # What the nodes take may be less than what was asked for here.
+        # The limit of the nodes may be lower than the option.
         limit = options.batch_size_bytes_max
         if 0 < lane.router.batch_size_bytes_max < limit:
             limit = lane.router.batch_size_bytes_max
@@ -395,13 +395,13 @@ class Producer:
         return held == 0 or held + size_bytes <= self._options.buffer_size_bytes_max
 
     async def _wait_for_room(self, size_bytes: int) -> None:
-        """Wait in line. Raises BusyError when the deadline passes first."""
+        """Wait in line for room. Raises BusyError when the deadline passes first."""
         deadline = Deadline(self._options.timeout_ms)
         at_head = not self._room_waiters
         while not at_head or not self._has_room(size_bytes):
             self._check_open()
             waiter = asyncio.get_running_loop().create_future()
-            # Who was woken and found too little room keeps its place.
+            # A waiter that was woken and found too little room keeps its place.
             (self._room_waiters.appendleft if at_head else self._room_waiters.append)(waiter)
             try:
                 async with asyncio.timeout(max(0.0, deadline.remaining_s)):
@@ -409,18 +409,18 @@ class Producer:
             except BaseException as error:
                 if waiter in self._room_waiters:
                     self._room_waiters.remove(waiter)
-                self._wake_room_waiter()  # Ours may have been the one wake-up for the next.
+                self._wake_room_waiter()  # This waiter may have had the one wake-up for the next.
                 if isinstance(error, TimeoutError):
                     raise self._busy(f"was full for {deadline.timeout_ms:.0f} ms") from None
                 raise
             at_head = True
-        # The next in line looks whether there is room for it too, once we have taken ours.
+        # The next in line checks the room, once this message has taken its share.
         asyncio.get_running_loop().call_soon(self._wake_room_waiter)
 
     def _wake_room_waiter(self) -> None:
         while self._room_waiters and self._has_room(1):
             waiter = self._room_waiters.popleft()
-            if not waiter.done():  # It may have been cancelled, and not have noticed yet.
+            if not waiter.done():  # A waiter may be cancelled without having run yet.
                 waiter.set_result(None)
                 return
 
@@ -439,8 +439,8 @@ class Producer:
             raise errors.ClosedError("the producer is closed; make another one")
 
     def _on_sender_ended(self, task: asyncio.Task[None]) -> None:
-        """Nothing is sent any more, so whoever waits must hear of it."""
-        if task.cancelled():  # Not by us: as a rule its event loop ends.
+        """Fail all messages and waiting callers: no batch is sent any more."""
+        if task.cancelled():  # Not by this client: as a rule its event loop ends.
             text = "the producer's task was cancelled; read back what was stored"
             self._bug = errors.ClosedError(text, outcome=errors.Outcome.UNKNOWN)
         else:
@@ -465,5 +465,5 @@ class Producer:
 
 
 def _growth(batch: Batch) -> int:
-    """Return what a batch with one message more grows by when it is held."""
+    """Return the bytes by which a batch with one message more may grow when it is held."""
     return HELD_SIZE_BYTES * (batch.record_count + 1) if batch.extra else 0

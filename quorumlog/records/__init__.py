@@ -1,5 +1,5 @@
 """Values of the client.
 
 Messages, batches, queues, receipts, options, and their bytes. These modules import the errors only;
-everything above imports them.
+all packages above import them.
 """

@@ -37,7 +37,7 @@ _TOPIC_CHARACTERS: Final = frozenset(
     "%|_-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 )
 _HOST: Final = bytes((127, 0, 0, 1, 0, 0, 0, 0))
-# Size, magic, body CRC, what is mostly the same from record to record, body size.
+# Size, magic, body CRC, 72 bytes that are mostly equal from record to record, body size.
 _HEAD: Final = struct.Struct(">iIi72si")
 # Queue id, flag; 16 bytes of offsets; sys flag; born time, born host; 8 bytes of store time;
 # store host; 12 bytes of reconsume times and prepared position.
@@ -52,12 +52,12 @@ assert _HEAD.size == _DECODE.size == _BODY_AT
 
 
 class Topic(NamedTuple):
-    """What all records of one topic share, made once."""
+    """The bytes that all records of one topic share, made once."""
 
     name: str
     magic: int
     field: bytes  # Length and name, as in the record.
-    plain_tail: bytes  # All that follows the body when there are no properties.
+    plain_tail: bytes  # The bytes behind the body when there are no properties.
     overhead_size_bytes: int  # Of a record, besides body and properties.
 
 
@@ -88,7 +88,8 @@ def encode_properties(
 ) -> bytes:
     """Encode key, tag and properties as `name 0x01 value 0x02` each, in this order.
 
-    Raises InvalidRequestError for what could not be read back, TooLargeError for over 32,767 bytes.
+    Raises InvalidRequestError for a value that cannot be read back, TooLargeError for over 32,767
+    bytes.
     """
     block = ""
     if key is not None:
@@ -131,7 +132,7 @@ def _checked(name: str, value: str) -> str:
 
 Entry = tuple[Topic, int | None, str | None, bytes, bytes, int, int]
 """A message that is not encoded yet: topic, queue id (None: chosen when its batch leaves), key,
-body, encoded properties, flag, system flag. A plain tuple, for this is the hot path."""
+body, encoded properties, flag, system flag. A plain tuple, because this is the hot path."""
 
 Place = tuple[str, int]
 """Topic and queue id."""
@@ -146,7 +147,7 @@ class Encoded(NamedTuple):
 
 
 def size_bytes_of(entry: Entry) -> int:
-    """Return the size of its record."""
+    """Return the size of the record of an entry, in bytes."""
     return entry[0].overhead_size_bytes + len(entry[3]) + len(entry[4])
 
 
@@ -158,9 +159,9 @@ def encode_entries(
 ) -> Encoded:
     """Encode records back to back. `place_of` chooses by topic, wanted queue id and key.
 
-    Three pieces a record, head, body and tail, so that a body is copied once, by the join. The
-    choice of one message without a key holds for those like it right behind it, and so do their
-    heads, but for size and checksum of the body.
+    A record has three pieces, head, body and tail, so that a body is copied once, by the join. The
+    place and the head of a message without a key are used again for the like messages directly
+    behind it; only size and checksum of the body are new.
     """
     pack, crc32 = _HEAD.pack, zlib.crc32
     times = _TIME.pack(born_unix_ms)
@@ -191,9 +192,8 @@ def encode_entries(
 def decode_records(records: bytes, *, topic: str = "", group: str = "") -> list[Message]:
     """Decode records that lie back to back, in order; every body CRC is checked.
 
-    `topic` is the one that is expected: naming it saves time and is not required. `group` is whose
-    log they are of. The messages hold no reference to `records`. Raises CorruptRecordError naming
-    the byte.
+    `topic` is the expected one: it saves time and is not required. `group` is the broker group of
+    the log. The messages hold no reference to `records`. Raises CorruptRecordError naming the byte.
     """
     messages: list[Message] = []
     append, unpack, crc32 = messages.append, _DECODE.unpack_from, zlib.crc32

@@ -1,8 +1,8 @@
 """Bodies that were compressed by their producer, with the flag bits of RocketMQ.
 
-Owns the three ways (zlib, lz4, zstd; storage-formats 1.6) and the bound of what a body may become;
-must not know records. A node stores and serves what it got, so compressing costs it nothing. lz4
-and zstd are packages of the extra `compression`, loaded when they are first needed.
+Owns the three ways (zlib, lz4, zstd; storage-formats 1.6) and the limit of a decompressed body;
+must not know records. A node stores and serves a body as it came, so compressing costs it nothing.
+lz4 and zstd are packages of the extra `compression`, loaded when they are first needed.
 """
 
 import importlib
@@ -14,9 +14,9 @@ from quorumlog.errors import CorruptRecordError, InvalidRequestError, TooLargeEr
 from quorumlog.records.message import Message
 
 COMPRESS_FROM_SIZE_BYTES: Final = 4_096
-"""Below this it is not worth it: RocketMQ's default."""
+"""Smallest body that is compressed, by RocketMQ's default; smaller ones gain too little."""
 BODY_SIZE_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Of a body that is not compressed (any more): what a small message may cost its reader."""
+"""Limit of a decompressed body: the memory that a small message may cost its reader."""
 IS_COMPRESSED: Final = 0x1
 KIND_MASK: Final = 0x700
 LZ4: Final = 0x100
@@ -25,11 +25,11 @@ ZLIB: Final = 0x300
 ZLIB_LEVEL: Final = 5
 
 Compress = Callable[[bytes], tuple[bytes, int]]
-"""Returns a body as it is sent, and the flag bits that say how."""
+"""Returns a body as it is sent, and the flag bits of its compression."""
 
 
 def compressor(name: str, from_size_bytes: int) -> Compress:
-    """Return what compresses bodies of a size and more. Raises InvalidRequestError."""
+    """Return a function that compresses bodies from a size on. Raises InvalidRequestError."""
     kinds: dict[str, tuple[int, Callable[[], Callable[[bytes], bytes]]]] = {
         "zlib": (ZLIB, lambda: lambda body: zlib.compress(body, ZLIB_LEVEL)),
         "lz4": (LZ4, lambda: _package("lz4.frame", "lz4").compress),
@@ -56,8 +56,8 @@ def compressor(name: str, from_size_bytes: int) -> Compress:
 def decompress(body: bytes, sys_flag: int) -> bytes:
     """Return a body as it was before it was compressed.
 
-    Raises CorruptRecordError, TooLargeError when it would become too large, InvalidRequestError
-    when a package is missing.
+    Raises CorruptRecordError, TooLargeError when it would exceed BODY_SIZE_BYTES_MAX,
+    InvalidRequestError when a package is missing.
     """
     kind, limit = sys_flag & KIND_MASK, BODY_SIZE_BYTES_MAX
     try:
@@ -119,10 +119,10 @@ def _too_large(limit: int) -> TooLargeError:
 
 
 class CompressedMessage(Message):
-    """A message whose body is made plain when somebody looks at it.
+    """A message whose body is decompressed when it is first read.
 
-    `stored_body` is what the producer sent. `body` raises what is wrong with it, so that one such
-    message keeps nobody from reading the others.
+    `stored_body` is the compressed body. `body` raises the error of a faulty one, so that such a
+    message does not keep a consumer from reading the others.
     """
 
     __slots__ = ("_plain", "stored_body")
@@ -130,7 +130,7 @@ class CompressedMessage(Message):
 
     @property
     def body(self) -> bytes:
-        """What was handed to the producer."""
+        """The body as it was handed to the producer."""
         if self._plain is None:
             self._plain = decompress(self.stored_body, self.sys_flag)
         return self._plain

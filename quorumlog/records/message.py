@@ -1,8 +1,8 @@
 """A message as a consumer sees it, several of them as a batch, and one that is to be sent.
 
-Owns what is visible of a record; must not know how records are encoded beyond the layout of their
-heads, or how they travel. A message keeps the bytes of its own record only, and looks into head and
-properties when asked: most consumers want the body and nothing else.
+Owns the visible fields of a record; must not know how records are encoded beyond the layout of
+their heads, or how they travel. A message keeps the bytes of its own record only, and decodes head
+and properties when asked: most consumers want the body and nothing else.
 """
 
 import ipaddress
@@ -21,7 +21,7 @@ _TIME: Final = struct.Struct(">q")
 
 
 class Message:
-    """One message. `queue_offset` is its number in its queue, `body` what was sent.
+    """One message. `queue_offset` is its number in its queue, `body` the bytes that were sent.
 
     `properties` also holds KEYS and TAGS, the names under which RocketMQ keeps keys and tag.
     """
@@ -48,18 +48,18 @@ class Message:
 
     @property
     def parts(self) -> tuple[str, int, int, bytes, bytes, bytes | dict[str, str], str]:
-        """What another one like it is made of."""
+        """The arguments to make an equal message."""
         where = (self.topic, self.queue_id, self.queue_offset)
         return (*where, self.body, self._head, self._properties, self.group)
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole record."""
+        """Size of the whole record."""
         return int(_INT32.unpack_from(self._head, 0)[0])
 
     @property
     def flag(self) -> int:
-        """Whatever the producer put there."""
+        """The number that the producer chose."""
         return int(_INT32.unpack_from(self._head, 16)[0])
 
     @property
@@ -74,17 +74,17 @@ class Message:
 
     @property
     def born_unix_ms(self) -> int:
-        """When it was made, by the clock of the producer."""
+        """Time of its making, by the clock of the producer."""
         return int(_TIME.unpack_from(self._head, 40)[0])
 
     @property
     def born_host(self) -> Host:
-        """What the producer said of its own address."""
+        """Address that the producer gave as its own."""
         return _host(self._head[48 : self._store_time_at])
 
     @property
     def store_unix_ms(self) -> int:
-        """When the leader stored it, by its clock; never goes back within a log."""
+        """Time of storing, by the leader's clock; never goes back within a log."""
         return int(_TIME.unpack_from(self._head, self._store_time_at)[0])
 
     @property
@@ -94,19 +94,19 @@ class Message:
 
     @property
     def reconsume_times(self) -> int:
-        """How often a group had given it back."""
+        """Count of times that a group gave it back."""
         return int(_INT32.unpack_from(self._head, len(self._head) - 16)[0])
 
     @property
     def origin_topic(self) -> str:
-        """Where it was sent: `topic`, unless it came back on a retry topic or is a dead letter."""
+        """The topic it was sent to: `topic`, except for retried messages and dead letters."""
         if self.topic.startswith(("%RETRY%", "%DLQ%")):
             return self.properties.get("RETRY_TOPIC", self.topic)
         return self.topic
 
     @property
     def prepared_transaction_position(self) -> int:
-        """Of the half message of a transaction."""
+        """Position of the half message of a transaction."""
         return int(_TIME.unpack_from(self._head, len(self._head) - 12)[0])
 
     @property
@@ -130,12 +130,12 @@ class Message:
 
     @property
     def key(self) -> str | None:
-        """What the producer gave as key."""
+        """The key that the producer gave."""
         return self.properties.get("KEYS")
 
     @property
     def tag(self) -> str | None:
-        """What the producer gave as tag."""
+        """The tag that the producer gave."""
         return self.properties.get("TAGS")
 
     @property
@@ -143,7 +143,7 @@ class Message:
         return 68 if self._head[39] & _SYS_FLAG_BORN_HOST_V6 else 56
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it under stable names; `body` stays bytes."""
+        """Return the message under stable names; `body` stays bytes."""
         names = (
             "message_id topic queue_id queue_offset position size_bytes born_unix_ms store_unix_ms "
             "key tag properties flag sys_flag reconsume_times body group"
@@ -170,12 +170,12 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class MessageBatch(Sequence[Message]):
-    """Messages of one queue that were read at once, in order, and where reading goes on.
+    """Messages of one queue that were read at once, in order, and the offset to read next.
 
     `first_offset` is the offset that was asked for, `next_offset` the one to ask for next;
     `max_offset` is one past the last committed message, so `max_offset - next_offset` is the lag.
-    `messages` may be empty although there are later ones: none of those looked at had the tags.
-    `is_out_of_range` says that there is no message at the offset: expired, or beyond the end.
+    `messages` may be empty although there are later ones: none of those examined had the tags.
+    `is_out_of_range`: there is no message at the offset, it has expired or is beyond the end.
     `queue` names the queue with its broker group.
     """
 
@@ -217,7 +217,7 @@ class MessageBatch(Sequence[Message]):
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """One message of `send_batch` that differs from its batch; None takes what the batch says.
+    """One message of `send_batch` that differs from its batch; None takes the value of the batch.
 
     The broker group is the same for all of a batch.
     """

@@ -1,6 +1,6 @@
-"""Values that callers choose from: how fresh a read must be, where reading begins, what is safe.
+"""Values that callers choose from: consistency of reads, positions, durability, decisions.
 
-Owns their names and how text becomes one of them; must not know who reads or how.
+Owns their names and their parsing from text; must not know their use.
 """
 
 import datetime
@@ -13,7 +13,7 @@ from quorumlog.errors import InvalidRequestError
 TIMEOUT_MS_MAX: Final = 24 * 60 * 60 * 1000
 
 Position = int | str
-"""Where to begin in a queue: an offset, "first", "end", "@<unix ms>" or "@<ISO 8601 time>"."""
+"""A beginning in a queue: an offset, "first", "end", "@<unix ms>" or "@<ISO 8601 time>"."""
 
 OFFSET_MAX: Final = (1 << 63) - 1
 FIRST: Final = "first"
@@ -21,16 +21,16 @@ END: Final = "end"
 
 
 class Consistency(enum.Enum):
-    """How fresh a read must be. Committed records only, whichever is chosen."""
+    """The freshness of a read. Reads return committed records only, with each of them."""
 
     LEADER = "leader"
-    """The leader's records; may be old while a deposed leader does not know better."""
+    """The leader's records; may be old while a deposed leader has not noticed."""
 
     LINEARIZABLE = "linearizable"
     """At least everything acknowledged before the call began. Costs a round to a quorum."""
 
     LOCAL = "local"
-    """The committed prefix of whatever replica is asked. With `at_least_index` it waits for it."""
+    """The committed prefix of the replica that is asked. With `at_least_index` it waits for it."""
 
     @classmethod
     def of(cls, value: "Consistency | str") -> "Consistency":
@@ -44,7 +44,7 @@ class Consistency(enum.Enum):
 
 
 class Durability(enum.Enum):
-    """How safe the acknowledged bytes were when the receipt was sent."""
+    """The safety of the acknowledged bytes when the receipt was sent."""
 
     UNSPECIFIED = "unspecified"
     QUORUM_MEMORY = "quorum_memory"
@@ -57,7 +57,7 @@ class Durability(enum.Enum):
     """Synced on the node that answered, and perhaps nowhere else (an async master)."""
 
     COPIES_DISK = "copies_disk"
-    """Synced on as many nodes as the group demands, which are no majority (a sync master)."""
+    """Synced on as many nodes as the group demands, which may be no majority (a sync master)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def _unix_ms(text: str) -> int:
     if text.isdecimal():
         return _number(text)
     try:
-        # Without a zone: local time, as people type it. Nothing was stored before 1970.
+        # Without a zone: local time, as people type it. There are no store times before 1970.
         return max(0, int(datetime.datetime.fromisoformat(text).timestamp() * 1000))
     except (ValueError, OverflowError):
         raise InvalidRequestError(
@@ -109,7 +109,7 @@ def _number(text: str) -> int:
 
 
 class Decision(enum.StrEnum):
-    """What a producer says of a transaction. `UNKNOWN`: ask again later."""
+    """The decision about a transaction. `UNKNOWN`: ask again later."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"

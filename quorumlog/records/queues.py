@@ -2,7 +2,7 @@
 
 Owns how such a name compares with a plain pair; must not know where groups are. Each group has a
 queue 0 of every topic, so the group is part of the name. A pair (topic, queue id) names a queue of
-no group, which calls take for one of the first group by name.
+no group; calls use the first group by name for it.
 """
 
 from collections.abc import Mapping
@@ -15,15 +15,15 @@ Pair = tuple[str, int]
 class Queue(tuple[str, int]):
     """A pair of topic and queue id that also knows its `group`.
 
-    It unpacks into the pair. Two queues are equal if topic, number and group are, and a pair equals
-    the queue that names no group: so equality is transitive, and pairs and queues can be keys of
-    one dict or set. Queues are in order of topic, group and number.
+    A queue unpacks into the pair. Two queues are equal if topic, number and group are, and a pair
+    equals the queue that names no group: so equality is transitive, and pairs and queues can be
+    keys of one dict or set. Queues are in order of topic, group and number.
     """
 
     group: str
 
     def __new__(cls, topic: str, queue_id: int, group: str = "") -> "Queue":
-        """`group` empty: whichever is the first one of the cluster by name."""
+        """`group` empty: the first one of the cluster by name."""
         made = super().__new__(cls, (topic, queue_id))
         made.group = group
         return made
@@ -70,18 +70,18 @@ class Queue(tuple[str, int]):
 
 
 def _place(named: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return what a name is ordered by; a pair has the place of the queue without a group."""
+    """Return the sort key of a name; a pair has the place of the queue without a group."""
     group = named.group if isinstance(named, Queue) else ""
     return (*named[:1], group, *named[1:])
 
 
 def queue_of(named: Pair, group: str = "") -> Queue:
-    """Return a queue as it is, and a pair as one of `group`."""
+    """Return a queue as it is, and a pair as a queue of `group`."""
     return named if isinstance(named, Queue) else Queue(*named, group)
 
 
 def queue_in(topic: str, named: int | Pair) -> Queue:
-    """Return the same, and a number as the queue of a topic."""
+    """Return a queue or pair as a queue, and a number as a queue of `topic`."""
     return queue_of(named) if isinstance(named, tuple) else Queue(topic, named)
 
 

@@ -1,4 +1,4 @@
-"""The receipt: what is known of a message that is in the log of a quorum."""
+"""The receipt: the place of a message in the log of a quorum, and the counts of its append."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,12 +13,11 @@ class Receipt:
     `position` is the byte of the log at which its record begins, `index` and `term` name the Raft
     entry that it is part of. `synced_by` are the nodes known to have it. `sent_unix_ms` is when its
     batch was made (by this machine's clock), `store_unix_ms` when the leader stored it,
-    `duration_ms` how long it took from the batch's first message to the receipt, `commit_us` the
-    leader's part of that. `is_duplicate`: an earlier attempt of the batch was in the log already.
-    `group` is the broker group whose log it is in: queue, position, index and term are of that one.
-    `due_unix_ms` is when a delayed message is delivered, by the leader's clock, 0 for others. Until
-    then it is no message of its topic: `queue_offset` is -1, and `message_id` is for
-    `cancel_delayed`.
+    `duration_ms` the time from the batch's first message to the receipt, `commit_us` the leader's
+    part of that. `is_duplicate`: an earlier attempt of the batch was in the log already. `group` is
+    the broker group of the log: queue, position, index and term are of that one. `due_unix_ms` is
+    when a delayed message is delivered, by the leader's clock, 0 for others. Until then it is no
+    message of its topic: `queue_offset` is -1, and `message_id` is for `cancel_delayed`.
     """
 
     message_id: str
@@ -40,7 +39,7 @@ class Receipt:
     due_unix_ms: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values under stable names, for JSON."""
+        """Return the receipt as plain values under stable names, for JSON."""
         values = asdict(self)
         values["durability"] = self.durability.value
         values["synced_by"] = list(self.synced_by)

@@ -1,4 +1,4 @@
-"""Unique keys of messages, in RocketMQ's form: known before a message is sent, and findable by it.
+"""Unique keys of messages, in RocketMQ's form: known before the send, and searchable after it.
 
 Owns the form (storage-formats 1.10): 16 bytes in upper-case hex. Deviation: where RocketMQ has an
 address and a hash there are random bytes here, drawn once a process, so that containers with equal
@@ -19,7 +19,7 @@ _TAIL: Final = struct.Struct(">IH")
 
 
 class UniqueKeys:
-    """Makes keys that no other one makes, in this process or elsewhere."""
+    """Makes keys that differ from all others, of this process or another."""
 
     def __init__(self) -> None:
         head = _HEAD.pack(secrets.token_bytes(4), os.getpid() & 0xFFFF, secrets.token_bytes(4))
@@ -28,7 +28,7 @@ class UniqueKeys:
         self._month_unix_ms = self._next_month_unix_ms = 0
 
     def __call__(self) -> str:
-        """Return the next one."""
+        """Return the next key."""
         now_ms = time.time_ns() // 1_000_000
         if not self._month_unix_ms <= now_ms < self._next_month_unix_ms:
             self._find_month(now_ms)

@@ -1,7 +1,7 @@
 """The same client for programs without asyncio.
 
 The same names, blocking. These modules import the asynchronous client and add no rule of their own;
-users import this package, and nothing else does.
+users import this package, and no other package does.
 """
 
 from quorumlog.records.queues import Queue

@@ -1,9 +1,9 @@
 """The same client for programs without asyncio: the same names, blocking.
 
 Owns the blocking names; must not know what any call does. All clients of the process share one
-thread with an event loop, started by the first and stopped with the last. A call here waits for the
-call of the same name there, with the same arguments, errors and deadline. Objects may be used from
-several threads.
+thread with an event loop, started by the first and stopped with the last. A blocking call waits for
+the asynchronous call of the same name, with the same arguments, errors and deadline. Objects may be
+used from several threads.
 """
 
 import threading
@@ -52,7 +52,7 @@ class Delivery:
 
     @property
     def is_done(self) -> bool:
-        """Say whether there is a receipt or an error."""
+        """Whether there is a receipt or an error."""
         return self._inner.is_done
 
     def receipt(self) -> Receipt:
@@ -80,7 +80,7 @@ class Producer:
 
     @property
     def is_closed(self) -> bool:
-        """Say whether it was closed, or is about to be."""
+        """Whether the producer was closed, or is about to be."""
         return self._inner.is_closed
 
     stats: Callable[..., ProducerStats] = plain(async_producer.Producer.stats)
@@ -225,7 +225,7 @@ class Client(PopClient, TransactionClient):
 
     def __init__(self, inner: async_client.Client) -> None:
         self._inner = inner
-        self._life = threading.RLock()  # Starts and closes follow each other.
+        self._life = threading.RLock()  # Serialises starts and closes.
         self._holds_thread = False
 
     def start(self) -> None:
@@ -273,7 +273,7 @@ class Client(PopClient, TransactionClient):
 
     @property
     def cluster_id(self) -> str:
-        """Of the cluster that answered."""
+        """Id of the cluster that answered."""
         return self._inner.cluster_id
 
     @property

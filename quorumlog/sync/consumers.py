@@ -1,4 +1,4 @@
-"""Consumers for programs without asyncio: `quorumlog.sync` hands them out.
+"""Consumers for programs without asyncio, made by the client of `quorumlog.sync`.
 
 Owns the iteration between the threads; must not know what any call does.
 """
@@ -40,11 +40,11 @@ class _Iteration:
 
     @property
     def is_closed(self) -> bool:
-        """Say whether it was closed."""
+        """Whether the consumer was closed."""
         return self._inner.is_closed
 
     def next_batch(self) -> MessageBatch | None:
-        """Wait for a batch; None when all is read. What is left of a begun one comes first."""
+        """Wait for a batch; None when all is read. The rest of a begun batch comes first."""
         with self._taking:
             return loop_thread.call(self._inner.next_batch())
 
@@ -84,7 +84,7 @@ class GroupConsumer(_Iteration):
 
     @property
     def auto_commit(self) -> bool:
-        """Say whether it stores offsets by itself."""
+        """Whether the consumer stores offsets by itself."""
         return self._inner.auto_commit
 
     assignment = plain(async_group.GroupConsumer.assignment)

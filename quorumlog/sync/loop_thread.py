@@ -1,4 +1,4 @@
-"""One thread with an event loop, for programs without asyncio, and what makes methods block on it.
+"""One thread with an event loop, for programs without asyncio, and blocking wrappers of methods.
 
 Owns the thread: the first user starts it, the last one stops it. Must not know what is called.
 """
@@ -22,10 +22,10 @@ _log = logging.getLogger("quorumlog.sync")
 
 
 class LoopThread:
-    """The event loop of all clients. A context of it is held by each client that is started."""
+    """The event loop of all clients; each client that is started counts as a user."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # A handler of a signal may come in between.
+        self._lock = threading.RLock()  # A signal handler of the same thread may call as well.
         self._users = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -47,7 +47,7 @@ class LoopThread:
                 self._thread.start()
 
     def release(self) -> None:
-        """Stop the thread if nobody needs it any more."""
+        """Stop the thread after its last user."""
         with self._lock:
             self._users -= 1
             if self._users:
@@ -71,11 +71,11 @@ class LoopThread:
             loop.close()
 
     def call(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine there and wait for it. An interrupt cancels it.
+        """Run a coroutine in the loop's thread and wait for it. An interrupt cancels it.
 
         Raises ClosedError also if the last client is closed meanwhile.
         """
-        with self._lock:  # What is handed over before the loop is told to stop, is seen by it.
+        with self._lock:  # Work that is submitted before the stop is cancelled by it.
             loop = self._loop
             if loop is None:
                 work.close()
@@ -96,7 +96,7 @@ class LoopThread:
             raise
 
     def check_outside(self) -> None:
-        """Raise InvalidRequestError in the thread itself, where nothing can wait for it."""
+        """Raise InvalidRequestError in the loop's thread itself, where waiting would never end."""
         if threading.current_thread() is self._thread:
             raise InvalidRequestError(
                 "a blocking call from within a callback would wait for itself; hand it to a "
@@ -105,7 +105,7 @@ class LoopThread:
             )
 
     def call_plain(self, function: Callable[[], _T]) -> _T:
-        """Run a function there and wait for it."""
+        """Run a function in the loop's thread and wait for it."""
 
         async def work() -> _T:
             return function()
@@ -114,14 +114,15 @@ class LoopThread:
 
 
 def run_until_stopped(loop: asyncio.AbstractEventLoop, stopped: "asyncio.Future[None]") -> None:
-    """Run a loop whatever a callback of a program raises: others wait for their calls in it.
+    """Run a loop until stopped, also if a callback of a program raises: other calls wait in it.
 
-    SystemExit and KeyboardInterrupt pass through asyncio; its task keeps them for who awaits it.
+    SystemExit and KeyboardInterrupt pass through asyncio; the callback's task keeps them for its
+    waiter.
     """
     while not stopped.done():
         try:
             loop.run_until_complete(stopped)
-        except BaseException:  # noqa: BLE001 - a thread has nobody to raise it to.
+        except BaseException:  # noqa: BLE001 - a thread has no caller to raise it to.
             _log.exception("a callback tried to end the thread of all blocking clients")
 
 
@@ -138,7 +139,7 @@ loop_thread: Final = LoopThread()
 def blocking(
     method: Callable[Concatenate[_A, _P], Coroutine[Any, Any, _T]],
 ) -> Callable[Concatenate[Any, _P], _T]:
-    """Make the blocking method of the same name, arguments and documentation."""
+    """Return the blocking method of the same name, arguments and documentation."""
 
     def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return loop_thread.call(method(self._inner, *args, **kwargs))
@@ -148,7 +149,7 @@ def blocking(
 
 
 def plain(method: Callable[Concatenate[_A, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:
-    """The same for a method that does not wait; it too must run in the loop."""
+    """Return the same for a method that does not wait; it, too, must run in the loop."""
 
     def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return loop_thread.call_plain(lambda: method(self._inner, *args, **kwargs))

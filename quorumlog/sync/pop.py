@@ -1,4 +1,4 @@
-"""Pop for programs without asyncio: `quorumlog.sync` hands it out.
+"""Pop for programs without asyncio, made by the client of `quorumlog.sync`.
 
 Owns the blocking names; must not know what any call does.
 """
@@ -28,7 +28,7 @@ class PopConsumer:
 
     @property
     def is_closed(self) -> bool:
-        """Say whether it was closed."""
+        """Whether the consumer was closed."""
         return self._inner.is_closed
 
     def __iter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Transactions for programs without asyncio: `quorumlog.sync` hands them out.
+"""Transactions for programs without asyncio, made by the client of `quorumlog.sync`.
 
 Owns the blocking names, and where a program's check runs: on a thread of its own, since it may
 block. Must not know what any call does.
@@ -32,17 +32,17 @@ class Transaction:
 
     @property
     def transaction_id(self) -> int:
-        """Its name within its broker group."""
+        """Id of the transaction within its broker group."""
         return self._inner.transaction_id
 
     @property
     def receipts(self) -> Receipts:
-        """Of the half messages."""
+        """Receipts of the half messages."""
         return self._inner.receipts
 
     @property
     def decision(self) -> Decision | None:
-        """How it was ended here."""
+        """The decision by which this producer ended it; None: it did not."""
         return self._inner.decision
 
     @property
@@ -65,17 +65,17 @@ class TransactionalProducer:
 
     @property
     def producer_group(self) -> str:
-        """The group that it answers for."""
+        """The group of producers for which it answers."""
         return self._inner.producer_group
 
     @property
     def checks_count(self) -> int:
-        """Questions that were answered."""
+        """Count of answered questions."""
         return self._inner.checks_count
 
     @property
     def is_closed(self) -> bool:
-        """Say whether it was closed."""
+        """Whether the producer was closed."""
         return self._inner.is_closed
 
     def begin(
@@ -89,7 +89,7 @@ class TransactionalProducer:
         properties: Mapping[str, str] | None = None,
         group: str = "",
     ) -> Transaction:
-        """Store one message, or several, that nobody sees before the commit."""
+        """Store one message, or several, that are invisible before the commit."""
         work = self._inner.begin(
             topic, body, key=key, tag=tag, queue_id=queue_id, properties=properties, group=group
         )
@@ -117,7 +117,7 @@ class TransactionalProducer:
         local: Callable[[Transaction], Decision | str],
         **how: Any,
     ) -> Transaction:
-        """Begin, do the local work, and do what it says."""
+        """Begin, do the local work, and end the transaction as its result says."""
         made = self.begin(topic, body, **how)
         decision = async_transactions.decision_of(local(made))
         if decision is Decision.COMMIT:
@@ -147,7 +147,7 @@ class ConsumeTransaction:
 
     @property
     def receipts(self) -> Sequence[Receipt]:
-        """Of what was sent, once it is stored."""
+        """Receipts of the outputs, once they are stored."""
         return self._inner.receipts
 
     send = plain(async_consume.ConsumeTransaction.send)
@@ -167,12 +167,12 @@ class ConsumeTransaction:
 
 
 class TransactionClient:
-    """Makes transactions; `quorumlog.sync.Client` is one of these."""
+    """Makes transactions; `quorumlog.sync.Client` inherits it."""
 
     _inner: Any
 
     def transaction(self, group: str, *, timeout_ms: int | None = None) -> ConsumeTransaction:
-        """Begin to consume as a group, and to make messages of what is consumed, exactly once."""
+        """Begin to consume as a group and to produce from the messages, exactly once."""
         make = async_client.TransactionClient.transaction
         return ConsumeTransaction(
             loop_thread.call_plain(lambda: make(self._inner, group, timeout_ms=timeout_ms))
@@ -194,7 +194,7 @@ class TransactionClient:
             try:
                 said = await asyncio.to_thread(check, checked)
                 return await said if inspect.isawaitable(said) else said
-            except SystemExit as error:  # On a thread it ends the thread's work and no more.
+            except SystemExit as error:  # SystemExit would end only this thread.
                 raise RuntimeError("the check tried to end the program") from error
 
         return TransactionalProducer(

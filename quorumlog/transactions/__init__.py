@@ -1,5 +1,5 @@
 """Transactions.
 
-Of a producer with local work, and of a consumer with what it makes of messages. These modules
+Of a producer with local work, and of a consumer with the outputs of its messages. These modules
 import produce and consume; the clients import them.
 """

@@ -1,9 +1,9 @@
 """Consume, transform, produce, exactly once: outputs and offsets in one atomic entry.
 
-Owns what one such transaction consumed and made, and which offset it expects to be stored; must not
-know how batches travel. The leader stores the entry only if the stored offsets are the expected
-ones, so of two consumers that have read the same messages one is refused, with his outputs. All of
-it happens within one broker group: an entry is in one log.
+Owns the inputs and outputs of one such transaction, and the offsets that it expects to be stored;
+must not know how batches travel. The leader stores the entry only if the stored offsets are the
+expected ones, so of two consumers that have read the same messages one is refused, with its
+outputs. A transaction stays within one broker group: an entry is in one log.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,12 +32,12 @@ from quorumlog.records.receipt import Receipt
 _NOT_SET: Final = -1
 
 Stored = dict[Queue, int]
-"""Offsets of one consumer group that this client knows to be stored, -1 for none."""
+"""Stored offsets of one consumer group, as far as this client knows them; -1: none is stored."""
 
 
 @checked
 class ConsumeTransaction:
-    """Made by `client.transaction(group)`. Nothing is sent before its end.
+    """A transaction, made by `client.transaction(group)`. No call is made before its end.
 
     Use it with `async with`: leaving it stores everything, or nothing if the body raised.
     """
@@ -59,7 +59,7 @@ class ConsumeTransaction:
         self._consumed: dict[Queue, tuple[int, int]] = {}
         self._is_done = False
         self.receipts: Sequence[Receipt] = ()
-        """Of what was sent, once it is stored."""
+        """Receipts of the outputs, once they are stored."""
 
     @checks_itself
     def send(
@@ -79,10 +79,10 @@ class ConsumeTransaction:
         self._entries.append(entry_of(topic, body, key, tag, queue_id, properties, flag, shaping))
 
     def consumed(self, what: Message | MessageBatch) -> None:
-        """Say that a message, or all of a batch, is processed by this transaction.
+        """Add a message, or all of a batch, to the inputs that this transaction has processed.
 
-        Messages of a queue in their order, without a gap; of a consumer with tags or a filter hand
-        over the batches, which know what was left out. Raises InvalidRequestError, also for a
+        The messages of a queue must come in order, without a gap; a consumer with tags or a filter
+        hands over the batches, which know what was left out. Raises InvalidRequestError, also for a
         message of another broker group than those before.
         """
         self._check_open()
@@ -113,9 +113,9 @@ class ConsumeTransaction:
     async def commit(self) -> None:
         """Store outputs and offsets, or neither; leaving `async with` does it.
 
-        Raises ConflictError when another consumer has moved an offset: what was made of these
-        messages is not stored, and must be forgotten. Raises OutcomeUnknownError when time ran out
-        before it was known.
+        Raises ConflictError when another consumer has moved an offset: the outputs are not stored,
+        and the results of these messages must be discarded. Raises OutcomeUnknownError when time
+        ran out before the outcome was known.
         """
         self._check_open()
         self._is_done = True
@@ -132,7 +132,7 @@ class ConsumeTransaction:
                 await self._commit_alone(consumed, deadline)
         except BaseException:
             for queue in self._consumed:
-                self._stored.pop(queue, None)  # Whatever it is now.
+                self._stored.pop(queue, None)  # The stored offset is unknown now.
             raise
         self._stored.update({queue: hi for queue, (_, hi) in self._consumed.items()})
 
@@ -156,7 +156,7 @@ class ConsumeTransaction:
         except ConflictError as conflict:
             if conflict.outcome is Outcome.NOT_APPLIED:
                 raise
-            # It may have met its own first attempt.
+            # The conflict may be with its own first attempt.
             try:
                 stored = await self._fetch_stored(list(self._consumed), deadline)
             except QuorumlogError as error:
@@ -168,10 +168,10 @@ class ConsumeTransaction:
             if any(stored[queue] != hi for queue, (_, hi) in self._consumed.items()):
                 raise
 
-    # What is stored.
+    # Stored offsets.
 
     async def _offsets(self, deadline: Deadline) -> transaction_pb2.ConsumedOffsets:
-        """Return what is to be stored, and what is expected to be stored now."""
+        """Return the offsets to store, each with the one that is expected to be stored now."""
         unsure = [q for q, (lo, _) in self._consumed.items() if self._stored.get(q) != lo]
         if unsure:
             self._stored.update(await self._fetch_stored(unsure, deadline))
@@ -191,7 +191,7 @@ class ConsumeTransaction:
         return offsets
 
     async def _check_gap(self, queue: Queue, stored: int, lo: int, deadline: Deadline) -> None:
-        """Messages may only be passed over if they have expired."""
+        """Raise InvalidRequestError unless all messages between the two offsets have expired."""
         (there,) = await self._reads.queue_offsets([queue], Freshness(), deadline)
         if there.min_offset < lo:
             raise InvalidRequestError(

@@ -1,9 +1,10 @@
 """Transactions of a producer: messages that become visible when their local work is done.
 
 Owns one transaction from half messages to its end, and the answers to the cluster's questions; must
-not know how batches travel. Sequence: send the messages, which nobody sees yet; do the local work;
-commit, or roll back. Whoever falls in between is asked later, through a stream that each producer
-of the group holds to the leader of each broker group, and says what his own records say.
+not know how batches travel. Sequence: send the messages, still invisible; do the local work;
+commit, or roll back. If the producer fails in between, the cluster asks later, through a stream
+that each producer of the group holds to the leader of each broker group; `check` answers from the
+producer's own records.
 """
 
 import asyncio
@@ -47,11 +48,11 @@ _OUTCOMES: Final = {
 _log = logging.getLogger("quorumlog.transactions")
 
 Check = Callable[[CheckedTransaction], Decision | str | Awaitable[Decision | str]]
-"""Says what became of the local work of a transaction; may be a coroutine function."""
+"""Returns the outcome of the local work of a transaction; may be a coroutine function."""
 
 
 def decision_of(said: Decision | str) -> Decision:
-    """Take the word of local work. Raises InvalidRequestError, in doubt: messages are stored."""
+    """Parse the result of local work. Raises InvalidRequestError, in doubt: messages are stored."""
     try:
         return Decision.of(said, what="what the local work says")
     except InvalidRequestError as error:
@@ -67,9 +68,9 @@ class Transaction:
         self._owner, self._group = owner, group
         self.transaction_id: Final = receipts[0].position
         self.receipts: Final = receipts
-        """Of the half messages; queue offsets are -1, since they are in no queue of theirs yet."""
+        """Receipts of the half messages; queue offsets are -1: they are in no queue yet."""
         self.decision: Decision | None = None
-        """How it was ended here."""
+        """The decision by which this producer ended it; None: it did not."""
 
     @property
     def group(self) -> str:
@@ -79,13 +80,13 @@ class Transaction:
     async def commit(self) -> None:
         """Make its messages visible, once. May be repeated.
 
-        Raises TransactionEndedError when it was rolled back or given up meanwhile, and what else
-        the cluster says; until it is known to be done, the cluster asks later.
+        Raises TransactionEndedError when it was rolled back or given up meanwhile, and the errors
+        of the cluster; the cluster asks later until it has a decision.
         """
         await self._end(Decision.COMMIT)
 
     async def rollback(self) -> None:
-        """Forget its messages. May be repeated. Errors as `commit`."""
+        """Drop its messages. May be repeated. Errors as `commit`."""
         await self._end(Decision.ROLLBACK)
 
     async def _end(self, decision: Decision) -> None:
@@ -101,7 +102,7 @@ class TransactionalProducer:
     """Begins transactions, and answers for them. Made by `client.transactional_producer()`.
 
     Producers of one group stand in for each other: `check` may be asked about a transaction that
-    another one began, so it has to look where the local work has left its traces.
+    another one began, so it has to read the traces of the local work.
     """
 
     def __init__(
@@ -121,15 +122,15 @@ class TransactionalProducer:
             raise InvalidRequestError(f"check_after_ms is {check_after_ms}; use 0 or more")
         self.producer_group: Final = producer_group
         self._groups, self._check = groups, check
-        self._producer = Producer(groups, options)  # Nothing is refused any more.
+        self._producer = Producer(groups, options)  # All arguments are checked by now.
         self._client_id, self._timeout_ms = client_id, timeout_ms
         self._check_after_ms = check_after_ms
         self._listening: dict[BrokerGroup, asyncio.Task[None]] = {}
         self.ending: Final = Ending()
         self.checks_count = 0
-        """Questions that were answered."""
+        """Count of answered questions."""
 
-    # Its life.
+    # Life cycle.
 
     def start(self) -> None:
         """Let the cluster ask from now on; the first `begin` does it too."""
@@ -140,7 +141,7 @@ class TransactionalProducer:
             self._follow()
 
     def _follow(self) -> None:
-        """Listen in every broker group that is there."""
+        """Listen in every listed broker group, and in no other."""
         for group in self._groups.all:
             if group not in self._listening:
                 self._listening[group] = asyncio.create_task(self._listen(group))
@@ -149,11 +150,11 @@ class TransactionalProducer:
 
     @property
     def is_closed(self) -> bool:
-        """Say whether it was closed."""
+        """Whether the producer was closed."""
         return self.ending.is_begun
 
     async def close(self) -> None:
-        """End it. What is open stays open: others of its group are asked."""
+        """Close it. Open transactions stay open: other producers of the group are asked."""
         await self.ending.once(self._close)
 
     async def _close(self) -> None:
@@ -192,7 +193,7 @@ class TransactionalProducer:
         properties: Mapping[str, str] | None = None,
         group: str = "",
     ) -> Transaction:
-        """Store one message, or several, that nobody sees before the commit.
+        """Store one message, or several, that are invisible before the commit.
 
         All of them go to one broker group. Raises as `Producer.send_batch`; LimitReachedError when
         too many transactions are open.
@@ -224,8 +225,8 @@ class TransactionalProducer:
     ) -> AsyncIterator[Transaction]:
         """Begin, do the local work within, commit; roll back if it raises. Arguments of `begin`.
 
-        Whoever has ended the transaction within is done. When the task is cancelled nothing is
-        ended: the cluster asks later.
+        A transaction that the block has ended is left as it is. When the task is cancelled the
+        transaction stays open: the cluster asks later.
         """
         made = await self.begin(topic, body, **how)
         try:
@@ -247,9 +248,9 @@ class TransactionalProducer:
         local: Callable[[Transaction], Decision | str | Awaitable[Decision | str]],
         **how: Any,
     ) -> Transaction:
-        """Begin, do the local work, and do what it says; the way of RocketMQ's clients.
+        """Begin, do the local work, and end as its result says; the way of RocketMQ's clients.
 
-        With `Decision.UNKNOWN`, or when the work raises or says something else, the transaction
+        With `Decision.UNKNOWN`, or when the work raises or returns something else, the transaction
         stays open and the cluster asks later. Arguments of `begin`.
         """
         made = await self.begin(topic, body, **how)
@@ -276,7 +277,7 @@ class TransactionalProducer:
     # Questions.
 
     async def _listen(self, group: BrokerGroup) -> None:
-        """Answer the questions of a broker group, whoever leads it, until cancelled."""
+        """Answer the questions of a broker group, under each of its leaders, until cancelled."""
         request = transaction_pb2.CheckTransactionsRequest(
             producer_group=self.producer_group,
             client_id=self._client_id,
@@ -310,14 +311,14 @@ class TransactionalProducer:
             await backoff.pause(error.retry_after_ms)
 
     async def _answer(self, group: BrokerGroup, question: Any) -> None:
-        """Ask the program, and tell the cluster. What fails is asked again later."""
+        """Ask the program, and tell the cluster. After a failure the cluster asks again."""
         transaction_id = question.transaction_id
         try:
             asked = CheckedTransaction.of(question, group.name, self.producer_group)
             said = self._check(asked)
             said = await said if inspect.isawaitable(said) else said
             decision = Decision.of(said, what="what the check says")
-        except (Exception, asyncio.CancelledError):  # Whatever a program may raise.
+        except (Exception, asyncio.CancelledError):  # A program may raise any error.
             if is_cancelled():
                 raise
             _log.exception("the check of transaction %d failed", transaction_id)

@@ -1,4 +1,4 @@
-"""What is known of a transaction: how it ended, who should be asked, its messages.
+"""Values about transactions: a question, an open one, and one with its messages.
 
 Owns values; must not know calls.
 """
@@ -14,7 +14,7 @@ from quorumlog.records.options import Decision
 
 
 def ending(said: Decision | str) -> Decision:
-    """Accept what ends a transaction. Raises InvalidRequestError."""
+    """Accept a decision that ends a transaction. Raises InvalidRequestError."""
     decision = Decision.of(said)
     if decision is Decision.UNKNOWN:
         raise InvalidRequestError("a transaction does not end as unknown; use commit or rollback")
@@ -32,7 +32,7 @@ OUTCOMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class CheckedTransaction:
-    """A transaction that the cluster asks about: nobody has ended it for a while.
+    """A transaction that the cluster asks about, because it is still open after a while.
 
     `transaction_id` is unique within its broker group, `group`. `check_count` counts this question.
     """
@@ -45,7 +45,7 @@ class CheckedTransaction:
 
     @classmethod
     def of(cls, question: Any, group: str, producer_group: str) -> Self:
-        """Take a question of a node."""
+        """Decode a question of a node."""
         messages = decode_records(question.records, group=group)
         return cls(question.transaction_id, group, producer_group, question.check_count, messages)
 
@@ -66,7 +66,7 @@ class TransactionInfo:
 
     @classmethod
     def of(cls, info: Any, group: str) -> Self:
-        """Take the answer of a node."""
+        """Decode the answer of a node."""
         return cls(
             info.transaction_id,
             group,
@@ -80,13 +80,13 @@ class TransactionInfo:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it under stable names."""
+        """Return the transaction as plain values under stable names."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """A transaction: open, with its messages, or how it ended, with nothing else."""
+    """A transaction: open, with its messages, or ended, with its outcome only."""
 
     transaction_id: int
     group: str
