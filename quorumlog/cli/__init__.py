@@ -30,7 +30,7 @@ class LazyCommand:
     summary: str  # Equal to the command's own short help; a test compares them.
 
     def load(self) -> click.Command:
-        """Import the command; a missing module or another type of target raises."""
+        """Import the command; raises for a missing module or a target of another type."""
         module, _, attribute = self.target.partition(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command), f"{self.target} is no click command"
@@ -126,7 +126,7 @@ class LazyGroup(click.Group):
         self.lazy = lazy
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name all commands; imports none."""
+        """Return the names of all commands, without importing any."""
         return sorted({*super().list_commands(ctx), *self.lazy})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -172,7 +172,7 @@ class LazyGroup(click.Group):
                 raise
             return ExitCode.BROKEN_PIPE
         except BrokenPipeError:
-            # What is still buffered would raise once more at exit.
+            # Bytes that are still buffered would raise once more at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return ExitCode.BROKEN_PIPE
         except Exception as error:  # noqa: BLE001 - the last handler; it reports all of them.

@@ -1,7 +1,7 @@
-"""What commands say and take of broker groups: `--queue [GROUP/]NUMBER`, `--broker-group`, columns.
+"""Broker groups in commands: `--queue [GROUP/]NUMBER`, `--broker-group`, columns.
 
 Owns these forms. `--group` is a consumer group everywhere, so a broker group is called by its full
-name where a command takes one; in what commands print, `group` beside a queue or node is its broker
+name where a command takes one; in printed results, `group` beside a queue or node is its broker
 group. Where there is one group, tables leave it out.
 """
 
@@ -29,7 +29,7 @@ class QueueType(click.ParamType):  # type: ignore[type-arg]  # Generic in some v
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> QueueName:
-        """Read the text of a command line."""
+        """Parse the text of a command line."""
         if isinstance(value, QueueName):
             return value
         found = re.fullmatch(r"(?:([A-Za-z0-9][A-Za-z0-9._-]*)/)?([0-9]{1,9})", str(value))
@@ -50,18 +50,18 @@ def broker_group_option(command: _Command) -> _Command:
 
 
 def warn_away(away: Sequence[str]) -> None:
-    """Say on stderr which broker groups did not answer, so that nobody takes a part for all."""
+    """Print to stderr which broker groups did not answer, so that a part is not taken for all."""
     for name in away:
         click.echo(f"warning: broker group {name} does not answer; it is left out", err=True)
 
 
 def shown_columns(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> tuple[str, ...]:
-    """The columns of a table: `group` only if there are several."""
+    """Return the columns of a table: `group` only if there are several."""
     is_plural = len({row.get("group") for row in rows}) > 1
     return tuple(column for column in columns if is_plural or column != "group")
 
 
 def shown_rows(rows: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
-    """The rows of a table, likewise."""
+    """Return the rows of a table: `group` only if there are several."""
     columns = shown_columns(tuple(rows[0]) if rows else (), rows)
     return [{column: row[column] for column in columns} for row in rows]

@@ -1,4 +1,4 @@
-"""`qlog completion`: the script that teaches a shell to complete `qlog` and `quorumlog`.
+"""`qlog completion`: the script with which a shell completes `qlog` and `quorumlog`.
 
 Owns the command only; the script and the protocol behind it are click's.
 """
@@ -29,6 +29,6 @@ def completion(shell: str) -> int:
     for name in _NAMES:
         variable = f"_{name.upper()}_COMPLETE"
         script = kind(main, {}, name, variable)
-        # Not source(): it runs the shell to ask for its version, which is the user's business.
+        # Not source(): it runs the shell to ask for its version, which the script does not need.
         click.echo(script.source_template % script.source_vars())
     return ExitCode.OK

@@ -1,4 +1,4 @@
-"""How commands find the cluster and run: `--server`, its defaults, TLS, one event loop, Ctrl-C.
+"""The connection of commands: `--server`, its defaults, TLS, one event loop, Ctrl-C.
 
 Owns the choice of addresses and the life of the client. Must not know any command. grpc and the
 client are imported when a command runs, so that help stays fast.
@@ -26,7 +26,7 @@ SERVER_VARIABLE = "QUORUMLOG_SERVER"
 CA_VARIABLE = "QUORUMLOG_CLIENT_TLS_CA_FILE"
 CERTIFICATE_VARIABLE = "QUORUMLOG_CLIENT_TLS_CERTIFICATE_FILE"
 KEY_VARIABLE = "QUORUMLOG_CLIENT_TLS_KEY_FILE"
-"""Not the names of a node's settings: what a person exports must change no node that starts."""
+"""Differs from the names of a node's settings: an exported variable must not change a node."""
 _CALL_TIMEOUT_MS = 10_000
 _CONNECT_TIMEOUT_MS = 3_000
 _GC_THRESHOLDS = (20_000, 20, 20)
@@ -48,7 +48,7 @@ def server_option(command: _Command) -> _Command:
 
 
 def addresses(server: str | None) -> str:
-    """The addresses to connect to: as given, else those of the local cluster, else the default.
+    """Return the addresses: the given ones, else those of the local cluster, else the default.
 
     Raises CliError for text that is no list of HOST:PORT.
     """
@@ -68,7 +68,7 @@ def addresses(server: str | None) -> str:
 
 
 def tls_files() -> ClientTls:
-    """The files that the three variables name. Raises CliError for a certificate without a key."""
+    """Return the files of the three variables. Raises CliError for a certificate without a key."""
     names = (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE)
     files = ClientTls(*(os.environ.get(name, "") for name in names))
     if bool(files.key) != bool(files.certificate):
@@ -84,7 +84,7 @@ def tls_files() -> ClientTls:
 async def connected(
     server: str | None, *, timeout_ms: int = _CALL_TIMEOUT_MS
 ) -> "AsyncIterator[Client]":
-    """A client of the cluster for one command."""
+    """Yield a client of the cluster for one command."""
     import quorumlog
 
     async with quorumlog.connect(
@@ -100,7 +100,7 @@ def run(work: Coroutine[Any, Any, _Result]) -> _Result:
     """Run a command's coroutine to its end. Ctrl-C cancels it and raises KeyboardInterrupt."""
     import uvloop
 
-    # What a call makes is freed without the collector, which else looks after every few calls.
+    # A call's objects are freed without the collector, which else runs after every few calls.
     gc.set_threshold(*_GC_THRESHOLDS)
     return uvloop.run(work)
 
@@ -113,7 +113,7 @@ class Stop:
         self.forced = asyncio.Event()
 
     def on_signal(self) -> None:
-        """The first signal asks for a clean end; the second one does not wait any longer."""
+        """Ask for a clean end at the first signal, and for an end at once at the second."""
         if self.requested.is_set():
             self.forced.set()
         self.requested.set()
@@ -121,7 +121,7 @@ class Stop:
 
 @contextmanager
 def stop_on_signals() -> Iterator[Stop]:
-    """Within, signals do not cancel anything; they set the events."""
+    """Within the block, let signals set the events instead of cancelling the program."""
     stop = Stop()
     loop = asyncio.get_running_loop()
     signals = (signal.SIGINT, signal.SIGTERM)
@@ -135,7 +135,7 @@ def stop_on_signals() -> Iterator[Stop]:
 
 
 async def until(stop: asyncio.Event, work: Coroutine[Any, Any, _Result]) -> _Result | None:
-    """Await the work, or cancel it when the event is set first, and wait until it is; then None."""
+    """Await the work and return its result; None if the event is set first and cancels it."""
     task = asyncio.ensure_future(work)
     waiter = asyncio.ensure_future(stop.wait())
     try:
@@ -148,7 +148,7 @@ async def until(stop: asyncio.Event, work: Coroutine[Any, Any, _Result]) -> _Res
 
 
 async def beside(helper: Coroutine[Any, Any, None], work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Await the work while a helper runs, which ends with it. If the helper fails, so does this."""
+    """Await the work while a helper runs, which ends with it; an error of the helper is raised."""
     task, other = asyncio.ensure_future(work), asyncio.ensure_future(helper)
     try:
         await asyncio.wait({task, other}, return_when=asyncio.FIRST_COMPLETED)
@@ -168,7 +168,7 @@ async def _cancelled(task: "asyncio.Future[Any]") -> None:
 
 
 def confirm(question: str, *, is_confirmed: bool) -> None:
-    """Ask before something that cannot be undone; where nobody can answer, --yes is needed."""
+    """Ask before a step that cannot be undone; without a terminal, --yes is needed."""
     if is_confirmed:
         return
     if not sys.stdin.isatty():

@@ -13,14 +13,14 @@ import click
 
 
 class ExitCode(enum.IntEnum):
-    """What the command tells the shell. A command may return one of these."""
+    """The exit code of the process. A command may return one of these."""
 
     OK = 0
-    FINDINGS = 1  # It did its work, and what it found is not good: damage, a failed verdict.
+    FINDINGS = 1  # The work was done, with a bad result: damage, a failed verdict.
     USAGE = 2  # The command line makes no sense; nothing was done.
     FAILED = 3  # The operation could not be done, or broke off.
     INTERRUPTED = 130  # Ctrl-C; 128 + SIGINT, as shells count.
-    BROKEN_PIPE = 141  # The reader of our output went away; 128 + SIGPIPE.
+    BROKEN_PIPE = 141  # The reader of stdout went away; 128 + SIGPIPE.
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Explanation:
 
 
 class CliError(Exception):
-    """A command cannot go on. Raise it with the three lines that its user should read."""
+    """A command cannot go on. Raise it with the three lines for the user."""
 
     def __init__(self, what: str, why: str, do: str, exit_code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(what, why, do, exit_code)
@@ -48,7 +48,7 @@ class CliError(Exception):
 
 
 def explain(error: Exception) -> Explanation:
-    """Put any error into three lines. An unforeseen one is a bug of ours and is said to be."""
+    """Return the three lines of any error. An unforeseen one is called a bug."""
     error = _first(error)
     if isinstance(error, CliError):
         return error.explanation
@@ -74,7 +74,7 @@ def explain(error: Exception) -> Explanation:
 
 
 def report(error: Exception) -> ExitCode:
-    """Print an error to stderr, with a traceback if it is a bug of ours, and return its code."""
+    """Print an error to stderr, with a traceback if it is a bug, and return its exit code."""
     explanation = explain(error)
     error = _first(error)
     foreseen = isinstance(error, CliError | click.ClickException | OSError)
@@ -85,7 +85,7 @@ def report(error: Exception) -> ExitCode:
 
 
 def _first(error: Exception) -> Exception:
-    """The first error of a group of tasks: it ended the others."""
+    """Return the first error of a group of tasks: it ended the others."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -104,7 +104,7 @@ def _explain_usage(error: click.UsageError) -> Explanation:
 
 
 def _explain_coded(error: Exception) -> Explanation:
-    """Errors of our own layers say "what, with numbers; what to do" in one line."""
+    """Split the text of an error of ours, which is "what, with numbers; what to do" in one line."""
     what, _, do = str(error).rpartition("; ")
     outcome = getattr(error, "outcome", None)
     why = f"code {getattr(error, 'code', '')}"

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from quorumlog.records.message import Message
 
-_SHOWN_ELSEWHERE = ("KEYS", "TAGS")  # As key and tag.
+_SHOWN_ELSEWHERE = ("KEYS", "TAGS")  # Shown as key and tag.
 COLUMNS = ("group", "topic", "queue_id", "queue_offset", "store_time", "tag", "key", "body")
 
 
 def message_row(message: "Message") -> dict[str, object]:
-    """All of a message under stable keys. `body` is text if it is UTF-8, else base64."""
+    """Return a message under stable keys. `body` is text if it is UTF-8, else base64."""
     body, encoding = body_text(message.body)
     return {
         "topic": message.topic,
@@ -36,7 +36,7 @@ def message_row(message: "Message") -> dict[str, object]:
 
 
 def table_row(message: "Message") -> dict[str, object]:
-    """What fits into a line."""
+    """Return the columns of a message that fit into a line."""
     body, _ = body_text(message.body)
     return {
         "group": message.group,
@@ -51,7 +51,7 @@ def table_row(message: "Message") -> dict[str, object]:
 
 
 def body_text(body: bytes) -> tuple[str, str]:
-    """The body as text that JSON can hold, and the name of the encoding."""
+    """Return the body as text that JSON can hold, and the name of the encoding."""
     try:
         return body.decode(), "utf-8"
     except UnicodeDecodeError:
@@ -59,6 +59,6 @@ def body_text(body: bytes) -> tuple[str, str]:
 
 
 def time_text(unix_ms: int) -> str:
-    """A time as people and programs read it: ISO 8601 in UTC with milliseconds."""
+    """Return a time in ISO 8601, UTC, with milliseconds."""
     moment = datetime.fromtimestamp(unix_ms / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,8 +1,8 @@
-"""How commands print results: `-o table|json|jsonl`.
+"""Printing of results: `-o table|json|jsonl`.
 
-Owns the three formats. Results go to stdout and nothing else does, so that a pipe gets clean data.
-A table is drawn by rich on a terminal and is plain aligned text elsewhere. JSON is one document
-with the keys in the order given, the same keys for every row.
+Owns the three formats. Only results go to stdout, so that a pipe gets clean data. A table is drawn
+by rich on a terminal and is plain aligned text elsewhere. JSON is one document with the keys in the
+order given, the same keys for every row.
 """
 
 import dataclasses
@@ -75,13 +75,13 @@ def print_record(record: Row, output: Format) -> None:
 
 
 def to_json(value: object, indent: int | None = None) -> str:
-    """One JSON document; raises for what JSON does not know."""
-    # NaN and infinity are no JSON; a result that holds one is a bug and should not leave quietly.
+    """Return one JSON document; raises TypeError or ValueError for values without a JSON form."""
+    # NaN and infinity are no JSON; a result that holds one is a bug and must not pass silently.
     return json.dumps(value, indent=indent, default=_plain, ensure_ascii=False, allow_nan=False)
 
 
 def _plain(value: object) -> object:
-    """Turn what JSON does not know into what it knows: bytes to hex, paths to text."""
+    """Turn values without a JSON form into ones that have it: bytes to hex, paths to text."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).hex()
     if isinstance(value, enum.Enum):
@@ -98,7 +98,7 @@ def _plain(value: object) -> object:
 
 
 def cell(value: object) -> str:
-    """One value as one line of text. Control characters are escaped: data may hold any of them."""
+    """Return one value as one line of text. Control characters, as data may hold, are escaped."""
     if value is None:
         return "-"
     if isinstance(value, bool):

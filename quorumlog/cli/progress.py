@@ -1,6 +1,6 @@
 """Progress bars: on a terminal's stderr, and nowhere else.
 
-Owns how progress looks. A command reports steps by name and does not know whether anybody looks.
+Owns the form of progress. A command reports steps by name and does not know whether bars are shown.
 """
 
 import sys
@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Show = Callable[[str, float, float | None], None]
-"""Call with the name of a step, how much is done, and the total (None: nobody knows)."""
+"""Call with the name of a step, the amount done, and the total (None: unknown)."""
 
 
 def show_nothing(_what: str, _done: float, _total: float | None) -> None:
-    """Progress for where nobody looks."""
+    """Show no progress."""
 
 
 @contextmanager
 def progress_bars() -> Iterator[Show]:
-    """Show a bar for each step, and take them away at the end."""
+    """Show a bar for each step, and remove the bars at the end."""
     if not sys.stderr.isatty():
         yield show_nothing
         return

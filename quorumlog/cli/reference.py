@@ -1,6 +1,6 @@
 """Writes docs/cli.md from the commands: `python -m quorumlog.cli.reference > docs/cli.md`.
 
-Owns the form of that page. A test compares the file with what this prints, so they cannot drift.
+Owns the form of that page. A test compares the file with this output, so they cannot drift.
 """
 
 from collections.abc import Iterator

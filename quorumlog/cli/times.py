@@ -13,7 +13,7 @@ _UNIX_MS_MIN = 100_000_000_000  # Smaller numbers are seconds: as milliseconds, 
 
 
 def parse_time(text: str, *, now_unix_ms: int | None = None) -> int:
-    """Milliseconds since 1970. Raises ValueError, which says what is understood."""
+    """Return milliseconds since 1970. Raises ValueError, which names the accepted forms."""
     if age := _AGE.fullmatch(text):
         now = int(time.time() * 1000) if now_unix_ms is None else now_unix_ms
         return now - int(age[1]) * _UNIT_MS[age[2]]
@@ -30,7 +30,7 @@ def parse_time(text: str, *, now_unix_ms: int | None = None) -> int:
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds of 500ms, 10s, 5m, 2h, 1d. Raises ValueError, which says what is understood."""
+    """Return the milliseconds of 500ms, 10s, 5m, 2h, 1d. Raises ValueError with these forms."""
     found = re.fullmatch(r"(\d{1,9})(ms|s|m|h|d)", text.strip())
     if found is None:
         raise ValueError(f"{text!r} is no duration; give 500ms, 10s, 5m, 2h or 1d")
@@ -38,6 +38,6 @@ def parse_duration(text: str) -> int:
 
 
 def duration_text(ms: int) -> str:
-    """The same for people, in the largest unit that says it exactly."""
+    """Return a duration as text, in the largest unit that expresses it exactly."""
     unit = next(name for name in ("d", "h", "m", "s", "ms") if ms % _UNIT_MS[name] == 0)
     return f"{ms // _UNIT_MS[unit]} {unit}"

@@ -1,7 +1,7 @@
 """`qlog bench`: measure this machine, the engine and the cluster.
 
-Owns the options and the printing of what needs no cluster; what is measured lives in the package
-`bench`.
+Owns the options and the printing of the benchmarks without a cluster; the measuring lives in the
+package `bench`.
 """
 
 import os

@@ -1,7 +1,7 @@
 """`qlog bench produce|consume|failover`: measure a cluster from outside.
 
-Owns the options, the cluster that a run starts for itself, and what stands beside the figures:
-machine, directory, limits, settings, targets. What is measured lives in the package `bench`.
+Owns the options, the cluster that a run starts for itself, and the columns beside the figures:
+machine, directory, limits, settings, targets. The measuring lives in the package `bench`.
 """
 
 import itertools
@@ -32,7 +32,7 @@ _PEERS = (
 
 
 def place_options(command: _Command) -> _Command:
-    """Add the options that say where the cluster is, which a run starts for itself by default."""
+    """Add the options that name the cluster; by default a run starts one for itself."""
     for option in (
         click.option(
             "--flush",
@@ -102,7 +102,7 @@ running_option = click.option(
 async def cluster_of(
     server: str | None, directory: str | None, flush: Flush
 ) -> "AsyncIterator[tuple[Client, OwnCluster | None]]":
-    """A client of the cluster that is measured, and the cluster if it is ours."""
+    """Yield a client of the measured cluster, and the cluster if this run has started it."""
     import quorumlog
 
     if server is not None:
@@ -120,7 +120,7 @@ async def cluster_of(
 
 
 def place_of(own: "OwnCluster | None", flush: Flush) -> dict[str, Any]:
-    """What the figures depend on, besides the load."""
+    """Return the conditions of the figures, besides the load."""
     from bench.report import machine, machine_limits
 
     place: dict[str, Any] = {"machine": machine()}
@@ -138,12 +138,12 @@ def place_of(own: "OwnCluster | None", flush: Flush) -> dict[str, Any]:
 
 
 def pids_of(own: "OwnCluster | None") -> dict[str, int]:
-    """Whose processor time a run can tell: of this process, and of nodes that it started."""
+    """Return the processes whose processor time is measured: this one, and the nodes of the run."""
     return {"driver": os.getpid(), **(own.pids if own is not None else {})}
 
 
 def print_result(record: dict[str, Any], output: Format) -> None:
-    """Print a result; in a table, what is inside of something gets a line of its own."""
+    """Print a result; in a table, the values of a nested object get lines of their own."""
     if output is Format.TABLE:
         flat: dict[str, Any] = {}
         for key, value in record.items():

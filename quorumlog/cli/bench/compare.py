@@ -1,6 +1,6 @@
 """`qlog bench compare`: the ways to replicate, side by side.
 
-Owns the options and how the result is printed; what is measured is in `bench.compare`.
+Owns the options and the printing; the measuring is in `bench.compare`.
 """
 
 from pathlib import Path

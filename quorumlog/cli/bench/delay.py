@@ -1,6 +1,6 @@
 """`qlog bench delay`: how many delayed messages a cluster holds, and how late they come.
 
-Owns the options and what stands beside the figures; what is measured is `bench.delay`.
+Owns the options and the columns beside the figures; the measuring is in `bench.delay`.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""`qlog cluster`: how the nodes are, who leads, who belongs to it.
+"""`qlog cluster`: the status of the nodes, the leader, the members.
 
 Owns the options and the printing; the work is the admin client's.
 """
@@ -241,7 +241,7 @@ def recover(accept_loss: bool, cluster_id: str | None, server: str | None, outpu
 
 
 def _confirm_cluster(expected: str, given: str | None) -> None:
-    """Nobody shall lose data by a typing mistake, or in the wrong cluster."""
+    """Ask for the cluster id, so that a typing mistake, or another cluster, loses no data."""
     if given is None and sys.stdin.isatty():
         given = click.prompt("Acked records may be lost. To go on, type the cluster id", err=True)
     if given != expected:

@@ -122,14 +122,14 @@ def import_files(
 
 
 def _read(directory: Path) -> dict[str, str]:
-    """Return the text of each table that is there. Raises CliError for what is no such file."""
+    """Return the text of each table that exists. Raises CliError for one that is no file."""
     files: dict[str, str] = {}
     size_bytes = 0
     for name in _NAMES:
         path = directory / name
         if not path.exists():
             continue
-        if not path.is_file():  # A pipe would be waited for.
+        if not path.is_file():  # Reading a pipe would block.
             raise _unreadable(path, "it is no file")
         size_bytes += path.stat().st_size
         if size_bytes > _SIZE_BYTES_MAX:

@@ -1,4 +1,4 @@
-"""`qlog group settings|set|reset|progress`: how a group may consume, and how far it has come.
+"""`qlog group settings|set|reset|progress`: the settings of a group, and its progress.
 
 Owns the options and the printing; the work is the admin client's.
 """

@@ -1,4 +1,4 @@
-"""`qlog ha`: a master-slave group: who is master, who holds what, what was lost; and promoting.
+"""`qlog ha`: a master-slave group: its master, its replicas, its losses; and promoting.
 
 Owns the options, the rows and the judgement whether all is well.
 """
@@ -175,7 +175,7 @@ def _loss_rows(group: "HaGroup") -> list[dict[str, Any]]:
 
 
 def _problems(group: "HaGroup") -> list[str]:
-    """What a person should look at; known losses are shown and are no problem of today."""
+    """Return the problems for a person to solve; known losses are shown, but are none of them."""
     found, master = [], group.master
     if master is None:
         found.append("no node is master: run 'qlog ha promote NODE'")

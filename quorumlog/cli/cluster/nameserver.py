@@ -1,4 +1,4 @@
-"""`qlog nameserver`: run a replica of the name server alone; status, routes and values.
+"""`qlog nameserver`: run a standalone replica of the name server; status, routes and values.
 
 Owns the options and the printing; the work is `quorumlog.cluster.nameserver`'s, the life of a
 replica `node.nameserver_process`'s.

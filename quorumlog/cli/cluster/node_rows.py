@@ -1,6 +1,6 @@
-"""What nodes say of themselves, as rows: for `qlog cluster status` and `qlog top`.
+"""The statuses of nodes as rows: for `qlog cluster status` and `qlog top`.
 
-Owns the stable keys, the rates between two looks, and the judgement whether all is well.
+Owns the stable keys, the rates between two statuses, and the judgement whether all is well.
 """
 
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -27,9 +27,9 @@ TOP_COLUMNS = (
 
 
 def status_rows(status: "ClusterStatus") -> list[Row]:
-    """One row a node, by id. A node that did not answer has the role `down` and says why.
+    """Return one row a node, by id. A node without an answer has the role `down` and the reason.
 
-    lag_count: entries that the node has not got of those that the leader has.
+    lag_count: entries of the leader that the node does not have.
     """
     addresses = _addresses(status)
     leaders = {group: leader_of(status, group) for group in groups_of(status)}
@@ -50,30 +50,30 @@ def status_rows(status: "ClusterStatus") -> list[Row]:
 
 
 def groups_of(status: "ClusterStatus") -> list[str]:
-    """The broker groups, by name."""
+    """Return the broker groups by name."""
     names = {group.group for group in status.groups} | {node.group for node in status.nodes}
     return sorted(names)
 
 
 def is_up(node: "NodeStatus | NodeDown") -> "TypeGuard[NodeStatus]":
-    """Say whether a node answered."""
+    """Whether a node answered."""
     return hasattr(node, "role")
 
 
 def is_down(node: "NodeStatus | NodeDown") -> "TypeGuard[NodeDown]":
-    """Say whether a node did not answer."""
+    """Whether a node did not answer."""
     return not is_up(node)
 
 
 def leader_of(status: "ClusterStatus", group: str) -> "NodeStatus | None":
-    """The node that says it leads a group, in the newest term; an old one may still say so too."""
+    """Return the node that leads a group in the newest term; older leaders may still answer."""
     nodes = [node for node in status.nodes if node.group == group]
     leaders = [node for node in nodes if is_up(node) and node.role == "leader"]
     return max(leaders, key=lambda node: node.term, default=None)
 
 
 def problems(status: "ClusterStatus", rows: list[Row]) -> list[str]:
-    """What a person should look at; empty when all is well."""
+    """Return the problems for a person to solve; empty when all is well."""
     found = []
     groups = groups_of(status)
     for group in groups or [""]:
@@ -109,7 +109,7 @@ LIST_COLUMNS = (
 
 
 def list_rows(status: "ClusterStatus", before: "ClusterStatus", seconds: float) -> list[Row]:
-    """The rows of `qlog cluster list`: messages taken in and given out between two looks."""
+    """Return the rows of `qlog cluster list`: messages in and out between two statuses."""
     earlier = {n.node_id: n for n in before.nodes if is_up(n)}
     nodes = {n.node_id: n for n in status.nodes if is_up(n)}
     rows = []
@@ -133,7 +133,7 @@ def list_rows(status: "ClusterStatus", before: "ClusterStatus", seconds: float) 
 
 
 def top_rows(status: "ClusterStatus", before: "ClusterStatus | None", seconds: float) -> list[Row]:
-    """The rows of `qlog top`: rates are null for a node without an earlier look at the process."""
+    """Return the rows of `qlog top`: rates are null without an earlier status of the process."""
     earlier = {n.node_id: n for n in before.nodes if is_up(n)} if before is not None else {}
     nodes = {n.node_id: n for n in status.nodes if is_up(n)}
     rows = []
@@ -161,7 +161,7 @@ def _rates(node: "NodeStatus", old: "NodeStatus", seconds: float) -> Row:
 
 
 def _addresses(status: "ClusterStatus") -> dict[int, str]:
-    """Client addresses by node, as the members' lists of all nodes have them."""
+    """Return the client addresses by node, from the members' lists of all nodes."""
     return {
         member.node_id: member.address
         for node in status.nodes

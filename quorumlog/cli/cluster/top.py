@@ -1,6 +1,6 @@
-"""`qlog top`: all nodes at a glance, again and again.
+"""`qlog top`: the status of all nodes on one screen, repeated.
 
-Owns the live picture on a terminal and the plain snapshot elsewhere. What is in a row is
+Owns the live status on a terminal and the plain snapshot elsewhere. The content of a row is
 node_rows'.
 """
 
@@ -122,7 +122,7 @@ def _head(status: "ClusterStatus") -> dict[str, object]:
 
 
 def picture(status: "ClusterStatus", before: "ClusterStatus | None", seconds: float) -> Any:
-    """All that is on the screen, for rich to draw."""
+    """Return the content of the screen, for rich to draw."""
     from rich import box
     from rich.console import Group
     from rich.table import Table
@@ -161,7 +161,7 @@ def _short(name: str, value: Any) -> str:
 
 
 def duration_text(milliseconds: int) -> str:
-    """A time span in its two largest units: 3d 4h, 12m 5s, 7s."""
+    """Return a time span in its two largest units: 3d 4h, 12m 5s, 7s."""
     seconds = milliseconds // 1000
     parts = [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m")]
     parts.append((seconds % 60, "s"))

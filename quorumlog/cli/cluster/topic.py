@@ -243,7 +243,7 @@ def _topic_row(info: "TopicInfo | TopicDescription") -> dict[str, object]:
 
 
 def _shown(row: dict[str, Any], output: Format) -> dict[str, Any]:
-    """A table says nothing of groups where there is one."""
+    """Return a row without its group in a table of a cluster with one group."""
     if output is not Format.TABLE:
         return row
     shown = {**row, **({"queues": shown_rows(row["queues"])} if "queues" in row else {})}

@@ -1,8 +1,8 @@
 """`qlog consume`: messages of a topic to stdout, with or without a group.
 
-Owns where to begin and to end, and when offsets are committed: after the bytes were handed to the
-reader of stdout, so that a broken pipe or a kill repeats messages and loses none. How a message
-looks is consume_output's.
+Owns the beginning and the end, and the time of commits: after the bytes were handed to the reader
+of stdout, so that a broken pipe or a kill repeats messages and loses none. The form of a message is
+consume_output's.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ def _position(_context: click.Context, _parameter: click.Parameter, text: str) -
 
 @dataclass(slots=True)
 class Job:
-    """What is asked for."""
+    """The arguments of a run, and its progress."""
 
     topic: str
     position: int | str
@@ -70,7 +70,7 @@ class Job:
 
     @property
     def is_full(self) -> bool:
-        """As many as asked for were handed over."""
+        """Whether the wanted count of messages was handed over."""
         return self.max_count is not None and self.done_count >= self.max_count
 
     async def hand_over(self, batch: "MessageBatch", writer: Writer) -> None:
@@ -85,7 +85,7 @@ class Job:
         try:
             await asyncio.shield(writing)
         except asyncio.CancelledError:
-            # The bytes cannot be called back: what was written is handed over all the same.
+            # A write cannot be undone: written messages are counted also after a cancel.
             await asyncio.wait({writing}, timeout=_LAST_WRITE_S)
             if not writing.done() or writing.exception() is not None:
                 raise
@@ -285,7 +285,7 @@ async def _keep_committed(consumer: "GroupConsumer", job: Job) -> None:
 
 
 async def _commit(consumer: "GroupConsumer", job: Job) -> None:
-    """Store the offsets of what was handed over, of the queues that are still ours."""
+    """Store the offsets of the messages handed over, for the queues that are still assigned."""
     ours = set(consumer.assignment())
     handed, job.done_offsets = job.done_offsets, {}
     offsets = {queue: offset for queue, offset in handed.items() if queue in ours}
@@ -303,7 +303,7 @@ async def _watch(
     ends: "Mapping[Queue, int]",
     at_end: asyncio.Event,
 ) -> None:
-    """Set the event when each queue of ours has come to the end it had in the beginning."""
+    """Set the event when each assigned queue has reached the end that it had at the start."""
     while not at_end.is_set():
         offsets, ours = consumer.offsets(), consumer.assignment()
         if not job.is_busy and all(offsets[queue] >= ends.get(queue, 0) for queue in ours):

@@ -1,7 +1,7 @@
-"""What `qlog consume` writes: messages in five forms, as they come.
+"""The output of `qlog consume`: messages in five forms, as they come.
 
 Owns the forms and the writing to stdout. A write waits for the reader of a pipe on a thread: a slow
-reader must not hold up the heartbeats of a group.
+reader must not delay the heartbeats of a group.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class OutputFormat(enum.StrEnum):
 
 
 class Writer:
-    """Writes batches to stdout. On return of a write, the bytes are with the system."""
+    """Writes batches to stdout. When a write returns, the system has the bytes."""
 
     def __init__(self, output: OutputFormat, *, with_groups: bool = False) -> None:
         self._output = output
@@ -43,7 +43,7 @@ class Writer:
     async def opened(
         cls, output: OutputFormat, *, with_groups: bool = False
     ) -> "AsyncIterator[Writer]":
-        """A writer, with what goes before and after all messages.
+        """Yield a writer, with the lines before and after all messages.
 
         `with_groups`: a table has a column for the broker group.
         """
@@ -56,7 +56,7 @@ class Writer:
             await writer._put(b"[]\n" if writer._is_first else b"\n]\n")
 
     async def write(self, messages: "Sequence[Message]") -> None:
-        """Write messages. Raises BrokenPipeError when nobody reads any more."""
+        """Write messages. Raises BrokenPipeError when the reader is gone."""
         if messages:
             await self._put(self._encoded(messages))
             self._is_first = False
@@ -99,7 +99,7 @@ def _columns(message: "Message", with_group: bool) -> dict[str, str]:
 
 
 def _table_line(columns: dict[str, str]) -> str:
-    """Fixed widths: a stream does not know what comes. Longer values push the rest."""
+    """Return a line of fixed widths: later values are unknown. Longer values push the rest."""
     texts = [
         text.rjust(_WIDTHS[name]) if name in ("queue", "offset") else text.ljust(_WIDTHS[name])
         for name, text in columns.items()

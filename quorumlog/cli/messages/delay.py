@@ -1,4 +1,4 @@
-"""`qlog delay`: what is held until it is due, and how one message is cancelled.
+"""`qlog delay`: the messages that are held until they are due, and cancelling one.
 
 Owns the options and the printing; the work is the admin client's.
 """

@@ -179,7 +179,7 @@ def resend(
 
 
 async def _left(client: "Client", name: str, group: str) -> list[int]:
-    """Return the offsets of those that were not sent again."""
+    """Return the offsets of the dead letters that were not sent again."""
     left: list[int] = []
     offset = 0
     while True:

@@ -1,4 +1,4 @@
-"""`qlog message`: find single messages, and what became of them.
+"""`qlog message`: find single messages, and show their history.
 
 Owns the options and the printing.
 """

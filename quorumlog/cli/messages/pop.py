@@ -68,7 +68,7 @@ def pop(name: str, server: str | None, output: Format) -> int:
 
 
 class PopJob(Protocol):
-    """What `qlog consume` is asked for, as far as it matters here."""
+    """The part of `qlog consume`'s job that this module uses."""
 
     topic: str
     position: int | str
@@ -82,7 +82,7 @@ class PopJob(Protocol):
 async def consume_by_pop(
     client: "Client", job: PopJob, group: str, writer: "Writer", show: "Show"
 ) -> None:
-    """Take, write, acknowledge, until enough was written, or nothing is there any more."""
+    """Take, write and acknowledge messages until enough are written, or none is left."""
     from quorumlog.consume.pop import RECEIVE_COUNT_MAX
 
     start: Start = "end" if job.position == "end" else "first"

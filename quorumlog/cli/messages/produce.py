@@ -1,7 +1,7 @@
-"""`qlog produce`: messages from a file or a pipe into a topic, and what became of them.
+"""`qlog produce`: messages from a file or a pipe into a topic, and the counts of their outcomes.
 
 Owns the counting: a message is acked when its receipt came, failed when it is known not to be in
-the log, and unknown otherwise. It never says more than that. The reading is produce_input's.
+the log, and unknown otherwise. The counts claim no more than that. The reading is produce_input's.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 _BUFFER_SIZE_BYTES_MAX = 4 << 20
 _TIMEOUT_MS = 30_000
 COMPRESSIONS = ("zlib", "lz4", "zstd")
-"""The client's names, which loads much more than help needs."""
+"""The client's names, written out: importing the client is slow, and help needs only these."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the messages that were read."""
+    """Counts of the outcomes of the messages that were read."""
 
     taken_count: int = 0
     acked_count: int = 0
@@ -46,18 +46,18 @@ class Tally:
     duplicate_count: int = 0
     acked_size_bytes: int = 0
     in_order_count: int = 0
-    """So many from the first on are acked without a gap: a new run may skip them."""
+    """Count of messages from the first on that are acked without a gap: a new run may skip them."""
     durability: dict[str, int] = field(default_factory=dict)
     first_error: Exception | None = None
     pending: "deque[tuple[Delivery | QuorumlogError, int]]" = field(default_factory=deque)
-    """Not counted yet, in the order of the input, with the size of the body."""
+    """Messages that are not counted yet, in the order of the input, with the size of the body."""
 
     is_closed: bool = False
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     failed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, delivery: "Delivery | QuorumlogError", size_bytes: int) -> None:
-        """Take in a message that the producer took, or refused at once."""
+        """Add a message that the producer took, or refused at once."""
         from quorumlog.errors import QuorumlogError
 
         self.taken_count += 1
@@ -67,12 +67,12 @@ class Tally:
         self.arrived.set()
 
     def close(self) -> None:
-        """No more messages will be added."""
+        """Note that no more messages will be added."""
         self.is_closed = True
         self.arrived.set()
 
     async def settle(self) -> None:
-        """Count what becomes of messages as answers come, until closed and all are counted."""
+        """Count the outcomes as answers come, until closed and all are counted."""
         while True:
             while self.pending:
                 await self._settle_first()
@@ -108,14 +108,14 @@ class Tally:
         self.pending.popleft()
 
     async def give_up(self, producer: "Producer") -> None:
-        """Wait no longer. What has no receipt by now is unknown; that is no new error."""
+        """Stop waiting: messages without a receipt become unknown, which is no new error."""
         error = self.first_error
         await producer.abort()
         await self.settle()
         self.first_error = error
 
     def row(self, *, topic: str, source: str, seconds: float, is_complete: bool) -> dict[str, Any]:
-        """The stable JSON of a run."""
+        """Return the stable JSON of a run."""
         assert self.taken_count == self.acked_count + self.failed_count + self.unknown_count
         return {
             "topic": topic,
@@ -277,7 +277,7 @@ async def _produce(
                         fd, name=source, input_format=input_format, key_separator=key_separator
                     ),
                 )  # fmt: skip
-            except CliError as error:  # The input is at fault; what was sent is counted first.
+            except CliError as error:  # An error of the input; sent messages are counted first.
                 reading_error = error
             seconds = time.perf_counter() - began
     is_complete = is_complete and tally.acked_count == tally.taken_count
@@ -298,7 +298,7 @@ async def _send(
     defaults: Outgoing,
     batches: Any,
 ) -> bool:
-    """Send all; say whether the input was read to its end. Whatever happens, all are counted."""
+    """Send all messages and count each; return whether the input was read to its end."""
     settler = asyncio.ensure_future(tally.settle())
 
     async def read() -> bool:

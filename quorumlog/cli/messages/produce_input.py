@@ -1,8 +1,8 @@
-"""What `qlog produce` reads: files and pipes cut into messages.
+"""The input of `qlog produce`: files and pipes cut into messages.
 
 Owns the three formats of the input (lines, jsonl, raw) and the reading of a descriptor without
-holding up the event loop. Must not know how messages are sent. Memory is bounded: one chunk and
-one message are held.
+blocking the event loop. Must not know how messages are sent. Memory is bounded: one chunk and one
+message are held.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from typing import Any
 from quorumlog.cli.errors import CliError
 
 CHUNK_SIZE_BYTES = 1 << 20
-MESSAGE_SIZE_BYTES_MAX = 16 << 20  # Of input; above every limit of a node, which says its own.
+MESSAGE_SIZE_BYTES_MAX = 16 << 20  # Of input; above every limit of a node, which reports its own.
 _JSON_KEYS = {"body", "body_encoding", "key", "tag", "queue_id", "properties"}
 
 
@@ -33,7 +33,7 @@ class InputFormat(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One message as the input gives it."""
+    """One message of the input."""
 
     body: bytes
     key: str | None = None
@@ -41,9 +41,9 @@ class Outgoing:
     queue_id: int | None = None
     properties: dict[str, str] = field(default_factory=dict)
     group: str = ""
-    """The broker group of the queue. Never of the input: where a copy goes, there may be others."""
+    """The broker group of the queue. Never from the input: the target may have other groups."""
     wish: dict[str, Any] = field(default_factory=dict)
-    """When to deliver, as `producer.send` takes it. Never of the input either."""
+    """Delivery time, as `producer.send` takes it. Never from the input either."""
 
 
 class LineSplitter:
@@ -56,7 +56,7 @@ class LineSplitter:
         self.line_count = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Take a chunk and return the lines that it completes. Raises CliError for a huge one."""
+        """Add a chunk and return the lines that it completes. Raises CliError for a huge one."""
         lines = chunk.split(b"\n")
         if len(lines) > 1:
             self._rest.append(lines[0])
@@ -178,7 +178,7 @@ def _too_big(what: str) -> CliError:
 
 @contextmanager
 def opened(path: str) -> Iterator[int]:
-    """The descriptor of a file, or of stdin for `-`; stdin is left open."""
+    """Yield the descriptor of a file, or of stdin for `-`; stdin is left open."""
     if path == "-":
         yield 0
         return
@@ -192,8 +192,8 @@ def opened(path: str) -> Iterator[int]:
 async def read_chunks(fd: int) -> AsyncIterator[bytes]:
     """Read to the end, in chunks as they come.
 
-    A pipe or terminal is waited for on the loop, so that Ctrl-C works at once and no thread is left
-    in a read. A regular file is always readable, and epoll refuses it: it is read directly.
+    A pipe or terminal is awaited on the loop, so that Ctrl-C works at once and no thread is left in
+    a read. A regular file is always readable, and epoll refuses it: it is read directly.
     """
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
@@ -246,7 +246,7 @@ async def messages(
 
 
 def _until_fault(parsed: Iterator[Outgoing]) -> Iterator[list[Outgoing]]:
-    """One list of all; when a line is at fault, those before it come first and then its error."""
+    """Yield all as one list; for a faulty line, first the list of those before it, then raise."""
     found: list[Outgoing] = []
     try:
         found.extend(parsed)

@@ -1,4 +1,4 @@
-"""`qlog chaos`: break a local cluster in a chosen way, and see whether it kept its word.
+"""`qlog chaos`: break a local cluster in a chosen way, and check whether it kept its promises.
 
 Owns the options and the printing. The attacks and the checkers are those of the fault-injection
 suites, which are in the source tree only (`chaos-tests/`) and are found beside `deploy`.
@@ -130,7 +130,7 @@ def _attack(
 
 
 def _suite(name: str) -> "tuple[Callable[..., Any], Attack]":
-    """Find the suites in the source tree that this is run from."""
+    """Return the runner of attacks and one attack, from the source tree that this is run in."""
     import deploy
 
     root = Path(next(iter(deploy.__path__))).resolve().parent / "chaos-tests"

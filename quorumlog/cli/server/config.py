@@ -1,4 +1,4 @@
-"""`qlog config`: check the settings of a node, and show what counts.
+"""`qlog config`: check the settings of a node, and show the effective ones.
 
 Owns the options and the printing; reading and checking is `node.config.load`.
 """

@@ -1,4 +1,4 @@
-"""`qlog local`: a cluster on this machine, without containers, to try things and to test with.
+"""`qlog local`: a cluster on this machine, without containers, for trials and tests.
 
 Owns the options and the printing; the work is `deploy.local`'s.
 """
@@ -183,7 +183,7 @@ def _opened(directory: str | None) -> "LocalCluster":
 
 
 class _Given(NamedTuple):
-    """What a person said of the cluster; None: nothing."""
+    """Options of the cluster from the command line; None: not given."""
 
     nodes: int | None
     groups: int | None
@@ -193,7 +193,7 @@ class _Given(NamedTuple):
 
 
 def _made(directory: str | None, given: _Given) -> "LocalCluster":
-    """Open the cluster, or make it. Options of a new one must fit the one that is there."""
+    """Open the cluster, or make it. The options must fit a cluster that exists."""
     from deploy.local import LocalCluster, LocalError, default_directory
 
     root = directory or default_directory()
@@ -263,7 +263,7 @@ def _explained() -> Iterator[None]:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """One line on a terminal's stderr that is overwritten; nothing elsewhere."""
+    """Yield a function that overwrites a line on a terminal's stderr; elsewhere it does nothing."""
     if not sys.stderr.isatty():
         yield lambda _text: None
         return

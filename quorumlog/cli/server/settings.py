@@ -1,7 +1,7 @@
 """Options for all settings of a node, made from their list, for `qlog serve` and `qlog config`.
 
-Owns how a setting looks as a flag, and a wrong configuration as three lines. Imports server code:
-only commands that need it may import this.
+Owns the flag of a setting, and the three lines of a wrong configuration. Imports server code: only
+commands that need it may import this.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def _help(name: str, hidden: bool) -> dict[str, Any]:
 
 
 def as_cli_error(error: ConfigError, exit_code: ExitCode = ExitCode.FAILED) -> CliError:
-    """Make the three lines: each setting that is wrong is a line of the second."""
+    """Return the three lines: each wrong setting is a line of the second."""
     head, *rest = str(error).splitlines()
     return CliError(
         what=head,

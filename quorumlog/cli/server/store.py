@@ -1,7 +1,7 @@
-"""`qlog store`: look into a store directory, check it and repair it, without a server.
+"""`qlog store`: inspect a store directory, check it and repair it, without a server.
 
-Owns the options and the printing; what is checked and repaired lives in
-`store.fsck.check` and its parts, which are imported when a command runs.
+Owns the options and the printing; checks and repairs live in `store.fsck.check` and its parts,
+which are imported when a command runs.
 """
 
 import os
@@ -32,7 +32,7 @@ def store() -> None:
 
 
 def _layout_options(command: _Command) -> _Command:
-    """Add the options that say how to read a directory, for what the files cannot tell."""
+    """Add the options of the layout of a directory, for values that the files do not contain."""
     for option in reversed(
         [
             click.option(
@@ -230,7 +230,7 @@ def repair(
         "left_count": left,
         "loses": lost,
     }
-    if output is Format.TABLE and lost is not None:  # As lines and a table of its own.
+    if output is Format.TABLE and lost is not None:  # Printed as lines and a table of its own.
         queues = lost.pop("queues")
         summary |= {f"lost_{key}": value for key, value in lost.items()}
         summary |= {"loses": True, "lost_queues": queues}
@@ -252,8 +252,8 @@ def _print(
     columns: tuple[str, ...],
     output: Format,
 ) -> None:
-    """One object with its rows inside; as lines: the rows, then the summary. A table ends with
-    the verdict."""
+    """Print one object with its rows inside; as lines: the rows, then the summary. A table ends
+    with the verdict."""
     match output:
         case Format.JSON:
             print_record({**summary, name: rows}, output)

@@ -1,7 +1,7 @@
 """`qlog term`: lower an absurd term on the stopped nodes of a group, all of them together.
 
-Owns the options and the printing; `node.offline.term_change` does it, and is imported when a
-command runs.
+Owns the options and the printing; the work is `node.offline.term_change`'s, which is imported when
+a command runs.
 """
 
 import os
