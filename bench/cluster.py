@@ -1,7 +1,8 @@
 """Measures a cluster from outside, through the SDK: produce, serial appends, consume.
 
-Owns the load and what is counted: only what has a receipt is acked. The driver is one process
-beside the node processes, as a client is; encoding, batching and decoding are within the figures.
+Owns the load and the counting: a message counts as acked only with its receipt. The driver is one
+process beside the node processes, as a client is; the figures include encoding, batching and
+decoding.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ Progress = Callable[[str, float, float | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much of what is sent."""
+    """Size and shape of a load."""
 
     seconds: float = 10.0
     serial_seconds: float = 3.0
@@ -42,11 +43,11 @@ class Load:
     queue_count: int = 4
 
     def row(self) -> dict[str, Any]:
-        """The settings under stable keys."""
+        """Return the settings under stable keys."""
         return asdict(self)
 
     def bodies(self) -> list[list[bytes]]:
-        """Some batches of random bodies, used in turn."""
+        """Return some batches of random bodies, to be used in turn."""
         return [
             [os.urandom(self.body_size_bytes) for _ in range(self.batch_count)]
             for _ in range(max(_BODY_VARIETY // self.batch_count, 2))
@@ -54,16 +55,16 @@ class Load:
 
 
 async def make_topic(client: "Client", load: Load) -> None:
-    """Make the topic, unless it is there."""
+    """Make the topic, unless it exists."""
     await client.admin.create_topic(TOPIC, queue_count=load.queue_count)
 
 
 async def produce(
     client: "Client", load: Load, show: Progress, *, pids: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Atomic batches for a while, several in flight, then single messages one after the other.
+    """Send atomic batches for a while, several in flight, then single messages one by one.
 
-    `pids`: processes of this machine whose processor time is told; empty if they are elsewhere.
+    `pids`: processes of this machine whose processor time is reported; empty if they are elsewhere.
     """
     producer = client.producer(in_flight_max=load.in_flight_count)
     batches = load.bodies()
@@ -111,7 +112,7 @@ async def produce(
 
 
 async def _serial(client: "Client", load: Load, show: Progress) -> list[float]:
-    """Milliseconds of appends of one message, the next one sent when the receipt came."""
+    """Append single messages, each after the receipt of the last; return the milliseconds."""
     body = os.urandom(load.body_size_bytes)
     latencies_ms: list[float] = []
     began = time.perf_counter()
@@ -149,7 +150,7 @@ async def fill(client: "Client", load: Load, count: int, show: Progress) -> None
 async def consume(
     client: "Client", load: Load, show: Progress, *, pids: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Read the topic from first to end through batches, again and again until the time is over."""
+    """Read the topic from first to end through batches, repeatedly until the time is over."""
     count, size_bytes, rounds = 0, 0, 0
     clock = CpuClock(pids)
     began = time.perf_counter()
@@ -174,6 +175,6 @@ async def consume(
 def target(
     what: str, value: float | None, wanted: float, *, less_is_better: bool = False
 ) -> dict[str, Any]:
-    """One line of the verdict; a value that is missing meets nothing."""
+    """Return one line of the verdict; a value that is missing meets no target."""
     met = value is not None and (value <= wanted if less_is_better else value >= wanted)
     return {"what": what, "value": value, "target": wanted, "met": met}

@@ -1,9 +1,9 @@
-"""Compares the ways to replicate, with one client in one run: speed, and what a dead leader costs.
+"""Compares the ways to replicate, with one client in one run: speed, and the cost of a dead leader.
 
-Owns the modes, the order of a comparison, and the published figures that stand beside ours. Each
-mode runs twice: at rest on direct links, for speed; and with links between the nodes that take 50
-ms, where the leader (or master) is killed and its machine's network dies with it. Then counts what
-was acked and is missing (RPO) and how long nobody was acked (RTO).
+Owns the modes, the order of a comparison, and the published figures beside ours. Each mode runs
+twice: at rest on direct links, for speed; and with links between the nodes that take 50 ms, where
+the leader (or master) is killed and its machine's network dies with it. The result counts the acked
+messages that are missing (RPO) and the time without an ack (RTO).
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -31,7 +31,7 @@ class Mode(NamedTuple):
     replication: Literal["raft", "sync_master", "async_master"]
     flush: Literal["sync", "async"]
     promises_no_loss: bool
-    """What was acked survives the death of any one node, also with slow links."""
+    """Whether acked messages survive the death of any one node, also with slow links."""
 
 
 MODES: Final = (
@@ -45,7 +45,7 @@ PUBLISHED: Final = (
     {"what": "master-slave", "acked_msgs_per_s": 120_000, "rpo": "> 0", "rto": "by hand"},
     {"what": "DLedger", "acked_msgs_per_s": 80_000, "rpo": "0", "rto": "< 15 s"},
 )
-"""For RocketMQ: 4 cores, SSD, bodies of 1 KB."""
+"""Conditions of RocketMQ's figures: 4 cores, SSD, bodies of 1 KB."""
 
 
 async def compare(
@@ -79,7 +79,7 @@ async def compare(
 
 
 def is_wrong(row: Mapping[str, Any]) -> bool:
-    """Whether a mode broke what it promises: a loss that it excludes, or one that it hid."""
+    """Whether a mode broke its promise: by a loss that it excludes, or by one that it hid."""
     mode = next(mode for mode in MODES if mode.name == row["mode"])
     if row["duplicate_count"] or row["out_of_order_count"]:
         return True
@@ -141,8 +141,8 @@ async def _deaths(
 
 
 async def _reported_lost_count(client: "Client") -> int:
-    """Messages that the nodes say were cut off, acked or not; replicas that cut the same tell it
-    once."""
+    """Return the count of messages that the nodes report as cut off, acked or not; a part that
+    several replicas cut counts once."""
     from quorumlog.admin.types import NodeDown
 
     cut: dict[tuple[int, int], int] = {}
@@ -163,7 +163,7 @@ async def _connected(own: OwnCluster) -> "AsyncIterator[Client]":
 
 
 class _Machines:
-    """Nodes that die with their network, and come back with it."""
+    """Nodes that lose their network when they are killed, and regain it at the restart."""
 
     def __init__(self, own: OwnCluster, links: DelayedLinks) -> None:
         self._own, self._links = own, links

@@ -1,7 +1,7 @@
-"""From cells to statements: the median of each peer with its spread, and how far ahead we are.
+"""From cells to statements: the median of each peer with its spread, and our lead over it.
 
 Owns the arithmetic. A ratio is of two values of one round in one place, so that both met the same
-machine; what is told is the median of the ratios with the smallest and the largest. Above 1 we are
+machine; the statement is the median of the ratios with the smallest and the largest. Above 1 we are
 ahead, whether more or less is better. Must not know how cells came to be or how they are shown.
 """
 
@@ -12,13 +12,13 @@ from typing import Any, Final
 from bench.peers.registry import OWN
 
 MORE_IS_BETTER: Final = ("msg/s", "MB/s", "1/s")
-"""Units; of all others less is better."""
+"""Units of which more is better; of all others less is better."""
 
 Session = Mapping[str, Any]
 
 
 def spread(values: Sequence[float]) -> dict[str, Any] | None:
-    """Median, smallest and largest; None of nothing."""
+    """Return median, smallest and largest; None without values."""
     if not values:
         return None
     return {
@@ -30,10 +30,10 @@ def spread(values: Sequence[float]) -> dict[str, Any] | None:
 
 
 def compare(sessions: Iterable[Session], peers: Sequence[str]) -> list[dict[str, Any]]:
-    """Rows in the order of their first cell: place, row, unit, and for each peer what was found.
+    """Return rows in the order of their first cell: place, row, unit, and the result of each peer.
 
-    Of a peer: `value` and `ratio` (of ours to it) as `spread` has them, and `reason` when there is
-    no value.
+    A peer has `value` and `ratio` (of ours to it) as `spread` returns them, and `reason` when there
+    is no value.
     """
     rows: dict[tuple[str, str], _Row] = {}
     failures: dict[tuple[str, str], str] = {}
@@ -52,7 +52,7 @@ def compare(sessions: Iterable[Session], peers: Sequence[str]) -> list[dict[str,
 
 
 def _ordered(rows: Iterable["_Row"]) -> list["_Row"]:
-    """Rows of one place together, and in it those of the machine first; else as they came."""
+    """Return the rows by place, in each the machine's own first, otherwise in their order."""
     found = list(rows)
     places = list(dict.fromkeys(row.place for row in found))
     scenarios = ("limits", "rates", "topics", "growth")

@@ -1,6 +1,6 @@
 """Draws a comparison: how many times better ours is, a row a line, a mark for each peer.
 
-Owns the picture; what is in it comes as the record of `bench.side_by_side`. matplotlib is an extra.
+Owns the plot; its content comes as the record of `bench.side_by_side`. matplotlib is an extra.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _HEAD_INCHES: Final = 1.6
 
 
 def draw(record: Mapping[str, Any], place: str, path: Path) -> bool:
-    """Write the picture of one place, as SVG; False when there is no ratio to draw."""
+    """Write the plot of one place, as SVG; return whether there was a ratio to draw."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -54,7 +54,7 @@ def draw(record: Mapping[str, Any], place: str, path: Path) -> bool:
     kind, cores = record["places"][place], record["machine"]["cpu_count"]
     axes.set_title(f"{place} ({kind}), nodes and clients on {cores} cores", fontsize="medium")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=4, fontsize="small")
-    # Text as text, and nothing of the day: the same figures give the same file.
+    # Text as text, and no date: the same figures give the same file.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "quorumlog"}):
         figure.savefig(path, format="svg", metadata={"Date": None})
     return True

@@ -1,6 +1,6 @@
-"""A comparison as Markdown: who took part, the ratios, the values behind them, and the reasons.
+"""A comparison as Markdown: the peers, the ratios, the values behind them, and the reasons.
 
-Owns the layout. What is in it comes as the record that `bench.side_by_side` writes as JSON.
+Owns the layout. Its content comes as the record that `bench.side_by_side` writes as JSON.
 """
 
 from collections.abc import Mapping, Sequence
@@ -111,7 +111,7 @@ def _escaped(text: str) -> str:
 
 
 class _Notes:
-    """Reasons, each told once."""
+    """Reasons as numbered notes, each printed once."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}

@@ -1,9 +1,9 @@
-"""Measures delayed messages from outside: many held, then due at a rate, and how late they come.
+"""Measures delayed messages from outside: many held, then due at a rate, and their lateness.
 
-Owns the load and what is counted. All messages are sent first, due in no order at times that lie
-behind the sending; the consumer reads as they come and compares its clock with the time that each
-was due. Consumer and leader share a machine, so a lateness is from the due time to the hands of the
-consumer, delivery, commit and read included. Memory is the leader's own, files it maps left out.
+Owns the load and the counting. All messages are sent first, due in no order at times behind the end
+of the sending; the consumer reads as they come and compares its clock with the due time of each.
+Consumer and leader share a machine, so a lateness is from the due time to the hands of the
+consumer, delivery, commit and read included. The memory is the leader's own, without mapped files.
 """
 
 import asyncio
@@ -30,28 +30,28 @@ Progress = Callable[[str, float, float | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much of what."""
+    """Counts, sizes and times of a load."""
 
     message_count: int = 1_000_000
     rate: int = 20_000
     """Messages that are due in a second."""
     hold_seconds: float = 120.0
-    """From the begin of the sending to the first that is due: sending has to be over by then."""
+    """From the start of sending to the first due time: sending has to be over by then."""
     body_size_bytes: int = 100
     queue_count: int = 4
 
     def row(self) -> dict[str, Any]:
-        """The settings under stable keys."""
+        """Return the settings under stable keys."""
         return asdict(self)
 
     def due_unix_ms(self, number: int, begin_unix_ms: int) -> int:
-        """When a message is due."""
+        """Return the due time of a message."""
         turn = number * _MIXER % self.message_count
         return begin_unix_ms + turn * 1_000 // self.rate
 
 
 def anonymous_memory_bytes(pid: int) -> int:
-    """Return the memory of a process that is no file's."""
+    """Return the anonymous memory of a process, without mapped files."""
     with open(f"/proc/{pid}/status", encoding="ascii") as file:
         for line in file:
             if line.startswith("RssAnon:"):
@@ -67,7 +67,7 @@ async def measure(
     pids: Mapping[str, int],
     leader_pid: int | None,
 ) -> dict[str, Any]:
-    """Hold, deliver and consume all of it. `leader_pid`: whose memory is told, if it is ours."""
+    """Hold, deliver and consume all messages. `leader_pid`: whose memory to report, if known."""
     await client.admin.create_topic(TOPIC, queue_count=load.queue_count)
     before = anonymous_memory_bytes(leader_pid) if leader_pid else None
     began = time.perf_counter()
@@ -95,7 +95,7 @@ async def measure(
 
 
 async def _hold(client: "Client", load: Load, begin_unix_ms: int, show: Progress) -> None:
-    """Send all; each body begins with the time at which it is due."""
+    """Send all; each body begins with its due time."""
     padding = bytes(max(0, load.body_size_bytes - _DUE_MS.size))
     numbers = iter(range(load.message_count))
 
@@ -120,8 +120,8 @@ async def _hold(client: "Client", load: Load, begin_unix_ms: int, show: Progress
 async def _take(
     client: "Client", load: Load, offsets: Mapping[int, int], show: Progress
 ) -> tuple[list[float], list[float], float]:
-    """Consume all. Return the lateness of each, that of the log for some, and the seconds from the
-    first to the last."""
+    """Consume all. Return the lateness of each message, the lateness of the store time for some,
+    and the seconds from the first to the last."""
     lateness_ms: list[float] = []
     store_lateness_ms: list[float] = []
     first_s = last_s = 0.0

@@ -1,9 +1,9 @@
-"""Links between the nodes of a local cluster that take their time, and that can be cut.
+"""Links between the nodes of a local cluster that delay their bytes, and that can be cut.
 
-Owns one relay for each ordered pair of nodes: what the source sends and what comes back is late by
-the same delay, in order. Cutting a node throws away what is on its way from and to it, as when a
-machine dies with its network; what the kernel would have sent for a dead process is lost too. Runs
-on a thread with a loop of its own, so that a busy driver does not stretch the delay.
+Owns one relay for each ordered pair of nodes: the bytes of the source and those that come back are
+late by the same delay, in order. Cutting a node drops all bytes on their way from and to it, as
+when a machine dies with its network; bytes that the kernel would have sent for a dead process are
+lost too. Runs on a thread with a loop of its own, so that a busy driver does not stretch the delay.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from typing import Any, Final, Self, TypeVar
 
 HOST: Final = "127.0.0.1"
 HELD_SIZE_BYTES_MAX: Final = 16 << 20
-"""On its way in one direction of one connection; above it the relay stops reading."""
+"""Limit of the bytes in one direction of one connection; above it the relay stops reading."""
 _CHUNK_SIZE_BYTES: Final = 256 << 10
 _START_TIMEOUT_S: Final = 10.0
 _Result = TypeVar("_Result")
 
 
 class DelayedLinks:
-    """All relays of one cluster. `relay` is what `LocalCluster.create` asks for."""
+    """All relays of one cluster. `relay` is the callback for `LocalCluster.create`."""
 
     def __init__(self, delay_ms: float) -> None:
         self.delay_ms: Final = delay_ms
@@ -58,7 +58,7 @@ class DelayedLinks:
         return self._run(found.start())
 
     def cut(self, node_id: int) -> None:
-        """Drop everything that is under way from and to a node, and take nothing new."""
+        """Drop all bytes under way from and to a node, and accept no new ones."""
         self._run(self._set_cut(node_id, is_cut=True))
 
     def join(self, node_id: int) -> None:
@@ -113,7 +113,7 @@ class _Relay:
             if not self._is_cut:
                 await self._serve(reader, writer)
         except asyncio.CancelledError:
-            pass  # Cut: whoever holds the ends sees a reset.
+            pass  # Cut: both ends see a reset.
         finally:
             self._links.discard(task)
             _reset(writer)
@@ -124,7 +124,7 @@ class _Relay:
         except OSError:
             return  # The node is down: the dialler is reset, and dials again.
         try:
-            # One end that is gone ends both directions: a half-closed link is of no use to nodes.
+            # The end of one side ends both directions: a half-closed link is of no use to nodes.
             async with asyncio.TaskGroup() as both:
                 both.create_task(_Pump(self._delay_s).run(reader, there[1]))
                 both.create_task(_Pump(self._delay_s).run(there[0], writer))
@@ -135,7 +135,7 @@ class _Relay:
 
 
 class _EndOfLinkError(Exception):
-    """One side closed, and what it had sent has arrived."""
+    """One side closed, and all its bytes have arrived."""
 
 
 class _Pump:
@@ -183,7 +183,7 @@ class _Pump:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close without sending what is left."""
+    """Close without sending the rest."""
     found = writer.get_extra_info("socket")
     if found is not None:
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """Measures the storage engine in one process: append, read, sync, recovery, first writes.
 
-Owns the work that is measured and its targets. Each figure stands beside the limit of the machine
-for the same bytes, measured in the same run, and the ratio of the two is what may be quoted.
+Owns the measured work and its targets. Each figure stands beside the limit of the machine for the
+same bytes, measured in the same run, and the ratio of the two is what may be quoted.
 """
 
 import os
@@ -33,7 +33,7 @@ _FIRST_WRITE_FILE_SIZE_BYTES = 4 * MIB
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much work a run does."""
+    """Amount of work of a run."""
 
     rounds: int = 3
     append_batches: int = 2_000
@@ -63,7 +63,7 @@ class Figure:
     detail: dict[str, Any] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
-        """One row with stable keys."""
+        """Return one row with stable keys."""
         return {
             "what": self.what,
             "where": self.where,
@@ -86,7 +86,7 @@ class Figure:
 
 
 def bench_config(container: Container, **changes: Any) -> StoreConfig:
-    """Settings for a measurement: default sizes, no sync unless it is what is measured."""
+    """Return settings for a measurement: default sizes, no sync unless the sync is measured."""
     settings: dict[str, Any] = {
         "container": container,
         "flush": "async",
@@ -101,7 +101,7 @@ def bench_config(container: Container, **changes: Any) -> StoreConfig:
 
 
 def one_batch(count: int, queue_count: int = 1, *, keys: bool = False) -> bytes:
-    """`count` encoded records of 1 KiB, spread over some queues of one topic."""
+    """Return `count` encoded records of 1 KiB, spread over some queues of one topic."""
     body = os.urandom(BODY_SIZE_BYTES)
     extra = {"KEYS": "order-000123"} if keys else {}
     return b"".join(
@@ -112,7 +112,7 @@ def one_batch(count: int, queue_count: int = 1, *, keys: bool = False) -> bytes:
 
 @contextmanager
 def opened(directory: str, config: StoreConfig) -> Iterator[Store]:
-    """A store without maintenance in a new directory below `directory`."""
+    """Yield a store without maintenance in a new directory below `directory`."""
     root = tempfile.mkdtemp(prefix="engine-", dir=directory)
     try:
         with Store.open(root, config, maintain=False) as store:
@@ -123,7 +123,7 @@ def opened(directory: str, config: StoreConfig) -> Iterator[Store]:
 
 
 def _await_files(store: Store) -> None:
-    """Wait until the next files are made: appends into them are what is measured."""
+    """Wait until the next files are made: only the appends into them are measured."""
     deadline = time.monotonic() + _FILES_DEADLINE_S
     while store.stats().gauges.prepared_file_count < store.config.preallocate_file_count:
         assert time.monotonic() < deadline, f"no files after {_FILES_DEADLINE_S} s"
@@ -136,7 +136,7 @@ def _figure(values: list[float], **fields: Any) -> Figure:
 
 
 def append_rate(directory: str, where: str, scale: Scale, count: int) -> Iterator[Figure]:
-    """Records/s of appends of `count` records each, checked, patched and copied; no sync."""
+    """Yield records/s of appends of `count` records each, checked, patched, copied; no sync."""
     batch = one_batch(count)
     rounds = scale.append_batches if count > 1 else scale.single_appends
     limit = limits.copy_bytes_per_second(directory, len(batch), 256 * MIB) / (len(batch) / count)
@@ -162,7 +162,7 @@ def append_rate(directory: str, where: str, scale: Scale, count: int) -> Iterato
 
 
 def read_rate(directory: str, where: str, scale: Scale, queue_count: int) -> Iterator[Figure]:
-    """Records/s of pulls of up to 1,000 records through the consume queue, not decoded."""
+    """Yield records/s of pulls of up to 1,000 records by the consume queue, not decoded."""
     batch = one_batch(BATCH_COUNT, queue_count)
     for container in CONTAINERS:
         with opened(directory, bench_config(container)) as store:
@@ -199,7 +199,7 @@ def read_rate(directory: str, where: str, scale: Scale, queue_count: int) -> Ite
 
 
 def sync_group(directory: str, where: str, scale: Scale) -> Iterator[Figure]:
-    """Appends a sync makes durable with 64 threads that each wait for their own."""
+    """Yield appends that a sync makes durable, with 64 threads that each wait for their own."""
     record = one_batch(1)
     limit = limits.syncs_per_second(directory, 500)
     for container in CONTAINERS:
@@ -252,7 +252,7 @@ def _run_writers(store: Store, record: bytes, count: int) -> float:
 
 
 def recovery_time(directory: str, where: str, scale: Scale) -> Iterator[Figure]:
-    """Seconds to open after SIGKILL: check the log, build all queues and the index anew."""
+    """Yield seconds to open after SIGKILL: check the log, build all queues and the index again."""
     for container in CONTAINERS:
         root = tempfile.mkdtemp(prefix="recovery-", dir=directory)
         try:
@@ -289,7 +289,7 @@ def recovery_time(directory: str, where: str, scale: Scale) -> Iterator[Figure]:
 
 
 def write_and_die(root: str, container: Container, size_bytes: int) -> None:
-    """Fill a store without dispatching anything, then die by SIGKILL. Runs in a child process."""
+    """Fill a store without dispatching any record, then die by SIGKILL. Runs in a child process."""
     batch = one_batch(BATCH_COUNT, 4)
     store = Store.open(root, bench_config(container), maintain=False)
     while store.log.max_position + 2 * len(batch) < size_bytes:
@@ -298,7 +298,7 @@ def write_and_die(root: str, container: Container, size_bytes: int) -> None:
 
 
 def first_writes(directory: str, where: str, scale: Scale) -> Iterator[Figure]:
-    """Microseconds (p99) of synced 4 KiB appends into new files, with and without warm-up."""
+    """Yield microseconds (p99) of synced 4 KiB appends into new files, with and without warm-up."""
     latencies: dict[bool, list[list[float]]] = {False: [], True: []}
     for _ in range(scale.rounds):
         for is_warm, found in latencies.items():  # In turn: both meet the same neighbours.
@@ -321,7 +321,7 @@ def first_writes(directory: str, where: str, scale: Scale) -> Iterator[Figure]:
 
 
 def _first_write_latencies(directory: str, scale: Scale, is_warm: bool) -> list[float]:
-    """Sorted microseconds of puts of one page each, over several new files."""
+    """Return sorted microseconds of puts of one page each, over several new files."""
     record = encode_message("bench", 0, os.urandom(4000))
     config = bench_config(
         "commit_log",

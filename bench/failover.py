@@ -1,8 +1,8 @@
-"""Kills the leader again and again under load: how long until the next append is acked.
+"""Kills the leader repeatedly under load, and measures the time until the next acked append.
 
-Owns the load, the kills and the check at the end that nothing acked is lost or doubled. The clock
-starts right before SIGKILL and stops at the first receipt of a later term: a receipt of the dead
-leader's term that was on its way counts for nothing.
+Owns the load, the kills and the check at the end that no acked message is lost or doubled. The
+clock starts right before SIGKILL and stops at the first receipt of a later term: a receipt of the
+dead leader's term that was on its way does not count.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ Progress = Callable[[str, float, float | None], None]
 
 
 class NotBackError(Exception):
-    """The cluster did not do in time what it was expected to do."""
+    """The cluster missed a deadline of the measurement."""
 
     code, retryable, outcome = "bench.not_back", False, None
 
@@ -61,7 +61,7 @@ async def _deadline(what: str, seconds: float) -> AsyncIterator[None]:
 
 
 class Nodes(Protocol):
-    """What this needs of the cluster that it may kill."""
+    """The operations on a cluster that this module needs."""
 
     def kill(self, node_id: int) -> None:
         """SIGKILL; returns at once or when the process is gone."""
@@ -83,7 +83,7 @@ class Kill:
 
 @dataclass(slots=True)
 class Senders:
-    """The load: each sender awaits its receipt, and remembers what was promised."""
+    """The load: each sender awaits its receipt, and remembers the acked messages."""
 
     client: "Client"
     acked: list[tuple[int, int]] = field(default_factory=list)
@@ -94,13 +94,13 @@ class Senders:
     _awaited: tuple[int, asyncio.Future[float]] | None = None
 
     def first_ack_after(self, term: int) -> asyncio.Future[float]:
-        """The time of the first receipt of a term later than this one."""
+        """Return a future with the time of the first receipt of a term later than this one."""
         future: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._awaited = (term, future)
         return future
 
     async def run(self, number: int) -> None:
-        """Send until stopped. An error ends no sender: what it says is counted."""
+        """Send until stopped. An error ends no sender: it is counted by its code."""
         from quorumlog.errors import Outcome, QuorumlogError
 
         turn = 0
@@ -132,7 +132,7 @@ class Senders:
 async def measure(
     client: "Client", nodes: Nodes, *, kills: int, seed: int, show: Progress
 ) -> dict[str, Any]:
-    """Kill the leader so many times, then read everything back; one row of results."""
+    """Kill the leader `kills` times, then read everything back; one row of results."""
     await client.admin.create_topic(TOPIC, queue_count=_QUEUE_COUNT)
     rng = random.Random(seed)
     senders, done = Senders(client), []
@@ -141,7 +141,7 @@ async def measure(
         running = [tasks.create_task(senders.run(number)) for number in range(_SENDER_COUNT)]
         try:
             for number in range(kills):
-                # Not in step with heartbeats.
+                # A random pause, so that kills are not in step with heartbeats.
                 await asyncio.sleep(rng.uniform(*_PAUSE_BEFORE_KILL_S))
                 done.append(await _kill_once(client, nodes, senders))
                 show("kills", number + 1, kills)
@@ -176,7 +176,7 @@ async def _kill_once(client: "Client", nodes: Nodes, senders: Senders) -> Kill:
 
 
 async def _wait_leader(client: "Client", survivors: list[int], term: int) -> float:
-    """The time at which a survivor first says that it leads in a later term."""
+    """Return the time at which a survivor first reports that it leads in a later term."""
     from quorumlog.errors import QuorumlogError
 
     while True:
@@ -191,7 +191,7 @@ async def _wait_leader(client: "Client", survivors: list[int], term: int) -> flo
 
 
 async def _wait_healthy(client: "Client") -> "ClusterStatus":
-    """Wait until every node answers, follows one leader, and has what that leader had committed."""
+    """Wait until every node answers, follows one leader, and has that leader's commits."""
     from quorumlog.admin.types import NodeStatus
 
     async with _deadline("the nodes were not level", _HEALTH_DEADLINE_S):
@@ -213,7 +213,7 @@ async def _wait_healthy(client: "Client") -> "ClusterStatus":
 
 
 async def _audit(client: "Client", senders: Senders) -> dict[str, Any]:
-    """Read everything back; count what was acked and is missing, what is there twice, disorder."""
+    """Read everything back; count acked messages that are missing, duplicates and disorder."""
     seen: Counter[tuple[int, int]] = Counter()
     last: dict[int, int] = {}
     disorder = 0

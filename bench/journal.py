@@ -1,7 +1,7 @@
-"""What a comparison has found so far, a line of JSON for each session that is over.
+"""The results of a comparison so far, a line of JSON for each finished session.
 
-Owns the file, so that a run that was interrupted goes on where it was. A session that was under way
-then is not in it, and is done again. Must not know what the cells mean.
+Owns the file, so that an interrupted run continues where it was. A session that was under way then
+is not in it, and is repeated. Must not know what the cells mean.
 """
 
 import json
@@ -30,10 +30,10 @@ class OtherRunError(Exception):
 
 
 class Journal:
-    """Sessions that are over, by their keys."""
+    """Finished sessions, by their keys."""
 
     def __init__(self, directory: Path, plan: Mapping[str, Any]) -> None:
-        """Open the journal of a directory, or begin it. Raises OtherRunError."""
+        """Open the journal of a directory, or create it. Raises OtherRunError."""
         directory.mkdir(parents=True, exist_ok=True)
         self._path = directory / _NAME
         self.sessions: dict[str, dict[str, Any]] = {}
@@ -42,7 +42,7 @@ class Journal:
             self._append({"plan": self.plan})
             return
         lines = self._path.read_text("utf-8").splitlines(keepends=True)
-        # A line without its end was being written when the run was interrupted.
+        # A line without its newline was being written when the run was interrupted.
         whole = [json.loads(line) for line in lines if line.endswith("\n")]
         if not whole:
             self._path.unlink()
@@ -61,7 +61,7 @@ class Journal:
             self._rewrite()
 
     def add(self, session: Mapping[str, Any]) -> None:
-        """Keep a session that is over."""
+        """Append a finished session."""
         self.sessions[session["key"]] = dict(session)
         self._append(session)
 

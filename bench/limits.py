@@ -1,4 +1,4 @@
-"""What the machine can do at best, measured next to each figure of the engine.
+"""The limits of the machine, measured next to each figure of the engine.
 
 Owns the plain loops without any of our code: copy into a map, read a file, sync a file.
 """
@@ -11,7 +11,7 @@ _CHUNK_SIZE_BYTES = 1 << 20
 
 
 def copy_bytes_per_second(directory: str, chunk_size_bytes: int, total_size_bytes: int) -> float:
-    """Copy one chunk again and again into a warm map; the limit of every append."""
+    """Copy one chunk repeatedly into a warm map; the limit of every append."""
     path = os.path.join(directory, "limit-copy")
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:

@@ -1,9 +1,9 @@
-"""What a load costs: processor time, bytes given to the disk, bytes over the loopback device.
+"""The costs of a load: processor time, bytes given to the disk, bytes over the loopback device.
 
 Owns the counters of the system that are read before and after. Must not know what runs.
 
-Bytes to the disk are what the kernel counts when pages become dirty, mapped files too; on tmpfs it
-counts none. The loopback device is one for the whole machine.
+The kernel counts bytes to the disk when pages become dirty, mapped files too; on tmpfs it counts
+none. The loopback device is one for the whole machine.
 """
 
 import os
@@ -16,14 +16,14 @@ _LOOPBACK: Final = "lo"
 
 
 class Cost(NamedTuple):
-    """Of a load."""
+    """The costs of one load."""
 
     cpu_s: float
     written_size_bytes: int
     loopback_size_bytes: int
 
     def per_million(self, count: int) -> dict[str, float]:
-        """The same for a million messages, under stable keys; nothing if there were none."""
+        """Return the costs of a million messages, under stable keys; empty if there were none."""
         if count == 0:
             return {}
         share = 1e6 / count
@@ -38,7 +38,7 @@ class Meter:
     """Reads the counters of some processes and of this one."""
 
     def __init__(self, pids: Mapping[str, int]) -> None:
-        """Begins to count."""
+        """Begin to count."""
         self._processes = [psutil.Process(pid) for pid in {*pids.values(), os.getpid()}]
         self._began = self._read()
 
@@ -52,7 +52,7 @@ class Meter:
         return Cost(cpu_s, written, loopback.bytes_sent if loopback is not None else 0)
 
     def read(self) -> Cost:
-        """What was used since."""
+        """Return the costs since the meter was made."""
         now, then = self._read(), self._began
         return Cost(
             now.cpu_s - then.cpu_s,

@@ -1,4 +1,4 @@
-"""The cluster that a benchmark starts for itself, in a directory that is gone afterwards.
+"""The cluster that a benchmark starts for itself, in a directory that is removed afterwards.
 
 Owns the choice of the directory; the processes are deploy.local's.
 """
@@ -17,7 +17,7 @@ from deploy.local_nodes import Relay
 
 _TMPFS = "/dev/shm"
 # A node makes the next two files ahead and fills them with zeros. With larger files three nodes
-# would be at that for most of a run: 1.5 GiB before the first message needs any of it.
+# would do so for most of a run: 1.5 GiB before the first message needs any of it.
 _SETTINGS = {"file_size_bytes": "64MiB"}
 
 
@@ -35,17 +35,17 @@ class OwnCluster:
 
     @property
     def directory_kind(self) -> str:
-        """What holds the data: tmpfs or disk."""
+        """Kind of the file system of the data: tmpfs or disk."""
         return directory_kind(self.directory)
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process ids of the nodes that run, by name."""
+        """Process ids of the running nodes, by name."""
         states = self.nodes.status()
         return {f"node {state.node_id}": state.pid for state in states if state.pid is not None}
 
     def kill(self, node_id: int) -> None:
-        """SIGKILL."""
+        """End a node by SIGKILL."""
         self.nodes.kill(node_id)
 
     def restart(self, node_id: int) -> None:
@@ -62,7 +62,7 @@ def own_cluster(
     replication: Literal["raft", "sync_master", "async_master"] = "raft",
     relay: Relay | None = None,
 ) -> Iterator[OwnCluster]:
-    """Nodes in a new directory: below the one given, else on /dev/shm, else where temporary is.
+    """Run nodes in a new directory: below the one given, else on /dev/shm, else the temporary one.
 
     Afterwards it is removed, unless the run failed and the place was given: logs may explain it.
     """

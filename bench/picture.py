@@ -1,6 +1,6 @@
 """Draws a comparison: four small charts, one bar for each mode, the published figures as lines.
 
-Owns the picture; what was measured comes as the record of `bench.compare`. matplotlib is an extra.
+Owns the plot; its values come as the record of `bench.compare`. matplotlib is an extra.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ class PlotMissingError(Exception):
 
 
 def check_available() -> None:
-    """Raise PlotMissingError before anything is measured, rather than after."""
+    """Raise PlotMissingError before the measurement, rather than after."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
@@ -33,7 +33,7 @@ def check_available() -> None:
 
 
 def draw(record: Mapping[str, Any], path: Path) -> None:
-    """Write the picture of a comparison to a file; its suffix says in what format."""
+    """Write the plot of a comparison to a file; its suffix chooses the format."""
     from matplotlib.figure import Figure
 
     rows: Sequence[Mapping[str, Any]] = record["modes"]
@@ -79,7 +79,7 @@ def _bars(
     values: Sequence[float],
     tops: Sequence[float] | None = None,
 ) -> None:
-    """One bar for each mode with its value above it; `tops` as whiskers."""
+    """Draw one bar for each mode with its value above it; `tops` as whiskers."""
     names = [row["mode"].replace("_", "\n") for row in rows]
     colours = [_COLOURS["master" if "master" in row["mode"] else "raft"] for row in rows]
     drawn = axes.bar(names, values, color=colours)

@@ -1,8 +1,8 @@
 """Measures the batch source of Spark against a running cluster: rows of 1 KiB a second.
 
-Owns the work that is measured. Beside each figure stands what Spark does with rows that cost
-nothing: a source of the same shape that hands out one batch again and again. The nodes, Spark and
-its workers share the machine, so this is what a machine of so many cores gives, not a node.
+Owns the measured work. Beside each figure stands Spark's with rows that cost nothing: a source of
+the same shape that hands out one batch repeatedly. The nodes, Spark and its workers share the
+machine, so the figure is that of a whole machine with its cores, not of a node.
 """
 
 import statistics
@@ -50,7 +50,7 @@ class Figure:
 def measure(
     count: int, rounds: int, say: Callable[[str], None], directory: str | None = None
 ) -> list[Figure]:
-    """Fill a cluster of three nodes with so many messages, and read them."""
+    """Fill a cluster of three nodes with `count` messages, and read them."""
     with own_cluster(directory, node_count=3, flush="async") as cluster:
         say(f"filling a topic with {count} messages")
         _fill(cluster.bootstrap, count)
@@ -80,7 +80,7 @@ def _fill(servers: str, count: int) -> None:
 
 
 def _without_spark(servers: str, count: int, rounds: int) -> Figure:
-    """Read and decode in one process: what a task does without Spark around it."""
+    """Read and decode in one process: the work of a task without Spark around it."""
     options = SourceOptions(Cluster(servers), ("bench",))
     with Connection(options.cluster) as connection:
         wanted = bounds(connection, options, queues_of(connection, options), "first")
@@ -124,27 +124,27 @@ class ConstantSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What to give to `format`."""
+        """Return the name for `format`."""
         return "constant"
 
     def schema(self) -> str:
-        """The columns of the real one."""
+        """Return the columns of the real source."""
         return spark_schema(parse_columns(self.options["columns"]))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Hand out one batch again and again."""
+        """Return a reader that hands out one batch repeatedly."""
         return ConstantReader(int(self.options["count"]), parse_columns(self.options["columns"]))
 
 
 class ConstantReader(DataSourceReader):
-    """As many partitions as the topic has queues."""
+    """A reader with as many partitions as the topic has queues."""
 
     def __init__(self, count: int, columns: tuple[str, ...]) -> None:
         self._count = count
         self._columns = columns
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One a queue."""
+        """Return one partition a queue."""
         return [InputPartition(self._count // QUEUE_COUNT) for _ in range(QUEUE_COUNT)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,7 @@
 """Measures reading and auditing the files of a stopped node on Spark, with what is possible beside.
 
-Owns the work that is measured. Reading stands beside the constant source of `bench.pipeline`;
-auditing beside a plain loop that reads the same bytes and computes one CRC-32C over them.
+Owns the measured work. Reading stands beside the constant source of `bench.pipeline`; auditing
+beside a plain loop that reads the same bytes and computes one CRC-32C over them.
 """
 
 import argparse
@@ -35,7 +35,7 @@ _TABLE: Final = "{:44} {:>12} {:>12} {:>10}"
 
 
 def fill(root: str, count: int) -> SealedLog:
-    """Make a closed store of so many records of 1 KiB."""
+    """Make a closed store of `count` records of 1 KiB."""
     batch = one_batch(BATCH_COUNT, QUEUE_COUNT)
     config = bench_config("ledger", file_size_bytes=256 * MIB)
     with Store.open(root, config, maintain=False) as store:
@@ -45,7 +45,7 @@ def fill(root: str, count: int) -> SealedLog:
 
 
 def on_one_core(log: SealedLog, count: int) -> None:
-    """What a task does without Spark around it, by the time that it had a core."""
+    """Measure the work of a task without Spark around it, in processor time."""
     pieces = log.pieces(_PIECE_SIZE_BYTES, log.end_position)
     for what, names in SHAPES.items():
         columns = parse_columns(names)
@@ -83,7 +83,7 @@ def _core_seconds(work: Callable[[], None]) -> float:
 
 
 def on_spark(log: SealedLog, count: int, rounds: int) -> None:
-    """The same on two cores; the best of the rounds, since others only take time away."""
+    """Measure the same on two cores; report the best round, since other load only adds time."""
     with spark_session("bench", "local[2]") as spark:
         pipeline.register(spark)
         spark.dataSource.register(ConstantSource)

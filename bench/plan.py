@@ -1,7 +1,7 @@
-"""What a comparison does in which order: sessions, each of one peer in one place, in turn.
+"""The order of a comparison: sessions, each of one peer in one place, in turn.
 
 Owns the scale of a run and its order: A B C, then A B C again, so that a slow minute of the machine
-meets all peers. Must not know how a session is run or what came of it.
+meets all peers. Must not know how a session is run or its result.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,36 +13,37 @@ GIB: Final = 1 << 30
 
 Scenario = Literal["limits", "rates", "growth", "topics"]
 SCENARIOS: Final[tuple[Scenario, ...]] = ("rates", "topics", "growth")
-"""Those that may be chosen; the limits of the machine belong to the rates."""
+"""The scenarios to choose from; the limits of the machine belong to the rates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much work a run is."""
+    """Amount of work of a run."""
 
     rounds: Mapping[str, int]
-    """Of the rates, by place."""
+    """Rounds of the rates, by place."""
     seconds: float
-    """Of each measured load."""
+    """Duration of each measured load."""
     warm_up_s: float
-    """Of each kind of load before it is measured: a Java client is ten times slower at first."""
+    """Duration of each kind of load before it is measured: a Java client is ten times slower at
+    first."""
     trial_s: float
-    """Of each trial for the number of batches in flight."""
+    """Duration of each trial for the count of batches in flight."""
     failover_s: float
-    """How long a failover may take; it is measured in the first round of a place."""
+    """Limit of a failover; it is measured in the first round of a place."""
     log_sizes_bytes: tuple[int, ...]
-    """The log grows to these; at each the rates are measured."""
+    """Sizes to which the log grows; at each the rates are measured."""
     restart_size_bytes: int
-    """One of them: there all nodes are stopped and started."""
+    """One of these sizes: at it all nodes are stopped and started."""
     fill_s_max: float
-    """A peer that would take longer to fill its log is not asked to."""
+    """Limit of the time to fill a log; a peer that would take longer is not asked to."""
     topic_counts: tuple[int, ...]
     session_s_max: Mapping[Scenario, float]
     run_s_max: float
-    """What is left then is for the next time the run is started."""
+    """Limit of a run; sessions that are left are for the next start."""
 
     def row(self) -> dict[str, Any]:
-        """The scale under stable keys, as JSON gives it back."""
+        """Return the scale under stable keys, as JSON decodes it."""
         found = asdict(self)
         return {key: list(v) if isinstance(v, tuple) else v for key, v in found.items()}
 
@@ -83,12 +84,12 @@ class Session:
     place: str
     round: int
     peer: str
-    """Empty for the limits of the machine."""
+    """Name of the peer; empty for the limits of the machine."""
     topic_count: int = 1
 
     @property
     def key(self) -> str:
-        """Names it in the journal."""
+        """Name of the session in the journal."""
         peer = self.peer or "machine"
         return f"{self.scenario}/{self.place}/{self.round}/{self.topic_count}/{peer}"
 
@@ -99,7 +100,7 @@ def sessions(
     peers: Sequence[str],
     scenarios: Collection[Scenario] = SCENARIOS,
 ) -> Iterator[Session]:
-    """All of a run, in order. The log grows on the last place only, topics on the first."""
+    """Yield all sessions in order. The log grows on the last place only, topics on the first."""
     for number in range(max(scale.rounds[place] for place in places)):
         for place in places:
             if number < scale.rounds[place] and "rates" in scenarios:

@@ -1,4 +1,4 @@
-"""What every benchmark of the cluster says beside its figures: the machine, the directory, shares.
+"""The conditions beside the figures of every benchmark of the cluster: machine, directory, shares.
 
 Owns how a sample of latencies becomes a few numbers, and how a place on disk is named. Must not
 know what is measured.
@@ -20,7 +20,7 @@ _LIMIT_SYNC_COUNT = 200
 
 
 def percentile(ordered: Sequence[float], share: float) -> float | None:
-    """The value below which `share` of an ordered sample lies; None of an empty one."""
+    """Return the value below which `share` of an ordered sample lies; None of an empty one."""
     assert 0.0 <= share <= 1.0, f"share {share}"
     if not ordered:
         return None
@@ -28,7 +28,7 @@ def percentile(ordered: Sequence[float], share: float) -> float | None:
 
 
 def latency(values_ms: Sequence[float]) -> dict[str, Any]:
-    """Count, median, tail and extremes of a sample in milliseconds; null where there is none."""
+    """Return count, median, tail and extremes of a sample in milliseconds; null without values."""
     ordered = sorted(values_ms)
 
     def at(share: float) -> float | None:
@@ -45,7 +45,7 @@ def latency(values_ms: Sequence[float]) -> dict[str, Any]:
 
 
 def histogram(values_ms: Sequence[float], *, width_ms_min: int = 1) -> list[dict[str, Any]]:
-    """Counts in at most a dozen equal steps of a round width: [{lo_ms, hi_ms, count}, ...]."""
+    """Return counts in at most a dozen equal, round steps: [{lo_ms, hi_ms, count}, ...]."""
     if not values_ms:
         return []
     lo, hi = min(values_ms), max(values_ms)
@@ -66,7 +66,7 @@ def histogram(values_ms: Sequence[float], *, width_ms_min: int = 1) -> list[dict
 
 
 def machine() -> dict[str, Any]:
-    """The machine as far as it explains figures; nothing that names it."""
+    """Return the machine as far as it explains figures, without its name."""
     return {
         "cpu": _cpu_model(),
         "cpu_count": len(os.sched_getaffinity(0)),
@@ -88,7 +88,7 @@ class CpuClock:
         return {name: time.user + time.system for name, time in times.items()}
 
     def rows(self, count: int) -> list[dict[str, Any]]:
-        """What each has used since this was made, in all and for each of `count` messages."""
+        """Return the processor time of each process, in all and per message of `count`."""
         spent = {name: now - self._began[name] for name, now in self._read().items()}
         return [
             {
@@ -109,7 +109,7 @@ def _cpu_model() -> str:
 
 
 def directory_kind(directory: str) -> str:
-    """Say `tmpfs` or `disk`: what the mount that holds a directory is made of."""
+    """Return `tmpfs` or `disk`, the kind of the mount that holds a directory."""
     path = os.path.realpath(directory)
     found = ("", "")
     with open("/proc/self/mounts", encoding="utf-8") as file:
@@ -122,7 +122,7 @@ def directory_kind(directory: str) -> str:
 
 
 def machine_limits(directory: str) -> dict[str, Any]:
-    """What the machine does at best in that directory, without any of our code; under a second."""
+    """Measure the limits of the machine in that directory, without any of our code; under 1 s."""
     copied = limits.copy_bytes_per_second(
         directory, _LIMIT_COPY_CHUNK_SIZE_BYTES, _LIMIT_COPY_SIZE_BYTES
     )

@@ -37,17 +37,17 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How many of what."""
+    """Counts and rates of a load."""
 
     group_count: int = 1_000
     topic_count: int = 100
     queue_count: int = 100
-    """Of each topic."""
+    """Queues of each topic."""
     rate: float = 10.0
     """Messages in a second to all topics together; each goes to all groups of its topic."""
 
     def topic(self, number: int) -> str:
-        """Name one."""
+        """Return the name of a topic."""
         return f"scale{number % self.topic_count:03}"
 
 
@@ -67,7 +67,7 @@ async def fill(client: "Client", scale: Scale) -> None:
 
 
 async def consume(bootstrap: str, scale: Scale) -> None:
-    """Have every group take all there is, say so, then take what comes, for ever."""
+    """Have every group take all messages, report that, then take new ones, for ever."""
     import quorumlog
 
     async with quorumlog.connect(bootstrap) as client:
@@ -129,7 +129,7 @@ async def _node(directory: Path) -> "AsyncIterator[tuple[LocalCluster, Client]]"
 
 @asynccontextmanager
 async def _consumers(bootstrap: str, scale: Scale) -> "AsyncIterator[None]":
-    """A process in which all groups consume; it has taken everything when this begins."""
+    """Run a process in which all groups consume; the block begins when it has taken everything."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "bench.scale", "--consume", bootstrap),
         *("--groups", str(scale.group_count), "--topics", str(scale.topic_count)),
@@ -154,7 +154,7 @@ def _pid(cluster: LocalCluster) -> int:
 
 
 async def _idle_cpu(cluster: LocalCluster) -> float:
-    """Return the share of a core that a node takes while nobody produces."""
+    """Return the share of a core that a node takes while no message is produced."""
     clock, seconds = CpuClock({"node": _pid(cluster)}), 5.0
     await asyncio.sleep(seconds)
     return round(float(clock.rows(0)[0]["cpu_s"]) / seconds, 3)

@@ -1,8 +1,8 @@
 """One session of a comparison, in a process of its own: start a peer, measure rows, stop it.
 
-Owns the rows and the loads behind them, the same for every peer. Says each cell as a line of JSON
-as soon as it is known, so that what a peer broke later is not lost. `bench.side_by_side` starts it
-and has the deadline.
+Owns the rows and the loads behind them, the same for every peer. Prints each cell as a line of JSON
+as soon as it is known, so that a later failure of the peer does not lose it. `bench.side_by_side`
+starts it and has the deadline.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _FILL_BATCH_COUNT: Final = 100
 _BODY_SIZE_BYTES: Final = 1024
 _MEMORY_SHARE_MAX: Final = 0.6
 _DISK_COPIES: Final = 3 * 2.0
-"""Bytes on disk for a byte that is kept: three nodes, each with its log beside its store."""
+"""Bytes on disk for a stored byte: three nodes, each with its log beside its store."""
 
 _Measure = Callable[[], Awaitable[None]]
 
@@ -42,14 +42,14 @@ def say(row: str, unit: str, value: float | None, **more: Any) -> None:
 
 
 def _check_memory(needed_bytes: float, what: str) -> None:
-    """Raise NotOfferedError when that is most of what this machine has left."""
+    """Raise NotOfferedError when that is most of the free memory of this machine."""
     if needed_bytes > psutil.virtual_memory().available * _MEMORY_SHARE_MAX:
         needed = f"{needed_bytes / _GIB:.0f} GiB of memory"
         raise NotOfferedError(f"three nodes would need {needed} {what}")
 
 
 class Session:
-    """A peer that runs, and the scale of what is asked of it."""
+    """A running peer, and the scale of its measurements."""
 
     def __init__(self, peer: Peer, directory: str, scale: dict[str, Any]) -> None:
         """`scale` as `plan.Scale.row` gives it."""
@@ -57,7 +57,7 @@ class Session:
         self._in_flight = 16
 
     async def _cell(self, row: str, unit: str, measure: _Measure) -> None:
-        """Measure, or say why there is nothing to measure."""
+        """Measure, or write the reason why there is no measurement."""
         try:
             await measure()
         except NotOfferedError as error:
@@ -69,7 +69,7 @@ class Session:
         return found, meter.read().per_million(found.message_count)
 
     async def rates(self, *, with_failover: bool) -> None:
-        """Every size in every mode, reading, the tail at half of the rate, and a dead leader."""
+        """Measure each size in each mode, reading, the tail at half of the rate, and a failover."""
         await self._warm_up()
         half_per_s = 0.0
         for name, size_bytes in _SIZES.items():
@@ -91,7 +91,7 @@ class Session:
             await self._failover()
 
     async def _warm_up(self) -> None:
-        """Each kind of load once, then the number of batches in flight that suits the peer."""
+        """Run each kind of load once, then find the count in flight that suits the peer."""
         seconds = self._scale["warm_up_s"]
         for in_flight_count, batch_count in ((1, 1), (_IN_FLIGHT, 1), (16, 100)):
             load = Load(seconds=seconds, in_flight_count=in_flight_count, batch_count=batch_count)
@@ -106,7 +106,7 @@ class Session:
         say(f"{row}, p50", "ms", found["p50_ms"], detail=found)
 
     async def _many(self, row: str, load: Load, *, with_cost: bool) -> float:
-        """One row for the rate and, if wanted, rows for what it costs; return the rate."""
+        """Write one row for the rate and, if wanted, rows for its costs; return the rate."""
         rate = 0.0
 
         async def measure() -> None:
@@ -139,7 +139,7 @@ class Session:
         await self._cell(row, "msg/s", measure)
 
     async def _tail(self, rate_per_s: float) -> None:
-        """Single messages at half of what it takes with 64 in flight, in even steps."""
+        """Measure single messages at half of its rate with 64 in flight, in even steps."""
         row = "1 KiB, at half of the rate of 64 in flight"
         if not rate_per_s:
             say(f"{row}, p99", "ms", None, reason="there was no rate to take half of")
@@ -151,7 +151,7 @@ class Session:
         say(f"{row}, p99", "ms", found["p99_ms"], detail=detail)
 
     async def _failover(self) -> None:
-        """SIGKILL to the leader under 50 messages a second: when is a later one acked?"""
+        """SIGKILL the leader under 50 messages a second; measure the time to a later ack."""
         row, seconds = "failover: kill to the next ack", self._scale["failover_s"]
 
         async def measure() -> None:
@@ -211,7 +211,7 @@ class Session:
     def _check_room(self, size_bytes: int, kept_size_bytes: int) -> None:
         """Raise NotOfferedError when this machine could not hold the peer's log.
 
-        So much of it is there already."""
+        `kept_size_bytes` of it are stored already."""
         _check_memory(size_bytes * self._peer.facts.memory_share, "to keep it")
         on_disk = (size_bytes - kept_size_bytes) * _DISK_COPIES
         free = shutil.disk_usage(self._directory).free
@@ -220,7 +220,7 @@ class Session:
             raise NotOfferedError(f"{needs:.0f} GiB of disk are needed, {has:.0f} are free")
 
     async def _fill(self, count: int) -> None:
-        """Append so many; a part first, to see whether it would take too long."""
+        """Append `count` messages; first a part, to see whether it would take too long."""
         load = Load(
             seconds=self._scale["trial_s"],
             in_flight_count=self._in_flight,
@@ -235,7 +235,7 @@ class Session:
         )
 
     async def topics(self, count: int) -> None:
-        """Single messages to all topics in turn, after each had one."""
+        """Measure single messages to all topics in turn, after each had one."""
         await self._peer.produce(Load(count=max(count, 1000), in_flight_count=_IN_FLIGHT,
                                       topic_count=count))  # fmt: skip
         load = Load(seconds=self._scale["seconds"], in_flight_count=_IN_FLIGHT, topic_count=count)

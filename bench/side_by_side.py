@@ -1,8 +1,8 @@
-"""`bench/run`: us and the peers with the same work in one run, in turn, and what came of it.
+"""`bench/run`: QuorumLog and the peers with the same work in one run, in turn, and the result.
 
 Owns the run: each session is a process with a deadline, so that a peer that fails, hangs or takes
-its client with it is a row with a reason and never the end. Afterwards nothing of a session is
-left, neither processes nor files. Must not know the rows.
+its client with it becomes a row with a reason and never ends the run. After a session no process
+and no file of it is left. Must not know the rows.
 """
 
 import argparse
@@ -38,11 +38,11 @@ _REASON_SIZE_MAX: Final = 300
 _MORE_ERRORS: Final = re.compile(r"\.\.\.|and \d+ more exceptions?")
 _END_DEADLINE_S: Final = 20.0
 _LEAST_SESSION_S: Final = 10.0
-"""With less left of the time of a run no session is begun."""
+"""With less time left no session is begun."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run, or go on with, a comparison; 0 also when peers failed."""
+    """Run or continue a comparison; return 0 also when peers failed."""
     given = _parser().parse_args(arguments)
     scale = QUICK if given.quick else FULL
     places = _places(given.disk, given.place)
@@ -109,7 +109,7 @@ def _places(disk: str, only: str | None) -> dict[str, str]:
 
 
 def _commit() -> str:
-    """Of this checkout, as git names it; a run of changed files says so."""
+    """Return the commit of this checkout, as git names it, marked if files were changed."""
     words = ["git", "-C", str(_ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
     if shutil.which(words[0]) is None:
         return "unknown"
@@ -131,10 +131,10 @@ class _Run:
         self._missing = missing
         self._until = time.monotonic() + scale.run_s_max
         self.was_interrupted = True
-        """Until the last session is over."""
+        """Whether `all` has not come to its end."""
 
     def all(self, planned: Sequence[Session]) -> None:
-        """Run those that the journal does not have, until the time is over."""
+        """Run the sessions that are not in the journal, until the time is over."""
         for number, session in enumerate(planned, 1):
             if session.key in self._journal.sessions:
                 continue
@@ -144,7 +144,7 @@ class _Run:
                 break
             cells, failure = self._one(session, left_s)
             if failure and time.monotonic() >= self._until:
-                break  # It was cut short by the end of the run, which is not the peer's fault.
+                break  # Cut short by the end of the run: not the peer's fault.
             took_s = round(time.monotonic() - began, 1)
             self._journal.add(
                 {
@@ -172,7 +172,7 @@ class _Run:
         self.was_interrupted = False
 
     def _one(self, session: Session, left_s: float) -> tuple[list[dict[str, Any]], str | None]:
-        """What a session said, and why it did not say all, if so."""
+        """Run a session; return its cells, and the reason if they are incomplete."""
         if session.peer in self._missing:
             return [], self._missing[session.peer]
         seconds = min(self._scale.session_s_max[session.scenario], left_s)
@@ -202,7 +202,7 @@ def _directory(parent: str) -> Iterator[str]:
 
 
 def _run_child(words: Sequence[str], seconds: float) -> tuple[list[dict[str, Any]], str | None]:
-    """Run a session's process until it ends or the time is over; its cells, and what went wrong."""
+    """Run a session's process until it ends or the time is over; return its cells and the error."""
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as errors:
         # From the root of the checkout: the package `bench` of this very one is measured.
         environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
@@ -224,8 +224,8 @@ def _run_child(words: Sequence[str], seconds: float) -> tuple[list[dict[str, Any
 
 
 def _end_all(directory: str) -> None:
-    """End every process that was started for a session: each has its directory in its words, or as
-    where it runs, and nobody else knows the name."""
+    """Kill every process that was started for a session: each has its directory, whose name is
+    unique, in its command line or as its working directory."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -236,8 +236,8 @@ def _end_all(directory: str) -> None:
 
 
 def _last_line(errors: Any) -> str:
-    """What a traceback ends with, which is the error; those of a group are framed, and counted
-    where they are many."""
+    """Return the last line of a traceback, which is the error; lines of a group are framed, and
+    counts of further errors skipped."""
     errors.seek(0)
     lines = errors.read().decode("utf-8", "replace").splitlines()
     said = [line.strip(" |+-") for line in lines]

@@ -23,7 +23,7 @@ THREADS: Final = (1, 16)
 
 @contextmanager
 def echo() -> Iterator[str]:
-    """Run the echo; gives its address."""
+    """Run the echo server; yield its address."""
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.official.echo"],
         stdin=subprocess.PIPE,

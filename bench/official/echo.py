@@ -1,6 +1,6 @@
-"""A server that says yes: what the client can do when nothing is stored.
+"""A server that acknowledges without storing: the client's own ceiling.
 
-Owns the least that lets the client start and send. Run it as a process; it prints its port.
+Owns the minimum that lets the client start and send. Run it as a process; it prints its port.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ _BODY_SIZE_BYTES_MAX = 4_000_000
 
 
 class Echo:
-    """Answers every call as a leader would that had stored the message."""
+    """Answers every call like a leader that has stored the message."""
 
     def __init__(self) -> None:
         self.address = ""
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Return what serves the methods that a producer calls."""
+        """Return the handler of the methods that a producer calls."""
         unary = {
             "QueryRoute": self._route,
             "Heartbeat": lambda _: pb.HeartbeatResponse(status=OK),
@@ -88,7 +88,7 @@ async def main() -> None:
 
 
 def input_ended() -> None:
-    """Wait for the end of the input: whoever started this has ended."""
+    """Wait for the end of the input: the parent process has ended."""
     import sys
 
     sys.stdin.read()

@@ -1,4 +1,4 @@
-"""Sends with the official client and prints how long it took; runs in the client's environment."""
+"""Sends with the official client and prints the time it took; runs in the client's environment."""
 
 import json
 import sys

@@ -1,1 +1,1 @@
-"""Other systems, driven the way ours is, so that a figure of ours has something beside it."""
+"""Other systems, driven the way ours is, so that our figures can be compared."""

@@ -1,7 +1,7 @@
-"""Drives a load through a client of this process: so many in flight, or so many a second.
+"""Drives a load through a client of this process: a count in flight, or a rate per second.
 
-Owns the clocks and the samples, alike for every peer with a client in Python. Must not know what
-sends: a peer gives one coroutine that hands over a batch and returns when it is acked.
+Owns the clocks and the samples, uniform for every peer with a client in Python. Must not know the
+client: a peer gives one coroutine that hands over a batch and returns when it is acked.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from bench.peers.peer import BODY_VARIETY, Load, Produced
 
 Send = Callable[[Sequence[bytes], int], Awaitable[None]]
-"""Bodies and the number of the topic; raises when they are not acked."""
+"""Sends bodies to the topic of a number; raises when they are not acked."""
 
 _OUTSTANDING_MAX = 4096
-"""Of a load with a rate: a peer that is dead for long must not fill the memory."""
+"""Limit of unacked batches of a load with a rate: a dead peer must not fill the memory."""
 
 
 async def drive(send: Send, load: Load) -> Produced:
@@ -43,7 +43,7 @@ class _Run:
         self.produced = Produced(began_s=array("d"), took_s=array("d"))
 
     def _take(self) -> tuple[Sequence[bytes], int] | None:
-        """The next batch and its topic; None when so many as wanted are handed over."""
+        """Return the next batch and its topic; None when the wanted count is handed over."""
         number, size = self._next, self._load.batch_count
         if self._left is not None:
             size = min(size, self._left)
@@ -83,7 +83,7 @@ class _Run:
         self.produced.seconds = time.monotonic() - began_s
 
     async def at_a_rate(self) -> None:
-        """Latency counts from when it should have begun: who falls behind is not let off."""
+        """Send at the rate; latency counts from the due time, so that falling behind shows."""
         assert self._load.seconds is not None, "checked by Load"
         began_s = time.monotonic()
         until, step_s = began_s + self._load.seconds, 1.0 / self._load.rate_per_s

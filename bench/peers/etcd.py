@@ -1,7 +1,7 @@
 """Three etcd nodes, driven by a Python gRPC client: puts, and transactions of many puts.
 
-Owns how etcd is driven. A transaction is its atomic batch. The values of a load are encoded by the
-driver, as ours are; keys are numbered, so that a range in key order is the order of sending.
+Owns the driving of etcd. A transaction is its atomic batch. The driver encodes the values of a
+load, as ours does; keys are numbered, so that a range in key order is the order of sending.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from bench.peers.processes import START_DEADLINE_S, Processes
 from deploy.local_process import free_ports
 
 PUTS_PER_TXN_MAX: Final = 128  # etcd refuses more (--max-txn-ops).
-_REQUEST_SIZE_BYTES_MAX: Final = 1_500_000  # Likewise (--max-request-bytes, less what frames it).
+_REQUEST_SIZE_BYTES_MAX: Final = 1_500_000  # Likewise (--max-request-bytes, less the framing).
 _BINARY: Final = "etcd"
 _NODE_COUNT: Final = 3
 _BACKEND_QUOTA_SIZE_BYTES: Final = 32 << 30
@@ -51,7 +51,7 @@ _M: Final = message_classes()
 
 
 def why_missing() -> str | None:
-    """Say why there is no etcd; None if there is."""
+    """Return the reason why there is no etcd; None if there is one."""
     return (
         None
         if shutil.which(_BINARY)
@@ -68,7 +68,7 @@ class EtcdPeer:
         client="gRPC (Python, asyncio)",
         settings=f"--quota-backend-bytes {_BACKEND_QUOTA_SIZE_BYTES} "
         f"--snapshot-count {_SNAPSHOT_COUNT}",
-        # Keys are in memory, values in a map of the file, which is 2.4 times as large as they are.
+        # Keys are in memory, values in a map of the file, which is 2.4 times their size.
         # Appends touch the end of it only.
         memory_share=1.5,
         # A start reads all of it. Three files that do not fit push each other out, without end.
@@ -76,7 +76,7 @@ class EtcdPeer:
     )
 
     def __init__(self) -> None:
-        """Nothing runs yet."""
+        """Create the peer; no process runs yet."""
         self._processes: Processes | None = None
         self._addresses: dict[str, str] = {}
         self._channels: dict[str, Any] = {}
@@ -84,11 +84,11 @@ class EtcdPeer:
         self._numbers = itertools.count()
 
     def pids(self) -> dict[str, int]:
-        """Of the nodes."""
+        """Return the process ids of the nodes."""
         return self._processes.pids() if self._processes is not None else {}
 
     async def start(self, directory: str, *, topic_count: int = 1) -> None:
-        """Start the nodes; a topic is a prefix of keys, and needs nothing."""
+        """Start the nodes; a topic is a prefix of keys, and needs no preparation."""
         binary = shutil.which(_BINARY)
         if binary is None:
             raise PeerMissingError(why_missing())
@@ -111,7 +111,7 @@ class EtcdPeer:
         await self._connect()
 
     async def _connect(self) -> None:
-        """Wait until one node says it leads. A follower would forward, which costs time."""
+        """Wait until one node reports that it leads. A follower would forward, which costs time."""
         assert self._processes is not None, "not started"
         for name, address in self._addresses.items():
             self._channels[name] = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
@@ -140,7 +140,7 @@ class EtcdPeer:
         )
 
     async def produce(self, load: Load) -> Produced:
-        """Single puts or transactions, to the leader; with errors tolerated to whoever answers."""
+        """Send puts or transactions to the leader; if errors are tolerated, to any live node."""
         if load.batch_count > PUTS_PER_TXN_MAX:
             raise NotOfferedError(f"etcd takes at most {PUTS_PER_TXN_MAX} puts in a transaction")
         if load.batch_count * load.body_size_bytes > _REQUEST_SIZE_BYTES_MAX:
@@ -168,7 +168,7 @@ class EtcdPeer:
         return await drive(send, load)
 
     async def consume(self) -> Consumed:
-        """Pages of the prefix in key order, from the leader."""
+        """Read pages of the prefix in key order, from the leader."""
         call = self._call(self._leader, "KV/Range", "Range")
         count, size_bytes, began_s = 0, 0, time.monotonic()
         key, limit = b"%05d/" % 0, _PAGE_COUNT

@@ -1,7 +1,7 @@
 """The few messages of etcd's API that the benchmark sends, described here at run time.
 
-Owns field numbers and names, as far as they are needed. A field that is left out is skipped by
-protobuf when it arrives, as any unknown field is.
+Owns field numbers and names, as far as they are needed. protobuf skips a field that is left out
+here when it arrives, as any unknown field.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """One peer beside a run of `qlog bench produce`: batches, then one message at a time.
 
-Owns the short form of a comparison, and the choice of how many are in flight; `bench/run` is the
-long form.
+Owns the short form of a comparison, and the choice of the count in flight; `bench/run` is the long
+form.
 """
 
 import shutil
@@ -18,7 +18,7 @@ _IN_FLIGHT_TRIALS: Final = (4, 16, 32)
 
 
 async def best_in_flight(peer: Peer, *, trial_s: float, batch_count: int) -> int:
-    """How many batches of 1 KiB messages in flight suit the peer best, by short trials."""
+    """Return the count of 1 KiB batches in flight that suits the peer best, by short trials."""
     rates = {}
     for count in _IN_FLIGHT_TRIALS:
         load = Load(seconds=trial_s, in_flight_count=count, batch_count=batch_count)
@@ -37,7 +37,7 @@ async def measure(
     on_step: Callable[[str], None],
     trial_s: float = _TRIAL_S,
 ) -> dict[str, Any]:
-    """Start a peer below a directory and drive it; one row, or one that says why not."""
+    """Start a peer below a directory and drive it; return one row, or one with a reason."""
     entry = ENTRIES[name]
     why = entry.why_missing()
     if why is not None:

@@ -1,8 +1,7 @@
 """NATS JetStream with three replicas, driven by nats-py.
 
-Owns how NATS is driven: one stream for all topics, a subject for each, which is how its users do
-it. Acks come when a quorum has the message in memory or page cache; the server of Debian syncs on
-a timer.
+Owns the driving of NATS: one stream for all topics, a subject for each, as its users do it. Acks
+come when a quorum has the message in memory or page cache; the server of Debian syncs on a timer.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ cluster {{ name: bench, listen: "127.0.0.1:{cluster}", routes: [{routes}] }}
 
 
 def why_missing() -> str | None:
-    """Say why there is no NATS; None if there is."""
+    """Return the reason why there is no NATS; None if there is one."""
     if shutil.which(_BINARY) is None:
         return "no nats-server in PATH; run bench/peers/install"
     try:
@@ -55,18 +54,18 @@ class NatsPeer:
     )
 
     def __init__(self) -> None:
-        """Nothing runs yet."""
+        """Create the peer; no process runs yet."""
         self._processes: Processes | None = None
         self._addresses: list[str] = []
         self._connection: Any = None
         self._stream: Any = None
 
     def pids(self) -> dict[str, int]:
-        """Of the servers."""
+        """Return the process ids of the servers."""
         return self._processes.pids() if self._processes is not None else {}
 
     async def start(self, directory: str, *, topic_count: int = 1) -> None:
-        """Start the servers and make the stream; a subject needs nothing."""
+        """Start the servers and make the stream; a subject needs no preparation."""
         binary = shutil.which(_BINARY)
         if binary is None:
             raise PeerMissingError(why_missing())
@@ -113,7 +112,7 @@ class NatsPeer:
             )
 
     async def _until(self, act: Any, what: str) -> None:
-        """Do something again until it succeeds."""
+        """Repeat an action until it succeeds."""
         import nats.errors
 
         assert self._processes is not None, "not started"
@@ -146,7 +145,7 @@ class NatsPeer:
         return await drive(send, load)
 
     async def consume(self) -> Consumed:
-        """A pull consumer that fetches hundreds at a time, without acks."""
+        """Read by a pull consumer that fetches hundreds at a time, without acks."""
         from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
         wanted = await self._message_count()
@@ -179,7 +178,7 @@ class NatsPeer:
         return self._processes.kill(info.cluster.leader)
 
     async def restart(self) -> float:
-        """Stop in order and start; the stream is back when it tells its state."""
+        """Stop in order and start; wait until the stream reports its state."""
         assert self._processes is not None, "not started"
         await self._connection.close()
         await asyncio.to_thread(self._processes.stop)
@@ -206,4 +205,4 @@ class NatsPeer:
 
 
 async def _ignore(_: Exception) -> None:
-    """nats-py would print each lost connection; what a load makes of it is counted there."""
+    """Ignore a lost connection, which nats-py would print; the load counts its effects."""

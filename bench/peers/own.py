@@ -1,6 +1,6 @@
 """QuorumLog itself as one of the peers: three nodes of this checkout, through its own SDK.
 
-Owns how our system is driven in a comparison, with the settings that a user gets.
+Owns the driving of our system in a comparison, with the settings that a user gets.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class OwnPeer:
     """Three nodes in raft mode."""
 
     def __init__(self, flush: Literal["sync", "async"] = "sync") -> None:
-        """Nothing runs yet."""
+        """Create the peer; no process runs yet."""
         self.facts = Facts(
             name="quorumlog" if flush == "sync" else "quorumlog-async",
             durability=_DURABILITY[flush],
@@ -44,7 +44,7 @@ class OwnPeer:
         self._held = AsyncExitStack()
 
     def pids(self) -> dict[str, int]:
-        """Of the nodes."""
+        """Return the process ids of the nodes."""
         assert self._nodes is not None, "not started"
         states = self._nodes.status()
         return {f"node {state.node_id}": state.pid for state in states if state.pid is not None}
@@ -84,7 +84,7 @@ class OwnPeer:
                 tasks.create_task(make())
 
     async def produce(self, load: Load) -> Produced:
-        """One producer; batches of the caller are atomic, single messages are batched by it."""
+        """Send with one producer; batches of the caller are atomic, it batches single messages."""
         client = self._connected()
         if load.batch_count > 1:
             own = client.producer(in_flight_max=min(load.in_flight_count, _IN_FLIGHT_MAX))
@@ -101,7 +101,7 @@ class OwnPeer:
             return await drive(send, load)
 
     async def consume(self) -> Consumed:
-        """A pull consumer's batches, bodies decoded and checked."""
+        """Read the batches of a pull consumer, bodies decoded and checked."""
         count, size_bytes, began_s = 0, 0, time.monotonic()
         reading = self._connected().pull_consumer(_topic(0), position="first", until="end")
         async with reading as consumer:
@@ -119,7 +119,7 @@ class OwnPeer:
         return moment_s
 
     async def restart(self) -> float:
-        """Stop in order, start, connect anew."""
+        """Stop in order, start, connect again."""
         assert self._nodes is not None, "not started"
         await self._held.aclose()
         await asyncio.to_thread(self._nodes.stop)

@@ -1,4 +1,4 @@
-"""How a process of ours is started with this interpreter, wherever it runs.
+"""The command of a process of ours with this interpreter, in any directory.
 
 Owns the words of the command. `-P`: a folder of that name in the directory of a peer must not be
 taken for a package.

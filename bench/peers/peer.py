@@ -1,7 +1,7 @@
-"""What a system is to a comparison: started on three processes, driven, killed, stopped.
+"""A system as a comparison sees it: started on three processes, driven, killed, stopped.
 
-Owns the words that every peer is described in: a load, what came of it, and what an ack means. Must
-not know any peer, nor which rows a comparison has.
+Owns the words that describe every peer: a load, its result, and the meaning of an ack. Must not
+know any peer, nor which rows a comparison has.
 """
 
 from array import array
@@ -13,7 +13,7 @@ BODY_VARIETY = 16
 
 
 class NotOfferedError(Exception):
-    """The peer has nothing like what a row measures; its text is the reason."""
+    """The peer has no counterpart of a row's measurement; its text is the reason."""
 
 
 class PeerFailedError(Exception):
@@ -21,28 +21,28 @@ class PeerFailedError(Exception):
 
 
 class PeerMissingError(PeerFailedError):
-    """Its program, or its client, is not on this machine."""
+    """The program of the peer, or its client, is not on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What stands in the table beside a peer's figures."""
+    """The facts in the table beside a peer's figures."""
 
     name: str
     durability: str
-    """What is true when an append is acked."""
+    """State of the message when an append is acked."""
     client: str
     settings: str
-    """The settings that are not the defaults, and matter."""
+    """Settings that differ from the defaults, and matter."""
     memory_share: float = 0.0
-    """Bytes of memory that all nodes together need for a byte that is kept."""
+    """Bytes of memory of all nodes together for each stored byte."""
     restart_memory_share: float = 0.0
-    """Likewise, while they start with it."""
+    """Bytes of memory for each stored byte while all nodes start with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Appends until the time is over or so many are acked; one of the two is given."""
+    """Appends until the time is over or a count is acked; one of the two is given."""
 
     body_size_bytes: int = 1024
     seconds: float | None = None
@@ -50,16 +50,16 @@ class Load:
     in_flight_count: int = 1
     """Batches that wait for their acks at the same time; not used with a rate."""
     batch_count: int = 1
-    """Messages that are handed over together, in what the peer has for it."""
+    """Messages that are handed over together, in the peer's form of a batch."""
     rate_per_s: float = 0.0
-    """Begin so many a second whatever becomes of them; 0: the next when one is acked."""
+    """Batches begun in a second, with any outcome; 0: the next one when one is acked."""
     topic_count: int = 1
-    """Batches go to as many topics in turn."""
+    """Count of topics, to which batches go in turn."""
     tolerates_errors: bool = False
-    """An append that fails is no sample; otherwise it ends the run."""
+    """Whether a failed append is just no sample; otherwise it ends the run."""
 
     def __post_init__(self) -> None:
-        """Check what no driver could make sense of."""
+        """Assert that a driver can run the load."""
         assert (self.seconds is None) != (self.count is None), f"neither or both given: {self}"
         assert min(self.in_flight_count, self.batch_count, self.topic_count) > 0, f"nothing: {self}"
         assert not self.rate_per_s or self.seconds is not None, f"a rate needs seconds: {self}"
@@ -67,7 +67,7 @@ class Load:
 
 @dataclass(slots=True)
 class Produced:
-    """What came of a load: a sample for each batch, in seconds of the monotonic clock."""
+    """Result of a load: a sample for each batch, in seconds of the monotonic clock."""
 
     message_count: int = 0
     seconds: float = 0.0
@@ -81,18 +81,18 @@ class Produced:
         return self.message_count / self.seconds if self.seconds else 0.0
 
     def latencies_ms(self) -> list[float]:
-        """Of each batch, from its (intended) beginning to its ack."""
+        """Return the latency of each batch, from its (intended) beginning to its ack."""
         return [took * 1e3 for took in self.took_s]
 
     def first_ack_after(self, moment_s: float) -> float | None:
-        """When the first batch was acked that began after that moment."""
+        """Return the ack time of the first batch that began after that moment."""
         acks = (b + t for b, t in zip(self.began_s, self.took_s, strict=True) if b >= moment_s)
         return min(acks, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """What was read of the first topic, from its first message to the last one there was."""
+    """Result of reading the first topic, from its first message to its last."""
 
     message_count: int
     size_bytes: int
@@ -105,10 +105,10 @@ class Peer(Protocol):
     facts: Facts
 
     def pids(self) -> dict[str, int]:
-        """Running processes by name: the nodes', and the client's if that is not this one."""
+        """Return running processes by name: the nodes', and the client's if it is another one."""
 
     async def start(self, directory: str, *, topic_count: int = 1) -> None:
-        """Start everything below that directory; afterwards appends to so many topics are taken."""
+        """Start everything below that directory; afterwards appends to all topics are accepted."""
 
     async def produce(self, load: Load) -> Produced:
         """Run a load."""
@@ -122,7 +122,7 @@ class Peer(Protocol):
     async def restart(self) -> float:
         """Stop all nodes in order and start them; return the moment of the start.
 
-        When it returns, appends are taken again.
+        When it returns, appends are accepted again.
         """
 
     async def stop(self) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from bench.peers.peer import PeerFailedError
 
 START_DEADLINE_S = 600.0
-"""How long nodes may take to serve. Those with gigabytes may read all of them first."""
+"""Limit of the time until nodes serve. Nodes with gigabytes may read all of them first."""
 _STOP_DEADLINE_S = 20.0
 _LAST_WORDS_SIZE_BYTES = 400
 _POLL_S = 0.05
@@ -30,7 +30,7 @@ class Processes:
     """Named processes in one directory, each in a session of its own."""
 
     def __init__(self, directory: str) -> None:
-        """Nothing runs yet."""
+        """Create the set; no process runs yet."""
         self.directory = directory
         self._commands: dict[str, _Command] = {}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -38,7 +38,7 @@ class Processes:
     def start(
         self, name: str, words: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> None:
-        """Start a command under a name; what it says goes to `<name>.log`."""
+        """Start a command under a name; its output goes to `<name>.log`."""
         assert name not in self._commands, f"{name} was started before"
         self._commands[name] = _Command(tuple(words), {**os.environ, **(environment or {})})
         self.start_again(name)
@@ -59,15 +59,15 @@ class Processes:
             )
 
     def log_path(self, name: str) -> str:
-        """Where its words are."""
+        """Return the path of the output of a process."""
         return os.path.join(self.directory, f"{name}.log")
 
     def pids(self) -> dict[str, int]:
-        """Of those that run."""
+        """Return the ids of the running processes."""
         return {name: process.pid for name, process in self._running.items()}
 
     def kill(self, name: str) -> float:
-        """SIGKILL; return the moment before."""
+        """SIGKILL a process; return the moment before."""
         process = self._running.pop(name)
         moment_s = time.monotonic()
         process.kill()
@@ -75,7 +75,7 @@ class Processes:
         return moment_s
 
     def stop(self, *names: str) -> None:
-        """SIGTERM to these, by default to all; by force when they do not go."""
+        """SIGTERM these, by default all; SIGKILL those that do not end."""
         chosen = {name: self._running.pop(name) for name in names or tuple(self._running)}
         for process in chosen.values():
             with contextlib.suppress(ProcessLookupError):
@@ -89,7 +89,7 @@ class Processes:
                 process.wait()
 
     def kill_all(self) -> None:
-        """SIGKILL to all: what they kept is of no more use."""
+        """SIGKILL all: their files are not needed any more."""
         for process in self._running.values():
             process.kill()
         for process in self._running.values():
@@ -97,14 +97,14 @@ class Processes:
         self._running.clear()
 
     def check_alive(self) -> None:
-        """Raise PeerFailedError with its last words if one of them has ended by itself."""
+        """Raise PeerFailedError with the end of its log if a process has ended by itself."""
         for name, process in self._running.items():
             if process.poll() is not None:
                 said = self._last_words(name)
                 raise PeerFailedError(f"{name} ended with {process.returncode}: {said}")
 
     def wait(self, is_so: Callable[[], bool], what: str) -> None:
-        """Poll until something is so; raise PeerFailedError when it takes too long."""
+        """Poll until a condition is true; raise PeerFailedError when it takes too long."""
         deadline = time.monotonic() + START_DEADLINE_S
         while not is_so():
             self.check_alive()

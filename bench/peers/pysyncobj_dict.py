@@ -1,7 +1,7 @@
 """A dictionary that PySyncObj replicates over three processes; a message is a key of its own.
 
-Owns how PySyncObj is driven. It has no client: the load runs inside of the leader's process, which
-is to its advantage, and with a leader that is to be killed inside of a follower's.
+Owns the driving of PySyncObj. There is no client: the load runs inside of the leader's process,
+which is to its advantage, or inside of a follower's if the leader is to be killed.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ class PySyncObjPeer:
     )
 
     def __init__(self) -> None:
-        """Nothing runs yet."""
+        """Create the peer; no process runs yet."""
         self._processes: Processes | None = None
         self._control_ports: dict[str, int] = {}
         self._names: dict[str, str] = {}
         self._leader = ""
 
     def pids(self) -> dict[str, int]:
-        """Of the nodes, one of which is the client too."""
+        """Return the process ids of the nodes, one of which is the client too."""
         return self._processes.pids() if self._processes is not None else {}
 
     async def start(self, directory: str, *, topic_count: int = 1) -> None:
@@ -57,7 +57,7 @@ class PySyncObjPeer:
         await self._find_leader()
 
     async def _find_leader(self) -> None:
-        """Wait until all nodes say that they are ready and name one leader."""
+        """Wait until all nodes report that they are ready and name one leader."""
         assert self._processes is not None, "not started"
         deadline = time.monotonic() + START_DEADLINE_S
         while True:
@@ -72,17 +72,17 @@ class PySyncObjPeer:
             await asyncio.sleep(0.05)
 
     async def _status(self, name: str) -> str | None:
-        """The address of the leader as a node knows it, if that node is ready."""
+        """Return the leader's address as a node knows it; None while that node is not ready."""
         try:
             found = await remote.ask(
                 self._control_ports[name], {"op": "status"}, timeout_s=_STATUS_TIMEOUT_S
             )
         except PeerFailedError:
-            return None  # Not up yet; who asks has a deadline.
+            return None  # Not up yet; the caller has a deadline.
         return found["leader"] if found["is_ready"] else None
 
     async def produce(self, load: Load) -> Produced:
-        """In the leader's process, or in another one if errors are expected."""
+        """Run the load in the leader's process, or in another one if errors are expected."""
         assert self._processes is not None, "not started"
         name = self._leader
         if load.tolerates_errors:
@@ -91,7 +91,7 @@ class PySyncObjPeer:
         return await remote.produce(self._control_ports[name], load, timeout_s=timeout_s)
 
     async def consume(self) -> Consumed:
-        """In the leader's process."""
+        """Read in the leader's process."""
         return await remote.consume(self._control_ports[self._leader], timeout_s=_MARGIN_S)
 
     async def kill_leader(self) -> float:
@@ -100,7 +100,7 @@ class PySyncObjPeer:
         return self._processes.kill(self._leader)
 
     async def restart(self) -> float:
-        """End all nodes with SIGTERM, which it has nothing better for, and start them."""
+        """End all nodes with SIGTERM, as PySyncObj has no orderly stop, and start them."""
         assert self._processes is not None, "not started"
         names = tuple(self._processes.pids())
         await asyncio.to_thread(self._processes.stop)

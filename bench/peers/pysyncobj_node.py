@@ -1,6 +1,6 @@
 """One node of a replicated PySyncObj dictionary, which is also the client: it is a library.
 
-Owns the dictionary and the load that is run inside of this process when it is told to. Started by
+Owns the dictionary and the load that runs inside of this process on request. Started by
 `bench.peers.pysyncobj_dict` with its control port, its address, its directory and the others'.
 """
 
@@ -48,7 +48,7 @@ class _Node:
             ),
             consumers=[self._dict],
         )
-        # Not the numbers of an earlier run of this node: a key is a message.
+        # Different from the numbers of an earlier run of this node: a key is a message.
         self._numbers = itertools.count(time.time_ns())
 
     async def answer(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class _Node:
                 raise AssertionError(f"there is no {other}")
 
     async def _send(self, bodies: Sequence[bytes], topic: int) -> None:
-        """One command: of one value, or of all values of a batch."""
+        """Send one command: of one value, or of all values of a batch."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
 
@@ -90,7 +90,7 @@ class _Node:
             await done
 
     def _consume(self) -> dict[str, Any]:
-        """Look at every value of the first topic, in order of their keys."""
+        """Read every value of the first topic, in order of their keys."""
         began_s = time.monotonic()
         found = sorted(item for item in self._dict.items() if item[0].startswith("00000/"))
         size_bytes = sum(len(value) for _, value in found)

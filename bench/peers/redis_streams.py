@@ -1,7 +1,7 @@
 """Redis streams: one primary with two replicas, appended to with XADD and confirmed with WAIT.
 
-Owns how Redis is driven. `appendfsync always` syncs on the primary before it answers; WAIT says
-that so many replicas received it, and Redis 7.0 has no way to ask whether they synced it.
+Owns the driving of Redis. `appendfsync always` syncs on the primary before it answers; WAIT
+confirms how many replicas received it, and Redis 7.0 has no way to ask whether they synced it.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _PAGE_COUNT: Final = 1_000
 
 
 def why_missing() -> str | None:
-    """Say why there is no Redis; None if there is."""
+    """Return the reason why there is no Redis; None if there is one."""
     if shutil.which(_BINARY) is None:
         return "no redis-server in PATH; run bench/peers/install"
     try:
@@ -61,7 +61,7 @@ class RedisPeer:
         self._client: Any = None
 
     def pids(self) -> dict[str, int]:
-        """Of the servers."""
+        """Return the process ids of the servers."""
         return self._processes.pids() if self._processes is not None else {}
 
     async def start(self, directory: str, *, topic_count: int = 1) -> None:
@@ -115,7 +115,7 @@ class RedisPeer:
             await asyncio.sleep(0.05)
 
     async def produce(self, load: Load) -> Produced:
-        """A pipeline of XADDs and one WAIT: what is in flight shares connections of a pool."""
+        """Send a pipeline of XADDs and one WAIT: batches in flight share connections of a pool."""
         client, wait_count = self._client, self._wait_count
 
         async def send(bodies: Sequence[bytes], topic: int) -> None:
@@ -130,7 +130,7 @@ class RedisPeer:
         return await drive(send, load)
 
     async def consume(self) -> Consumed:
-        """XREAD of a thousand entries at a time."""
+        """XREAD a thousand entries at a time."""
         count, size_bytes, began_s = 0, 0, time.monotonic()
         last: bytes | str = "0"
         while True:
@@ -143,7 +143,7 @@ class RedisPeer:
             size_bytes += sum(len(fields[b"b"]) for _, fields in entries)
 
     async def kill_leader(self) -> float:
-        """Not to be had: replication alone promotes nobody."""
+        """Raise NotOfferedError: replication alone promotes no replica."""
         raise NotOfferedError("no failover by itself: it takes Sentinel or Cluster, which promote "
                               "a replica that may lack what WAIT confirmed")  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""All peers by name: how to make one, and why it cannot be had here.
+"""All peers by name: how to make one, and the reason when it is not available here.
 
 Owns the list and its order, which is the order of a run and of a table. Ours comes first.
 """
@@ -30,9 +30,9 @@ class Entry:
 
     make: Callable[[], Peer]
     why_missing: Callable[[], str | None]
-    """A reason, or None if it can be started here."""
+    """Returns a reason, or None if the peer can be started here."""
     version: Callable[[], str]
-    """Of what is installed; only asked when nothing is missing."""
+    """Returns the installed version; only called when the peer is available."""
 
 
 def _never() -> None:
@@ -40,7 +40,7 @@ def _never() -> None:
 
 
 def _said_by(*words: str) -> Callable[[], str]:
-    """The first version number in what a program says of itself."""
+    """Return a function that finds the first version number in the output of a program."""
 
     def ask() -> str:
         said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=30).stdout

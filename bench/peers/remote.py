@@ -1,4 +1,4 @@
-"""A client in a process of its own that is told what to do: one JSON line there, one back.
+"""A client in a process of its own that is driven by requests: one JSON line there, one back.
 
 Owns the wire between this process and a driver: `produce` with a load, `consume`, `status`. For
 peers whose client is not in Python, or lives inside a node. Must not know what the driver does.
@@ -20,7 +20,7 @@ _HOST: Final = "127.0.0.1"
 
 
 async def ask(port: int, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
-    """Send one request and return its answer. Raises PeerFailedError with what went wrong."""
+    """Send one request and return its answer. Raises PeerFailedError with the driver's error."""
     try:
         async with asyncio.timeout(timeout_s):
             reader, writer = await asyncio.open_connection(_HOST, port, limit=_LINE_SIZE_BYTES_MAX)
@@ -39,14 +39,14 @@ async def ask(port: int, request: Mapping[str, Any], *, timeout_s: float) -> dic
     if "not_offered" in answer:
         raise NotOfferedError(answer["not_offered"])
     if "error" in answer:
-        # Errors of RocketMQ end with where to read more, which says nothing here.
+        # Errors of RocketMQ end with a link to more text, which does not help here.
         said = " ".join(answer["error"].split("See https://")[0].split())
         raise PeerFailedError(f"the driver failed at {request['op']}: {said}")
     return answer
 
 
 async def produce(port: int, load: Load, *, timeout_s: float) -> Produced:
-    """Have a load run there."""
+    """Have the driver run a load."""
     found = await ask(port, {"op": "produce", **asdict(load)}, timeout_s=timeout_s)
     return Produced(
         message_count=found["message_count"],
@@ -58,13 +58,13 @@ async def produce(port: int, load: Load, *, timeout_s: float) -> Produced:
 
 
 async def consume(port: int, *, timeout_s: float) -> Consumed:
-    """Have the first topic read there."""
+    """Have the driver read the first topic."""
     found = await ask(port, {"op": "consume"}, timeout_s=timeout_s)
     return Consumed(found["message_count"], found["size_bytes"], found["seconds"])
 
 
 async def serve(port: int, answer: Answer) -> None:
-    """Be a driver, until the process is ended: answer each line with one, errors too."""
+    """Serve as a driver, until the process is ended: answer each line with one, errors too."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
@@ -72,7 +72,7 @@ async def serve(port: int, answer: Answer) -> None:
                 found = await answer(json.loads(line))
             except NotOfferedError as error:
                 found = {"not_offered": str(error)}
-            except Exception as error:  # noqa: BLE001  Whoever asked has to hear of it.
+            except Exception as error:  # noqa: BLE001  The caller must get every error.
                 found = {"error": repr(error)}
             writer.write(json.dumps(found).encode() + b"\n")
             await writer.drain()

@@ -54,7 +54,7 @@ _FACTS: Final = {
 
 
 def why_missing() -> str | None:
-    """Say why there is no RocketMQ; None if there is."""
+    """Return the reason why there is no RocketMQ; None if there is one."""
     if shutil.which("java") is None:
         return "no java in PATH; install a JDK and run bench/peers/install"
     directory = installed_directory()
@@ -67,7 +67,7 @@ class RocketMqPeer:
     """A name server, three brokers and a driver."""
 
     def __init__(self, mode: Mode) -> None:
-        """Nothing runs yet."""
+        """Create the peer; no process runs yet."""
         self.facts = _FACTS[mode]
         self._mode: Mode = mode
         self._processes: Processes | None = None
@@ -76,7 +76,7 @@ class RocketMqPeer:
         """Names of the processes by their ports."""
 
     def pids(self) -> dict[str, int]:
-        """Of the brokers, the name server and the driver, which is the client."""
+        """Return the ids of the brokers, the name server and the driver, which is the client."""
         return self._processes.pids() if self._processes is not None else {}
 
     async def start(self, directory: str, *, topic_count: int = 1) -> None:
@@ -128,7 +128,7 @@ class RocketMqPeer:
         return await remote.ask(self._control_port, {"op": op, **arguments}, timeout_s=timeout_s)
 
     async def _wait_known(self) -> None:
-        """Wait until the name server knows three brokers, and one of them as the master."""
+        """Wait until the name server lists three brokers, and one of them as the master."""
 
         async def is_known() -> bool:
             brokers = (await self._ask("status"))["brokers"]
@@ -157,12 +157,12 @@ class RocketMqPeer:
         raise PeerFailedError(f"{what} after {START_DEADLINE_S} s{said}")
 
     async def produce(self, load: Load) -> Produced:
-        """In the driver."""
+        """Run the load in the driver."""
         timeout_s = 10 * _MARGIN_S if load.seconds is None else load.seconds + _MARGIN_S
         return await remote.produce(self._control_port, load, timeout_s=timeout_s)
 
     async def consume(self) -> Consumed:
-        """In the driver, with a lite pull consumer."""
+        """Read in the driver, with a lite pull consumer."""
         return await remote.consume(self._control_port, timeout_s=_MARGIN_S)
 
     async def kill_leader(self) -> float:

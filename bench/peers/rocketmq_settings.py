@@ -1,7 +1,7 @@
-"""How RocketMQ's brokers are set up for a comparison, and where they are installed.
+"""The settings of RocketMQ's brokers in a comparison, and the place of their installation.
 
 Owns each setting that is not the default, with its reason, and the choice of ports: a broker takes
-the port below the one before its own, too, and cannot be told otherwise.
+the port below the one before its own, too, and has no setting for it.
 """
 
 import os
@@ -27,7 +27,7 @@ JAVA_OPTIONS: Final = (
 
 
 class Ports(NamedTuple):
-    """Of one broker."""
+    """The ports of one broker."""
 
     listen: int
     ha: int
@@ -35,7 +35,7 @@ class Ports(NamedTuple):
 
 
 def installed_directory() -> Path:
-    """Where bench/peers/install puts the version that the pom names."""
+    """Return where bench/peers/install puts the version that the pom names."""
     pom = (Path(__file__).parent / "rocketmq" / "pom.xml").read_text("utf-8")
     found = re.search(r"<rocketmq\.version>(.*)</rocketmq\.version>", pom)
     assert found is not None, "the pom names no version"
@@ -43,7 +43,7 @@ def installed_directory() -> Path:
 
 
 def choose_ports() -> list[Ports]:
-    """Free ports for all brokers, with the one that a broker takes beside its own."""
+    """Return free ports for all brokers, with the one that a broker takes beside its own."""
     found: list[Ports] = []
     for _ in range(_PORT_TRIES_MAX):
         listen, ha, dledger = free_ports(3)
@@ -72,18 +72,18 @@ def broker_properties(
         "listenPort": str(own.listen),
         "haListenPort": str(own.ha),
         "namesrvAddr": name_server,
-        # The shortest there is: who missed the name server at its start tries again after it.
+        # The shortest there is: a broker that missed the name server at its start retries after it.
         "registerNameServerPeriod": "10000",
         "storePathRootDir": root,
         "storePathCommitLog": os.path.join(root, "commitlog"),
         "mappedFileSizeCommitLog": str(256 << 20),
         "sendMessageThreadPoolNums": "16",
-        # On a machine this small an append may wait longer than it would be let in production.
+        # On a machine this small an append may wait longer than production would allow.
         "waitTimeMillsInSendQueue": "30000",
         "osPageCacheBusyTimeOutMills": "30000",
         "slaveTimeout": "30000",
         "syncFlushTimeout": "30000",
-        # A pull may return what a pull of ours does.
+        # A pull may return as many messages as ours does.
         "maxTransferCountOnMessageInMemory": "1000",
         "maxTransferBytesOnMessageInMemory": str(2 << 20),
         "maxTransferCountOnMessageInDisk": "1000",
@@ -92,7 +92,7 @@ def broker_properties(
         "timerWheelEnable": "false",
     }
     if topic_count > 1:
-        # A queue's file of 6 MB, ten thousand times, would be most of what is measured.
+        # A queue's file of 6 MB, ten thousand times, would dominate the measurement.
         found["mappedFileSizeConsumeQueue"] = str(20 * 2_000)
     if mode == "dledger":
         peers = ";".join(f"n{n}-127.0.0.1:{one.dledger}" for n, one in enumerate(ports))
