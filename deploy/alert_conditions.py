@@ -1,8 +1,8 @@
 """The conditions of alerts that take more than a line, in Prometheus' language.
 
-Owns what each counts and leaves out; which alert it is for, and what to do, is in `deploy.alerts`.
-`quorumlog_node` says of each instance which cluster and group it belongs to; what is true of a
-group is counted through it.
+Owns what each counts and leaves out; `deploy.alerts` has the alert of each, and what to do.
+`quorumlog_node` names the cluster and group of each instance; conditions about a group are counted
+through it.
 """
 
 from typing import Final
@@ -23,8 +23,8 @@ NO_LEADER: Final = f"""\
     last_over_time(quorumlog_node[1d]) and on (job, instance) up
   )
 ) == 0"""
-"""The second part stands for groups of which no node is up: those that were seen within a day, and
-are still scraped."""
+"""The second part stands for groups without a node that is up: those that were seen within a day,
+and are still scraped."""
 
 TWO_LEADERS: Final = f"{LEADERS} > 1"
 
@@ -33,7 +33,7 @@ min by (cluster_id, group) (
   delta(quorumlog_term[10m])
   {_OF_ITS_GROUP}
 ) > 3"""
-"""The least of all nodes: one that joined, or was away, comes to the term of the others at once."""
+"""The least of all nodes: one that joined, or was away, comes to the others' term at once."""
 
 STRANGERS: Final = """\
 increase(

@@ -1,10 +1,9 @@
-"""What to be alerted of: the one table behind deploy/prometheus/alerts.yml and docs/alerts.md.
+"""The alerts: the one table behind deploy/prometheus/alerts.yml and docs/alerts.md.
 
-Owns the conditions and what they mean; must not know how a node counts. A condition names metrics
-of `node.monitoring.metrics` and the labels `job` and `instance` that Prometheus adds; tests/deploy
-compares them. Rules that each has to keep: it is silent on a healthy cluster, however young or
-idle; it says something of nodes that are down, whose own metrics are gone; it ends when the trouble
-has.
+Owns the conditions and their meaning; must not know how a node counts. A condition names metrics of
+`node.monitoring.metrics` and the labels `job` and `instance` that Prometheus adds; tests/deploy
+compares them. Each rule must be silent on a healthy cluster, however young or idle; must cover
+nodes that are down, whose own metrics are gone; and must end with the trouble.
 
     python -m deploy.alerts rules > deploy/prometheus/alerts.yml
     python -m deploy.alerts page > docs/alerts.md
@@ -34,7 +33,7 @@ class Alert(NamedTuple):
 
     name: str
     severity: str
-    """`page`: somebody should look now. `ticket`: somebody should look today."""
+    """`page`: needs a person now. `ticket`: needs a person today."""
     condition: str
     hold: str
     means: str

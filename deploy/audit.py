@@ -1,4 +1,4 @@
-"""Compares what was sent with what came back: each line once, each file by SHA-256.
+"""Compares the sent messages with the read ones: each line once, each file by SHA-256.
 
 Owns the expectation, taken from the files themselves, and the counting; must not know where the
 messages come from. Lines are counted in one bytearray a file, so a million of them cost a megabyte.
@@ -19,7 +19,7 @@ __all__ = ["Audit", "QueueName"]
 
 
 class Audit:
-    """The expectation, what was acked, and what one reading found."""
+    """The expectation, the acked lines, and the result of one reading."""
 
     def __init__(self, files: list[SourceFile], line_counts: list[int], digests: list[str]) -> None:
         self._names = [file.name for file in files]
@@ -34,7 +34,7 @@ class Audit:
 
     @classmethod
     def of_files(cls, files: list[SourceFile], step: Step) -> Self:
-        """Read all files and note what must come back."""
+        """Read all files and record the expected messages."""
         counts, digests = [], []
         for number, file in enumerate(files):
             lines = file.lines()
@@ -44,18 +44,18 @@ class Audit:
         return cls(files, counts, digests)
 
     def on_acked(self, number: int, line_number: int) -> None:
-        """Line `line_number` of file `number` has a receipt."""
+        """Record the receipt of line `line_number` of file `number`."""
         self._acked[number][line_number] = 1
 
     def begin_reading(self) -> None:
-        """Forget what the last reading found."""
+        """Discard the result of the last reading."""
         self.read_count = 0
         self.unknown_count = 0
         self._found = [bytearray(count) for count in self._line_counts]
         self._hashes: list[_Hash] = [hashlib.sha256() for _ in self._names]
 
     def on_read(self, name: str, line_number: int, body: bytes) -> None:
-        """A message came back, the next one of its queue."""
+        """Record a message that was read, the next one of its queue."""
         self.read_count += 1
         number = self._numbers.get(name)
         if number is None or not 0 <= line_number < self._line_counts[number]:
@@ -71,7 +71,7 @@ class Audit:
         return [name for name, found, expected in pairs if found.hexdigest() != expected]
 
     def lost_count(self) -> int:
-        """Return how many acked lines this reading did not find."""
+        """Return the count of acked lines that this reading did not find."""
         pairs = zip(self._acked, self._found, strict=True)
         return sum(
             sum(1 for was, now in zip(acked, found, strict=True) if was and not now)
@@ -80,12 +80,12 @@ class Audit:
         )
 
     def duplicate_count(self) -> int:
-        """Return how many messages this reading found again, or that were never sent."""
+        """Return the count of messages that this reading found again, or that were never sent."""
         again = sum(sum(found) - sum(map(bool, found)) for found in self._found)
         return again + self.unknown_count
 
     def judge_leader(self, summary: Summary) -> None:
-        """Write down what the reading from the leader found."""
+        """Write the result of reading from the leader into the summary."""
         different = self.different_files()
         summary.read = self.read_count
         summary.lost, summary.duplicates = self.lost_count(), self.duplicate_count()
@@ -94,7 +94,7 @@ class Audit:
         summary.is_read = True
 
     def judge_replica(self, summary: Summary, node_id: int) -> None:
-        """Write down whether a replica, read alone, gave everything back."""
+        """Write into the summary whether a replica, read alone, gave every file back."""
         bad = self.different_files() or self.lost_count() or self.duplicate_count()
         if not bad and self.read_count == self.line_count:
             summary.replicas_equal.append(node_id)

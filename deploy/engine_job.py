@@ -2,8 +2,8 @@
 
 Loads each line of the Python standard library as a message, SIGKILLs the writing process half-way,
 recovers, resumes, reads everything back through the consume queues and compares SHA-256 per file.
-Owns the story and what a person sees of it; storing is the store's work, the input is
-`deploy.stdlib_source`, the writing process is `deploy.engine_job_writer`.
+Owns the sequence and the screen; storing is the store's work, the input is `deploy.stdlib_source`,
+the writing process is `deploy.engine_job_writer`.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ _PULL_SIZE_BYTES = 4 << 20
 
 @dataclass(slots=True)
 class Summary:
-    """What the job found; printed as one screen, or as one JSON object."""
+    """The result of the job; printed as one screen, or as one JSON object."""
 
     verdict: str = "failed"
     directory: str = ""
@@ -203,7 +203,7 @@ def compare(
     line_count: int,
     counts: dict[str, int],
 ) -> None:
-    """Compare what came back with the files on disk, and set the verdict."""
+    """Compare the messages read back with the files on disk, and set the verdict."""
     empty = hashlib.sha256().hexdigest()
     expected = sha256_of_files(files)
     different = [n for n, digest in expected.items() if found.get(n, empty) != digest]
@@ -215,13 +215,13 @@ def compare(
         and not summary.acknowledged_lost
         and line_count == sum(counts.values())
         and summary.acknowledged_before_kill > 0
-        and summary.recovered_lines < summary.lines  # Else the kill came too late to prove much.
+        and summary.recovered_lines < summary.lines  # A later kill would not prove much.
     )
     summary.verdict = "passed" if good else "failed"
 
 
 def print_summary(summary: Summary) -> None:
-    """One screen for a person."""
+    """Print one screen for a person."""
     s = summary
     rows = [
         ("input", f"{s.lines:,} lines of {s.files:,} files, {s.size_bytes / 1e6:.1f} MB"),

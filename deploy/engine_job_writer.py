@@ -2,7 +2,7 @@
 
 Owns the loop over files; prints one JSON line for each batch that is durable, which is the promise
 that its parent checks after the kill. Resumes by itself: a queue's order is fixed, so its next
-offset says how many of its lines are in.
+offset is the count of its lines that are stored.
 """
 
 import json
@@ -24,7 +24,7 @@ _BATCH_COUNT = 200
 
 
 def write_rest(directory: str, source: str) -> None:
-    """Write what is missing, batch by batch, and report each batch once it is durable."""
+    """Write the missing lines, batch by batch, and report each batch once it is durable."""
     began = time.monotonic()
     with Store.open(directory, STORE_CONFIG) as store:
         next_offsets = {(q.topic, q.queue_id): q.max_offset for q in store.queues()}

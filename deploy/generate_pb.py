@@ -1,8 +1,8 @@
 """Generates quorumlog/pb/ from proto/: `python -m deploy.generate_pb`; `--check` only compares.
 
 Owns the one difference from plain protoc: the packages are imported as `quorumlog.pb`, because an
-importable `quorumlog.v1` (or `proto`) would clash with other packages. Messages only: whoever calls
-or answers a service finds its methods in the descriptor.
+importable `quorumlog.v1` (or `proto`) would clash with other packages. Messages only: clients and
+servers take the methods of a service from its descriptor.
 """
 
 import filecmp
@@ -39,7 +39,7 @@ def generate(target: Path) -> None:
 
 
 def is_current() -> bool:
-    """Return whether what is committed is what `generate` would make."""
+    """Whether the committed modules are those that `generate` would make."""
     with tempfile.TemporaryDirectory() as scratch:
         fresh = Path(scratch)
         generate(fresh)

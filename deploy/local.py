@@ -1,9 +1,9 @@
-"""A cluster on this machine without containers: one process a node, a directory that holds it all.
+"""A cluster on this machine without containers: one process a node, one directory for everything.
 
-Owns the directory's layout and what may be done when: `local.json` says which nodes there are and
-which processes they were, `node-N/` has a node's settings, its log of events and its data. Nodes
-outlive the command that started them. Must not know the inside of a node: it starts processes,
-sends signals and asks over HTTP.
+Owns the directory's layout and the allowed order of commands: `local.json` lists the nodes and
+their last processes, `node-N/` has a node's settings, its log of events and its data. Nodes outlive
+the command that started them. Must not know the inside of a node: it starts processes, sends
+signals and asks over HTTP.
 """
 
 import contextlib
@@ -42,15 +42,15 @@ SECRET_FILE: Final = "secret"
 LINK_FAULTS_FILE: Final = "link-faults.json"
 LINK_FAULTS_VARIABLE: Final = "QUORUMLOG_TEST_LINK_FAULTS"
 NODE_COUNT_MAX: Final = 9
-"""Of a group."""
+"""Limit of the nodes of a group."""
 NODE_TOTAL_MAX: Final = 16
-"""Of all groups: a client is given the addresses of all nodes, and takes so many."""
+"""Limit of the nodes of all groups: a client takes at most that many addresses."""
 READY_TIMEOUT_MS: Final = 30_000
 STOP_TIMEOUT_MS: Final = 20_000
 __all__ = ["LocalCluster", "LocalError", "NodeState", "default_directory", "known_servers"]
 
 DEFAULTS: Final[Mapping[str, object]] = {"file_size_bytes": "64MiB"}
-"""Settings that differ from a node's defaults: a try-out should not take gigabytes at once."""
+"""Settings that differ from a node's defaults: a trial must not take gigabytes at once."""
 _POLL_S: Final = 0.05
 
 DIRECTORY_VARIABLE: Final = "QUORUMLOG_LOCAL_DIR"
@@ -59,13 +59,13 @@ Progress = Callable[[str], None]
 
 
 def default_directory() -> Path:
-    """Where a person's local cluster is unless told: one for all working directories."""
+    """Return the default directory of a person's cluster: one for all working directories."""
     given = os.environ.get(DIRECTORY_VARIABLE)
     return Path(given) if given else Path.home() / ".quorumlog" / "local"
 
 
 def known_servers() -> str | None:
-    """Addresses of the cluster in the default directory; None unless a node of it runs."""
+    """Return addresses of the cluster in the default directory; None unless a node of it runs."""
     try:
         cluster = LocalCluster.open(default_directory())
     except LocalError:
@@ -77,7 +77,7 @@ class LocalCluster:
     """The cluster of one directory. In a `with` it is started and ready, and stopped at the end."""
 
     def __init__(self, directory: Path, cluster_id: str, nodes: dict[int, LocalNode]) -> None:
-        """For `create` and `open`."""
+        """Make the object; for `create` and `open`."""
         self.directory: Final = directory
         self.cluster_id: Final = cluster_id
         self._nodes: Final = nodes
@@ -95,12 +95,12 @@ class LocalCluster:
         settings: Mapping[str, object] | None = None,
         relay: Relay | None = None,
     ) -> Self:
-        """Make the directory and the settings of each node; starts nothing.
+        """Make the directory and the settings of each node; starts no process.
 
-        Each of the `groups` (g0, g1...) has so many `nodes`, which are numbered through.
-        With `replication` `sync_master` or `async_master` the first node of each group is its first
+        Each of the `groups` (g0, g1...) has `nodes` nodes, which are numbered through. With
+        `replication` `sync_master` or `async_master` the first node of each group is its first
         master, the others are slaves. Several groups share a secret, in the file SECRET_FILE: their
-        nodes believe each other by it. `settings` go into every node's file. `relay` puts something
+        nodes believe each other by it. `settings` go into every node's file. `relay` puts a relay
         between the nodes. Raises LocalError: `local.exists`, `local.bad_count`, `local.port_taken`.
         """
         root = Path(directory).absolute()
@@ -133,7 +133,7 @@ class LocalCluster:
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str]) -> Self:
-        """Take over the cluster of a directory. Raises LocalError `local.none`, `local.damaged`."""
+        """Open the cluster of a directory. Raises LocalError `local.none`, `local.damaged`."""
         root = Path(directory).absolute()
         try:
             state = json.loads((root / STATE_FILE).read_text("utf-8"))
@@ -151,7 +151,7 @@ class LocalCluster:
 
     @property
     def node_ids(self) -> tuple[int, ...]:
-        """All nodes, running or not."""
+        """Ids of all nodes, running or not."""
         return tuple(self._nodes)
 
     @property
@@ -174,46 +174,46 @@ class LocalCluster:
 
     @property
     def flush(self) -> str:
-        """`sync` or `async`, as the first node's settings say."""
+        """`sync` or `async`, by the first node's settings."""
         return self._setting("flush", "sync")
 
     @property
     def replication(self) -> str:
-        """`raft`, or how the first master of each group began."""
+        """`raft`, or the role with which the first master of each group began."""
         return self._setting("replication", "raft")
 
     def address(self, node_id: int) -> str:
-        """Of a node's client service."""
+        """Return the address of a node's client service."""
         return f"{HOST}:{self._node(node_id).address_port}"
 
     def node_directory(self, node_id: int) -> Path:
-        """Where a node has its settings, its data (`data`) and its log lines (`log`)."""
+        """Return the directory of a node: settings, data (`data`) and log lines (`log`)."""
         return self.directory / f"node-{node_id}"
 
     def log_path(self, node_id: int) -> Path:
-        """The node's log lines, of all its runs."""
+        """Return the path of the node's log lines, of all its runs."""
         return self.node_directory(node_id) / "log"
 
     def exit_code(self, node_id: int) -> int | None:
-        """How the node's last process ended; None if it runs or another command started it."""
+        """Return the last process's exit code; None if it runs or another command started it."""
         process = self._node(node_id).process
         return None if process is None else process.exit_code
 
     def process(self, node_id: int) -> NodeProcess | None:
-        """The node's last process; None if it never ran, or another command has stopped it."""
+        """Return the node's last process; None if it never ran, or another command stopped it."""
         return self._node(node_id).process
 
     def is_alive(self, node_id: int) -> bool:
-        """Whether its process runs, paused or not."""
+        """Whether the node's process runs, paused or not."""
         return self._node(node_id).is_alive
 
     def status(self) -> list[NodeState]:
-        """Ask every node, at once."""
+        """Ask every node at once, and return their states."""
         with ThreadPoolExecutor(len(self._nodes)) as pool:
             return list(pool.map(self._state_of, self._nodes))
 
     def leader_id(self, group: str | None = None) -> int:
-        """The node that leads a group (default: the first one) and is ready; 0: none does now."""
+        """Return the ready leader of a group (default: the first one); 0: there is none."""
         chosen = self.groups[group] if group is not None else next(iter(self.groups.values()))
         states = [s for s in self.status() if s.node_id in chosen]
         leaders = [s for s in states if s.role == "leader" and s.is_ready]
@@ -244,7 +244,7 @@ class LocalCluster:
                     log=self.log_path(node_id),
                     environment={
                         **inherited_environment(),
-                        # Does nothing until somebody makes the file: `qlog chaos`.
+                        # Without effect until `qlog chaos` makes the file.
                         LINK_FAULTS_VARIABLE: str(self.directory / LINK_FAULTS_FILE),
                         **(environment or {}),
                     },
@@ -259,9 +259,10 @@ class LocalCluster:
         node_ids: tuple[int, ...] = (),
         progress: Progress | None = None,
     ) -> int:
-        """Wait until these nodes (default: all that run) are ready and one leads; return it.
+        """Wait until these nodes (default: all that run) are ready and one leads; return the
+        leader.
 
-        With several groups one has to lead in each that they are of; the first one is returned.
+        With several groups each group of these nodes needs a leader; the first group's is returned.
 
         Raises LocalError: `local.died` as soon as one of them has ended, `local.not_ready`.
         """
@@ -290,7 +291,7 @@ class LocalCluster:
         with self._locked():
             chosen = [n for n in node_ids or self._nodes if self._node(n).is_alive]
             for node_id in chosen:
-                self._signal(node_id, signal.SIGCONT)  # A paused one could not stop.
+                self._signal(node_id, signal.SIGCONT)  # A paused node could not stop.
                 self._signal(node_id, signal.SIGTERM)
             deadline = time.monotonic() + timeout_ms / 1000
             killed = []
@@ -309,7 +310,7 @@ class LocalCluster:
             return killed
 
     def kill(self, node_id: int) -> bool:
-        """End a node as a crash would (SIGKILL), wait until it is gone; False if it did not run."""
+        """End a node as a crash would (SIGKILL) and wait for its end; return whether it ran."""
         with self._locked():
             was_alive = self._signal(node_id, signal.SIGKILL)
             process = self._node(node_id).process
@@ -414,7 +415,7 @@ class LocalCluster:
         raise LocalError("local.died", what, do)
 
     def _stopped(self, node_ids: tuple[int, ...]) -> None:
-        """Write down that nobody is to expect these processes."""
+        """Record that these processes are expected to be gone."""
         state = {n: node.to_json() for n, node in self._nodes.items()}
         for node_id in node_ids:
             state[node_id] |= {"pid": None, "started": None}
@@ -432,14 +433,14 @@ class LocalCluster:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """One command at a time changes the cluster."""
+        """Hold the lock with which one command at a time changes the cluster."""
         with open(self.directory / "lock", "w", opener=open_private) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
 
 def _shared_secret(root: Path, group_count: int) -> dict[str, object]:
-    """Make the secret that several groups need to tell the name server where they are."""
+    """Make the secret that several groups need to tell the name server their addresses."""
     if group_count == 1:
         return {}
     make_missing(root)

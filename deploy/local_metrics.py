@@ -1,6 +1,6 @@
-"""What nodes of a local cluster count, one metric at a time, for tests and fault suites.
+"""The metrics of nodes of a local cluster, one at a time, for tests and fault suites.
 
-Owns the reading of a page of metrics; must not know what any of them means.
+Owns the parsing of a page of metrics; must not know the meaning of any of them.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ _TIMEOUT_S: Final = 60
 
 
 def metric_of(cluster: LocalCluster, node_id: int, name: str, **labels: str) -> float:
-    """Return the sum of the values that a node shows of a metric and these labels.
+    """Return the sum of the values of a node's metric with these labels.
 
     Raises KeyError for a metric that it does not have, OSError if it does not answer.
     """
@@ -24,7 +24,7 @@ def metric_of(cluster: LocalCluster, node_id: int, name: str, **labels: str) -> 
 
 
 def sum_of(page: str, name: str, **labels: str) -> float:
-    """Return the same of a page that was read; 0 for a metric without a value yet."""
+    """Return the same sum from the text of a page; 0 for a metric without a value yet."""
     for family in text_string_to_metric_families(page):
         if family.name == name.removesuffix("_total"):
             return sum(

@@ -1,4 +1,4 @@
-"""What a local cluster consists of: nodes, what is known of each, ports, settings, environment.
+"""The parts of a local cluster: nodes, their states, ports, settings, environment.
 
 Owns the form of these; must not start, end or wait for anything.
 """
@@ -45,11 +45,11 @@ class LocalError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """What is known of one node. `role` and what follows are empty unless it answers."""
+    """The state of one node. `role` and the fields below it are empty unless it answers."""
 
     node_id: int
     state: State
-    """`dead`: it ended without being told to. `stopped`: it was told to, or never started."""
+    """`dead`: it ended on its own. `stopped`: by a command, or it was never started."""
     pid: int | None
     address: str
     peer_address: str
@@ -73,13 +73,13 @@ class LocalNode:
     peer_port: int
     http_port: int
     nameserver_port: int = 0
-    """Of the name server's replica in it; 0: there is none."""
+    """Port of the name server's replica in it; 0: there is none."""
     group: str = FIRST_GROUP
     process: NodeProcess | None = None
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """All ports that it listens on."""
+        """All ports on which the node listens."""
         found = (self.address_port, self.peer_port, self.http_port, self.nameserver_port)
         return tuple(filter(None, found))
 
@@ -134,7 +134,7 @@ def node_toml(
         **({} if is_off else _nameserver_settings(own, nodes.values())),
         **settings,
     }
-    # A value of TOML that is a text, a number, a truth or a list is written as in JSON.
+    # Texts, numbers, booleans and lists are written in TOML as in JSON.
     lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
     for other, node in nodes.items():
         if node.group != own.group:
@@ -175,7 +175,7 @@ def _nameserver_settings(own: LocalNode, nodes: Iterable[LocalNode]) -> dict[str
 
 
 def choose_ports(nodes: int, base_port: int | None) -> list[tuple[int, int, int, int]]:
-    """Ports of each node: client service, peer link, HTTP, name server."""
+    """Return the ports of each node: client service, peer link, HTTP, name server."""
     if base_port is None:
         found = free_ports(4 * nodes)
         return list(zip(found[0::4], found[1::4], found[2::4], found[3::4], strict=True))
@@ -192,7 +192,7 @@ def choose_ports(nodes: int, base_port: int | None) -> list[tuple[int, int, int,
 
 
 def inherited_environment() -> dict[str, str]:
-    """The environment without settings: those of a local node are in its file."""
+    """Return the environment without settings: those of a local node are in its file."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -210,7 +210,7 @@ def ask(address: str, path: str) -> dict[str, Any] | None:
 
 
 def last_words(log: Path) -> str:
-    """The end of a log as one line: what its lines of JSON say, and other lines as they are."""
+    """Return the end of a log as one line: the texts of its JSON lines, other lines as they are."""
     try:
         lines = log.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Processes of a local cluster: who is who, starting one detached, ending one; and free ports.
+"""Processes of a local cluster: their identity, starting one detached, ending one; free ports.
 
 Owns the rule that a process is known by its id and the moment it started: an id alone may belong to
-somebody else by now, and that process must never get our signal. Must not know what a node is.
+another process by now, which must never get our signal. Must not know what a node is.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ from deploy.private_files import open_in_shared_directory, open_private
 _POLL_S: Final = 0.01
 _PORT_LO: Final = 20_000
 _PORT_HI: Final = 32_000
-"""Below the ports that systems give to outgoing connections (Linux: 32768 on): a node that is down
-for a while finds its port free again."""
+"""Below the ports that systems give to outgoing connections (Linux: 32768 on): the port of a node
+that is down for a while stays free."""
 _PORT_TRIES_MAX: Final = 1_000
 _GIVEN_COUNT_MAX: Final = 6_000
 """Ports that are remembered as given out: half of all, so that a free one is found soon."""
 
 _children: Final[dict[tuple[int, str], "subprocess.Popen[bytes]"]] = {}
-"""Started by this process. Kept for ever: they outlive whoever started them on purpose."""
+"""Processes started by this one. Kept for ever: they outlive their starter on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class NodeProcess:
 
     pid: int
     started: str
-    """When, in a form that no other process of this number has."""
+    """Start time, in a form that no other process of this number has."""
 
     @property
     def child(self) -> "subprocess.Popen[bytes] | None":
-        """Set when it is a child of this process, which must then be reaped."""
+        """The child, if it is one of this process, which must then reap it."""
         return _children.get((self.pid, self.started))
 
     @property
@@ -63,7 +63,7 @@ class NodeProcess:
 
     @property
     def is_paused(self) -> bool:
-        """Whether a signal stopped it from running."""
+        """Whether a signal has paused the process."""
         try:
             return bool(psutil.Process(self.pid).status() == psutil.STATUS_STOPPED)
         except psutil.NoSuchProcess:
@@ -71,12 +71,12 @@ class NodeProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended, negative for a signal; None if it runs or is no child of this process."""
+        """Exit code, negative for a signal; None if it runs or is no child of this process."""
         child = self.child
         return None if child is None else child.poll()
 
     def send(self, number: signal.Signals) -> bool:
-        """Send a signal; False if the process is gone. Never reaches another process."""
+        """Send a signal; return whether the process was there. Never reaches another process."""
         if not self.is_alive:
             return False
         try:
@@ -86,11 +86,11 @@ class NodeProcess:
         return True
 
     def wait_end(self, timeout_ms: int) -> bool:
-        """Wait until it has ended; False when the time is over."""
+        """Wait until the process has ended; return whether it did in time."""
         return _wait(lambda: not self.is_alive, timeout_ms)
 
     def wait_paused(self, timeout_ms: int) -> bool:
-        """Wait until a SIGSTOP has reached it; False when the time is over."""
+        """Wait until a SIGSTOP has reached it; return whether it did in time."""
         return _wait(lambda: self.is_paused or not self.is_alive, timeout_ms)
 
 
@@ -110,7 +110,7 @@ def spawn(
     log: Path,
     environment: Mapping[str, str],
 ) -> NodeProcess:
-    """Start `python -m module` in a session of its own, so that it outlives this one."""
+    """Start `python -m module` in a session of its own, so that it outlives this process."""
     with open(log, "ab", opener=open_private) as output:
         child = subprocess.Popen(
             # -P: a folder of that name where the command runs must not be taken for ours.
@@ -127,14 +127,14 @@ def spawn(
 
 
 def started_at(pid: int) -> str:
-    """When a process was started. Raises psutil.NoSuchProcess.
+    """Return the start time of a process. Raises psutil.NoSuchProcess.
 
     On Linux in ticks since boot, with the boot's id: the time of day may be set meanwhile.
     """
     if not sys.platform.startswith("linux"):
         return str(psutil.Process(pid).create_time())
     try:
-        # The name in parentheses may hold anything; what counts is behind the last one.
+        # The name in parentheses may contain any text; the fields are behind the last one.
         fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError) as error:
         raise psutil.NoSuchProcess(pid) from error
@@ -154,8 +154,8 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
 def free_ports(count: int, used: Iterable[int] = ()) -> list[int]:
     """Return ports that are free now. Raises OSError when there are too few.
 
-    Somebody else who asks on this machine gets others for a long time: the ports of a node that did
-    not start yet, or is down for a while, look free.
+    Other callers of the same user get different ports for a long time: the ports of a node that is
+    not started yet, or is down for a while, look free.
     """
     random, found = SystemRandom(), list[int]()
     with contextlib.ExitStack() as held:
@@ -177,9 +177,9 @@ def free_ports(count: int, used: Iterable[int] = ()) -> list[int]:
 
 @contextlib.contextmanager
 def _given_out() -> Iterator[list[int]]:
-    """Hold the list of ports that were given out last, oldest first; what is added is kept.
+    """Hold the list of ports that were given out last, oldest first; ports added to it are kept.
 
-    Without a place to keep it the list is empty, and only chance keeps two who ask apart.
+    Without a usable file the list is empty, and only chance keeps two callers apart.
     """
     given = list[int]()
     with contextlib.ExitStack() as held:

@@ -3,7 +3,7 @@
 Starts three nodes with sync flush, sends each line of the Python standard library as a message
 through the SDK, SIGKILLs the leader half-way and starts it again later, reads everything back from
 the leader and then from each replica by itself, and compares: SHA-256 of each file, every message
-once, equal chain digests. Owns the story; the comparison is `deploy.audit`, the screen
+once, equal chain digests. Owns the sequence; the comparison is `deploy.audit`, the screen
 `deploy.main_job_summary`, the input `deploy.stdlib_source`.
 """
 
@@ -38,13 +38,13 @@ from deploy.stdlib_source import (
 from quorumlog.cli.errors import CliError, ExitCode, report
 
 NODE_COUNT: Final = 3
-UNDECIDED_COUNT_MAX: Final = 20_000  # Messages sent whose receipt was not looked at yet.
+UNDECIDED_COUNT_MAX: Final = 20_000  # Sent messages whose receipts were not checked yet.
 RESTART_AFTER: Final = 0.15  # The killed node is away for this share of the input.
 CATCH_UP_S: Final = 60
 
 
 class _Sender:
-    """Sends all lines, looks at every receipt, and kills the leader on the way."""
+    """Sends all lines, checks every receipt, and kills the leader on the way."""
 
     def __init__(
         self, cluster: LocalCluster, client: quorumlog.Client, audit: Audit, summary: Summary
@@ -219,7 +219,7 @@ async def run_job(
 
 
 def default_directory() -> str:
-    """Return the directory of runs without --dir; what an earlier run left there is removed."""
+    """Return the directory of runs without --dir; the files of an earlier run are removed."""
     directory = Path(tempfile.gettempdir()) / f"quorumlog-quickstart-{os.getuid()}"
     if directory.exists():
         if (directory / "local.json").exists():

@@ -1,4 +1,4 @@
-"""What the main job found, and how a person sees it: one screen, or one JSON object."""
+"""The result of the main job, printed as one screen or as one JSON object."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ import click
 
 @dataclass(slots=True)
 class Summary:
-    """The findings. A field that nothing has set yet speaks against the run, not for it."""
+    """The findings. A field that was not set speaks against the run, not for it."""
 
     directory: str
     seed: int
@@ -27,7 +27,7 @@ class Summary:
     killed_node: int = 0
     killed_after: int = 0
     failover_ms: int = -1
-    """From the SIGKILL to the first receipt of the next leader's term."""
+    """Time from the SIGKILL to the first receipt of the next leader's term."""
     throughput_msgs_per_s: int = 0
     read_msgs_per_s: int = 0
     receipts_by_durability: dict[str, int] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Summary:
     seconds: float = 0.0
 
     def settle(self, seconds: float) -> None:
-        """Set the verdict, once everything was tried."""
+        """Set the verdict, after all checks."""
         self.seconds = seconds
         good = (
             self.acked == self.read == self.lines > 0
@@ -58,7 +58,7 @@ class Summary:
 
 
 def print_summary(summary: Summary, kept: str | None) -> None:
-    """One screen; `kept` is the address of a cluster that goes on running."""
+    """Print one screen; `kept` is the address of a cluster that continues to run."""
     s = summary
     receipts = ", ".join(f"{n:,} {level}" for level, n in s.receipts_by_durability.items())
     rows = [

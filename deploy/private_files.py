@@ -1,6 +1,6 @@
 """Files of a local cluster, for their user alone: settings, state and the log lines of nodes.
 
-Owns the modes; must not know what is in a file.
+Owns the modes; must not know the content of a file.
 """
 
 import os
@@ -12,13 +12,13 @@ DIRECTORY_MODE: Final = 0o700
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory and its parents; one that is there, of an earlier version, is closed."""
+    """Make a directory and its parents; an existing one, of an earlier version, is made private."""
     make_missing(path)
     path.chmod(DIRECTORY_MODE)
 
 
 def make_missing(path: Path) -> None:
-    """Make a directory and its parents; what is there stays as it is."""
+    """Make a directory and its parents; existing ones stay as they are."""
     missing = []
     at = path
     while not at.is_dir():
@@ -29,16 +29,16 @@ def make_missing(path: Path) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file anew."""
+    """Write a private file, replacing its content."""
     with open(path, "w", encoding="utf-8", opener=open_private) as file:
         file.write(text)
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file for `open`."""
+    """Open a private file; the `opener` of `open`."""
     return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
 
 
 def open_in_shared_directory(path: str, flags: int) -> int:
-    """Open a file for `open` where others can put things; a link or a pipe is not followed."""
+    """Open a file where others can put files; a link or a pipe is not followed."""
     return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, FILE_MODE)

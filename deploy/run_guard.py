@@ -1,14 +1,15 @@
-"""Ends what a run of tests or of fault injection started, when the run itself is gone.
+"""Ends the processes that a run of tests or of fault injection started, when the run is gone.
 
 A run that is killed closes nothing, and its nodes live in sessions of their own. So the run marks
-its environment, which everything it starts inherits, and starts a guard: a process that waits until
-the run has ended, in whatever way, and then kills all that carries the mark. It matters neither
-which thread started a process, nor how deep it is, nor in what language it is written; the signal
-that Linux sends at the death of a parent (PR_SET_PDEATHSIG) follows one thread and one generation.
+its environment, which all its processes inherit, and starts a guard: a process that waits until the
+run has ended, in whatever way, and then kills every process with the mark. The thread that started
+a process, its depth and its language do not matter; the signal that Linux sends at the death of a
+parent (PR_SET_PDEATHSIG) follows one thread and one generation.
 
-Owns the mark and the guard; must not know what it ends. A cluster that a user starts has no mark.
-Works on Linux only; elsewhere nothing happens. The guard runs this file alone, with the standard
-library, so that it starts fast: `python -I -S run_guard.py PID MARK` watches its parent, PID.
+Owns the mark and the guard; must not know the processes that it ends. A cluster that a user starts
+has no mark. Works on Linux only; elsewhere it has no effect. The guard runs this file alone, with
+the standard library, so that it starts fast: `python -I -S run_guard.py PID MARK` watches its
+parent, PID.
 """
 
 import os
@@ -24,20 +25,20 @@ VARIABLE: Final = "_QUORUMLOG_RUN"
 """Begins otherwise than settings do: local nodes are started without those."""
 _SCAN_EVERY_S: Final = 0.1
 _QUIET_SCAN_COUNT: Final = 5
-"""So many scans must find nothing: a process between fork and exec does not show the mark yet."""
+"""Count of scans that must find no process: between fork and exec the mark is not visible yet."""
 _TIMEOUT_S: Final = 60.0
-"""A process that hangs in the kernel cannot be ended."""
+"""Limit of the killing: a process that hangs in the kernel cannot be ended."""
 _guards: Final[dict[int, "subprocess.Popen[bytes]"]] = {}
-"""By the process that is guarded: a fork of it is another one. Kept, since nobody waits for it."""
+"""Guards by the guarded process: a fork of it is another one. Kept, since they are not awaited."""
 
 
 def guard_this_process() -> None:
-    """Let all that this process starts from now on end with it; a second call changes nothing."""
+    """Have all later processes of this one end with it; a second call has no effect."""
     run = os.getpid()
     if sys.platform != "linux" or run in _guards:
         return
     mark = f"{run}-{secrets.token_hex(8)}"
-    # Without the mark of a run around this one: its guard would end this one too early.
+    # Without the mark of an outer run: its guard would end this one too early.
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     _guards[run] = subprocess.Popen(
         [sys.executable, "-I", "-S", __file__, str(run), mark],
@@ -86,14 +87,14 @@ def _end_if_marked(pid: int, entry: bytes) -> bool:
         if is_marked:
             signal.pidfd_send_signal(process, signal.SIGKILL)
         return is_marked
-    except OSError:  # It has ended, or is another user's.
+    except OSError:  # The process has ended, or is another user's.
         return False
     finally:
         os.close(process)
 
 
 def _main(run: int, mark: str) -> None:
-    # What is sent to the run's group or terminal is not for the guard.
+    # Signals to the run's group or terminal must not reach the guard.
     os.setsid()
     _wait_for_end(run)
     _end_all(mark)

@@ -1,8 +1,8 @@
 """The input of the main job: every line of the Python standard library, as messages.
 
-Owns which files there are, which topic and queue a line belongs to, and its encoding; must not know
-how it is stored. Real data, there on every machine that runs Python. The order within one queue is
-fixed, so a writer that was killed resumes a queue after the messages that are already in it.
+Owns the list of files, the topic and queue of a line, and its encoding; must not know how it is
+stored. The data is real, and every machine with Python has it. The order within one queue is fixed,
+so a killed writer resumes a queue after the messages that are already in it.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from store.record.message import encode_message
 QUEUES_PER_TOPIC = 8
 PATH_PROPERTY = "PATH"
 LINE_PROPERTY = "LINE"  # Number of the line in its file, from 0.
-MODULES_TOPIC = "modules"  # Of the files that are in no package.
+MODULES_TOPIC = "modules"  # Topic of the files outside of packages.
 _SKIPPED = frozenset({"site-packages", "__pycache__"})
 QueueName = tuple[str, int]
 
