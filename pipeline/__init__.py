@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `format("quorumlog")` and `format("quorumlog-segments")` known to a session, and let
+    """Register `format("quorumlog")` and `format("quorumlog-segments")` in a session, and let
     Spark push filters down to them."""
     from pipeline.segments import SegmentsSource
     from pipeline.source import QuorumlogSource

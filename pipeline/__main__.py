@@ -1,4 +1,4 @@
-"""`python -m pipeline JOB`: a job in this process, as `qlog pipeline JOB` does it."""
+"""`python -m pipeline JOB`: runs a job in this process, as `qlog pipeline JOB` does."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What a job looks at before it starts, so that a mistake is one line and no trace of Spark's.
+"""Checks of a job before it starts, so that a mistake is one line and no trace of Spark's.
 
 Owns the questions to the cluster before anything is read or written. Must not know the jobs.
 """
@@ -15,7 +15,7 @@ from quorumlog.records.options import FIRST
 
 
 def check_source(options: Mapping[str, str]) -> int:
-    """Return how many records a read with these options finds now.
+    """Return the count of records that a read with these options finds now.
 
     Raises OptionError, OffsetsError, UnknownTopicError, UnavailableError.
     """
@@ -26,7 +26,7 @@ def check_source(options: Mapping[str, str]) -> int:
 
 
 def check_target(cluster: Cluster, topics: Iterable[str], queue_id_max: int | None = None) -> None:
-    """Demand that topics exist, and have a queue of that number. Raises UnknownTopicError, ..."""
+    """Check that topics exist, and have a queue of that number. Raises UnknownTopicError, ..."""
     with Connection(cluster) as connection:
         for topic in topics:
             try:

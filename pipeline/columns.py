@@ -1,12 +1,12 @@
 """Raw records, back to back, to Arrow columns: by columns and not by records.
 
 Owns the decoding of the record's layout (docs/format.md) with numpy and Arrow; must not know where
-the bytes come from. A column that is not asked for costs nothing, but for `body`: without it the
-checksums are not looked at either.
+the bytes come from. A column that is not asked for costs nothing, except for `body`: without it the
+checksums are not checked either.
 
-How it is fast: an array that steps by one byte over the buffer is indexed with where the records
-begin, so one call reads a field of all records; and variable parts are every second piece of the
-buffer cut at their ends, which Arrow gathers in one call.
+The speed comes from two calls: an array that steps by one byte over the buffer is indexed with the
+first bytes of the records, which reads a field of all records at once; and variable parts are every
+second piece of the buffer cut at their ends, which Arrow gathers at once.
 """
 
 import struct
@@ -49,8 +49,8 @@ class RecordDamagedError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Which records belong to which entries: from record `first_records[i]` on, counted in the
-    buffer, they are of the entry `indexes[i]` of `terms[i]`."""
+    """The entries of records: from record `first_records[i]` on, counted in the buffer, records are
+    of the entry `indexes[i]` of `terms[i]`."""
 
     first_records: Sequence[int]
     indexes: Sequence[int]
@@ -67,8 +67,8 @@ def record_batch(
 ) -> pa.RecordBatch:
     """Decode records that lie back to back. Raises RecordDamagedError.
 
-    `topic`: all are of this one, which saves to look; a record of another is damage. The columns
-    refer to nothing of `data`.
+    `topic`: all records are of this one, so it need not be decoded; another one is damage. The
+    columns hold no reference to `data`.
     """
     records = Records(data)
     arrays = [_column(records, name, entries, group, topic) for name in columns]
@@ -134,7 +134,7 @@ class Records:
         return np.where(self._sys_flags & flag, _V6_EXTRA_BYTES, 0).astype(np.int64)
 
     def field(self, kind: str, at: int | Ints) -> Ints:
-        """Return a field of all records, `at` bytes from where each begins."""
+        """Return a field of all records, `at` bytes from the begin of each."""
         return self._gather(kind, self._begins + at)
 
     def _gather(self, kind: str, places: Ints) -> Ints:
@@ -150,7 +150,7 @@ class Records:
         return self.field(">i8", 56 + self._born_extra)
 
     def of_entries(self, entries: Entries, values: Sequence[int]) -> pa.Array:
-        """Return what an entry has for each of its records."""
+        """Return for each record the value of its entry."""
         firsts = np.asarray(entries.first_records, np.int64)
         places = np.searchsorted(firsts, np.arange(self.count), side="right") - 1
         found = np.asarray(values, np.int64)[places]
@@ -194,7 +194,7 @@ class Records:
         return text_pieces(self.data, lo, hi)
 
     def check_topic(self, topic: str) -> None:
-        """Demand that all records are of one topic."""
+        """Check that all records are of one topic. Raises RecordDamagedError."""
         _, _, lo, hi = self._bounds()
         expected = topic.encode()
         is_good = hi - lo == len(expected)
@@ -211,7 +211,7 @@ class Records:
         return sliding[places]
 
     def bodies(self) -> pa.Array:
-        """Return the bodies, whose checksums are right."""
+        """Return the bodies, after a check of their checksums."""
         lo, hi, _, _ = self._bounds()
         view, crc32 = memoryview(self.data), zlib.crc32
         cuts = zip(lo.tolist(), hi.tolist(), strict=True)
@@ -236,7 +236,7 @@ class Records:
         return pa.array(bodies, pa.binary())
 
     def _check_property_crcs(self) -> None:
-        """Check the second CRC of the records that carry one, over all that is before it."""
+        """Check the second CRC, over all bytes before it, of the records that carry one."""
         ends = self._ends()
         _, _, _, topic_hi = self._bounds()
         has_room = ends - topic_hi - 2 >= _PROPERTY_CRC_SIZE_BYTES
@@ -290,7 +290,7 @@ class Records:
 
 
 def _begins(data: bytes) -> Ints:
-    """Return where each record begins, after a look at every size and magic."""
+    """Return the begin of each record, after a check of every size and magic."""
     begins: list[int] = []
     append, unpack, at, hi = begins.append, struct.Struct(">iI").unpack_from, 0, len(data)
     while at + RECORD_SIZE_BYTES_MIN <= hi:

@@ -1,7 +1,7 @@
-"""A client on an event loop of its own, for generators that block: ask now, take the answer later.
+"""A client on an event loop of its own, for generators that block: submit now, take results later.
 
-Owns the thread; must not know what is asked. It is made where it is used, in a task of Spark or in
-the planning process, and never travels.
+Owns the thread; must not know what is asked. A connection is made where it is used, in a task of
+Spark or in the planning process, and never pickled.
 """
 
 import asyncio
@@ -48,11 +48,11 @@ class Connection:
             raise
 
     def submit(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
-        """Begin something."""
+        """Start a coroutine and return the future of its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Do something and wait for it; an interrupt cancels it."""
+        """Run a coroutine and wait for it; an interrupt cancels it."""
         future = self.submit(work)
         try:
             return future.result()
@@ -61,7 +61,7 @@ class Connection:
             raise
 
     def close(self) -> None:
-        """End the client and its thread."""
+        """Close the client and end its thread."""
         try:
             self.call(self.client.close())
         finally:

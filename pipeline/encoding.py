@@ -1,4 +1,4 @@
-"""Rows to records: which columns mean what, and where one batch ends and the next begins.
+"""Rows to records: the meaning of the columns, and the bounds of the batches.
 
 Owns the meaning of a row that is written. The bounds of a batch depend on the rows alone, never on
 how Spark hands them over: `pipeline.sink` relies on it. Must not know how batches are sent.
@@ -31,12 +31,12 @@ from quorumlog.records.batch import (
 BATCH_SIZE_BYTES: Final = 512 * 1024
 BATCH_COUNT: Final = 1_000
 TAKEN: Final = ("topic", "queue_id", "keys", "key", "tag", "properties", "body")
-"""The columns that make a record; the log itself says the others, which are left out."""
+"""The columns that make a record; the others are set by the log itself, and left out."""
 _KNOWN: Final = frozenset((*TAKEN, *COLUMNS))
 
 
 def check_columns(columns: tuple[str, ...], options: SinkOptions) -> None:
-    """Look at the columns before anything is written. Raises OptionError."""
+    """Check the columns before anything is written. Raises OptionError."""
     unknown = [name for name in columns if name not in _KNOWN]
     if unknown:
         raise OptionError(
@@ -61,7 +61,7 @@ class RowEncoder:
         self._born_unix_ms = int(time.time() * 1000)
 
     def batches(self, rows: Iterator[pa.RecordBatch]) -> Iterator[tuple[bytes, int]]:
-        """Yield encoded batches and how many records each has."""
+        """Yield encoded batches, each with its count of records."""
         waiting: list[Entry] = []
         size_bytes = 0
         for entry in self._entries(rows):
@@ -98,14 +98,14 @@ class RowEncoder:
     def _entry(self, row: Mapping[str, Any]) -> Entry:
         topic, body, queue_id = row.get("topic"), row["body"], row.get("queue_id")
         if self._options.topic is not None:
-            topic = self._options.topic  # Whoever names one moves rows there.
+            topic = self._options.topic  # A named topic moves the rows there.
         if topic is None or body is None:
             raise InvalidRequestError(f"{'topic' if topic is None else 'body'} is null")
         key, tag = row.get("key") or " ".join(row.get("keys") or ()) or None, row.get("tag")
         properties = {
             name: value
             for name, value in row.get("properties") or ()
-            # A CRC of the record it was, and what columns of their own say.
+            # Not the CRC of the old record, nor properties that have columns of their own.
             if name != PROPERTY_CRC
             and not (name == KEYS and key is not None)
             and not (name == TAGS and tag is not None)
@@ -115,7 +115,7 @@ class RowEncoder:
         return topic_template(topic), queue_id, key, data, block, 0, 0
 
     def _place(self, topic: str, queue_id: int | None, key: str | None) -> Place:
-        """Choose a queue: the one that is wanted, that of the key, or the next in turn."""
+        """Return a queue: the wanted one, the one of the key, or the next in turn."""
         count = self._counts.get(topic) or self._ask_count(topic)
         if queue_id is not None:
             return topic, queue_id

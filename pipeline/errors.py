@@ -1,6 +1,6 @@
-"""What can be wrong with a job before it starts, or with what it reads.
+"""Errors of a job before it starts, and of its input.
 
-Owns the errors of sources, sink and jobs; must not know any of them. They pickle, since Spark
+Owns the errors of sources, sink and jobs; must not know any of them. All errors pickle, since Spark
 carries them from its workers.
 """
 
@@ -29,13 +29,13 @@ class OptionError(PipelineError, ValueError):
 
 
 class OffsetsError(PipelineError):
-    """Offsets to begin or to end at that a queue does not have."""
+    """An offset to begin or to end at is outside of its queue."""
 
     code = "pipeline.offsets_out_of_range"
 
 
 class DataLossError(PipelineError):
-    """Records that were to be read are not there any more."""
+    """Records that were to be read are gone."""
 
     code = "pipeline.data_loss"
 

@@ -22,12 +22,12 @@ class File(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Relative to the root."""
+        """Path relative to the root."""
         return f"{self.directory}/{self.name}" if self.directory else self.name
 
 
 class Files:
-    """The files below one root. Names that begin with `_` or `.` are none of the table's."""
+    """The files below one root. Names that begin with `_` or `.` are not part of the table."""
 
     def __init__(self, spark: "SparkSession", root: str) -> None:
         jvm: Any = spark._jvm
@@ -53,23 +53,23 @@ class Files:
                 yield File(below, name, status.getLen())
 
     def exists(self, path: str) -> bool:
-        """Say whether there is such a file or directory."""
+        """Whether there is such a file or directory."""
         return bool(self._fs.exists(self._path(path)))
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a directory and all in it; nothing is fine too. Raises OSError."""
+        """Delete a file, or a directory with its content, if it exists. Raises OSError."""
         if not self._fs.delete(self._path(path), True) and self.exists(path):
             raise OSError(f"{path} cannot be deleted below {self.root}")
 
     def move(self, path: str, to: str) -> None:
-        """Give a file another place, at once. Raises OSError when it did not work."""
+        """Move a file, in one step. Raises OSError if it fails."""
         target = self._path(to)
         self._fs.mkdirs(target.getParent())
         if not self._fs.rename(self._path(path), target):
             raise OSError(f"{path} cannot be moved to {to} below {self.root}")
 
     def read(self, path: str) -> str | None:
-        """Return a small text file; None if there is none."""
+        """Return the text of a small file; None if it does not exist."""
         if not self.exists(path):
             return None
         stream = self._fs.open(self._path(path))
@@ -79,7 +79,7 @@ class Files:
             stream.close()
 
     def write(self, path: str, text: str) -> None:
-        """Write a small text file that is there whole or not at all."""
+        """Write a small text file that appears whole or not at all."""
         made = f"{path}.made"
         stream = self._fs.create(self._path(made), True)
         try:
@@ -91,5 +91,5 @@ class Files:
         self.move(made, path)
 
     def _path(self, path: str) -> Any:
-        # Two arguments: a path alone would be parsed, and `%` and `:` mean something then.
+        # Two arguments: a path alone would be parsed, and `%` and `:` would have a meaning.
         return self._jvm.org.apache.hadoop.fs.Path(self._root, path)

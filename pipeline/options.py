@@ -1,7 +1,7 @@
-"""The options of the source and the sink: names, defaults, and what is wrong with them.
+"""The options of the source and the sink: names, defaults, and checks.
 
-Owns the way from Spark's text options to values; must not know the cluster or Spark. An option that
-nobody knows is an error: a misspelt one would else be silence.
+Owns the way from Spark's text options to values; must not know the cluster or Spark. An unknown
+option is an error: a misspelt one would otherwise be ignored silently.
 """
 
 import json
@@ -36,21 +36,21 @@ _SOURCE: Final = (
 _SINK: Final = (*_COMMON, "topic", "writeId", "brokerGroup", "checkpointLocation")
 
 Place = str | int
-"""Where to begin or end in a queue: an offset, or a position as the SDK has it."""
+"""A beginning or end in a queue: an offset, or a position as the SDK has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Where to begin or end: the same everywhere, or for single queues, else `everywhere`."""
+    """Beginnings or ends: one for all queues, or for single queues, else `everywhere`."""
 
     everywhere: Place
     queues: Mapping[str, Mapping[str, Place]] = field(default_factory=dict)
-    """By topic and queue: `0`, or `group/0` where there are several broker groups."""
+    """Places by topic and queue: `0`, or `group/0` where there are several broker groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Which cluster, how long to wait for it, and the files of TLS, where a task runs."""
+    """Addresses of the cluster, the timeout, and the files of TLS on the machine of a task."""
 
     servers: str
     cluster_id: str | None = None
@@ -60,7 +60,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What is read."""
+    """The options of a read."""
 
     cluster: Cluster
     topics: tuple[str, ...]
@@ -75,7 +75,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where rows go."""
+    """The options of a write."""
 
     cluster: Cluster
     topic: str | None = None
@@ -127,7 +127,7 @@ class _Given:
         self._options = {name.lower(): value for name, value in options.items()}
         names = {name.lower() for name in known}
         for name in options:
-            # Spark adds one for whoever calls load(path).
+            # Spark adds an option for callers of load(path).
             if name.lower() not in names:
                 raise OptionError(
                     f"the {what} has no option {name!r}", f"it has {', '.join(known)}"
@@ -157,7 +157,7 @@ class _Given:
         return int(text)
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
-        """The first choice is the default."""
+        """Return the choice; the first one is the default."""
         text = self.text(name, choices[0]).lower()
         if text not in choices:
             raise OptionError(f"option {name!r} is {text!r}", f"use one of {', '.join(choices)}")
@@ -169,7 +169,7 @@ class _Given:
             return None
         if not text.startswith("{"):
             return Offsets(_place(name, text))
-        # What is not named begins at the beginning and ends at the end.
+        # A queue that is not named begins at the beginning and ends at the end.
         rest = FIRST if name == "startingOffsets" else END
         return Offsets(rest, _by_queue(name, text, topics))
 

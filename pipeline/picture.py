@@ -1,6 +1,6 @@
-"""Draws what `latency` found: messages a second, percentiles, lag, over time.
+"""Draws the result of `latency`: messages a second, percentiles, lag, over time.
 
-Owns the picture; must not know Spark. matplotlib is the extra `plot`.
+Owns the plot; must not know Spark. matplotlib is the extra `plot`.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ Row = Mapping[str, Any]
 _SIZE_INCHES: Final = (11.0, 9.0)
 _DPI: Final = 120
 _LINES_MAX: Final = 8
-"""In one chart: more cannot be told apart."""
+"""Lines in one chart: more cannot be told apart."""
 
 
 class PlotMissingError(PipelineError):
@@ -37,7 +37,7 @@ def check_available() -> None:
 
 
 def draw(rates: Sequence[Row], lags: Sequence[Row], path: Path) -> None:
-    """Write the picture to a file; its suffix says in what format."""
+    """Write the plot to a file; its suffix chooses the format."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
@@ -54,7 +54,7 @@ def draw(rates: Sequence[Row], lags: Sequence[Row], path: Path) -> None:
 def _lines(
     axes: "Axes", title: str, rows: Sequence[Row], names: Sequence[str], columns: Sequence[str]
 ) -> None:
-    """One colour for each name; its second column is dotted. The largest names are shown."""
+    """Draw one colour for each name; its second column is dotted. The largest names are shown."""
     by_name: dict[str, list[Row]] = defaultdict(list)
     for name, row in zip(names, rows, strict=True):
         by_name[name].append(row)

@@ -1,8 +1,8 @@
-"""Which offsets of which queues a read is about, decided before it begins.
+"""The offsets and queues of a read, decided before it begins.
 
-Owns the way from options to ranges and what is wrong with them; must not know how a range is read.
-Everything is asked of leaders: a range that ends at the leader's end is complete, whoever serves
-it, because the reader demands the entry that the leader had applied then (`at_least_index`).
+Owns the way from options to ranges and their checks; must not know how a range is read. All
+questions go to leaders: a range that ends at the leader's end is complete on every node, because
+the reader demands the entry that the leader had applied then (`at_least_index`).
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from quorumlog.records.queues import Queue
 _log = logging.getLogger("quorumlog.pipeline")
 
 Bounds = dict[Queue, tuple[int, int]]
-"""Of each queue the offsets [lo, hi)."""
+"""The offsets [lo, hi) of each queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Range:
 
 
 def queues_of(connection: Connection, options: SourceOptions) -> list[QueueOffsets]:
-    """Return the queues of all topics and what each holds. Raises UnknownTopicError."""
+    """Return the queues of all topics with their offsets. Raises UnknownTopicError."""
 
     async def ask(client: Client) -> list[QueueOffsets]:
         answers = [await client.queue_offsets(topic) for topic in options.topics]
@@ -51,14 +51,14 @@ def queue_of(offsets: QueueOffsets) -> Queue:
 
 
 def key_of(queue: Queue) -> str:
-    """Return the name of a queue within its topic, as offsets in checkpoints have it."""
+    """Return the name of a queue within its topic, as in the offsets of checkpoints."""
     return f"{queue.group}/{queue.queue_id}"
 
 
 def bounds(
     connection: Connection, options: SourceOptions, found: list[QueueOffsets], default: Place
 ) -> Bounds:
-    """Return where each queue begins and ends. Raises OffsetsError, OptionError."""
+    """Return where each queue is read from and to. Raises OffsetsError, OptionError."""
     starting = options.starting or Offsets(default)
     ending = options.ending or Offsets(END)
     _check_names(starting, found, "startingOffsets")
@@ -132,9 +132,9 @@ def _checked(offsets: QueueOffsets, lo: int, hi: int, options: SourceOptions) ->
 def check_survived(
     options: SourceOptions, found: list[QueueOffsets], start: Mapping[Queue, int]
 ) -> None:
-    """Demand that a stream can go on where it was. Raises DataLossError.
+    """Check that a stream can continue where it was. Raises DataLossError.
 
-    Expired records are found when they are read; here it is queues that are gone or shorter.
+    Expired records are found when they are read; this finds queues that are gone or shorter.
     """
     if not options.fails_on_data_loss:
         return
@@ -152,7 +152,7 @@ def check_survived(
 def ranges(
     connection: Connection, wanted: Mapping[Queue, tuple[int, int]], records_max: int
 ) -> list[Range]:
-    """Cut what is to be read into ranges of so many records, each served from one queue."""
+    """Cut the wanted offsets into ranges of at most `records_max` records, each of one queue."""
     chosen = {queue: (lo, hi) for queue, (lo, hi) in wanted.items() if lo < hi}
 
     async def applied(group: str) -> int:

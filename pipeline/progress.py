@@ -1,4 +1,4 @@
-"""How far Spark is with a job, for whoever shows it.
+"""The progress of Spark with a job, for a bar.
 
 Owns the way from Spark's task counts to a bar's; must not know how a bar looks.
 """
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Show = Callable[[str, float, float | None], None]
-"""Call with the name of a step, how much is done, and the total (None: nobody knows)."""
+"""Call with the name of a step, the amount done, and the total (None: unknown)."""
 _POLL_S: Final = 0.2
 
 
 def show_nothing(_what: str, _done: float, _total: float | None) -> None:
-    """Progress for where nobody looks."""
+    """Show no progress."""
 
 
 @contextmanager
 def tasks_shown(
     spark: "SparkSession", what: str, total: int, show: Show = show_nothing
 ) -> Iterator[None]:
-    """Show how many of `total` tasks are done while Spark runs what is asked of it inside."""
+    """Show how many of `total` tasks are done while Spark works inside of the block."""
     if show is show_nothing:
         yield
         return

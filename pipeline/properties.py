@@ -1,7 +1,7 @@
 """Property blocks of many records to Arrow: maps, tags and keys, without an object a property.
 
-Owns the way from `name 0x01 value 0x02` to columns; must not know records. A name that a block
-gives twice counts with its last value, as everywhere else. Text that is no UTF-8 is given with
+Owns the way from `name 0x01 value 0x02` to columns; must not know records. A name that occurs twice
+in a block counts with its last value, as everywhere else. Text that is no UTF-8 is returned with
 replacement characters, because Arrow and Spark have no other text.
 """
 
@@ -25,23 +25,23 @@ class Properties:
     """The properties of records, decoded once for all columns that are made of them."""
 
     def __init__(self, blocks: bytes, offsets: Ints) -> None:
-        """`blocks` lie back to back; that of record i is `[offsets[i], offsets[i + 1])`."""
+        """`blocks` lie back to back; the block of record i is `[offsets[i], offsets[i + 1])`."""
         self._count = len(offsets) - 1
         if len(blocks) and not _are_closed(blocks, offsets):
             blocks, offsets = _closed(blocks, offsets)
         self._records, self._names, self._values = _parse(blocks, offsets)
 
     def maps(self) -> pa.Array:
-        """Return all of them, a map a record."""
+        """Return all properties, a map a record."""
         bounds = np.searchsorted(self._records, np.arange(self._count + 1)).astype(np.int32)
         return pa.MapArray.from_arrays(bounds, self._names, self._values).cast(PROPERTIES)
 
     def tags(self) -> pa.Array:
-        """Return the tag of each record, null for those without."""
+        """Return the tag of each record, null for records without."""
         return self._of_name("TAGS")
 
     def keys(self) -> pa.Array:
-        """Return the keys of each record, none for those without."""
+        """Return the keys of each record, an empty list for records without."""
         found = self._of_name("KEYS")
         if found.null_count == self._count:
             bounds = np.zeros(self._count + 1, np.int32)
@@ -64,7 +64,7 @@ class Properties:
 
 
 def _are_closed(blocks: bytes, offsets: Ints) -> bool:
-    """Say whether each block ends as it should; the last 0x02 may be missing (RocketMQ)."""
+    """Whether each block ends with 0x02, which RocketMQ may leave out."""
     view = np.frombuffer(blocks, np.uint8)
     filled = offsets[1:] > offsets[:-1]
     return bool((view[offsets[1:][filled] - 1] == _VALUE_END).all())
@@ -80,7 +80,7 @@ def _closed(blocks: bytes, offsets: Ints) -> tuple[bytes, Ints]:
 
 
 def _parse(blocks: bytes, offsets: Ints) -> tuple[Ints, pa.Array, pa.Array]:
-    """Return whose each property is, its name and its value."""
+    """Return the record of each property, its name and its value."""
     view = np.frombuffer(blocks, np.uint8)
     ends = np.flatnonzero(view == _VALUE_END)
     marks = np.flatnonzero(view == _NAME_END)
@@ -89,7 +89,7 @@ def _parse(blocks: bytes, offsets: Ints) -> tuple[Ints, pa.Array, pa.Array]:
     begins = np.concatenate((np.zeros(1, np.int64), ends[:-1] + 1))
     following = np.searchsorted(marks, begins)
     separators = marks[np.minimum(following, len(marks) - 1)]
-    # A name and a value, none of them empty.
+    # A name and a value, both of them not empty.
     is_good = (following < len(marks)) & (separators > begins) & (separators + 1 < ends)
     begins, separators, ends = begins[is_good], separators[is_good], ends[is_good]
     records = np.searchsorted(offsets, begins, side="right") - 1
@@ -102,7 +102,7 @@ def _parse(blocks: bytes, offsets: Ints) -> tuple[Ints, pa.Array, pa.Array]:
 
 
 def _last_of_each(records: Ints, names: pa.Array) -> Ints | None:
-    """Return which properties stay when each record has each name once; None: all of them."""
+    """Return the properties that stay when each record has each name once; None: all of them."""
     if not len(records):
         return None
     encoded = names.dictionary_encode()
@@ -116,8 +116,8 @@ def _last_of_each(records: Ints, names: pa.Array) -> Ints | None:
 def pieces(data: bytes, lo: Ints, hi: Ints) -> pa.Array:
     """Return the pieces [lo, hi) of a buffer, copied together in one call.
 
-    They come in order and do not overlap. The buffer is cut at all ends, which makes every second
-    piece one of these; so nothing but two integers a piece is made in Python.
+    The pieces are in order and do not overlap. The buffer is cut at all ends, and every second
+    piece is one of these; so Python makes no objects but two integers a piece.
     """
     count = len(lo)
     bounds = np.empty(2 * count + 1, np.int32)

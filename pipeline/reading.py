@@ -1,7 +1,7 @@
 """Reads one range of a queue to Arrow batches, from a follower if one can serve it.
 
 Owns the pulls of one range: one is always under way while the one before is decoded; a node that
-fails is left for another one. Must not know Spark.
+fails is replaced by another one. Must not know Spark.
 """
 
 import logging
@@ -23,7 +23,7 @@ from quorumlog.errors import QuorumlogError
 
 PULL_SIZE_BYTES_MAX: Final = 2 * 1024 * 1024
 PATIENCE_MS: Final = 1_000
-"""How long one follower may take; then it is another one's turn, and at last the leader's."""
+"""Timeout of one follower; then another one is asked, and at last the leader."""
 
 _log = logging.getLogger("quorumlog.pipeline")
 
@@ -46,7 +46,7 @@ class _Reader:
         self._failed: set[int] = set()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield all of the range."""
+        """Yield the whole range."""
         offset, hi = self._wanted.lo, self._wanted.hi
         coming = self._begin(offset)
         try:
@@ -73,7 +73,7 @@ class _Reader:
         )
 
     def _after_loss(self, offset: int, found: RawRecords) -> int:
-        """Return where to go on if that is wanted."""
+        """Return the offset behind missing records; raise DataLossError if none may be missing."""
         is_expired = offset < found.min_offset
         if self._options.fails_on_data_loss:
             raise self._lost(offset, found, "expired" if is_expired else "are not there")
@@ -89,7 +89,7 @@ class _Reader:
             "keep records longer than jobs may lag, or read on without them: failOnDataLoss=false",
         )
 
-    # --- Whom to ask ---
+    # --- The choice of a node ---
 
     def _begin(self, offset: int) -> Future[RawRecords]:
         return self._connection.submit(self._pull(offset))
@@ -117,7 +117,7 @@ class _Reader:
                     raise
                 _log.warning("%s: %s; asking another node", self._wanted.queue, error)
             else:
-                # What a follower says of its ends is advice: it may have deleted more.
+                # A follower's range of offsets is advice: it may have deleted more than the leader.
                 if node_id is None or (found.record_count and not found.is_out_of_range):
                     return found
             if node_id is None:
@@ -135,7 +135,7 @@ class _Reader:
             try:
                 route = await self._client.route()
             except QuorumlogError:
-                return None  # Whoever asks the leader waits for one.
+                return None  # A pull from the leader waits for one.
             groups = [group for group in route.groups if group.group == queue.group]
             ids = sorted({i for g in groups for i in g.nodes if i != g.leader_id} - self._failed)
             if not ids:

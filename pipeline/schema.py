@@ -1,7 +1,7 @@
 """The columns of a record as a table: names, Arrow types, and the same for Spark.
 
-Owns what a row looks like for every source, sink and job; must not know where records come from.
-Nothing here needs Spark: its schema is text.
+Owns the form of a row for every source, sink and job; must not know where records come from. This
+module does not need Spark: its schema is text.
 """
 
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ FIELDS: Final = (
     pa.field("broker_group", pa.string()),
 )
 """`index` and `term` of the log's entry; null in a log without entries. `broker_group` is null
-where nobody knows it, as in the files of a node."""
+where it is unknown, as in the files of a node."""
 
 COLUMNS: Final = tuple(field.name for field in FIELDS)
 _BY_NAME: Final = {field.name: field for field in FIELDS}
@@ -46,7 +46,7 @@ _SPARK_TYPES: Final = {
 
 
 class UnknownColumnError(ValueError):
-    """A column was asked for that no record has."""
+    """A wanted column does not exist, or is named twice."""
 
 
 def parse_columns(text: str) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ def arrow_schema(columns: Iterable[str] = COLUMNS) -> pa.Schema:
 
 
 def spark_schema(columns: Iterable[str] = COLUMNS) -> str:
-    """Return the same as Spark writes it."""
+    """Return the schema of some columns in Spark's notation."""
     fields = (_BY_NAME[name] for name in columns)
     return ", ".join(
         f"{f.name} {_SPARK_TYPES[f.type]}{'' if f.nullable else ' NOT NULL'}" for f in fields

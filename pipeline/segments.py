@@ -2,11 +2,11 @@
 
 Owns options, partitions and filters; reading and checking is `segments_walk`'s, the way to columns
 `columns`'. No server takes part. One partition is one byte range, so files are read in parallel.
-What is read was committed: a replica's log is read up to what it had shown to its readers. Damage
+Only committed records are read: a replica's log up to the end that its readers could see. Damage
 ends the job with an error that names file and byte; nothing is skipped.
 
-Make it known in each session with `pipeline.register(spark)`. Every worker must reach the
-directory under its path.
+Register it in each session with `pipeline.register(spark)`. Every worker must reach the directory
+under its path.
 """
 
 import os
@@ -69,17 +69,17 @@ assert _UNIT.itemsize == fmt.INDEX_UNIT_SIZE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a reader of segments is told."""
+    """The options of a reader of segments."""
 
     directory: str
     columns: tuple[str, ...]
     topics: frozenset[str] | None
-    """None: all but the system's."""
+    """Topics to read; None: all but the system's."""
     piece_size_bytes: int
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
-    """Check all options. Raises OptionError with the first that makes no sense."""
+    """Check all options. Raises OptionError for the first bad one."""
     values = {name.lower(): value for name, value in given.items()}
     for name in given:
         if name.lower() not in ("path", "columns", "topic", "piecesize"):
@@ -106,15 +106,15 @@ class SegmentsSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what it is called in `format(...)`."""
+        """Return the name for `format(...)`."""
         return NAME
 
     def schema(self) -> str:
-        """Return the columns that were asked for."""
+        """Return the wanted columns."""
         return spark_schema(parse_options(dict(self.options)).columns)
 
     def reader(self, schema: "StructType") -> "SegmentsReader":
-        """Open the directory. Errors come before any task is started."""
+        """Open the directory. Errors are raised before any task is started."""
         options = parse_options(dict(self.options))
         return SegmentsReader(replace(options, columns=tuple(schema.names)))
 
@@ -145,7 +145,7 @@ class SegmentsReader(DataSourceReader):
         self._lo, self._hi = 0, self._log.visible_position
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  Spark's name.
-        """Take those on `topic`; those on `position` choose pieces, and Spark does the rest."""
+        """Apply filters on `topic`; those on `position` choose pieces, and stay Spark's, too."""
         for one in filters:
             match one:
                 case EqualTo(("topic",), str() as topic):
@@ -162,20 +162,20 @@ class SegmentsReader(DataSourceReader):
                     yield one
 
     def _narrow(self, topics: set[str]) -> None:
-        if self._topics is None:  # Those of the system are shown to whoever asks by option only.
+        if self._topics is None:  # System topics are shown only if the option names them.
             topics = {topic for topic in topics if not topic.startswith(_SYSTEM_PREFIXES)}
         self._topics = frozenset(topics if self._topics is None else topics & self._topics)
 
     def partitions(self) -> Sequence[Piece]:
-        """Cut the log into pieces; none begins at more than one byte."""
+        """Cut the log into pieces; return those that may hold the wanted positions."""
         pieces = self._log.pieces(self._options.piece_size_bytes, self._log.visible_position)
-        # An entry that begins before `lo` may hold the record that is asked for.
+        # An entry that begins before `lo` may hold a wanted record.
         least = self._lo - fmt.ENTRY_SIZE_BYTES_MAX
         found = [Piece(lo, hi) for lo, hi in pieces if hi > least and lo < self._hi]
         return found or [Piece(0, 0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield what begins in a piece, on a worker. Raises CorruptionError for damage."""
+        """Yield the records of a piece, on a worker. Raises CorruptionError for damage."""
         assert isinstance(partition, Piece), f"{partition!r}"
         if partition.lo < partition.hi:
             yield from read_piece(
@@ -206,7 +206,8 @@ def read_piece(
 
 
 class _Bodies(NamedTuple):
-    """Records back to back, and of each entry where its first one lies: in the log, and in `data`.
+    """Records back to back, and for each entry the place of its first one: in the log, and in
+    `data`.
 
     A plain log counts as one entry without a number.
     """
@@ -215,7 +216,7 @@ class _Bodies(NamedTuple):
     positions: Ints
     begins: Ints
     numbers: dict[str, Ints]
-    """`index` and `term` of each entry; nothing for a plain log."""
+    """`index` and `term` of each entry; empty for a plain log."""
 
 
 def _bodies_of(log: SealedLog, chunk: Chunk) -> _Bodies:
@@ -240,7 +241,7 @@ def _bodies_of(log: SealedLog, chunk: Chunk) -> _Bodies:
 def _batch(
     bodies: _Bodies, columns: Sequence[str], topics: frozenset[str] | None
 ) -> pa.RecordBatch:
-    """Decode records, and leave out those that the reader does not see or did not ask for."""
+    """Decode records, and leave out those that are invisible or not asked for."""
     needed = {"topic", "position", *columns} - {"index", "term"}
     plain = [name for name in COLUMNS if name in needed]
     batch = record_batch(bodies.data, plain)
@@ -255,7 +256,7 @@ def _batch(
     entry = np.searchsorted(bodies.positions, positions, side="right") - 1
     begins = positions - bodies.positions[entry] + bodies.begins[entry]
     is_prepared = _flags(bodies.data, begins) & fmt.TRANSACTION_PREPARED != 0
-    if is_prepared.any():  # Nor those that were rolled back: that is one bit more.
+    if is_prepared.any():  # Rolled back ones, too: they have one bit more.
         mask = pc.and_(mask, pa.array(~is_prepared))
     _refuse_inner_batches(bodies.data, begins[np.asarray(mask)])
     for name in ("index", "term"):
@@ -277,6 +278,6 @@ def _refuse_inner_batches(data: bytes, begins: Ints) -> None:
 
 
 def _flags(data: bytes, begins: Ints) -> Ints:
-    """Return the sys flags of the records that begin at some bytes."""
+    """Return the sys flags of the records with these begins."""
     sliding = np.ndarray((len(data) - 3,), ">i4", data, strides=(1,))
     return sliding[begins + fmt.SYS_FLAG_AT].astype(np.int64)

@@ -1,8 +1,8 @@
-"""Where the first record or entry of a byte range begins, found without reading what is before it.
+"""The first boundary of a record or entry in a byte range, found without reading all before it.
 
 Owns the way from any byte to a boundary: a ledger's index, the consume queues of a plain log, or
-the beginning of the file, where something begins always. What index and queues say is derived, so
-it is believed only when the log itself confirms it: an entry and a record carry their own position.
+the beginning of the file, which is always a boundary. Index and queues are derived, so they are
+believed only when the log itself confirms them: an entry and a record carry their own position.
 """
 
 import os
@@ -18,11 +18,11 @@ from store.ledger.entry import Header, Link, unpack_header
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 _RECORD_HEAD_BYTES: Final = fmt.SYS_FLAG_AT
 _QUEUES_MAX: Final = 32
-"""How many queues are asked: each names a record near the byte, and the rest is walked."""
+"""Limit of the queues that are asked: each names a record near the byte; a walk does the rest."""
 
 
 class Boundary(NamedTuple):
-    """Something begins at `position`; `link` is the entry before it, None if nobody knows it."""
+    """An entry or record begins at `position`; `link` is the entry before, None if unknown."""
 
     position: int
     link: Link | None
@@ -31,8 +31,8 @@ class Boundary(NamedTuple):
 def find_boundary(reader: LogReader, lo: int) -> Boundary | None:
     """Return the first boundary at or behind a position of the log.
 
-    It may be behind the file. None when damage is in the way: what is between the beginning of the
-    file and `lo` can be walked only by whoever reads that.
+    The boundary may be behind the file. None when damage is in the way: the bytes between the
+    beginning of the file and `lo` are then left to the task that reads them.
     """
     log = reader.log
     if lo <= log.begin_position:
@@ -50,12 +50,12 @@ def find_boundary(reader: LogReader, lo: int) -> Boundary | None:
 
 
 def _by_index(reader: LogReader, lo: int) -> Boundary | None:
-    """Ask the index for the last entry that begins before `lo`; None if it is not to be trusted."""
+    """Return a boundary by the last entry of the index before `lo`; None without a reliable one."""
     log = reader.log
     first = max(log.link.entry_index + 1, log.unit_lo)
     low, high = first, log.unit_hi
     try:
-        while low < high:  # The first unit that is not of an entry before `lo`.
+        while low < high:  # Find the first unit that is not of an entry before `lo`.
             middle = (low + high) // 2
             magic, position, _, index, _ = _unit(reader, middle)
             if magic == fmt.ENTRY_MAGIC and index == middle and position < lo:
@@ -65,7 +65,7 @@ def _by_index(reader: LogReader, lo: int) -> Boundary | None:
         if low == first:
             return None
         _, position, _, index, _ = _unit(reader, low - 1)
-    except FileSystemError:  # A file of it is missing or short.
+    except FileSystemError:  # A file of the index is missing or short.
         return None
     header = _header(reader, position)
     if header is None or header.entry_index != index:
@@ -82,7 +82,7 @@ def _unit(reader: LogReader, number: int) -> tuple[int, int, int, int, int]:
 
 
 def _header(reader: LogReader, position: int) -> Header | None:
-    """Return the header of the entry at a position, None unless it says that it is one."""
+    """Return the header at a position; None unless its fields are those of an entry there."""
     log = reader.log
     if not log.begin_position <= position <= log.file_end(position) - _HEADER:
         return None
@@ -98,7 +98,7 @@ def _header(reader: LogReader, position: int) -> Header | None:
 
 
 def _behind(reader: LogReader, header: Header, lo: int) -> Boundary | None:
-    """Return the boundary at `lo` after the last entry before it."""
+    """Return the boundary after an entry; None if neither it nor a blank reaches `lo`."""
     log, end = reader.log, header.position + header.size_bytes
     link = Link(header.entry_index, header.term, header.chain_crc)
     if end >= lo:
@@ -108,7 +108,7 @@ def _behind(reader: LogReader, header: Header, lo: int) -> Boundary | None:
     return Boundary(file_end, link) if is_blank and lo <= file_end else None
 
 
-# --- From the beginning of the file, or from what a queue names ---
+# --- From the beginning of the file, or from a record that a queue names ---
 
 
 def _by_walk(reader: LogReader, lo: int) -> Boundary | None:
@@ -127,7 +127,7 @@ def _by_walk(reader: LogReader, lo: int) -> Boundary | None:
 
 
 def _blank_end(reader: LogReader, position: int, link: Link | None) -> Boundary | None:
-    """A blank ends what there is in this file; anything else is damage."""
+    """Return the end of the file if a blank begins here; None, for damage, otherwise."""
     if reader.data(position, 4) != b"\xff\xff\xff\xff":
         return None
     return Boundary(reader.log.file_end(position), link)
@@ -146,13 +146,13 @@ def _walk_records(reader: LogReader, position: int, lo: int) -> Boundary | None:
 
 
 def _queued(reader: LogReader, file_lo: int, lo: int) -> Iterator[int]:
-    """Yield positions of records in [file_lo, lo], the last one that each of some queues names."""
+    """Yield positions of records in [file_lo, lo], the last one of each of some queues."""
     log = reader.log
     top = os.path.join(log.root, "consumequeue")
     for topic, queue_id in _queues(top):
         try:
             position = _last_before(reader, top, topic, queue_id, lo)
-        except FileSystemError:  # A file of it is missing or short: others are asked.
+        except FileSystemError:  # A file of it is missing or short: use the other queues.
             continue
         if position is not None and file_lo <= position and _is_record(reader, position):
             yield position
@@ -195,7 +195,7 @@ def _queue_unit(reader: LogReader, topic: str, queue_id: str, number: int) -> tu
 
 
 def _is_record(reader: LogReader, position: int) -> bool:
-    """A record says itself where it is."""
+    """Whether a record at a position carries that position."""
     if position > reader.log.file_end(position) - fmt.RECORD_SIZE_BYTES_MIN:
         return False
     head = reader.data(position, _RECORD_HEAD_BYTES)

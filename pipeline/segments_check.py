@@ -1,12 +1,12 @@
-"""Checks one byte range of one replica's log, and what is derived from it.
+"""Checks one byte range of one replica's log, and the files derived from it.
 
-Owns what a task of `audit` does and hands back; must not know Spark, other ranges or other
-replicas. A range is checked without what is before it: its first entry is held against the header
-of the entry before, which the range before checks. So ranges together prove the whole chain.
+Owns the work and the result of a task of `audit`; must not know Spark, other ranges or other
+replicas. A range is checked without the bytes before it: its first entry is compared with the
+header of the entry before, which the range before checks. So ranges together prove the whole chain.
 
-What comes back can be compared: CRCs of aligned blocks of the bytes, for the replicas; runs of
-queue offsets, for gaps between ranges; and where the range began and ended, since the next one must
-begin there.
+The result can be compared: CRCs of aligned blocks of the bytes, for the replicas; runs of queue
+offsets, for gaps between ranges; and where the range began and ended, since the next one must begin
+there.
 """
 
 import os
@@ -27,13 +27,13 @@ from store.record.check import check_records
 
 BLOCK_SIZE_BYTES: Final = MIB
 FINDINGS_MAX: Final = 50
-"""Of one range; the rest is counted only."""
+"""Findings of one range that are returned; the rest is counted only."""
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 _KIND_AT: Final = 32
 
 
 class Finding(NamedTuple):
-    """One thing that is not as it must be: byte `at` of a file below the root of the replica.
+    """One fault: byte `at` of a file below the root of the replica.
 
     `kind`: log, gap, index, queue; `entry_index` and `position` are -1 where they mean nothing.
     """
@@ -58,34 +58,34 @@ class Block(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """What one range is like."""
+    """The result of one range."""
 
     lo: int
     hi: int
     begin_position: int = -1
-    """Where the first thing that begins in the range begins; -1: nobody knows."""
+    """Position of the first entry or record that begins in the range; -1: unknown."""
     end_position: int = -1
-    """Where what follows it must begin."""
+    """Position at which the next entry or record must begin; -1: unknown."""
     first_index: int = -1
     last_index: int = -1
     entry_count: int = 0
     record_count: int = 0
     bad: list[tuple[int, int]] = field(default_factory=list)
-    """Byte ranges that are damaged, or that nobody could make sense of because of damage."""
+    """Byte ranges that are damaged, or not decodable because of damage."""
     finding_count: int = 0
     findings: list[Finding] = field(default_factory=list)
     runs: list[QueueRun] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
 
     def add(self, finding: Finding) -> None:
-        """Take a finding, unless there are too many."""
+        """Count a finding, and keep it unless there are too many."""
         self.finding_count += 1
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(finding)
 
 
 def check_range(log: SealedLog, lo: int, hi: int, cuts: Sequence[int]) -> Report:
-    """Check what begins in [lo, hi), bytes of one file.
+    """Check the entries or records that begin in [lo, hi), bytes of one file.
 
     `cuts` are the positions, in order, at which some replica's log begins or ends: no block spans
     one. Bytes before the first and behind the last one are not compared.
@@ -114,7 +114,7 @@ class _Check:
         return report
 
     def _walk(self, begin: Boundary) -> Boundary | None:
-        """Check from a boundary to the end of the range, or to damage; return where to go on."""
+        """Check from a boundary to the end of the range, or to damage; return where to continue."""
         report, walk = self._report, Walk(self._reader, begin, self._report.hi)
         self._link, position = begin.link, begin.position
         try:
@@ -142,7 +142,7 @@ class _Check:
         self._report.add(Finding("log", path, at, *what, position, index))
 
     def _after_damage(self, position: int, lo: int) -> Boundary | None:
-        """Return where something good begins behind damage, and note what is between."""
+        """Return the first boundary behind damage, and record the bytes between as bad."""
         report, step, found = self._report, 1, None
         while found is None and lo < report.hi:
             found = find_boundary(self._reader, lo)
@@ -154,10 +154,10 @@ class _Check:
         report.end_position = -1
         return found
 
-    # --- What is good in itself ---
+    # --- Checks within the range ---
 
     def _check_chunk(self, position: int, data: bytes, end: int, units: bytes) -> None:
-        """Check what a walk does not: records in entries, and the index beside them."""
+        """Check records in entries, and the index beside them, which a walk does not."""
         report = self._report
         if not self._log.is_ledger:
             report.record_count += self._queues.add(data, 0, end)
@@ -187,7 +187,7 @@ class _Check:
         self._report.add(Finding("log", path, at, *what, own, index))
 
     def _check_units(self, units: bytes) -> int:
-        """Compare the index with the units that the data prove; return the first one's number."""
+        """Compare the index with the units derived from the data; return the first one's number."""
         log, unit = self._log, fmt.INDEX_UNIT_SIZE_BYTES
         first = int(fmt.INDEX_UNIT.unpack_from(units)[3])
         at = 0
@@ -215,7 +215,7 @@ class _Check:
         return first
 
     def _check_blank(self, position: int) -> None:
-        """A ledger's blank has no byte that is not known. Raises CorruptionError."""
+        """Check that a ledger's blank has no unexpected byte. Raises CorruptionError."""
         log = self._log
         if not log.is_ledger:
             return
@@ -224,7 +224,7 @@ class _Check:
         if problem is not None:
             raise log.damaged(position + problem.at, problem.field, problem.expected, problem.found)
 
-    # --- What others are compared with ---
+    # --- Comparison with other files and replicas ---
 
     def _compare_queues(self) -> None:
         for wanted in self._queues.take():
@@ -232,7 +232,7 @@ class _Check:
                 self._report.add(finding)
 
     def _compare_queue(self, wanted: Wanted) -> Iterator[Finding]:
-        """Compare the units that the log wants with those that a consume queue has."""
+        """Compare the units derived from the log with those of a consume queue."""
         log, unit = self._log, fmt.CONSUME_QUEUE_UNIT_SIZE_BYTES
         at, hi = 0, len(wanted.units)
         while at < hi:
@@ -272,6 +272,6 @@ class _Check:
             until = min(hi, aligned, next(cut for cut in cuts if cut > lo))
             try:
                 yield Block(lo, until, crc32c(self._reader.data(lo, until - lo)))
-            except FileSystemError:  # A finding already: the walk met it, too.
+            except FileSystemError:  # The walk has reported it.
                 pass
             lo = until

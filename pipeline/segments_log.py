@@ -1,12 +1,12 @@
-"""The log of a stopped node or of a backup: which files it has, and where it begins and ends.
+"""The log of a stopped node or of a backup: its files, its beginning and its end.
 
-Owns what the driver finds out once and every worker is told: a small value that pickles. Must not
-know what is in the files; `segments_walk` reads them. All of it is read-only, and a directory that
-a process holds is refused.
+Owns the facts that the driver finds once and gives to every worker: a small value that pickles.
+Must not know what is in the files; `segments_walk` reads them. All of it is read-only, and a
+directory that a process holds is refused.
 
-The end is that of the durable mark. A replica's log may go on behind what was committed, so readers
-see it up to what was dispatched (`visible_position`), and whoever compares replicas sees all of it.
-A RocketMQ store has no mark: its log ends with its last byte that is not zero.
+The end is that of the durable mark. A replica's log may continue behind the committed part, so
+readers see it up to the dispatched position (`visible_position`), and a comparison of replicas sees
+all of it. A RocketMQ store has no mark: its log ends with its last byte that is not zero.
 """
 
 import os
@@ -24,7 +24,7 @@ from store.record.inner_batches import topics_of
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """Something that is not as it must be: byte `at` of a file below the root."""
+    """A fault of the files: byte `at` of a file below the root."""
 
     path: str
     at: int
@@ -40,11 +40,11 @@ class SealedLog:
     root: str
     is_ledger: bool
     data_directory: str
-    """Below the root, as the other directories."""
+    """Path below the root, as the other directories."""
     file_size_bytes: int
     index_directory: str
     index_file_size_bytes: int
-    """Of a ledger's index; 0 for a plain log."""
+    """File size of a ledger's index; 0 for a plain log."""
     unit_lo: int
     unit_hi: int
     """The units [lo, hi) of the index have files."""
@@ -54,22 +54,22 @@ class SealedLog:
     link: Link
     """The entry before the first one."""
     end_position: int
-    """Everything before it must be good."""
+    """End of the part that must be good."""
     is_end_exact: bool
-    """Whether the last record ends there; else it begins before it."""
+    """Whether the last record ends at `end_position`; otherwise it begins before it."""
     visible_position: int
-    """What readers may see ends here."""
+    """End of the part that readers may see."""
     required_position: int
-    """The consume queues must hold everything before it."""
+    """End of the part for which the consume queues must be complete."""
     is_clean: bool
-    """It was closed in order: nothing may be behind the end."""
+    """Whether it was closed in order: nothing may be behind the end."""
     wrong: tuple[Wrong, ...]
-    """What is wrong with the files as such: missing, or of another size."""
+    """Faults of the files as such: missing, or of another size."""
     without_queues: frozenset[bytes] = frozenset()
-    """Topics that have none of ours: RocketMQ wrote inner batches to them."""
+    """Topics without queues of ours: RocketMQ wrote inner batches to them."""
 
     def path(self, position: int) -> str:
-        """Of the data file that holds a position, below the root."""
+        """Return the path, below the root, of the data file that holds a position."""
         first = position - position % self.file_size_bytes
         return f"{self.data_directory}/{fmt.file_name(first)}"
 
@@ -82,7 +82,7 @@ class SealedLog:
         return (position // self.file_size_bytes + 1) * self.file_size_bytes
 
     def damaged(self, position: int, field: str, expected: str, found: str) -> CorruptionError:
-        """Make the error that names file and byte."""
+        """Return the error that names file and byte."""
         path, at = self.place(position)
         return CorruptionError(os.path.join(self.root, path), at, field, expected, found)
 
@@ -97,10 +97,10 @@ class SealedLog:
 
 
 def open_sealed(root: str) -> SealedLog:
-    """Find out what a directory holds.
+    """Return the log of a directory, and check that it can be read.
 
-    Raises LockedError when a process has it, LayoutError when there is no log, when nobody can say
-    how to read it or up to where it is committed, and FileSystemError.
+    Raises LockedError when a process has it, LayoutError when there is no log, or its layout or its
+    committed end is unknown, and FileSystemError.
     """
     check = Check(root)
     try:
@@ -147,7 +147,7 @@ def _sealed(root: str, check: Check) -> SealedLog:
 
 
 def _missing_at_end(data: Segments, end: int) -> list[Wrong]:
-    """The mark knows of files that are not there: the last ones, or all."""
+    """Return the fault of missing files at the end, if the mark is behind the last file."""
     if end <= data.end_position:
         return []
     path, _ = data.place(data.end_position)
@@ -155,7 +155,7 @@ def _missing_at_end(data: Segments, end: int) -> list[Wrong]:
 
 
 def _wrong_of(segments: Segments, end: int) -> list[Wrong]:
-    """Files that are missing or short; others are none of a reader's business."""
+    """Return files that are missing or short; other findings do not matter to a reader."""
     return [
         Wrong(one.path, one.at, one.field, one.expected, one.found)
         for one in segments.findings
@@ -167,7 +167,7 @@ def _wrong_of(segments: Segments, end: int) -> list[Wrong]:
 
 
 class LogReader:
-    """Reads bytes of the files of one directory; keeps the file open that was read last."""
+    """Reads bytes of the files of one directory; keeps the last file open."""
 
     def __init__(self, log: SealedLog) -> None:
         self.log = log
@@ -182,13 +182,13 @@ class LogReader:
         self.close()
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the open file."""
         if self._fd >= 0:
             self._fs.close(self._fd)
         self._path, self._fd = "", -1
 
     def data(self, position: int, size_bytes: int) -> bytes:
-        """Copy bytes of one data file. Raises FileSystemError for a file that is not all there."""
+        """Copy bytes of one data file. Raises FileSystemError for a missing or short file."""
         path, at = self.log.place(position)
         return self._read(path, at, size_bytes)
 

@@ -1,7 +1,7 @@
-"""What the consume queues must hold for the records of a byte range.
+"""The units that the consume queues must hold for the records of a byte range.
 
 Owns the way from records to units and to runs of queue offsets: the same as the dispatcher's. Must
-not know files. Records of transactions that nobody sees yet, or that were rolled back, have none.
+not know files. Records of transactions that are open, or were rolled back, have none.
 """
 
 import struct
@@ -41,17 +41,17 @@ class RecordsOfQueues:
     """Collects units; `take` hands out those that are due for a comparison."""
 
     def __init__(self, without_queues: frozenset[bytes] = frozenset()) -> None:
-        """`without_queues`: topics that RocketMQ wrote inner batches to."""
+        """`without_queues`: topics to which RocketMQ wrote inner batches."""
         self._without_queues = without_queues
         self.size_bytes = 0
-        """Of the records since the last `take`."""
+        """Bytes of the records since the last `take`."""
         self._tails = TailReader()
         self._runs: list[QueueRun] = []
         self._open: dict[tuple[bytes, int], QueueRun] = {}
         self._units: dict[tuple[bytes, int], list[tuple[int, int, int, int]]] = {}
 
     def add(self, data: bytes, at: int, hi: int) -> int:
-        """Take checked records that lie back to back in `data[at:hi]`; return how many."""
+        """Add checked records that lie back to back in `data[at:hi]`; return their count."""
         self.size_bytes += hi - at
         known, read, units = self._tails.known, self._tails.read, self._units
         unpack, count = _HEAD.unpack_from, 0
@@ -62,8 +62,8 @@ class RecordsOfQueues:
                 tail = known.get(tail_bytes) or read(tail_bytes)
             else:
                 tail = self._tails.read_record(data, at)
-            # Without a topic it has no queue; prepared and rolled back ones have no unit, nor have
-            # inner batches of RocketMQ.
+            # Without a topic it has no queue; prepared and rolled back records have no unit, nor
+            # have inner batches of RocketMQ.
             if flags & fmt.SYS_FLAG_INNER_BATCH and is_inner_batch(data, at):
                 pass
             elif tail is not None and not flags & fmt.TRANSACTION_PREPARED:
@@ -99,7 +99,7 @@ class RecordsOfQueues:
     def _note(
         self, key: tuple[bytes, int], topic: str, units: list[tuple[int, int, int, int]]
     ) -> None:
-        """Make the run longer, or begin a new one."""
+        """Extend the run, or begin a new one."""
         first, last = units[0], units[-1]
         run = self._open.get(key)
         if run is not None and run.hi == first[0]:
@@ -110,5 +110,5 @@ class RecordsOfQueues:
         self._open[key] = QueueRun(topic, key[1], first[0], last[0] + 1, first[1], last[1])
 
     def runs(self) -> list[QueueRun]:
-        """Return all runs of offsets, of all that was taken."""
+        """Return the runs of offsets of all records that were added."""
         return [*self._runs, *self._open.values()]

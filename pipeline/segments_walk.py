@@ -1,9 +1,9 @@
 """Reads the whole entries or records of a byte range of a log, and checks all of them.
 
-Owns the walk: what begins in [lo, hi) is read whole, also where it ends behind `hi`, and nothing is
-read that begins elsewhere, so ranges that touch see everything once. The checks are those of
-recovery and fsck: header, chain and body CRC of an entry, body CRC and own position of a record.
-Must not know who reads. Damage ends the walk with an error that names file and byte.
+Owns the walk: an entry or record that begins in [lo, hi) is read whole, also if it ends behind
+`hi`, and none that begins elsewhere, so adjacent ranges cover everything once. The checks are those
+of recovery and fsck: header, chain and body CRC of an entry, body CRC and own position of a record.
+Must not know the reader. Damage ends the walk with an error that names file and byte.
 """
 
 from collections.abc import Iterator
@@ -26,8 +26,8 @@ _BLANK: Final = b"\xff\xff\xff\xff"
 class Chunk(NamedTuple):
     """Whole good entries, or records of a plain log, that lie back to back in `data[:end]`.
 
-    `units`: those of a ledger's index, one an entry; empty for a plain log. `link` is the last
-    entry.
+    `units` are the units of a ledger's index, one an entry; empty for a plain log. `link` is the
+    last entry.
     """
 
     position: int
@@ -38,7 +38,7 @@ class Chunk(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """Where a walk ended: at its `hi` or behind it, or at a blank of so many bytes."""
+    """The end of a walk: at its `hi` or behind it, or at a blank of `blank_size_bytes`."""
 
     position: int
     blank_size_bytes: int
@@ -54,7 +54,7 @@ class Walk:
         self.stop = Stop(begin.position, 0)
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield what the range holds, some MiB at a time. Raises CorruptionError for damage."""
+        """Yield the content of the range, some MiB at a time. Raises CorruptionError for damage."""
         log, hi = self._log, self._hi
         file_end = log.file_end(hi - 1)
         limit = min(file_end, log.end_position) if log.is_end_exact else file_end
@@ -62,7 +62,7 @@ class Walk:
             position = self._position
             data = self._reader.data(position, min(hi - position, CHUNK_SIZE_BYTES))
             chunk = self._check(data, position, file_end)
-            if chunk is None:  # One that is not all in it, or a blank.
+            if chunk is None:  # An entry that is larger than the data, or a blank.
                 data = self._reader.data(position, min(limit - position, READ_SIZE_BYTES))
                 chunk = self._check(data, position, file_end, count_max=1)
             if chunk is None:
@@ -74,7 +74,7 @@ class Walk:
         self.stop = Stop(self._position, 0)
 
     def _check(self, data: bytes, position: int, file_end: int, count_max: int = 0) -> Chunk | None:
-        """Return what is good; None if nothing whole begins here. Raises CorruptionError."""
+        """Return the good part; None if nothing whole begins here. Raises CorruptionError."""
         if not self._log.is_ledger:
             return self._check_plain(data, position, file_end, count_max)
         if self._link is None:
@@ -96,14 +96,14 @@ class Walk:
         return Chunk(position, data, size_bytes, unit, link)
 
     def _check_unlinked(self, data: bytes, position: int, file_end: int) -> Chunk | None:
-        """Check one entry by all that needs no entry before: its chain is believed."""
+        """Check one entry without the entry before it: its chain is trusted."""
         if len(data) < _HEADER or data[:4] == _BLANK:
             return None
         header = unpack_header(data)
         if header.size_bytes > len(data):
             return None
-        # A chain before it that leads to the one that is stored proves nothing, and changes
-        # nothing: all else is checked as if it were known.
+        # A chain before it that leads to the stored one proves nothing, and changes nothing: all
+        # else is checked as if it were known.
         before = Link(header.entry_index - 1, header.term, 0)
         run = check_run(
             _with_chain(data[: max(_HEADER, header.size_bytes)], before),
@@ -133,7 +133,7 @@ class Walk:
         return None
 
     def _blank(self, position: int, file_end: int) -> int:
-        """Return the size of the blank that is all that can be here. Raises CorruptionError."""
+        """Return the size of the blank that must be here. Raises CorruptionError without one."""
         room = file_end - position
         data = self._reader.data(position, min(room, fmt.BLANK_SIZE_BYTES_MIN))
         if len(data) == fmt.BLANK_SIZE_BYTES_MIN:

@@ -1,7 +1,7 @@
 """Starts Spark for a job: embedded unless told otherwise, quiet, and ended for good.
 
-Owns the settings that every job of ours wants, and what is said when Spark or Java is not there.
-Must not know any job. `master` passes through: the same code runs on a cluster.
+Owns the settings that all of our jobs want, and the error when Spark or Java is missing. Must not
+know any job. `master` passes through: the same code runs on a cluster.
 """
 
 import os
@@ -26,19 +26,19 @@ JAVA_VERSION: Final = 17
 _LAST_WORDS_BYTES: Final = 2000
 _POLL_S: Final = 0.02
 _OURS: Final = re.compile(r"^(?:pipeline|store|quorumlog)\.[\w.]+: (.+)$", re.MULTILINE)
-"""How an error of ours ends the traceback of a task."""
+"""The last line of a task's traceback if it is an error of ours."""
 _process: subprocess.Popen[bytes] | None = None
-"""The Java process of this one: PySpark knows one at a time as well."""
+"""The Java process of this process: PySpark knows one at a time as well."""
 
 
 class SparkMissingError(PipelineError):
-    """Spark, or the Java that it runs on, is not installed or does not start. Nothing was done."""
+    """Spark, or the Java that it runs on, is not installed or does not start. No work was done."""
 
     code = "pipeline.no_spark"
 
 
 class JobFailedError(PipelineError):
-    """A task of Spark failed. What the job had done by then, its own documentation says."""
+    """A task of Spark failed. The job's own documentation says what was done by then."""
 
     code = "pipeline.job_failed"
 
@@ -61,9 +61,9 @@ def check_available() -> None:
 
 @contextmanager
 def spark_session(name: str, master: str | None = None) -> "Iterator[SparkSession]":
-    """Give a session, and end it with its Java process, which would else outlive it.
+    """Yield a session, and end it with its Java process, which would otherwise outlive it.
 
-    Raises SparkMissingError, and JobFailedError for what Spark raises inside.
+    Raises SparkMissingError, and JobFailedError for an error of Spark inside of the block.
     """
     check_available()
     from py4j.protocol import Py4JError
@@ -80,7 +80,7 @@ def spark_session(name: str, master: str | None = None) -> "Iterator[SparkSessio
 
 
 def _failed(name: str, text: str) -> JobFailedError:
-    """Say in one line what Spark says in a hundred: our own error if a task raised one."""
+    """Shorten an error of Spark to one line: our own error if a task raised one."""
     ours = _OURS.findall(text)
     what, _, do = ours[-1].rpartition("; ") if ours else ("", "", "")
     first = next((line for line in text.splitlines() if line.strip()), "nothing was said")
@@ -92,7 +92,7 @@ def start(name: str, master: str) -> "SparkSession":
     """Start Java and a session in it. Raises SparkMissingError when Java ends at once."""
     from pyspark.sql import SparkSession
 
-    if master.startswith("local"):  # Else it runs whatever `python3` is first on the path.
+    if master.startswith("local"):  # Otherwise it runs the first `python3` on the path.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"quorumlog {name}").master(master)
     settings = _settings(master)
@@ -121,11 +121,11 @@ def _java(settings: dict[str, str]) -> Iterator[None]:
         environment = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": path}
         _process = subprocess.Popen(
             [*command, "pyspark-shell"],
-            stdin=subprocess.PIPE,  # It ends when this is closed, as it is when we die.
+            stdin=subprocess.PIPE,  # Java ends when this is closed, as at the end of this process.
             stdout=subprocess.DEVNULL,
             stderr=said,
             env={**environment, "SPARK_CONNECT_MODE": "0"},
-            start_new_session=True,  # Ctrl-C is for us.
+            start_new_session=True,  # Ctrl-C is for this process.
         )
         while not os.path.exists(path):
             if _process.poll() is not None:

@@ -1,13 +1,13 @@
 """`write.format("quorumlog")` and `writeStream`: rows to records, each exactly once.
 
 Owns the numbers that make it so. A task sends its rows in batches under a producer id that is a
-hash of the write, the micro-batch and the partition, and under the sequences 0, 1, 2...; where the
-rows are cut into batches depends on the rows alone. So a task that runs again, even after a crash
-of everything, sends the same batches under the same numbers, and the log knows them. Must not know
-how rows are encoded.
+hash of the write, the micro-batch and the partition, and under the sequences 0, 1, 2...; the bounds
+of the batches depend on the rows alone. So a task that runs again, even after a crash of
+everything, sends the same batches under the same numbers, and the log recognises them. Must not
+know how rows are encoded.
 
-What is demanded: the rows of a partition are the same and in the same order whenever its task runs.
-This is so for what is read from a log or from files, and not behind a shuffle without a sort.
+The condition: the rows of a partition are the same and in the same order whenever its task runs.
+Rows that are read from a log or from files fulfil it, rows behind a shuffle without a sort do not.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ _BATCH_ID: Final = "streaming.sql.batchId"
 
 
 class Written(WriterCommitMessage):
-    """What one task did."""
+    """The result of one task."""
 
     def __init__(self, record_count: int, duplicate_count: int) -> None:
         self.record_count = record_count
@@ -42,13 +42,13 @@ class Written(WriterCommitMessage):
 
 
 def check_overwrite(overwrite: bool) -> None:
-    """A log is appended to. Raises OptionError."""
+    """Raise OptionError for an overwrite: a log can only be appended to."""
     if overwrite:
         raise OptionError("a log cannot be overwritten", "write with mode('append')")
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a table once, and again under the same `writeId` without doubling anything."""
+    """Writes a table once, and again under the same `writeId` without doubling any row."""
 
     def __init__(self, options: SinkOptions, columns: tuple[str, ...]) -> None:
         check_columns(columns, options)
@@ -82,10 +82,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         messages: list[WriterCommitMessage | None],
         batchId: int,  # noqa: N803
     ) -> None:
-        """Do nothing: what was sent is in the log."""
+        """Do nothing: sent rows are in the log."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing: what was sent stays, and is not sent twice when it is tried again."""
+        """Do nothing: sent rows stay, and another attempt does not send them twice."""
 
 
 def _partition() -> int:
@@ -95,7 +95,7 @@ def _partition() -> int:
 
 
 def producer_id(name: str) -> int:
-    """Return the id of a producer by what it writes; never 0, which means none."""
+    """Return the id of a producer by the name of its write; never 0, which means none."""
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") or 1
 

@@ -1,4 +1,4 @@
-"""`spark.read.format("quorumlog")` and `readStream`: a batch is a table of what queues hold.
+"""`spark.read.format("quorumlog")` and `readStream`: the records of queues as a table.
 
 Owns the reader of a batch, and the push-down of its filters. Must not know how a range is read. The
 objects travel between the driver, the planning process and the workers: they hold values only.
@@ -48,25 +48,25 @@ class QuorumlogSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What to give to `format`."""
+        """Return the name for `format`."""
         return NAME
 
     def schema(self) -> str:
-        """All columns, or those of the option `columns`: Spark asks for no less by itself."""
+        """Return all columns, or those of the option `columns`: Spark itself asks for all."""
         return spark_schema(source_options(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read once."""
+        """Return the reader of a batch."""
         return BatchReader(source_options(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Read as topics grow."""
+        """Return the reader of a stream, as topics grow."""
         from pipeline.stream import StreamReader
 
         return StreamReader(source_options(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Append rows once."""
+        """Return the writer that appends rows once."""
         from pipeline.sink import BatchWriter, check_overwrite
 
         check_overwrite(overwrite)
@@ -75,7 +75,7 @@ class QuorumlogSource(DataSource):
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
-        """Append the rows of micro-batches."""
+        """Return the writer that appends the rows of micro-batches."""
         from pipeline.sink import StreamWriter, check_overwrite
 
         check_overwrite(overwrite)
@@ -98,13 +98,13 @@ class BatchReader(DataSourceReader):
         self._pushed = Pushed()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take what narrows down what is read; Spark looks again at the times."""
+        """Apply filters that narrow the read; Spark filters by time once more."""
         for one in filters:
             if not self._pushed.take(one):
                 yield one
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One a queue and range."""
+        """Return one partition a queue and range."""
         with Connection(self._options.cluster) as connection:
             found = queues_of(connection, self._options)
             wanted = bounds(connection, self._options, found, FIRST)
@@ -119,7 +119,7 @@ class BatchReader(DataSourceReader):
 
 
 class Pushed:
-    """What the filters leave of topics, queues, offsets and store times."""
+    """The topics, queues, offsets and store times that the filters leave."""
 
     def __init__(self) -> None:
         self._topics: frozenset[str] | None = None
@@ -128,7 +128,7 @@ class Pushed:
         self._unix_ms = (0, _INT64_MAX)
 
     def take(self, one: Filter) -> bool:
-        """Take a filter over; False if Spark still has to look at the rows."""
+        """Apply a filter; return whether Spark can leave it out."""
         match one:
             case IsNotNull(("topic" | "queue_id" | "queue_offset" | "store_time",)):
                 return True
@@ -155,13 +155,13 @@ class Pushed:
         return True
 
     def _take_range(self, name: str, value: object, lo: int | None, hi: int | None) -> bool:
-        """Narrow a range to [value + lo, value + hi)."""
+        """Narrow to [value + lo, value + hi); return whether Spark can leave the filter out."""
         if name == "queue_offset" and isinstance(value, int):
             self._offsets = _narrowed(self._offsets, value, lo, hi)
             return True
         if name == "store_time" and isinstance(value, datetime.datetime):
             time = value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
-            # A millisecond more on both sides: filters know microseconds, and Spark looks again.
+            # A millisecond more on both sides: filters have microseconds, and Spark filters again.
             unix_ms = (time - _EPOCH) // datetime.timedelta(milliseconds=1)
             self._unix_ms = _narrowed(
                 self._unix_ms, unix_ms, None if lo is None else 0, None if hi is None else 1
@@ -169,7 +169,7 @@ class Pushed:
         return False
 
     def narrow(self, connection: Connection, found: list[QueueOffsets], wanted: Bounds) -> Bounds:
-        """Return what is left of what was wanted."""
+        """Return the part of the wanted offsets that the filters leave."""
         kept = [
             offsets
             for offsets in found

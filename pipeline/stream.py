@@ -1,4 +1,4 @@
-"""`spark.readStream.format("quorumlog")`: how far a stream has come, and what a micro-batch reads.
+"""`spark.readStream.format("quorumlog")`: the progress of a stream, and its micro-batches.
 
 Owns the offsets that Spark keeps in its checkpoint, `{topic: {"group/queue": offset}}`, and the
 limit of a trigger. Must not know how a range is read.
@@ -29,19 +29,19 @@ Checkpoint = dict[str, dict[str, int]]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches. It lives as long as its query, and keeps its connection."""
+    """Plans micro-batches. A reader lives as long as its query, and keeps its connection."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._connection: Connection | None = None
         self._target: list[QueueOffsets] | None = None
-        """The queues as a query found them that is to read what there was when it began."""
+        """The queues at the start of a query that reads up to their ends and stops; else None."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_connection": None, "_target": None}
 
     def initialOffset(self) -> Checkpoint:  # noqa: N802
-        """Return where a new query begins: at the end, unless told otherwise."""
+        """Return the start of a new query: the ends of the queues, unless told otherwise."""
         connection = self._connect()
         found = queues_of(connection, self._options)
         wanted = bounds(connection, self._options, found, END)
@@ -50,11 +50,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802
         self, start: Mapping[str, Mapping[str, int]], limit: ReadLimit
     ) -> Checkpoint:
-        """Return how far the next micro-batch reads."""
+        """Return the end of the next micro-batch."""
         begin = _parsed(start)
         found = self._found() if self._target is None else self._target
         check_survived(self._options, found, begin)
-        # A queue that came later is read from its beginning.
+        # A queue that was added later is read from its beginning.
         wanted = {queue: (begin.get(queue, 0), end) for queue, end in _ends(found).items()}
         for queue, offset in begin.items():
             if wanted.get(queue, (0, 0))[1] < offset:
@@ -72,17 +72,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if count is None else ReadMaxRows(count)
 
     def reportLatestOffset(self) -> Checkpoint | None:  # noqa: N802
-        """Return where the queues end, for the progress of the query."""
+        """Return the ends of the queues, for the progress of the query."""
         return _written(_ends(self._found()))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read up to where the queues end now."""
+        """Set the target of the query: the present ends of the queues."""
         self._target = self._found()
 
     def partitions(
         self, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]
     ) -> Sequence[InputPartition]:
-        """One a queue and range."""
+        """Return one partition a queue and range."""
         begin = _parsed(start)
         wanted = {queue: (begin.get(queue, 0), hi) for queue, hi in _parsed(end).items()}
         parts = ranges(self._connect(), wanted, self._options.records_per_partition_max)
@@ -106,15 +106,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def limited(wanted: Mapping[Queue, tuple[int, int]], count: int) -> dict[Queue, int]:
-    """Return where queues end that are read up to so many records in all.
+    """Return new ends of queues, so that at most `count` records are read in all.
 
-    Each has the same share; what one does not need is for the others. So a queue with little is
-    read to its end, and those with much keep pace.
+    Each queue has the same share; an unused rest is for the others. So a queue with few records is
+    read to its end, and queues with many keep pace.
     """
     left, ends = count, {queue: lo for queue, (lo, _) in wanted.items()}
     lags = sorted((hi - lo, queue) for queue, (lo, hi) in wanted.items())
     for at, (lag, queue) in enumerate(lags):
-        # At least one each while there are any: a share of nothing would never end.
+        # At least one each while there are any: a share of 0 would never end.
         share = min(lag, -(-left // (len(lags) - at)))
         ends[queue] += share
         left -= share

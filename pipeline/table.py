@@ -1,10 +1,10 @@
 """A table of Parquet files that grows by numbered batches, each of which is in it once.
 
 Owns how a batch becomes visible and how small files become large ones. Must not know where rows
-come from. A batch is written aside, then moved in file by file under names that carry its number;
-whoever writes it again, because a job died meanwhile, first removes what has the number. Only the
-last batch can be unfinished, so readers see no row twice, and miss some only until the job runs
-again. A merge is written down before files change places, and finished by the next job.
+come from. A batch is written aside, then moved in file by file under names that carry its number; a
+job that writes it again, because an earlier one died, first removes the files with the number. Only
+the last batch can be unfinished, so readers see no row twice, and miss some only until the job runs
+again. A merge is recorded before files change places, and finished by the next job.
 """
 
 import json
@@ -31,7 +31,7 @@ _NAME: Final = re.compile(r"batch-(\d+)(?:-(\d+))?-(\d+)\.parquet")
 
 
 class Table:
-    """One writer at a time; any number of readers."""
+    """A table with one writer at a time and any number of readers."""
 
     def __init__(self, spark: "SparkSession", path: str) -> None:
         self._spark = spark
@@ -41,19 +41,19 @@ class Table:
 
     @property
     def checkpoint(self) -> str:
-        """Where the stream keeps how far it is: with the table, because one is worth nothing
-        without the other."""
+        """Path of the stream's progress: with the table, because neither is worth anything without
+        the other."""
         return f"{self.path}/{CHECKPOINT}"
 
     def is_begun(self) -> bool:
-        """Say whether a stream has noted where it begins."""
+        """Whether a stream has recorded its start."""
         return self.files.exists(f"{CHECKPOINT}/offsets")
 
     def add(self, batch: int, rows: "DataFrame") -> None:
         """Add a batch, again if it was added before or in part."""
         staged = f"{_STAGED}/{batch}"
         rows.write.mode("overwrite").partitionBy(*PARTITIONS).parquet(f"{self.path}/{staged}")
-        if not self._is_checked:  # The first one since the start: it may be there.
+        if not self._is_checked:  # The first batch since the start may be there already.
             self.recover()
             self._remove(batch)
             self._is_checked = True
@@ -71,9 +71,9 @@ class Table:
     # --- Small files to large ones ---
 
     def compact(self, below_batch: int, is_due: Callable[[int], bool] | None = None) -> int:
-        """Merge small files of batches before a number; return how many files went away.
+        """Merge small files of batches before a number; return by how many the files decrease.
 
-        Those batches must be done for good, so that nobody adds them again. Readers that list the
+        These batches must be done for good, so that they are not added again. Readers that list the
         files just while a merge changes places may see rows of it twice.
         """
         self.recover()
@@ -94,7 +94,7 @@ class Table:
         )
 
     def _merge(self, directory: str, files: list[File], first: int) -> int:
-        """Make one file of several, or a few; `first` is a number that no name there has."""
+        """Merge files into one, or a few; `first` is a number above those of the names there."""
         size_bytes = sum(file.size_bytes for file in files)
         count = max(1, round(size_bytes / MERGED_SIZE_BYTES))
         paths = [f"{self.path}/{file.path}" for file in files]
@@ -112,7 +112,7 @@ class Table:
         return len(files) - len(made)
 
     def recover(self) -> None:
-        """Finish a merge that was written down; do nothing if there is none."""
+        """Finish a recorded merge, if there is one."""
         text = self.files.read(_MERGE)
         if text is None:
             return

@@ -1,12 +1,12 @@
 """`audit`: every byte of every replica's log against its checksums, its queues, and the others.
 
-Owns the verdict. What one task does is in `segments_check`; here ranges are handed to Spark and
-what they found is put together: that each range begins where the one before ended, that no queue
-has a gap between ranges, and that the replicas hold the same bytes. Tasks say little of what they
-read, so terabytes fit into it.
+Owns the verdict. The work of one task is in `segments_check`; this module hands ranges to Spark and
+merges the results: each range must begin where the one before ended, no queue may have a gap
+between ranges, and the replicas must hold the same bytes. The results of tasks are small, so
+terabytes fit into an audit.
 
-Replicas must be equal up to where any of them knows the log as committed. What lies behind that in
-one of them alone may be taken back by an election, so it is checked and not compared.
+Replicas must be equal up to the highest position that any of them knows as committed. An election
+may take back what a single replica has behind it, so it is checked and not compared.
 """
 
 import os
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PIECE_SIZE_BYTES: Final = 64 * MIB
-"""What one task checks: a fifth of a second, so that bars move and no core waits for another."""
+"""Bytes that one task checks, in about 0.2 s: bars move and no core waits for another."""
 TASKS_PER_CORE: Final = 64
-"""At most: with more, several pieces share a task."""
+"""Limit: with more pieces, a task checks several."""
 FINDINGS_MAX: Final = 1000
 _LONG, _TEXT = pa.int64(), pa.string()
 _RANGE: Final = pa.struct(
@@ -55,7 +55,7 @@ _SCHEMA: Final = pa.schema([
     ("replica", pa.int32()), ("range", _RANGE), ("finding", _FINDING), ("run", _RUN),
     ("block", _BLOCK),
 ])  # fmt: skip
-"""A row has one of the four."""
+"""Columns of all kinds of results; a row fills those of one of the four kinds."""
 _TAIL_SCHEMA: Final = pa.schema([("replica", pa.int32()), ("finding", _FINDING)])
 _DAMAGE: Final = frozenset(("log", "file", "gap", "differs"))
 
@@ -70,7 +70,7 @@ class Task(NamedTuple):
 
 @dataclass(slots=True)
 class Replica:
-    """What is to be said of one replica; the fields are the columns of the verdict table."""
+    """The verdict on one replica; the fields are the columns of the verdict table."""
 
     replica: int
     directory: str
@@ -81,7 +81,7 @@ class Replica:
     begin_position: int = 0
     end_position: int = 0
     committed_position: int = 0
-    """As far as this replica knows."""
+    """The highest committed position that this replica knows."""
     entry_count: int = 0
     record_count: int = 0
     unchecked_bytes: int = 0
@@ -94,13 +94,13 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A finding, and whose it is."""
+    """A finding, and the replica that it is about."""
 
     replica: int
     finding: Finding
 
     def row(self) -> dict[str, object]:
-        """As a row with stable keys."""
+        """Return the finding as a row with stable keys."""
         found = self.finding
         return {
             "replica": self.replica,
@@ -122,7 +122,7 @@ class Audit:
     replicas: list[Replica]
     findings: list[Found]
     size_bytes: int
-    """Of log, all replicas together."""
+    """Bytes of log, of all replicas together."""
     is_clean: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -138,8 +138,8 @@ def audit(
 ) -> Audit:
     """Check the replicas of one log. Every worker must reach the directories under their paths.
 
-    Raises LockedError when a process has one of them, LayoutError when it holds no log, OptionError
-    when the logs cannot be of one group, FileSystemError.
+    Raises LockedError when a process has one of them, LayoutError when one holds no log,
+    OptionError when the logs cannot be of one group, FileSystemError.
     """
     logs = [open_sealed(os.path.abspath(directory)) for directory in directories]
     _refuse_strangers(logs)
@@ -167,7 +167,7 @@ def _refuse_strangers(logs: Sequence[SealedLog]) -> None:
 def run_tasks(
     logs: Sequence[SealedLog], tasks: Sequence[Task], cuts: Sequence[int], batches: Iterator[Any]
 ) -> Iterator[pa.RecordBatch]:
-    """Do the tasks whose numbers are in the batches, on a worker."""
+    """Run the tasks whose numbers are in the batches, on a worker."""
     for batch in batches:
         for number in batch.column(0).to_pylist():
             replica, lo, hi = tasks[number]
@@ -182,7 +182,7 @@ def run_tasks(
 
 
 def check_tails(logs: Sequence[SealedLog], batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
-    """Look for units behind the last one that the log wants, on a worker."""
+    """Search for units behind the last one that the log wants, on a worker."""
     for batch in batches:
         rows = []
         for row in batch.to_pylist():
@@ -194,14 +194,14 @@ def check_tails(logs: Sequence[SealedLog], batches: Iterator[Any]) -> Iterator[p
 
 
 def _tail_finding(log: SealedLog, topic: str, queue_id: int, hi: int) -> Finding | None:
-    """Return the first unit behind the last one of the log's; only a clean log has none."""
+    """Return the first unit behind the last one of the log; only a clean log must have none."""
     unit = fmt.CONSUME_QUEUE_UNIT_SIZE_BYTES
     lo = hi * unit
     file_lo = lo - lo % log.queue_file_size_bytes
     with LogReader(log) as reader:
         try:
             rest = reader.queue(topic, queue_id, lo, file_lo + log.queue_file_size_bytes - lo)
-        except FileSystemError:  # The last one filled its file, or all that is missing was named.
+        except FileSystemError:  # The last unit fills its file, or the missing file is a finding.
             return None
     kept = rest.lstrip(b"\0")
     if not kept:
@@ -214,7 +214,7 @@ def _tail_finding(log: SealedLog, topic: str, queue_id: int, hi: int) -> Finding
 
 
 class _Verdict:
-    """Puts together what the tasks found."""
+    """Merges the results of the tasks."""
 
     def __init__(self, logs: Sequence[SealedLog], tasks: Sequence[Task]) -> None:
         self._logs, self._tasks = logs, tasks
@@ -244,10 +244,10 @@ class _Verdict:
         self._counts[replica] += 1
         self._found.append(Found(replica, finding))
 
-    # --- What Spark does ---
+    # --- Results of Spark ---
 
     def collect(self, spark: "SparkSession", show: Show) -> None:
-        """Run the tasks, and read what they say."""
+        """Run the tasks, and read their results."""
         cuts = {min(p, self._committed) for log in self._logs
                 for p in (log.begin_position, log.end_position)}  # fmt: skip
         work = partial(run_tasks, self._logs, self._tasks, sorted(cuts))
@@ -275,7 +275,7 @@ class _Verdict:
         self._take_ranges(sorted(ranges, key=lambda found: (found[0], found[1].lo)))
 
     def _take_ranges(self, ranges: Sequence[tuple[int, Any]]) -> None:
-        """Sum up, and demand that each range begins where the one before ended."""
+        """Sum up, and check that each range begins where the one before ended."""
         ends: dict[int, int] = {n: log.begin_position for n, log in enumerate(self._logs)}
         for number, row in ranges:
             replica, end = self._replicas[number], ends[number]
@@ -288,7 +288,7 @@ class _Verdict:
             bad = [(bad_lo, bad_hi) for bad_lo, bad_hi in row.bad]
             self._bad[number] += bad
             replica.unchecked_bytes += sum(hi - lo for lo, hi in bad)
-            # With those that a range counts and does not hand out.
+            # Including findings that a range counted and did not return.
             self._counts[number] += row.finding_count
             if end >= 0 and row.begin_position >= 0 and row.begin_position != end:
                 path, at = self._logs[number].place(end)
@@ -297,7 +297,7 @@ class _Verdict:
             ends[number] = row.end_position
 
     def _compare_blocks(self, rows: "DataFrame") -> None:
-        """Name the first byte in which a replica differs from most of the others."""
+        """Report the first byte in which a replica differs from most of the others."""
         blocks = rows.where("block is not null").selectExpr("replica", "block.*")
         blocks.createOrReplaceTempView("quorumlog_audit_blocks")
         query = """
@@ -333,7 +333,7 @@ class _Verdict:
         self._add(number, finding)
 
     def _find_gaps(self, rows: "DataFrame") -> None:
-        """Name queues whose offsets have a gap, or begin late, where no damage explains it."""
+        """Report queues whose offsets have a gap, or begin late, if no damage explains it."""
         rows.where("run is not null").selectExpr("replica", "run.*").createOrReplaceTempView(
             "quorumlog_audit_runs"
         )
@@ -374,7 +374,7 @@ class _Verdict:
     # --- The verdict ---
 
     def audit(self) -> Audit:
-        """Say of each replica what is to be said."""
+        """Return the verdict on each replica and on all."""
         for number, replica in enumerate(self._replicas):
             own = [found.finding for found in self._found if found.replica == number]
             log = self._logs[number]
@@ -409,7 +409,7 @@ class _Verdict:
 
 
 def _ddl(schema: pa.Schema) -> str:
-    """Return an Arrow schema as Spark writes it."""
+    """Return an Arrow schema in Spark's notation."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(schema).simpleString()

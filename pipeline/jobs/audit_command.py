@@ -1,4 +1,4 @@
-"""`audit` as a command: its options, its progress, and what it says at the end.
+"""`audit` as a command: its options, its progress, and its result.
 
 Must not know what is checked.
 """

@@ -1,14 +1,15 @@
 """`history-check`: the rules of the log checker over histories that are too large for one process.
 
 Owns the way from files to partitions; the rules are those of the simulator and of the fault
-suites (`raft.simulator`), unchanged. A partition is a queue. Why checking each queue alone finds
-exactly what checking the whole does:
+suites (`raft.simulator`), unchanged. A partition is a queue. Checking each queue alone finds
+exactly what checking the whole does, because:
 
-1. No rule looks at two queues. The log checker keeps all that it knows in one object a queue:
-   values, offsets, acks, drains, the sweep of rule 4. Registers are queues, too. Values are unique
-   in the history, but what is compared is only who appended them *in this queue*.
-2. What is not of a queue is given to each that it can matter to. An assignment resets the readers
-   of the queues that it names, so each of these gets it. Notes of faults go to all.
+1. No rule compares two queues. The log checker keeps its state in one object a queue: values,
+   offsets, acks, drains, the sweep of rule 4. Registers are queues, too. Values are unique in the
+   history, but the rules compare only the process that appended them *in this queue*.
+2. A line without a queue of its own is given to each queue that it can matter to. An assignment
+   resets the readers of the queues that it names, so each of these gets it. Notes of faults go to
+   all.
 3. Order counts only between operations of one process in one queue, and between attempts to append
    one value; both are within a partition, which keeps the order of the files. Rule 5, one call open
    at a time, is about the acks of one process *in one queue* in the whole check as well.
@@ -67,7 +68,7 @@ _FOUND_DDL: Final = (
 
 
 class HistoryError(PipelineError):
-    """A history cannot be read. Nothing was checked."""
+    """A history cannot be read. The check did not begin, or was broken off."""
 
     code = "pipeline.bad_history"
 
@@ -94,7 +95,7 @@ class Found:
     witnesses: tuple[str, ...]
 
     def row(self) -> dict[str, object]:
-        """As a row with stable keys."""
+        """Return the broken rule as a row with stable keys."""
         return {
             "rule": self.rule,
             "queue": self.queue,
@@ -179,7 +180,7 @@ def _files_of(directories: Sequence[str]) -> tuple[list[str], list[FaultNote]]:
 def read_parts(
     files: Sequence[str], parts: Sequence[Part], batches: Iterator[Any]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield lines with the queue that they are about."""
+    """Yield lines, each with the queue that it is about."""
     for batch in batches:
         for number in batch.column(0).to_pylist():
             part = parts[number]
@@ -197,7 +198,7 @@ def read_parts(
 def _lines_of(path: str, part: Part) -> Iterator[tuple[int, str]]:
     """Yield (byte, line) of the lines that begin in a part of a file.
 
-    A last line without an end is left out: its writer was killed.
+    A last line without a newline is left out: its writer was killed.
     """
     with open(path, "rb") as file:
         if part.lo:
@@ -226,7 +227,7 @@ def _queues_of(path: str, at: int, line: str, *, is_drains: bool) -> Iterable[st
 
 
 def check_queue(notes: Sequence[FaultNote], table: pa.Table) -> pa.Table:
-    """Check all that there is of one queue."""
+    """Check all lines of one queue."""
     queue = table.column("queue")[0].as_py()
     table = table.sort_by([("file", "ascending"), ("at", "ascending")])
     operations, drains = [], []
@@ -250,7 +251,7 @@ def check_queue(notes: Sequence[FaultNote], table: pa.Table) -> pa.Table:
 
 
 def whole_drains(parts: Iterable[Drain]) -> list[Drain]:
-    """Put the lines of each drain together; replicas that hold the same are judged as one."""
+    """Merge the lines of each drain; replicas with equal content are judged as one."""
     by_replica: dict[tuple[int, str], list[Drain]] = defaultdict(list)
     for part in parts:
         by_replica[part.replica, part.queue].append(part)
@@ -273,7 +274,7 @@ def judge(
 ) -> list[Violation]:
     """Apply all rules, as the fault suites do: a put is an append, too."""
     was_enabled = gc.isenabled()
-    gc.disable()  # Millions of tuples that refer to nothing.
+    gc.disable()  # Millions of tuples without references to each other.
     try:
         of_log = [_as_append(one) if one.kind is Kind.PUT else one for one in operations]
         violations = check_log(of_log, drains, notes)

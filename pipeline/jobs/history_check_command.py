@@ -1,4 +1,4 @@
-"""`history-check` as a command: its options, its progress, and what it says at the end.
+"""`history-check` as a command: its options, its progress, and its result.
 
 Must not know the rules.
 """

@@ -1,4 +1,4 @@
-"""`ingest`: topics to Parquet files, each record once, whatever dies in between.
+"""`ingest`: topics to Parquet files, each record once, also after a crash of any process.
 
 Owns the query that reads a topic as a stream and adds its micro-batches to a table. Must not know
 how a batch gets into the table (`pipeline.table`) or how a topic is read (`pipeline.stream`).
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 RECORDS_PER_BATCH: Final = 1_000_000
-"""Of a micro-batch: what is read again after a crash, and what a progress bar waits for."""
+"""Records of a micro-batch: read again after a crash, and one step of a progress bar."""
 _DATE: Final = "date_add(DATE'1970-01-01', int(floor(unix_micros(store_time) / 86400000000)))"
-"""UTC, whatever time zone the session has."""
+"""The date in UTC, in every time zone of the session."""
 _WAIT_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """What one run did."""
+    """The result of one run."""
 
     path: str
     batch_count: int
@@ -45,16 +45,17 @@ def ingest(
     show: Show = show_nothing,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Ingested:
-    """Bring a table up to date with its topics; with `follow` until it is told to stop.
+    """Bring a table up to date with its topics; with `follow` until `should_stop()`.
 
-    `options` are those of the source: `servers` and `topic` at least. The table knows how far it
-    is, so a run goes on where the one before ended, or was killed. It is partitioned by topic and
-    by the date of the store time (UTC). Raises PipelineError and QuorumlogError before it begins.
+    `options` are those of the source: `servers` and `topic` at least. The table stores its
+    progress, so a run continues where the one before ended, or was killed. The table is partitioned
+    by topic and by the date of the store time (UTC). Raises PipelineError and QuorumlogError before
+    it begins.
     """
     given = {"startingOffsets": "earliest", "maxRecordsPerTrigger": str(RECORDS_PER_BATCH)}
     given |= options
     table = Table(spark, path)
-    # Spark asks only a new query where it begins, so what was said then may have expired since.
+    # Spark uses the start of a new query only; for an old one it may have expired since.
     begins = {"startingOffsets": "earliest"} if table.is_begun() else {}
     total = check_source(given | begins)
     pipeline.register(spark)
@@ -72,8 +73,8 @@ def ingest(
         )
     finally:
         query.stop()
-    # All batches of a query that is over are done for good. One that was stopped may have been so
-    # before Spark noted its last batch, which comes again then.
+    # All batches of a finished query are done for good. A query may be stopped before Spark
+    # has noted its last batch, which comes again then.
     run.merged_count += table.compact(run.next_batch if is_over else run.next_batch - 1)
     show("records", run.row_count, None if follow else run.row_count)
     return Ingested(
@@ -84,7 +85,7 @@ def ingest(
 def _wait(
     query: "StreamingQuery", show: Callable[[], None], should_stop: Callable[[], bool]
 ) -> bool:
-    """Return whether the query is over by itself."""
+    """Wait for the end of the query or the stop; return whether the query ended by itself."""
     while not query.awaitTermination(_WAIT_S):  # type: ignore[arg-type] # It takes parts of one.
         show()
         if should_stop():
@@ -93,7 +94,7 @@ def _wait(
 
 
 class _Run:
-    """What one run added."""
+    """The counts of one run."""
 
     def __init__(self, table: Table) -> None:
         self._table = table

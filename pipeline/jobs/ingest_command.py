@@ -1,4 +1,4 @@
-"""`ingest` as a command: its options, its progress, and what it says at the end.
+"""`ingest` as a command: its options, its progress, and its result.
 
 Must not know how rows get into the table.
 """
@@ -91,7 +91,7 @@ def ingest(
 
 
 def _on_signals(stop: threading.Event) -> dict[signal.Signals, Any]:
-    """Let Ctrl-C and SIGTERM end the stream in order; return what they did before."""
+    """Let Ctrl-C and SIGTERM end the stream in order; return the handlers of before."""
     return {
         number: signal.signal(number, lambda _number, _frame: stop.set())
         for number in (signal.SIGINT, signal.SIGTERM)

@@ -1,11 +1,11 @@
-"""`latency`: how much came, how large and how late, each minute; and how far consumers were behind.
+"""`latency`: count, size and lateness of messages, each minute; and the lag of consumers.
 
-Owns the two tables. Rows may come from anywhere: files of a stopped node, a cluster, Parquet. How
-late a message was is its store time less its born time, so it is as good as the clocks of producer
-and broker agree.
+Owns the two tables. Rows may come from anywhere: files of a stopped node, a cluster, Parquet. The
+lateness of a message is its store time less its born time, so it is as exact as the clocks of
+producer and broker agree.
 
 The lag of consumers is in the log as well: each commit of offsets is a record with a store time. So
-it can be told for any minute of the past, not only for now.
+it is available for any minute of the past, not only for now.
 """
 
 from collections.abc import Iterator, Mapping

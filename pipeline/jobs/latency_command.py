@@ -1,4 +1,4 @@
-"""`latency` as a command: its options, its progress, and what it says at the end.
+"""`latency` as a command: its options, its progress, and its result.
 
 Must not know how anything is measured.
 """

@@ -1,8 +1,8 @@
 """`replay`: records of a table of Parquet, or of topics, back into a topic.
 
-Owns which rows are taken and in which order they go. Must not know how they are written. Rows of a
-queue stay in one partition and keep their order, and they are sorted, so a replay that died can be
-run again under its name and adds only what is missing.
+Owns the choice of rows and their order. Must not know how they are written. Rows of a queue stay in
+one partition and keep their order, and they are sorted, so a replay that died can be run again
+under its name and adds only the missing rows.
 """
 
 import hashlib
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 _QUEUE: Final = ("topic", "broker_group", "queue_id")
 PARTITION_COUNT: Final = 32
-"""Fixed: a replay that goes on must cut its rows as before, on whatever machine."""
+"""Fixed: a continued replay must cut its rows as before, on any machine."""
 _SOURCE_COLUMNS: Final = "topic,broker_group,queue_id,queue_offset,keys,tag,properties,body"
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What one replay did. `replay_id` is its name."""
+    """The result of one replay. `replay_id` is its name."""
 
     replay_id: str
     row_count: int
@@ -48,12 +48,12 @@ def replay(
     show: Show = show_nothing,
     announce: Callable[[str], None] = lambda _name: None,
 ) -> Replayed:
-    """Write rows into topic `to["topic"]`, or into the topics they are of without one.
+    """Write rows into topic `to["topic"]`, or without one into the topics they are of.
 
-    They come from the Parquet at `path`, or from topics by the options of a `source`, such as
+    The rows come from the Parquet at `path`, or from topics by the options of a `source`, such as
     `startingOffsets="@2026-01-31T12:00:00Z"`. `where` is a condition of SQL on the columns. Rows
-    keep their queue unless not wanted; then a key chooses it. `announce` is told the name before
-    anything is written; give it as `replay_id` to go on after a failure.
+    keep their queue unless not wanted; then a key chooses it. `announce` is called with the name
+    before anything is written; give it as `replay_id` to continue after a failure.
 
     Raises PipelineError and QuorumlogError before anything is written.
     """
@@ -88,7 +88,7 @@ def replay(
 
 
 def _parquet(spark: "SparkSession", path: str) -> "DataFrame":
-    """Read a table. Raises OptionError when it is none of records."""
+    """Read a table. Raises OptionError when its rows are no records."""
     from pyspark.errors import AnalysisException
 
     try:
@@ -105,7 +105,7 @@ def _parquet(spark: "SparkSession", path: str) -> "DataFrame":
 
 
 class _Survey(NamedTuple):
-    """What there is to replay. `digest` changes whenever the rows do."""
+    """The rows to replay. `digest` changes whenever the rows do."""
 
     row_count: int
     topics: list[str]
@@ -129,9 +129,9 @@ def _survey(rows: "DataFrame") -> _Survey:
 
 
 def _checked_id(replay_id: str, found: _Survey) -> str:
-    """Return the name of a new replay, or that of one that goes on. Raises OptionError.
+    """Return the name of a new replay, or of the one to continue. Raises OptionError.
 
-    With other rows the batches would be other ones, and the log could not know them again.
+    With other rows the batches would differ, and the log could not recognise repetitions.
     """
     if not replay_id:
         return f"{secrets.token_hex(6)}-{found.digest}"

@@ -1,4 +1,4 @@
-"""`replay` as a command: its options, its progress, and what it says at the end.
+"""`replay` as a command: its options, its progress, and its result.
 
 Must not know how rows become records.
 """
