@@ -12,7 +12,7 @@ def _is_ours(name: str) -> bool:
 
 
 def test_no_docstring_is_a_riddle() -> None:
-    findings = []
+    findings: list[str] = []
     for name in filter(_is_ours, repository.files()):
         findings += map(str, english.riddles(name, repository.text(name) or ""))
     assert not findings, "\n".join(["", *findings])
