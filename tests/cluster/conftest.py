@@ -12,7 +12,7 @@ import quorumlog
 from deploy.local import LocalCluster
 from tests.cluster.workload import QUEUE_COUNT, TOPIC
 
-TEST_TIMEOUT_S = 150.0
+TEST_TIMEOUT_S = 300.0
 SETTINGS: dict[str, object] = {"file_size_bytes": "1MiB", "batch_size_bytes_max": "256KiB"}
 
 

@@ -15,7 +15,7 @@ from node.config.nameserver import NameServerSettings
 from node.errors.common import NodeError
 from node.nameserver.replica.replicated import NameServer
 
-LIFETIME_SECONDS = 120
+LIFETIME_SECONDS = 300
 
 
 async def _answer(server: NameServer, request: dict[str, Any]) -> Any:
