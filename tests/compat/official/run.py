@@ -121,10 +121,12 @@ def prepare(cluster: LocalCluster, prefix: str) -> None:
                 client.admin.set_group_settings(f"{prefix}-{group}", is_orderly=True)
 
 
-def run(client: Official, cluster: LocalCluster, home: Path, count: int) -> Account:
+def run(
+    client: Official, cluster: LocalCluster, home: Path, count: int, *, leader_returns: bool = True
+) -> Account:
     """Send, kill the leader half-way, receive everything; return what became of it.
 
-    The leader is dead until all was acknowledged, and back when it is received. The client for
+    The leader is dead until all was acknowledged; then it comes back, if it is to. The client for
     Node.js never takes a newer route for sending, so for it the leader comes back at once.
     """
     prefix = "".join(c if c.isalnum() else "-" for c in client.name).lower()
@@ -150,7 +152,7 @@ def run(client: Official, cluster: LocalCluster, home: Path, count: int) -> Acco
         if not client.takes_addresses:
             cluster.restart(leader)
         producer.wait_for(lambda event: event["event"] == "done", SEND_S)
-        if client.takes_addresses:
+        if client.takes_addresses and leader_returns:
             cluster.restart(leader)
         with Program(client, home / "consume", "consume", *arguments) as consumer:
             consumer.wait_for(lambda event: event["event"] == "ready", START_S)
