@@ -161,6 +161,7 @@ class NodeLives:
         self._hear_of_self(node, known)
         lost = self._lives.judge(node, told, asked=asked.get(node, Known()))
         self._note(node, lost)
+        self.save_soon()  # If this node is killed now, it must know the peer's life afterwards.
         return f"node {node} began with an old copy of its disk: {lost}" if lost else ""
 
     # --- Frames and changes ---
@@ -181,7 +182,6 @@ class NodeLives:
     def on_connected(self, node: NodeId, _last_index: Index) -> None:
         """Send the memory of all nodes; the peer knows its own part from the handshake."""
         self._send(node)
-        self.save_soon()
 
     def on_disconnected(self, _node: NodeId) -> None:
         """Save how far the peer had acknowledged."""

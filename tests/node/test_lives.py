@@ -367,6 +367,23 @@ def test_an_old_copy_is_refused_hears_why_and_comes_in_without_a_vote(tmp_path: 
     run(work())
 
 
+def test_a_life_is_saved_at_the_handshake_that_told_it(tmp_path: Path) -> None:
+    """A replica of a master-slave group hears of peers in handshakes only. One that was killed
+    within a second of a peer's start took the peer's former disk back for the newest."""
+
+    async def work() -> None:
+        one, _ = opened(tmp_path / "1", 1)
+        two, _ = opened(tmp_path / "2", 2)
+        assert one.judge(2, two.tell(1), {}) == ""
+        kept = LivesFile(FileSystem(), str(tmp_path / "1"))
+        await eventually(lambda: 2 in kept.load("cluster", 1).known, "the life to be saved")
+        assert kept.load("cluster", 1).known[2].nonce == two.own().nonce
+        for lives in (one, two):
+            await lives.stop()
+
+    run(work())
+
+
 def test_who_does_not_hear_it_gets_no_connection(tmp_path: Path) -> None:
     """A node whose disk is full cannot give its vote up; it is refused as long as that is so."""
 

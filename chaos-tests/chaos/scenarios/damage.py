@@ -4,10 +4,11 @@ Owns the damage, which touches only the directory of a node that does not run.
 """
 
 import asyncio
+import json
 import shutil
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from chaos.ends import EXIT_BAD_DATA
 from chaos.errors import NotSoError
@@ -338,6 +339,9 @@ async def old_backup(x: Context) -> None:
     await x.do(x.cluster.stop, victim)
     await x.do(shutil.copytree, data, backup)
     await restart(x, victim)
+    # A life that the node behind never met is beyond what any rule can see (docs/decisions/0034).
+    met = f"node {behind} remembers this life of node {victim}"
+    await x.until(met, _has_met, x, behind, victim)
     await x.acked(50)
     x.inject("kill", f"node {behind}, which misses what follows")
     await x.do(x.cluster.kill, behind)
@@ -366,6 +370,21 @@ async def old_backup(x: Context) -> None:
         await _begin_anew(x, victim, where)
     await x.do(x.cluster.wait_ready)
     await x.until("all of it is there", _has_level, x, victim)
+
+
+def _lives(x: Context, node: int) -> dict[str, Any]:
+    """Return the newest content of a node's file `lives`. Only reads: the node may be running."""
+    files = x.cluster.data_directory(node).glob("lives.[01]")
+    parts = [path.read_text("ascii").split("\n", 1) for path in files]
+    _, newest = max(parts, key=lambda part: int(part[0].split()[2]))
+    found: dict[str, Any] = json.loads(newest)
+    return found
+
+
+def _has_met(x: Context, node: int, other: int) -> bool:
+    """Whether a node remembers, on its disk, the life in which another one is now."""
+    known = _lives(x, node)["known"].get(str(other), {"life": 0})
+    return bool(known["life"] == _lives(x, other)["life"])
 
 
 async def _addresses(x: Context) -> dict[int, tuple[str, str]]:
