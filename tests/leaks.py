@@ -1,6 +1,6 @@
 """Fails a test module that leaves descriptors, threads or processes of this process behind.
 
-Owns what counts as left behind; must not know any test. All tests of a run share one process, so
+Owns what counts as left behind; must not know any test. Hundreds of modules share one process, so
 what each leaves open adds up until some other test has no descriptors left. The unit is the module:
 its fixtures may keep things open from test to test. gRPC and event loops close beside us or with
 the collector, so a difference is looked at again for a while before it is one.

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from deploy.local_process import NodeProcess, spawn, started_at
@@ -18,14 +19,15 @@ from tests.tidy.repository import ROOT
 
 END_TIMEOUT_MS = 20_000
 TEST_WITH_A_NODE = """
-    import sys
+    import signal, sys
     from deploy.local import LocalCluster
 
     def test_it(tmp_path):
         with LocalCluster.create(tmp_path / "c", nodes=1) as cluster:
-            print("\\npid", cluster.process(1).pid, flush=True)
-            sys.stdin.read()
+            print("\\npid", cluster.process(1).pid, file=sys.stderr)
+            signal.pause()
 """
+"""To stderr, since a worker of pytest-xdist has no stdout."""
 RUN_WITH_A_THREAD = """
     import subprocess, sys, threading
     from deploy.run_guard import guard_this_process
@@ -44,10 +46,10 @@ RUN_WITH_A_THREAD = """
 
 
 TEST_THAT_WAITS = """
-    import os, signal
+    import os, signal, sys
 
     def test_it():
-        print("\\npid", os.getpid(), flush=True)
+        print("\\npid", os.getpid(), file=sys.stderr)
         signal.pause()
 """
 
@@ -56,7 +58,12 @@ TEST_THAT_WAITS = """
 def run(*words: str) -> Iterator[tuple["subprocess.Popen[str]", NodeProcess]]:
     """Start a process that starts another and tells its number; both are gone at the end."""
     with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
     ) as process:
         try:
             assert process.stdout is not None
@@ -72,19 +79,42 @@ def run(*words: str) -> Iterator[tuple["subprocess.Popen[str]", NodeProcess]]:
             process.kill()
 
 
+@contextmanager
+def run_tests_with_a_node(
+    directory: Path, *options: str
+) -> Iterator[tuple["subprocess.Popen[str]", NodeProcess]]:
+    """Run pytest on a test that starts a node, up to the moment when the node runs."""
+    file = directory / "test_node.py"
+    file.write_text(textwrap.dedent(TEST_WITH_A_NODE))
+    usual = ["-q", "-s", "-c", os.devnull, f"--basetemp={directory / 'run'}"]
+    plugins = ["-p", "no:cacheprovider", "-p", "tests.conftest"]
+    words = [sys.executable, "-m", "pytest", *usual, *plugins, *options, str(file)]
+    with run(*words) as (tests, node):
+        assert node.is_alive
+        yield tests, node
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("options", [(), ("-n1",)], ids=["alone", "with a worker"])
 def test_a_node_of_a_test_run_that_is_killed_is_ended(
-    number: signal.Signals, tmp_path: Path
+    options: tuple[str, ...], number: signal.Signals, tmp_path: Path
 ) -> None:
-    file = tmp_path / "test_node.py"
-    file.write_text(textwrap.dedent(TEST_WITH_A_NODE))
-    options = ["-q", "-s", "-c", os.devnull, f"--basetemp={tmp_path / 'run'}"]
-    plugins = ["-p", "no:cacheprovider", "-p", "tests.conftest"]
-    with run(sys.executable, "-m", "pytest", *options, *plugins, str(file)) as (tests, node):
-        assert node.is_alive
+    with run_tests_with_a_node(tmp_path, *options) as (tests, node):
         tests.send_signal(number)
         assert node.wait_end(END_TIMEOUT_MS), "the node outlived the tests"
+
+
+@pytest.mark.slow
+def test_a_node_of_a_worker_that_is_killed_is_ended(tmp_path: Path) -> None:
+    with run_tests_with_a_node(tmp_path, "-n1") as (tests, node):
+        (worker,) = (p for p in psutil.Process(tests.pid).children() if node.pid in pids_below(p))
+        worker.kill()
+        assert node.wait_end(END_TIMEOUT_MS), "the node outlived the worker"
+
+
+def pids_below(process: psutil.Process) -> list[int]:
+    return [below.pid for below in process.children(recursive=True)]
 
 
 def test_the_thread_and_the_process_that_started_it_may_be_gone() -> None:

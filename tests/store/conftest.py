@@ -1,6 +1,6 @@
 """Closes what a test that plays a crash leaves open, as the kernel does for a dead process.
 
-Without it a run of all tests would use up the descriptors of the one process that they share. That
+Without it a run of all tests would use up the descriptors of a process that they share. That
 a store which is closed in order leaves nothing open is tested in test_crash_faults.py.
 """
 
