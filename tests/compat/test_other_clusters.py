@@ -13,7 +13,7 @@ from node.rocketmq.forwarder import SERVICE
 from quorumlog.pb.rocketmq_pb2 import QueryRouteRequest, QueryRouteResponse, Resource
 from tests.compat.drivers import CallFailedError, Client, body_of
 from tests.compat.test_clients import receive
-from tests.node.certificates import Authority
+from tests.node.peers.certificates import Authority
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_installed")]
 

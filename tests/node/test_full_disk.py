@@ -9,11 +9,11 @@ from structlog.testing import capture_logs
 from node.monitoring.metrics import store_samples
 from store.errors import StoreFullError
 from store.replicated.store import ReplicatedStore
+from tests.node.broker.delay.test_retention import delete_expired, fill, maintenance_of
 from tests.node.broker_fakes import node_at
 from tests.node.delayed import on_loop
-from tests.node.ha.ha_nodes import WholeHaNode, group
 from tests.node.links import run
-from tests.node.test_delay_retention import delete_expired, fill, maintenance_of
+from tests.node.replication.ha.ha_nodes import WholeHaNode, group
 
 TOTAL_BYTES = 1 << 40
 FORCE_BYTES = TOTAL_BYTES * 85 // 100

@@ -11,7 +11,7 @@ from deploy.local import LocalCluster
 from deploy.local_metrics import metric_of
 from quorumlog.cli import main
 from quorumlog.cli.connection import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
-from tests.node.certificates import Authority, tls_settings
+from tests.node.peers.certificates import Authority, tls_settings
 from tests.node.processes import NodeClient, run_to_end, wait_for
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from pipeline.options import TLS, sink_options, source_options
 from quorumlog import ClientTls, sync
 from quorumlog.cli.connection import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
 from quorumlog.errors import UnavailableError
-from tests.node.certificates import tls_settings
+from tests.node.peers.certificates import tls_settings
 from tests.pipeline.commands import Run
 from tests.pipeline.topics import fill, read, sent
 

@@ -1,6 +1,6 @@
 """A store whose log is replicated: its threads, its room, its upkeep, and what a check says of it.
 
-What a replica does with it is in tests/node/test_ledger_log.py.
+What a replica does with it is in tests/node/replication/raft/storage/test_log.py.
 """
 
 import threading

@@ -190,7 +190,7 @@ DIRECTED = {
     "a donor's old session is believed": "test_a_donor_is_asked_on_a_fresh_link",
     "the first offset is trusted": "test_a_master_does_not_ship_to_who_claims_more_than_there_is",
 }
-"""Faults too rare for seeds, with the test under tests/node/ha that finds each."""
+"""Faults too rare for seeds, with the test under tests/node/replication/ha/core that finds each."""
 
 
 @contextmanager

@@ -1,0 +1,214 @@
+"""Whatever is under way and changes offsets or groups counts for offsets with a condition."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.config.limits import Limits
+from node.errors.common import BusyError, LimitReachedError, NodeError, NotAppliedError
+from node.errors.transactions import OffsetConflictError
+from quorumlog.pb.admin_pb2 import DeleteGroupRequest, DeleteTopicRequest
+from quorumlog.pb.common_pb2 import GroupSettings
+from quorumlog.pb.pop_pb2 import AckRequest, ReceiveRequest
+from quorumlog.pb.retry_pb2 import ConfigFile, ImportConfigFilesRequest, SetGroupSettingsRequest
+from tests.node.broker.transactions.test_consumed import (
+    TOPICS,
+    commit,
+    offset,
+    offsets_of,
+    outputs,
+    plain,
+)
+from tests.node.broker_fakes import Fixture, node_at
+from tests.node.delayed import on_loop
+from tests.node.links import eventually
+from tests.node.transaction_calls import stored
+
+Begin = Callable[[Fixture], Awaitable[Coroutine[Any, Any, object]]]
+"""Prepares a call, and returns it."""
+
+
+def received(node: Fixture, group: str = "readers") -> Coroutine[Any, Any, Any]:
+    return node.broker.pop.receive(
+        ReceiveRequest(group=group, topic="orders", queue_id=0, max_count=1, invisible_ms=60_000)
+    )
+
+
+async def take(node: Fixture) -> Coroutine[Any, Any, object]:
+    return received(node)
+
+
+async def settle(node: Fixture) -> Coroutine[Any, Any, object]:
+    handle = (await received(node)).deliveries[0].handle
+    asked = AckRequest(group="readers", topic="orders", handles=[handle])
+    return node.broker.pop.ack(asked)
+
+
+async def import_(node: Fixture) -> Coroutine[Any, Any, object]:
+    return imported(node, "consumerOffset.json", '{"offsetTable":{"orders@readers":{0:2}}}')
+
+
+async def delete_group(node: Fixture) -> Coroutine[Any, Any, object]:
+    await node.broker.commit_offsets(plain(1))
+    return node.broker.delete_group(DeleteGroupRequest(group="readers"))
+
+
+async def delete_topic(node: Fixture) -> Coroutine[Any, Any, object]:
+    return node.broker.delete_topic(DeleteTopicRequest(topic="orders"))
+
+
+def imported(node: Fixture, name: str, text: str) -> Coroutine[Any, Any, object]:
+    files = [ConfigFile(name=name, text=text)]
+    return node.broker.config_files.import_config_files(ImportConfigFilesRequest(files=files))
+
+
+def configured(node: Fixture, group: str) -> Coroutine[Any, Any, object]:
+    return node.broker.group_settings.set_group_settings(
+        SetGroupSettingsRequest(group=group, settings=GroupSettings(retry_count_max=3))
+    )
+
+
+async def made(node: Fixture, way: str) -> None:
+    """Make group "first" in one of the ways that there are."""
+    if way == "settings":
+        await configured(node, "first")
+    elif way == "pop":
+        await received(node, "first")
+    else:
+        text = '{"dataVersion":{"counter":1},"subscriptionGroupTable":{"first":{}}}'
+        await imported(node, "subscriptionGroup.json", text)
+
+
+@pytest.mark.parametrize("begin", [take, settle, import_, delete_group, delete_topic])
+@on_loop
+async def test_outputs_wait_while_something_else_moves_the_offset(
+    tmp_path: Path, begin: Begin
+) -> None:
+    async with node_at(tmp_path, topics=TOPICS) as node:
+        await node.append(0, 3)
+        call = await begin(node)
+        expected = offsets_of(node).get("orders", {}).get(0, -1)
+        node.driver.is_holding = True
+        under_way = asyncio.ensure_future(call)
+        await eventually(lambda: node.driver.pending, "it is written")
+        with pytest.raises(BusyError):
+            await node.broker.append(outputs(0, offset(expected, 3)))
+        with pytest.raises(BusyError):
+            await node.broker.commit_consumed(commit(offset(expected, 3)))
+        node.driver.release()
+        await under_way
+        with pytest.raises(NodeError) as caught:  # It is decided, and not as was expected.
+            await node.broker.append(outputs(0, offset(expected + 7, expected + 8)))
+        assert not isinstance(caught.value, BusyError)
+        assert not await stored(node, "bills")
+
+
+@on_loop
+async def test_an_import_counts_although_its_caller_went(tmp_path: Path) -> None:
+    async with node_at(tmp_path, topics=TOPICS) as node:
+        await node.append(0, 3)
+        node.driver.is_holding = True
+        gone = asyncio.ensure_future(await import_(node))
+        await eventually(lambda: node.driver.pending, "it is written")
+        gone.cancel()
+        await asyncio.wait({gone})
+        with pytest.raises(BusyError):
+            await node.broker.append(outputs(0, offset(-1, 3)))
+        node.driver.release()
+        await eventually(lambda: not node.broker.context.moves.offsets, "it is decided")
+        with pytest.raises(OffsetConflictError):
+            await node.broker.append(outputs(0, offset(-1, 3)))
+        await node.broker.append(outputs(0, offset(2, 3)))
+
+
+@on_loop
+async def test_other_queues_and_groups_do_not_wait(tmp_path: Path) -> None:
+    async with node_at(tmp_path, topics=TOPICS) as node:
+        await node.append(0, 3)
+        node.driver.is_holding = True
+        under_way = asyncio.ensure_future(received(node))
+        await eventually(lambda: node.driver.pending, "it is written")
+        others = [
+            node.broker.append_nowait(outputs(0, offset(-1, 3, 1))),
+            node.broker.append_nowait(outputs(1, offset(-1, 3), group="others")),
+        ]
+        node.driver.release()
+        await asyncio.gather(under_way, *others)
+        assert len(await stored(node, "bills")) == 2
+
+
+@pytest.mark.parametrize("way", ["settings", "pop", "import"])
+@on_loop
+async def test_groups_under_way_take_their_room(tmp_path: Path, way: str) -> None:
+    """Else the offsets would be refused when they are applied, and the outputs were visible."""
+    async with node_at(tmp_path, topics=TOPICS, limits=Limits(group_count_max=1)) as node:
+        await node.append(0, 3)
+        node.driver.is_holding = True
+        first = asyncio.ensure_future(made(node, way))
+        await eventually(lambda: node.driver.pending, "it is written")
+        with pytest.raises(LimitReachedError, match="groups"):
+            await node.broker.append(outputs(0, offset(-1, 3)))
+        node.driver.release()
+        await first
+        assert set(node.machine.state.groups) == {"first"}
+        assert node.machine.state.refused_count == 0
+        assert not await stored(node, "bills")
+
+
+@on_loop
+async def test_the_limit_of_groups_holds_for_calls_at_the_same_time(tmp_path: Path) -> None:
+    async with node_at(tmp_path, topics=TOPICS, limits=Limits(group_count_max=6)) as node:
+        await node.append(0, 3)
+        node.driver.is_holding = True
+        tasks = []
+        for number in range(6):
+            tasks.append(asyncio.ensure_future(configured(node, f"settings{number}")))
+            made = outputs(number, offset(-1, 3), group=f"consumer{number}")
+            tasks.append(asyncio.ensure_future(node.broker.append(made)))
+            tasks.append(asyncio.ensure_future(received(node, f"pop{number}")))
+            await asyncio.sleep(0)
+        await eventually(lambda: len(node.driver.pending) >= 6, "they are written")
+        node.driver.release()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        groups = node.machine.state.groups
+        assert len(groups) == 6
+        failed = [one for one in found if isinstance(one, BaseException)]
+        assert len(failed) == len(tasks) - 6
+        assert all(isinstance(error, LimitReachedError) for error in failed)
+        done = [name for name in groups if name.startswith("consumer")]
+        assert done, "some of them came through"
+        assert all(groups[name] == {"orders": {0: 3}} for name in done)
+        assert len(await stored(node, "bills")) == len(done)
+
+
+@on_loop
+async def test_an_offset_that_is_under_way_already_needs_no_more_room(tmp_path: Path) -> None:
+    async with node_at(tmp_path, topics=TOPICS, limits=Limits(group_offset_count_max=1)) as node:
+        node.driver.is_holding = True
+        first = node.broker.append_nowait(outputs(0, offset(-1, 3)))
+        second = node.broker.append_nowait(outputs(1, offset(3, 5)))
+        node.driver.release()
+        await asyncio.gather(first, second)
+        assert offsets_of(node) == {"orders": {0: 5}}
+
+
+@on_loop
+async def test_what_was_lost_with_a_leader_counts_no_more(tmp_path: Path) -> None:
+    async with node_at(tmp_path, topics=TOPICS) as node:
+        await node.append(0, 3)
+        node.driver.is_holding = True
+        calls = [received(node), await import_(node), configured(node, "first")]
+        tasks = [asyncio.ensure_future(call) for call in calls]
+        await eventually(lambda: len(node.driver.pending) >= 2, "they are written")
+        node.driver.lose()
+        node.driver.decide(0)
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(one, NotAppliedError) for one in found)
+        assert not node.broker.context.moves.offsets
+        assert not node.broker.context.moves.groups
+        node.driver.lead()
+        node.driver.is_holding = False
+        await node.broker.append(outputs(0, offset(-1, 3)))

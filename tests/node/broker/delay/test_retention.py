@@ -1,0 +1,114 @@
+"""What is still to be delivered does not expire, and what was delivered does."""
+
+from pathlib import Path
+
+import pytest
+
+from node.replication.raft.maintenance import Maintenance
+from node.state.checkpoint_files import CheckpointFiles
+from node.state.held import needed_position
+from node.state.tables.delay import DelayPart
+from raft.messages import Index, SnapshotMeta
+from store.files.file_system import FileSystem
+from tests.node.broker_fakes import Fixture, node_at
+from tests.node.delayed import bodies, delayed, on_loop, request_of, settle
+from tests.node.replication.raft.storage.test_snapshot import MEMBERS
+
+PAGE = 4096
+
+
+class NoFollowers:
+    """A replica that needs nothing of its log."""
+
+    def snapshot_meta_at(self, index: Index) -> SnapshotMeta:
+        return SnapshotMeta(index, 1, MEMBERS)
+
+    def snapshot_durable(self, meta: SnapshotMeta) -> None:
+        pass
+
+    def compactable_to(self) -> Index:
+        return 1 << 40
+
+    def compact_to(self, index: Index) -> None:
+        pass
+
+
+def maintenance_of(node: Fixture, root: Path, fatal: list[BaseException]) -> Maintenance:
+    files = CheckpointFiles(FileSystem(), str(root))
+    files.load()
+    return Maintenance(
+        node.log,
+        NoFollowers(),
+        node.machine,
+        files,
+        fatal.append,  # type: ignore[arg-type]
+        fatal.append,
+        lambda: needed_position(node.log.store, node.machine.state),
+    )
+
+
+async def fill(node: Fixture, file_count: int) -> None:
+    hi = len(node.log.store.log.files.files) + file_count
+    while len(node.log.store.log.files.files) < hi:
+        await node.append(0, 20)
+
+
+async def delete_expired(node: Fixture, maintenance: Maintenance) -> int:
+    """Do what the rounds do; return where the log begins."""
+    for _ in range(3):
+        await maintenance._upkeep()
+        await maintenance.checkpoint()
+        await maintenance._delete_expired()
+    return node.log.store.log.min_position
+
+
+@pytest.mark.slow
+@on_loop
+async def test_the_file_of_a_held_message_stays_until_it_is_delivered(tmp_path: Path) -> None:
+    fatal: list[BaseException] = []
+    async with node_at(
+        tmp_path, flush="sync", retention_size_bytes=8 * PAGE, retention_interval_ms=0
+    ) as node:
+        maintenance = maintenance_of(node, tmp_path, fatal)
+        assert needed_position(node.log.store, node.machine.state) is None
+        await fill(node, 3)
+        response = await node.broker.append(
+            request_of(delayed(7, queue_id=2, TIMER_DELAY_MS="1000"))
+        )
+        assert needed_position(node.log.store, node.machine.state) == response.positions[0]
+        await fill(node, 2)
+        await node.broker.append(request_of(delayed(8, DELAY="18")))
+        await fill(node, 6)
+        begin = await delete_expired(node, maintenance)
+        assert 0 < begin <= response.positions[0], "what is older goes, and nothing else"
+        node.clock.now_ms += 1_000
+        await settle(node)
+        assert bodies(node, queue_id=2)[-1] == 7
+        assert begin < (second := await delete_expired(node, maintenance))
+        node.clock.now_ms += 7_200_000
+        await settle(node)
+        await fill(node, 6)
+        assert second < await delete_expired(node, maintenance)
+        assert needed_position(node.log.store, node.machine.state) is None
+        await maintenance.stop()
+    assert not fatal
+
+
+@on_loop
+async def test_messages_that_are_missing_all_the_same_are_counted_and_end(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.broker.append(request_of(delayed(7, DELAY="2"), delayed(8, TIMER_DELAY_MS="9")))
+        await fill(node, 4)
+        await node.broker.append(request_of(delayed(9, queue_id=2, DELAY="2")))
+        node.driver.lose()
+        store = node.log.store
+        store.log.delete_first()
+        store._queues.correct_min_offsets(store.log.min_position)
+        node.driver.lead()
+        node.clock.now_ms += 5_000
+        await settle(node)
+        delivering = node.broker._delay.delivering
+        assert (delivering.missing_total, delivering.delivered_total) == (2, 1)
+        gone = node.machine.state.part(DelayPart).queues
+        assert (gone[0].floor, gone[2].floor) == (1, 2)
+        assert bodies(node, queue_id=2)[-1:] == [9]

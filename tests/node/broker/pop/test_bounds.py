@@ -1,0 +1,247 @@
+"""Pop: bounds, what happens when a group or topic changes, and what each bad call is told."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from node.broker.pop.handles import Handle, encode_handle
+from node.config.limits import Limits
+from node.errors import common as errors
+from node.errors.pop import StaleHandleError
+from node.errors.translation import describe
+from node.state.tables.pop import PopPart
+from quorumlog.pb.admin_pb2 import DeleteGroupRequest, DeleteTopicRequest
+from quorumlog.pb.common_pb2 import GroupSettings
+from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset
+from quorumlog.pb.pop_pb2 import AckRequest, DescribePopRequest
+from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
+from tests.node.broker.pop.pop_calls import (
+    GROUP,
+    ack,
+    ask,
+    bodies,
+    give_up,
+    got,
+    hide,
+    part,
+    pass_time,
+    receive,
+    send,
+    window,
+)
+from tests.node.broker_fakes import expire_some, node_at, request
+from tests.node.delayed import on_loop
+from tests.node.links import eventually, run
+
+
+def test_a_full_window_gives_nothing_new_until_something_is_done(tmp_path: Path) -> None:
+    async def work() -> None:
+        limits = replace(Limits(), pop_window_count_max=3, pop_in_flight_count_max=4)
+        async with node_at(tmp_path, limits=limits) as node:
+            await send(node, *"12345")
+            await send(node, *"abc", queue_id=1)
+            first = await receive(node, queue_id=0)
+            assert bodies(first) == [*"123"]
+            response = await ask(node, queue_id=0)
+            assert (response.full_queue_count, got(response)) == (1, [])
+            (queue,) = (await node.broker.pop.describe_pop(DescribePopRequest(group=GROUP))).queues
+            assert (queue.is_full, queue.in_flight_count, queue.offset) == (True, 3, 0)
+            assert bodies(await receive(node)) == ["a"], "all groups together have a limit too"
+            assert await ack(node, first[0]) == 0
+            assert bodies(await receive(node, queue_id=0)) == ["4"]
+            pass_time(node, 1_000)
+            assert len(await receive(node)) == 4, "what is in flight comes again all the same"
+
+    run(work())
+
+
+def test_who_waits_at_a_full_window_is_woken_when_there_is_room(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path, limits=replace(Limits(), pop_window_count_max=2)) as node:
+            await send(node, *"123")
+            first = await receive(node)
+            waiting = asyncio.create_task(receive(node, wait_ms=30_000))
+            await eventually(lambda: node.broker.pop.stats().parked_count == 1)
+            await ack(node, first[1])
+            assert bodies(await waiting) == ["3"]
+
+    run(work())
+
+
+def test_who_waits_at_a_full_window_is_woken_when_all_of_it_is_done(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path, limits=replace(Limits(), pop_window_count_max=2)) as node:
+            await send(node, *"123")
+            first = await receive(node)
+            waiting = asyncio.create_task(receive(node, wait_ms=30_000))
+            await eventually(lambda: node.broker.pop.stats().parked_count == 1)
+            await ack(node, *first)
+            assert bodies(await waiting) == ["3"]
+
+    run(work())
+
+
+def test_setting_the_offset_of_a_group_ends_what_is_in_flight(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            await send(node, "1", "2", "3")
+            first = await receive(node)
+            back = GroupOffset(topic="orders", queue_id=0, offset=1)
+            await node.broker.commit_offsets(CommitOffsetsRequest(group=GROUP, offsets=[back]))
+            assert part(node).in_flight_count == 0
+            assert await ack(node, first[2]) == 1, "it was set back behind it"
+            assert [(one.body, one.count) for one in await receive(node)] == [("2", 1), ("3", 1)]
+            assert await ack(node, first[2]) == 1, "it is another delivery"
+
+    run(work())
+
+
+def test_a_reset_that_crosses_a_take_wins(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            await send(node, "1", "2", "3")
+            assert await ack(node, *(await receive(node, 1))) == 0
+            node.driver.is_holding = True
+            back = GroupOffset(topic="orders", queue_id=0, offset=2)
+            reset = asyncio.create_task(
+                node.broker.commit_offsets(CommitOffsetsRequest(group=GROUP, offsets=[back]))
+            )
+            await eventually(lambda: len(node.driver.pending) == 1)
+            asked = asyncio.create_task(receive(node))
+            await eventually(lambda: len(node.driver.pending) == 2)
+            node.driver.release()
+            await reset
+            assert bodies(await asked) == ["3"]
+
+    run(work())
+
+
+def test_deleting_the_topic_or_the_group_clears_the_windows(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path, topics={"orders": 1, "bills": 1}) as node:
+            await send(node, "1")
+            await send(node, "2", topic="bills")
+            await receive(node)
+            await receive(node, topic="bills")
+            await node.broker.delete_topic(DeleteTopicRequest(topic="bills"))
+            assert list(part(node).windows) == [(GROUP, "orders", 0)]
+            waiting = asyncio.create_task(receive(node, wait_ms=30_000))
+            await eventually(lambda: node.broker.pop.stats().parked_count == 1)
+            await node.broker.delete_group(DeleteGroupRequest(group=GROUP))
+            assert (part(node).windows, part(node).in_flight_count) == ({}, 0)
+            node.broker.pop.on_grown([(b"orders", 0)])
+            assert [(one.body, one.count) for one in await waiting] == [("1", 1)], "a new group"
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem", "code"),
+    [
+        ({"topic": "nowhere"}, errors.UnknownTopicError, "node.unknown_topic"),
+        ({"queue_id": 4}, errors.UnknownQueueError, "node.unknown_queue"),
+        ({"queue_id": -2}, errors.BadRequestError, "node.bad_request"),
+        ({"group": ""}, errors.BadRequestError, "node.bad_request"),
+        ({"group": "no/good"}, errors.BadRequestError, "node.bad_request"),
+        ({"invisible_ms": 43_200_001}, errors.BadRequestError, "node.bad_request"),
+        ({"tags": [""]}, errors.BadRequestError, "node.bad_request"),
+        ({"tags": [str(n) for n in range(65)]}, errors.BadRequestError, "node.bad_request"),
+        ({"attempt_id": "x" * 65}, errors.BadRequestError, "node.bad_request"),
+        ({"cluster_id": "other"}, errors.WrongClusterError, "node.wrong_cluster"),
+    ],
+)
+def test_a_bad_receive_is_refused(
+    tmp_path: Path, fields: dict[str, object], problem: type[Exception], code: str
+) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            with pytest.raises(problem) as caught:
+                await ask(node, **fields)
+            assert describe(caught.value).code == code
+
+    run(work())
+
+
+def test_bad_handles_are_stale(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            await send(node, "1")
+            (one,) = await receive(node)
+            never = encode_handle(GROUP, "orders", Handle(0, 7, 1))
+            wrong = ["", "?", "x" * 40, one.handle[:-2] + "AA", never]
+            response = await node.broker.pop.ack(
+                AckRequest(group=GROUP, topic="orders", handles=wrong)
+            )
+            assert list(response.stale_handles) == wrong
+            assert await ack(node, one, group="other") == 1, "of another group"
+            for handles in ([], [one.handle] * 1_025):
+                with pytest.raises(errors.BadRequestError, match="handles"):
+                    await node.broker.pop.ack(
+                        AckRequest(group=GROUP, topic="orders", handles=handles)
+                    )
+            with pytest.raises(errors.BadRequestError, match="invisible_ms"):
+                await hide(node, one, 43_200_001)
+            with pytest.raises(StaleHandleError, match="not one of ours"):
+                await hide(node, one._replace(handle="?"), 1)
+            assert await ack(node, one) == 0
+
+    run(work())
+
+
+def test_who_does_not_lead_says_so_and_lets_nobody_wait(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            await node.broker.append(request(0, 1))
+            (one,) = got(await ask(node))
+            waiting = asyncio.create_task(receive(node, wait_ms=30_000))
+            await eventually(lambda: node.broker.pop.stats().parked_count == 1)
+            node.driver.lose()
+            for call in (waiting, receive(node), ack(node, one), hide(node, one, 5)):
+                with pytest.raises(errors.NotLeaderError):
+                    await call
+            with pytest.raises(errors.NotLeaderError):
+                await give_up(node, one)
+            node.driver.lead()
+            assert window(node) is not None
+            assert await ack(node, one) == 0
+
+    run(work())
+
+
+@on_loop
+async def test_deliveries_of_a_leader_whose_clock_is_behind_are_newer_all_the_same(
+    tmp_path: Path,
+) -> None:
+    """Else a handle of before could be the name of another delivery."""
+    async with node_at(tmp_path) as node:
+        await send(node, "a", "b")
+        await ask(node, max_count=1)
+        part = node.machine.state.part(PopPart)
+        before = part.last_generation
+        node.broker.pop._receives._last_generation = 0  # As of a leader that has just begun.
+        node.clock.now_ms -= 500_000
+        await ask(node, max_count=1)
+        [window] = part.windows.values()
+        first, second = (item.generation for item in window.items.values())
+        assert first == before
+        assert second > before
+
+
+def test_a_dead_one_that_expires_before_it_is_moved_is_only_taken_out(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            settings = GroupSettings(retry_count_max=0)
+            await node.broker.group_settings.set_group_settings(
+                SetGroupSettingsRequest(group=GROUP, settings=settings)
+            )
+            await node.append(0, 2)
+            assert len(await receive(node, 2)) == 2
+            await expire_some(node)
+            pass_time(node, 1_000)
+            await eventually(lambda: not part(node).windows)
+            assert f"%DLQ%{GROUP}" not in node.machine.state.topics
+            assert node.broker.pop.stats().dead_total == 0
+
+    run(work())

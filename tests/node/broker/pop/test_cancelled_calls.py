@@ -1,0 +1,85 @@
+"""What a review found in pop: what callers began stays under way when they go."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from node.config.limits import Limits
+from node.errors.common import AppendTimeoutError, BusyError
+from node.errors.pop import StaleHandleError
+from quorumlog.pb.common_pb2 import GroupSettings
+from quorumlog.pb.pop_pb2 import AckRequest
+from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
+from tests.node.broker.pop.pop_calls import GROUP, Got, give_up, part, pass_time, receive, send
+from tests.node.broker_fakes import Fixture, node_at
+from tests.node.links import eventually
+from tests.node.transaction_calls import on_loop
+
+
+async def one_delivery(node: Fixture) -> Got:
+    """A message that is dead once its time is over."""
+    await node.broker.group_settings.set_group_settings(
+        SetGroupSettingsRequest(group=GROUP, settings=GroupSettings(retry_count_max=0))
+    )
+    await send(node, "a1")
+    (delivery,) = await receive(node)
+    return delivery
+
+
+async def go_when_written(node: Fixture, call: "asyncio.Future[object]") -> None:
+    """Have the caller go when the log has what it asked for, and nobody knows its end."""
+    await eventually(lambda: len(node.driver.pending) == 1, "it is written")
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+def dead_count(node: Fixture) -> int:
+    lo, hi = node.log.store.queue_range("%DLQ%" + GROUP, 0)
+    return hi - lo
+
+
+@on_loop
+async def test_a_message_that_is_given_up_twice_dies_once(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        delivery = await one_delivery(node)
+        node.driver.is_holding = True
+        await go_when_written(node, asyncio.ensure_future(give_up(node, delivery)))
+        with pytest.raises((BusyError, StaleHandleError)):
+            await give_up(node, delivery)
+        pass_time(node, 2_000)
+        node.driver.release()
+        await eventually(lambda: not part(node).windows, "nothing is in flight")
+        assert dead_count(node) == 1
+
+
+@on_loop
+async def test_a_message_whose_consumer_went_after_its_ack_is_not_dead(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        delivery = await one_delivery(node)
+        node.driver.is_holding = True
+        ack = AckRequest(group=GROUP, topic="orders", handles=[delivery.handle])
+        await go_when_written(node, asyncio.ensure_future(node.broker.pop.ack(ack)))
+        pass_time(node, 2_000)
+        await asyncio.sleep(0)
+        assert len(node.driver.pending) == 1
+        node.driver.release()
+        await eventually(lambda: not part(node).windows, "nothing is in flight")
+        assert dead_count(node) == 0
+
+
+@on_loop
+async def test_a_take_that_takes_too_long_is_given_back_when_it_is_done(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await send(node, "a1")
+        node.driver.is_holding = True
+        node.broker.context.limits = Limits(append_timeout_ms=1)  # type: ignore[misc]
+        with pytest.raises(AppendTimeoutError):
+            await receive(node)
+        node.driver.commit()  # The take, and then that it is given back.
+        await eventually(lambda: len(node.driver.pending) == 1, "it is given back")
+        node.driver.release()
+        await eventually(lambda: node.driver.applied_index == node.log.last_index, "all is applied")
+        (window,) = part(node).windows.values()
+        assert [item.visible_unix_ms for item in window.items.values()] == [node.clock.now_ms]

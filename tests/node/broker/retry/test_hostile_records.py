@@ -1,0 +1,171 @@
+"""What a review found in retries and consumed offsets: hostile records, and callers that go."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from node.broker.topics.config_import import Plan
+from node.config.limits import Limits
+from node.errors.common import BusyError
+from quorumlog.pb.common_pb2 import Delays, GroupSettings, TopicNames
+from quorumlog.pb.log_pb2 import AppendRequest
+from quorumlog.pb.retry_pb2 import ResendDeadLettersRequest, RetryLaterRequest, RetryMessage
+from store.errors import LimitExceededError, TopicNameError
+from store.record.message import decode_message, encode_message
+from tests.node.broker.retry.test_retry import committed, configure, given_back
+from tests.node.broker.transactions.test_consumed import (
+    TOPICS,
+    commit,
+    offset,
+    offsets_of,
+    outputs,
+    plain,
+)
+from tests.node.broker_fakes import Fixture, node_at
+from tests.node.links import eventually
+from tests.node.transaction_calls import on_loop
+
+
+async def send_with_times(node: Fixture, *times: int) -> None:
+    records = [encode_message("orders", 0, b"x", reconsume_times=count) for count in times]
+    await node.broker.append(AppendRequest(records=b"".join(records), record_count=len(records)))
+
+
+@on_loop
+async def test_a_count_below_zero_that_a_producer_wrote_is_none(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await send_with_times(node, -5, -(1 << 31))
+        for settings in (GroupSettings(), GroupSettings(retry_delays=Delays(delay_ms=[1_000]))):
+            await configure(node, retry_delays=settings.retry_delays)
+            answer = await node.broker.retry.retry_later(given_back(0, 1))
+            assert (answer.retried_count, answer.dead_count) == (2, 0)
+        held = node.log.store.pull("rmq_sys_wheel_timer", 0, 0, max_count=1)
+        assert decode_message(held.data).reconsume_times == 1
+
+
+@on_loop
+async def test_a_commit_counts_until_it_is_decided_although_its_caller_went(
+    tmp_path: Path,
+) -> None:
+    async with node_at(tmp_path, topics=TOPICS) as node:
+        await node.broker.commit_offsets(plain(1))
+        node.driver.is_holding = True
+        gone = asyncio.ensure_future(node.broker.commit_offsets(plain(5)))
+        await eventually(lambda: len(node.driver.pending) == 1, "the commit is written")
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        with pytest.raises(BusyError):  # 1 is stored still, and will not be.
+            await node.broker.append(outputs(0, offset(1, 3)))
+        node.driver.release()
+        await eventually(lambda: not node.broker.context.moves.offsets, "it is decided")
+        assert offsets_of(node) == {"orders": {0: 5}}
+        await node.broker.append(outputs(0, offset(5, 6)))
+
+
+@on_loop
+async def test_so_does_the_first_offset_that_comes_before_messages_given_back(
+    tmp_path: Path,
+) -> None:
+    async with node_at(tmp_path, topics=TOPICS) as node:
+        await node.append(0, 3)
+        node.driver.is_holding = True
+        call = node.broker.retry.retry_later(given_back(1, offsets=[committed(2)]))
+        gone = asyncio.ensure_future(call)
+        await eventually(lambda: len(node.driver.pending) == 1, "the offset is written")
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        with pytest.raises(BusyError):
+            await node.broker.append(outputs(0, offset(-1, 2)))
+        node.driver.release()
+        await eventually(lambda: not node.broker.context.moves.offsets, "it is decided")
+        assert offsets_of(node, "readers") == {"orders": {0: 1}}
+
+
+@on_loop
+async def test_offsets_that_could_not_be_written_leave_those_under_way_alone(
+    tmp_path: Path,
+) -> None:
+    async with node_at(tmp_path, topics=TOPICS) as node:
+        node.driver.is_holding = True
+        first = node.broker.append_nowait(outputs(0, offset(-1, 3)))
+        node.driver.failure = BusyError("entries", 1, 1)
+        with pytest.raises(BusyError):
+            await node.broker.commit_consumed(commit(offset(3, 5)))
+        again = node.broker.append_nowait(outputs(1, offset(3, 6)))
+        node.driver.release()
+        await asyncio.gather(first, again)
+        assert offsets_of(node) == {"orders": {0: 6}}
+
+
+@on_loop
+async def test_more_than_a_batch_is_not_read(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        size_bytes = node.broker._produce.own_size_bytes_max // 2
+        for _ in range(6):
+            record = encode_message("orders", 0, b"x" * size_bytes)
+            await node.broker.append(AppendRequest(records=record, record_count=1))
+        read = list[int]()
+        pull = node.log.store.pull
+
+        def counted(topic: str, queue_id: int, at: int, *, max_count: int) -> object:
+            read.append(at)
+            return pull(topic, queue_id, at, max_count=max_count)
+
+        node.log.store.pull = counted  # type: ignore[method-assign, assignment]
+        messages = [RetryMessage(topic="orders", offset=o, is_dead=True) for o in range(6)]
+        with pytest.raises(LimitExceededError, match="batch"):
+            await node.broker.retry.retry_later(
+                RetryLaterRequest(group="readers", messages=messages)
+            )
+        assert read == [0, 1]
+
+
+@on_loop
+async def test_a_message_that_has_no_room_for_its_origin_can_be_rejected(tmp_path: Path) -> None:
+    async with node_at(tmp_path, file_size_bytes=1 << 18) as node:
+        record = encode_message("orders", 0, b"x", {"a": "b" * 32_700})
+        await node.broker.append(AppendRequest(records=record, record_count=1))
+        with pytest.raises(LimitExceededError, match="properties"):
+            await node.broker.retry.retry_later(given_back(0))
+        answer = await node.broker.retry.retry_later(given_back(0, is_dead=True))
+        assert answer.dead_count == 1
+        dead = node.log.store.pull("%DLQ%readers", 0, 0)
+        assert decode_message(dead.data).properties == {"a": "b" * 32_700}
+
+
+@on_loop
+async def test_the_largest_message_can_be_rejected_and_sent_again(tmp_path: Path) -> None:
+    topic = "t" * 127
+    async with node_at(tmp_path, topics={topic: 1}) as node:
+        limit = node.broker._produce.batch_size_bytes_max
+        least = len(encode_message(topic, 0, b""))
+        record = encode_message(topic, 0, b"x" * (limit - least))
+        await node.broker.append(AppendRequest(records=record, record_count=1))
+        group = "g" * 120
+        offsets = [committed(1, topic)]
+        answer = await node.broker.retry.retry_later(
+            given_back(0, topic=topic, group=group, is_dead=True, offsets=offsets)
+        )
+        assert answer.dead_count == 1
+        asked = ResendDeadLettersRequest(group=group, offsets=[0])
+        assert (await node.broker.dead_letters.resend_dead_letters(asked)).resent == [0]
+        assert node.log.store.queue_range(topic, 0) == (0, 2)
+
+
+@on_loop
+async def test_only_what_can_be_a_topic_can_be_forbidden(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        for name in ("t" * 1_000, "a b", ""):
+            with pytest.raises(TopicNameError):
+                await configure(node, forbidden_topics=TopicNames(topics=[name]))
+        text = (
+            '{"dataVersion": {"counter": 1}, "subscriptionGroupTable": {"readers": {}},'
+            ' "forbiddenTable": {"readers": {"a b": -1}}}'
+        )
+        plan = Plan(Limits(), node.machine.image(), node.log.store.queue_range)
+        plan.take({"subscriptionGroup.json": text})
+        assert not plan.commands
+        assert "'a b' is refused" in plan.refusals[0]

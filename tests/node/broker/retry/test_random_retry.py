@@ -1,0 +1,231 @@
+"""Random walks of a consumer that gives messages back, with leader changes between any two steps.
+
+The model is small: what was answered happened once, a repeated call changes nothing, and at the end
+each message that came back is on the retry topic once, each dead one among the dead letters, and
+the stored offsets are those of the last answers. Dead letters that are sent again come back once.
+"""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from node.config.limits import Limits
+from node.state.image import decode_image, encode_image
+from node.state.machine import StateMachine
+from node.state.state import State
+from node.state.tables.dead_letters import DeadLettersPart
+from quorumlog.pb.common_pb2 import Delays, GroupSettings
+from quorumlog.pb.consumer_pb2 import GroupOffset
+from quorumlog.pb.retry_pb2 import (
+    ResendDeadLettersRequest,
+    ResendDeadLettersResponse,
+    RetryLaterRequest,
+    RetryLaterResponse,
+    RetryMessage,
+    SetGroupSettingsRequest,
+)
+from store.record.message import decode_message
+from tests import seeds
+from tests.node.broker_fakes import Fixture, node_at, request
+from tests.node.delayed import on_loop, settle
+
+LIMITS = Limits()
+GROUP, RETRY, DEAD = "readers", "%RETRY%readers", "%DLQ%readers"
+STEPS = 220
+COUNT = 40
+
+
+def bodies(node: Fixture, topic: str) -> list[bytes]:
+    """Everything that readers see of a topic, in order."""
+    found = node.log.store.pull(topic, 0, 0, max_count=10_000)
+    at, all_of_them = 0, []
+    while at < len(found.data):
+        message = decode_message(found.data, at)
+        all_of_them.append(message.body)
+        at += message.size_bytes
+    return all_of_them
+
+
+class Walk:
+    """One node and one consumer, which makes one call after the other."""
+
+    def __init__(self, node: Fixture, random: Random) -> None:
+        self.node, self.random = node, random
+        self.next_offsets = {"orders": 0, RETRY: 0}
+        self.stored: dict[str, int] = {}
+        self.retried: Counter[bytes] = Counter()
+        self.dead: Counter[bytes] = Counter()
+        self.resent: set[int] = set()
+        self.sequence = 0
+        self.call: RetryLaterRequest | None = None
+        self.task: asyncio.Task[RetryLaterResponse] | None = None
+        self.resending: asyncio.Task[ResendDeadLettersResponse] | None = None
+
+    # --- The consumer ---
+
+    def consume(self) -> None:
+        """Begin a call, or note how it ended; one that failed is made again as it was."""
+        if self.task is not None and not self.task.done():
+            return
+        if self.task is not None:
+            assert self.call is not None
+            if self.task.exception() is None:
+                self._note(self.call, self.task.result())
+                self.call = None
+        if self.call is None:
+            self.call = self._next_call()
+        self.task = None
+        if self.call is not None:
+            self.task = asyncio.ensure_future(self.node.broker.retry.retry_later(self.call))
+
+    def _next_call(self) -> RetryLaterRequest | None:
+        topic = self.random.choice(list(self.next_offsets))
+        lo = self.next_offsets[topic]
+        hi = min(len(bodies(self.node, topic)), lo + self.random.randint(1, 3))
+        if hi <= lo:
+            return None
+        is_dead = self.random.random() < 0.1
+        messages = [
+            RetryMessage(topic=topic, offset=offset, is_dead=is_dead) for offset in range(lo, hi)
+        ]
+        offsets = [GroupOffset(topic=topic, offset=hi)] if self.random.random() < 0.8 else []
+        return RetryLaterRequest(
+            group=GROUP,
+            messages=messages,
+            offsets=offsets,
+            producer_id=9,
+            sequence=self.sequence,
+        )
+
+    def _note(self, call: RetryLaterRequest, answer: RetryLaterResponse) -> None:
+        self.sequence += 1
+        given = call.messages
+        topic = given[0].topic
+        seen = bodies(self.node, topic)
+        self.next_offsets[topic] = given[-1].offset + 1
+        for row in call.offsets:
+            self.stored[row.topic] = row.offset
+        assert answer.retried_count + answer.dead_count == len(given)
+        for message in given:
+            record = self.node.log.store.pull(topic, 0, message.offset, max_count=1).data
+            is_dead = message.is_dead or decode_message(record).reconsume_times >= 2
+            (self.dead if is_dead else self.retried)[seen[message.offset]] += 1
+
+    def resend(self) -> None:
+        """An operator sends some dead letters again, perhaps for the second time."""
+        if self.resending is not None and not self.resending.done():
+            return
+        count = len(bodies(self.node, DEAD))
+        if count:
+            offsets = self.random.sample(range(count), min(count, 3))
+            asked = ResendDeadLettersRequest(group=GROUP, offsets=offsets)
+            self.resending = asyncio.ensure_future(
+                self.node.broker.dead_letters.resend_dead_letters(asked)
+            )
+            self.resending.add_done_callback(lambda task: task.exception())
+
+    # --- The world ---
+
+    async def pass_time(self) -> None:
+        self.node.clock.now_ms += self.random.choice([500, 1_000, 5_000])
+        if self.node.driver.is_ready:
+            self.node.broker._delay.delivering.look()
+        for _ in range(8):
+            await asyncio.sleep(0)
+
+    def change_leader(self) -> None:
+        driver, random = self.node.driver, self.random
+        driver.lose()
+        keep_count = random.randint(0, len(driver.pending))
+        driver.decide(keep_count, is_known=random.choice([True, False, None]))
+        driver.lead()
+
+    async def step(self) -> None:
+        driver = self.node.driver
+        match self.random.randint(0, 11):
+            case 0 | 1 | 2 | 3:
+                self.consume()
+            case 4 | 5:
+                await self.pass_time()
+            case 6:
+                driver.is_holding = True
+            case 7:
+                driver.commit(self.random.randint(1, 3))
+            case 8 | 9:
+                driver.is_holding = False
+                driver.commit()
+            case 10:
+                self.change_leader()
+            case 11:
+                self.resend()
+        for _ in range(self.random.randint(0, 4)):
+            await asyncio.sleep(0)
+
+    async def finish(self) -> None:
+        """Let everything end: calls are answered, and what is held is delivered."""
+        self.node.driver.release()
+        while self.call is not None:
+            if self.task is not None:
+                await asyncio.wait({self.task})
+            done, self.task = self.task, None
+            if done is not None and done.exception() is None:
+                self._note(self.call, done.result())
+                self.call = None
+            elif self.call is not None:
+                self.task = asyncio.ensure_future(self.node.broker.retry.retry_later(self.call))
+        if self.resending is not None:
+            await asyncio.wait({self.resending})
+        self.node.clock.now_ms += 60_000
+        await settle(self.node)
+
+
+def check(walk: Walk) -> None:
+    """Everything happened once, and the state says the same as the log."""
+    node = walk.node
+    assert Counter(bodies(node, RETRY)) == walk.retried
+    assert Counter(bodies(node, DEAD)) == walk.dead
+    stored = node.machine.state.groups[GROUP]
+    for topic, offset in walk.stored.items():
+        assert stored[topic][0] == offset
+    dead = bodies(node, DEAD)
+    again = Counter(bodies(node, "orders")[COUNT:])
+    marks = node.machine.state.part(DeadLettersPart)
+    resent = [body for offset, body in enumerate(dead) if marks.is_resent(GROUP, offset)]
+    assert again == Counter(resent)
+    assert node.machine.state.refused_count == 0
+
+
+def check_images(node: Fixture, random: Random) -> None:
+    """Equal commands in any portions give equal states, and a state comes back from its image."""
+    data = encode_image(node.machine.state.image())
+    assert encode_image(State(LIMITS, decode_image(data)).image()) == data
+    again = StateMachine(node.log.store, LIMITS, None)
+    hi = node.machine.applied_index + 1
+    while again.applied_index + 1 < hi:
+        lo = again.applied_index + 1
+        again.apply(lo, random.randint(lo + 1, hi))
+    assert encode_image(again.state.image()) == data
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [*range(8), seeds.FRESH])
+@on_loop
+async def test_whoever_leads_each_message_moves_once(tmp_path: Path, seed: int | str) -> None:
+    random = Random(seeds.chosen(seed, "tests/node/broker/retry/test_random_retry.py -k fresh"))
+    async with node_at(tmp_path / "n", topics={"orders": 1}, limits=LIMITS) as node:
+        await node.broker.append(request(0, COUNT))
+        settings = GroupSettings(retry_count_max=2, retry_delays=Delays(delay_ms=[1_000, 3_000]))
+        await node.broker.group_settings.set_group_settings(
+            SetGroupSettingsRequest(group=GROUP, settings=settings)
+        )
+        walk = Walk(node, random)
+        for _ in range(STEPS):
+            await walk.step()
+        await walk.finish()
+        check(walk)
+        check_images(node, random)
+        assert walk.sequence > 5, "calls must get through"
+        assert not node.broker.dead_letters._under_way

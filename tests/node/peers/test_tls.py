@@ -1,0 +1,323 @@
+"""TLS: peers prove certificates to each other, strangers without one get no further than bytes."""
+
+import asyncio
+import os
+import pickle
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import pytest
+
+from node.peers.certificates import earliest_end_unix_s
+from node.peers.frames import PAYLOAD_SIZE_BYTES_MAX, FrameKind
+from node.peers.handshake import CloseCode
+from node.peers.tls import (
+    TlsFileError,
+    TlsFiles,
+    client_context,
+    ends_unix_s,
+    grpc_server_credentials,
+    server_context,
+)
+from node.peers.types import LinkLimits
+from tests.node.links import (
+    LIMITS,
+    LOOPS,
+    Frame,
+    Node,
+    Raw,
+    connected,
+    eventually,
+    introduce,
+    nodes,
+    raw_to,
+    run,
+    send,
+)
+from tests.node.peers.certificates import Authority, new_year
+
+both_loops = pytest.mark.parametrize("loop", LOOPS)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def files(authority: Authority) -> TlsFiles:
+    return authority.files("node")
+
+
+def _node(node: int, files: TlsFiles, limits: LinkLimits = LIMITS) -> Node:
+    return Node(node, limits, server_tls=server_context(files), client_tls=client_context(files))
+
+
+@pytest.mark.slow
+@both_loops
+def test_frames_pass_over_tls(authority: Authority, loop: str) -> None:
+    async def work() -> None:
+        one, two = (_node(node, authority.files(f"node{node}")) for node in (1, 2))
+        async with nodes(one, two):
+            frames: list[Frame] = [
+                (FrameKind.APPEND, b"%d" % size, os.urandom(size))
+                for size in (0, 1, 5000, 100_000, PAYLOAD_SIZE_BYTES_MAX, 3)
+            ] * 2
+            for frame in frames:
+                await send(one.link, 2, frame)
+                await send(two.link, 1, frame)
+            await eventually(lambda: len(one.frames) == len(two.frames) == len(frames))
+            assert two.frames == [(1, frame) for frame in frames]
+            assert one.frames == [(2, frame) for frame in frames]
+            dialled = one.link._peers[2].dialled
+            assert dialled is not None
+            assert dialled._transport is not None
+            tls = dialled._transport.get_extra_info("ssl_object")
+            assert tls.version() == "TLSv1.3"
+
+    run(work(), loop)
+
+
+@pytest.mark.parametrize(
+    "case", ["other authority", "other address", "no client certificate", "expired"]
+)
+@both_loops
+def test_a_certificate_that_does_not_fit_is_refused(
+    case: str, files: TlsFiles, authority: Authority, tmp_path: Path, loop: str
+) -> None:
+    wrong = {
+        "other authority": Authority(tmp_path).files("stranger"),
+        "other address": authority.files("elsewhere", address="127.0.0.99"),
+        "no client certificate": files,
+        "expired": authority.files("expired", to=new_year(2021)),
+    }[case]
+
+    async def work() -> None:
+        one, two = _node(1, files), _node(2, wrong)
+        if case == "no client certificate":
+            bare = ssl.create_default_context(cafile=files.ca)
+            two.link._client_tls = bare
+        async with nodes(one, two, acquainted=False):
+            # Node 1 refuses what node 2 shows when it dials, and when it is dialled.
+            if case != "other address":
+                two.link.set_peers({1: ("127.0.0.1", one.port)})
+                await eventually(lambda: one.closed_counts.get(CloseCode.TLS, 0) >= 1)
+            if case != "no client certificate":
+                one.link.set_peers({2: ("127.0.0.1", two.port)})
+                await eventually(lambda: one.link.stats().peers[0].last_trouble.startswith("tls: "))
+                trouble = one.link.stats().peers[0].last_trouble
+                assert "certificate verify failed" in trouble
+                assert ("has expired" in trouble) is (case == "expired")
+            assert one.events == []
+
+    run(work(), loop)
+
+
+@both_loops
+def test_plain_bytes_on_a_tls_port_get_nowhere(files: TlsFiles, loop: str) -> None:
+    async def work() -> None:
+        async with nodes(_node(1, files), acquainted=False) as (one,):
+            for data in (b"GET / HTTP/1.1\r\n\r\n", bytes(64)):
+                async with raw_to(one) as raw:
+                    await raw.put(data)
+                    await _closed(raw)
+            await eventually(lambda: one.closed_counts == {CloseCode.TLS: 2})
+
+    run(work(), loop)
+
+
+@both_loops
+def test_tls_at_one_side_only_is_named_as_a_possible_cause(files: TlsFiles, loop: str) -> None:
+    async def work() -> None:
+        limits = replace(LIMITS, handshake_ms_max=100)
+        async with nodes(_node(1, files, limits), Node(2, limits), acquainted=False) as (one, two):
+            introduce(one, two)
+            await eventually(lambda: CloseCode.TIMEOUT in two.closed_counts)
+            assert "is TLS on at one side only?" in two.link.stats().peers[0].last_trouble
+            assert (one.events, two.events) == ([], [])
+
+    run(work(), loop)
+
+
+@pytest.mark.slow
+@both_loops
+def test_unfinished_tls_handshakes_are_bounded_in_number_and_time(
+    files: TlsFiles, loop: str
+) -> None:
+    async def work() -> None:
+        limits = replace(LIMITS, handshake_count_max=8, handshake_ms_max=300)
+        async with nodes(_node(1, limits=limits, files=files), acquainted=False) as (one,):
+            fd_count = len(os.listdir("/proc/self/fd"))
+            raws: list[Raw] = []
+            try:
+                for _ in range(100):
+                    raws.append(await Raw().dial(one.port))
+                    assert one.link.stats().handshake_count <= 8
+                await eventually(lambda: one.link.stats().accepted_count == 100)
+                await eventually(lambda: sum(one.closed_counts.values()) == 100)
+                assert set(one.closed_counts) == {CloseCode.DISPLACED, CloseCode.TIMEOUT}
+                # The loop may open one of its own meanwhile.
+                await eventually(
+                    lambda: len(os.listdir("/proc/self/fd")) <= fd_count + len(raws) + 2,
+                    "sockets closed",
+                )
+            finally:
+                for raw in raws:
+                    raw.close()
+
+    run(work(), loop)
+
+
+@both_loops
+def test_a_slow_reader_over_tls_is_bounded(files: TlsFiles, loop: str) -> None:
+    async def work() -> None:
+        limits = replace(LIMITS, queued_size_bytes_max=6 << 20, silence_ms_max=60_000)
+        async with nodes(_node(1, files, limits), _node(2, files, limits)) as (one, two):
+            for connection in two.link._peers[1].connections:
+                assert connection._transport is not None
+                connection._transport.pause_reading()
+            sent = 0
+            while one.link.send(2, FrameKind.APPEND, b"", bytes(100_000)):
+                sent += 1
+                await eventually(lambda: True)
+                assert sent < 2000, "the limit does not hold"
+            assert one.link.queued_size_bytes(2) <= 6 << 20
+            two.is_counting_only = True
+            for connection in two.link._peers[1].connections:
+                assert connection._transport is not None
+                connection._transport.resume_reading()
+            await eventually(lambda: two.received_count == sent)
+
+    run(work(), loop)
+
+
+def test_reconnecting_over_tls(files: TlsFiles) -> None:
+    async def work() -> None:
+        async with nodes(_node(1, files), _node(2, files)) as (one, two):
+            for connection in one.link._peers[2].connections:
+                connection.cut()
+            await eventually(lambda: one.count("down") == 2)
+            await connected(one, two)
+            assert one.link.send(2, FrameKind.APPEND, b"after")
+            await eventually(lambda: two.frames)
+
+    run(work())
+
+
+def test_grpc_credentials(files: TlsFiles) -> None:
+    async def work() -> None:
+        for is_required in (True, False):
+            async with _served(files, is_required=is_required) as port:
+                assert await _is_taken(port, files)
+                assert await _is_taken(port, files, with_certificate=False) is not is_required
+
+    run(work(), "asyncio")
+
+
+def test_while_authorities_change_certificates_of_both_are_taken(tmp_path: Path) -> None:
+    old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+    both = tmp_path / "both.pem"
+    both.write_bytes(old.path.read_bytes() + new.path.read_bytes())
+    first, second = (a.files(f"of-{a.path.stem}")._replace(ca=both) for a in (old, new))
+
+    async def work() -> None:
+        async with nodes(_node(1, first), _node(2, second)) as (one, two):
+            await send(one.link, 2, (FrameKind.APPEND, b"", b"x"))
+            await send(two.link, 1, (FrameKind.APPEND, b"", b"y"))
+            await eventually(lambda: one.frames and two.frames)
+        for server, client in ((first, second), (second, first)):
+            async with _served(server, is_required=True) as port:
+                assert await _is_taken(port, client)
+        async with _served(second, is_required=True) as port:
+            assert not await _is_taken(port, first._replace(ca=old.path)), "it trusts the old alone"
+
+    run(work(), "asyncio")
+
+
+@pytest.mark.parametrize("year", [1972, 2026, 2049, 2050, 2500, 9999])
+def test_when_certificates_end_is_known(authority: Authority, tmp_path: Path, year: int) -> None:
+    files = authority.files("own", to=new_year(year))
+    assert files.ca is not None
+    expected = {"certificate": new_year(year).timestamp(), "ca": new_year(2120).timestamp()}
+    assert ends_unix_s(files) == expected
+    chain = tmp_path / "chain.pem"
+    later = authority.files("other", to=new_year(9999)).certificate.read_text()
+    for parts in ((files.certificate.read_text(), later), (later, files.certificate.read_text())):
+        chain.write_text("a text\n".join(parts))
+        found = ends_unix_s(files._replace(certificate=chain, ca=None))
+        assert found == {"certificate": expected["certificate"]}, "the first that ends counts"
+
+
+def test_what_is_no_certificate_has_no_end() -> None:
+    for content in ("", "AAAA", "MAA=", "MIID"):
+        pem = f"-----BEGIN CERTIFICATE-----\n{content}\n-----END CERTIFICATE-----\n"
+        assert earliest_end_unix_s(pem) is None
+
+
+@pytest.mark.parametrize("name", ["certificate", "key", "ca"])
+@pytest.mark.parametrize("content", [None, b"no PEM"])
+def test_a_file_that_cannot_be_used_is_named(
+    name: str, content: bytes | None, files: TlsFiles, tmp_path: Path
+) -> None:
+    path = tmp_path / "file.pem"
+    if content is not None:
+        path.write_bytes(content)
+    broken = files._replace(**{name: path})
+    for use in (server_context, client_context):
+        with pytest.raises(TlsFileError, match=r"file\.pem") as found:
+            use(broken)
+        assert str(pickle.loads(pickle.dumps(found.value))) == str(found.value)
+    with pytest.raises(TlsFileError):
+        grpc_server_credentials(broken, require_client_certificate=True)
+
+
+def test_a_key_of_another_certificate_is_refused(files: TlsFiles, authority: Authority) -> None:
+    with pytest.raises(TlsFileError, match="check that the PEM files exist and belong together"):
+        server_context(files._replace(key=authority.files("other").key))
+
+
+def test_without_an_authority_nobody_is_asked_for_a_certificate(files: TlsFiles) -> None:
+    bare = files._replace(ca=None)
+    assert server_context(bare).verify_mode is ssl.CERT_NONE
+    client = client_context(bare)
+    assert (client.verify_mode, client.check_hostname) == (ssl.CERT_REQUIRED, True)
+
+
+@asynccontextmanager
+async def _served(files: TlsFiles, *, is_required: bool) -> AsyncIterator[int]:
+    """A server of the client service that has no method; its port."""
+    server = grpc.aio.server()
+    credentials = grpc_server_credentials(files, require_client_certificate=is_required)
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    await server.start()
+    yield port
+    await server.stop(None)
+
+
+async def _is_taken(port: int, files: TlsFiles, *, with_certificate: bool = True) -> bool:
+    """Whether client and server trust each other."""
+    assert files.ca is not None
+    pair = (files.key.read_bytes(), files.certificate.read_bytes())
+    credentials = grpc.ssl_channel_credentials(
+        files.ca.read_bytes(), *(pair if with_certificate else ())
+    )
+    async with grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials) as channel:
+        try:
+            await channel.unary_unary("/none/None")(b"", timeout=10)
+        except grpc.aio.AioRpcError as error:
+            return bool(error.code() is grpc.StatusCode.UNIMPLEMENTED)
+    raise AssertionError("nobody serves that")
+
+
+async def _closed(raw: Raw) -> None:
+    """Read until the end, whatever comes: a TLS alert is no frame."""
+    loop = asyncio.get_running_loop()
+    try:
+        while await loop.sock_recv(raw.socket, 4096):
+            pass
+    except ConnectionError:
+        return

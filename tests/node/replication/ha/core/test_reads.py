@@ -1,0 +1,98 @@
+"""Reads that prove who is master, the mode that travels with a fence, a master that resigns."""
+
+import pytest
+
+from node.replication.ha.core.effects import Send
+from node.replication.ha.core.machine import Machine
+from node.replication.ha.core.types import Binding, Mode, NotMasterError, Role, Standing
+from node.replication.ha.core.wire import Ack, Bind
+from store.errors import Outcome
+from tests.node.replication.ha.core.machines import bound, follower, frames, joined, machine, master
+
+HERE = Binding(5, 0, 7)
+
+
+def begin(m: Machine, read: str) -> list[object]:
+    return m.confirm_master(read).reads
+
+
+def test_a_read_waits_for_an_answer_that_was_asked_for_after_it_began() -> None:
+    m = master(0)
+    fx = m.confirm_master("first")
+    assert (fx.reads, frames(fx, "one")) == ([], [Bind(HERE)])
+    assert m.received("one", bound(HERE)).reads == ["first"]
+    m.confirm_master("second")
+    m.confirm_master("third")
+    assert m.received("one", bound(HERE)).reads == ["second"], "one answer for each question"
+    assert m.received("one", bound(HERE)).reads == ["third"]
+
+
+def test_an_old_answer_does_not_confirm_a_read() -> None:
+    """The one that is on its way when the read begins may have been sent before another fence."""
+    m = master(0)
+    joined(m, "two", 2)  # Asked at its HELLO, not answered yet.
+    m.confirm_master("read")
+    assert m.received("two", bound(HERE)).reads == []
+    assert m.received("two", bound(HERE)).reads == ["read"]
+
+
+def test_a_replica_with_a_new_disk_confirms_no_read() -> None:
+    m = master(0)
+    m.confirm_master("read")
+    assert m.received("one", bound(HERE, standing=Standing.JOINING)).reads == []
+
+
+def test_a_replica_that_comes_back_is_asked_for_the_reads_that_wait() -> None:
+    m = master(0)
+    m.disconnected("one")
+    assert begin(m, "read") == []
+    fx = joined(m, "again", 1)
+    assert frames(fx, "again") == [Bind(HERE)]
+    assert m.received("again", bound(HERE)).reads == ["read"]
+
+
+def test_who_is_deposed_fails_its_reads() -> None:
+    m = master(0)
+    m.confirm_master("read")
+    fx = m.received("one", bound(Binding(6, 2, 1)))
+    assert (fx.reads, fx.reads_failed) == ([], ["read"])
+    with pytest.raises(NotMasterError):
+        m.confirm_master("more")
+
+
+def test_a_slave_goes_on_as_the_group_was_served() -> None:
+    m = machine(1, mode=None)
+    assert {m.state.mode} == {Mode.SYNC}
+    m.dialled("up", 0)
+    fx = m.received("up", Bind(HERE, Mode.ASYNC))
+    assert fx.state is not None
+    assert {fx.state.mode, m.state.mode} == {Mode.ASYNC}
+    joined(m, "down", 2)
+    fx = m.promote(9, 6)
+    assert frames(fx, "down") == [Bind(Binding(6, 1, 9), Mode.ASYNC)]
+    configured = follower()
+    configured.received("up", Bind(Binding(6, 0, 7), Mode.ASYNC))
+    assert configured.state.mode is Mode.SYNC, "it has a mode of its own"
+
+
+def test_a_master_that_resigns_lets_its_slaves_know() -> None:
+    m = master(0)
+    m.appended(10, "waiter")
+    fx = m.resign("enough")
+    assert [(r.waiter, r.outcome) for r in fx.resolved] == [("waiter", Outcome.UNKNOWN)]
+    assert [(close.link, close.reason) for close in fx.close] == [("one", "enough")]
+    assert m.role is Role.SLAVE
+    assert not m.resign("again").close
+    fx = joined(m, "later", 1)
+    assert not [item for item in fx.send if isinstance(item, Send)], "it binds nobody any more"
+
+
+def test_appends_that_are_told_together_share_a_transfer() -> None:
+    m = master(0)
+    fx = m.appended_all([(10, "a"), (25, "b"), (30, "c")])
+    assert [(item.lo, item.hi) for item in fx.send if not isinstance(item, Send)] == [(0, 30)]
+    m.durable_to(30)
+    fx = m.received("one", Ack(25))
+    assert [found.waiter for found in fx.resolved] == ["a", "b"]
+    assert m.state.copies.holders(25) == [1]
+    assert m.state.copies.holders(26) == []

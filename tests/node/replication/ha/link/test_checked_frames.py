@@ -1,0 +1,253 @@
+"""N16 in master-slave mode: a byte changed on the wire ends the connection and changes nothing.
+
+Real links over loopback, with a relay in between that flips one bit. The dialect is negotiated: a
+node that does not know it is spoken to without checks.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+
+from node.replication.ha.core.types import Binding, EpochStart, Mode, Standing
+from node.replication.ha.core.wire import (
+    Ack,
+    Admit,
+    Bind,
+    Bound,
+    DownFrame,
+    DownParser,
+    Frame,
+    HaFrameError,
+    Handshake,
+    HandshakeReply,
+    Hello,
+    ImagePiece,
+    ImageRequest,
+    Transfer,
+    UpFrame,
+    UpParser,
+    body_check,
+    encode,
+    transfer_head,
+)
+from node.replication.ha.link.connection import HaConnection
+from node.replication.ha.link.link import HaLink
+from raft.messages import NO_INDEX
+from tests.node.links import LIMITS, eventually, identity, run
+from tests.node.replication.ha.link.test_link import HOST, Heard
+
+BODY = bytes(range(251)) * 3
+UP: list[UpFrame] = [
+    Handshake(1),
+    Ack(0x0123456789AB),
+    Hello(1, 7, "group"),
+    Bound(Binding(9, 2, 1 << 60), 8, 500, 400, 450, Standing.FULL, 77),
+    ImageRequest(),
+]
+DOWN: list[DownFrame] = [
+    HandshakeReply(4096, 5, (EpochStart(3, 0), EpochStart(5, 1024))),
+    Transfer(1024, 5, 1024, 900, BODY),
+    Transfer(1030, 5, 1024, 1030),
+    Bind(Binding(9, 1, 255), Mode.ASYNC),
+    Admit(9, 77),
+    ImagePiece(2000, 0, BODY),
+]
+FRAMES: list[Frame] = [*UP, *DOWN]
+
+
+def parser_for(frame: Frame) -> UpParser | DownParser:
+    is_up = isinstance(frame, UpFrame)
+    return UpParser(is_checked=True) if is_up else DownParser(is_checked=True)
+
+
+def name(frame: Frame) -> str:
+    return type(frame).__name__
+
+
+@pytest.mark.parametrize("frame", FRAMES, ids=name)
+def test_every_flipped_bit_of_every_frame_is_an_error_at_once(frame: Frame) -> None:
+    """The frame alone is there, and nothing behind it: no size may make the parser wait."""
+    data = encode(frame, is_checked=True)
+    assert parser_for(frame).feed(data) == [frame]
+    for at in range(len(data)):
+        for bit in range(8):
+            changed = bytearray(data)
+            changed[at] ^= 1 << bit
+            with pytest.raises(HaFrameError):
+                parser_for(frame).feed(bytes(changed))
+
+
+def test_a_body_from_the_mapping_is_the_same_frame() -> None:
+    frame = Transfer(1024, 5, 1024, 900, BODY)
+    head = transfer_head(frame._replace(body=b""), len(BODY), is_checked=True)
+    assert head + BODY + body_check(BODY) == encode(frame, is_checked=True)
+    assert len(encode(frame, is_checked=True)) == len(encode(frame)) + 8
+
+
+class Relay:
+    """Between a dialler and a listener: passes bytes on, and flips one bit when told to."""
+
+    def __init__(self, to: tuple[str, int]) -> None:
+        self._to = to
+        self.flip_up: int | None = None
+        self.flip_down: int | None = None
+        """Bit to flip, counted from the next byte of that direction on."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, port: int) -> asyncio.Server:
+        return await asyncio.start_server(self._accept, HOST, port)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._to)
+        except OSError:
+            writer.close()
+            return
+        both = (
+            self._pass(reader, far_writer, "flip_up"),
+            self._pass(far_reader, writer, "flip_down"),
+        )
+        self._tasks = {asyncio.ensure_future(each) for each in both}
+        await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for each in (writer, far_writer):
+            each.close()
+        for task in self._tasks:
+            task.cancel()
+
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, which: str
+    ) -> None:
+        try:
+            while data := bytearray(await reader.read(1 << 16)):
+                flip = getattr(self, which)
+                if flip is not None:
+                    if flip // 8 < len(data):
+                        data[flip // 8] ^= 1 << flip % 8
+                        flip = None
+                    else:
+                        flip -= 8 * len(data)
+                    setattr(self, which, flip)
+                writer.write(data)
+        except OSError:
+            pass
+
+
+@asynccontextmanager
+async def relayed(
+    *, old: tuple[int, ...] = ()
+) -> AsyncIterator[tuple[HaLink, Heard, HaLink, Heard, Relay]]:
+    """Link 1 dials link 2 through a relay; link 2 dials into the void. `old` know no checks."""
+    probes = [socket.create_server((HOST, 0)) for _ in range(3)]
+    one, two, between = (probe.getsockname()[1] for probe in probes)
+    for probe in probes:
+        probe.close()
+    heard = Heard(), Heard()
+    relay = Relay((HOST, two))
+    peers = ({1: (HOST, one), 2: (HOST, between)}, {1: (HOST, 1), 2: (HOST, two)})
+    links = [
+        HaLink(
+            identity(node, checked_frames=node not in old),
+            peers[node - 1],
+            heard[node - 1],
+            lambda: NO_INDEX,
+            limits=LIMITS,
+        )
+        for node in (1, 2)
+    ]
+    server = await relay.start(between)
+    try:
+        await links[1].start(HOST, two)
+        await links[0].start(HOST, one)
+        yield links[0], heard[0], links[1], heard[1], relay
+    finally:
+        for link in links:
+            await link.stop()
+        server.close()
+
+
+def latest(heard: Heard) -> HaConnection:
+    return heard.open[-1]
+
+
+def changed_count(link: HaLink) -> int:
+    """Connections that ended since bytes were changed; a changed state is of no known frame."""
+    counts = link.stats().closed_counts
+    return counts.get("bad_checksum", 0) + counts.get("protocol_error", 0)
+
+
+def has_dropped(link: HaLink, count: int) -> bool:
+    return changed_count(link) == count
+
+
+def is_open_again(ends: tuple[Heard, Heard], before: tuple[int, int]) -> bool:
+    return all(len(end.open) > count for end, count in zip(ends, before, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("frame", FRAMES, ids=name)
+def test_a_changed_byte_on_a_real_link_drops_it_and_hands_out_nothing(frame: Frame) -> None:
+    async def work() -> None:
+        async with relayed() as (one, heard_one, two, heard_two, relay):
+            await eventually(lambda: heard_one.open and heard_two.open)
+            assert latest(heard_one).is_checked
+            assert latest(heard_two).is_checked
+            is_up = isinstance(frame, UpFrame)
+            sender, heard, link = (
+                (heard_one, heard_two, two) if is_up else (heard_two, heard_one, one)
+            )
+            latest(sender).send_frame(frame)
+            await eventually(lambda: len(heard.frames) == 1)
+            size_bytes = len(encode(frame, is_checked=True))
+            # The state, the size or what follows it, the middle, and the check at the end.
+            places = sorted({1, 6, 11, size_bytes // 2, size_bytes - 1})
+            for number, at in enumerate(places, 1):
+                setattr(relay, "flip_up" if is_up else "flip_down", 8 * at + 3)
+                count = len(heard.open), len(sender.open)
+                latest(sender).send_frame(frame)
+                await eventually(partial(has_dropped, link, number), f"byte {at}")
+                await eventually(partial(is_open_again, (heard, sender), count))
+            assert len(heard.frames) == 1, "nothing of what was changed was handed out"
+            assert link.stats().closed_counts["bad_checksum"] >= len(places) - 1
+            latest(sender).send_frame(frame)
+            await eventually(lambda: len(heard.frames) == 2)
+            assert heard.frames[1][1] == frame
+
+    run(work())
+
+
+@pytest.mark.parametrize("old", [(1,), (2,), (1, 2)])
+def test_an_older_node_is_spoken_to_as_before(old: tuple[int, ...]) -> None:
+    async def work() -> None:
+        async with relayed(old=old) as (_, heard_one, _, heard_two, _):
+            await eventually(lambda: heard_one.open and heard_two.open)
+            up, down = latest(heard_one), latest(heard_two)
+            assert not up.is_checked
+            assert not down.is_checked
+            for frame in UP:
+                up.send_frame(frame)
+            for other in DOWN:
+                down.send_frame(other)
+            await eventually(lambda: len(heard_two.frames) == len(UP))
+            await eventually(lambda: len(heard_one.frames) == len(DOWN))
+            assert [frame for _, frame in heard_two.frames] == UP
+            assert [frame for _, frame in heard_one.frames] == DOWN
+
+    run(work())
+
+
+def test_without_checks_a_changed_ack_would_be_believed() -> None:
+    """What is at stake, and that the relay does change bytes."""
+
+    async def work() -> None:
+        async with relayed(old=(1,)) as (_, heard_one, _, heard_two, relay):
+            await eventually(lambda: heard_one.open and heard_two.open)
+            relay.flip_up = 8 * 11
+            latest(heard_one).send_frame(Ack(4096))
+            await eventually(lambda: heard_two.frames)
+            assert heard_two.frames[0][1] == Ack(4097)
+
+    run(work())

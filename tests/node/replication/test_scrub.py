@@ -1,0 +1,284 @@
+"""The scrubber of a node: pace, what follows damage, and what the other replicas say."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from node.errors.common import ShuttingDownError
+from node.replication.raft.fetch import EntryFetcher
+from node.replication.raft.repair import LiveRepair, RepairLimits
+from node.replication.scrub import RATE_BYTES_PER_S_MAX, Scrub, ScrubStats
+from store.errors import CorruptionError, FileSystemError, SyncFailedError
+from store.ledger.ledger import Ledger
+from store.store import Store
+from store.upkeep.scrub import PIECE_SIZE_BYTES, LedgerScrubber, Piece
+from tests.node.links import eventually, nodes, run
+from tests.node.replication.raft.test_repair import Asker, Server
+from tests.store.ledger_stores import FILE, Wreck, make_wreck, open_store, peer
+
+INTERVAL_MS = 40
+"""Of passes of these tests, whose rounds are a millisecond apart."""
+
+
+@pytest.fixture(autouse=True)
+def _short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.replication.scrub.ROUND_MS", 1)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Wreck:
+    return make_wreck(tmp_path_factory.mktemp("scrub"), 7)
+
+
+@pytest.fixture
+def wreck(made: Wreck) -> Wreck:
+    shutil.rmtree(made.root)
+    shutil.copytree(made.intact, made.root)
+    return made
+
+
+class Thread:
+    """Be the maintenance: work is done at once, until it has stopped."""
+
+    def __init__(self) -> None:
+        self.is_stopped = False
+
+    async def on_thread(self, work: Callable[[], Piece]) -> Piece:
+        if self.is_stopped:
+            raise ShuttingDownError
+        await asyncio.sleep(0)
+        return work()
+
+
+class Fatal:
+    def __init__(self) -> None:
+        self.errors: list[BaseException] = []
+
+    def __call__(self, error: BaseException) -> None:
+        self.errors.append(error)
+
+
+def of(scrubber: Any, interval_ms: int = INTERVAL_MS, **how: Any) -> tuple[Scrub, Fatal]:
+    """A scrub that nobody has started."""
+    fatal: Any = Fatal()
+    usual: dict[str, Any] = {"on_damage": must_be_whole, "fail_stop": fatal}
+    return Scrub(scrubber, interval_ms, Thread(), **{**usual, **how}), fatal
+
+
+def must_be_whole(error: CorruptionError) -> None:
+    raise AssertionError(f"damage: {error}")
+
+
+class Steps:
+    """Be a scrubber of so many bytes, whose pieces are as long as a test likes."""
+
+    def __init__(self, sealed_size_bytes: int, piece: Piece | Exception) -> None:
+        self.sealed_size_bytes, self.piece = sealed_size_bytes, piece
+        self.count = 0
+        self.shares: list[float] = []
+
+    def begin_at(self, share: float) -> None:
+        self.shares.append(share)
+
+    def step(self) -> Piece:
+        self.count += 1
+        if isinstance(self.piece, Exception):
+            raise self.piece
+        return self.piece
+
+
+# --- Pace ---
+
+
+class Clock:
+    """Be the time: moves when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s, self.unix_ms = 100.0, 0
+        monkeypatch.setattr("node.replication.scrub.time.monotonic", lambda: self.now_s)
+        monkeypatch.setattr("node.replication.scrub.time.time_ns", lambda: self.unix_ms * 1_000_000)
+
+
+def paced(monkeypatch: pytest.MonkeyPatch, steps: Steps, interval_ms: int, moves_s: list[float],
+          unix_ms: int = 0) -> list[int]:  # fmt: skip
+    """Let time move on round by round; return how many pieces each round read."""
+    clock = Clock(monkeypatch)
+    clock.unix_ms = unix_ms
+    counts: list[int] = []
+
+    async def work() -> None:
+        waiting, at = asyncio.Event(), 0
+
+        async def pause(_: float) -> None:
+            nonlocal at
+            counts.append(steps.count - at)
+            at = steps.count
+            if len(counts) > len(moves_s):
+                waiting.set()
+                await asyncio.Event().wait()
+            clock.now_s += moves_s[len(counts) - 1]
+
+        made, fatal = of(steps, interval_ms)
+        monkeypatch.setattr("node.replication.scrub.asyncio.sleep", pause)
+        monkeypatch.setattr(Thread, "on_thread", _at_once)
+        made.start()
+        await waiting.wait()
+        await made.stop()
+        assert fatal.errors == []
+
+    run(work())
+    return counts[1:]
+
+
+async def _at_once(_: Thread, work: Callable[[], Piece]) -> Piece:
+    return work()
+
+
+def test_a_pass_takes_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,000 pieces in 1,000 seconds, evenly, however long the rounds are."""
+    steps = Steps(1_000 * PIECE_SIZE_BYTES, Piece(PIECE_SIZE_BYTES))
+    counts = paced(monkeypatch, steps, 1_000_000, [0.5, 0.5, 1.0, 2.0, 4.0, 0.25])
+    assert counts == [0, 1, 1, 2, 4, 0]
+
+
+def test_a_small_log_waits_for_its_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restart does not read it at once, or it would at each of them."""
+    steps = Steps(10_000, Piece(2_500))
+    assert paced(monkeypatch, steps, 10_000, [5.0, 4.0, 1.0, 2.5]) == [0, 0, 1, 1]
+
+
+def test_clients_go_first_however_short_a_pass_is_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = RATE_BYTES_PER_S_MAX // PIECE_SIZE_BYTES
+    steps = Steps(1 << 40, Piece(PIECE_SIZE_BYTES))
+    counts = paced(monkeypatch, steps, 1_000, [1.0, 0.5, 3600.0])
+    assert counts == [limit, limit // 2, limit], "a process that slept does not catch up"
+
+
+def test_nothing_sealed_is_nothing_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert paced(monkeypatch, Steps(0, Piece(ends_pass=True)), 1_000, [10.0, 10.0]) == [0, 0]
+
+
+def test_a_pass_begins_where_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Steps(0, Piece(ends_pass=True))
+    paced(monkeypatch, steps, 1_000, [1.0], unix_ms=7_000_250)
+    assert steps.shares == [0.25]
+
+
+def test_zero_turns_it_off() -> None:
+    async def work() -> None:
+        steps = Steps(1 << 30, Piece(1))
+        made, _ = of(steps, 0)
+        made.start()
+        await asyncio.sleep(0.02)
+        await made.stop()
+        assert (steps.count, steps.shares) == (0, [])
+
+    run(work())
+
+
+# --- What follows ---
+
+
+@asynccontextmanager
+async def beside(
+    wreck: Wreck, other: Wreck, commit_index: int | None = None
+) -> AsyncIterator[tuple[Store, LedgerScrubber, EntryFetcher]]:
+    """An open store with its scrubber, connected to a node that has the log of another wreck."""
+    with peer(other.intact, other.config) as source, open_store(wreck.root) as store:
+        asker, server = Asker(2), Server(1)
+        fetcher = asker.ask(1)
+        server.serve(source, commit_index)
+        async with nodes(asker, server):
+            ledger = store.log
+            assert isinstance(ledger, Ledger)
+            yield store, LedgerScrubber(ledger, lambda: ledger.max_position), fetcher
+
+
+def test_it_ends_with_the_node_and_ends_the_node_when_it_must() -> None:
+    async def work() -> None:
+        steps = Steps(1 << 30, Piece(1))
+        made, fatal = of(steps)
+        made.start()
+        await eventually(lambda: steps.count)
+        thread: Any = made._thread
+        thread.is_stopped = True
+        task = made._task
+        assert task is not None
+        await eventually(task.done)
+        assert fatal.errors == []
+        error = SyncFailedError("path", 5)
+        made, fatal = of(Steps(1 << 30, error))
+        made.start()
+        await eventually(lambda: fatal.errors == [error])
+        made, fatal = of(steps := Steps(1 << 30, FileSystemError("read", "path", 5)))
+        made.start()
+        await eventually(lambda: steps.count > 2)
+        await made.stop()
+        assert fatal.errors == []
+
+    run(work())
+
+
+def test_damage_is_found_and_repaired_from_a_peer_and_both_are_compared(wreck: Wreck) -> None:
+    """Nobody reads what is damaged, and the log is opened, so that nothing looks at it."""
+
+    async def work() -> None:
+        async with beside(wreck, wreck) as (store, scrubber, fetcher):
+            reports: list[Any] = []
+            fatal: Any = Fatal()
+            live = LiveRepair(store, fetcher, reports.append, fatal, RepairLimits(retry_ms=5))
+            made, _ = of(scrubber, on_damage=live.on_damage, fetcher=fetcher, fail_stop=fatal)
+            for position in (wreck.spots[5].position + 60, 2 * FILE + Random(3).randrange(FILE)):
+                wreck.flip(position)
+            made.start()
+            await eventually(lambda: len(reports) == 2, "both repaired")
+            done = made.stats().pass_count
+            await eventually(lambda: made.stats().pass_count >= done + 2, "whole passes")
+            await made.stop()
+            found = made.stats()
+            assert found.damage_count >= 2
+            assert found.read_size_bytes >= 2 * scrubber.sealed_size_bytes
+            assert found.compared_count >= len(scrubber.sealed())
+            assert found.differing_count == 0
+            assert fatal.errors == []
+        assert wreck.find() == []
+
+    run(work())
+
+
+async def one_pass(scrubber: LedgerScrubber, fetcher: EntryFetcher) -> ScrubStats:
+    """What is counted by the end of a whole pass."""
+    made, fatal = of(scrubber, fetcher=fetcher)
+    made.start()
+    await eventually(lambda: made.stats().pass_count, "a pass")
+    await made.stop()
+    assert fatal.errors == []
+    return made.stats()
+
+
+def test_replicas_that_have_come_apart_are_told(wreck: Wreck, tmp_path: Path) -> None:
+    """Each log is whole, and they are not the same: only the comparison can tell."""
+    other = make_wreck(tmp_path, 8)
+
+    async def work() -> None:
+        async with beside(wreck, other) as (_, scrubber, fetcher):
+            found = await one_pass(scrubber, fetcher)
+            assert found.differing_count > 0
+            assert found.compared_count == found.damage_count == 0
+
+    run(work())
+
+
+def test_who_is_behind_is_not_compared(wreck: Wreck) -> None:
+    async def work() -> None:
+        async with beside(wreck, wreck, commit_index=0) as (_, scrubber, fetcher):
+            found = await one_pass(scrubber, fetcher)
+            assert found.compared_count == found.differing_count == found.damage_count == 0
+
+    run(work())

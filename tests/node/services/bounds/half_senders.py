@@ -1,0 +1,73 @@
+"""Clients that send a part of each request, and what a node says and keeps meanwhile."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import psutil
+
+from node.services.server import REQUEST_SIZE_BYTES_MAX
+from tests.node.processes import SingleNode
+from tests.node.services.bounds.http2 import HalfSender
+
+MIB: Final = 1 << 20
+APPEND: Final = "/quorumlog.v1.LogService/Append"
+APPEND_STREAM: Final = "/quorumlog.v1.LogService/AppendStream"
+_ELSEWHERE: Final = "127.0.0.2"
+
+
+@contextmanager
+def half_senders(node: SingleNode, count: int) -> Iterator[list[HalfSender]]:
+    found = [HalfSender(node.node_json()["address"], source=_ELSEWHERE) for _ in range(count)]
+    try:
+        for sender in found:
+            sender.greet()
+            sender.look()
+        yield found
+    finally:
+        for sender in found:
+            sender.close()
+
+
+def metric(node: SingleNode, name: str) -> float:
+    lines = node.http("/metrics")[1].splitlines()
+    (found,) = (line for line in lines if line.startswith(f"quorumlog_{name} "))
+    return float(found.split()[-1])
+
+
+def resident_size_bytes(node: SingleNode) -> int:
+    assert node.process is not None
+    return int(psutil.Process(node.process.pid).memory_info().rss)
+
+
+def still_serves(node: SingleNode) -> None:
+    with node.client() as client:
+        client.append("orders", b"x")
+        assert client.pull("orders").record_count
+        client.append("orders", bytes(3 * MIB))  # Not refused for being large.
+    assert node.http("/ready")[0] == 200
+
+
+def pour(senders: list[HalfSender], streams: list[int], is_enough: Callable[[], bool]) -> int:
+    """Send of each request all but its last bytes, as far as the node takes them."""
+    left = {
+        (at, stream): REQUEST_SIZE_BYTES_MAX - 100
+        for at in range(len(senders))
+        for stream in streams
+    }
+    total = 0
+    deadline_s = time.monotonic() + 60
+    while left and not is_enough():
+        assert time.monotonic() < deadline_s
+        for sender in senders:
+            sender.look()
+        for (at, stream), rest in list(left.items()):
+            sender = senders[at]
+            if sender.is_closed or stream in sender.ended or not rest:
+                del left[at, stream]
+                continue
+            sent = sender.send(stream, bytes(min(rest, 64 * 1024)))
+            left[at, stream] -= sent
+            total += sent
+    return total

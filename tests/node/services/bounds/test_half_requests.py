@@ -1,0 +1,129 @@
+"""Requests that never end, at the client port of a real node: bounded in number, bytes and time."""
+
+import socket
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from node.services.bounds.request_watch import REQUEST_MS_MAX, SLOW_COUNT_MAX, STREAM_COUNT_MAX
+from node.services.server import HANDSHAKE_MS_MAX, REQUEST_SIZE_BYTES_MAX
+from tests.node.processes import SingleNode, wait_for
+from tests.node.services.bounds.half_senders import (
+    APPEND,
+    APPEND_STREAM,
+    MIB,
+    half_senders,
+    metric,
+    pour,
+    resident_size_bytes,
+    still_serves,
+)
+
+pytestmark = pytest.mark.slow
+PATHS = (
+    APPEND,
+    "/quorumlog.v1.LogService/Tail",
+    "/grpc.health.v1.Health/Check",
+    "/apache.rocketmq.v2.MessagingService/SendMessage",
+)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SingleNode]:
+    with SingleNode(tmp_path_factory.mktemp("half") / "data") as node:
+        with node.client() as client:
+            client.create_topic("orders")
+        yield node
+
+
+def test_half_sent_requests_are_bounded_in_bytes_and_time(node: SingleNode) -> None:
+    """They were kept for as long as the connection lived, 4 MiB each."""
+    before = resident_size_bytes(node)
+    streams = list(range(1, 60, 2))
+    with half_senders(node, 10) as senders:
+        for sender in senders:
+            for number, stream in enumerate(streams):
+                size_bytes = REQUEST_SIZE_BYTES_MAX - 5
+                sender.call(stream, PATHS[number % len(PATHS)], size_bytes=size_bytes)
+        began_s = time.monotonic()
+        sent = pour(senders, streams, lambda: metric(node, "requests_slow") > SLOW_COUNT_MAX / 2)
+        still_serves(node)
+        sent += pour(senders, streams, lambda: time.monotonic() > began_s + 10)
+        assert sent > 64 * MIB
+        assert metric(node, "requests_slow") <= SLOW_COUNT_MAX + len(streams) * len(senders) / 2
+        wait_for("few slow ones", lambda: metric(node, "requests_slow") <= SLOW_COUNT_MAX)
+        assert metric(node, "requests_slow_limit") == SLOW_COUNT_MAX
+        assert metric(node, 'requests_given_up_total{reason="too_many"}') >= 200
+        assert resident_size_bytes(node) - before < (SLOW_COUNT_MAX + 16) * REQUEST_SIZE_BYTES_MAX
+        still_serves(node)
+
+        def all_ended() -> bool:
+            for sender in senders:
+                sender.look()
+            return all(set(streams) <= set(sender.ended) for sender in senders)
+
+        while not all_ended():
+            assert time.monotonic() - began_s < REQUEST_MS_MAX / 1000 + 15
+        assert metric(node, 'requests_given_up_total{reason="too_slow"}') > 0
+        wait_for("an empty table", lambda: metric(node, "requests_slow") == 0)
+        assert b"grpc-status\x014" in senders[0].ended[1]
+    still_serves(node)
+
+
+def test_streams_that_say_nothing_make_room_for_new_ones(node: SingleNode) -> None:
+    with half_senders(node, 3) as senders:
+        for sender in senders:
+            for stream in range(1, 2 * (STREAM_COUNT_MAX // 2), 2):
+                sender.call(stream, APPEND_STREAM, size_bytes=MIB)
+                if stream % 101 == 0:
+                    sender.look()
+        wait_for("a full table", lambda: metric(node, "request_streams") >= STREAM_COUNT_MAX - 3)
+        wait_for(
+            "those that went",
+            lambda: metric(node, 'requests_given_up_total{reason="too_many_streams"}') >= 500,
+        )
+        # One that has to go is there until its method has told why.
+        wait_for("no more than fit", lambda: metric(node, "request_streams") <= STREAM_COUNT_MAX)
+        still_serves(node)
+        assert metric(node, "request_streams_limit") == STREAM_COUNT_MAX
+    wait_for("the end of all", lambda: metric(node, "request_streams") == 0)
+
+
+def test_a_connection_that_says_nothing_is_closed(node: SingleNode) -> None:
+    """gRPC's own limit is two minutes."""
+    host, _, port = node.node_json()["address"].rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as link:
+        began_s = time.monotonic()
+        while link.recv(4096):
+            pass
+        assert time.monotonic() - began_s < 2 * HANDSHAKE_MS_MAX / 1000
+
+
+def test_a_request_that_unpacks_to_much_is_refused(node: SingleNode) -> None:
+    """1 MiB that gzip makes of 1 GiB."""
+    assert node.process is not None
+    Path(f"/proc/{node.process.pid}/clear_refs").write_text("5")  # Sets the peak to what there is.
+    before = resident_size_bytes(node)
+    packer = zlib.compressobj(wbits=31)
+    packed = b"".join(packer.compress(bytes(MIB)) for _ in range(1024)) + packer.flush()
+    with half_senders(node, 1) as (sender,):
+        sender.call(1, APPEND, size_bytes=len(packed), is_compressed=True)
+        left = packed
+        deadline_s = time.monotonic() + 30
+        while left and 1 not in sender.ended and not sender.is_closed:
+            assert time.monotonic() < deadline_s
+            left = left[sender.send(1, left) :]
+            sender.look()
+        while 1 not in sender.ended and not sender.is_closed:
+            assert time.monotonic() < deadline_s
+            sender.look()
+    (line,) = (
+        line
+        for line in Path(f"/proc/{node.process.pid}/status").read_text().splitlines()
+        if line.startswith("VmHWM:")
+    )
+    assert int(line.split()[1]) * 1024 - before < 64 * MIB
+    still_serves(node)

@@ -1,0 +1,74 @@
+"""Streams whose next message never ends, at the client port of a real node."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from node.services.bounds.request_watch import HALF_MS_MAX, HALF_SIZE_BYTES_MAX
+from node.services.server import REQUEST_SIZE_BYTES_MAX
+from tests.node.processes import SingleNode, wait_for
+from tests.node.services.bounds.half_senders import (
+    APPEND_STREAM,
+    MIB,
+    half_senders,
+    metric,
+    pour,
+    resident_size_bytes,
+    still_serves,
+)
+
+pytestmark = pytest.mark.slow
+STREAMS = list(range(1, 2 * 16, 2))
+CONNECTION_COUNT = 10
+"""640 MiB, if each stream holds a message of the largest size."""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SingleNode]:
+    with SingleNode(tmp_path_factory.mktemp("half") / "data") as node:
+        with node.client() as client:
+            client.create_topic("orders")
+        yield node
+
+
+def test_half_sent_messages_of_streams_are_bounded_in_bytes_and_time(node: SingleNode) -> None:
+    """649 MiB that were sent made the node hold 656 MiB, for ten minutes."""
+    still_serves(node)
+    before, most = resident_size_bytes(node), 0
+
+    def look() -> bool:
+        nonlocal most
+        most = max(most, resident_size_bytes(node) - before)
+        return False
+
+    with half_senders(node, CONNECTION_COUNT) as senders:
+        for sender in senders:
+            for stream in STREAMS:
+                sender.call(stream, APPEND_STREAM, size_bytes=REQUEST_SIZE_BYTES_MAX - 5)
+        sent = pour(senders, STREAMS, look)
+        assert sent > HALF_SIZE_BYTES_MAX + 64 * MIB
+        # What comes between two looks, and what the allocator keeps, is beside it.
+        assert most < HALF_SIZE_BYTES_MAX + 96 * MIB
+        assert metric(node, "request_half_limit_bytes") == HALF_SIZE_BYTES_MAX
+        assert metric(node, 'requests_given_up_total{reason="half_too_much"}') >= len(STREAMS)
+        left = metric(node, "request_streams")
+        assert 0 < left < CONNECTION_COUNT * len(STREAMS)
+        still_serves(node)
+        began_s = time.monotonic()
+        while not all(set(STREAMS) <= set(sender.ended) for sender in senders):
+            for sender in senders:
+                sender.look()
+            assert time.monotonic() < began_s + HALF_MS_MAX / 1000 + 20
+        assert metric(node, 'requests_given_up_total{reason="half_too_slow"}') > 0
+        assert b"grpc-status\x0214" in senders[0].ended[1]
+        # The client hears of an end a moment before the method is left.
+        wait_for("an empty table", lambda: metric(node, "request_half_bytes") == 0)
+        # gRPC has let go of all that: the same again takes no more, whatever the allocator keeps.
+        again = [2 * len(STREAMS) + stream for stream in STREAMS]
+        for sender in senders[:4]:
+            for stream in again:
+                sender.call(stream, APPEND_STREAM, size_bytes=REQUEST_SIZE_BYTES_MAX - 5)
+        assert pour(senders[:4], again, look) > HALF_SIZE_BYTES_MAX - 16 * MIB
+        assert most < HALF_SIZE_BYTES_MAX + 96 * MIB
+    still_serves(node)
