@@ -1,7 +1,7 @@
 """A directory with inner batches that RocketMQ's own store wrote: ours keeps them, and goes on.
 
 The real code of RocketMQ, from the jars of bench/peers/rocketmq/pom.xml; made ones are in
-tests/store/test_inner_batches.py.
+tests/store/record/test_inner_batches.py.
 """
 
 import json

@@ -1,6 +1,7 @@
 """The log of a replica: whose it is, what it remembers, what it takes from others.
 
-The store below is in tests/store/test_shipped_store.py, the state above in test_log_state.py.
+The store below is in tests/store/replicated/test_shipped_store.py, the state above in
+test_log_state.py.
 """
 
 from collections.abc import Callable

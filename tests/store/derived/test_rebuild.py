@@ -11,9 +11,9 @@ from store.derived.queues.consume_queues import ConsumeQueues
 from store.errors import DerivedFileError, QueueOrderError, StoreError
 from store.files.failpoints import armed, census
 from store.files.file_system import FileSystem
+from tests.store.derived.test_dispatch import CONFIG, check_all, make, mixed_log
 from tests.store.fakes import FIRST_UNIX_MS, Derived, MemoryLog, tree
 from tests.store.power_loss import PowerLossFileSystem
-from tests.store.test_dispatch import CONFIG, check_all, make, mixed_log
 
 
 def reopen(

@@ -47,7 +47,7 @@ def test_a_directory_is_synced_without_a_descriptor_left(tmp_path: Path) -> None
         text=True,
         check=False,
         timeout=60,
-        cwd=Path(__file__).resolve().parents[2],
+        cwd=Path(__file__).resolve().parents[3],
     )
     assert done.stdout == "synced\n", done.stderr
 

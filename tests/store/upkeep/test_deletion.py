@@ -12,7 +12,7 @@ from store.ledger.entry import Link
 from store.ledger.extent import Deletion
 from store.replicated.ledger_store import ReplicaStore
 from tests.store.records import numbers
-from tests.store.test_replica_store import CONFIG, crash, open_store, put
+from tests.store.replicated.test_ledger_store import CONFIG, crash, open_store, put
 
 FILE = CONFIG.file_size_bytes
 UPKEEP = {"retention_interval_ms": 0, "retention_size_bytes": 2 * FILE}

@@ -9,7 +9,7 @@ from store.ledger import recent as ledger_recent
 from store.ledger.entry import KIND_NO_OP
 from store.ledger.recent import RecentBodies
 from store.replicated.ledger_store import ReplicaStore
-from tests.store.test_replica_store import open_store, put
+from tests.store.replicated.test_ledger_store import open_store, put
 
 
 @pytest.fixture

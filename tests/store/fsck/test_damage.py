@@ -101,7 +101,7 @@ def is_excluded(name: str, damage: str) -> bool:
     """What the formats leave open; see the module `store.fsck.check`."""
     if name == "checkpoint":  # Its times may be older.
         return damage in ("one bit", "zero page")
-    is_plain_log = name.startswith("commitlog/")  # Header fields and blanks: test_fsck_bits.
+    is_plain_log = name.startswith("commitlog/")  # Header fields and blanks: test_bits.
     return damage == "one bit" and is_plain_log
 
 
