@@ -6,7 +6,7 @@ reaches a request, a batch or a task that others share. Must not know what a cal
 
 `checked` wraps the public methods of a class. Methods that are called once a message check their
 arguments themselves (`outgoing_messages`), because the general way costs microseconds:
-`checks_itself` marks them. tests/client/test_arguments.py finds a public method that is neither.
+`checks_itself` marks them. tests/quorumlog/test_arguments.py finds a public method that is neither.
 """
 
 import enum

@@ -25,7 +25,6 @@ from quorumlog.cli import main
 from quorumlog.cluster.nameserver import NameServers
 from quorumlog.pb import nameserver_pb2 as pb
 from store.files.file_system import FileSystem
-from tests.client.fake_cluster import CLUSTER_ID, FakeCluster
 from tests.cluster.conftest import running
 from tests.cluster.forgery import (
     EPOCH_LAST,
@@ -37,6 +36,7 @@ from tests.cluster.forgery import (
     say,
 )
 from tests.cluster.workload import QUEUE_COUNT, TOPIC, Workload, eventually
+from tests.quorumlog.fake_cluster import CLUSTER_ID, FakeCluster
 
 pytestmark = pytest.mark.slow
 Run = Callable[[Coroutine[Any, Any, None]], None]

@@ -9,8 +9,8 @@ import pytest
 
 from deploy.local import LocalCluster
 from quorumlog.sync import connect
-from tests.client.test_readme import PROGRAMS
 from tests.compat.drivers import CLIENTS
+from tests.quorumlog.test_readme import PROGRAMS
 
 
 @pytest.mark.slow

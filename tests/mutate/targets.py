@@ -171,7 +171,8 @@ THIS: Final = Project(
     _portions(),
     ("store", "raft", "node", "quorumlog", "chaos-tests"),
     tuple(
-        f"tests/{name}" for name in ("raft", "scenarios", "store", "node", "simulation", "client")
+        f"tests/{name}"
+        for name in ("raft", "scenarios", "store", "node", "simulation", "quorumlog")
     ),
     ISSUE_18,
     _drawn_as(),

@@ -1,0 +1,483 @@
+"""What an argument may be: the words for one that may not, and whom it does not harm."""
+
+import asyncio
+import math
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy
+import pytest
+
+import quorumlog
+from quorumlog import arguments, errors, sync
+from quorumlog.arguments import Plan, check_for, checked, shown
+from quorumlog.consume.consumer import Consumption
+from quorumlog.consume.prefetch import FetchOptions
+from quorumlog.records import batch
+from quorumlog.records.queues import Queue
+from tests.quorumlog import surface
+from tests.quorumlog.fake_cluster import FakeCluster, error, fake_cluster
+
+SURROGATE = "a\ud800"
+
+
+def connect(cluster: FakeCluster) -> quorumlog.Client:
+    return quorumlog.connect(cluster.bootstrap, timeout_ms=10_000)
+
+
+# The whole surface.
+
+
+def test_every_public_call_has_arguments_to_be_tested_with() -> None:
+    """A call that is new here needs an entry in tests/quorumlog/surface.py."""
+    for call in surface.calls():
+        for name in call.required:
+            known = name in surface.SENSIBLE or f"{call}.{name}" in surface.SPECIAL
+            assert known, f"{call}: tests/quorumlog/surface.py has nothing for {name}"
+
+
+def test_the_surface_has_what_it_is_known_to_have() -> None:
+    """The search itself must not go blind."""
+    found = {str(call) for call in surface.calls()}
+    assert len(found) > 140
+    for name in ("connect", "sync.connect", "Client.pull", "sync.Admin.drain", "Producer.send"):
+        assert name in found
+    assert {"PopConsumer.ack", "NameServers.put", "testing.Cluster.kill", "Raw.append"} <= found
+    assert not found & set(surface.INTERNAL)
+
+
+def test_every_asynchronous_call_looks_at_its_arguments() -> None:
+    for call in surface.calls():
+        if call.owner.startswith("sync.") or str(call) == "sync.connect":
+            continue  # They hand everything to the calls of the same name.
+        plan = getattr(call.function, "plan", None)
+        if plan is None:
+            assert arguments.is_checking_itself(call.function), f"{call} looks at nothing"
+            continue
+        missing = [name for name in call.parameters if plan.checks[name] is None]
+        assert not missing, f"{call} takes anything as {missing}"
+
+
+def test_a_parameter_without_a_range_is_noticed() -> None:
+    @checked
+    class New:
+        def call(self, unheard_of: int) -> None: ...
+
+    with pytest.raises(AssertionError, match="no range of unheard_of"):
+        New().call(1)
+
+
+def test_a_plan_that_two_threads_make_at_once_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its names would be there twice, and every later call be looked at by the wrong ones."""
+
+    def send(topic: str, body: Any, local: str) -> None: ...
+
+    plan = Plan(send)
+    others = iter([lambda: plan.checks])
+
+    def interrupted(name: str, annotation: Any) -> Any:
+        if name == "topic":
+            next(others, dict)()  # Another thread comes in here.
+        return check_for(name, annotation)
+
+    monkeypatch.setattr(arguments, "check_for", interrupted)
+    plan.check(("orders", 5, "work"), {})
+    with pytest.raises(errors.WrongTypeError, match="local is 5"):
+        plan.check(("orders", "body", 5), {})
+
+
+# What is said.
+
+BAD: Sequence[tuple[str, Any, Any, str]] = [
+    ("queue_id", int, 2**31, "queue_id is 2147483648; use 0 to 2147483647"),
+    ("queue_id", int, -1, "queue_id is -1; use 0 to 2147483647"),
+    ("queue_id", int, "1", "queue_id is '1', a str; use a whole number"),
+    ("queue_id", int, 1.0, "queue_id is 1.0, a float; use a whole number"),
+    ("queue_id", int, True, "queue_id is True, a bool; use a whole number"),
+    ("queue_id", int, None, "queue_id is None, a NoneType; use a whole number"),
+    ("queue_id", int | None, object, "a type; use a whole number"),
+    ("delay", float, math.nan, "delay is nan; use 0 to 100000000000"),
+    ("delay", float, -math.inf, "delay is -inf; use 0 to 100000000000"),
+    ("delay", float, "1", "delay is '1', a str; use a number"),
+    ("delay", float, 1j, "delay is 1j, a complex; use a number"),
+    ("topic", str, b"orders", "topic is b'orders', a bytes; use text"),
+    ("topic", str, "x" * 256, "topic has 256 characters; use 255 at most"),
+    ("key", str, SURROGATE, "which is no valid text (surrogates not allowed at character 1)"),
+    ("force", bool, 1, "force is 1, a int; use True or False"),
+    ("start", Literal["first", "end"], "begin", "start is 'begin'; use one of 'first', 'end'"),
+    ("start", Literal["first", "end"], 0, "start is 0, a int; use 'first' or 'end'"),
+    ("tags", Sequence[str], "abc", "tags is 'abc', a str; use a list"),
+    ("tags", Sequence[str], [1], "tags is 1, a int; use text"),
+    ("tags", Sequence[str], iter("a"), "use a list"),
+    ("topics", str | Sequence[str], 5, "topics is 5, a int; use text or a list"),
+    ("topics", str | Sequence[str], ["a", 5], "topics is 5, a int; use text"),
+    ("files", Mapping[str, str], [], "files is [], a list; use a dict"),
+    ("files", Mapping[str, str], {"a": 1}, "files is 1, a int; use text"),
+    ("offsets", Mapping[Queue, int], {("a", 0): 2**63}, "offsets is 9223372036854775808; use 0"),
+    ("offsets", Mapping[Queue, int], {"a": 0}, "use a Queue, or a pair of topic and queue id"),
+    ("offsets", Mapping[Queue, int], {("a", -1): 0}, "queue_id is -1; use 0"),
+    ("check", Callable[[int], int], "no", "check is 'no', a str; use a function"),
+    ("position", int | str, "soon", "position 'soon' makes no sense; use an offset"),
+    ("position", int | str, "9" * 5_000, "is too large a number"),
+    ("position", int | str, "@0001-01-01T00:00:00+23:59x", "makes no sense; use Unix ms"),
+    ("position", int | str, 2**63, "offset is 9223372036854775808; use 0"),
+    ("consistency", quorumlog.Consistency | str, "soon", "'soon' is unknown; use one of leader"),
+    ("decision", quorumlog.Decision | str, "maybe", "decision is 'maybe'; use one of commit"),
+    ("directory", str, "a\0b", "use a path without 0x00"),
+    ("message", quorumlog.PopMessage, "m", "message is 'm', a str; use a PopMessage"),
+    ("credentials", Plan, 1, "credentials is 1, a int; use a Plan"),
+]
+
+
+@pytest.mark.parametrize(("name", "annotation", "value", "said"), BAD)
+def test_an_error_says_which_argument_what_is_wrong_and_what_to_use(
+    name: str, annotation: Any, value: Any, said: str
+) -> None:
+    check = check_for(name, annotation)
+    assert check is not None
+    with pytest.raises(errors.InvalidRequestError) as caught:
+        check(name, value)
+    assert said in str(caught.value)
+    assert "; use" in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+    assert caught.value.code in ("client.bad_argument", "client.wrong_type")
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (type(copy), str(copy), copy.code) == (
+        type(caught.value),
+        str(caught.value),
+        caught.value.code,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "annotation", "value"),
+    [
+        ("queue_id", int, 2**31 - 1),
+        ("queue_id", int | None, None),
+        ("delay", float, 1),
+        ("delay", float, Fraction(1, 2)),
+        ("delay", float | None, numpy.int64(5)),
+        ("invisible", float, numpy.float32(0.5)),
+        ("topic", str, "ä€😀"),
+        ("tags", Sequence[str], {"a", "b"}),
+        ("topics", str | Sequence[str], ["a"]),
+        ("offsets", Mapping[Queue, int], {Queue("a", 0, "g"): 2**63 - 1}),
+        ("position", int | str, "@2026-01-31T12:00:00Z"),
+        ("check", Callable[[int], int], print),
+    ],
+)
+def test_what_can_be_used_is_taken(name: str, annotation: Any, value: Any) -> None:
+    check = check_for(name, annotation)
+    assert check is not None
+    check(name, value)
+
+
+def test_a_wrong_type_is_a_type_error_too() -> None:
+    with pytest.raises(TypeError, match="is '1', a str"):
+        arguments.check_number("queue_id", "1")
+
+
+def test_a_value_is_shown_whatever_it_is() -> None:
+    class Rude:
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+    assert shown(Rude()) == "<Rude, its repr raises RuntimeError>"
+    assert shown("x" * 1_000).endswith("... (1002 characters)")
+    assert shown(10**5_000) == "<int, its repr raises ValueError>"
+    assert shown(SURROGATE).encode()
+
+
+# Whom it does not harm.
+
+OF_A_MESSAGE: Sequence[Mapping[str, Any]] = [
+    {"queue_id": 2**31},
+    {"queue_id": -1},
+    {"queue_id": "0"},
+    {"queue_id": 1.5},
+    {"flag": None},
+    {"flag": 2**31},
+    {"flag": "1"},
+    {"body": 5},
+    {"body": None},
+    {"body": [1, 2]},
+    {"body": SURROGATE},
+    {"key": 5},
+    {"key": SURROGATE},
+    {"tag": b"t"},
+    {"properties": 5},
+    {"properties": {1: "a"}},
+    {"properties": {"a": 1}},
+    {"properties": {"a": SURROGATE}},
+    {"topic": None},
+    {"topic": b"orders"},
+    {"topic": ["orders"]},
+    {"topic": SURROGATE},
+    {"group": 5},
+    {"group": SURROGATE},
+    {"delay": math.nan},
+    {"delay": "1"},
+    {"delay": -1},
+    {"level": 0},
+    {"level": "1"},
+    {"deliver_at": 1e12},
+    {"message_group": 5},
+    {"message_group": SURROGATE},
+]
+
+
+@pytest.mark.parametrize("wrong", OF_A_MESSAGE, ids=str)
+def test_a_message_of_no_use_is_refused_and_others_leave(wrong: Mapping[str, Any]) -> None:
+    """What others have queued in the same turn arrives, and the producer goes on."""
+
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            producer = client.producer()
+            before = producer.send_nowait("orders", b"before", queue_id=0)
+            given = {"topic": "orders", "body": b"x", **wrong}
+            for send in (producer.send, producer.enqueue):
+                with pytest.raises(errors.QuorumlogError, match="; "):
+                    await send(**given)
+            with pytest.raises(errors.QuorumlogError, match="; "):
+                producer.send_nowait(**given)
+            if not wrong.keys() & {"flag", "message_group"}:
+                body = given.pop("body")
+                with pytest.raises(errors.QuorumlogError, match="; "):
+                    await producer.send_batch(bodies=[body], **given)
+            after = producer.send_nowait("orders", b"after", queue_id=0)
+            assert [(await one).queue_offset for one in (before, after)] == [0, 1]
+            assert cluster.bodies() == [b"before", b"after"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("bodies", [5, "text", b"bytes", iter([b"a"]), {"a": 1}])
+def test_a_batch_is_a_list(bodies: Any) -> None:
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            for delay in (None, 1):
+                with pytest.raises(errors.WrongTypeError, match="use a list of bodies"):
+                    await client.producer().send_batch("orders", bodies, delay=delay)
+
+    asyncio.run(scenario())
+
+
+def test_a_message_that_cannot_be_encoded_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should one ever get past the checks: those beside it in its batch arrive, in order."""
+    encode = batch.encode_entries
+
+    def choke(entries: Any, *rest: Any, **how: Any) -> Any:
+        if any(entry[3] == b"poison" for entry in entries):
+            raise ZeroDivisionError
+        return encode(entries, *rest, **how)
+
+    monkeypatch.setattr("quorumlog.produce.delivery.encode_entries", choke)
+
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            producer = client.producer()
+            bodies = [b"1", b"2", b"poison", b"3"]
+            sent = [producer.send_nowait("orders", body, queue_id=0) for body in bodies]
+            with pytest.raises(errors.InternalError, match="ZeroDivisionError") as caught:
+                await sent.pop(2)
+            assert caught.value.outcome is errors.Outcome.NOT_APPLIED
+            assert [(await one).queue_offset for one in sent] == [0, 1, 2]
+            with pytest.raises(errors.InternalError):
+                await producer.send_batch("orders", [b"4", b"poison"])
+            await producer.send("orders", b"5")
+            assert cluster.bodies() == [b"1", b"2", b"3", b"5"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("code", ["node.unknown_queue", "node.delay_too_long", "node.bad_request"])
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_message_that_a_node_refuses_fails_alone(code: str, idempotent: bool) -> None:
+    async def refuse(node: Any, request: Any) -> Any:
+        node.cluster.script.actions.appendleft(refuse)
+        return error(code) if b"poison" in request.records else None
+
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            cluster.script.actions.append(refuse)
+            producer = client.producer(idempotent=idempotent, in_flight_max=1)
+            sent = []
+            for i in range(40):
+                is_bad = i in (7, 30)
+                body, queue_id = (b"poison", 99) if is_bad else (b"%02d" % i, i % 3)
+                sent.append((is_bad, producer.send_nowait("orders", body, queue_id=queue_id)))
+            later = producer.send_nowait("orders", b"later", queue_id=0)
+            for is_bad, delivery in sent:
+                if is_bad:
+                    with pytest.raises(errors.QuorumlogError) as caught:
+                        await delivery
+                    assert caught.value.code == code
+                else:
+                    await delivery
+            await later
+            for queue_id in range(3):
+                bodies = [m.body for m in (await client.pull("orders", queue_id, 0)).messages]
+                good = [b"%02d" % i for i in range(40) if i % 3 == queue_id and i not in (7, 30)]
+                assert bodies == good + ([b"later"] if queue_id == 0 else [])
+            assert producer.stats().failed_count == 2
+
+    asyncio.run(scenario())
+
+
+def test_many_that_a_node_refuses_do_not_use_up_the_time_of_those_behind_them() -> None:
+    """No pause is due after a refusal for good: asking again is not what comes next."""
+
+    async def refuse(node: Any, request: Any) -> Any:
+        node.cluster.script.actions.appendleft(refuse)
+        return error("node.bad_request") if b"poison" in request.records else None
+
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            cluster.script.actions.append(refuse)
+            producer = client.producer(timeout_ms=5_000)
+            bad = [producer.send_nowait("orders", b"poison", queue_id=0) for _ in range(30)]
+            good = [producer.send_nowait("orders", b"x", queue_id=0) for _ in range(30)]
+            assert [(await one).queue_offset for one in good] == list(range(30))
+            for one in bad:
+                with pytest.raises(errors.InvalidRequestError):
+                    await one
+
+    asyncio.run(scenario())
+
+
+def test_a_pair_names_a_queue_wherever_a_queue_can_be_named() -> None:
+    """The words for a wrong one offer "a Queue, or a pair of topic and queue id"."""
+
+    async def scenario() -> None:
+        pair: Any = ("orders", 1)
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            await client.producer().send("orders", b"x", queue_id=1)
+            (offsets,) = await client.queue_offsets("orders", [pair])
+            assert (offsets.queue_id, offsets.max_offset) == (1, 1)
+            assert (await client.raw.pull(pair, 0)).record_count == 1
+            consumer = client.pull_consumer("orders", queues=[pair], until="end")
+            assert [message.body async for message in consumer] == [b"x"]
+            await consumer.seek(pair, 0)
+            assert (await anext(consumer)).body == b"x"
+
+    asyncio.run(scenario())
+
+
+def test_a_transactional_producer_takes_the_options_of_a_producer() -> None:
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            for idempotent in (True, False):
+                made = client.transactional_producer("work", str, idempotent=idempotent)
+                await made.begin("orders", b"x")
+                assert bool(cluster.entries[-1].request.producer_id) is idempotent
+
+    asyncio.run(scenario())
+
+
+def test_local_work_that_says_nothing_of_use_leaves_its_transaction_open() -> None:
+    """Its messages are stored, and the cluster asks for them: whoever sends again sends twice."""
+
+    def says_nothing(_transaction: object) -> Any: ...
+
+    def blocking(bootstrap: str) -> None:
+        with sync.connect(bootstrap) as client:
+            client.transactional_producer("work", str).send("orders", b"2", says_nothing)
+
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            made = client.transactional_producer("work", str)
+            for sent in (
+                made.send("orders", b"1", says_nothing),
+                asyncio.to_thread(blocking, cluster.bootstrap),
+            ):
+                with pytest.raises(errors.InvalidRequestError, match="work says is None") as caught:
+                    await sent
+                assert caught.value.outcome is errors.Outcome.UNKNOWN
+            assert cluster.bodies() == [b"1", b"2"]
+
+    asyncio.run(scenario())
+
+
+def test_a_transaction_does_not_end_as_unknown() -> None:
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            made = client.transactional_producer("work", str)
+            for end in (
+                made.end(client._started().groups.home, 1, quorumlog.Decision.UNKNOWN),
+                client.admin.end_transaction(1, "unknown"),
+            ):
+                with pytest.raises(errors.InvalidRequestError, match="; use commit or rollback"):
+                    await end
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("wrong", [{"group": ""}, {"linger_ms": -1}, {"compression": "rar"}])
+def test_a_transactional_producer_that_is_refused_leaves_nothing(wrong: dict[str, Any]) -> None:
+    """Else the producer within would follow the broker groups for as long as the client is."""
+
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            followers = list(client._started().groups.on_change)
+            with pytest.raises(errors.InvalidRequestError):
+                client.transactional_producer(**{"group": "work", "check": str, **wrong})
+            assert client._started().groups.on_change == followers
+
+    asyncio.run(scenario())
+
+
+def test_a_queue_id_is_a_number_in_each_message_of_a_batch() -> None:
+    class Second:
+        def __index__(self) -> int:
+            return 1
+
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            queue_id: Any = Second()
+            receipts = await client.producer().send_batch("orders", [b"a", b"b"], queue_id=queue_id)
+            assert [(one.queue_id, one.queue_offset) for one in receipts] == [(1, 0), (1, 1)]
+
+    asyncio.run(scenario())
+
+
+def test_a_seek_to_nowhere_leaves_the_consumer_where_it_was() -> None:
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            producer = client.producer()
+            for i in range(3):
+                await producer.send("orders", b"%d" % i, queue_id=0)
+            consumer = client.pull_consumer("orders", queues=[0, 1])
+            assert (await anext(consumer)).body == b"0"
+            for offset in (2**62, 4):
+                with pytest.raises(errors.OffsetOutOfRangeError) as caught:
+                    await consumer.seek(0, offset)
+                assert (caught.value.min_offset, caught.value.max_offset) == (0, 3)
+            for position in (2**63, -1, "nowhere", math.nan):
+                with pytest.raises(errors.InvalidRequestError):
+                    await consumer.seek(0, position)  # type: ignore[arg-type]
+            assert [(await anext(consumer)).body for _ in range(2)] == [b"1", b"2"]
+            await consumer.seek(0, 1)
+            assert (await anext(consumer)).body == b"1"
+
+    asyncio.run(scenario())
+
+
+def test_a_delivery_on_its_way_has_no_result_yet() -> None:
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            delivery = client.producer().send_nowait("orders", b"x")
+            with pytest.raises(errors.InvalidRequestError, match="await its receipt"):
+                delivery.result()
+            assert (await delivery).topic == "orders"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("wrong", [{"timeout_ms": 0}, {"held_size_bytes_max": 0}, {"prefetch": 0}])
+def test_limits_of_reading_that_let_nothing_through_are_refused(wrong: dict[str, Any]) -> None:
+    """Whoever makes a consumer by another way than the client gets the same answer."""
+    nobody: Any = None
+    with pytest.raises(errors.InvalidRequestError, match="use 1"):
+        Consumption(nobody, FetchOptions(**wrong))

@@ -1,0 +1,197 @@
+"""What a consuming transaction refuses before anything is sent, and unique keys."""
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+
+import quorumlog
+from quorumlog.errors import (
+    ConflictError,
+    DeadlineError,
+    InvalidRequestError,
+    Outcome,
+    OutcomeUnknownError,
+    QuorumlogError,
+    TooLargeError,
+)
+from quorumlog.pb import consumer_pb2
+from quorumlog.produce.outgoing_messages import Shaping, entry_of
+from quorumlog.records.message import Message, MessageBatch
+from quorumlog.records.queues import Queue
+from quorumlog.records.unique_keys import UniqueKeys
+from quorumlog.transactions.consume import ConsumeTransaction
+from tests.quorumlog.fake_cluster import fake_cluster
+
+
+class NoShaping:
+    """All that is asked of a producer before something is sent."""
+
+    shaping = None
+
+
+def transaction() -> ConsumeTransaction:
+    nobody: Any = None
+    producer: Any = NoShaping()
+    return ConsumeTransaction(nobody, nobody, producer, "g", {}, 1_000)
+
+
+def message(offset: int, *, queue_id: int = 0, group: str = "g0") -> Message:
+    return Message("orders", queue_id, offset, b"", bytes(88), b"", group)
+
+
+def batch(first: int, hi: int, *, group: str = "g0") -> MessageBatch:
+    """Of which a filter has left nothing."""
+    queue = Queue("orders", 0, group)
+    return MessageBatch("orders", 0, first, hi, 0, hi, 1, 1, 0, False, [], queue)
+
+
+def test_messages_of_two_broker_groups_do_not_share_a_transaction() -> None:
+    made = transaction()
+    made.consumed(message(5))
+    with pytest.raises(InvalidRequestError, match="of broker group 'g1'") as caught:
+        made.consumed(message(0, group="g1"))
+    assert caught.value.code == "client.other_group"
+    made.consumed(message(0, queue_id=3))
+
+
+def test_messages_are_consumed_in_order_and_without_a_gap() -> None:
+    made = transaction()
+    made.consumed(message(5))
+    for wrong in (5, 7, 4):
+        with pytest.raises(InvalidRequestError, match=f"offset {wrong} .* after 5"):
+            made.consumed(message(wrong))
+    made.consumed(batch(6, 9))
+    made.consumed(message(9))
+
+
+def test_what_was_made_of_nothing_is_refused() -> None:
+    async def work() -> None:
+        made = transaction()
+        made.send("bills", b"x")
+        with pytest.raises(InvalidRequestError, match="nothing was consumed"):
+            await made.commit()
+        with pytest.raises(InvalidRequestError, match="has ended"):
+            made.send("bills", b"x")
+        async with transaction():
+            pass  # Nothing at all is no mistake.
+        with pytest.raises(TooLargeError):
+            transaction().send("bills", bytes(5_000_000))
+
+    asyncio.run(work())
+
+
+def test_a_consumer_that_commits_by_itself_is_refused() -> None:
+    async def work() -> None:
+        async with (
+            fake_cluster() as cluster,
+            quorumlog.connect(cluster.bootstrap) as client,
+        ):
+            client.group_consumer("g", "orders")
+            with pytest.raises(InvalidRequestError, match="auto_commit=False"):
+                client.transaction("g")
+            client.transaction("other")
+            with pytest.raises(InvalidRequestError, match="needs a name"):
+                client.transactional_producer("", lambda _: "commit")
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("conflict", "stored", "expected"),
+    [
+        (Outcome.NOT_APPLIED, None, ConflictError),
+        (Outcome.UNKNOWN, 6, None),
+        (Outcome.UNKNOWN, 9, ConflictError),
+        (Outcome.UNKNOWN, None, OutcomeUnknownError),
+    ],
+)
+def test_a_commit_that_met_a_conflict_after_an_attempt_without_an_answer(
+    conflict: Outcome, stored: int | None, expected: type[Exception] | None
+) -> None:
+    """It may be its own first attempt that it met; who cannot look does not know."""
+
+    class Group:
+        def __init__(self) -> None:
+            self.calls = self.router = self
+            self.cluster_id = "c"
+
+        def get(self, _: str) -> "Group":
+            return self
+
+        async def leader(self, _: str, method: str, *__: Any, **___: Any) -> Any:
+            if method == "CommitConsumed":
+                raise ConflictError("somebody was faster", outcome=conflict)
+            if stored is None:
+                raise DeadlineError("no leader")
+            response = consumer_pb2.FetchOffsetsResponse()
+            response.offsets.add(topic="orders", queue_id=0, offset=stored)
+            return response
+
+    async def work() -> None:
+        made = transaction()
+        group: Any = Group()
+        made._groups = group
+        made._stored[Queue("orders", 0, "g0")] = 5
+        made.consumed(message(5))
+        if expected is None:
+            await made.commit()
+            return
+        with pytest.raises(expected) as caught:
+            await made.commit()
+        assert isinstance(caught.value, QuorumlogError)
+        assert caught.value.outcome is conflict
+
+    asyncio.run(work())
+
+
+def test_unique_keys_are_unique_and_of_the_published_form() -> None:
+    keys = UniqueKeys()
+    made = [keys() for _ in range(1_000)]
+    assert len(set(made)) == 1_000
+    assert all(re.fullmatch("[0-9A-F]{32}", key) for key in made)
+    assert UniqueKeys()()[:20] != made[0][:20], "another process has another beginning"
+    shaping = Shaping(unique_keys=keys)
+    given = entry_of("orders", b"", "k", None, 0, {"UNIQ_KEY": "mine"}, 0, shaping)[4]
+    assert given == b"KEYS\x01k\x02UNIQ_KEY\x01mine\x02"
+    own = entry_of("orders", b"", None, None, 0, None, 0, shaping)[4]
+    assert re.fullmatch(b"UNIQ_KEY\x01[0-9A-F]{32}\x02", own)
+
+
+def test_the_time_of_one_transaction_is_not_that_of_another() -> None:
+    """Whoever began first does not say how long the others may take."""
+
+    async def work() -> None:
+        async with (
+            fake_cluster() as cluster,
+            quorumlog.connect(cluster.bootstrap, timeout_ms=10_000) as client,
+        ):
+            for i in range(2):
+                await client.producer().send("orders", b"%d" % i, queue_id=0)
+            first, second = await client.pull("orders", 0, 0)
+            cluster.append_delay_s = 1.0
+            async with asyncio.timeout(8):
+                for consumed, timeout_ms in ((first, 200), (second, None)):
+                    made = client.transaction("g", timeout_ms=timeout_ms)
+                    made.consumed(consumed)
+                    made.send("orders", b"made", queue_id=1)
+                    if timeout_ms:
+                        with pytest.raises(OutcomeUnknownError):
+                            await made.commit()
+                        cluster.offsets["g", "orders", 0] = 1  # It was stored after all.
+                    else:
+                        await made.commit()
+            assert [receipt.queue_id for receipt in made.receipts] == [1]
+
+    asyncio.run(work())
+
+
+def test_transactions_of_many_times_do_not_make_a_producer_each() -> None:
+    async def work() -> None:
+        async with fake_cluster() as cluster, quorumlog.connect(cluster.bootstrap) as client:
+            for timeout_ms in range(1_000, 1_100):
+                client.transaction("g", timeout_ms=timeout_ms)
+            assert len(client._made) <= 20
+
+    asyncio.run(work())
