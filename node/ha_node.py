@@ -11,14 +11,13 @@ import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import structlog
 
 from node.admin.ha import HaAdmin
 from node.broker import Broker, BrokerIdentity
 from node.broker.core.context import LogKind
-from node.broker.core.ports import BrokerDriver
 from node.config.environment import store_host
 from node.errors.common import NodeError
 from node.errors.ha import NotMasterError, StateMissingError
@@ -176,9 +175,9 @@ class HaNode(Node):
         kind = LogKind(
             PlainBatches(self.log), self._durability, NotMasterError, False, self._why_not_local
         )
-        # A future is invariant in its type, so mypy cannot see that the driver is one.
-        driver = cast(BrokerDriver, self.driver)
-        self.broker = Broker(driver, self.log.store, self.machine, identity, self.limits, kind=kind)
+        self.broker = Broker(
+            self.driver, self.log.store, self.machine, identity, self.limits, kind=kind
+        )
         self.driver.add_listener(self.health.refresh)
         self.driver.add_role_listener(self._on_role)
         self.health.watch(self.driver)

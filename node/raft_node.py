@@ -6,13 +6,12 @@ Owns the steps of `node.node` for this mode, and the reactions to changes of rol
 import time
 from collections.abc import Iterator
 from random import SystemRandom
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import structlog
 
 from node.admin.raft import NodeAdmin
 from node.broker import Broker, BrokerIdentity
-from node.broker.core.ports import BrokerDriver
 from node.config.environment import store_host
 from node.config.settings import Settings
 from node.config.types import Address
@@ -204,9 +203,7 @@ class RaftNode(Node):
             settings.group,
         )
         store = self.log.store
-        # A future is invariant in its type, so mypy cannot see that the driver is one.
-        driver = cast(BrokerDriver, self.driver)
-        self.broker = Broker(driver, store, self.machine, identity, self.limits)
+        self.broker = Broker(self.driver, store, self.machine, identity, self.limits)
         self.broker.context.on_damage = self.on_met
         self.driver.has_audience = self.broker.has_waiting_readers
         self.memory.driver = self.driver

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from node.broker import Broker, BrokerIdentity
-from node.broker.core.ports import Prepared
 from node.config.limits import Limits
 from node.errors.common import NotAppliedError, NotReadyError, OutcomeUnknownError, ReadFailedError
 from node.replication.raft.storage.log import LedgerLog
+from node.state.appends import Committed, Prepared
 from node.state.machine import StateMachine
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
@@ -24,21 +24,10 @@ from raft.messages import Index, NodeId, Term
 from raft.ready import EntryKind
 from raft.transitions import Role
 from store.files.file_system import FileSystem
-from store.log.record_log import AppendResult
 from tests.store.records import batch, small_config
 
 CLUSTER = "cluster"
 ADDRESSES = {1: "host1:8081", 2: "host2:8082"}
-
-
-class Done(NamedTuple):
-    """As `node.replication.raft.driver.Committed`."""
-
-    index: Index  # type: ignore[assignment]
-    term: Term
-    result: AppendResult
-    synced_by: tuple[NodeId, ...]
-    commit_us: int
 
 
 class Pending(NamedTuple):
@@ -127,7 +116,7 @@ class LocalDriver:
         for entry in done:
             if not entry.future.done():
                 result = entry.prepared.result
-                entry.future.set_result(Done(entry.index, entry.term, result, (1, 2), 7))
+                entry.future.set_result(Committed(entry.index, entry.term, result, (1, 2), 7))
         self._tell()
 
     def _apply(self, index: Index) -> None:
@@ -200,7 +189,7 @@ class LocalDriver:
         for entry in pending:
             if not entry.future.done():
                 result = entry.prepared.result
-                entry.future.set_result(Done(entry.index, entry.term, result, (1, 2), 7))
+                entry.future.set_result(Committed(entry.index, entry.term, result, (1, 2), 7))
         self.is_ready = True
         self._tell()
 

@@ -10,7 +10,8 @@ from node.peers.frames import FrameKind
 from node.peers.handshake import LinkIdentity
 from node.peers.link import PeerLink
 from node.replication.raft.driver import Driver
-from node.replication.raft.storage.log import LedgerLog, Prepared
+from node.replication.raft.storage.log import LedgerLog
+from node.state.appends import Prepared
 from raft.config import RaftConfig
 from raft.messages import NO_INDEX, Index, InstallSnapshot, NodeId
 from raft.pump.replica import Replica

@@ -7,8 +7,9 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from node.replication.raft.storage.log import LedgerLog, Prepared
+from node.replication.raft.storage.log import LedgerLog
 from node.replication.raft.storage.snapshot import build_snapshot, encode_snapshot
+from node.state.appends import Prepared
 from raft.config import RaftConfig
 from raft.errors import RaftError
 from raft.messages import NO_INDEX, AppendRequest, Index, InstallSnapshot

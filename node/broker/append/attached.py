@@ -9,7 +9,7 @@ all. `produce` carries them and must not know what they say.
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from node.broker.core.ports import Committed, Prepared
+from node.state.appends import Committed, Prepared
 from quorumlog.pb.log_pb2 import AppendResponse
 
 QueueKey = tuple[bytes, int]

@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 from node.broker.append.produce import batch_size_bytes_max
 from node.broker.core.context import Context, within
 from node.broker.core.offset_moves import Moves
-from node.broker.core.ports import Committed, Prepared
 from node.errors.common import (
     AppendTimeoutError,
     BusyError,
@@ -18,6 +17,7 @@ from node.errors.common import (
     OutcomeUnknownError,
     ShuttingDownError,
 )
+from node.state.appends import Committed, Prepared
 from node.state.command_records import CommandEncoder
 from quorumlog.pb.state_pb2 import Command
 from raft.errors import RaftError

@@ -14,8 +14,8 @@ from node.broker.append.attached import QueueKey
 from node.broker.append.produce import own_size_bytes_max
 from node.broker.core.context import Context
 from node.broker.core.offset_moves import Moves
-from node.broker.core.ports import Committed, Prepared
 from node.errors.common import BusyError, OutcomeUnknownError, ShuttingDownError
+from node.state.appends import Committed, Prepared
 from node.state.command_records import CommandEncoder
 from quorumlog.pb.state_pb2 import Command
 from raft.errors import RaftError

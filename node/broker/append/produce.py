@@ -16,7 +16,6 @@ from node.broker.append.receipts import COMMAND_QUEUE, QueueRanges, Receipts
 from node.broker.append.sequences import InFlight, Sequences
 from node.broker.append.sizes import Sizes
 from node.broker.core.context import Context
-from node.broker.core.ports import Committed, Prepared
 from node.config.limits import COMMAND_SIZE_BYTES_MAX, DEAD_LETTER_SIZE_BYTES_MAX
 from node.errors.common import (
     AppendTimeoutError,
@@ -32,6 +31,7 @@ from node.errors.common import (
     UnknownTopicError,
 )
 from node.errors.producers import ProducerFencedError
+from node.state.appends import Committed, Prepared
 from node.state.command_records import CommandEncoder
 from node.state.state import PERMISSION_WRITE
 from node.state.tables.topic_names import is_reserved

@@ -6,9 +6,9 @@ Owns the fields of AppendResponse; must not know the callers.
 from collections.abc import Mapping
 
 from node.broker.core.context import Context
-from node.broker.core.ports import Committed
 from node.broker.records.delayed import held
 from node.errors.common import DuplicateExpiredError
+from node.state.appends import Committed
 from node.state.held import NUMBERS
 from node.state.state import COMMAND_TOPIC
 from quorumlog.pb.log_pb2 import AppendResponse

@@ -5,42 +5,13 @@ by itself.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from node.state.appends import Committed, Prepared
 from quorumlog.pb.log_pb2 import GroupRoute
 from raft.messages import Index, NodeId, Term
 from raft.transitions import Role
-from store.log.record_log import AppendResult
-
-
-class Prepared(Protocol):
-    """A batch that is checked and has its place in the log, but is not written."""
-
-    @property
-    def queues(self) -> Mapping[tuple[bytes, int], tuple[int, int]]:
-        """(topic, queue id) of each queue it touches: (first offset, count)."""
-        ...
-
-    @property
-    def record_count(self) -> int:
-        """Records in the batch, commands included."""
-        ...
-
-
-class Committed(Protocol):
-    """One entry that is committed and applied here."""
-
-    @property
-    def index(self) -> Index: ...
-    @property
-    def term(self) -> Term: ...
-    @property
-    def result(self) -> AppendResult: ...
-    @property
-    def synced_by(self) -> tuple[NodeId, ...]: ...
-    @property
-    def commit_us(self) -> int: ...
 
 
 class BrokerDriver(Protocol):

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 from node.broker.append.attached import Rider
 from node.broker.append.produce import Produce
 from node.broker.core.context import Context
-from node.broker.core.ports import Committed, Prepared
 from node.broker.records.delayed import Wish, level_delay_ms, scheduled, wish_of
 from node.errors.common import (
     BadRequestError,
@@ -24,6 +23,7 @@ from node.errors.common import (
     UnknownTopicError,
 )
 from node.errors.delay import DelayedFullError, DelayTooLongError
+from node.state.appends import Committed, Prepared
 from node.state.held import HOLDERS, QueueKey, held_counts
 from node.state.state import PERMISSION_WRITE
 from node.state.tables.topic_names import is_reserved

@@ -12,11 +12,11 @@ from node.broker.append.attached import Rider
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce
 from node.broker.core.context import Context
-from node.broker.core.ports import Committed, Prepared
 from node.broker.records.retry import origin_topic, sent_again
 from node.broker.retry.retry import QUEUE, read_record
 from node.errors.common import BadRequestError, BusyError, LimitReachedError, UnknownGroupError
 from node.errors.groups import AlreadyResentError, MessageExpiredError
+from node.state.appends import Committed, Prepared
 from node.state.tables.dead_letters import DeadLettersPart
 from node.state.tables.topic_names import dead_letter_topic
 from quorumlog.pb.log_pb2 import AppendRequest

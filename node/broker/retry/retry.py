@@ -15,7 +15,6 @@ from node.broker.append.commands import Commands
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce
 from node.broker.core.context import Context
-from node.broker.core.ports import Committed, Prepared
 from node.broker.groups.settings import check_reader, settings_of
 from node.broker.records.delayed import level_delay_ms, scheduled
 from node.broker.records.retry import dead_letter, given_back, times_of
@@ -27,6 +26,7 @@ from node.errors.common import (
 )
 from node.errors.delay import DelayedFullError
 from node.errors.groups import GroupOrderlyError, MessageExpiredError
+from node.state.appends import Committed, Prepared
 from node.state.held import NUMBERS, held_counts
 from node.state.state import PERMISSION_ALL
 from node.state.tables.group_settings import GroupSettings

@@ -14,7 +14,6 @@ from node.broker.append.attached import Rider
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce, Refused
 from node.broker.core.context import Context
-from node.broker.core.ports import Committed, Prepared
 from node.broker.records.half import GROWTH_SIZE_BYTES, QUEUE_ID, Halves, half_messages
 from node.broker.transactions.checks import Checks
 from node.broker.transactions.ends import COMMITTED, ROLLED_BACK, Ends
@@ -27,6 +26,7 @@ from node.errors.common import (
     UnknownTopicError,
 )
 from node.errors.transactions import TransactionEndedError, UnknownTransactionError
+from node.state.appends import Committed, Prepared
 from node.state.state import PERMISSION_WRITE
 from node.state.tables.topic_names import is_reserved
 from node.state.tables.transactions import OpenTransaction

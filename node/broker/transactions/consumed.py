@@ -16,7 +16,6 @@ from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce, Refused
 from node.broker.core.context import Context, within
 from node.broker.core.offset_moves import OffsetKey
-from node.broker.core.ports import Committed, Prepared
 from node.errors.common import (
     AppendTimeoutError,
     BadRequestError,
@@ -26,6 +25,7 @@ from node.errors.common import (
     UnknownTopicError,
 )
 from node.errors.transactions import OffsetConflictError
+from node.state.appends import Committed, Prepared
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from quorumlog.pb.state_pb2 import Command
 from quorumlog.pb.transaction_pb2 import (

@@ -27,13 +27,14 @@ from node.replication.ha.core.types import Role as HaRole
 from node.replication.ha.core.wire import body_check, transfer_head
 from node.replication.ha.inbound import Intake, Link
 from node.replication.ha.link.connection import HaConnection
-from node.replication.ha.pending_calls import Callers, Committed, PendingAppend
+from node.replication.ha.pending_calls import Callers, PendingAppend
 from node.replication.ha.promotion import Promotion
 from node.replication.ha.report import HaReport
-from node.replication.ha.storage.log import HaLog, Prepared
+from node.replication.ha.storage.log import HaLog
 from node.replication.ha.storage.loss_count import count_loss
 from node.replication.ha.storage.losses import LossFile
 from node.replication.sync_requests import SyncRequests
+from node.state.appends import Committed, Prepared
 from raft.errors import BusyError
 from raft.messages import NO_NODE, Index, NodeId, Term
 from raft.transitions import Role

@@ -9,26 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from node.errors.common import OutcomeUnknownError, ReadFailedError, ShuttingDownError
 from node.replication.ha.core.effects import Resolved
+from node.state.appends import Committed
 from raft.messages import Index, NodeId, Term
 from store.errors import Outcome
 from store.log.record_log import AppendResult
-
-
-class Committed(NamedTuple):
-    """One batch that is decided and shown to readers here; see
-    `node.broker.core.ports.Committed`."""
-
-    index: Index  # type: ignore[assignment]  # Hides tuple.index, which is unused here.
-    """End of the batch in the log, less one."""
-    term: Term
-    """Number of the epoch."""
-    result: AppendResult
-    synced_by: tuple[NodeId, ...]
-    commit_us: int
 
 
 class PendingAppend:

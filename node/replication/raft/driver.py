@@ -16,9 +16,10 @@ from node.errors.common import NotReadyError, ShuttingDownError
 from node.peers.frames import FrameKind
 from node.replication.raft.applier import Applier
 from node.replication.raft.codec import decode, encode
-from node.replication.raft.pending_calls import Callers, Committed
-from node.replication.raft.storage.log import OWN_ENTRY_SIZE_BYTES_MAX, LedgerLog, Prepared
+from node.replication.raft.pending_calls import Callers
+from node.replication.raft.storage.log import OWN_ENTRY_SIZE_BYTES_MAX, LedgerLog
 from node.replication.sync_requests import SyncRequests
+from node.state.appends import Committed, Prepared
 from raft.errors import ChangeRefusedError, TransferRefusedError
 from raft.messages import (
     NO_INDEX,

@@ -8,7 +8,6 @@ import asyncio
 import time
 from bisect import insort
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from node.errors.common import (
     NotAppliedError,
@@ -16,24 +15,11 @@ from node.errors.common import (
     ReadFailedError,
     ShuttingDownError,
 )
-from node.replication.raft.storage.log import Prepared
-from raft.messages import Index, NodeId, Term
+from node.state.appends import Committed, Prepared
+from raft.messages import Index, NodeId
 from raft.pump.effects import Completion, Resolution
 from raft.ready import ReadConfirmed
 from store.files.failpoints import hit
-from store.log.record_log import AppendResult
-
-
-class Committed(NamedTuple):
-    """One entry that is committed and applied here."""
-
-    index: Index  # type: ignore[assignment]  # Hides tuple.index, which is unused here.
-    term: Term
-    result: AppendResult
-    synced_by: tuple[NodeId, ...]
-    """Nodes known to have it, durably with flush=sync, when it was found committed."""
-    commit_us: int
-    """Microseconds from `append` to here, by this node's clock."""
 
 
 class PendingAppend:

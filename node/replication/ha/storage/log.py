@@ -7,7 +7,7 @@ the binding, epochs, a cut, a beginning and `open`.
 """
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
@@ -23,6 +23,7 @@ from node.replication.ha.core.types import (
 )
 from node.replication.ha.storage.epoch_file import BindingFile, EpochFile
 from node.replication.ha.storage.replica_file import open_replica_file
+from node.state.appends import Prepared
 from node.state.state import COMMAND_TOPIC
 from store.config import StoreConfig
 from store.durability.fatal import end_process
@@ -57,44 +58,6 @@ class ImageNeededError(HaError):
             f"the log is empty and its first bytes would be those at {self.position}; an image of "
             f"the master's state is fetched first"
         )
-
-
-class Prepared:
-    """A batch of encoded records, checked and with room; made by `HaLog.prepare`."""
-
-    __slots__ = ("_next_offsets", "batch", "result")
-
-    def __init__(self, batch: PreparedBatch, next_offsets: Mapping[QueueKey, int]) -> None:
-        self.batch = batch
-        self._next_offsets = next_offsets
-        self.result: AppendResult | None = None
-        """Place of the batch, once it was appended."""
-
-    @property
-    def end(self) -> int:
-        """The end of the log once the batch is appended."""
-        return self.batch.position + self.batch.size_bytes
-
-    @property
-    def record_count(self) -> int:
-        """Number of records."""
-        return len(self.batch.queue_offsets)
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the records."""
-        return self.batch.size_bytes
-
-    @property
-    def queues(self) -> dict[QueueKey, tuple[int, int]]:
-        """New records per queue, (topic, queue id): (first offset, count). Read it before the
-        append; records of unfinished transactions do not count."""
-        before = self._next_offsets
-        return {
-            key: (first, hi - first)
-            for key, hi in self.batch.next_offsets.items()
-            for first in (before.get(key, 0),)
-        }
 
 
 class HaLog:
@@ -264,7 +227,9 @@ class HaLog:
 
     def append(self, prepared: Prepared) -> AppendResult:
         """Append the newest result of `prepare`; never fails. Not durable yet."""
-        prepared.result = result = self.store.append_prepared(prepared.batch)
+        content = prepared.content
+        assert isinstance(content, PreparedBatch), f"prepared as {content!r}"
+        prepared.result = result = self.store.append_prepared(content)
         return result
 
     def become_master(self) -> None:

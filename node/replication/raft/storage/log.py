@@ -7,7 +7,7 @@ here unless a docstring says otherwise; only rare calls wait for a disk: term an
 truncation, a snapshot and `open`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
@@ -21,6 +21,7 @@ from node.replication.raft.storage.foreign_entries import chain_at, check_held, 
 from node.replication.raft.storage.hard_state import NodeFile, load_node_file
 from node.replication.raft.storage.received_snapshot import ReceivedSnapshot
 from node.replication.raft.storage.snapshot import Snapshot, decode_snapshot
+from node.state.appends import Prepared
 from raft.errors import PeerProtocolError
 from raft.messages import (
     NO_INDEX,
@@ -43,48 +44,13 @@ from store.ledger.entry import Link
 from store.ledger.extent import Deletion
 from store.ledger.ledger import PreparedEntry
 from store.ledger.raw import CheckedEntries
-from store.log.record_log import AppendResult
 from store.opening import Progress, Recovery, no_progress
-from store.record.stamp import QueueKey
 from store.replicated.ledger_store import ReplicaStore
 from store.store import unix_ms
 
 OWN_ENTRY_SIZE_BYTES_MAX: Final = 64 * 1024
 """Room a node must have before it may campaign or change members: its no-op or configuration has to
 fit. Far above the size of either."""
-
-
-class Prepared:
-    """A batch of encoded records, checked and with room; made by `LedgerLog.prepare`."""
-
-    __slots__ = ("_next_offsets", "entry", "result")
-
-    def __init__(self, entry: PreparedEntry, next_offsets: Mapping[QueueKey, int]) -> None:
-        self.entry = entry
-        self._next_offsets = next_offsets
-        self.result: AppendResult | None = None
-        """Place of the batch, once it was appended."""
-
-    @property
-    def record_count(self) -> int:
-        """Number of records."""
-        return len(self.entry.queue_offsets)
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the records, without the header of their entry."""
-        return self.entry.size_bytes - 48
-
-    @property
-    def queues(self) -> dict[QueueKey, tuple[int, int]]:
-        """New records per queue, (topic, queue id): (first offset, count). Read it before the
-        append; records of unfinished transactions do not count."""
-        before = self._next_offsets
-        return {
-            key: (first, hi - first)
-            for key, hi in self.entry.next_offsets.items()
-            for first in (before.get(key, 0),)
-        }
 
 
 class LedgerLog:
@@ -262,7 +228,9 @@ class LedgerLog:
         """Append an entry; see `Log.append`. The body of DATA is the newest `Prepared`."""
         if kind is EntryKind.DATA:
             assert isinstance(body, Prepared), f"data must be prepared: {body!r}"
-            body.result = result = self.store.append_prepared(body.entry, term)
+            content = body.content
+            assert isinstance(content, PreparedEntry), f"prepared as {content!r}"
+            body.result = result = self.store.append_prepared(content, term)
             landed = result.entry_index
         elif kind is EntryKind.CONFIGURATION:
             assert isinstance(body, Configuration), f"{body!r} is no configuration"

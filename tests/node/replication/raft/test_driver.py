@@ -9,8 +9,8 @@ import pytest
 
 from node.errors import common as errors
 from node.replication.raft.driver import Driver
-from node.replication.raft.storage.log import Prepared
 from node.replication.sync_requests import SYNC_REQUEST_COUNT_MAX
+from node.state.appends import Prepared
 from raft.config import RaftConfig
 from raft.errors import NotLeaderError, TransferRefusedError
 from raft.messages import NO_INDEX

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from node.replication.raft.storage.log import Prepared
+from node.state.appends import Prepared
 from raft.errors import ChangeRefusedError, TransferRefusedError
 from raft.rules.membership import Change, ChangeKind
 from raft.transitions import Role

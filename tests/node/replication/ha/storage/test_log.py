@@ -146,7 +146,7 @@ def test_what_was_written_and_never_synced_goes(tmp_path: Path) -> None:
         replica.begin_epoch(1)
         ends = replica.fill(0, 15)
         replica.confirm(ends[2])
-        half = replica.log.prepare(batch(30, 33) + topic_command("half")).batch
+        half = replica.log.prepare(batch(30, 33) + topic_command("half")).content
         replica.log.append(replica.log.prepare(batch(30, 33) + topic_command("half")))
         image = killed(tmp_path / "s", tmp_path / "image")
         before = log_bytes(replica.log)
@@ -225,13 +225,13 @@ def test_a_batch_says_what_it_becomes_before_it_is_written(tmp_path: Path) -> No
         data = batch(3, 5) + batch(5, 6, queue_id=2)
         prepared = replica.log.prepare(data)
         assert prepared.queues == {(b"orders", 0): (3, 2), (b"orders", 2): (0, 1)}
-        assert (prepared.record_count, prepared.size_bytes) == (3, len(data))
-        assert (prepared.end, replica.log.end) == (end + len(data), end)
+        assert (prepared.record_count, prepared.content.size_bytes) == (3, len(data))
+        assert (prepared.content.position, replica.log.end) == (end, end)
         result = replica.log.append(prepared)
         assert prepared.result is result
-        assert (result.position, result.end_position) == (end, prepared.end)
+        assert (result.position, result.end_position) == (end, end + len(data))
         assert result.queue_offsets == [3, 4, 0]
-        assert replica.log.end == prepared.end
+        assert replica.log.end == end + len(data)
 
 
 def test_bytes_that_do_not_fit_change_nothing(tmp_path: Path) -> None:
