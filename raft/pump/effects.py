@@ -22,6 +22,9 @@ Ticket: TypeAlias = int
 Payload: TypeAlias = object
 """Raw bytes of a range of entries, opaque to the pump (a memoryview, or a tuple in the
 simulator)."""
+Checked: TypeAlias = object
+"""Entries of a peer that `Log.check_raw` accepted, for `Log.write_raw`: a value that is opaque to
+the pump and never changed."""
 
 
 class Log(EntryPositions, Protocol):
@@ -44,12 +47,13 @@ class Log(EntryPositions, Protocol):
         DATA, None for NO_OP, a Configuration for CONFIGURATION."""
         ...
 
-    def check_raw(self, message: AppendRequest, payload: Payload, held: Index) -> None:
+    def check_raw(self, message: AppendRequest, payload: Payload, held: Index) -> Checked | None:
         """Check a received payload against its message before the core sees either.
 
         Headers (magic, index, term against `message.runs`, size), checksums and the chain inside
         the payload. Entries through `held` are stored here with equal terms, so they must be equal
-        (ForeignChainError). Raises PeerProtocolError; nothing is written."""
+        (ForeignChainError). Returns None for entries that the core will not take. Raises
+        PeerProtocolError; nothing is written."""
         ...
 
     def chain_at(self, index: Index) -> int | None:
@@ -58,11 +62,10 @@ class Log(EntryPositions, Protocol):
         None without that entry, and where damage keeps this log from vouching for it."""
         ...
 
-    def write_raw(self, lo: Index, hi: Index, payload: Payload, payload_lo: Index) -> None:
-        """Write entries [lo, hi) as a peer sent them; `payload` begins with entry `payload_lo` <=
-        lo.
+    def write_raw(self, lo: Index, hi: Index, checked: Checked) -> None:
+        """Write entries [lo, hi) of those that `check_raw` accepted; they may begin before `lo`.
 
-        check_raw accepted the payload, and the entry before `lo` is stored already.
+        The entry before `lo` is stored already.
         """
         ...
 

@@ -37,7 +37,16 @@ from raft.messages import (
     SnapshotMeta,
     Term,
 )
-from raft.pump.effects import NO_EFFECTS, Completion, Effects, Log, Outgoing, Payload, Ticket
+from raft.pump.effects import (
+    NO_EFFECTS,
+    Checked,
+    Completion,
+    Effects,
+    Log,
+    Outgoing,
+    Payload,
+    Ticket,
+)
 from raft.pump.flush_queue import FlushQueue
 from raft.pump.foreign_chain import ForeignChains, check_alike
 from raft.pump.pending_proposals import Waiters
@@ -98,29 +107,29 @@ class Replica:
         kind = type(message)
         if (kind is AppendRequest or kind is InstallSnapshot) and self.core.has_ready():
             # Pending work of the core from this turn names entries that this message may cut off.
-            self._drain(None, NO_INDEX)
+            self._drain()
         if kind is AppendRequest:
             append = cast(AppendRequest, message)
-            if self.core.follows(append):
-                self._compare(append, payload)
+            checked = self._compare(append, payload) if self.core.follows(append) else None
             self.core.step(message)
-            self._drain(payload, append.prev_index + 1)
+            self._drain(checked)
         else:
             self.core.step(message)
             if kind is InstallSnapshot:
-                self._drain(payload, NO_INDEX)
+                self._drain(payload)
 
-    def _compare(self, append: AppendRequest, payload: Payload | None) -> None:
-        """Check a leader's entries; a leader that certainly contradicts this log is not
+    def _compare(self, append: AppendRequest, payload: Payload | None) -> Checked | None:
+        """Return a leader's entries, checked; a leader that certainly contradicts this log is not
         followed."""
         try:
-            self._check(append, payload)
+            return self._check(append, payload)
         except ForeignChainError as error:
             if not self._foreign.is_again(error):
                 raise
             self.core.diverge(append.sender)
+            return None
 
-    def _check(self, append: AppendRequest, payload: Payload | None) -> None:
+    def _check(self, append: AppendRequest, payload: Payload | None) -> Checked | None:
         """Compare an append with the entries here: equal terms have to mean equal entries.
 
         Raises PeerProtocolError."""
@@ -131,11 +140,12 @@ class Replica:
             held = prev_index
             if prev_index < log.last_index and log.term_of(prev_index) == append.prev_term:
                 held = log.first_conflict(prev_index + 1, append.hi, append.runs) - 1
-            self.log.check_raw(append, payload, held)
-        elif append.prev_chain is not None and log.term_of(prev_index) == append.prev_term:
+            return self.log.check_raw(append, payload, held)
+        if append.prev_chain is not None and log.term_of(prev_index) == append.prev_term:
             chain = self.log.chain_at(prev_index)
             if chain is not None:
                 check_alike(append.sender, prev_index, chain, append.prev_chain)
+        return None
 
     def receive_without_room(self, message: AppendRequest) -> None:
         """Take note of the leader, but no entries of an append: the store has no room for them.
@@ -168,7 +178,7 @@ class Replica:
         if waiter is not None:
             self._waiters.check()
         if self.core.has_own_entries():
-            self._drain(None, NO_INDEX)
+            self._drain()
         index, term = self.core.propose()
         self.log.append(index, term, EntryKind.DATA, body)
         self._wrote = True
@@ -278,7 +288,7 @@ class Replica:
 
         Raises CompactionRefusedError without a durable snapshot that covers it. Pending messages of
         this turn get their bytes first."""
-        self._drain(None, NO_INDEX)
+        self._drain()
         self.core.compact_to(index)
 
     # State that the shell may read between turns. Never inputs.
@@ -310,7 +320,7 @@ class Replica:
 
     def pump(self) -> Effects:
         """End a turn: return the effects of all inputs since the last call."""
-        self._drain(None, NO_INDEX)
+        self._drain()
         if self._wrote or self._flushes.held:
             self._open_ticket()
         elif not self._is_touched and not self._waiters.completed:
@@ -333,20 +343,22 @@ class Replica:
 
     # The order of work.
 
-    def _drain(self, payload: Payload | None, payload_lo: Index) -> None:
-        """Do the core's pending work until there is none. The payload belongs to the first
-        Ready."""
+    def _drain(self, received: Checked | Payload | None = None) -> None:
+        """Do the core's pending work until there is none.
+
+        `received`: for the first Ready, the checked entries of an append or the bytes of a
+        snapshot."""
         core = self.core
         while True:
             ready = core.ready()
             if ready is None:
                 return
-            if not self._carry_out(ready, payload, payload_lo):
+            if not self._carry_out(ready, received):
                 return
             core.advance()
-            payload = None
+            received = None
 
-    def _carry_out(self, ready: Ready, payload: Payload | None, payload_lo: Index) -> bool:
+    def _carry_out(self, ready: Ready, received: Checked | Payload | None) -> bool:
         """Do one Ready in order; return whether the hard state could be stored."""
         self._is_touched = True
         if ready.hard_state is not None:
@@ -356,7 +368,7 @@ class Replica:
                 self._start_over(ready)
                 return False
             self._wrote = self._must_sync = True
-        self._write(ready, payload, payload_lo)
+        self._write(ready, received)
         for message in ready.send_now:
             self._send(message)
         for message in ready.send_after_sync:
@@ -377,11 +389,11 @@ class Replica:
             effects.loss_from = ready.loss_from
         return True
 
-    def _write(self, ready: Ready, payload: Payload | None, payload_lo: Index) -> None:
+    def _write(self, ready: Ready, received: Checked | Payload | None) -> None:
         """Write the core's changes to the stored log. Nothing is durable yet."""
         log = self.log
         if ready.snapshot is not None:
-            log.install_snapshot(ready.snapshot, payload)
+            log.install_snapshot(ready.snapshot, received)
             self._move_flushes_back(NO_INDEX + 1)
             self._take_snapshot(ready.snapshot)
             self._wrote = self._must_sync = True
@@ -390,8 +402,8 @@ class Replica:
             self._move_flushes_back(ready.truncate_from)
             self._wrote = True
         if ready.write_hi > ready.write_lo:
-            assert payload is not None, f"no bytes for [{ready.write_lo}, {ready.write_hi})"
-            log.write_raw(ready.write_lo, ready.write_hi, payload, payload_lo)
+            assert received is not None, f"[{ready.write_lo}, {ready.write_hi}) was not checked"
+            log.write_raw(ready.write_lo, ready.write_hi, received)
             self._wrote = True
         for entry in ready.own_entries:
             log.append(entry.index, entry.term, entry.kind, entry.configuration)

@@ -59,8 +59,7 @@ def ship(leader: LedgerLog, follower: LedgerLog, lo: int, hi: int) -> None:
     known = leader.load().configurations
     configurations = tuple(at for at in known if lo <= at.index < hi)
     message = append_request(leader, lo, hi, configurations)
-    follower.check_raw(message, raw)
-    follower.write_raw(lo, hi, raw, lo)
+    follower.write_raw(lo, hi, follower.check_raw(message, raw))
 
 
 def queue_numbers(log: LedgerLog, queue_id: int = 0) -> list[int]:

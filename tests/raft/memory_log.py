@@ -16,7 +16,7 @@ from raft.messages import (
     SnapshotMeta,
     Term,
 )
-from raft.pump.effects import Payload
+from raft.pump.effects import Checked, Payload
 from raft.ready import EntryKind, HardState, InitialState
 
 ENTRY_SIZE_BYTES = 100
@@ -140,13 +140,14 @@ class MemoryLog:
         self.operations.append(f"append {index}@{term}")
         self.entries.append(StoredEntry(index, term, kind, body))
 
-    def check_raw(self, message: AppendRequest, payload: Payload, held: Index) -> None:
+    def check_raw(self, message: AppendRequest, payload: Payload, held: Index) -> Checked:
         assert isinstance(payload, tuple)
         if [entry.index for entry in payload] != list(range(message.prev_index + 1, message.hi)):
             raise PeerProtocolError(message.sender, "payload does not cover the range")
         for entry in payload[: held - message.prev_index]:
             if entry != self.entries[entry.index - self.base_index - 1]:
                 raise ForeignChainError(message.sender, "another one", entry.index, entry.body)
+        return payload
 
     def chain_at(self, index: Index) -> int | None:
         if self.base_index > NO_INDEX or index > self.last_index:
@@ -154,11 +155,12 @@ class MemoryLog:
         entries = self.entries[: index + 1]
         return zlib.crc32(repr([(entry.term, entry.body) for entry in entries]).encode())
 
-    def write_raw(self, lo: Index, hi: Index, payload: Payload, payload_lo: Index) -> None:
-        assert isinstance(payload, tuple)
+    def write_raw(self, lo: Index, hi: Index, checked: Checked) -> None:
+        assert isinstance(checked, tuple)
         assert lo == self.last_index + 1, f"write {lo} after {self.last_index}"
         self.operations.append(f"write {lo}..{hi - 1}")
-        self.entries.extend(payload[lo - payload_lo : hi - payload_lo])
+        first = checked[0].index
+        self.entries.extend(checked[lo - first : hi - first])
 
     def read_raw(self, lo: Index, hi: Index) -> Payload:
         assert self.base_index < lo < hi <= self.last_index + 1, f"read [{lo}, {hi})"

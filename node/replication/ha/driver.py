@@ -41,6 +41,7 @@ from raft.transitions import Role
 from store.errors import CorruptionError, FileSystemError, StoreFullError
 from store.files.failpoints import hit
 from store.log.cut_file import CutFile
+from store.log.shipped_log import CheckedRaw
 
 TICK_MS: Final = 100
 _log: Final = structlog.get_logger(component="ha")
@@ -296,8 +297,9 @@ class HaDriver:
             self._unsaved, self.save_error = fx, error
             return
         self._unsaved = self.save_error = None
-        for position, body in fx.write:
-            self.log.write_raw(position, body)
+        for write in fx.write:
+            assert isinstance(write.checked, CheckedRaw), f"at {write.position}: not checked"
+            self.log.write_raw(write.checked)
             self._has_unsynced = True
         if fx.send:
             hit("ha_driver.before_send")

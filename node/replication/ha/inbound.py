@@ -19,6 +19,7 @@ from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.link.image_transfer import ImageReceiver, ImageSender
 from node.replication.ha.storage.log import HaLog, ImageNeededError
 from store.errors import FileSystemError, StoreFullError
+from store.log.shipped_log import CheckedRaw
 
 if TYPE_CHECKING:
     from node.replication.ha.driver import HaDriver
@@ -104,6 +105,7 @@ class Intake:
         if self._driver.save_error is not None:
             self._wait_for_room(connection)
             return False
+        checked: CheckedRaw | None = None
         if isinstance(frame, Transfer) and self._is_behind(connection, frame.position):
             # The sender's log begins behind the end of this one, so this one must begin there, too.
             # The machine only notes the frame.
@@ -113,7 +115,7 @@ class Intake:
                 self._wait_for_room(connection)
                 return False
             try:
-                self._log.check_raw(frame.position, frame.body)
+                checked = self._log.check_raw(frame.position, frame.body)
             except ImageNeededError:
                 # The empty log begins with an image; bytes streamed before it are useless.
                 self._images.ask(connection, self._driver.machine.state.now_ms)
@@ -132,7 +134,7 @@ class Intake:
         elif isinstance(frame, ImagePiece):
             self._take_piece(connection, frame)
             return True
-        self._driver.input(lambda machine: machine.received(connection, frame))
+        self._driver.input(lambda machine: machine.received(connection, frame, checked))
         return True
 
     def on_closed(self, connection: HaConnection) -> None:

@@ -21,7 +21,7 @@ from raft.messages import (
     SnapshotMeta,
     Term,
 )
-from raft.pump.effects import Payload
+from raft.pump.effects import Checked, Payload
 from raft.ready import EntryKind, HardState, InitialState, recovering_state
 from raft.simulator.coverage import Coverage
 from raft.simulator.disk.damage import Bad, DamagedError, check_read, damaged_tail, flipped, zeroed
@@ -121,14 +121,14 @@ class Disk:
         image.entries.append(entry)
         self._write(Write(index, [entry]))
 
-    def check_raw(self, message: AppendRequest, payload: Payload, held: Index) -> None:
+    def check_raw(self, message: AppendRequest, payload: Payload, held: Index) -> list[Entry]:
         assert isinstance(payload, list), f"payload {payload!r}"
         if not payload or payload[0].index != message.prev_index + 1:
             raise PeerProtocolError(message.sender, "the payload begins elsewhere")
         if payload[-1].index != message.hi - 1:
             raise PeerProtocolError(message.sender, "the payload ends elsewhere")
         if not self.checks_payload:
-            return
+            return payload
         before = payload[0].previous_chain
         for entry in payload:
             if entry.previous_chain != before:
@@ -141,16 +141,18 @@ class Disk:
             if here != there:
                 detail = f"entries through {held} differ from those here"
                 raise ForeignChainError(message.sender, detail, held, there)
+        return payload
 
     def chain_at(self, index: Index) -> int | None:
         return self.memory.chain_at(index)
 
-    def write_raw(self, lo: Index, hi: Index, payload: Payload, payload_lo: Index) -> None:
-        assert isinstance(payload, list), f"payload {payload!r}"
+    def write_raw(self, lo: Index, hi: Index, checked: Checked) -> None:
+        assert isinstance(checked, list), f"checked {checked!r}"
         assert not self.is_full, f"write of [{lo}, {hi}) to a full disk"
         image = self.memory
         assert lo == image.last_index + 1, f"write {lo} after {image.last_index}"
-        written = payload[lo - payload_lo : hi - payload_lo]
+        first = checked[0].index
+        written = checked[lo - first : hi - first]
         before = image.entries[-1].chain if image.entries else image.base_chain
         if written[0].previous_chain != before:
             raise InvariantError("I3", f"entry {lo} was accepted after another prefix")

@@ -52,6 +52,8 @@ class Write(NamedTuple):
 
     position: int
     body: bytes | memoryview
+    checked: object = None
+    """The argument of `Machine.received` for these bytes: proof of the shell to its own log."""
 
 
 class Send(NamedTuple):

@@ -95,7 +95,7 @@ def on_reply(s: State, link: Link, frame: HandshakeReply) -> None:
     ack(s)
 
 
-def on_transfer(s: State, link: Link, frame: Transfer) -> None:
+def on_transfer(s: State, link: Link, frame: Transfer, checked: object) -> None:
     """Append raw bytes and move the readers' limit."""
     receiver = s.receiver
     if receiver is None or receiver.link != link.id or not receiver.is_streaming:
@@ -107,7 +107,7 @@ def on_transfer(s: State, link: Link, frame: Transfer) -> None:
     if frame.body and not is_left_behind:
         if frame.position != s.end:
             s.end = s.durable = frame.position  # The log is empty and begins here.
-        s.fx.write.append(Write(frame.position, frame.body))
+        s.fx.write.append(Write(frame.position, frame.body, checked))
         s.end += len(frame.body)
         # Bytes of an epoch come after its entry, so they never belong to a wrong epoch.
         if s.epochs.adopt(receiver.epochs, s.end):

@@ -130,15 +130,17 @@ class Machine:
 
         return self._do(run)
 
-    def received(self, link_id: LinkId, frame: Frame) -> Effects:
-        """Take a frame. An impossible one closes the link and changes nothing else."""
+    def received(self, link_id: LinkId, frame: Frame, checked: object = None) -> Effects:
+        """Take a frame. An impossible one closes the link and changes nothing else.
+
+        `checked` comes back in the `Write` of the frame's bytes."""
 
         def run(s: State) -> None:
             link = s.links.get(link_id)
             if link is None:
                 return
             try:
-                _receive(s, link, frame)
+                _receive(s, link, frame, checked)
             except HaProtocolError as error:
                 s.counts["violations"] += 1
                 s.close(link, str(error))
@@ -304,7 +306,7 @@ def _append(s: State, end: int, waiter: object) -> None:
     s.waiters.add(end, s.mode, waiter)
 
 
-def _receive(s: State, link: Link, frame: Frame) -> None:
+def _receive(s: State, link: Link, frame: Frame, checked: object) -> None:
     if link.is_upstream:
         match frame:
             case Bind():
@@ -313,7 +315,7 @@ def _receive(s: State, link: Link, frame: Frame) -> None:
                 follower.on_reply(s, link, frame)
                 leader.evaluate(s)
             case Transfer():
-                follower.on_transfer(s, link, frame)
+                follower.on_transfer(s, link, frame, checked)
             case Admit():
                 follower.on_admit(s, link, frame)
             case _:

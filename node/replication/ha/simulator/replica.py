@@ -146,7 +146,7 @@ class Replica:
             self.saved_epochs = fx.epochs.entries
 
     def _write(self, fx: Effects) -> None:
-        for position, body in fx.write:
+        for position, body, _ in fx.write:
             assert position == len(self.log), f"write at {position}, end {len(self.log)}"
             self.log += body
         self._sync()

@@ -78,7 +78,6 @@ class HaLog:
         self.replica = state or ReplicaState(Binding(), Standing.JOINING, secrets.randbits(63) + 1)
         """As stored. On a new disk it is JOINING: `save_state` it as FULL to found a group."""
         self._epochs = Epochs()
-        self._checked: CheckedRaw | None = None
         self.may_begin = self.end == 0
         """Whether the empty log has the queue offsets that belong to its first byte."""
 
@@ -246,30 +245,25 @@ class HaLog:
         """
         return self.store.has_room(size_bytes)
 
-    def check_raw(self, position: int, body: bytes | memoryview) -> None:
+    def check_raw(self, position: int, body: bytes | memoryview) -> CheckedRaw:
         """Check the bytes of a transfer before the machine gets it. Nothing is written.
 
         They must be whole records or a blank, of one file, with right CRC and position. Raises
         HaProtocolError (close the link), or ImageNeededError: the log is empty and does not begin
         there: fetch an image from that peer, `AppliedState.take_image`.
         """
-        self._checked = None
         is_here = position == self.end
         if self.is_empty and not (is_here and self.may_begin):
             raise ImageNeededError(position)
         if not is_here:
             raise HaProtocolError(f"transfer at {position}, the log ends at {self.end}")
         try:
-            self._checked = self._log.check_raw(position, bytes(body))
+            return self._log.check_raw(position, bytes(body))
         except RecordFormatError as error:
             raise HaProtocolError(f"transfer at {position}: {error}") from error
 
-    def write_raw(self, position: int, body: bytes | memoryview) -> None:
-        """Append the bytes that `check_raw` accepted last, at the end; `has_room` was True."""
-        checked = self._checked
-        assert checked is not None, f"the bytes at {position} were not checked"
-        assert (checked.position, len(checked.data)) == (position, len(body)), f"at {position}"
-        self._checked = None
+    def write_raw(self, checked: CheckedRaw) -> None:
+        """Append bytes that `check_raw` accepted, at the end; `has_room` was True."""
         self.store.write_raw(checked)
 
     # --- Cutting and beginning ---
@@ -282,7 +276,6 @@ class HaLog:
         disk. Raises StoreFullError or FileSystemError, also of `on_aside` (nothing was cut: repeat
         it before any other call), SyncFailedError: stop.
         """
-        self._checked = None
         on_aside(self.store.set_aside(lo, hi, epoch))
         self.store.cut(lo)
         self.may_begin = lo == 0
@@ -295,7 +288,6 @@ class HaLog:
         Readers must see all of it. Waits for the disk. Raises StoreFullError or FileSystemError
         (nothing has changed), SyncFailedError: stop.
         """
-        self._checked = None
         self.store.set_all_aside(self._epochs.last.number)
         self.may_begin = False
 
@@ -309,7 +301,6 @@ class HaLog:
 
     def begin_at(self, position: int, next_offsets: dict[QueueKey, int]) -> None:
         """Let the empty log begin at the start of a file; `AppliedState.take_image` calls it."""
-        self._checked = None
         self.store.begin_at(position, next_offsets)
         self.may_begin = True
 

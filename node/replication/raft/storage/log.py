@@ -34,7 +34,7 @@ from raft.messages import (
     SnapshotMeta,
     Term,
 )
-from raft.pump.effects import Payload
+from raft.pump.effects import Checked, Payload
 from raft.ready import EntryKind, HardState, InitialState, bootstrap_state, joining_state
 from store.config import StoreConfig
 from store.durability.fatal import end_process
@@ -62,8 +62,6 @@ class LedgerLog:
         self._ledger: Final = store.ledger
         self.node_file: Final = node_file
         self._received: Final = ReceivedSnapshot(fs, store.root)
-        self._checked: CheckedEntries | None = None
-        self._checked_payload: Payload = None
         self._configurations: Final = LogConfigurations(store.ledger, node_file)
         self._applied: Index = NO_INDEX
         self._committed: Index = NO_INDEX
@@ -259,15 +257,16 @@ class LedgerLog:
             return False
         return True
 
-    def check_raw(self, message: AppendRequest, payload: Payload, held: Index = NO_INDEX) -> None:
+    def check_raw(
+        self, message: AppendRequest, payload: Payload, held: Index = NO_INDEX
+    ) -> CheckedEntries | None:
         """Check a peer's entries; see `Log.check_raw`. Skips entries that the core will not take,
         as this log lacks the entry before."""
-        self._checked, self._checked_payload = None, payload
         ledger, prev = self._ledger, message.prev_index
         if not self.base_index <= prev <= ledger.last_index:
-            return
+            return None
         if ledger.term_at(prev) != message.prev_term:
-            return
+            return None
         assert isinstance(payload, bytes | memoryview), f"payload {type(payload)}"
         data = payload if isinstance(payload, bytes) else bytes(payload)
         try:
@@ -291,14 +290,12 @@ class LedgerLog:
             raise PeerProtocolError(message.sender, found)
         if held > prev:
             check_held(ledger, message.sender, checked, held)
-        self._checked = checked
+        return checked
 
-    def write_raw(self, lo: Index, hi: Index, payload: Payload, payload_lo: Index) -> None:
-        """Write the entries that `check_raw` accepted last; see `Log.write_raw`."""
-        checked = self._checked
-        assert checked is not None, f"[{lo}, {hi}) was not checked"
-        assert payload is self._checked_payload, "another payload was checked"
-        assert (checked.first_index, checked.hi_index) == (payload_lo, hi), f"{payload_lo}, {hi}"
+    def write_raw(self, lo: Index, hi: Index, checked: Checked) -> None:
+        """Write entries that `check_raw` accepted; see `Log.write_raw`."""
+        assert isinstance(checked, CheckedEntries), f"[{lo}, {hi}) was not checked"
+        assert checked.hi_index == hi, f"checked up to {checked.hi_index}, not {hi}"
         new = []
         for index, body in checked.configurations:
             if index >= lo:
@@ -308,7 +305,6 @@ class LedgerLog:
         if new:
             self._configurations.add(new)
         self.store.write_raw(checked, lo)
-        self._checked = self._checked_payload = None
 
     def truncate_from(self, lo: Index) -> None:
         """Truncate the log; see `Log.truncate_from`. Durable on return."""
@@ -392,7 +388,6 @@ class LedgerLog:
     def _replace_log(self, snapshot: Snapshot) -> None:
         meta = snapshot.meta
         link = Link(meta.index, meta.term, snapshot.chain_crc)
-        self._checked = self._checked_payload = None
         self.store.restart(snapshot.end_position, link, snapshot.next_offsets)
         self.node_file.save(
             replace(

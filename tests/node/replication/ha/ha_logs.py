@@ -113,9 +113,9 @@ class Replica:
             stop = master.log.ship_end(lo, hi, limit)
             data = master.log.read(lo, stop)
             assert self.log.has_room(len(data))
-            self.log.check_raw(lo, data)
+            checked = self.log.check_raw(lo, data)
             self.adopt(master, stop)
-            self.log.write_raw(lo, data)
+            self.log.write_raw(checked)
         self.sync()
 
     def adopt(self, master: "Replica", end: int) -> None:

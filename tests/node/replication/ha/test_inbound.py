@@ -43,7 +43,7 @@ class Machine:
     def heard(self, connection: HaConnection) -> None:
         self.inputs.append(("heard", connection))
 
-    def received(self, connection: HaConnection, frame: Frame) -> None:
+    def received(self, connection: HaConnection, frame: Frame, checked: object) -> None:
         self.inputs.append(("received", connection))
 
     def disconnected(self, connection: HaConnection) -> None:

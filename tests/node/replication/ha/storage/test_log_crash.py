@@ -196,11 +196,11 @@ class Life:
             stop = partner.log.ship_end(lo, partner.log.end, 2000)
             data = partner.log.read(lo, stop)
             assert replica.log.has_room(len(data))
-            replica.log.check_raw(lo, data)
+            checked = replica.log.check_raw(lo, data)
             epochs = Epochs(replica.log.epochs.entries)
             if epochs.adopt(partner.log.epochs, stop):
                 self.save_epochs(epochs)
-            replica.log.write_raw(lo, data)
+            replica.log.write_raw(checked)
             self.ends.append(stop)
             self.sync()
         self.begin_epoch()

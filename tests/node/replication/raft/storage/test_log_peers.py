@@ -71,12 +71,12 @@ def test_the_part_that_is_stored_already_is_skipped(tmp_path: Path) -> None:
         put(leader, lo, lo + 3, term=1 + lo // 21, size_bytes=2000)
     ship(leader, follower, 0, 9)
     raw = leader.read_raw(4, 20)
-    follower.check_raw(append_request(leader, 4, 20), memoryview(raw))
-    with pytest.raises(AssertionError, match="another payload"):
-        follower.write_raw(9, 20, b"", 4)
-    payload = memoryview(raw)
-    follower.check_raw(append_request(leader, 4, 20), payload)
-    follower.write_raw(9, 20, payload, 4)
+    checked = follower.check_raw(append_request(leader, 4, 20), memoryview(raw))
+    with pytest.raises(AssertionError, match="was not checked"):
+        follower.write_raw(9, 20, raw)
+    with pytest.raises(AssertionError, match="checked up to 20, not 21"):
+        follower.write_raw(9, 21, checked)
+    follower.write_raw(9, 20, checked)
     assert data_image(follower) == data_image(leader)
     assert follower.load().runs == leader.load().runs
     leader.close()
@@ -111,9 +111,8 @@ def test_bytes_that_are_not_what_the_message_says_are_refused(tmp_path: Path) ->
             follower.check_raw(message, payload)
     assert data_image(follower) == before
     # Nothing is looked at that the core will refuse: the entry before is not here.
-    follower.check_raw(good._replace(prev_index=7, prev_term=1), b"garbage")
-    follower.check_raw(good, raw)
-    follower.write_raw(0, 5, raw, 0)
+    assert follower.check_raw(good._replace(prev_index=7, prev_term=1), b"garbage") is None
+    follower.write_raw(0, 5, follower.check_raw(good, raw))
     assert follower.load().configurations[-1] == news[0]
     leader.close()
     follower.close()
