@@ -37,10 +37,11 @@ from node.replication.ha.core.types import Mode, Settings, Standing
 from node.replication.ha.discovery import Gathering
 from node.replication.ha.driver import HaDriver
 from node.replication.ha.link.link import HaLink
-from node.replication.ha.maintenance import Upkeep
+from node.replication.ha.maintenance import HaSteps
 from node.replication.ha.memory import HaMemory
 from node.replication.ha.storage.log import HaLog
 from node.replication.ha.storage.losses import LossFile
+from node.replication.maintenance import Maintenance
 from node.replication.scrub import Scrub
 from quorumlog.pb import common_pb2
 from raft.messages import NO_INDEX, Index, NodeId
@@ -58,7 +59,7 @@ class HaNode(Node):
     link: HaLink
     driver: HaDriver
     admin: HaAdmin
-    maintenance: Upkeep
+    maintenance: Maintenance[HaSteps]
     losses: LossFile
     memory: HaMemory
     gathering: Gathering
@@ -181,7 +182,8 @@ class HaNode(Node):
         self.driver.add_listener(self.health.refresh)
         self.driver.add_role_listener(self._on_role)
         self.health.watch(self.driver)
-        self.maintenance = Upkeep(self.log, self.applied, self.driver, self.fail_stop, self.on_met)
+        steps = HaSteps(self.log, self.applied, self.driver)
+        self.maintenance = Maintenance(steps, self.fail_stop, self.on_met)
         self.scrub = Scrub(
             self.log.store.scrubber(),
             settings.scrub_interval_ms,
@@ -209,7 +211,7 @@ class HaNode(Node):
         )
 
     async def _make_image(self) -> bytes:
-        return await self.maintenance.make_image()
+        return await self.maintenance.steps.make_image()
 
     # --- Reactions to changes ---
 

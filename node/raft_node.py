@@ -26,9 +26,10 @@ from node.peers.link import PeerLink
 from node.peers.tls import TlsFiles, client_context, server_context
 from node.replication.derived_scrub import DerivedCare
 from node.replication.foundation import Founding, Verdict
+from node.replication.maintenance import Maintenance
 from node.replication.raft.driver import Driver
 from node.replication.raft.fetch import EntryFetcher, EntryServer
-from node.replication.raft.maintenance import Maintenance
+from node.replication.raft.maintenance import RaftSteps
 from node.replication.raft.memory import RaftMemory
 from node.replication.raft.opening import open_state
 from node.replication.raft.repair import (
@@ -76,7 +77,7 @@ class RaftNode(Node):
     driver: Driver
     admin: NodeAdmin
     memory: RaftMemory
-    maintenance: Maintenance
+    maintenance: Maintenance[RaftSteps]
     snapshots: Snapshots
     fetcher: EntryFetcher
     repair: LiveRepair
@@ -219,15 +220,14 @@ class RaftNode(Node):
         )
         self.frames.take(FrameKind.FETCH_ENTRIES, by=server.on_frame)
         self.repair = LiveRepair(self.log.store, self.fetcher, self._on_repaired, self.fail_stop)
-        self.maintenance = Maintenance(
+        steps = RaftSteps(
             self.log,
             self.replica,
             self.machine,
             self.files,
-            self.fail_stop,
-            self.on_met,
             lambda: needed_position(self.log.store, self.machine.state),
         )
+        self.maintenance = Maintenance(steps, self.fail_stop, self.on_met)
         self.scrub = Scrub(
             self.log.store.scrubber(),
             settings.scrub_interval_ms,
@@ -239,7 +239,7 @@ class RaftNode(Node):
         self.derived = DerivedCare(
             self.log.store, settings.scrub_interval_ms, self.on_damage, self.fail_stop
         )
-        self.snapshots.attach(self.driver, self.maintenance, self.spawn)
+        self.snapshots.attach(self.driver, steps.thread, self.spawn)
         self.health.problem = self._problem
         self.lives.start()
         self.admin = NodeAdmin(self)

@@ -31,7 +31,7 @@ always break every test that runs the line; a quarter of the portion is enough."
 _BY_PORTION: Final[dict[int, str]] = {
     _CORE: """
         node/peers: handshake proof
-        node/replication: foundation
+        node/replication: foundation maintenance
         node/replication/ha/core: epochs machine
         node/replication/ha/storage: epoch_file
         node/replication/raft: maintenance repair
@@ -93,7 +93,7 @@ _BY_PORTION: Final[dict[int, str]] = {
 ISSUE_18: Final = frozenset(
     {
         "raft/rules/read_index.py:_echoed:first:1",
-        "node/replication/raft/maintenance.py:Maintenance.checkpoint:drop:1",
+        "node/replication/raft/maintenance.py:RaftSteps.checkpoint:drop:1",
         "store/ledger/mending/mend.py:_repair:drop:3",
         "node/state/tables/pop.py:PopPart._restore:drop:2",
     }

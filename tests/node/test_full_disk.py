@@ -133,10 +133,10 @@ async def rounds(node: WholeHaNode) -> int:
     assert upkeep._task is not None
     await upkeep._task
     for _ in range(3):
-        await upkeep._maintain()
-        await upkeep._checkpoint()
+        await upkeep.steps.maintain()
+        await upkeep.steps.checkpoint()
         node.log.store.find_expired()
-        await upkeep._delete_expired()
+        await upkeep.steps.delete_expired()
     return node.log.min_position
 
 

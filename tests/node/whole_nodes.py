@@ -19,8 +19,9 @@ from node.peers.dispatch import PeerFrames
 from node.peers.frames import FrameKind
 from node.peers.handshake import LinkIdentity
 from node.peers.link import PeerLink
+from node.replication.maintenance import Maintenance
 from node.replication.raft.driver import Driver
-from node.replication.raft.maintenance import Maintenance
+from node.replication.raft.maintenance import RaftSteps
 from node.replication.raft.snapshots import Snapshots
 from node.replication.raft.storage.log import LedgerLog
 from node.state.checkpoint_files import CheckpointFiles
@@ -96,7 +97,7 @@ class WholeNode:
     machine: StateMachine
     driver: Driver
     broker: Broker
-    maintenance: Maintenance
+    maintenance: Maintenance[RaftSteps]
 
     def __init__(self, world: "WholeNodes", node_id: NodeId) -> None:
         self.world, self.node_id = world, node_id
@@ -154,10 +155,9 @@ class WholeNode:
         )
         self.frames.watch(_Watch(self))
         self.frames.watch(self.snapshots)
-        self.maintenance = Maintenance(
-            self.log, replica, self.machine, self.files, self.fatal, self._on_damage
-        )
-        self.snapshots.attach(self.driver, self.maintenance, self._run_beside)
+        steps = RaftSteps(self.log, replica, self.machine, self.files)
+        self.maintenance = Maintenance(steps, self.fatal, self._on_damage)
+        self.snapshots.attach(self.driver, steps.thread, self._run_beside)
         self.driver.start()
         self.link.set_peers({node: (HOST, port) for node, port in ports.items()})
         self.is_up = True
@@ -171,7 +171,7 @@ class WholeNode:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.to_thread(self.maintenance._thread.shutdown)
+        await asyncio.to_thread(self.maintenance.steps.thread.stop)
         await self.link.stop()
         crash(self.log)
 
@@ -193,14 +193,14 @@ class WholeNode:
         if not self.is_up:
             return
         maintenance, store = self.maintenance, self.log.store
-        await maintenance._step("upkeep", maintenance._upkeep)
-        await maintenance._step("checkpoint", maintenance.checkpoint)
+        await maintenance._step("upkeep", maintenance.steps.maintain)
+        await maintenance._step("checkpoint", maintenance.steps.checkpoint)
         files = store.ledger.files.files
         count = min(expired_count, len(files) - 1)
         if count > 0:
             before(self)
             store._expired_position = files[count - 1].end_position
-            await maintenance._step("retention", maintenance._delete_expired)
+            await maintenance._step("retention", maintenance.steps.delete_expired)
 
     def _run_beside(self, work: object) -> None:
         self._spawn(work)

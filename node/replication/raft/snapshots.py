@@ -15,8 +15,8 @@ import structlog
 from node.errors.common import NodeError
 from node.peers.frames import FrameKind
 from node.peers.link import PeerLink
+from node.replication.maintenance import MaintenanceThread
 from node.replication.raft.driver import Driver
-from node.replication.raft.maintenance import Maintenance
 from node.replication.raft.snapshot_transfer import SnapshotReceiver, SnapshotSender
 from node.replication.raft.storage.log import LedgerLog
 from node.replication.raft.storage.snapshot import (
@@ -52,14 +52,14 @@ class Snapshots:
         self._loop = asyncio.get_running_loop()
         self._is_pumping = False
         self._driver: Driver
-        self._maintenance: Maintenance
+        self._thread: MaintenanceThread
         self._spawn: Callable[[object], None]
 
     def attach(
-        self, driver: Driver, maintenance: Maintenance, spawn: Callable[[object], None]
+        self, driver: Driver, thread: MaintenanceThread, spawn: Callable[[object], None]
     ) -> None:
         """Give the parts that need this one to be built; call it before any event."""
-        self._driver, self._maintenance, self._spawn = driver, maintenance, spawn
+        self._driver, self._thread, self._spawn = driver, thread, spawn
         driver.add_role_listener(self._on_role)
 
     # --- Sending ---
@@ -78,7 +78,7 @@ class Snapshots:
             )
 
         try:
-            data = await self._maintenance.on_thread(build)
+            data = await self._thread.on_thread(build)
         except (StoreError, NodeError) as error:
             self._on_failed(message.to, f"it cannot be built: {error}")
             return

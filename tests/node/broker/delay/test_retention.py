@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from node.replication.raft.maintenance import Maintenance
+from node.replication.maintenance import Maintenance
+from node.replication.raft.maintenance import RaftSteps
 from node.state.checkpoint_files import CheckpointFiles
 from node.state.held import needed_position
 from node.state.tables.delay import DelayPart
@@ -33,18 +34,17 @@ class NoFollowers:
         pass
 
 
-def maintenance_of(node: Fixture, root: Path, fatal: list[BaseException]) -> Maintenance:
+def maintenance_of(node: Fixture, root: Path, fatal: list[BaseException]) -> Maintenance[RaftSteps]:
     files = CheckpointFiles(FileSystem(), str(root))
     files.load()
-    return Maintenance(
+    steps = RaftSteps(
         node.log,
         NoFollowers(),
         node.machine,
         files,
-        fatal.append,  # type: ignore[arg-type]
-        fatal.append,
         lambda: needed_position(node.log.store, node.machine.state),
     )
+    return Maintenance(steps, fatal.append, fatal.append)  # type: ignore[arg-type]
 
 
 async def fill(node: Fixture, file_count: int) -> None:
@@ -53,12 +53,12 @@ async def fill(node: Fixture, file_count: int) -> None:
         await node.append(0, 20)
 
 
-async def delete_expired(node: Fixture, maintenance: Maintenance) -> int:
+async def delete_expired(node: Fixture, maintenance: Maintenance[RaftSteps]) -> int:
     """Do what the rounds do; return where the log begins."""
     for _ in range(3):
-        await maintenance._upkeep()
-        await maintenance.checkpoint()
-        await maintenance._delete_expired()
+        await maintenance.steps.maintain()
+        await maintenance.steps.checkpoint()
+        await maintenance.steps.delete_expired()
     return node.log.store.log.min_position
 
 

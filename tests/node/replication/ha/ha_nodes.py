@@ -134,7 +134,7 @@ class WholeHaNode(HaNode):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self.maintenance._thread.shutdown()
+        self.maintenance.steps.thread.stop()
         self.lives._thread.shutdown()
         await self.link.stop()
         store = self.log.store

@@ -189,14 +189,14 @@ def test_a_slave_behind_what_its_master_keeps_begins_anew(tmp_path: Path) -> Non
             await three.crash()
             await fill(one, 240, 600)
             await shorten(one, files_from(one, end))
-            make_image = one.maintenance.make_image
+            make_image = one.maintenance.steps.make_image
             gate = asyncio.Event()
 
             async def late() -> bytes:
                 await gate.wait()
                 return await make_image()
 
-            one.maintenance.make_image = late  # type: ignore[method-assign]
+            one.maintenance.steps.make_image = late  # type: ignore[method-assign]
             three = await world.restart(3)
             sources = three.driver.intake._images
             await eventually(lambda: sources.source is not None, "it asks for an image")
@@ -213,7 +213,7 @@ def test_a_slave_behind_what_its_master_keeps_begins_anew(tmp_path: Path) -> Non
             assert three.losses.losses == [], "what expired is not lost"
             directory = tmp_path / "n3"
             assert old == aside_in(directory), "kept until a checkpoint has the state"
-            await three.maintenance._checkpoint()
+            await three.maintenance.steps.checkpoint()
             assert not list(directory.glob("aside/*"))
             await two.crash()
             await one.append(900, 901)

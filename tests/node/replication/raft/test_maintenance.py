@@ -50,7 +50,7 @@ async def test_a_checkpoint_waits_until_its_log_is_on_the_disk(
         applied_index = node.machine.applied_index
         assert node.log.durable_index < applied_index, "the log is not durable by itself"
 
-        await maintenance.checkpoint()
+        await maintenance.steps.checkpoint()
 
         [(saved_index, durable_index)] = saves
         assert saved_index == applied_index
@@ -74,7 +74,7 @@ async def test_no_checkpoint_of_a_log_that_could_not_be_synced(
         with monkeypatch.context() as patched:
             patched.setattr(node.log, "request_sync", fails)
             with pytest.raises(SyncFailedError):
-                await maintenance.checkpoint()
+                await maintenance.steps.checkpoint()
         assert saves == []
         await maintenance.stop()
         assert len(saves) == 1, "tried again when it stopped, with a log that can be synced"

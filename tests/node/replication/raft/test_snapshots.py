@@ -97,7 +97,7 @@ def test_state_and_log_are_replaced_in_one_step(
         await world.settled()
         ((base_index, applied_index), *_) = found
         assert applied_index >= base_index > 0
-        await behind.maintenance.checkpoint()
+        await behind.maintenance.steps.checkpoint()
         assert behind.log.installed is None
         assert behind.files.applied_index >= base_index
 
@@ -109,8 +109,8 @@ def test_a_checkpoint_of_older_state_does_not_pass_for_that_of_a_snapshot(tmp_pa
         await world.restart(behind)
         await eventually(lambda: behind.log.installed, "a snapshot")
         machine: Any = SimpleNamespace(applied_index=behind.files.applied_index)
-        behind.maintenance._machine = machine
-        await behind.maintenance.checkpoint()
+        behind.maintenance.steps._machine = machine
+        await behind.maintenance.steps.checkpoint()
         assert behind.log.installed is not None
 
     with_one_outrun(tmp_path, check)

@@ -1,0 +1,181 @@
+"""Work on the disk that no caller waits for, in rounds: maintenance, checkpoints, retention.
+
+Owns the one maintenance thread, the times of the steps, and what follows from their errors: a full
+disk postpones a step, a failed sync ends the node, damage is handed on. Must not know what a step
+does: each way to replicate has its own (`Steps`), in which changes of the log in memory happen on
+the loop and whatever waits for the disk happens on the thread.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Generic, Protocol, TypeVar
+
+import structlog
+
+from node.errors.common import ShuttingDownError
+from node.replication.sync_requests import SyncedLog
+from node.runtime.fail_stop import FailStop
+from store.errors import (
+    BusyError,
+    CorruptionError,
+    DerivedFileError,
+    FileSystemError,
+    StoreError,
+    StoreFullError,
+)
+
+ROUND_MS: Final = 1_000
+CHECKPOINT_INTERVAL_MS: Final = 5_000
+"""Age limit of a checkpoint while the state changes: a restart applies what is newer again."""
+_DAMAGE: Final = (CorruptionError, DerivedFileError)
+_POSTPONED: Final = (StoreFullError, FileSystemError, BusyError, *_DAMAGE)
+_log: Final = structlog.get_logger(component="maintenance")
+_Result = TypeVar("_Result")
+
+
+class MaintenanceThread:
+    """The one thread on which a node waits for its disk, as far as no caller waits with it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._executor = ThreadPoolExecutor(1, "maintenance")
+        self._is_stopped = False
+
+    async def on_thread(self, work: Callable[[], _Result]) -> _Result:
+        """Run `work` on the maintenance thread, after its current step.
+
+        Raises ShuttingDownError once it has stopped."""
+        if self._is_stopped:
+            raise ShuttingDownError
+        return await self._loop.run_in_executor(self._executor, work)
+
+    async def synced(self, log: SyncedLog) -> None:
+        """Have everything written so far synced. Raises SyncFailedError: stop."""
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def on_synced(error: StoreError | None) -> None:
+            self._loop.call_soon_threadsafe(_resolve, done, error)
+
+        log.request_sync(on_synced)
+        await done
+
+    def stop(self) -> None:
+        """Wait for the running step; nothing is run afterwards."""
+        self._is_stopped = True
+        self._executor.shutdown(wait=True)
+
+
+class Steps(Protocol):
+    """The steps of one way to replicate. A step that raises an error of a full or damaged disk is
+    tried again."""
+
+    thread: MaintenanceThread
+
+    @property
+    def is_checkpoint_urgent(self) -> bool:
+        """Whether the next round writes a checkpoint, however new the last one is."""
+        ...
+
+    async def maintain(self) -> None:
+        """Sync derived files, judge the disk, find expired files."""
+        ...
+
+    async def checkpoint(self) -> None:
+        """Save the state as of now, if anything was applied since. Durable on return."""
+        ...
+
+    async def delete_expired(self) -> None:
+        """Delete files that are due, checkpointed, and needed by no other node and no reader."""
+        ...
+
+
+_Steps = TypeVar("_Steps", bound=Steps)
+
+
+class Maintenance(Generic[_Steps]):
+    """Runs rounds until stopped. Belongs to the running loop."""
+
+    def __init__(
+        self,
+        steps: _Steps,
+        fail_stop: FailStop,
+        on_damage: Callable[[CorruptionError | DerivedFileError], None],
+    ) -> None:
+        """`on_damage` gets damage that a step found; the step is tried again."""
+        self.steps: Final[_Steps] = steps
+        self.on_thread: Final = steps.thread.on_thread
+        self._fail_stop, self._on_damage = fail_stop, on_damage
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._is_stopping = asyncio.Event()
+        self._checkpointed_s = self._loop.time()
+        self._trouble = ""
+        self.postponed_count = 0
+        """Steps that a full disk or a busy one stopped; the next round tries them again."""
+
+    def start(self) -> None:
+        """Start the rounds."""
+        self._task = asyncio.create_task(self._run(), name="maintenance")
+
+    async def stop(self) -> None:
+        """Stop after the running step, and write a last checkpoint. The log is still open."""
+        self._is_stopping.set()
+        if self._task is not None:
+            await self._task
+        await self._step("checkpoint", self.steps.checkpoint)
+        self.steps.thread.stop()
+
+    async def _run(self) -> None:
+        steps = self.steps
+        while not await self._is_stopped_within(ROUND_MS):
+            await self._step("upkeep", steps.maintain)
+            now_s = self._loop.time()
+            is_due = now_s - self._checkpointed_s >= CHECKPOINT_INTERVAL_MS / 1000
+            if is_due or steps.is_checkpoint_urgent:
+                await self._step("checkpoint", steps.checkpoint)
+                self._checkpointed_s = now_s
+            await self._step("retention", steps.delete_expired)
+
+    async def _is_stopped_within(self, pause_ms: int) -> bool:
+        try:
+            async with asyncio.timeout(pause_ms / 1000):
+                await self._is_stopping.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _step(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except _POSTPONED as error:
+            if isinstance(error, _DAMAGE):
+                self._on_damage(error)
+            self.postponed_count += 1
+            if str(error) != self._trouble:  # Log once, and not in every round of a full disk.
+                self._trouble = str(error)
+                _log.warning("postponed", step=name, error=str(error))
+        except Exception as error:  # noqa: BLE001 - memory and disk may differ.
+            self._fail_stop(error)
+
+
+def say_deleted(file_count: int, for_room_count: int, **first_kept: int) -> None:
+    """Log that files were deleted from the log, and by which rule."""
+    expired_count = file_count - for_room_count
+    if expired_count:
+        _log.info("deletes expired files", file_count=expired_count, **first_kept)
+    if for_room_count:
+        _log.warning(
+            "deletes files that have not expired, as the disk is full and delete_when_full is set",
+            file_count=for_room_count,
+            **first_kept,
+        )
+
+
+def _resolve(done: "asyncio.Future[None]", error: StoreError | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
