@@ -14,7 +14,7 @@ import click
 
 LINE_LENGTH_MAX = 100
 FUNCTION_LINES_MAX = 70
-FILE_LINES_MAX = 500
+FILE_LINES_MAX = 800
 
 # `mmap.flush` holds the interpreter lock for the whole write-back, and no checker can see whether
 # an object is an mmap. So in store/ a flush may be called only on a variable whose last name,
@@ -90,7 +90,7 @@ def long_lines(path: str, text: str) -> Iterator[Finding]:
 
 
 def long_file(source: Source) -> Iterator[Finding]:
-    """Find files of more than 500 lines."""
+    """Find files of more than 800 lines."""
     lines = len(source.text.splitlines())
     if lines > FILE_LINES_MAX:
         yield Finding(source.path, lines, "file-length", f"{lines} > {FILE_LINES_MAX}")

@@ -68,7 +68,7 @@ def test_f():
 HANDLER = "try:\n    f()\nexcept {}:\n    {}\n"
 
 PLANTED = [
-    (checks.long_file, "store/a.py", "x = 1\n" * 501),
+    (checks.long_file, "store/a.py", "x = 1\n" * 801),
     (checks.long_functions, "store/a.py", FUNCTION_OF_70_LINES + "    x = 1\n"),
     (
         checks.long_functions,
@@ -103,7 +103,7 @@ PLANTED = [
 ]
 
 ALLOWED = [
-    (checks.long_file, "store/a.py", "x = 1\n" * 500),
+    (checks.long_file, "store/a.py", "x = 1\n" * 800),
     (checks.long_functions, "store/a.py", FUNCTION_OF_70_LINES),
     (checks.missing_module_docstring, "store/a.py", '"""What it owns."""\n'),
     (checks.flush_calls, "store/a.py", "self._commit_log.flush()\nself.flush()\nflush()\n"),
