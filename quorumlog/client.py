@@ -7,7 +7,6 @@ how any of them works. All objects of a client belong to the event loop that it 
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Sequence
-from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
 import grpc
@@ -132,12 +131,7 @@ class Client(TransactionClient, PopClient, ReadClient):
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
         try:
             await self.close()
         except QuorumlogError:

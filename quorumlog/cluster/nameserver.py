@@ -8,7 +8,6 @@ one is asked in the same way. Must not know the log.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
@@ -141,12 +140,7 @@ class NameServers:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._channels.close()
 
     async def status(self) -> list[ReplicaStatus]:

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Literal, Self
 
 from quorumlog.arguments import checked
@@ -217,12 +216,7 @@ class Consumption:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
         await self.close()
 
 

@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Final, Literal
 
 from quorumlog.arguments import checked
@@ -280,12 +279,7 @@ class GroupConsumer(Consumption):
             if isinstance(result, BaseException) and self._is_started:
                 raise result
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
         await self.close(is_processed=error is None)
 
     # Processed offsets.

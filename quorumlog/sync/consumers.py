@@ -5,7 +5,6 @@ Owns the iteration between the threads; must not know what any call does.
 
 import threading
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 
 from quorumlog.consume import consumer as async_consumer
@@ -68,12 +67,7 @@ class PullConsumer(_Iteration):
     queue_offsets = plain(async_consumer.PullConsumer.queue_offsets)
     seek = blocking(async_consumer.PullConsumer.seek)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -96,10 +90,5 @@ class GroupConsumer(_Iteration):
     reject = blocking(async_group.GroupConsumer.reject)
     close = blocking(async_group.GroupConsumer.close)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
         self.close(is_processed=error is None)

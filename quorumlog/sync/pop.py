@@ -4,7 +4,6 @@ Owns the blocking names; must not know what any call does.
 """
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 from quorumlog import client as async_client
@@ -41,12 +40,7 @@ class PopConsumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -7,7 +7,6 @@ outputs. A transaction stays within one broker group: an entry is in one log.
 """
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Final, Self
 
 from quorumlog.arguments import checked, checks_itself
@@ -211,12 +210,7 @@ class ConsumeTransaction:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
         if error is None:
             if not self._is_done:
                 await self.commit()
