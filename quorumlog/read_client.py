@@ -7,12 +7,12 @@ one subclass.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from quorumlog.admin.delay import CancelledDelay
 from quorumlog.arguments import checked
 from quorumlog.client_parts import Parts
 from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.routing import Route
 from quorumlog.consume.reads import Freshness, QueueOffsets
-from quorumlog.produce.delay import CancelledDelay
 from quorumlog.records.message import Message, MessageBatch
 from quorumlog.records.options import Consistency
 from quorumlog.records.queues import Pair, Queue, queue_in

@@ -1,25 +1,25 @@
-"""Administration of consumer groups: settings, dead letters, resets of offsets, RocketMQ's files.
+"""Administration of consumer groups: members, offsets, settings, dead letters, RocketMQ's files.
 
-Owns the administrative calls of RetryService, and their values; must not know how calls find the
-leader. `Admin` inherits these calls. Each of several broker groups has its own settings of a
-consumer group, its own dead letters and its own files.
+Owns these calls and the values of RetryService; must not know how calls find the leader. Each of
+several broker groups has its own settings of a consumer group, its own dead letters and files.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quorumlog.admin.calls import AdminCalls
+from quorumlog.admin.types import GroupDescription, GroupInfo
 from quorumlog.arguments import checked
-from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
-from quorumlog.cluster.calls import Service, Steps
-from quorumlog.cluster.retry import Deadline
+from quorumlog.cluster.broker_groups import BrokerGroup
+from quorumlog.cluster.calls import Steps
 from quorumlog.consume.reads import Freshness, Reads
 from quorumlog.errors import InvalidRequestError
-from quorumlog.pb import common_pb2, consumer_pb2, retry_pb2
+from quorumlog.pb import admin_pb2, common_pb2, consumer_pb2, retry_pb2
 from quorumlog.records.batch import decode_records
 from quorumlog.records.message import Message
 from quorumlog.records.options import Position
-from quorumlog.records.queues import Queue
+from quorumlog.records.queues import Offsets, Pair, Queue, queue_of
 
 RESEND_COUNT_MAX = 256
 """Most dead letters of one call."""
@@ -93,29 +93,82 @@ class ConfigImport:
 class GroupAdmin:
     """The part of `client.admin` that is about consumer groups and their files."""
 
-    _groups: BrokerGroups
+    def __init__(self, calls: AdminCalls) -> None:
+        self._calls = calls
 
-    def _deadline(self) -> Deadline:
-        raise NotImplementedError
+    # Consumer groups.
 
-    async def _each(
-        self,
-        method: str,
-        request: Any,
-        *,
-        service: Service = "admin",
-        is_repeatable: bool = True,
-        is_read: bool = True,
-        may_be_away: bool = True,
-    ) -> tuple[dict[str, Any], list[str]]:
-        raise NotImplementedError
+    async def list_groups(self) -> list[GroupInfo]:
+        """Return all consumer groups by name."""
+        answers, _ = await self._calls.each("ListGroups", admin_pb2.ListGroupsRequest())
+        found: dict[str, list[admin_pb2.GroupInfo]] = {}
+        for response in answers.values():
+            for group in response.groups:
+                found.setdefault(group.group, []).append(group)
+        return [GroupInfo.of(found[group]) for group in sorted(found)]
+
+    async def describe_group(self, group: str) -> GroupDescription:
+        """Return a group, how far it has come, and its members. Raises NotFoundError."""
+        request = admin_pb2.DescribeGroupRequest(group=group)
+        return GroupDescription.of(*await self._calls.each("DescribeGroup", request))
+
+    async def delete_group(self, group: str) -> None:
+        """Delete a group and its offsets. Raises NotFoundError, ServerError if it has members."""
+        request = admin_pb2.DeleteGroupRequest(group=group)
+        await self._calls.each(
+            "DeleteGroup", request, is_repeatable=False, is_read=False, may_be_away=False
+        )
+
+    async def fetch_offsets(self, group: str, queues: Sequence[Pair] = ()) -> dict[Queue, int]:
+        """Return the offsets that a group has stored: all, or those of these (topic, queue id)."""
+        named = [queue_of(queue) for queue in queues]
+        request = consumer_pb2.FetchOffsetsRequest(group=group)
+        if not named:
+            answers, _ = await self._calls.each(
+                "FetchOffsets", request, service="consumer", may_be_away=False
+            )
+            return {
+                Queue(o.topic, o.queue_id, name): o.offset
+                for name, response in answers.items()
+                for o in response.offsets
+                if o.offset >= 0
+            }
+        found: dict[Queue, int] = {}
+        for broker_group, mine in self._calls.by_group(named).items():
+            ids = [common_pb2.QueueId(topic=topic, queue_id=queue_id) for topic, queue_id in mine]
+            request = consumer_pb2.FetchOffsetsRequest(group=group, queues=ids)
+            response = await self._calls.lead(
+                broker_group, "FetchOffsets", request, service="consumer", is_read=True
+            )
+            for o in response.offsets:
+                if o.offset >= 0:
+                    found[Queue(o.topic, o.queue_id, broker_group.name)] = o.offset
+        return found
+
+    async def commit_offsets(self, group: str, offsets: Offsets) -> int:
+        """Store offsets for a group; a broker group stores its part entirely or not at all.
+
+        Return the index of the log entry, of the last entry if there are several.
+        """
+        index, steps = -1, Steps()
+        named = {queue_of(queue): offset for queue, offset in offsets.items()}
+        for broker_group, mine in self._calls.by_group(list(named)).items():
+            request = consumer_pb2.CommitOffsetsRequest(
+                group=group, cluster_id=self._calls.groups.cluster_id
+            )
+            for queue in mine:
+                request.offsets.add(topic=queue.topic, queue_id=queue.queue_id, offset=named[queue])
+            stored = self._calls.lead(broker_group, "CommitOffsets", request, service="consumer")
+            response = await steps.take(stored)
+            index = int(response.index)
+        return index
 
     # Settings.
 
     async def group_settings(self, group: str) -> GroupSettings:
         """Return the settings of a group. Raises NotFoundError."""
         request = retry_pb2.GetGroupSettingsRequest(group=group)
-        answers, _ = await self._each("GetGroupSettings", request, service="retry")
+        answers, _ = await self._calls.each("GetGroupSettings", request, service="retry")
         return GroupSettings.of(group, next(iter(answers.values())))
 
     async def set_group_settings(
@@ -143,7 +196,7 @@ class GroupAdmin:
             settings.forbidden_topics.SetInParent()
             settings.forbidden_topics.topics.extend(forbidden_topics)
         request = retry_pb2.SetGroupSettingsRequest(group=group, settings=settings)
-        answers, _ = await self._each(
+        answers, _ = await self._calls.each(
             "SetGroupSettings", request, service="retry", may_be_away=False, is_read=False
         )
         return GroupSettings.of(group, next(iter(answers.values())))
@@ -155,7 +208,7 @@ class GroupAdmin:
     ) -> list[DeadLetter]:
         """Return dead letters of a group from an offset on, oldest first. Raises NotFoundError."""
         request = retry_pb2.ListDeadLettersRequest(group=group, offset=offset, max_count=max_count)
-        at = self._groups.get(broker_group)
+        at = self._calls.groups.get(broker_group)
         response = await self._retry(at, "ListDeadLetters", request)
         resent = set(response.resent)
         messages = decode_records(response.records, group=at.name) if response.records else []
@@ -173,9 +226,10 @@ class GroupAdmin:
             text = f"{len(set(offsets))} dead letters; give 1 to {RESEND_COUNT_MAX}"
             raise InvalidRequestError(text)
         request = retry_pb2.ResendDeadLettersRequest(
-            group=group, offsets=offsets, cluster_id=self._groups.cluster_id
+            group=group, offsets=offsets, cluster_id=self._calls.groups.cluster_id
         )
-        response = await self._retry(self._groups.get(broker_group), "ResendDeadLetters", request)
+        at = self._calls.groups.get(broker_group)
+        response = await self._retry(at, "ResendDeadLetters", request)
         return Resent(tuple(response.resent), tuple(response.already_resent))
 
     # Offsets.
@@ -189,18 +243,15 @@ class GroupAdmin:
         overwrite them: with members it raises ServerError `node.group_not_empty`, unless `force`
         says that this is known.
         """
-        reads, freshness, deadline = Reads(self._groups), Freshness(), self._deadline()
+        reads, freshness, deadline = Reads(self._calls.groups), Freshness(), self._calls.deadline()
         queues, failed = await reads.queues(topic, freshness, deadline)
         if failed:
             raise failed[0]
         offsets = await reads.positions(queues, position, freshness, deadline)
-        by_group: dict[BrokerGroup, list[Queue]] = {}
-        for queue in queues:
-            by_group.setdefault(self._groups.get(queue.group), []).append(queue)
         steps = Steps()
-        for at, mine in by_group.items():
+        for at, mine in self._calls.by_group(queues).items():
             request = consumer_pb2.CommitOffsetsRequest(
-                group=group, cluster_id=self._groups.cluster_id, must_be_empty=not force
+                group=group, cluster_id=self._calls.groups.cluster_id, must_be_empty=not force
             )
             for queue in mine:
                 request.offsets.add(topic=topic, queue_id=queue.queue_id, offset=offsets[queue])
@@ -215,7 +266,8 @@ class GroupAdmin:
     async def export_config_files(self, *, broker_group: str = "") -> dict[str, str]:
         """Return topics, groups and offsets as the files that RocketMQ keeps of them, by name."""
         request = retry_pb2.ExportConfigFilesRequest()
-        response = await self._retry(self._groups.get(broker_group), "ExportConfigFiles", request)
+        at = self._calls.groups.get(broker_group)
+        response = await self._retry(at, "ExportConfigFiles", request)
         return {file.name: file.text for file in response.files}
 
     async def import_config_files(
@@ -226,11 +278,12 @@ class GroupAdmin:
         Existing ones stay as they are: repeating the call changes nothing.
         """
         request = retry_pb2.ImportConfigFilesRequest(
-            is_dry_run=is_dry_run, cluster_id=self._groups.cluster_id
+            is_dry_run=is_dry_run, cluster_id=self._calls.groups.cluster_id
         )
         for name, text in files.items():
             request.files.add(name=name, text=text)
-        response = await self._retry(self._groups.get(broker_group), "ImportConfigFiles", request)
+        at = self._calls.groups.get(broker_group)
+        response = await self._retry(at, "ImportConfigFiles", request)
         return ConfigImport(
             tuple(response.refusals),
             tuple(response.skipped),
@@ -241,4 +294,4 @@ class GroupAdmin:
         )
 
     async def _retry(self, at: BrokerGroup, method: str, request: Any) -> Any:
-        return await at.calls.leader("retry", method, request, self._deadline(), is_repeatable=True)
+        return await self._calls.lead(at, method, request, service="retry")

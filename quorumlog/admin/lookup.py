@@ -8,9 +8,9 @@ import asyncio
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from quorumlog.admin.calls import AdminCalls
 from quorumlog.arguments import checked
-from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
-from quorumlog.cluster.retry import Deadline
+from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.errors import NotFoundError, QuorumlogError, UnknownTopicError
 from quorumlog.pb import lookup_pb2
 from quorumlog.records.batch import decode_records
@@ -72,8 +72,8 @@ class TopicSizes:
 class LookupAdmin:
     """The part of `Admin` that searches messages."""
 
-    _groups: BrokerGroups
-    _timeout_ms: int
+    def __init__(self, calls: AdminCalls) -> None:
+        self._calls = calls
 
     async def trace_message(self, message_id: str) -> Trace:
         """Return the history of a message: stored, delivered, consumed, retried, dead.
@@ -119,7 +119,7 @@ class LookupAdmin:
         self, method: str, request: Any, lacking: type[QuorumlogError]
     ) -> list[tuple[BrokerGroup, Any]]:
         """Ask all broker groups; leave out those that raise `lacking` if another one answers."""
-        groups, deadline = self._groups.all, Deadline(self._timeout_ms)
+        groups, deadline = self._calls.groups.all, self._calls.deadline()
         asked = (
             group.calls.leader(
                 "lookup", method, request, deadline, is_repeatable=True, is_read=True

@@ -1,14 +1,13 @@
 """The messages that groups have in flight by pop.
 
-Owns this call; must not know how calls find the leader. `Admin` inherits it.
+Owns this call; must not know how calls find the leader.
 """
 
 import asyncio
 from dataclasses import dataclass
 
+from quorumlog.admin.calls import AdminCalls
 from quorumlog.arguments import checked
-from quorumlog.cluster.broker_groups import BrokerGroups
-from quorumlog.cluster.retry import Deadline
 from quorumlog.pb import pop_pb2
 
 
@@ -40,20 +39,15 @@ class PopQueue:
 class PopAdmin:
     """The part of `Admin` that is about pop."""
 
-    _groups: BrokerGroups
-    _timeout_ms: int
+    def __init__(self, calls: AdminCalls) -> None:
+        self._calls = calls
 
     async def describe_pop(self, group: str) -> list[PopQueue]:
         """Return the queues in which a group has messages in flight, by topic."""
         request = pop_pb2.DescribePopRequest(group=group)
-        asked = self._groups.all
+        asked = self._calls.groups.all
         answers = await asyncio.gather(
-            *(
-                one.calls.leader(
-                    "pop", "DescribePop", request, Deadline(self._timeout_ms), is_repeatable=True
-                )
-                for one in asked
-            )
+            *(self._calls.lead(one, "DescribePop", request, service="pop") for one in asked)
         )
         found = [
             PopQueue(

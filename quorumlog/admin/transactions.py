@@ -1,14 +1,14 @@
 """Open transactions: listing them, describing one, and ending one by hand.
 
-Owns these calls; must not know how calls find the leader. `Admin` inherits them. A transaction is
+Owns these calls; must not know how calls find the leader. A transaction is
 of one broker group, and its id is unique within it.
 """
 
 from typing import Any, Final
 
+from quorumlog.admin.calls import AdminCalls
 from quorumlog.arguments import checked
-from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
-from quorumlog.cluster.retry import Deadline
+from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.pb import transaction_pb2
 from quorumlog.records.batch import decode_records
 from quorumlog.records.options import Decision
@@ -25,15 +25,15 @@ _PB_OUTCOMES: Final = {
 class TransactionAdmin:
     """The part of `Admin` that is about transactions."""
 
-    _groups: BrokerGroups
-    _timeout_ms: int
+    def __init__(self, calls: AdminCalls) -> None:
+        self._calls = calls
 
     async def list_transactions(
         self, *, producer_group: str = "", max_count: int = 100_000
     ) -> list[TransactionInfo]:
         """Return open transactions of all broker groups, the oldest of each first."""
         found: list[TransactionInfo] = []
-        for group in self._groups.all:
+        for group in self._calls.groups.all:
             after_id, page = 0, _PAGE_COUNT
             while page == _PAGE_COUNT and len(found) < max_count:
                 request = transaction_pb2.ListTransactionsRequest(
@@ -52,7 +52,7 @@ class TransactionAdmin:
         self, transaction_id: int, *, group: str = ""
     ) -> TransactionDescription:
         """Return a transaction: open, with its messages, or ended. Raises NotFoundError."""
-        at = self._groups.get(group)
+        at = self._calls.groups.get(group)
         request = transaction_pb2.DescribeTransactionRequest(transaction_id=transaction_id)
         response = await self._ask(at, "DescribeTransaction", request)
         is_open = response.outcome == transaction_pb2.TRANSACTION_OUTCOME_UNSPECIFIED
@@ -72,16 +72,13 @@ class TransactionAdmin:
         Raises NotFoundError, TransactionEndedError when it had ended in another way.
         """
         outcome = _PB_OUTCOMES[ending(decision)]
-        at = self._groups.get(group)
+        at = self._calls.groups.get(group)
         request = transaction_pb2.EndTransactionRequest(
             transaction_id=transaction_id,
             outcome=outcome,
-            cluster_id=self._groups.cluster_id,
+            cluster_id=self._calls.groups.cluster_id,
         )
         return bool((await self._ask(at, "EndTransaction", request)).was_ended)
 
     async def _ask(self, group: BrokerGroup, method: str, request: Any) -> Any:
-        deadline = Deadline(self._timeout_ms)
-        return await group.calls.leader(
-            "transaction", method, request, deadline, is_repeatable=True
-        )
+        return await self._calls.lead(group, method, request, service="transaction")

@@ -12,7 +12,7 @@ from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.output import Format, output_option, print_record
 
 if TYPE_CHECKING:
-    from quorumlog.produce.delay import CancelledDelay, DelayStatus
+    from quorumlog.admin.delay import CancelledDelay, DelayStatus
 
 
 @click.group()

@@ -1,0 +1,138 @@
+"""The calls of an admin: to the leader of a broker group, to all leaders at once, to one node.
+
+Owns the choice of the nodes and the deadlines; must not know what is asked. Each of several broker
+groups holds its share of topics and of the offsets of consumer groups: all are asked, and their
+answers merged.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
+from quorumlog.cluster.calls import Service, beside
+from quorumlog.cluster.retry import Deadline
+from quorumlog.errors import NotFoundError, QuorumlogError, UnknownTopicError
+from quorumlog.records.queues import Queue
+
+AWAY_MS: Final = 2_000  # For a broker group that is marked away; the others have the client's.
+
+Answers = dict[str, Any]
+"""Answers by the name of the broker group."""
+
+
+class AdminCalls:
+    """The calls that all parts of an `Admin` share."""
+
+    def __init__(self, groups: BrokerGroups, timeout_ms: int) -> None:
+        self.groups = groups
+        self.timeout_ms = timeout_ms
+
+    def deadline(self) -> Deadline:
+        """Return the deadline of a call that begins now."""
+        return Deadline(self.timeout_ms)
+
+    async def lead(
+        self,
+        group: BrokerGroup,
+        method: str,
+        request: Any,
+        *,
+        service: Service = "admin",
+        is_repeatable: bool = True,
+        is_read: bool = False,
+    ) -> Any:
+        """Call the leader of a broker group and return its answer."""
+        return await group.calls.leader(
+            service,
+            method,
+            request,
+            self.deadline(),
+            is_repeatable=is_repeatable,
+            is_read=is_read,
+        )
+
+    async def each(
+        self,
+        method: str,
+        request: Any,
+        *,
+        service: Service = "admin",
+        is_repeatable: bool = True,
+        is_read: bool = True,
+        may_be_away: bool = True,
+    ) -> tuple[Answers, list[str]]:
+        """Call the leaders of all broker groups; return the answers, and the groups without one.
+
+        A group that does not know the topic or consumer group is left out if another one does.
+        Raises the first error that is not retryable; any error if no group answers or `may_be_away`
+        is false.
+        """
+        groups = self.groups.all
+        asked = (
+            group.calls.leader(
+                service,
+                method,
+                request,
+                Deadline(min(AWAY_MS, self.timeout_ms)) if group.is_away else self.deadline(),
+                is_repeatable=is_repeatable,
+                is_read=is_read,
+            )
+            for group in groups
+        )
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        answers: Answers = {}
+        away: list[str] = []
+        lacking: list[BaseException] = []
+        failed: list[BaseException] = []
+        for group, result in zip(groups, results, strict=True):
+            if isinstance(result, UnknownTopicError | NotFoundError):
+                lacking.append(result)
+            elif isinstance(result, BaseException):
+                if not isinstance(result, QuorumlogError) or not result.retryable:
+                    raise result if is_read else beside(result, results)
+                failed.append(result)
+                away.append(group.name)
+                if not self.groups.is_single:
+                    self.groups.suspect(group)
+            else:
+                answers[group.name] = result
+        if failed and not (answers and may_be_away):
+            raise failed[0] if is_read else beside(failed[0], results)
+        if not answers:
+            raise lacking[0]
+        return answers, away
+
+    async def group_of(self, node_id: int, group: str = "") -> BrokerGroup:
+        """Return the broker group of a node; refresh all groups first if none lists the node."""
+        if node_id and not any(node_id in known.router.nodes for known in self.groups.all):
+            await self.groups.refresh(self.deadline())
+        return self.groups.of_node(node_id) if node_id and not group else self.groups.get(group)
+
+    async def at(
+        self,
+        node_id: int | None,
+        method: str,
+        request: Any,
+        group: str = "",
+        *,
+        is_read: bool = True,
+    ) -> tuple[BrokerGroup, Any]:
+        """Call a node, or without a node id the leader of a group; return the group, too."""
+        deadline = self.deadline()
+        if node_id is None:
+            at = self.groups.get(group)
+            await at.router.refresh(deadline)  # Followers answer this, too.
+            node = await at.router.leader(deadline)
+        else:
+            at = await self.group_of(node_id)
+            node = at.router.node(node_id)
+        calls = at.calls
+        return at, await calls.node(node, "admin", method, request, deadline, is_read=is_read)
+
+    def by_group(self, queues: Sequence[Queue]) -> dict[BrokerGroup, list[Queue]]:
+        """Return queues by their broker group."""
+        found: dict[BrokerGroup, list[Queue]] = {}
+        for queue in queues:
+            found.setdefault(self.groups.get(queue.group), []).append(queue)
+        return found
