@@ -5,20 +5,24 @@ how any of them works. All objects of a client belong to the event loop that it 
 """
 
 import asyncio
+import os
 import secrets
+import socket
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Final, Literal, Self, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Self
 
 import grpc
 
 from quorumlog.admin.admin import Admin
 from quorumlog.arguments import checked, checked_call
-from quorumlog.client_parts import ClientStats, Parts, default_client_id
-from quorumlog.cluster.close_once import Ending
+from quorumlog.cluster.broker_groups import BrokerGroups
+from quorumlog.cluster.close_once import Ending, Kept
 from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.routing import parse_bootstrap
 from quorumlog.consume.consumer import PullConsumer
 from quorumlog.consume.group import GroupConsumer, Mode
+from quorumlog.consume.pop import INVISIBLE_S, PopConsumer, PopOptions, Start
 from quorumlog.consume.prefetch import BATCH_SIZE_BYTES_MAX as FETCH_SIZE_BYTES_MAX
 from quorumlog.consume.prefetch import (
     HELD_COUNT_MAX,
@@ -28,10 +32,11 @@ from quorumlog.consume.prefetch import (
     FetchOptions,
 )
 from quorumlog.consume.raw import Raw
-from quorumlog.consume.reads import Freshness
+from quorumlog.consume.reads import Freshness, Reads
 from quorumlog.consume.rebalance import Strategy
+from quorumlog.consume.single_reads import SingleReads
+from quorumlog.delegation import handed_on
 from quorumlog.errors import ClosedError, QuorumlogError
-from quorumlog.pop_client import PopClient
 from quorumlog.produce.options import (
     BATCH_COUNT_MAX,
     BATCH_SIZE_BYTES_MAX,
@@ -40,23 +45,44 @@ from quorumlog.produce.options import (
     ProducerOptions,
 )
 from quorumlog.produce.producer import Producer
-from quorumlog.read_client import ReadClient
 from quorumlog.records.compression import COMPRESS_FROM_SIZE_BYTES
 from quorumlog.records.message import Message
 from quorumlog.records.options import Consistency, Position
 from quorumlog.records.queues import Pair
-from quorumlog.transaction_client import TransactionClient
-from quorumlog.transactions.consume import Stored
-from quorumlog.transactions.producer import TransactionalProducer
-
-_Made = TypeVar("_Made", Producer, PullConsumer, GroupConsumer, TransactionalProducer)
+from quorumlog.transactions.transactions import Transactions
 
 TIMEOUT_MS: Final = 30_000
 CONNECT_TIMEOUT_MS: Final = 10_000
 
 
+@dataclass(frozen=True, slots=True)
+class ClientStats:
+    """Counts since the start of the client. `calls` does not count streams."""
+
+    calls: int
+    retries: int
+    searches: int
+    questions: int
+    leader_changes: int
+    connections: int
+
+
+class Parts:
+    """The objects that live from start to close."""
+
+    def __init__(self, groups: BrokerGroups, made: Kept, client_id: str, timeout_ms: int) -> None:
+        self.groups = groups
+        self.reads = Reads(groups)
+        self.admin = Admin(groups, timeout_ms)
+        self.raw = Raw(groups, self.reads, timeout_ms)
+        self.single_reads = SingleReads(groups, self.reads, timeout_ms)
+        self.transactions = Transactions(
+            groups, self.reads, made, client_id=client_id, timeout_ms=timeout_ms
+        )
+
+
 @checked
-class Client(TransactionClient, PopClient, ReadClient):
+class Client:
     """A connection to a cluster. Made by `quorumlog.connect()`; start it with `async with`."""
 
     def __init__(
@@ -80,9 +106,7 @@ class Client(TransactionClient, PopClient, ReadClient):
         self._starting = asyncio.Lock()
         self._is_closed = False
         self._ending = Ending()
-        self._sharing: dict[int, Producer] = {}
-        self._stored: dict[str, Stored] = {}
-        self._made: set[Producer | PullConsumer | GroupConsumer | TransactionalProducer] = set()
+        self._made = Kept()
 
     # Life cycle.
 
@@ -96,14 +120,14 @@ class Client(TransactionClient, PopClient, ReadClient):
             if self._parts is not None:
                 return
             self._check_not_closed()
-            parts = Parts(self._bootstrap, self._cluster_id, self._credentials, self._timeout_ms)
+            groups = BrokerGroups(self._bootstrap, self._cluster_id, self._credentials)
             try:
-                await parts.groups.connect(Deadline(self._connect_timeout_ms))
+                await groups.connect(Deadline(self._connect_timeout_ms))
                 self._check_not_closed()  # The client may have been closed meanwhile.
             except BaseException:
-                await parts.groups.close()
+                await groups.close()
                 raise
-            self._parts = parts
+            self._parts = Parts(groups, self._made, self.client_id, self._timeout_ms)
 
     async def close(self) -> None:
         """Flush and close its producers, close its consumers, then all connections.
@@ -119,13 +143,12 @@ class Client(TransactionClient, PopClient, ReadClient):
         if parts is None:
             return
         try:
-            results = await asyncio.gather(*(x.close() for x in self._made), return_exceptions=True)
+            failures = await self._made.close()
         finally:
             self._parts = None
             await parts.groups.close()
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+        if failures:
+            raise failures[0]
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -180,13 +203,28 @@ class Client(TransactionClient, PopClient, ReadClient):
             connections=sum(len(group.router.channels) for group in groups),
         )
 
-    # Producers and consumers.
+    # Calls of the parts.
 
-    def _keep(self, made: _Made) -> _Made:
-        """Close an object with the client, unless it is closed before."""
-        self._made = {other for other in self._made if not other.ending.is_over}
-        self._made.add(made)
-        return made
+    @property
+    def _reads(self) -> SingleReads:
+        return self._started().single_reads
+
+    pull = handed_on("_reads", SingleReads.pull)
+    get_message = handed_on("_reads", SingleReads.get_message)
+    query_by_key = handed_on("_reads", SingleReads.query_by_key)
+    queue_offsets = handed_on("_reads", SingleReads.queue_offsets)
+    offset_by_time = handed_on("_reads", SingleReads.offset_by_time)
+    route = handed_on("_reads", SingleReads.route)
+    cancel_delayed = handed_on("admin", Admin.cancel_delayed)
+
+    @property
+    def _transactions(self) -> Transactions:
+        return self._started().transactions
+
+    transaction = handed_on("_transactions", Transactions.transaction)
+    transactional_producer = handed_on("_transactions", Transactions.transactional_producer)
+
+    # Producers and consumers.
 
     def producer(
         self,
@@ -230,8 +268,7 @@ class Client(TransactionClient, PopClient, ReadClient):
             unique_keys=unique_keys,
             timeout_ms=timeout_ms or self._timeout_ms,
         )
-        producer = Producer(parts.groups, options)
-        return self._keep(producer)
+        return self._made.add(Producer(parts.groups, options))
 
     def pull_consumer(
         self,
@@ -270,7 +307,7 @@ class Client(TransactionClient, PopClient, ReadClient):
         consumer = PullConsumer(
             self._started().reads, topic, options, queues=queues, position=position, until=until
         )
-        return self._keep(consumer)
+        return self._made.add(consumer)
 
     def group_consumer(
         self,
@@ -333,7 +370,31 @@ class Client(TransactionClient, PopClient, ReadClient):
             offsets_path=offsets_path,
             max_attempts=max_attempts,
         )
-        return self._keep(consumer)
+        return self._made.add(consumer)
+
+    def pop_consumer(
+        self,
+        group: str,
+        topics: str | Sequence[str],
+        *,
+        invisible: float = INVISIBLE_S,
+        fifo: bool = False,
+        start: Start = "first",
+        tags: Sequence[str] = (),
+        sql: str = "",
+        timeout_ms: int | None = None,
+    ) -> PopConsumer:
+        """Make a consumer that takes single messages and acknowledges each by itself.
+
+        A message that is not acknowledged within `invisible` seconds comes again. With `fifo` no
+        message of a message group is handed out while an earlier one is in flight. `start`
+        ("first", "end") is the beginning of queues without a stored offset of the group. Messages
+        without one of the `tags`, or for which the property filter `sql` is not true, count as
+        done.
+        """
+        options = PopOptions.of(invisible, tags, sql, fifo, start, timeout_ms or self._timeout_ms)
+        names = [topics] if isinstance(topics, str) else list(topics)
+        return self._made.add(PopConsumer(self._started().groups, group, names, options))
 
     async def consume(
         self, topic: str, *, group: str | None = None, **options: Any
@@ -359,9 +420,6 @@ class Client(TransactionClient, PopClient, ReadClient):
         finally:
             await member.close(is_processed=False)
 
-    def _deadline(self) -> Deadline:
-        return Deadline(self._timeout_ms)
-
 
 @checked_call
 def connect(
@@ -386,3 +444,8 @@ def connect(
         client_id=client_id,
         credentials=credentials,
     )
+
+
+def default_client_id() -> str:
+    """Return a name of this process: host, pid and random digits."""
+    return f"{socket.gethostname()}@{os.getpid()}-{secrets.token_hex(4)}"

@@ -1,11 +1,13 @@
 """The close of an object that several tasks may close: the first does it, the others wait for it.
 
-Owns the order of the callers; must not know what is closed. Otherwise a second caller would return
-early, and the program would take away what the first close still uses.
+Owns the order of the callers, and the objects that are closed with their owner; must not know what
+is closed. Otherwise a second caller would return early, and the program would take away what the
+first close still uses.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Protocol, TypeVar
 
 
 class Ending:
@@ -32,3 +34,41 @@ class Ending:
             await close()
         finally:
             self._over.set()
+
+
+class Closeable(Protocol):
+    """An object that a client makes, and that a program may close before."""
+
+    @property
+    def ending(self) -> Ending:
+        """Its close."""
+
+    async def close(self) -> None:
+        """Close it, or wait until it is closed."""
+
+
+_Made = TypeVar("_Made", bound=Closeable)
+
+
+class Kept:
+    """The objects that are closed with their owner, unless they are closed before."""
+
+    def __init__(self) -> None:
+        self._made: set[Closeable] = set()
+
+    def __iter__(self) -> Iterator[Closeable]:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def add(self, made: _Made) -> _Made:
+        """Keep an object, and forget those that are closed."""
+        self._made = {other for other in self._made if not other.ending.is_over}
+        self._made.add(made)
+        return made
+
+    async def close(self) -> list[BaseException]:
+        """Close all objects at once; return the failures."""
+        results = await asyncio.gather(*(x.close() for x in self._made), return_exceptions=True)
+        return [result for result in results if isinstance(result, BaseException)]

@@ -14,8 +14,7 @@ import grpc
 
 from quorumlog import client as async_client
 from quorumlog.admin import admin as async_admin
-from quorumlog.client import CONNECT_TIMEOUT_MS, TIMEOUT_MS
-from quorumlog.client_parts import ClientStats
+from quorumlog.client import CONNECT_TIMEOUT_MS, TIMEOUT_MS, ClientStats
 from quorumlog.consume import group as async_group
 from quorumlog.consume import raw as async_raw
 from quorumlog.consume.prefetch import BATCH_SIZE_BYTES_MAX as FETCH_SIZE_BYTES_MAX

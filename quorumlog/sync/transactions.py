@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from quorumlog import transaction_client as async_client
+from quorumlog import client as async_client
 from quorumlog.arguments import checked_call
 from quorumlog.produce.delivery import Receipts
 from quorumlog.records.message import OutgoingMessage
@@ -168,7 +168,7 @@ class TransactionClient:
 
     def transaction(self, group: str, *, timeout_ms: int | None = None) -> ConsumeTransaction:
         """Begin to consume as a group and to produce from the messages, exactly once."""
-        make = async_client.TransactionClient.transaction
+        make = async_client.Client.transaction
         return ConsumeTransaction(
             loop_thread.call_plain(lambda: make(self._inner, group, timeout_ms=timeout_ms))
         )
@@ -183,7 +183,7 @@ class TransactionClient:
         **options: Any,
     ) -> TransactionalProducer:
         """Make a producer whose messages become visible when their local work is done."""
-        make = async_client.TransactionClient.transactional_producer
+        make = async_client.Client.transactional_producer
 
         async def check_on_thread(checked: CheckedTransaction) -> Decision | str:
             try:

@@ -9,9 +9,6 @@ import pytest
 import quorumlog
 from quorumlog import errors
 from quorumlog.errors import Outcome
-from quorumlog.pop_client import PopClient
-from quorumlog.read_client import ReadClient
-from quorumlog.transaction_client import TransactionClient
 from tests.quorumlog.fake_cluster import CLUSTER_ID, FakeCluster, fake_cluster, until
 
 
@@ -194,12 +191,6 @@ def test_a_closed_client_refuses_everything() -> None:
                 await admin.list_topics()
 
     asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("part", [ReadClient, PopClient, TransactionClient])
-def test_a_part_of_the_client_is_no_client(part: type) -> None:
-    with pytest.raises(TypeError, match="abstract method"):
-        part()
 
 
 def test_importing_the_package_loads_no_grpc() -> None:

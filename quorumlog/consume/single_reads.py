@@ -1,35 +1,26 @@
-"""The client's half of single reads: a pull, messages by id or key, offsets, routes.
+"""Single reads: a pull, messages by id or key, offsets, routes.
 
-Owns the arguments; must not know how a node is chosen (`reads`). `quorumlog.client.Client` is the
-one subclass.
+Owns the arguments; must not know how a node is chosen (`reads`).
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from quorumlog.admin.delay import CancelledDelay
 from quorumlog.arguments import checked
-from quorumlog.client_parts import Parts
+from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.routing import Route
-from quorumlog.consume.reads import Freshness, QueueOffsets
+from quorumlog.consume.reads import Freshness, QueueOffsets, Reads
 from quorumlog.records.message import Message, MessageBatch
 from quorumlog.records.options import Consistency
 from quorumlog.records.queues import Pair, Queue, queue_in
-from quorumlog.records.receipt import Receipt
 
 
 @checked
-class ReadClient(ABC):
-    """Makes single reads."""
+class SingleReads:
+    """The calls of a client that read once."""
 
-    _timeout_ms: int
-
-    @abstractmethod
-    def _started(self) -> Parts: ...
-
-    @abstractmethod
-    def _deadline(self) -> Deadline: ...
+    def __init__(self, groups: BrokerGroups, reads: Reads, timeout_ms: int) -> None:
+        self._groups, self._reads, self._timeout_ms = groups, reads, timeout_ms
 
     async def pull(
         self,
@@ -53,7 +44,7 @@ class ReadClient(ABC):
         With `wait_ms` the node waits that long for one. 0 for the limits means the node's own.
         `group` is the queue's broker group; the default is the first one by name.
         """
-        return await self._started().reads.pull(
+        return await self._reads.pull(
             Queue(topic, queue_id, group),
             offset,
             Freshness.of(consistency, at_least_index, node_id),
@@ -74,11 +65,7 @@ class ReadClient(ABC):
     ) -> Message:
         """Return the message with that id. Raises NotFoundError."""
         freshness = Freshness.of(consistency, None, node_id)
-        return await self._started().reads.message(message_id, freshness, self._deadline())
-
-    async def cancel_delayed(self, message: Receipt | str, *, group: str = "") -> CancelledDelay:
-        """Cancel a message that was sent with a delay, as `admin.cancel_delayed` does."""
-        return await self._started().admin.cancel_delayed(message, group=group)
+        return await self._reads.message(message_id, freshness, self._deadline())
 
     async def query_by_key(
         self,
@@ -91,7 +78,7 @@ class ReadClient(ABC):
         consistency: Consistency | str = Consistency.LEADER,
     ) -> list[Message]:
         """Return messages that were sent with this key and stored within [lo, hi] (0: no limit)."""
-        return await self._started().reads.by_key(
+        return await self._reads.by_key(
             topic,
             key,
             lo_unix_ms=lo_unix_ms,
@@ -113,15 +100,15 @@ class ReadClient(ABC):
 
         Raises the error of a broker group that cannot answer; name queues to leave it out.
         """
-        reads, deadline = self._started().reads, self._deadline()
+        deadline = self._deadline()
         freshness = Freshness.of(consistency, None, node_id)
         if queues is None:
-            named, failed = await reads.queues(topic, freshness, deadline)
+            named, failed = await self._reads.queues(topic, freshness, deadline)
             if failed:
                 raise failed[0]
         else:
             named = [queue_in(topic, queue) for queue in queues]
-        return await reads.queue_offsets(named, freshness, deadline)
+        return await self._reads.queue_offsets(named, freshness, deadline)
 
     async def offset_by_time(
         self,
@@ -134,15 +121,18 @@ class ReadClient(ABC):
     ) -> int:
         """Return the offset of the first message stored at that time or later."""
         queue = Queue(topic, queue_id, group)
-        return await self._started().reads.offset_by_time(
+        return await self._reads.offset_by_time(
             queue, unix_ms, Freshness.of(consistency), self._deadline()
         )
 
     async def route(self, *topics: str) -> Route:
         """Ask for the leaders and the routes of topics; unknown topics are left out."""
-        parts, deadline = self._started(), self._deadline()
+        deadline = self._deadline()
         if topics:
-            await parts.reads.ask_routes(topics, deadline)
+            await self._reads.ask_routes(topics, deadline)
         else:
-            await parts.groups.refresh(deadline)
-        return parts.groups.view(topics)
+            await self._groups.refresh(deadline)
+        return self._groups.view(topics)
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._timeout_ms)

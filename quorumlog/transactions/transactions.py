@@ -1,15 +1,16 @@
-"""The client's half of transactions: making them, and their common state.
+"""The transactions of a client: making them, and their common state.
 
 Owns the producers of consuming transactions and the offsets that they know to be stored; must not
-know how either kind works. `quorumlog.client.Client` is the one subclass.
+know how either kind works.
 """
 
-from abc import ABC, abstractmethod
 from typing import Any
 
 from quorumlog.arguments import checked
-from quorumlog.client_parts import Parts
+from quorumlog.cluster.broker_groups import BrokerGroups
+from quorumlog.cluster.close_once import Kept
 from quorumlog.consume.group import GroupConsumer
+from quorumlog.consume.reads import Reads
 from quorumlog.errors import InvalidRequestError
 from quorumlog.produce.options import ProducerOptions
 from quorumlog.produce.producer import Producer
@@ -21,21 +22,18 @@ TIMES_MAX = 16  # Different timeouts of consuming transactions: nodes remember f
 
 
 @checked
-class TransactionClient(ABC):
-    """Makes transactions."""
+class Transactions:
+    """The calls of a client that begin transactions."""
 
-    client_id: str
-    _timeout_ms: int
-    _made: set[Any]
-    _sharing: dict[int, Producer]
-    """Producers of consuming transactions, by timeout in ms: none fails by another's timeout."""
-    _stored: dict[str, Stored]
-
-    @abstractmethod
-    def _started(self) -> Parts: ...
-
-    @abstractmethod
-    def _keep(self, made: Any) -> Any: ...
+    def __init__(
+        self, groups: BrokerGroups, reads: Reads, made: Kept, *, client_id: str, timeout_ms: int
+    ) -> None:
+        """`made` are the objects that are closed with the client."""
+        self._groups, self._reads, self._made = groups, reads, made
+        self._client_id, self._timeout_ms = client_id, timeout_ms
+        self._sharing: dict[int, Producer] = {}
+        """Producers of consuming transactions, by timeout (ms): none fails by another's."""
+        self._stored: dict[str, Stored] = {}
 
     def transaction(self, group: str, *, timeout_ms: int | None = None) -> ConsumeTransaction:
         """Begin to consume as a group and to produce from the messages, exactly once.
@@ -45,7 +43,7 @@ class TransactionClient(ABC):
         themselves (`auto_commit=False`), and the transactions of a queue follow one another. Use
         few values of `timeout_ms`: beyond 16 it is the client's.
         """
-        parts, timeout_ms = self._started(), timeout_ms or self._timeout_ms
+        timeout_ms = timeout_ms or self._timeout_ms
         for made in self._made:
             if isinstance(made, GroupConsumer) and made.group == group and made.auto_commit:
                 raise InvalidRequestError(
@@ -55,15 +53,16 @@ class TransactionClient(ABC):
             timeout_ms = self._timeout_ms
         if timeout_ms not in self._sharing:
             options = ProducerOptions(timeout_ms=timeout_ms)
-            self._sharing[timeout_ms] = self._keep(Producer(parts.groups, options))
+            self._sharing[timeout_ms] = self._made.add(Producer(self._groups, options))
         if len(self._stored) >= GROUPS_MAX:
             self._stored.clear()
         stored = self._stored.setdefault(group, {})
         producer = self._sharing[timeout_ms]
-        return ConsumeTransaction(parts.groups, parts.reads, producer, group, stored, timeout_ms)
+        return ConsumeTransaction(self._groups, self._reads, producer, group, stored, timeout_ms)
 
     def transactional_producer(
         self,
+        /,
         group: str,
         check: Check,
         *,
@@ -78,18 +77,18 @@ class TransactionClient(ABC):
         asks after `check_after_ms` (0: 6 s), then every 30 s, 15 times at most. `options` are those
         of `producer`. Its messages have unique keys.
         """
-        parts, timeout_ms = self._started(), timeout_ms or self._timeout_ms
+        timeout_ms = timeout_ms or self._timeout_ms
         options = {"unique_keys": True, "timeout_ms": timeout_ms, **options}
         if "idempotent" in options:
             options["is_idempotent"] = options.pop("idempotent")
-        made = TransactionalProducer(
-            parts.groups,
-            ProducerOptions(**options),
-            group,
-            check,
-            client_id=self.client_id,
-            check_after_ms=check_after_ms,
-            timeout_ms=timeout_ms,
+        return self._made.add(
+            TransactionalProducer(
+                self._groups,
+                ProducerOptions(**options),
+                group,
+                check,
+                client_id=self._client_id,
+                check_after_ms=check_after_ms,
+                timeout_ms=timeout_ms,
+            )
         )
-        self._keep(made)
-        return made
