@@ -7,11 +7,8 @@ users import this package, and no other package does.
 from quorumlog.records.queues import Queue
 from quorumlog.sync.client import Admin, Client, Delivery, Producer, connect
 from quorumlog.sync.client import Raw as Raw
-from quorumlog.sync.consumers import GroupConsumer, PullConsumer
-from quorumlog.sync.pop import PopClient as PopClient
-from quorumlog.sync.pop import PopConsumer
+from quorumlog.sync.consumers import GroupConsumer, PopConsumer, PullConsumer
 from quorumlog.sync.transactions import ConsumeTransaction, Transaction, TransactionalProducer
-from quorumlog.sync.transactions import TransactionClient as TransactionClient
 
 __all__ = [
     "Admin",

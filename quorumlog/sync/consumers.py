@@ -5,24 +5,27 @@ Owns the iteration between the threads; must not know what any call does.
 
 import threading
 from collections.abc import Iterator
-from typing import Self
+from typing import Self, TypeVar
 
 from quorumlog.consume import consumer as async_consumer
 from quorumlog.consume import group as async_group
+from quorumlog.consume import pop as async_pop
+from quorumlog.consume.pop import PopMessage
 from quorumlog.records.message import Message, MessageBatch
-from quorumlog.sync.loop_thread import blocking, loop_thread, plain
+from quorumlog.sync.loop_thread import loop_thread
+from quorumlog.sync.wrappers import Wrapper, blocking, plain
+
+_Consumer = TypeVar("_Consumer", bound=async_consumer.Consumption)
 
 
-class _Iteration:
+class _Iteration(Wrapper[_Consumer]):
     """Iteration over messages and batches; whole batches cross between the threads."""
 
-    def __init__(self, inner: async_consumer.Consumption) -> None:
-        self._inner = inner
+    def __init__(self, inner: _Consumer) -> None:
+        super().__init__(inner)
         self._taking = threading.Lock()  # Several threads may iterate; each message goes to one.
 
-    def start(self) -> None:
-        """Begin to fetch; iterating does it too."""
-        loop_thread.call(self._inner.start())
+    start = blocking(async_consumer.Consumption.start)
 
     def __iter__(self) -> Self:
         return self
@@ -57,10 +60,8 @@ class _Iteration:
         return self
 
 
-class PullConsumer(_Iteration):
+class PullConsumer(_Iteration[async_consumer.PullConsumer]):
     """Reads queues from a position on; see quorumlog.PullConsumer."""
-
-    _inner: async_consumer.PullConsumer
 
     close = blocking(async_consumer.PullConsumer.close)
     offsets = plain(async_consumer.PullConsumer.offsets)
@@ -71,10 +72,8 @@ class PullConsumer(_Iteration):
         self.close()
 
 
-class GroupConsumer(_Iteration):
+class GroupConsumer(_Iteration[async_group.GroupConsumer]):
     """Consumes as a member of a group; see quorumlog.GroupConsumer."""
-
-    _inner: async_group.GroupConsumer
 
     @property
     def auto_commit(self) -> bool:
@@ -92,3 +91,32 @@ class GroupConsumer(_Iteration):
 
     def __exit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
         self.close(is_processed=error is None)
+
+
+class PopConsumer(Wrapper[async_pop.PopConsumer]):
+    """Receives single messages for a group; see quorumlog.PopConsumer."""
+
+    receive = blocking(async_pop.PopConsumer.receive)
+    ack = blocking(async_pop.PopConsumer.ack)
+    change_invisible = blocking(async_pop.PopConsumer.change_invisible)
+    nack = blocking(async_pop.PopConsumer.nack)
+    reject = blocking(async_pop.PopConsumer.reject)
+    close = blocking(async_pop.PopConsumer.close)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the consumer was closed."""
+        return self._inner.is_closed
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> PopMessage:
+        """Receive for ever, message by message; each has to be acknowledged all the same."""
+        return loop_thread.call(self._inner.__anext__())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

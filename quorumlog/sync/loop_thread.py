@@ -1,21 +1,18 @@
-"""One thread with an event loop, for programs without asyncio, and blocking wrappers of methods.
+"""One thread with an event loop, for programs without asyncio.
 
 Owns the thread: the first user starts it, the last one stops it. Must not know what is called.
 """
 
 import asyncio
 import concurrent.futures
-import functools
 import logging
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Final, TypeVar
 
 from quorumlog.errors import ClosedError, InvalidRequestError, Outcome
 
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
-_A = TypeVar("_A")
 
 STOP_TIMEOUT_S: Final = 10
 _log = logging.getLogger("quorumlog.sync")
@@ -134,25 +131,3 @@ async def _cancel_all() -> None:
 
 
 loop_thread: Final = LoopThread()
-
-
-def blocking(
-    method: Callable[Concatenate[_A, _P], Coroutine[Any, Any, _T]],
-) -> Callable[Concatenate[Any, _P], _T]:
-    """Return the blocking method of the same name, arguments and documentation."""
-
-    def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return loop_thread.call(method(self._inner, *args, **kwargs))
-
-    functools.update_wrapper(call, method)
-    return call
-
-
-def plain(method: Callable[Concatenate[_A, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:
-    """Return the same for a method that does not wait; it, too, must run in the loop."""
-
-    def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return loop_thread.call_plain(lambda: method(self._inner, *args, **kwargs))
-
-    functools.update_wrapper(call, method)
-    return call

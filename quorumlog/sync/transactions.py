@@ -6,29 +6,25 @@ block. Must not know what any call does.
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, Self
 
-from quorumlog import client as async_client
 from quorumlog.arguments import checked_call
 from quorumlog.produce.delivery import Receipts
 from quorumlog.records.message import OutgoingMessage
 from quorumlog.records.options import Decision
 from quorumlog.records.receipt import Receipt
-from quorumlog.sync.loop_thread import blocking, loop_thread, plain
+from quorumlog.sync.loop_thread import loop_thread
+from quorumlog.sync.wrappers import Wrapper, blocking, into, plain
 from quorumlog.transactions import consume as async_consume
 from quorumlog.transactions import producer as async_transactions
 from quorumlog.transactions.producer import Check
 from quorumlog.transactions.types import CheckedTransaction
 
 
-class Transaction:
+class Transaction(Wrapper[async_transactions.Transaction]):
     """Messages that are stored and not visible; see quorumlog.Transaction."""
-
-    def __init__(self, inner: async_transactions.Transaction) -> None:
-        self._inner = inner
 
     @property
     def transaction_id(self) -> int:
@@ -54,11 +50,8 @@ class Transaction:
     rollback = blocking(async_transactions.Transaction.rollback)
 
 
-class TransactionalProducer:
+class TransactionalProducer(Wrapper[async_transactions.TransactionalProducer]):
     """Begins transactions, and answers for them; see quorumlog.TransactionalProducer."""
-
-    def __init__(self, inner: async_transactions.TransactionalProducer) -> None:
-        self._inner = inner
 
     start = plain(async_transactions.TransactionalProducer.start)
     close = blocking(async_transactions.TransactionalProducer.close)
@@ -78,22 +71,7 @@ class TransactionalProducer:
         """Whether the producer was closed."""
         return self._inner.is_closed
 
-    def begin(
-        self,
-        topic: str,
-        body: bytes | str | Sequence[bytes | str | OutgoingMessage],
-        *,
-        key: str | None = None,
-        tag: str | None = None,
-        queue_id: int | None = None,
-        properties: Mapping[str, str] | None = None,
-        group: str = "",
-    ) -> Transaction:
-        """Store one message, or several, that are invisible before the commit."""
-        work = self._inner.begin(
-            topic, body, key=key, tag=tag, queue_id=queue_id, properties=properties, group=group
-        )
-        return Transaction(loop_thread.call(work))
+    begin = into(Transaction, blocking(async_transactions.TransactionalProducer.begin))
 
     @contextmanager
     def transaction(
@@ -134,11 +112,8 @@ class TransactionalProducer:
         self.close()
 
 
-class ConsumeTransaction:
+class ConsumeTransaction(Wrapper[async_consume.ConsumeTransaction]):
     """Outputs and offsets in one entry; see quorumlog.ConsumeTransaction."""
-
-    def __init__(self, inner: async_consume.ConsumeTransaction) -> None:
-        self._inner = inner
 
     @property
     def receipts(self) -> Sequence[Receipt]:
@@ -152,55 +127,18 @@ class ConsumeTransaction:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        loop_thread.call(self._inner.__aexit__(kind, error, traceback))
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
+        loop_thread.call(self._inner.__aexit__(kind, error, at))
 
 
-class TransactionClient:
-    """Makes transactions; `quorumlog.sync.Client` inherits it."""
+def on_thread(check: Check) -> Check:
+    """Return a check that runs on a thread of its own, since a program's may block."""
 
-    _inner: Any
+    async def check_on_thread(checked: CheckedTransaction) -> Decision | str:
+        try:
+            said = await asyncio.to_thread(check, checked)
+            return await said if inspect.isawaitable(said) else said
+        except SystemExit as error:  # SystemExit would end only this thread.
+            raise RuntimeError("the check tried to end the program") from error
 
-    def transaction(self, group: str, *, timeout_ms: int | None = None) -> ConsumeTransaction:
-        """Begin to consume as a group and to produce from the messages, exactly once."""
-        make = async_client.Client.transaction
-        return ConsumeTransaction(
-            loop_thread.call_plain(lambda: make(self._inner, group, timeout_ms=timeout_ms))
-        )
-
-    def transactional_producer(
-        self,
-        group: str,
-        check: Check,
-        *,
-        check_after_ms: int = 0,
-        timeout_ms: int | None = None,
-        **options: Any,
-    ) -> TransactionalProducer:
-        """Make a producer whose messages become visible when their local work is done."""
-        make = async_client.Client.transactional_producer
-
-        async def check_on_thread(checked: CheckedTransaction) -> Decision | str:
-            try:
-                said = await asyncio.to_thread(check, checked)
-                return await said if inspect.isawaitable(said) else said
-            except SystemExit as error:  # SystemExit would end only this thread.
-                raise RuntimeError("the check tried to end the program") from error
-
-        return TransactionalProducer(
-            loop_thread.call_plain(
-                lambda: make(
-                    self._inner,
-                    group,
-                    check_on_thread,
-                    check_after_ms=check_after_ms,
-                    timeout_ms=timeout_ms,
-                    **options,
-                )
-            )
-        )
+    return check_on_thread

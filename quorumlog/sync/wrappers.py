@@ -1,0 +1,59 @@
+"""Blocking names for asynchronous ones: each wrapper keeps the arguments and the documentation.
+
+Owns the passage between the calling thread and the loop's thread; must not know what is called. A
+blocking class holds the object that it stands for as `_inner`, and names its methods:
+`flush = blocking(Producer.flush)`.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from quorumlog.sync.loop_thread import loop_thread
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_A = TypeVar("_A")
+_Made = TypeVar("_Made")
+
+
+class Wrapper(Generic[_A]):
+    """An object with blocking names, and the asynchronous one that it stands for."""
+
+    def __init__(self, inner: _A) -> None:
+        self._inner = inner
+
+
+def blocking(
+    method: Callable[Concatenate[_A, _P], Coroutine[Any, Any, _T]],
+) -> Callable[Concatenate[Any, _P], _T]:
+    """Return the blocking method of the same name, arguments and documentation."""
+
+    def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return loop_thread.call(method(self._inner, *args, **kwargs))
+
+    functools.update_wrapper(call, method)
+    return call
+
+
+def plain(method: Callable[Concatenate[_A, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:
+    """Return the same for a method that does not wait; it, too, must run in the loop."""
+
+    def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return loop_thread.call_plain(lambda: method(self._inner, *args, **kwargs))
+
+    functools.update_wrapper(call, method)
+    return call
+
+
+def into(kind: Callable[[_T], _Made], make: Callable[_P, _T]) -> Callable[_P, _Made]:
+    """Return `make` with its result in a wrapper of that kind."""
+
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _Made:
+        return kind(make(*args, **kwargs))
+
+    functools.update_wrapper(call, make)
+    signature = inspect.signature(make).replace(return_annotation=kind)
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    return call

@@ -1,0 +1,95 @@
+"""The types that a program sees: of the client, of its parts, and of the blocking client.
+
+mypy reads this module with the others: `assert_type` fails there, and so does an ignored error that
+is none. Here the same calls run.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Sequence
+from typing import assert_type
+
+import pytest
+
+import quorumlog
+from quorumlog import errors, sync
+from quorumlog.admin.types import TopicInfo
+from quorumlog.records.message import MessageBatch
+from tests.client.fake_cluster import fake_cluster
+
+
+def use_blocking(bootstrap: str) -> None:
+    with assert_type(sync.connect(bootstrap), sync.Client) as client:
+        assert_type(client.admin.list_topics(), list[TopicInfo])
+        producer = assert_type(client.producer(linger_ms=1), sync.Producer)
+        assert_type(producer.send("orders", b"x", queue_id=0), quorumlog.Receipt)
+        delivery = assert_type(producer.enqueue("orders", b"x", queue_id=0), sync.Delivery)
+        assert_type(delivery.receipt(), quorumlog.Receipt)
+        assert_type(producer.send_nowait("orders", b"x", key="k"), sync.Delivery)
+        batch = producer.send_batch("orders", [b"x"], tag="t")
+        assert_type(batch, Sequence[quorumlog.Receipt])
+        assert_type(client.pull("orders", 0, 0), MessageBatch)
+        with assert_type(client.pull_consumer("orders"), sync.PullConsumer) as consumer:
+            assert_type(next(consumer), quorumlog.Message)
+        assert_type(client.group_consumer("g", "orders"), sync.GroupConsumer).close()
+        assert_type(client.pop_consumer("p", "orders"), sync.PopConsumer).close()
+        with assert_type(client.transaction("t"), sync.ConsumeTransaction) as transaction:
+            transaction.send("orders", b"x", key="k")
+            transaction.consumed(batch_of(client))
+        made = assert_type(
+            client.transactional_producer("work", lambda _: "commit"), sync.TransactionalProducer
+        )
+        assert_type(made.begin("orders", b"x", tag="t"), sync.Transaction)
+        for wrong in (
+            lambda: producer.send("orders", b"x", kye="k"),  # type: ignore[call-arg]
+            lambda: producer.enqueue("orders"),  # type: ignore[call-arg]
+            lambda: client.pull("orders", 0),  # type: ignore[call-arg]
+            lambda: client.producer(linger=1),  # type: ignore[call-arg]
+            lambda: made.begin("orders", b"x", kye="k"),  # type: ignore[call-arg]
+        ):
+            with pytest.raises(TypeError, match=r"kye|body|offset|linger"):
+                wrong()
+        with pytest.raises(errors.WrongTypeError, match="queue_id is '0', a str"):
+            producer.send("orders", b"x", queue_id="0")  # type: ignore[arg-type]
+
+
+def batch_of(client: sync.Client) -> MessageBatch:
+    return client.pull("orders", 0, 0, max_count=1)
+
+
+def test_the_blocking_client_has_the_types_that_its_names_say() -> None:
+    async def scenario() -> None:
+        async with fake_cluster() as cluster:
+            await asyncio.to_thread(use_blocking, cluster.bootstrap)
+
+    asyncio.run(scenario())
+
+
+def test_the_parts_of_the_client_have_the_types_of_their_calls() -> None:
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, quorumlog.connect(cluster.bootstrap) as client:
+            producer = client.producer()
+            assert_type(await producer.send("orders", b"x", queue_id=0), quorumlog.Receipt)
+            assert_type(await client.pull("orders", 0, 0), MessageBatch)
+            offsets = await client.admin.fetch_offsets("g", [("orders", 0)])
+            assert_type(offsets, dict[quorumlog.Queue, int])
+            assert_type(client.transaction("g"), quorumlog.ConsumeTransaction)
+            for wrong in (
+                lambda: producer.send("orders", b"x", kye="k"),  # type: ignore[call-arg]
+                lambda: client.pull("orders", 0),  # type: ignore[call-arg]
+                lambda: client.admin.describe_pop(groups="g"),  # type: ignore[call-arg]
+            ):
+                with pytest.raises(TypeError, match=r"kye|offset|group"):
+                    await wrong()
+
+    asyncio.run(scenario())
+
+
+def test_a_blocking_call_says_in_its_signature_what_it_returns() -> None:
+    def returned(function: object) -> object:
+        return inspect.signature(function).return_annotation  # type: ignore[arg-type]
+
+    assert returned(sync.connect) is sync.Client
+    assert returned(sync.Client.producer) is sync.Producer
+    assert returned(sync.Producer.enqueue) is sync.Delivery
+    assert returned(sync.TransactionalProducer.begin) is sync.Transaction
