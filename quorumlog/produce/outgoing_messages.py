@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from quorumlog import errors
 from quorumlog.arguments import INT32_MAX, check_number, check_text, wrong_type
+from quorumlog.produce.send_options import MessageOptions
 from quorumlog.records.batch import Entry, encode_properties, topic_template
 from quorumlog.records.compression import Compress, compressor
 from quorumlog.records.message import OutgoingMessage
@@ -119,22 +120,19 @@ def check_bodies(messages: Any) -> None:
 def entries_of(
     messages: Sequence[bytes | str | OutgoingMessage],
     topic: str,
-    key: str | None,
-    tag: str | None,
-    queue_id: int | None,
-    properties: Mapping[str, str] | None,
+    options: MessageOptions,
     shaping: Shaping | None = None,
 ) -> list[Entry]:
     """Check the messages of a batch; where only the bodies differ, the largest one for all."""
     check_bodies(messages)
+    key, tag = options.get("key"), options.get("tag")
+    queue_id, properties = options.get("queue_id"), options.get("properties")
+    defaults = (topic, key, tag, queue_id, properties, shaping)
     if shaping is None and all(type(message) is bytes for message in messages):
         largest = max(cast("Sequence[bytes]", messages), key=len)
-        template, queue_id, routed_by, _, encoded, _, _ = entry_of(
-            topic, largest, key, tag, queue_id, properties, 0
-        )
+        template, queue_id, routed_by, _, encoded, _, _ = _entry_of(largest, *defaults)
         bodies = cast("Sequence[bytes]", messages)
         return [(template, queue_id, routed_by, body, encoded, 0, 0) for body in bodies]
-    defaults = (topic, key, tag, queue_id, properties, shaping)
     return [_entry_of(message, *defaults) for message in messages]
 
 

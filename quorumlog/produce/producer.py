@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, Self, Unpack
 
 from quorumlog import errors
 from quorumlog.arguments import checked, checks_itself
@@ -29,6 +29,7 @@ from quorumlog.produce.outgoing_messages import (
     shaping_of,
     with_message_group,
 )
+from quorumlog.produce.send_options import BatchOptions, SendOptions, takes_options
 from quorumlog.records.batch import Entry, size_bytes_of
 from quorumlog.records.message import OutgoingMessage
 from quorumlog.records.receipt import Receipt
@@ -88,22 +89,8 @@ class Producer:
         self._leader_changes_before = self._leader_changes()
 
     @checks_itself
-    async def send(
-        self,
-        topic: str,
-        body: bytes | str,
-        *,
-        key: str | None = None,
-        tag: str | None = None,
-        queue_id: int | None = None,
-        properties: Mapping[str, str] | None = None,
-        flag: int = 0,
-        group: str = "",
-        delay: float | None = None,
-        level: int | None = None,
-        deliver_at: float | None = None,
-        message_group: str | None = None,
-    ) -> Receipt:
+    @takes_options(SendOptions)
+    async def send(self, topic: str, body: bytes | str, **options: Unpack[SendOptions]) -> Receipt:
         """Send one message and wait for its receipt.
 
         The queue is `queue_id`, or chosen by CRC-32 of `key` modulo the number of queues, or round
@@ -124,20 +111,7 @@ class Producer:
         DeadlineError (nothing was stored), or OutcomeUnknownError. Cancelling the wait does not
         withdraw the message.
         """
-        delivery = await self.enqueue(
-            topic,
-            body,
-            key=key,
-            tag=tag,
-            queue_id=queue_id,
-            properties=properties,
-            flag=flag,
-            group=group,
-            delay=delay,
-            level=level,
-            deliver_at=deliver_at,
-            message_group=message_group,
-        )
+        delivery = await self.enqueue(topic, body, **options)
         return await delivery.receipt()
 
     @checks_itself
@@ -203,19 +177,12 @@ class Producer:
         return self._add(entry, size_bytes, group, extra)
 
     @checks_itself
+    @takes_options(BatchOptions)
     async def send_batch(
         self,
         topic: str,
         bodies: Sequence[bytes | str | OutgoingMessage],
-        *,
-        key: str | None = None,
-        tag: str | None = None,
-        queue_id: int | None = None,
-        properties: Mapping[str, str] | None = None,
-        group: str = "",
-        delay: float | None = None,
-        level: int | None = None,
-        deliver_at: float | None = None,
+        **options: Unpack[BatchOptions],
     ) -> Sequence[Receipt]:
         """Send several messages as one atomic batch: all are stored, in one entry, or none.
 
@@ -227,11 +194,12 @@ class Producer:
         check_bodies(bodies)
         if not bodies:
             return []
+        wish = options.get("delay"), options.get("level"), options.get("deliver_at")
         extra = b""
-        if delay is not None or level is not None or deliver_at is not None:
-            wish, extra = with_wish(properties, delay, level, deliver_at), HAS_DELAYED
-            properties, bodies = wish, all_with_wish(bodies, delay, level, deliver_at)
-        entries = entries_of(bodies, topic, key, tag, queue_id, properties, self.shaping)
+        if any(one is not None for one in wish):
+            options["properties"] = with_wish(options.get("properties"), *wish)
+            bodies, extra = all_with_wish(bodies, *wish), HAS_DELAYED
+        entries = entries_of(bodies, topic, options, self.shaping)
         size_bytes = sum(map(size_bytes_of, entries))
         limit = self._groups.home.router.batch_size_bytes_max or BATCH_SIZE_BYTES_LIMIT
         limit -= HELD_SIZE_BYTES * len(entries) if extra else 0
@@ -240,7 +208,7 @@ class Producer:
                 f"a batch of {len(entries)} messages and {size_bytes} bytes, the limits are "
                 f"{BATCH_COUNT_LIMIT} and {limit}; send less at once"
             )
-        return await self.send_entries(entries, size_bytes, group, extra)
+        return await self.send_entries(entries, size_bytes, options.get("group", ""), extra)
 
     @checks_itself
     async def send_entries(

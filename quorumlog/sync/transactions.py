@@ -8,10 +8,11 @@ import asyncio
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Self, Unpack
 
 from quorumlog.arguments import checked_call
 from quorumlog.produce.delivery import Receipts
+from quorumlog.produce.send_options import HalfOptions
 from quorumlog.records.message import OutgoingMessage
 from quorumlog.records.options import Decision
 from quorumlog.records.receipt import Receipt
@@ -75,10 +76,13 @@ class TransactionalProducer(Wrapper[async_transactions.TransactionalProducer]):
 
     @contextmanager
     def transaction(
-        self, topic: str, body: bytes | str | Sequence[bytes | str | OutgoingMessage], **how: Any
+        self,
+        topic: str,
+        body: bytes | str | Sequence[bytes | str | OutgoingMessage],
+        **options: Unpack[HalfOptions],
     ) -> Iterator[Transaction]:
         """Begin, do the local work within, commit; roll back if it raises."""
-        within = self._inner.transaction(topic, body, **how)
+        within = self._inner.transaction(topic, body, **options)
         made = Transaction(loop_thread.call(within.__aenter__()))
         try:
             yield made
@@ -93,10 +97,10 @@ class TransactionalProducer(Wrapper[async_transactions.TransactionalProducer]):
         topic: str,
         body: bytes | str | Sequence[bytes | str | OutgoingMessage],
         local: Callable[[Transaction], Decision | str],
-        **how: Any,
+        **options: Unpack[HalfOptions],
     ) -> Transaction:
         """Begin, do the local work, and end the transaction as its result says."""
-        made = self.begin(topic, body, **how)
+        made = self.begin(topic, body, **options)
         decision = async_transactions.decision_of(local(made))
         if decision is Decision.COMMIT:
             made.commit()

@@ -10,9 +10,9 @@ producer's own records.
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
 import grpc
 
@@ -35,6 +35,7 @@ from quorumlog.produce.delivery import Receipts
 from quorumlog.produce.options import ProducerOptions
 from quorumlog.produce.outgoing_messages import check_bodies, entries_of
 from quorumlog.produce.producer import Producer
+from quorumlog.produce.send_options import HalfOptions, takes_options
 from quorumlog.records.batch import size_bytes_of
 from quorumlog.records.message import OutgoingMessage
 from quorumlog.records.options import TIMEOUT_MS_MAX, Decision
@@ -176,16 +177,12 @@ class TransactionalProducer:
     # Transactions.
 
     @checks_itself
+    @takes_options(HalfOptions)
     async def begin(
         self,
         topic: str,
         body: bytes | str | Sequence[bytes | str | OutgoingMessage],
-        *,
-        key: str | None = None,
-        tag: str | None = None,
-        queue_id: int | None = None,
-        properties: Mapping[str, str] | None = None,
-        group: str = "",
+        **options: Unpack[HalfOptions],
     ) -> Transaction:
         """Store one message, or several, that are invisible before the commit.
 
@@ -197,15 +194,14 @@ class TransactionalProducer:
         check_bodies(bodies)
         if not bodies:
             raise InvalidRequestError("a transaction needs a message; give one")
-        shaping = self._producer.shaping
-        entries = entries_of(bodies, topic, key, tag, queue_id, properties, shaping)
+        entries = entries_of(bodies, topic, options, self._producer.shaping)
         half = transaction_pb2.HalfMessages(
             producer_group=self.producer_group, check_after_ms=self._check_after_ms
         )
         receipts = await self._producer.send_entries(
             entries,
             sum(map(size_bytes_of, entries)),
-            group,
+            options.get("group", ""),
             log_pb2.AppendRequest(transaction=half).SerializeToString(),
         )
         return Transaction(self, self._groups.get(receipts[0].group), receipts)
@@ -215,14 +211,14 @@ class TransactionalProducer:
         self,
         topic: str,
         body: bytes | str | Sequence[bytes | str | OutgoingMessage],
-        **how: Any,
+        **options: Unpack[HalfOptions],
     ) -> AsyncIterator[Transaction]:
         """Begin, do the local work within, commit; roll back if it raises. Arguments of `begin`.
 
         A transaction that the block has ended is left as it is. When the task is cancelled the
         transaction stays open: the cluster asks later.
         """
-        made = await self.begin(topic, body, **how)
+        made = await self.begin(topic, body, **options)
         try:
             yield made
         except Exception:
@@ -240,14 +236,14 @@ class TransactionalProducer:
         topic: str,
         body: bytes | str | Sequence[bytes | str | OutgoingMessage],
         local: Callable[[Transaction], Decision | str | Awaitable[Decision | str]],
-        **how: Any,
+        **options: Unpack[HalfOptions],
     ) -> Transaction:
         """Begin, do the local work, and end as its result says; the way of RocketMQ's clients.
 
         With `Decision.UNKNOWN`, or when the work raises or returns something else, the transaction
         stays open and the cluster asks later. Arguments of `begin`.
         """
-        made = await self.begin(topic, body, **how)
+        made = await self.begin(topic, body, **options)
         said = local(made)
         said = await said if inspect.isawaitable(said) else said
         decision = decision_of(said)

@@ -14,6 +14,7 @@ import pytest
 import quorumlog
 from quorumlog import errors, sync
 from quorumlog.admin.types import TopicInfo
+from quorumlog.produce.send_options import HalfOptions, OutputOptions, SendOptions
 from quorumlog.records.message import MessageBatch
 from tests.client.fake_cluster import fake_cluster
 
@@ -81,6 +82,48 @@ def test_the_parts_of_the_client_have_the_types_of_their_calls() -> None:
             ):
                 with pytest.raises(TypeError, match=r"kye|offset|group"):
                     await wrong()
+
+    asyncio.run(scenario())
+
+
+def test_calls_that_spell_their_options_out_have_those_of_a_message() -> None:
+    """Sending is typed by `SendOptions`; where an option costs time it is a parameter."""
+
+    def options(function: object) -> dict[str, tuple[object, object]]:
+        found = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
+        named = [p for p in found if p.kind is p.KEYWORD_ONLY]
+        return {p.name: (p.default, p.annotation) for p in named}
+
+    sent = options(quorumlog.Producer.send)
+    assert set(sent) == SendOptions.__optional_keys__
+    assert sent["flag"] == (0, int)
+    assert sent["key"] == (None, str | None)
+    assert options(quorumlog.Producer.enqueue) == sent
+    assert options(quorumlog.Producer.send_nowait) == sent
+    assert set(options(quorumlog.Producer.send_batch)) == set(sent) - {"flag", "message_group"}
+    assert set(options(quorumlog.TransactionalProducer.begin)) == HalfOptions.__optional_keys__
+    assert set(options(quorumlog.ConsumeTransaction.send)) == OutputOptions.__optional_keys__
+
+
+def test_an_option_that_there_is_not_is_refused_by_the_name_of_the_call() -> None:
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, quorumlog.connect(cluster.bootstrap) as client:
+            producer = client.producer()
+            made = client.transactional_producer("work", lambda _: "commit")
+            with pytest.raises(TypeError, match=r"^Producer\.send\(\) got an unexpected .* 'kye'$"):
+                await producer.send("orders", b"x", kye="k")  # type: ignore[call-arg]
+            with pytest.raises(TypeError, match=r"^Producer\.send_batch\(\) got .* 'flag'$"):
+                await producer.send_batch("orders", [b"x"], flag=1)  # type: ignore[call-arg]
+            with pytest.raises(
+                TypeError, match=r"^TransactionalProducer\.begin\(\) got .* 'delay'$"
+            ):
+                await made.begin("orders", b"x", delay=1)  # type: ignore[call-arg]
+            async with client.transaction("g") as transaction:
+                with pytest.raises(
+                    TypeError, match=r"^ConsumeTransaction\.send\(\) got .* 'group'$"
+                ):
+                    transaction.send("orders", b"x", group="g0")  # type: ignore[call-arg]
+            assert cluster.bodies() == []
 
     asyncio.run(scenario())
 

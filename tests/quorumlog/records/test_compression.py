@@ -77,7 +77,7 @@ def test_messages_of_a_batch_may_differ() -> None:
         OutgoingMessage(BODY, topic="bills"),
         "text" * 100,
     ]
-    entries = entries_of(given, "orders", None, None, 0, None, Shaping(compress))
+    entries = entries_of(given, "orders", {"queue_id": 0}, Shaping(compress))
     encoded = encode_entries(
         entries, lambda topic, queue_id, _: (topic, queue_id or 0), born_unix_ms=1
     )
