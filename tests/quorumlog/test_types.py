@@ -16,7 +16,7 @@ from quorumlog import errors, sync
 from quorumlog.admin.types import TopicInfo
 from quorumlog.produce.send_options import HalfOptions, OutputOptions, SendOptions
 from quorumlog.records.message import MessageBatch
-from tests.client.fake_cluster import fake_cluster
+from tests.quorumlog.fake_cluster import fake_cluster
 
 
 def use_blocking(bootstrap: str) -> None:
