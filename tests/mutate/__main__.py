@@ -32,7 +32,7 @@ Examples:
   python -m tests.mutate --new --record           those that nobody judged yet
   python -m tests.mutate --fault raft/rules/read_index.py:_echoed:first:1
   python -m tests.mutate --module store/record/stamp.py --all --slow
-  python -m tests.mutate --fault NAME --test tests/raft/test_reads.py::test_x
+  python -m tests.mutate --fault NAME --test tests/raft/rules/test_reads.py::test_x
 """
 RECORDED_EVERY = 50
 """A long run that is ended loses so many verdicts at most."""

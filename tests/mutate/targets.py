@@ -170,10 +170,7 @@ THIS: Final = Project(
     Path(__file__).resolve().parents[2],
     _portions(),
     ("store", "raft", "node", "quorumlog", "chaos-tests"),
-    tuple(
-        f"tests/{name}"
-        for name in ("raft", "scenarios", "store", "node", "simulation", "quorumlog")
-    ),
+    tuple(f"tests/{name}" for name in ("raft", "scenarios", "store", "node", "quorumlog")),
     ISSUE_18,
     _drawn_as(),
 )

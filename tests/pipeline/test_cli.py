@@ -14,7 +14,7 @@ from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.pipeline import JOBS
 from raft.histories import history
 from tests.pipeline.commands import Run
-from tests.simulation.histories import clean_history
+from tests.raft.histories.histories import clean_history
 from tests.store.fsck_stores import flip, fsck_config, log_files, make_store
 
 

@@ -32,7 +32,7 @@ from raft.histories.history import (
     Records,
     Seen,
 )
-from tests.simulation.histories import call, clean_history
+from tests.raft.histories.histories import call, clean_history
 
 QUEUES = ("q0", "q1", "q2")
 REGISTER = "r"

@@ -7,7 +7,7 @@ import pytest
 from raft.messages import Configuration, ConfigurationAt, SnapshotMeta
 from raft.ready import HardState, InitialState
 from tests.raft.cluster import HEARTBEAT_TICKS, Cluster
-from tests.raft.test_snapshot import take_snapshot
+from tests.raft.rules.test_snapshot import take_snapshot
 
 MEMBERS = ConfigurationAt(2, Configuration((1, 2, 3)))
 

@@ -47,7 +47,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.simulator.disk.damage:damaged_range",
         "if _chain_before(image, bad, known + 1) == known_chain:",
         "if True:",
-        "tests/simulation/test_damage.py::test_old_sector_at_the_end_of_what_is_committed_is_found",
+        "tests/raft/simulator/test_damage.py::test_old_sector_at_the_end_of_what_is_committed_is_found",
     ),
     Mutant(
         "repair_is_not_proven",
@@ -55,7 +55,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.simulator.world.repair:Repair.take",
         "if not is_chain(payload, reply.wanted):",
         "if False:",
-        "tests/simulation/test_damage.py::test_answer_that_proves_nothing_is_refused",
+        "tests/raft/simulator/test_damage.py::test_answer_that_proves_nothing_is_refused",
     ),
     Mutant(
         "snapshot_must_cover_the_damage",
@@ -63,7 +63,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.simulator.world.repair:answer",
         "if snapshot is not None and snapshot.index >= wanted.lo:",
         "if snapshot is not None and snapshot.index >= wanted.hi - 1:",
-        "tests/simulation/test_damage.py::test_snapshot_that_ends_within_the_damage_is_a_beginning",
+        "tests/raft/simulator/test_damage.py::test_snapshot_that_ends_within_the_damage_is_a_beginning",
     ),
     Mutant(
         "repair_never_widens",
@@ -71,7 +71,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.simulator.world.repair:Repair._ask",
         "more = (1 << self._attempts % _WIDENINGS) - 1",
         "more = 0",
-        "tests/simulation/test_damage.py::test_node_asks_for_more_than_looks_damaged",
+        "tests/raft/simulator/test_damage.py::test_node_asks_for_more_than_looks_damaged",
     ),
     Mutant(
         "snapshot_repair_keeps_the_term",
@@ -79,7 +79,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.simulator.disk.disk:Disk.mend_by_snapshot",
         "if meta.term > image.hard_state.term:",
         "if False:",
-        "tests/simulation/test_damage.py::test_fetched_snapshot_keeps_what_follows_it_and"
+        "tests/raft/simulator/test_damage.py::test_fetched_snapshot_keeps_what_follows_it_and"
         "_raises_the_term",
     ),
     Mutant(
@@ -88,7 +88,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.simulator.disk.disk:Disk.mend_by_snapshot",
         "if meta.index < image.last_index and follows:",
         "if False:",
-        "tests/simulation/test_damage.py::test_fetched_snapshot_keeps_what_follows_it_and"
+        "tests/raft/simulator/test_damage.py::test_fetched_snapshot_keeps_what_follows_it_and"
         "_raises_the_term",
     ),
     Mutant(
@@ -105,7 +105,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.recovery:_loss_from",
         "if state.log.last_term >= newest_term:",
         "if True:",
-        "tests/raft/test_recovery.py"
+        "tests/raft/rules/test_recovery.py"
         "::test_loss_may_reach_below_the_end_of_a_tail_that_was_replaced",
     ),
     Mutant(
@@ -114,7 +114,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.recovery:accept_loss",
         "state.loss_from = _loss_from(state, state.term)",
         "pass",
-        "tests/raft/test_recovery.py::test_operator_accepts_the_loss",
+        "tests/raft/rules/test_recovery.py::test_operator_accepts_the_loss",
     ),
     Mutant(
         "recovery_election_by_majority",
@@ -146,6 +146,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.pump.replica:Replica.receive_without_room",
         "self.core.step(message.without_entries())",
         "pass",
-        "tests/node/test_inputs.py::test_follower_without_room_hears_its_leader_and_takes_nothing",
+        "tests/raft/pump/test_inputs.py::test_follower_without_room_hears_its_leader_and_takes_nothing",
     ),
 )

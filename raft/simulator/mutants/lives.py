@@ -9,8 +9,8 @@ from __future__ import annotations
 from raft.simulator.mutants.mutation import Mutant
 
 _LIVES = "tests/raft/test_lives.py::"
-_APART = "tests/raft/test_divergence.py::"
-_COPY = "tests/raft/test_old_copy.py::"
+_APART = "tests/raft/rules/test_divergence.py::"
+_COPY = "tests/raft/rules/test_old_copy.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -179,6 +179,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.follower:is_second_leader",
         "return state.role is Role.LEADER or state.leader not in (NO_NODE, leader)",
         "return False",
-        "tests/raft/test_terms.py::test_a_term_with_two_leaders_is_left",
+        "tests/raft/rules/test_terms.py::test_a_term_with_two_leaders_is_left",
     ),
 )

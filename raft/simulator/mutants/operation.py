@@ -64,7 +64,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.read_index:_has_lease",
         "ours * (100 + drift)",
         "ours * 100",
-        "tests/raft/test_reads.py::test_lease_ends_before_anyone_else_can_lead",
+        "tests/raft/rules/test_reads.py::test_lease_ends_before_anyone_else_can_lead",
     ),
     Mutant(
         "swap_retried_is_done_twice",
@@ -96,7 +96,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.histories.linearizability:_next_of",
         "return [at for at in found if calls[at].invoke_ns <= first_return_ns]",
         "return [at for at in range(len(calls)) if not done >> at & 1]",
-        "tests/simulation/test_linearizability.py::test_agrees_with_exhaustive_search",
+        "tests/raft/histories/test_linearizability.py::test_agrees_with_exhaustive_search",
     ),
     Mutant(
         "lease_ignores_part_of_a_tick",
@@ -104,7 +104,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.read_index:_has_lease",
         "state.now - began + 1, state.config.election_ticks_min - 1",
         "state.now - began, state.config.election_ticks_min",
-        "tests/raft/test_reads.py::test_lease_is_over_when_ticks_of_the_others_come_right_behind",
+        "tests/raft/rules/test_reads.py::test_lease_is_over_when_ticks_of_the_others_come_right_behind",
     ),
     Mutant(
         "lease_outlives_a_hand_over",
@@ -112,7 +112,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.read_index:_has_lease",
         "if drift is None or state.is_campaign_ordered:",
         "if drift is None:",
-        "tests/raft/test_reads.py::test_hand_over_ends_leases_for_the_term",
+        "tests/raft/rules/test_reads.py::test_hand_over_ends_leases_for_the_term",
     ),
     Mutant(
         "pre_vote_despite_leader",
@@ -120,7 +120,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.election:_pre_vote_refusal",
         "if state.role is Role.LEADER or state.heard_leader_lately():",
         "if False:",
-        "tests/raft/test_prevote.py::test_refused_while_a_leader_was_heard",
+        "tests/raft/rules/test_prevote.py::test_refused_while_a_leader_was_heard",
     ),
     Mutant(
         "vote_despite_leader",
@@ -128,7 +128,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.election:handle_vote_request",
         "if not message.transfer and (state.role is Role.LEADER or state.heard_leader_lately()):",
         "if False:",
-        "tests/raft/test_prevote.py::test_real_request_is_refused_while_a_leader_was_heard",
+        "tests/raft/rules/test_prevote.py::test_real_request_is_refused_while_a_leader_was_heard",
     ),
     Mutant(
         "no_check_quorum",
@@ -136,7 +136,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.leader:tick",
         "if not _hears_quorum(state):",
         "if False:",
-        "tests/raft/test_prevote.py::test_check_quorum_counts_replies",
+        "tests/raft/rules/test_prevote.py::test_check_quorum_counts_replies",
     ),
     Mutant(
         "time_out_not_random",
@@ -144,7 +144,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.state.state:State.draw_timeout",
         "config.election_ticks_min, config.election_ticks_max",
         "config.election_ticks_min, config.election_ticks_min",
-        "tests/raft/test_timers.py::test_time_out_is_drawn_from_the_configured_range",
+        "tests/raft/rules/test_timers.py::test_time_out_is_drawn_from_the_configured_range",
     ),
     Mutant(
         "change_before_own_commit",
@@ -152,7 +152,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.membership:check_change",
         "if state.commit < state.own_term_first:",
         "if False:",
-        "tests/raft/test_membership.py::test_change_refused_before_own_term_commit",
+        "tests/raft/rules/test_membership.py::test_change_refused_before_own_term_commit",
     ),
     Mutant(
         "two_changes_at_once",
@@ -160,7 +160,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.membership:check_change",
         "if newest.index > state.commit:",
         "if False:",
-        "tests/raft/test_membership.py::test_one_change_at_a_time",
+        "tests/raft/rules/test_membership.py::test_one_change_at_a_time",
     ),
     Mutant(
         "configuration_survives_truncation",
@@ -168,7 +168,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.follower:truncate_from",
         "if configurations and configurations[-1].index >= lo:",
         "if False:",
-        "tests/raft/test_membership.py::test_reverts_with_truncated_entry",
+        "tests/raft/rules/test_membership.py::test_reverts_with_truncated_entry",
     ),
     Mutant(
         "configuration_in_force_late",
@@ -192,7 +192,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.election:is_entitled",
         "if state.is_voter:",
         "if True:",
-        "tests/raft/test_membership.py::test_learner_never_campaigns",
+        "tests/raft/rules/test_membership.py::test_learner_never_campaigns",
     ),
     Mutant(
         "empty_disk_votes",
@@ -216,7 +216,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.recovery:is_admissible",
         "if message.standing is Standing.JOINING and _may_be_voter(state, progress.node):",
         "if False:",
-        "tests/raft/test_membership.py::test_amnesia_cannot_vote",
+        "tests/raft/rules/test_membership.py::test_amnesia_cannot_vote",
     ),
     Mutant(
         "amnesiac_voter_admitted_early",
@@ -224,7 +224,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.recovery:_may_be_voter",
         "newest.index > state.commit",
         "False",
-        "tests/raft/test_admission.py"
+        "tests/raft/rules/test_admission.py"
         "::test_wiped_voter_is_not_trusted_while_its_removal_may_still_be_undone",
     ),
     Mutant(
@@ -233,7 +233,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.recovery:admit_reply",
         "progress.is_counted = False",
         "progress.is_counted = True",
-        "tests/raft/test_recovery.py::test_acks_of_a_recovering_node_commit_nothing",
+        "tests/raft/rules/test_recovery.py::test_acks_of_a_recovering_node_commit_nothing",
     ),
     Mutant(
         "ack_before_power_loss_counts",
@@ -249,7 +249,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.recovery:is_admissible",
         "return target != NO_TARGET and progress.match >= target",
         "return target != NO_TARGET",
-        "tests/raft/test_admission.py::test_no_admission_before_the_target_is_reached",
+        "tests/raft/rules/test_admission.py::test_no_admission_before_the_target_is_reached",
     ),
     Mutant(
         "floor_outlives_the_first_commit",
@@ -257,7 +257,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.recovery:admit_reply",
         "if state.commit >= state.own_term_first:",
         "if state.admission_floor is None and state.commit >= state.own_term_first:",
-        "tests/raft/test_recovery.py"
+        "tests/raft/rules/test_recovery.py"
         "::test_power_lost_again_under_the_leader_of_a_recovery_election",
     ),
     Mutant(
@@ -266,7 +266,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.snapshot:handle_install",
         "if meta.index <= state.commit:",
         "if False:",
-        "tests/raft/test_snapshot.py::test_older_snapshot_changes_nothing",
+        "tests/raft/rules/test_snapshot.py::test_older_snapshot_changes_nothing",
     ),
     Mutant(
         "suffix_kept_without_match",
@@ -290,7 +290,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.snapshot:compact_to",
         "if index > limit:",
         "if False:",
-        "tests/raft/test_snapshot.py::test_no_cut_before_snapshot_is_durable",
+        "tests/raft/rules/test_snapshot.py::test_no_cut_before_snapshot_is_durable",
     ),
     Mutant(
         "log_cut_under_a_follower",
@@ -298,7 +298,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.snapshot:compactable_to",
         "limit = min(limit, needed)",
         "pass",
-        "tests/raft/test_snapshot.py::test_log_is_kept_for_a_slow_follower_within_limits",
+        "tests/raft/rules/test_snapshot.py::test_log_is_kept_for_a_slow_follower_within_limits",
     ),
     Mutant(
         "probe_stays_paused",
@@ -338,7 +338,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.replication:_window_hi",
         "acked + config.window_entry_count_max",
         "state.written + 1",
-        "tests/raft/test_progress.py::test_window_bounds_entries",
+        "tests/raft/state/test_progress.py::test_window_bounds_entries",
     ),
     Mutant(
         "deposed_means_not_applied",
@@ -370,7 +370,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.leader:check_can_append",
         "if state.transferee != NO_NODE:",
         "if False:",
-        "tests/raft/test_transfer.py::test_proposals_wait_until_the_deadline",
+        "tests/raft/rules/test_transfer.py::test_proposals_wait_until_the_deadline",
     ),
     Mutant(
         "transfer_to_a_laggard",
@@ -378,7 +378,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.transfer:order_if_caught_up",
         "if progress.match == state.log.last_index:",
         "if True:",
-        "tests/raft/test_transfer.py::test_lagging_target_is_fed_first",
+        "tests/raft/rules/test_transfer.py::test_lagging_target_is_fed_first",
     ),
     Mutant(
         "transfer_never_abandoned",
@@ -386,7 +386,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.leader:tick",
         "if state.transferee != NO_NODE and state.now >= state.transfer_deadline:",
         "if False:",
-        "tests/raft/test_transfer.py::test_abandoned_transfer_can_be_repeated",
+        "tests/raft/rules/test_transfer.py::test_abandoned_transfer_can_be_repeated",
     ),
     Mutant(
         "candidate_counts_unsynced_vote",
@@ -418,7 +418,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.simulator.disk.disk:recover",
         "and entry.previous_chain == chain:",
         "and True:",
-        "tests/simulation/test_disk.py::test_recovery_takes_no_entry_of_another_history",
+        "tests/raft/simulator/test_disk.py::test_recovery_takes_no_entry_of_another_history",
     ),
     Mutant(
         "old_tail_revives",
@@ -426,7 +426,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.simulator.disk.disk:recover",
         "if index < operation.lo",
         "if True",
-        "tests/simulation/test_disk.py::test_truncated_tail_stays_away_once_the_trunc"
+        "tests/raft/simulator/test_disk.py::test_truncated_tail_stays_away_once_the_trunc"
         "ation_survived",
     ),
     Mutant(

@@ -110,7 +110,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.core:RaftCore.step",
         "if message.term != state.term:",
         "if message.term != state.term and kind is not AppendReply:",
-        "tests/raft/test_commit.py::test_ack_of_previous_leadership_ignored",
+        "tests/raft/rules/test_commit.py::test_ack_of_previous_leadership_ignored",
     ),
     Mutant(
         "old_leader_obeyed",
@@ -126,7 +126,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.election:handle_vote_request",
         "refusal = _vote_refusal(state, message)",
         "refusal = _vote_refusal(state, message)\n    state.timer_start = state.now",
-        "tests/raft/test_timers.py::test_nothing_else_resets_timer",
+        "tests/raft/rules/test_timers.py::test_nothing_else_resets_timer",
     ),
     Mutant(
         "leader_does_not_reset_timer",
@@ -134,7 +134,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.follower:hear_leader",
         "state.timer_start = state.contact_tick = state.now",
         "state.contact_tick = state.now",
-        "tests/raft/test_timers.py::test_only_three_things_reset_timer",
+        "tests/raft/rules/test_timers.py::test_only_three_things_reset_timer",
     ),
     Mutant(
         "compacted_term_is_zero",
@@ -174,7 +174,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.follower:truncate_from",
         "assert lo > state.commit, (",
         "assert True, (",
-        "tests/raft/test_append.py::test_truncating_committed_stops_node",
+        "tests/raft/rules/test_append.py::test_truncating_committed_stops_node",
     ),
     Mutant(
         "commit_to_last_index",
@@ -206,7 +206,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.leader:handle_append_reply",
         "is_news = match > progress.match",
         "is_news = True",
-        "tests/raft/test_commit.py::test_match_never_goes_back",
+        "tests/raft/rules/test_commit.py::test_match_never_goes_back",
     ),
     Mutant(
         "leader_counts_unsynced_self",
@@ -262,7 +262,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.core:RaftCore.stable_to",
         "if state.log.term_of(index) != term:",
         "if index > state.log.last_index:",
-        "tests/raft/test_commit.py::test_late_sync_report_for_overwritten_entry",
+        "tests/raft/rules/test_commit.py::test_late_sync_report_for_overwritten_entry",
     ),
     Mutant(
         "sync_of_replaced_entries_counts",
@@ -270,7 +270,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.pump.flush_queue:FlushQueue.move_back",
         "for flush in self._flushes:",
         "for flush in ():",
-        "tests/raft/test_commit.py::test_sync_of_the_first_of_two_equal_writes_counts_for_neither",
+        "tests/raft/rules/test_commit.py::test_sync_of_the_first_of_two_equal_writes_counts_for_neither",
     ),
     Mutant(
         "folded_promise_leaves_early",
@@ -278,7 +278,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.pump.flush_queue:FlushQueue.open",
         "flush.ticket, flush.index, flush.term = self.newest_ticket, index, term",
         "pass",
-        "tests/node/test_flushes.py::test_folded_promises_wait_for_their_own_writes",
+        "tests/raft/pump/test_flushes.py::test_folded_promises_wait_for_their_own_writes",
     ),
     Mutant(
         "tickets_without_bound",
@@ -286,7 +286,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.pump.flush_queue:FlushQueue.open",
         "if len(self._flushes) < FLUSH_COUNT_MAX:",
         "if True:",
-        "tests/node/test_flushes.py::test_a_hanging_sync_costs_bounded_memory",
+        "tests/raft/pump/test_flushes.py::test_a_hanging_sync_costs_bounded_memory",
     ),
     Mutant(
         "old_promise_sent",
@@ -310,7 +310,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.read_index:start_round",
         "begin_round(state)",
         "pass",
-        "tests/raft/test_reads.py::test_old_round_cannot_confirm_new_read",
+        "tests/raft/rules/test_reads.py::test_old_round_cannot_confirm_new_read",
     ),
     Mutant(
         "echo_of_an_old_leadership_counts",
@@ -318,7 +318,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.leader:handle_append_reply",
         "if message.refusal is Refusal.OLD_TERM:",
         "if False:",
-        "tests/raft/test_reads.py::test_echo_of_an_earlier_leadership_confirms_nothing",
+        "tests/raft/rules/test_reads.py::test_echo_of_an_earlier_leadership_confirms_nothing",
     ),
     Mutant(
         "read_without_quorum",
@@ -326,7 +326,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.read_index:confirm",
         "while state.reads_pending and state.reads_pending[0].round <= confirmed:",
         "while state.reads_pending:",
-        "tests/raft/test_reads.py::test_cut_off_leader_confirms_nothing",
+        "tests/raft/rules/test_reads.py::test_cut_off_leader_confirms_nothing",
     ),
     Mutant(
         "read_index_of_own_log",

@@ -11,8 +11,8 @@ from raft.rules.membership import Change, ChangeKind
 from raft.transitions import Role
 from tests.raft.builders import append, append_reply, payload_of
 from tests.raft.cluster import HEARTBEAT_TICKS, Cluster, state_of
-from tests.raft.test_commit import make_leader
-from tests.raft.test_snapshot import lagging_cluster
+from tests.raft.rules.test_commit import make_leader
+from tests.raft.rules.test_snapshot import lagging_cluster
 
 
 def test_only_the_leader_takes_requests() -> None:

@@ -16,7 +16,7 @@ from store.checksum import crc32c
 from store.errors import PositionRangeError
 from tests.node.links import Frame, Node, eventually, nodes, run
 from tests.raft.cluster import GROUP
-from tests.raft.test_snapshot import lagging_cluster
+from tests.raft.rules.test_snapshot import lagging_cluster
 
 _LIMITS = SnapshotLimits(
     state_size_bytes_max=10_000, chunk_size_bytes=100, queued_size_bytes_max=300

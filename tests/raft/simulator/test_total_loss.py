@@ -18,7 +18,7 @@ from raft.simulator.runner import Case, run_case
 from raft.simulator.verdict import InvariantError
 from raft.simulator.world.loss import cut_history
 from raft.simulator.world.world import World
-from tests.simulation.worlds import calm_options, run_for, run_until
+from tests.raft.simulator.worlds import calm_options, run_for, run_until
 
 
 def serving(**changes: object) -> World:

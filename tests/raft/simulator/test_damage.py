@@ -24,7 +24,7 @@ from raft.simulator.world.network import Network
 from raft.simulator.world.process import Status
 from raft.simulator.world.repair import RepairReply, RepairRequest, answer
 from raft.simulator.world.world import World
-from tests.simulation.worlds import calm_options, run_for, run_until
+from tests.raft.simulator.worlds import calm_options, run_for, run_until
 
 COUNT = 12
 KNOWN = 8

@@ -14,7 +14,7 @@ import pytest
 from raft.simulator.mutants.mutants import MUTANTS, run_table
 from raft.simulator.mutants.mutation import Switch
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 BY_SEEDS = [mutant for mutant in MUTANTS if isinstance(mutant.killer, int)]
 DIRECTED = [mutant for mutant in MUTANTS if isinstance(mutant.killer, str)]
 BY_SEEDS_COUNT, DIRECTED_COUNT = 4, 2

@@ -24,7 +24,7 @@ from raft.histories.history import (
     Seen,
 )
 from raft.histories.register import check_register_by_index, check_register_by_zones
-from tests.simulation.histories import (
+from tests.raft.histories.histories import (
     QUEUE,
     call,
     clean_history,

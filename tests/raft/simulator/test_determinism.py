@@ -13,7 +13,7 @@ from raft.simulator.runner import run_seed
 
 SEED_COUNT = 200
 EVENT_COUNT_MAX = 1200
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 SCRIPT = f"""
 from raft.simulator.runner import run_seed

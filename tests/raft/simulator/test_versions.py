@@ -11,7 +11,7 @@ from raft.simulator.runner import Case, run_case
 from raft.simulator.versions import without_news
 from raft.simulator.world.world import World
 from tests.raft.builders import append_reply
-from tests.simulation.worlds import calm_options, run_until
+from tests.raft.simulator.worlds import calm_options, run_until
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -8,7 +8,7 @@ from raft.errors import Outcome
 from raft.histories.history import Kind
 from raft.simulator.runner import run_seed
 from raft.simulator.world.world import World
-from tests.simulation.worlds import calm_options
+from tests.raft.simulator.worlds import calm_options
 
 ELECTIONS = 20
 """Election time-outs to settle in, and to stay settled for."""

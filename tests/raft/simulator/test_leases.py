@@ -7,7 +7,7 @@ import pytest
 from raft.simulator.options import TICK_US
 from raft.simulator.verdict import InvariantError
 from raft.simulator.world.world import World
-from tests.simulation.worlds import calm_options, run_for, run_until
+from tests.raft.simulator.worlds import calm_options, run_for, run_until
 
 DRIFT_PERCENT = 10
 SEEDS = range(6)
