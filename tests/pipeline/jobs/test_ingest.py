@@ -32,7 +32,7 @@ from quorumlog.records.message import Message
 from tests.pipeline.topics import fill, read, running
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DEADLINE_S = 300
 Running = tuple[LocalCluster, sync.Client]
 
@@ -64,7 +64,14 @@ def test_a_killed_job_and_a_killed_leader_leave_each_row_once(
     fill(client, "orders", 0, 4_500)
     path = tmp_path / "table"
     job = subprocess.Popen(
-        [sys.executable, "-m", "tests.pipeline.ingest_process", local.bootstrap, "orders", path],
+        [
+            sys.executable,
+            "-m",
+            "tests.pipeline.jobs.ingest_process",
+            local.bootstrap,
+            "orders",
+            path,
+        ],
         cwd=ROOT,
         start_new_session=True,
         stdin=subprocess.DEVNULL,
