@@ -1,4 +1,4 @@
-"""The greeting of the peer link: the order of the handshake frames of one connection.
+"""The greeting of two nodes: the order of the handshake frames of one connection.
 
 Owns that order and the decision which peer may pass; the bytes are `node.peers.handshake`'s,
 connections and peers are the link's. A node that began with an old copy of its disk does not pass.
@@ -6,34 +6,37 @@ A Welcome, whose sender is proven, tells it so, and not the Goodbye alone: a nod
 it has lost its memory gives up its vote, and must not do so on a stranger's word.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 from node.peers import handshake
-from node.peers.connection import PeerConnection
 from node.peers.frames import FrameKind
 from node.peers.handshake import CloseCode, LinkIdentity, PeerInfo, RefusedError
 from node.peers.lives_codec import LivesFormatError
-from node.peers.types import LinkHandler, PeerLives
-from raft.messages import NodeId
+from node.peers.stream import Stream
+from node.peers.types import PeerLives
+from raft.messages import Index, NodeId
 
 
 class Greeting:
     """Runs the handshakes of one node."""
 
-    def __init__(self, identity: LinkIdentity, handler: LinkHandler, lives: PeerLives) -> None:
+    def __init__(
+        self, identity: LinkIdentity, last_index: Callable[[], Index], lives: PeerLives
+    ) -> None:
+        """`last_index` is what a handshake says of the own log."""
         self._identity: Final = identity
-        self._handler: Final = handler
+        self._last_index: Final = last_index
         self._lives: Final = lives
 
-    def challenge(self, connection: PeerConnection) -> None:
+    def challenge(self, connection: Stream) -> None:
         """Ask the dialler for its identity."""
         connection.asked = self._lives.remembered()
         nonce, header = handshake.challenge()
         connection.nonce = nonce
-        connection.send(FrameKind.CHALLENGE, header)
+        connection.send_handshake(FrameKind.CHALLENGE, header)
 
-    def answer_challenge(self, connection: PeerConnection, header: bytes) -> None:
+    def answer_challenge(self, connection: Stream, header: bytes) -> None:
         """Answer a Challenge with this node's identity. Raises RefusedError."""
         if connection.nonce is not None:
             raise RefusedError(CloseCode.PROTOCOL_ERROR, "a second Challenge")
@@ -42,13 +45,13 @@ class Greeting:
             self._identity,
             header,
             to=connection.to,
-            last_index=self._handler.last_index(),
+            last_index=self._last_index(),
             lives=self._lives.tell(connection.to),
         )
-        connection.send(FrameKind.HELLO, answer)
+        connection.send_handshake(FrameKind.HELLO, answer)
 
     def answer_hello(
-        self, connection: PeerConnection, header: bytes, peers: Collection[NodeId]
+        self, connection: Stream, header: bytes, peers: Collection[NodeId]
     ) -> PeerInfo:
         """Return the dialler and welcome it. Raises RefusedError."""
         if connection.info is not None or not isinstance(connection.nonce, bytes):
@@ -57,13 +60,13 @@ class Greeting:
             self._identity, header, challenge_nonce=connection.nonce, peers=peers
         )
         lost = self._judge(connection, info)
-        connection.send(
+        connection.send_handshake(
             FrameKind.WELCOME,
             handshake.welcome(
                 self._identity,
                 to=info.node_id,
                 nonce=nonce,
-                last_index=self._handler.last_index(),
+                last_index=self._last_index(),
                 lives=self._lives.tell(info.node_id),
             ),
         )
@@ -71,7 +74,7 @@ class Greeting:
             raise RefusedError(CloseCode.OLD_COPY, lost)
         return info
 
-    def take_welcome(self, connection: PeerConnection, header: bytes) -> PeerInfo:
+    def take_welcome(self, connection: Stream, header: bytes) -> PeerInfo:
         """Return the peer that answered. Raises RefusedError."""
         if connection.info is not None or not isinstance(connection.nonce, int):
             raise RefusedError(CloseCode.PROTOCOL_ERROR, "a Welcome without a Hello")
@@ -83,7 +86,7 @@ class Greeting:
             raise RefusedError(CloseCode.OLD_COPY, lost)
         return info
 
-    def _judge(self, connection: PeerConnection, info: PeerInfo) -> str:
+    def _judge(self, connection: Stream, info: PeerInfo) -> str:
         try:
             return self._lives.judge(info.node_id, info.lives, connection.asked)
         except LivesFormatError as error:

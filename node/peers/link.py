@@ -18,12 +18,13 @@ from random import Random
 from typing import Final
 
 from node.peers import handshake
-from node.peers.connection import PeerConnection, Side
+from node.peers.connection import PeerConnection
 from node.peers.faults import LinkFaults
 from node.peers.frames import FrameError, FrameKind
 from node.peers.greeting import Greeting
 from node.peers.handshake import CODES_SAID, CloseCode, LinkIdentity, PeerInfo, RefusedError
 from node.peers.peer import LinkPeer
+from node.peers.stream import Side
 from node.peers.types import LinkHandler, LinkLimits, LinkStats, NoLives, PeerLives
 from node.runtime.rate_limited_log import QuietLog
 from raft.errors import PeerProtocolError, TermJumpError
@@ -54,7 +55,7 @@ class PeerLink:
     ) -> None:
         self.identity, self.limits = identity, limits or LinkLimits()
         self._handler = handler
-        self._greeting = Greeting(identity, handler, lives or NoLives())
+        self._greeting = Greeting(identity, handler.last_index, lives or NoLives())
         self._tried = asyncio.Event()
         self._server_tls, self._client_tls = server_tls, client_tls
         self._random = random or Random()

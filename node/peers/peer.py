@@ -5,7 +5,8 @@ Has no behaviour of its own; the link changes everything in it.
 
 import asyncio
 
-from node.peers.connection import PeerConnection, Traffic
+from node.peers.connection import PeerConnection
+from node.peers.stream import Traffic
 from node.peers.types import PeerStats
 from raft.messages import NodeId
 

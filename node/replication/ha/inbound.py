@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from node.peers.connection import Side
+from node.peers.stream import Side
 from node.replication.ha.applied import AppliedState
 from node.replication.ha.core.sender import HaProtocolError
 from node.replication.ha.core.types import Role

@@ -1,8 +1,8 @@
-"""One TCP connection of the HA link: the peer handshake, then AutoSwitchHA bytes, and its end.
+"""A connection of the HA link: the peer handshake, then AutoSwitchHA bytes.
 
-Owns the buffers of one socket; must not know other connections, or the use of a frame. The
-handshake is that of the raft peer link, so identity, secret and TLS mean the same in both modes. It
-is followed by the stream of storage-formats 6.6 and by no other bytes.
+Owns the bytes of one socket that were read and not taken; must not know other connections, or the
+use of a frame. The handshake is that of the raft peer link, so identity, secret and TLS mean the
+same in both modes. It is followed by the stream of storage-formats 6.6 and by no other bytes.
 """
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
-from node.peers.connection import Side, Traffic
 from node.peers.frames import (
     HANDSHAKE_KINDS,
     HANDSHAKE_SIZE_BYTES_MAX,
     FrameError,
     FrameKind,
     FrameParser,
-    encode_head,
 )
 from node.peers.handshake import CloseCode, PeerInfo
+from node.peers.stream import Side, Stream, Traffic
+from node.peers.types import LinkLimits
 from node.replication.ha.core.wire import (
     DownParser,
     HaChecksumError,
@@ -31,7 +30,6 @@ from node.replication.ha.core.wire import (
     encode,
 )
 from node.replication.ha.core.wire import Frame as HaFrame
-from raft.lives import Known
 from raft.messages import NO_NODE, NodeId
 
 QUEUED_SIZE_BYTES_MAX: Final = 16 << 20
@@ -39,7 +37,6 @@ QUEUED_SIZE_BYTES_MAX: Final = 16 << 20
 KEEPALIVE_S: Final = 5
 """Silence after which the kernel probes the other machine; after three probes in vain the
 connection ends. The machine's own time-out finds a hanging process."""
-_JOINED_SIZE_BYTES_MAX: Final = 16 << 10
 
 
 class ConnectionOwner(Protocol):
@@ -57,50 +54,24 @@ class ConnectionOwner(Protocol):
     def on_lost(self, connection: HaConnection) -> None: ...
 
 
-class HaConnection(asyncio.Protocol):
+class HaConnection(Stream, asyncio.Protocol):
     """The protocol object of one connection, on either side. Also serves as the machine's link
     id."""
 
-    def __init__(self, owner: ConnectionOwner, side: Side, *, to: NodeId = NO_NODE) -> None:
-        """`to` is the node to dial; an accepted connection learns its peer in the handshake."""
-        self._loop = asyncio.get_running_loop()
+    def __init__(
+        self, owner: ConnectionOwner, limits: LinkLimits, side: Side, *, to: NodeId = NO_NODE
+    ) -> None:
+        super().__init__(limits, side, to)
         self._owner = owner
-        self.side, self.to = side, to
-        self.info: PeerInfo | None = None
-        """The peer, from the end of the handshake on."""
         self.is_checked = False
         """Whether frames carry checks in both directions, as both sides support them. Known with
         `info`."""
-        self.nonce: bytes | int | None = None
-        """The nonce that the other side has to sign."""
-        self.asked: Mapping[NodeId, Known] = {}
-        """This node's memory of all nodes when it asked the other side for its identity."""
-        self.traffic = Traffic()
-        self.close_code: str | None = None
-        """Why this side closed it. None while open, or if the other side or the network closed
-        it."""
-        self.opened: asyncio.Future[bool] = self._loop.create_future()
-        """True at the end of the handshake, False if the connection ended before."""
-        self.closed: asyncio.Future[None] = self._loop.create_future()
-        self.remote = "an unknown address"
-        self._transport: asyncio.Transport | None = None
         self._parser: UpParser | DownParser = DownParser() if side is Side.DIALLED else UpParser()
         self._held = bytearray()
         """Bytes of the handshake; later those that arrived before `begin`."""
         self._has_begun = False
         self._frames: deque[HaFrame] = deque()
         """Complete frames not yet taken by the owner; if there are any, reading is paused."""
-        self._queue: list[bytes] = []
-        self._queue_size_bytes = 0
-        self.harm: Callable[[list[bytes]], list[bytes]] | None = None
-        """Damage by a test to the outgoing bytes, from the end of the handshake on."""
-
-    @property
-    def queued_size_bytes(self) -> int:
-        """Bytes that the kernel has not taken yet."""
-        transport = self._transport
-        waiting = transport.get_write_buffer_size() if transport is not None else 0
-        return self._queue_size_bytes + waiting
 
     @property
     def peer(self) -> NodeId:
@@ -111,11 +82,9 @@ class HaConnection(asyncio.Protocol):
     def open(self, info: PeerInfo, traffic: Traffic, *, is_checked: bool) -> None:
         """End the handshake. No more bytes are read before `begin`."""
         assert self._transport is not None, "a handshake without a socket"
-        self.info, self.traffic = info, traffic
         self.is_checked = self._parser.is_checked = is_checked
         self._transport.pause_reading()
-        if not self.opened.done():
-            self.opened.set_result(True)
+        self.meet(info, traffic)
 
     def begin(self) -> None:
         """Hand out frames from now on."""
@@ -129,7 +98,7 @@ class HaConnection(asyncio.Protocol):
 
     def resume(self) -> None:
         """Offer the refused frame again, and read on once it is taken."""
-        if self._transport is None or self._is_ended() or not self._frames:
+        if self._transport is None or self.is_ended() or not self._frames:
             return
         if self._hand_out():
             self._transport.resume_reading()
@@ -138,75 +107,38 @@ class HaConnection(asyncio.Protocol):
 
     def send(self, data: bytes) -> None:
         """Queue bytes for this turn of the loop; too many of them end the connection."""
-        if self._transport is None or self.close_code is not None:
-            return
-        if not self._queue:
-            self._loop.call_soon(self._write_queue)
-        self._queue.append(data)
-        self._queue_size_bytes += len(data)
-        self.traffic.sent_frame_count += 1
-        self.traffic.sent_size_bytes += len(data)
-        if self.queued_size_bytes > QUEUED_SIZE_BYTES_MAX:
+        self.send_bytes(data)
+        if self.queued_size_bytes > QUEUED_SIZE_BYTES_MAX and not self.is_ended():
             self._owner.on_too_much(self)
 
     def send_frame(self, frame: HaFrame) -> None:
         """Queue a frame, with or without checks as agreed for this connection."""
         self.send(encode(frame, is_checked=self.is_checked))
 
-    def send_handshake(self, kind: FrameKind, header: bytes) -> None:
-        """Queue a frame of the handshake."""
-        self.send(encode_head(kind, header))
-
-    def close(self, code: str, *, has_last_word: bool = False) -> None:
-        """End the connection; with a last word, that has a moment to leave. Later calls change
-        nothing."""
-        if self.close_code is not None:
-            return
-        self._write_queue()
-        self.close_code = code
-        if self._transport is None:
-            self._resolve_opened()
-        elif has_last_word:
-            self._transport.close()
-            self._loop.call_later(1.0, self._transport.abort)
-        else:
-            self._transport.abort()
-
-    def abandon(self) -> None:
-        """Finish a connection whose socket the loop gave up while connecting, maybe without a
-        report."""
-        self._transport = None
-        self._finish()
-
     # --- asyncio.Protocol ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if self.closed.done():
-            cast(asyncio.Transport, transport).abort()
+        attached = self.attach(transport)
+        if attached is None:
             return
-        self._transport = cast(asyncio.Transport, transport)
-        name = transport.get_extra_info("peername")
-        if name:
-            self.remote = f"{name[0]}:{name[1]}"
-        _watch_over(transport.get_extra_info("socket"))
+        _watch_over(attached.get_extra_info("socket"))
         self._owner.on_made(self)
-        if self.close_code is not None:
-            self._transport.abort()
+        if self.is_ended():
+            attached.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._is_ended():
+        if self.is_ended():
             return
         self.traffic.received_size_bytes += len(data)
         if self._has_begun:
             self._take(data)
             return
         self._held += data
-        while self.info is None and not self._is_ended() and self._take_handshake():
+        while self.info is None and not self.is_ended() and self._take_handshake():
             pass
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self.closed.done():
-            self._finish()
+        if self.finish():
             self._owner.on_lost(self)
 
     # --- Internals ---
@@ -227,9 +159,9 @@ class HaConnection(asyncio.Protocol):
     def _hand_out(self) -> bool:
         """Hand out the complete frames; return False if the owner makes the next one wait."""
         frames = self._frames
-        while frames and not self._is_ended():
+        while frames and not self.is_ended():
             if not self._owner.on_frame(self, frames[0]):
-                return self._is_ended()
+                return self.is_ended()
             frames.popleft()
         return True
 
@@ -259,37 +191,6 @@ class HaConnection(asyncio.Protocol):
         if frame is not None:  # Otherwise an optional frame of a later version.
             self._owner.on_handshake_frame(self, frame[0], frame[1])
         return True
-
-    def _is_ended(self) -> bool:
-        """Whether this side closed the connection. A method, since handling a frame may close
-        it."""
-        return self.close_code is not None
-
-    def _finish(self) -> None:
-        self._queue.clear()
-        self._queue_size_bytes = 0
-        if not self.closed.done():
-            self.closed.set_result(None)
-        self._resolve_opened()
-
-    def _resolve_opened(self) -> None:
-        if not self.opened.done():
-            self.opened.set_result(False)
-
-    def _write_queue(self) -> None:
-        queue, transport = self._queue, self._transport
-        if not queue or transport is None or self.close_code is not None:
-            return
-        size_bytes, self._queue_size_bytes = self._queue_size_bytes, 0
-        self._queue = []
-        if self.harm is not None:
-            queue = self.harm(queue)
-        if len(queue) == 1:
-            transport.write(queue[0])
-        elif size_bytes <= _JOINED_SIZE_BYTES_MAX:
-            transport.write(b"".join(queue))
-        else:
-            transport.writelines(queue)
 
 
 def _watch_over(found: socket.socket) -> None:

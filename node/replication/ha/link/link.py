@@ -19,11 +19,11 @@ from random import Random
 from typing import Final, Protocol
 
 from node.peers import handshake
-from node.peers.connection import Side, Traffic
 from node.peers.faults import LinkFaults
 from node.peers.frames import FrameKind
+from node.peers.greeting import Greeting
 from node.peers.handshake import CloseCode, LinkIdentity, PeerInfo, RefusedError
-from node.peers.lives_codec import LivesFormatError
+from node.peers.stream import Side, Traffic
 from node.peers.types import LinkLimits, LinkStats, NoLives, PeerLives, PeerStats
 from node.replication.ha.core.wire import Frame
 from node.replication.ha.link.connection import HaConnection
@@ -87,8 +87,9 @@ class HaLink:
         """`peers` may contain this node. `last_index` is what a handshake says of the own log:
         NO_INDEX from a disk that never promised anything."""
         self.identity = identity
-        self._handler, self._last_index, self._limits = handler, last_index, limits
-        self._lives, self._tried = lives or NoLives(), asyncio.Event()
+        self._handler, self._limits = handler, limits
+        self._greeting = Greeting(identity, last_index, lives or NoLives())
+        self._tried = asyncio.Event()
         self._server_tls, self._client_tls = server_tls, client_tls
         self._loop = asyncio.get_running_loop()
         self._random = Random()
@@ -118,7 +119,7 @@ class HaLink:
         )
         tls_timeout_s = self._limits.handshake_ms_max / 1000
         self._server = await self._loop.create_server(
-            lambda: HaConnection(self, Side.ACCEPTED),
+            lambda: HaConnection(self, self._limits, Side.ACCEPTED),
             sock=listener,
             ssl=self._server_tls,
             ssl_handshake_timeout=tls_timeout_s if self._server_tls else None,
@@ -187,7 +188,7 @@ class HaLink:
         """Connect, and wait until that connection is over; return whether the handshake was
         good."""
         host, port = peer.address
-        connection = HaConnection(self, Side.DIALLED, to=peer.node)
+        connection = HaConnection(self, self._limits, Side.DIALLED, to=peer.node)
         try:
             async with asyncio.timeout(self._limits.handshake_ms_max / 1000):
                 await self._connect(connection, host, port)
@@ -232,9 +233,7 @@ class HaLink:
         self._strangers[connection] = self._loop.call_later(
             timeout_s, self._end, connection, CloseCode.TIMEOUT, _NOT_IN_TIME
         )
-        connection.asked = self._lives.remembered()
-        connection.nonce, header = handshake.challenge()
-        connection.send_handshake(FrameKind.CHALLENGE, header)
+        self._greeting.challenge(connection)
 
     def on_handshake_frame(self, connection: HaConnection, kind: FrameKind, header: bytes) -> None:
         if kind is FrameKind.GOODBYE:
@@ -243,18 +242,17 @@ class HaLink:
             return
         try:
             if connection.side is Side.ACCEPTED and kind is FrameKind.HELLO:
-                self._answer_hello(connection, header)
+                info = self._greeting.answer_hello(connection, header, self._peers)
+                self._strangers.pop(connection).cancel()
+                self._open(connection, info)
             elif connection.side is Side.DIALLED and kind is FrameKind.CHALLENGE:
-                self._answer_challenge(connection, header)
+                self._greeting.answer_challenge(connection, header)
             elif connection.side is Side.DIALLED and kind is FrameKind.WELCOME:
-                self._take_welcome(connection, header)
+                self._open(connection, self._greeting.take_welcome(connection, header))
             else:
                 raise RefusedError(CloseCode.PROTOCOL_ERROR, f"{kind.name} does not belong here")
         except RefusedError as error:
-            connection.send_handshake(
-                FrameKind.GOODBYE, handshake.goodbye(error.code, error.detail)
-            )
-            self._end(connection, error.code, error.detail, has_last_word=True)
+            self._end(connection, error.code, error.detail, goodbye_too=True)
 
     def on_frame(self, connection: HaConnection, frame: Frame) -> bool:
         return self._is_stopping or self._handler.on_frame(connection, frame)
@@ -277,59 +275,6 @@ class HaLink:
     def on_lost(self, connection: HaConnection) -> None:
         self._connections.discard(connection)
         self._end(connection, CloseCode.LOST, "closed by the other side or the network")
-
-    # --- Handshake ---
-
-    def _answer_hello(self, connection: HaConnection, header: bytes) -> None:
-        if not isinstance(connection.nonce, bytes):
-            raise RefusedError(CloseCode.PROTOCOL_ERROR, "a second Hello")
-        nonce, info = handshake.check_hello(
-            self.identity, header, challenge_nonce=connection.nonce, peers=self._peers
-        )
-        lost = self._judge(connection, info)
-        welcome = handshake.welcome(
-            self.identity,
-            to=info.node_id,
-            nonce=nonce,
-            last_index=self._last_index(),
-            lives=self._lives.tell(info.node_id),
-        )
-        connection.send_handshake(FrameKind.WELCOME, welcome)
-        if lost:
-            raise RefusedError(CloseCode.OLD_COPY, lost)
-        self._strangers.pop(connection).cancel()
-        self._open(connection, info)
-
-    def _answer_challenge(self, connection: HaConnection, header: bytes) -> None:
-        if connection.nonce is not None:
-            raise RefusedError(CloseCode.PROTOCOL_ERROR, "a second Challenge")
-        connection.asked = self._lives.remembered()
-        connection.nonce, answer = handshake.hello(
-            self.identity,
-            header,
-            to=connection.to,
-            last_index=self._last_index(),
-            lives=self._lives.tell(connection.to),
-        )
-        connection.send_handshake(FrameKind.HELLO, answer)
-
-    def _take_welcome(self, connection: HaConnection, header: bytes) -> None:
-        if not isinstance(connection.nonce, int):
-            raise RefusedError(CloseCode.PROTOCOL_ERROR, "a Welcome without a Hello")
-        info = handshake.check_welcome(
-            self.identity, header, to=connection.to, nonce=connection.nonce
-        )
-        lost = self._judge(connection, info)
-        if lost:
-            raise RefusedError(CloseCode.OLD_COPY, lost)
-        self._open(connection, info)
-
-    def _judge(self, connection: HaConnection, info: PeerInfo) -> str:
-        """Return why a replica that began with an old copy of its disk gets no connection."""
-        try:
-            return self._lives.judge(info.node_id, info.lives, connection.asked)
-        except LivesFormatError as error:
-            raise RefusedError(CloseCode.GARBAGE, str(error)) from error
 
     def _note_tried(self, peer: _Peer) -> None:
         peer.is_tried = True
@@ -356,12 +301,12 @@ class HaLink:
         detail: str,
         *,
         is_asked: bool = False,
-        has_last_word: bool = False,
+        goodbye_too: bool = False,
     ) -> None:
         """Close a connection for a reason, count and log it. Once for each connection."""
         if connection.close_code is not None:
             return
-        connection.close(code, has_last_word=has_last_word)
+        connection.close(code, detail, goodbye_too=goodbye_too)
         timer = self._strangers.pop(connection, None)
         if timer is not None:
             timer.cancel()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from node.peers import handshake
-from node.peers.connection import Side
 from node.peers.frames import FrameKind, FrameParser, encode_head
+from node.peers.stream import Side
 from node.replication.ha.core.types import Binding
 from node.replication.ha.core.wire import Ack, Bind, Frame, Hello, Transfer, encode
 from node.replication.ha.link.connection import HaConnection
