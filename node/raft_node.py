@@ -12,6 +12,7 @@ import structlog
 
 from node.admin.raft import NodeAdmin
 from node.broker import Broker, BrokerIdentity
+from node.broker.core.context import entries
 from node.config.environment import store_host
 from node.config.settings import Settings
 from node.config.types import Address
@@ -204,7 +205,8 @@ class RaftNode(Node):
             settings.group,
         )
         store = self.log.store
-        self.broker = Broker(self.driver, store, self.machine, identity, self.limits)
+        kind = entries(store.ledger, is_flush_sync=identity.is_flush_sync)
+        self.broker = Broker(self.driver, store, self.machine, identity, self.limits, kind=kind)
         self.broker.context.on_damage = self.on_met
         self.driver.has_audience = self.broker.has_waiting_readers
         self.memory.driver = self.driver

@@ -28,7 +28,6 @@ from store.files.mapped_file_queue import FileSource, InlineFiles
 from store.files.transient_pool import PooledFiles, TransientPool
 from store.files.warm_up import WarmUp
 from store.ledger.ledger import Ledger
-from store.ledger.records import record_runs
 from store.ledger.recovery import recover_ledger
 from store.log.commit_log import CommitLog
 from store.log.commit_log_recovery import recover_commit_log
@@ -286,11 +285,7 @@ def newest_unix_ms(log: CommitLog | Ledger, file: RetainedFile, hi_position: int
     if lo >= hi_position:
         return None
     hi = min(lo + _TIME_SCAN_SIZE_BYTES, hi_position)
-    if isinstance(log, Ledger):  # Not by its own walk, which consumes `recent` of its writer.
-        runs = record_runs(log, lo, hi)
-    else:
-        runs = log.record_runs(lo, hi)
-    for position, data in runs:
+    for position, data in log.record_runs(lo, hi):
         assert position >= lo, f"a run at {position}, asked from {lo}"
         log.check(position, data[: fmt.INT32.unpack_from(data)[0]])
         return store_timestamp(data)

@@ -230,7 +230,7 @@ class Store(Reads):
 
     def _last_index(self, position: int) -> int:
         """Return the last ledger entry that ends at or before a position; -1 without one."""
-        return self.log.last_index_before(position) if isinstance(self.log, Ledger) else -1
+        return self.log.last_index_before(position)
 
     # --- Appending ---
 

@@ -78,11 +78,12 @@ class Broker:
         identity: BrokerIdentity,
         limits: Limits = _DEFAULT_LIMITS,
         *,
-        kind: LogKind | None = None,
+        kind: LogKind,
         clock_ms: Callable[[], int] = _monotonic_ms,
         unix_ms: Callable[[], int] = _unix_ms,
     ) -> None:
-        """Register as a listener of the driver. Without `kind` the log has to be a ledger.
+        """Register as a listener of the driver.
+
         `clock_ms` is for sessions of group members only; `unix_ms` for times that go into the
         state."""
         context = Context(driver, store, machine, identity, limits, kind)

@@ -7,7 +7,6 @@ Once it listens, the dispatcher hands new commands over, and they need no way th
 """
 
 from collections import OrderedDict
-from functools import partial
 from typing import Final, Protocol
 
 from node.config.limits import Limits
@@ -20,7 +19,6 @@ from raft.messages import Index
 from store.derived.dispatch import Unit
 from store.derived.queues.pull import PullStatus
 from store.files.failpoints import hit
-from store.ledger.ledger import Ledger
 from store.reads import Reads
 
 _PULL_COUNT: Final = 1_024
@@ -57,7 +55,6 @@ class StateMachine:
         """
         log = store.log
         self._store, self._log = store, log
-        self._end_of = partial(_end_of_entry, log) if isinstance(log, Ledger) else _end_of_byte
         self._limits = limits
         self.state = State(limits, image or EMPTY_IMAGE)
         """The state. Look it up here each time: `restore` and `go_back` replace it."""
@@ -100,7 +97,7 @@ class StateMachine:
             return
         assert lo <= state.applied_index + 1, f"[{lo}, {hi}) after {state.applied_index}"
         hit("state_machine.before_apply")
-        hi_position = self._end_of(hi - 1)
+        hi_position = self._log.end_of(hi - 1)
         if self._dispatcher is None or state.next_command_offset < self._pull_below:
             while self._apply_some(hi_position):
                 pass
@@ -202,12 +199,3 @@ class StateMachine:
         self.state = State(self._limits, image)
         self._ahead.clear()
         self._refusals.clear()
-
-
-def _end_of_entry(log: Ledger, index: Index) -> int:
-    """Return a position behind an entry, and not behind the next one."""
-    return log.max_position if index == log.last_index else log.position_of(index + 1)
-
-
-def _end_of_byte(index: Index) -> int:
-    return index + 1

@@ -152,7 +152,7 @@ class Dispatcher:
             raise PositionRangeError("position", lo, self._log.min_position, hi)
         self._walked_position = lo
         try:
-            for position, data in self._log.record_runs(lo, hi):
+            for position, data in self._log.fresh_runs(lo, hi):
                 self._walk(position, data)
                 self._walked_position = walked = position + len(data)
                 if walked - self._dispatched_position >= ROUND_SIZE_BYTES:
@@ -317,7 +317,7 @@ class Dispatcher:
         found: dict[QueueKey, int] = {}
         with self.lock:
             try:
-                for position, data in self._log.record_runs(self._dispatched_position, hi_position):
+                for position, data in self._log.fresh_runs(self._dispatched_position, hi_position):
                     self._walk(position, data)
                 for topic, queue_id, _, collected in self._touched:
                     found[topic, queue_id] = collected[-4] + 1

@@ -19,7 +19,6 @@ from store.derived.keys.index_file import IndexFile
 from store.derived.keys.index_files import IndexFiles
 from store.derived.log_walk import LogWalk, Said
 from store.errors import ClosedError, DerivedFileError, PositionRangeError
-from store.ledger.ledger import Ledger
 from store.log.record_log import RecordLog
 from store.stats import StoreCounters
 
@@ -350,7 +349,7 @@ class KeyMender:
             try:
                 if not some or file.count <= 1 or self._has(file, some):
                     continue
-                if not (isinstance(self._log, Ledger) or file.doubtful_blocks()):
+                if not (self._log.has_full_checksums or file.doubtful_blocks()):
                     self._tell(
                         f"the log is damaged behind position {some[0].position}: its records do "
                         f"not have the keys of {file.path}, which has its checksums"

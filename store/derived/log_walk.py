@@ -11,9 +11,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from store import format as fmt
-from store.errors import ClosedError, CorruptionError, PositionRangeError
-from store.ledger.ledger import Ledger
-from store.ledger.records import record_runs
+from store.errors import ClosedError, PositionRangeError
 from store.log.record_log import RecordLog
 from store.record.check import store_timestamp
 from store.record.inner_batches import is_inner_batch
@@ -74,32 +72,9 @@ class LogWalk:
     def _runs(self, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
         log = self._log
         try:
-            if isinstance(log, Ledger):  # Its own walk consumes `recent`, for its writer only.
-                yield from record_runs(log, lo, hi)
-                return
-            end = lo
-            try:
-                for position, data in log.record_runs(lo, hi):
-                    log.check(position, data)
-                    yield position, data
-                    end = position + len(data)
-            except CorruptionError:
-                if not self._is_cut_off(end, hi):
-                    raise
+            yield from log.checked_runs(lo, hi)
         except ClosedError as error:  # A file expired meanwhile.
             raise PositionRangeError("position", lo, log.min_position, hi) from error
-
-    def _is_cut_off(self, at: int, hi: int) -> bool:
-        """Whether `hi` cuts off the record at a position, or behind a blank there: a plain log
-        takes such a record for damage."""
-        size_bytes, magic = fmt.BLANK.unpack(self._log.read(at, fmt.BLANK.size))
-        if magic == fmt.MAGIC_BLANK:
-            at += size_bytes
-        if hi < at + fmt.BLANK.size:
-            return True
-        size_bytes, magic = fmt.BLANK.unpack(self._log.read(at, fmt.BLANK.size))
-        is_record = magic in (fmt.MAGIC_V1, fmt.MAGIC_V2) and size_bytes <= _SIZE_BYTES_MAX
-        return is_record and hi < at + size_bytes
 
     def at(self, position: int, size_bytes: int) -> Said | None:
         """Return unit and keys of the record of that size at a position; None if none is there.

@@ -16,7 +16,6 @@ from store.derived.queues.consume_queue import UNIT_SIZE_BYTES, ConsumeQueue
 from store.derived.queues.consume_queues import ConsumeQueues
 from store.derived.queues.environment import Doubt
 from store.errors import DerivedFileError, FileSystemError, PositionRangeError
-from store.ledger.ledger import Ledger
 from store.log.record_log import RecordLog
 from store.stats import StoreCounters
 
@@ -259,7 +258,7 @@ class UnitMender:
             if sums.expected(at, tail) != sums.sum_of(at, queue.raw_units(at, end)):
                 return False
             at = end
-        return not isinstance(self._log, Ledger)
+        return not self._log.has_full_checksums
 
 
 def _candidates(offset: int, direction: int) -> Iterator[int]:

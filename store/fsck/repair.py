@@ -355,7 +355,7 @@ class _Repair:
         try:
             log.sync()
             end = log.max_position
-            last_index = log.last_index if isinstance(log, Ledger) else -1
+            last_index = log.last_index_before(end)
             built = self._dispatchable(log, mark or Mark())
             if rebuild:
                 built = self._rebuild(log, built)

@@ -5,20 +5,13 @@ entry's header holds its own position. Records of one queue lie near each other,
 next record is mostly a few entries on.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from store import format as fmt
 from store.ledger.reader import LedgerReader
+from store.log.record_log import EntryRun
 
 _NEAR: Final = 8  # Entries that are tried one by one before a search.
-
-
-class EntryRun(NamedTuple):
-    """The records from number `first_record` on, counted from 0, are of this entry."""
-
-    first_record: int
-    entry_index: int
-    term: int
 
 
 def entry_runs(ledger: LedgerReader, records: bytes) -> list[EntryRun]:

@@ -26,6 +26,7 @@ from store.files.file_system import FileSystem
 from store.files.mapped_file import MappedFile
 from store.files.mapped_file_queue import FileSource
 from store.ledger.entry import KIND_DATA, KINDS, place_entry, write_header
+from store.ledger.entry_runs import entry_runs
 from store.ledger.extent import LedgerExtent
 from store.ledger.raw import CheckedEntries, check_entries, part_from
 from store.ledger.reader import Tail
@@ -33,7 +34,7 @@ from store.ledger.recent import RecentBodies
 from store.ledger.records import record_runs
 from store.ledger.verify import verify_range
 from store.log.checked import CheckedRanges
-from store.log.record_log import AppendResult
+from store.log.record_log import AppendResult, EntryRun
 from store.record.stamp import QueueKey, Stamped, Stamper
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
@@ -59,6 +60,8 @@ class PreparedEntry(NamedTuple):
 
 class Ledger(LedgerExtent):
     """A `RecordLog` of entries. Every entry is an atomic batch."""
+
+    has_full_checksums: Final = True
 
     def __init__(
         self, fs: FileSystem, root: str, config: StoreConfig, source: FileSource | None = None
@@ -317,10 +320,20 @@ class Ledger(LedgerExtent):
 
     def record_runs(self, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
         """Yield (position of the first record, whole records back to back) from `lo` up to `hi`."""
+        return record_runs(self, lo, hi)
+
+    checked_runs = record_runs
+
+    def fresh_runs(self, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the runs of `record_runs`, out of `recent` as far as it has them."""
         for position, body in self.recent.runs(lo, hi):
             yield position, body
             lo = position + len(body)
         yield from record_runs(self, lo, hi)
+
+    def entry_runs(self, records: bytes) -> list[EntryRun]:
+        """Return the entries of records; see `RecordLog.entry_runs`."""
+        return entry_runs(self, records)
 
     def check(self, position: int, data: bytes) -> None:
         """Check the entries that hold the bytes read at `position`; see `check_bytes`."""

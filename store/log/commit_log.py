@@ -18,16 +18,20 @@ from store.files.file_system import FileSystem
 from store.files.mapped_file import MappedFile, View
 from store.files.mapped_file_queue import FileSource, MappedFileQueue
 from store.log.checked import CheckedRanges
-from store.log.record_log import AppendResult
+from store.log.record_log import AppendResult, EntryRun
 from store.record.check import check_records
 from store.record.stamp import Stamped, Stamper
 
 DIRECTORY: Final = "commitlog"
 _RUN_SIZE_BYTES: Final = 4 * MIB  # Bytes that are read at once when the log is walked.
+_SIZE_BYTES_MAX: Final = 2 * fmt.ENTRY_SIZE_BYTES_MAX
+"""Largest size of a record, RocketMQ's included."""
 
 
 class CommitLog:
     """A `RecordLog` of plain records."""
+
+    has_full_checksums: Final = False
 
     def __init__(
         self,
@@ -188,6 +192,46 @@ class CommitLog:
                 raise CorruptionError(
                     file.path, lo - file.position, "record", "a whole record", data[:8].hex()
                 )
+
+    fresh_runs = record_runs
+
+    def checked_runs(self, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the runs of `record_runs` up to the last whole record, each checked."""
+        end = lo
+        try:
+            for position, data in self.record_runs(lo, hi):
+                self.check(position, data)
+                yield position, data
+                end = position + len(data)
+        except CorruptionError:
+            if not self._is_cut_off(end, hi):
+                raise
+
+    def _is_cut_off(self, at: int, hi: int) -> bool:
+        """Whether `hi` cuts off the record at a position, or behind a blank there: the walk takes
+        such a record for damage."""
+        size_bytes, magic = fmt.BLANK.unpack(self.read(at, fmt.BLANK.size))
+        if magic == fmt.MAGIC_BLANK:
+            at += size_bytes
+        if hi < at + fmt.BLANK.size:
+            return True
+        size_bytes, magic = fmt.BLANK.unpack(self.read(at, fmt.BLANK.size))
+        is_record = magic in (fmt.MAGIC_V1, fmt.MAGIC_V2) and size_bytes <= _SIZE_BYTES_MAX
+        return is_record and hi < at + size_bytes
+
+    # --- Entries: there are none ---
+
+    def last_index_before(self, position: int) -> int:
+        """Return -1: no entry ends anywhere."""
+        return -1
+
+    def end_of(self, index: int) -> int:
+        """Return the position behind a byte, which is what an index means to the owner."""
+        return index + 1
+
+    def entry_runs(self, records: bytes) -> list[EntryRun]:
+        """Return no entries."""
+        return []
 
     # --- Cutting ---
 

@@ -26,8 +26,21 @@ class AppendResult(NamedTuple):
     store_unix_ms: int
 
 
+class EntryRun(NamedTuple):
+    """The records from number `first_record` on, counted from 0, are of this entry."""
+
+    first_record: int
+    entry_index: int
+    term: int
+
+
 class RecordLog(Protocol):
     """A log of message records. One writer at a time; reads from any thread."""
+
+    @property
+    def has_full_checksums(self) -> bool:
+        """Whether checksums cover every byte of a record, and not its body alone."""
+        ...
 
     @property
     def min_position(self) -> int:
@@ -73,6 +86,37 @@ class RecordLog(Protocol):
 
         In log order; blanks and entry headers are left out. `lo` is where a record (or an entry)
         starts, or the end of one; every yielded record ends at or before `hi`.
+        """
+        ...
+
+    def fresh_runs(self, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the runs of `record_runs`, for the one thread that dispatches.
+
+        The newest records may come out of memory, which then forgets them.
+        """
+        ...
+
+    def checked_runs(self, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the runs of `record_runs`, each compared with its checksums.
+
+        `hi` may be anywhere: the record that it cuts off is left out. Raises CorruptionError.
+        """
+        ...
+
+    # --- Entries ---
+
+    def last_index_before(self, position: int) -> int:
+        """Return the last entry that ends at or before a position; -1 without entries."""
+        ...
+
+    def end_of(self, index: int) -> int:
+        """Return the byte behind the entry, or the byte of a plain log, with an index."""
+        ...
+
+    def entry_runs(self, records: bytes) -> list[EntryRun]:
+        """Return the entries of records that were read and lie back to back; none without entries.
+
+        Raises PositionRangeError for records that expired meanwhile, CorruptionError.
         """
         ...
 

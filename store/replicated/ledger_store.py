@@ -21,6 +21,7 @@ from store.opening import REPLICA_META_NAME
 from store.record.check import store_timestamp
 from store.record.stamp import QueueKey
 from store.replicated.store import ReplicatedStore
+from store.upkeep.scrub import LedgerScrubber
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 
@@ -163,6 +164,10 @@ class ReplicaStore(ReplicatedStore):
         return self.ledger.last_index_before(self._flush.durable_position)
 
     # --- Maintenance: on its own thread ---
+
+    def scrubber(self) -> LedgerScrubber:
+        """Return the scrubber of the sealed part of the log; for one thread at a time."""
+        return LedgerScrubber(self.ledger, self._visible_position)
 
     def _maintain(self) -> None:
         super()._maintain()

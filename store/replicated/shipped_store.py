@@ -35,6 +35,7 @@ from store.opening import SHIPPED_META_NAME
 from store.record.check import store_timestamp
 from store.record.stamp import QueueKey
 from store.replicated.store import ReplicatedStore
+from store.upkeep.scrub import CommitLogScrubber
 
 
 class ShippedStore(ReplicatedStore):
@@ -257,6 +258,10 @@ class ShippedStore(ReplicatedStore):
         self._marks.on_synced(self.shipped.sync())
 
     # --- Maintenance ---
+
+    def scrubber(self) -> CommitLogScrubber:
+        """Return the scrubber of the sealed part of the log; for one thread at a time."""
+        return CommitLogScrubber(self.shipped, self._visible_position)
 
     def _sync_derived(self) -> int:
         with self._derived_lock:

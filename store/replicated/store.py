@@ -33,7 +33,6 @@ from store.log.shipped_log import ShippedLog
 from store.record.stamp import QueueKey
 from store.store import Store
 from store.upkeep.retention import DELETE_COUNT_MAX, DiskState, DiskUsage
-from store.upkeep.scrub import Scrubber, scrubber_of
 
 
 class ReplicatedStore(Store):
@@ -113,10 +112,6 @@ class ReplicatedStore(Store):
             except DerivedDamageError as error:
                 self._guard.mend(error)
         return queue.search(lo, hi, lambda at, _: at < position)
-
-    def scrubber(self) -> Scrubber:
-        """Return the scrubber of the sealed part of the log; for one thread at a time."""
-        return scrubber_of(self._replicated, self._visible_position)
 
     def derived_scrubber(self) -> DerivedScrubber:
         """Return the scrubber that compares queues and index with the log; for one thread."""

@@ -243,10 +243,3 @@ class CommitLogScrubber(Scrubber):
             return room, CorruptionError(file.path, at, "record", "a whole one", "a part of one")
         damage = CorruptionError(file.path, at, problem.field, problem.expected, problem.found)
         return room, damage
-
-
-def scrubber_of(log: Ledger | ShippedLog, visible_position: Callable[[], int]) -> Scrubber:
-    """Return the scrubber of a replica's log, of which readers see up to `visible_position`."""
-    if isinstance(log, Ledger):
-        return LedgerScrubber(log, visible_position)
-    return CommitLogScrubber(log, visible_position)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from node.broker import Broker, BrokerIdentity
+from node.broker.core.context import entries
 from node.config.limits import Limits
 from node.errors.common import NotAppliedError, NotReadyError, OutcomeUnknownError, ReadFailedError
 from node.replication.raft.storage.log import LedgerLog
@@ -261,7 +262,17 @@ async def node_at(
             driver.term = log.load().hard_state.term
             driver.lead()
         identity = BrokerIdentity(CLUSTER, True, ADDRESSES)
-        broker = Broker(driver, log.store, machine, identity, limits, clock_ms=clock, unix_ms=clock)
+        kind = entries(log.store.ledger, is_flush_sync=True)
+        broker = Broker(
+            driver,
+            log.store,
+            machine,
+            identity,
+            limits,
+            kind=kind,
+            clock_ms=clock,
+            unix_ms=clock,
+        )
         clock.now_ms -= limits.group_settle_ms
         driver._tell()
         clock.now_ms += limits.group_settle_ms  # All members of groups had time to speak.

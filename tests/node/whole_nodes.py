@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 from node.broker import Broker, BrokerIdentity
+from node.broker.core.context import entries
 from node.config.limits import Limits
 from node.peers.dispatch import PeerFrames
 from node.peers.frames import FrameKind
@@ -148,7 +149,10 @@ class WholeNode:
         addresses = {node: f"{HOST}:{node}" for node in ports}
         identity = BrokerIdentity(CLUSTER, world.flush == "sync", addresses)
         driver: Any = self.driver
-        self.broker = Broker(driver, self.log.store, self.machine, identity, world.limits)
+        kind = entries(self.log.store.ledger, is_flush_sync=identity.is_flush_sync)
+        self.broker = Broker(
+            driver, self.log.store, self.machine, identity, world.limits, kind=kind
+        )
         self.frames.take(*_RAFT, by=self.driver.on_raft_frame)
         self.frames.take(
             FrameKind.INSTALL_SNAPSHOT, FrameKind.SNAPSHOT_CHUNK, by=self.snapshots.on_frame

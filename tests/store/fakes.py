@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from store import format as fmt
 from store.config import StoreConfig
@@ -11,7 +12,7 @@ from store.derived.queues.consume_queues import ConsumeQueues
 from store.errors import PositionRangeError
 from store.files.file_system import FileSystem
 from store.files.mapped_file import View
-from store.log.record_log import AppendResult
+from store.log.record_log import AppendResult, EntryRun
 from store.record.message import encode_message
 
 FIRST_UNIX_MS = 1_700_000_000_000
@@ -38,6 +39,8 @@ class MemoryLog:
 
     `gap_size_bytes` stands before each record, as entry headers do in a ledger.
     """
+
+    has_full_checksums: Final = False
 
     def __init__(
         self,
@@ -141,6 +144,17 @@ class MemoryLog:
             run += record
         if run:
             yield first, run
+
+    fresh_runs = checked_runs = record_runs
+
+    def last_index_before(self, position: int) -> int:
+        return -1
+
+    def end_of(self, index: int) -> int:
+        raise NotImplementedError
+
+    def entry_runs(self, records: bytes) -> list[EntryRun]:
+        return []
 
     def sync(self) -> int:
         return self.max_position

@@ -85,12 +85,8 @@ class Context:
         machine: StateMachine,
         identity: BrokerIdentity,
         limits: Limits,
-        kind: LogKind | None = None,
+        kind: LogKind,
     ) -> None:
-        """Without `kind` the log has to be a ledger."""
-        if kind is None:
-            assert isinstance(store.log, Ledger), f"{store.log} needs a kind of its own"
-            kind = entries(store.log, is_flush_sync=identity.is_flush_sync)
         self.kind: Final = kind
         self.driver: Final = driver
         self.store: Final = store

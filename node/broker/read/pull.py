@@ -18,8 +18,6 @@ from node.errors.common import BadRequestError
 from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.pb.log_pb2 import PullRequest, PullResponse, TailRequest
 from store.derived.queues.pull import PullResult, PullStatus
-from store.ledger.entry_runs import entry_runs
-from store.ledger.ledger import Ledger
 
 _TRIES: Final = 3  # A read that meets a deletion is done again; a second one is rare.
 _STATUS: Final = {
@@ -213,10 +211,7 @@ class Pulls:
 
     def _tell_entries(self, response: PullResponse) -> None:
         """Add the entries of the records; in a log without entries, nothing."""
-        log = self._context.store.log
-        if not isinstance(log, Ledger):
-            return
-        runs = entry_runs(log, response.records)
+        runs = self._context.store.log.entry_runs(response.records)
         response.entry_first_records.extend(run.first_record for run in runs)
         response.entry_indexes.extend(run.entry_index for run in runs)
         response.entry_terms.extend(run.term for run in runs)

@@ -19,7 +19,7 @@ def store(tmp_path: Path) -> Iterator[ReplicaStore]:
 
 
 def walk(store: ReplicaStore, lo: int, hi: int) -> list[tuple[int, bytes]]:
-    return list(store.ledger.record_runs(lo, hi))
+    return list(store.ledger.fresh_runs(lo, hi))
 
 
 def test_the_walk_is_the_same_as_through_the_files(store: ReplicaStore) -> None:

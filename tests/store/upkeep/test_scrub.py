@@ -11,7 +11,7 @@ from store.errors import CorruptionError, FileSystemError
 from store.files.file_system import FileSystem
 from store.ledger.ledger import Ledger
 from store.ledger.mending.mend import damage_of
-from store.upkeep.scrub import CommitLogScrubber, LedgerScrubber, Piece, Scrubber, scrubber_of
+from store.upkeep.scrub import CommitLogScrubber, LedgerScrubber, Piece, Scrubber
 from tests.store.ledger_stores import CONFIG, FILE, Wreck, make_wreck
 from tests.store.ledgers import image, index_file, open_ledger
 from tests.store.shipped_stores import open_store as open_shipped
@@ -330,7 +330,7 @@ def test_a_plain_file_that_cannot_be_read_is_damage_and_the_next_one_is_read(
             put(store, number, number + 3, size_bytes=100)
         sync(store)
         log = store.shipped
-        scrub = scrubber_of(log, lambda: log.end_position)
+        scrub = CommitLogScrubber(log, lambda: log.end_position)
         files = scrub.sealed()
         fs.position = files[0].position + 100
         pieces = pass_of(scrub)
