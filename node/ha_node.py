@@ -95,7 +95,8 @@ class HaNode(Node):
 
         # On a thread, so that the loop answers probes meanwhile; afterwards the log belongs to the
         # loop.
-        self.log = await asyncio.to_thread(open_log)
+        self.log = await asyncio.to_thread(self.opening.run, open_log)
+        self.show_log()
         refuse_epoch_end(str(settings.directory), self.log.replica.bound.number)
         self.memory = HaMemory(self.log)
         self.lives.open(self.fs, str(settings.directory), settings.cluster_id, self.memory)
@@ -166,6 +167,7 @@ class HaNode(Node):
             make_image=self._make_image,
             on_fatal=self.fail_stop,
         )
+        self.life.callback(self.driver.stop)
         addresses = {node: str(peer.address) for node, peer in settings.peers.items()}
         identity = BrokerIdentity(
             settings.cluster_id,

@@ -41,7 +41,6 @@ from node.runtime.fail_stop import (
 from node.runtime.identity import IdentityMismatchError
 from node.runtime.private_files import make_private
 from node.services.server import PortTakenError
-from node.stopping import Stopping
 from store.errors import (
     CorruptionError,
     DerivedFileError,
@@ -106,15 +105,15 @@ class _Life:
         self._settings = settings
         self._fail_stop = fail_stop
         self._stop = asyncio.Event()
-        self._hurry = asyncio.Event()
+        make = HaNode if settings.is_ha else RaftNode
+        self._node: Final[Node] = make(settings, fail_stop)
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._on_loop_error)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        make = HaNode if self._settings.is_ha else RaftNode
-        node: Node = make(self._settings, self._fail_stop)
+        node = self._node
         start = asyncio.create_task(node.start(), name="start")
         stop = asyncio.create_task(self._stop.wait(), name="stop")
         await asyncio.wait((start, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -124,11 +123,11 @@ class _Life:
         else:
             # The start failed, or a signal came before it ended.
             start.cancel()
-            self._hurry.set()
+            node.hurry.set()
             await asyncio.gather(start, return_exceptions=True)
         stop.cancel()
         watchdog = self._watch_over_stop()
-        await Stopping(node, self._hurry).run()
+        await node.stop()
         watchdog.cancel()
         if not is_up and not start.cancelled():
             start.result()
@@ -141,7 +140,7 @@ class _Life:
             self._stop.set()
         else:
             _log.warning("stops without waiting", signal=name)
-            self._hurry.set()
+            self._node.hurry.set()
 
     def _watch_over_stop(self) -> threading.Timer:
         """End the process if the stop hangs, as on a disk that does not answer."""

@@ -7,6 +7,7 @@ a third replica on a machine that holds no log, or as each of the replicas. Must
 import asyncio
 import signal
 from collections.abc import Coroutine, Mapping
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 import structlog
@@ -72,11 +73,21 @@ def run(settings: Settings) -> int:
 async def _live(settings: Settings) -> int:
     vouching = Vouching.of(settings, is_alone=True)
     service = NameServerService(settings.nameserver(), None, vouching=vouching)
-    server = GrpcServer(rpc_count_max=settings.rpc_count_max)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    async with AsyncExitStack() as life:
+        await _start(settings, service, life)
+        await _either(stop.wait(), service.ended())
+        code = _exit_code(service.failure) if not stop.is_set() else EXIT_OK
+    _log.info("stopped", exit_code=code)
+    return code
+
+
+async def _start(settings: Settings, service: NameServerService, life: AsyncExitStack) -> None:
+    """Serve; the end of everything that this opens is put on `life`."""
+    server = GrpcServer(rpc_count_max=settings.rpc_count_max)
     tls = tls_files(settings)
     credentials = None
     if tls is not None:
@@ -88,22 +99,18 @@ async def _live(settings: Settings) -> int:
         "address": str(Address(settings.listen.host, port)),
         "nameserver_address": str(settings.nameserver_listen),
     }
+    life.callback(remove_node_file, settings.directory)
     write_node_file(settings.directory, found)
-    calls = Calls(FailStop(settings.directory))
-    await server.start(nameserver_handlers(calls, NameServerCalls(service)))
+    life.push_async_callback(service.stop)
     service.start()
+    calls = Calls(FailStop(settings.directory))
+    life.push_async_callback(server.stop, CALL_GRACE_MS)
+    await server.start(nameserver_handlers(calls, NameServerCalls(service)))
     await server.set_serving(True)
     _log.info("listening", **found)
     for one in exposures(settings):
         if one.setting == "listen":  # This process opens no other of these ports.
             _log.warning("strangers could misuse a port", port=one.setting, what=str(one))
-    await _either(stop.wait(), service.ended())
-    code = _exit_code(service.failure) if not stop.is_set() else EXIT_OK
-    await server.stop(CALL_GRACE_MS)
-    await service.stop()
-    remove_node_file(settings.directory)
-    _log.info("stopped", exit_code=code)
-    return code
 
 
 async def _either(*work: Coroutine[Any, Any, object]) -> None:

@@ -2,8 +2,9 @@
 
 Owns that order: the store opens first (its lock admits one process), then the node meets its peers,
 an empty disk founds or joins, and only then the node serves. `node.raft_node` has the steps for a
-log that Raft replicates, `node.ha_node` those for a master-slave group. `node.stopping` stops a
-node; signals and exit codes belong to `node.lifecycle`.
+log that Raft replicates, `node.ha_node` those for a master-slave group. Each step puts the end of
+what it opened on a stack, so that the order of the start gives the order of the stop, and a start
+that fails closes exactly what it opened. Signals and exit codes belong to `node.lifecycle`.
 """
 
 import asyncio
@@ -12,7 +13,8 @@ import gc
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -20,7 +22,6 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from node.broker import Broker
-from node.broker.append.sizes import TopicSizes
 from node.config.environment import raise_descriptor_limit, tls_files
 from node.config.exposure import exposures
 from node.config.limits import Limits
@@ -30,6 +31,7 @@ from node.monitoring import bound_samples, metrics
 from node.monitoring import rocketmq_samples as gateway
 from node.monitoring.health import Health, Phase, Replicated
 from node.monitoring.http import HttpServer
+from node.monitoring.pages import Pages
 from node.nameserver.brokers import LocalBroker
 from node.nameserver.calls import NameServerCalls
 from node.nameserver.service import NameServerService
@@ -42,7 +44,8 @@ from node.replication.scrub import Scrub
 from node.rocketmq.access import Access
 from node.rocketmq.service import RocketMq
 from node.runtime.fail_stop import FailStop
-from node.runtime.node_file import write_node_file
+from node.runtime.node_file import remove_node_file, write_node_file
+from node.runtime.opening import Opening
 from node.runtime.sync_watch import SyncWatch, WatchedFileSystem
 from node.services.calls import Calls
 from node.services.methods import SERVICES, Admin, handlers
@@ -52,9 +55,11 @@ from quorumlog.version import __version__
 from raft.messages import NO_NODE, NodeId
 from store.errors import CorruptionError, DerivedFileError
 from store.files.file_system import FileSystem
-from store.stats import LatencyStats
+from store.stats import LatencyStats, StoreStats
 from store.store import Store
 
+CALL_GRACE_MS: Final = 500
+"""Time for calls whose answer is on its way when the broker stops."""
 _POLL_S: Final = 0.005
 GC_THRESHOLDS: Final = (20_000, 20, 20)
 _log: Final = structlog.get_logger(component="node")
@@ -84,8 +89,8 @@ class Log(Protocol):
     def close(self) -> None: ...
 
 
-class Maintenance(Protocol):
-    """The methods that a node calls on the background work that waits for a disk."""
+class Background(Protocol):
+    """The methods that a node calls on work that no client waits for."""
 
     def start(self) -> None: ...
     async def stop(self) -> None: ...
@@ -106,7 +111,7 @@ class Node(ABC):
     link: Link
     driver: Driver
     admin: Admin
-    maintenance: Maintenance
+    maintenance: Background
     scrub: Scrub
     derived: DerivedCare
 
@@ -121,17 +126,42 @@ class Node(ABC):
         self.address = self.peer_address = self.http_address = ""
         self.tls_ends_unix_s: dict[str, int] = {}
         self.began_s: Final = time.monotonic()
+        self.pages: Final = Pages()
+        self.hurry: Final = asyncio.Event()
+        """Once it is set, the stop waits neither for the drain nor for calls."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self.life: Final = AsyncExitStack()
+        """The end of everything that the start opened, in the order of opening."""
+        self.ports: Final = AsyncExitStack()
+        """The end of what listens. A repair opens the ports before there is a log."""
+        self.opening: Final = Opening()
+        self._has_met = False
 
     async def start(self) -> None:
         """Bring the node up; return once it serves.
 
         Raises PortTakenError, and what opening the store, the state and the link raises.
         """
+        try:
+            await self._start()
+        except BaseException:
+            self.health.enter(Phase.STOPPING)
+            raise
+
+    async def _start(self) -> None:
         raise_descriptor_limit()
-        self.fail_stop.describe = self.status
-        http_error = await self._start_http()
         self.grpc = GrpcServer(rpc_count_max=self.settings.rpc_count_max)
+        self.http = self._http()
+        self.pages.add(status=self._status, samples=self._samples)
+        self.fail_stop.describe = self.pages.status
+        http_error = await self._start_http()
+        # A sync that hangs while the log is closed ends the process, too.
+        self.life.push_async_callback(asyncio.to_thread, self.sync_watch.stop)
+        # Tasks, ports and lives use the log, so they end before it is closed.
+        self.life.push_async_callback(asyncio.to_thread, self.opening.end)
+        self.life.push_async_callback(self._end_tasks)
+        self.life.push_async_exit(self.ports)
+        self.life.push_async_callback(self.lives.stop)
         await self.open_store()
         self.sync_watch.start()
         if http_error is not None:
@@ -139,13 +169,27 @@ class Node(ABC):
         await self.meet_peers()
         await self.found()
         self.run_replica()
+        self.pages.add(
+            status=self._running_status,
+            samples=self._running_samples,
+            histograms=lambda: {"record_bytes": self.broker.stats().record_sizes},
+        )
         await self._serve()
+
+    async def stop(self) -> None:
+        """Close what the start opened, also after a start that failed or was cancelled.
+
+        After a whole start: no new appends, what is pending is decided, calls end, then the parts
+        stop. The directory is closed on return, and no acknowledged record is lost.
+        """
+        await self.life.aclose()
+        _log.info("stopped")
 
     # --- The steps of each mode ---
 
     @abstractmethod
     async def open_store(self) -> None:
-        """Make `log` and `machine`."""
+        """Make `log` through `opening`, show it, and make `machine`."""
 
     @abstractmethod
     def make_link(self, tls: TlsFiles | None) -> Link:
@@ -176,6 +220,10 @@ class Node(ABC):
     def replica_samples(self) -> Iterator[metrics.Sample]:
         """Yield the metrics that only a node of this mode has."""
 
+    def show_log(self) -> None:
+        """Have the pages show the log from now on."""
+        self.pages.add(histograms=lambda: log_histograms(self.log.store.stats()))
+
     @abstractmethod
     def on_damage(self, error: CorruptionError) -> None:
         """React to damage of the log that a call has met."""
@@ -184,15 +232,17 @@ class Node(ABC):
         """React to damage that a call or background work met, in the log or in derived files."""
         if isinstance(error, CorruptionError):
             self.on_damage(error)
-        elif hasattr(self, "derived"):
+        else:
             self.derived.on_damage(error)
 
     # --- The shared steps ---
 
-    async def _start_http(self) -> PortTakenError | None:
+    def _http(self) -> HttpServer:
         registry = CollectorRegistry()
-        registry.register(metrics.NodeCollector(lambda: samples(self), lambda: histograms(self)))
-        self.http = HttpServer(self.health, registry, self.status)
+        registry.register(metrics.NodeCollector(self.pages.samples, self.pages.histograms))
+        return HttpServer(self.health, registry, self.pages.status)
+
+    async def _start_http(self) -> PortTakenError | None:
         address = self.settings.http_listen
         if address is None:
             return None
@@ -200,13 +250,15 @@ class Node(ABC):
             port = await self.http.start(address)
         except PortTakenError as error:
             return error
+        self.life.push_async_callback(self.http.stop)
         self.http_address = str(Address(address.host, port))
         return None
 
     async def meet_peers(self) -> None:
         """Open the ports, and begin to connect to the peers. A repeated call does nothing."""
-        if hasattr(self, "link"):
+        if self._has_met:
             return
+        self._has_met = True
         settings = self.settings
         tls = tls_files(settings)
         credentials = None
@@ -216,6 +268,7 @@ class Node(ABC):
             )
             self.tls_ends_unix_s = ends_unix_s(tls)
         port = self.grpc.bind(settings.listen, credentials)
+        self.ports.push_async_callback(self.grpc.stop, 0)
         await self.grpc.open(SERVICES)
         self.address = str(settings.advertised(port))
         link = self.make_link(tls)
@@ -227,6 +280,7 @@ class Node(ABC):
             raise PortTakenError("peer_listen", str(listen), reason) from error
         self.peer_address = str(Address(listen.host, port))
         self.link = link
+        self.ports.push_async_callback(link.stop)
         found = {
             "node_id": settings.node_id,
             "cluster_id": settings.cluster_id,
@@ -234,26 +288,38 @@ class Node(ABC):
             "peer_address": self.peer_address,
             "http_address": self.http_address or None,
         }
+        self.ports.callback(remove_node_file, settings.directory)
         write_node_file(settings.directory, found)
         _log.info("listening", **found)
         for one in exposures(settings):
             _log.warning("strangers could misuse a port", port=one.setting, what=str(one))
 
     async def _serve(self) -> None:
+        life = self.life
         self.nameserver = NameServerService.of(
             self.settings, self.beside_nameserver(), self.broker.members
         )
+        life.push_async_callback(self.nameserver.stop)
         self.broker.other_groups = self.nameserver.other_groups
+        self.pages.add(
+            status=lambda: {"nameserver": nameserver_status(self.nameserver)},
+            samples=lambda: metrics.nameserver_samples(self.nameserver),
+        )
         self.health.add_listener(self._on_ready)
-        directory = NameServerCalls(self.nameserver)
-        self.rocketmq = self._rocketmq()
-        own = handlers(self.calls, self.broker, self.admin, directory)
-        await self.grpc.start(own, (self.rocketmq.handler(),))
-        self.maintenance.start()
-        self.scrub.start()
-        self.derived.start()
+        life.callback(self.broker.stop)
         self.driver.start()
         self.nameserver.start()
+        background: tuple[Background, ...] = (self.maintenance, self.derived, self.scrub)
+        for one in background:
+            life.push_async_callback(one.stop)
+            one.start()
+        self.rocketmq = self._rocketmq()
+        life.push_async_callback(self.rocketmq.stop)
+        self.pages.add(samples=lambda: gateway.samples(self.rocketmq))
+        directory = NameServerCalls(self.nameserver)
+        own = handlers(self.calls, self.broker, self.admin, directory)
+        life.push_async_callback(self._end_calls)
+        await self.grpc.start(own, (self.rocketmq.handler(),))
         # Objects made at start-up live as long as the process; a full collection that traverses
         # them stops the loop for long.
         gc.collect()
@@ -261,6 +327,7 @@ class Node(ABC):
         # Reference counts free the objects of an append. The collector finds nothing and only
         # traverses pending work: with the default of 700 objects after every few appends.
         gc.set_threshold(*GC_THRESHOLDS)
+        life.push_async_callback(self._retire)
         self.health.enter(Phase.SERVING)
 
     def _rocketmq(self) -> RocketMq:
@@ -268,6 +335,43 @@ class Node(ABC):
         credentials = None if tls is None else grpc_client_credentials(tls)
         access = Access(self.settings.rocketmq_keys())
         return RocketMq(self.broker, self.calls, access, credentials, self.link.is_connected)
+
+    # --- The steps of the stop that are more than the end of one part ---
+
+    async def _retire(self) -> None:
+        """Refuse new appends, give leadership up, answer the pending appends, and let go of every
+        reader that waits."""
+        self.health.enter(Phase.DRAINING, "told to stop")
+        self.broker.set_draining(True)
+        await self._politely(self.drain(self.settings.drain_timeout_ms))
+        await self._politely(self.nameserver.leave())
+        self.broker.stop()
+
+    async def _politely(self, work: Awaitable[None]) -> None:
+        """Wait until `work` ends, the drain time-out passes or `hurry` is set; cancel the rest."""
+        task = asyncio.ensure_future(work)
+        hurry = asyncio.ensure_future(self.hurry.wait())
+        timeout_s = self.settings.drain_timeout_ms / 1000
+        try:
+            await asyncio.wait(
+                (task, hurry), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not task.done():
+                _log.warning("stops without having drained")
+        finally:
+            task.cancel()
+            hurry.cancel()
+            await asyncio.gather(task, hurry, return_exceptions=True)
+
+    async def _end_calls(self) -> None:
+        self.health.enter(Phase.STOPPING)
+        await self.grpc.stop(0 if self.hurry.is_set() else CALL_GRACE_MS)
+
+    async def _end_tasks(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- Reactions to changes ---
 
@@ -301,9 +405,57 @@ class Node(ABC):
             settings.file_size_bytes,
         )
 
-    def status(self) -> dict[str, Any]:
-        """Return the content of /status."""
-        return status(self)
+    def _status(self) -> dict[str, Any]:
+        """Return the part of /status that every phase has. Later parts replace values of it."""
+        settings, ready = self.settings, self.health.ready()
+        return {
+            "node_id": settings.node_id,
+            "cluster_id": settings.cluster_id,
+            "replication": settings.replication,
+            "version": __version__,
+            "pid": os.getpid(),
+            "uptime_ms": int(1000 * (time.monotonic() - self.began_s)),
+            "phase": self.health.phase.value,
+            "ready": ready.is_good,
+            "detail": ready.reason,
+            "address": self.address,
+            "peer_address": self.peer_address,
+            "http_address": self.http_address,
+            "role": "",
+            "term": None,
+            "leader_id": NO_NODE,
+            "first_index": None,
+            "last_index": None,
+            "durable_index": None,
+            "commit_index": None,
+            "applied_index": None,
+            "warnings": [],
+            "nameserver": None,
+        }
+
+    def _running_status(self) -> dict[str, Any]:
+        return {**self.replica_status(), "warnings": list(self.warnings())}
+
+    def _samples(self) -> Iterator[metrics.Sample]:
+        settings = self.settings
+        identity = (str(settings.node_id), settings.cluster_id, settings.group, __version__)
+        yield "node", identity, 1.0
+        yield "ready", (), float(self.health.ready().is_good)
+        yield "uptime_seconds", (), time.monotonic() - self.began_s
+        for file, unix_s in self.tls_ends_unix_s.items():
+            yield "tls_expiry_timestamp_seconds", (file,), unix_s
+        yield from metrics.call_samples(self.calls.counters)
+        yield from bound_samples.call_bounds(self.grpc.requests, self.grpc.responses)
+        yield from bound_samples.log_bounds()
+        yield from bound_samples.http_bounds(self.http.connections)
+
+    def _running_samples(self) -> Iterator[metrics.Sample]:
+        yield from self.replica_samples()
+        yield from metrics.link_samples(self.link.stats())
+        yield "scrub_interval_seconds", (), self.settings.scrub_interval_ms / 1000
+        yield from metrics.store_samples(self.log.store.stats())
+        yield "store_warnings", (), len(self.warnings())
+        yield from metrics.broker_samples(self.broker.stats())
 
     def warnings(self) -> tuple[str, ...]:
         """Return the warnings for an operator, as sentences. Needs `log`."""
@@ -329,80 +481,14 @@ class Node(ABC):
         )
 
 
-def status(node: "Node") -> dict[str, Any]:
-    """Return the content of /status, which has the same keys in every phase."""
-    settings, ready = node.settings, node.health.ready()
-    found: dict[str, Any] = {
-        "node_id": settings.node_id,
-        "cluster_id": settings.cluster_id,
-        "replication": settings.replication,
-        "version": __version__,
-        "pid": os.getpid(),
-        "uptime_ms": int(1000 * (time.monotonic() - node.began_s)),
-        "phase": node.health.phase.value,
-        "ready": ready.is_good,
-        "detail": ready.reason,
-        "address": node.address,
-        "peer_address": node.peer_address,
-        "http_address": node.http_address,
-        "role": "",
-        "term": None,
-        "leader_id": NO_NODE,
-        "first_index": None,
-        "last_index": None,
-        "durable_index": None,
-        "commit_index": None,
-        "applied_index": None,
-        "warnings": [],
-        "nameserver": nameserver(node),
-    }
-    if hasattr(node, "maintenance"):
-        found |= {**node.replica_status(), "warnings": list(node.warnings())}
-    return found
-
-
-def nameserver(node: "Node") -> dict[str, Any] | None:
-    """Return the status of the name server replica; None without one, or before it is made."""
-    status = node.nameserver.status() if hasattr(node, "nameserver") else None
+def nameserver_status(service: NameServerService) -> dict[str, Any] | None:
+    """Return the status of the name server replica for /status; None without one."""
+    status = service.status()
     if status is None:
         return None
-    return dataclasses.asdict(status) | {"group_problems": dict(node.nameserver.watch.problems)}
+    return dataclasses.asdict(status) | {"group_problems": dict(service.watch.problems)}
 
 
-def samples(node: "Node") -> Iterator[metrics.Sample]:
-    """Yield the value of each metric that is not a histogram."""
-    settings = node.settings
-    identity = (str(settings.node_id), settings.cluster_id, settings.group, __version__)
-    yield "node", identity, 1.0
-    yield "ready", (), float(node.health.ready().is_good)
-    yield "uptime_seconds", (), time.monotonic() - node.began_s
-    for file, unix_s in node.tls_ends_unix_s.items():
-        yield "tls_expiry_timestamp_seconds", (file,), unix_s
-    yield from metrics.call_samples(node.calls.counters)
-    if hasattr(node, "grpc"):
-        yield from bound_samples.call_bounds(node.grpc.requests, node.grpc.responses)
-    yield from bound_samples.log_bounds()
-    yield from bound_samples.http_bounds(node.http.connections)
-    if hasattr(node, "maintenance"):
-        yield from node.replica_samples()
-        yield from metrics.link_samples(node.link.stats())
-        yield "scrub_interval_seconds", (), settings.scrub_interval_ms / 1000
-        yield from metrics.store_samples(node.log.store.stats())
-        yield "store_warnings", (), len(node.warnings())
-        yield from metrics.broker_samples(node.broker.stats())
-    if hasattr(node, "nameserver"):
-        yield from metrics.nameserver_samples(node.nameserver)
-    if hasattr(node, "rocketmq"):
-        yield from gateway.samples(node.rocketmq)
-
-
-def histograms(node: "Node") -> dict[str, LatencyStats | TopicSizes]:
-    """Return the histograms by name."""
-    found: dict[str, LatencyStats | TopicSizes] = {}
-    if hasattr(node, "log"):
-        stats = node.log.store.stats()
-        found["append_seconds"] = stats.put_latency
-        found["sync_seconds"] = stats.sync_latency
-    if hasattr(node, "maintenance"):
-        found["record_bytes"] = node.broker.stats().record_sizes
-    return found
+def log_histograms(stats: StoreStats) -> dict[str, LatencyStats]:
+    """Return the histograms of the log by name."""
+    return {"append_seconds": stats.put_latency, "sync_seconds": stats.sync_latency}

@@ -4,7 +4,8 @@ Owns the steps of `node.node` for this mode, and the reactions to changes of rol
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from random import SystemRandom
 from typing import Any, Final
 
@@ -63,6 +64,9 @@ RAFT_FRAMES: Final = (
     FrameKind.APPEND_REPLY,
     FrameKind.CAMPAIGN_NOW,
 )
+_DAMAGED_LAST_INDEX: Final[Index] = 0
+"""Last index for the handshake while the log is closed for its repair: a damaged log has entries,
+and peers must not take its node for a new one."""
 SNAPSHOT_FRAMES: Final = (FrameKind.INSTALL_SNAPSHOT, FrameKind.SNAPSHOT_CHUNK)
 _log: Final = structlog.get_logger(component="node")
 
@@ -86,6 +90,7 @@ class RaftNode(Node):
     def __init__(self, settings: Settings, fail_stop: FailStop) -> None:
         super().__init__(settings, fail_stop)
         self._known_members: dict[NodeId, Member] = {}
+        self._find_last_index: Callable[[], Index] = lambda: _DAMAGED_LAST_INDEX
 
     # --- Steps of the start ---
 
@@ -112,7 +117,11 @@ class RaftNode(Node):
             marker.unlink()
         # On a thread, so that the loop answers probes meanwhile; afterwards the log belongs to the
         # loop.
-        self.log, reports = await open_repaired(open_log, _RepairWhenNeeded(self))
+        self.log, reports = await open_repaired(
+            partial(self.opening.run, open_log), _RepairWhenNeeded(self)
+        )
+        self.show_log()
+        self._find_last_index = self._last_index_of_log
         self._tell_repaired(reports)
         refuse_term_end(str(settings.directory), self.log.hard_state.term)
         self.health.enter(Phase.STARTING, "meeting the peers")
@@ -120,6 +129,7 @@ class RaftNode(Node):
         self.memory = RaftMemory(self.log)
         self.lives.open(self.fs, root, settings.cluster_id, self.memory)
         self.files, self.machine = open_state(self.fs, root, self.log, self.limits)
+        self._known_members = dict(self.machine.state.members)
 
     def make_link(self, tls: TlsFiles | None) -> PeerLink:
         """Return the link, with the handlers of the frames that come before there is a driver."""
@@ -197,6 +207,7 @@ class RaftNode(Node):
             is_flush_sync=settings.flush == "sync",
             on_fatal=self.fail_stop,
         )
+        self.life.callback(self.driver.stop)
         addresses = {node: str(peer.address) for node, peer in settings.peers.items()}
         identity = BrokerIdentity(
             settings.cluster_id,
@@ -222,6 +233,7 @@ class RaftNode(Node):
         )
         self.frames.take(FrameKind.FETCH_ENTRIES, by=server.on_frame)
         self.repair = LiveRepair(self.log.store, self.fetcher, self._on_repaired, self.fail_stop)
+        self.life.push_async_callback(self.repair.stop)
         steps = RaftSteps(
             self.log,
             self.replica,
@@ -255,6 +267,7 @@ class RaftNode(Node):
     def _on_turn(self) -> None:
         self.health.refresh()
         if self.machine.state.members != self._known_members:
+            self._known_members = dict(self.machine.state.members)
             self._set_peers()
 
     def _on_role(self, change: RoleChange) -> None:
@@ -281,8 +294,6 @@ class RaftNode(Node):
 
         A replicated address takes precedence over one of the settings.
         """
-        if hasattr(self, "machine"):
-            self._known_members = dict(self.machine.state.members)
         addresses = {
             node: (peer.peer_address.host, peer.peer_address.port)
             for node, peer in self.settings.peers.items()
@@ -338,13 +349,13 @@ class RaftNode(Node):
         )
 
     def _last_index(self) -> Index:
+        return self._find_last_index()
+
+    def _last_index_of_log(self) -> Index:
         """Return the last index for the handshake; NO_INDEX only for an untouched log.
 
-        A damaged log has entries, and a node that entered a term may have voted: peers must not
-        take either for a new node.
+        A node that entered a term may have voted: peers must not take it for a new node.
         """
-        if not hasattr(self, "log"):
-            return 0
         return NO_INDEX if self.log.is_untouched else max(0, self.log.last_index)
 
     def peer_address_of(self, node: NodeId) -> str:

@@ -94,6 +94,7 @@ class GrpcServer:
         self.responses: Final = ResponseWatch(self._cut)
         self._gate = Gate(Bounds(self.requests, self.responses))
         self._port = 0
+        self._is_open = False
 
     def _cut(self, peer: str) -> bool:
         return cut_connection(peer, self._port)
@@ -121,6 +122,7 @@ class GrpcServer:
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(answers, self._gate)
         self._server.add_generic_rpc_handlers((self._gate,))
         await self.set_serving(False)
+        self._is_open = True
         await self._server.start()
 
     async def start(
@@ -145,6 +147,11 @@ class GrpcServer:
             await self._health.set(name, value)
 
     async def stop(self, grace_ms: int) -> None:
-        """Take no new call; end running calls after `grace_ms` at the latest."""
+        """Take no new call; end running calls after `grace_ms` at the latest. A repeated call does
+        nothing."""
+        if self._port and not self._is_open:
+            # gRPC frees a bound port only when a server stops that has been started.
+            self._is_open = True
+            await self._server.start()
         await self._health.enter_graceful_shutdown()
         await asyncio.shield(self._server.stop(grace_ms / 1000))

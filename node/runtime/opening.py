@@ -1,0 +1,53 @@
+"""What one thread opens for the loop, closed exactly once.
+
+Owns the question who closes it. The loop may give up waiting while the thread still opens, as a
+signal during a long recovery makes it do; then the thread itself closes what it opened. Must not
+know what is opened.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
+
+from node.errors.common import ShuttingDownError
+
+
+class Closable(Protocol):
+    """What has to be closed once."""
+
+    def close(self) -> None: ...
+
+
+_Opened = TypeVar("_Opened", bound=Closable)
+
+
+class Opening:
+    """The opening of one thing, and its end."""
+
+    def __init__(self) -> None:
+        self._lock: Final = threading.Lock()
+        self._opened: Closable | None = None
+        self._is_over = False
+
+    def run(self, open_it: Callable[[], _Opened]) -> _Opened:
+        """Open it and return it; may be called again after an error of `open_it`.
+
+        Raises ShuttingDownError after `end`, with nothing left open, and the errors of `open_it`.
+        """
+        opened = open_it()
+        with self._lock:
+            is_late = self._is_over
+            if not is_late:
+                self._opened = opened
+        if is_late:
+            opened.close()
+            raise ShuttingDownError
+        return opened
+
+    def end(self) -> None:
+        """Close it if it is open. A `run` under way closes it itself; nothing waits for that."""
+        with self._lock:
+            opened, self._opened = self._opened, None
+            self._is_over = True
+        if opened is not None:
+            opened.close()

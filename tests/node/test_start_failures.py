@@ -1,0 +1,292 @@
+"""A start that fails at any step, or is cancelled, closes exactly what it opened."""
+
+import asyncio
+import gc
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import node.ha_node
+import node.node
+import node.raft_node
+from node.config.settings import Settings
+from node.config.types import Address
+from node.ha_node import HaNode
+from node.monitoring.health import Phase
+from node.monitoring.http import HttpServer
+from node.nameserver.service import NameServerService
+from node.node import Node
+from node.peers.link import PeerLink
+from node.raft_node import RaftNode
+from node.replication.derived_scrub import DerivedCare
+from node.replication.ha.applied import AppliedState
+from node.replication.ha.driver import HaDriver
+from node.replication.ha.link.link import HaLink
+from node.replication.ha.maintenance import Upkeep
+from node.replication.ha.storage.log import HaLog
+from node.replication.lives import NodeLives
+from node.replication.raft.driver import Driver
+from node.replication.raft.maintenance import Maintenance
+from node.replication.raft.storage.log import LedgerLog
+from node.replication.scrub import Scrub
+from node.rocketmq.service import RocketMq
+from node.runtime.opening import Opening
+from node.runtime.sync_watch import SyncWatch
+from node.services.server import GrpcServer
+from store.durability.identity import DirectoryLock
+from store.files.file_system import FileSystem
+from tests.node.links import eventually
+from tests.node.whole_nodes import Fatal
+
+pytestmark = pytest.mark.slow
+
+# In the order of the start; each name stands for the first call of its step.
+_SHARED = (
+    (HttpServer, "start"),
+    (SyncWatch, "start"),
+    (GrpcServer, "bind"),
+    (GrpcServer, "open"),
+    (node.node, "write_node_file"),
+    (NodeLives, "open"),
+    (NodeLives, "start"),
+    (NameServerService, "of"),
+    (NameServerService, "start"),
+    (DerivedCare, "start"),
+    (Scrub, "start"),
+    (RocketMq, "__init__"),
+    (GrpcServer, "start"),
+)
+_RAFT = (
+    (LedgerLog, "open"),
+    (node.raft_node, "refuse_term_end"),
+    (node.raft_node, "open_state"),
+    (PeerLink, "start"),
+    (LedgerLog, "found"),
+    (Driver, "__init__"),
+    (Maintenance, "__init__"),
+    (Driver, "start"),
+    (Maintenance, "start"),
+)
+_HA = (
+    (HaLog, "open"),
+    (node.ha_node, "refuse_epoch_end"),
+    (AppliedState, "__init__"),
+    (HaLink, "start"),
+    (HaLog, "save_state"),
+    (HaDriver, "__init__"),
+    (Upkeep, "__init__"),
+    (HaDriver, "start"),
+    (Upkeep, "start"),
+)
+_STEPS = [
+    *((RaftNode, *step) for step in (*_SHARED, *_RAFT)),
+    *((HaNode, *step) for step in (*_SHARED, *_HA)),
+]
+
+
+class StepError(Exception):
+    """The failure that a test plants."""
+
+
+def settings(root: Path, kind: type[Node], **changes: Any) -> Settings:
+    free = Address("127.0.0.1", 0)
+    values: dict[str, Any] = {
+        "node_id": 1,
+        "directory": root,
+        "listen": free,
+        "peer_listen": free,
+        "http_listen": free,
+        "nameserver_listen": None,
+        "file_size_bytes": 1 << 16,
+        "batch_size_bytes_max": 1 << 14,
+        "disk_reserve_bytes": 0,
+        "disk_full_ratio": 1.0,
+        **({"replication": "sync_master", "copies": 1} if kind is HaNode else {}),
+    }
+    return Settings(**{**values, **changes})
+
+
+def made(root: Path, kind: type[Node], **changes: Any) -> Node:
+    fatal: Any = Fatal()
+    return kind(settings(root, kind, **changes), fatal)
+
+
+def sockets() -> set[str]:
+    """The sockets of this process. Those of gRPC's own loop exist once it was used."""
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found.add(os.readlink(f"/proc/self/fd/{fd}"))
+        except OSError:  # The descriptor of the listing itself.
+            continue
+    return {name for name in found if name.startswith("socket:")}
+
+
+class Kept(NamedTuple):
+    """What gRPC keeps in a process that used it."""
+
+    threads: set[threading.Thread]
+    sockets: set[str]
+    tasks: "set[asyncio.Task[Any]]"
+
+
+async def check_closed(root: Path, kept: Kept) -> None:
+    """Nothing of a node is left but its files."""
+    assert not (root / "node.json").exists()
+    lock = DirectoryLock(FileSystem(), str(root))
+    lock.acquire()
+    lock.release()
+    pool = {t for t in threading.enumerate() if t.name.startswith("asyncio_")}
+    assert not set(threading.enumerate()) - kept.threads - pool
+    # A gRPC server that never began closes its port when its memory is freed, in a task.
+    gc.collect()
+    known = kept.tasks | {asyncio.current_task()}
+    await eventually(lambda: not asyncio.all_tasks() - known, "no task of the node")
+    await eventually(lambda: not sockets() - kept.sockets, "no socket of the node")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collector() -> Iterator[None]:
+    """A node that serves sets the collector for its whole process."""
+    thresholds = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*thresholds)
+
+
+def run(work: Callable[[Kept], Coroutine[Any, Any, None]]) -> None:
+    """Run `work` beside a gRPC server, so that gRPC has everything that it keeps."""
+
+    async def beside() -> None:
+        warm = GrpcServer(rpc_count_max=1)
+        warm.bind(Address("127.0.0.1", 0))
+        await warm.open(())
+        await asyncio.to_thread(lambda: None)
+        try:
+            await work(Kept(set(threading.enumerate()), sockets(), asyncio.all_tasks()))
+        finally:
+            await warm.stop(0)
+
+    asyncio.run(beside())
+
+
+@pytest.mark.parametrize(
+    ("kind", "owner", "name"),
+    _STEPS,
+    ids=[f"{k.__name__}-{getattr(o, '__name__', o)}.{n}" for k, o, n in _STEPS],
+)
+def test_failed_step_leaves_nothing_open(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[Node],
+    owner: Any,
+    name: str,
+) -> None:
+    one_met: list[str] = []
+
+    def fail(*_: Any, **__: Any) -> None:
+        one_met.append(name)
+        raise StepError(name)
+
+    async def work(kept: Kept) -> None:
+        monkeypatch.setattr(owner, name, fail)
+        one = made(tmp_path, kind)
+        with pytest.raises(StepError):
+            await one.start()
+        assert one_met
+        assert one.health.phase is Phase.STOPPING
+        one.hurry.set()
+        await one.stop()
+        del one
+        await check_closed(tmp_path, kept)
+
+    run(work)
+
+
+@pytest.mark.parametrize("kind", [RaftNode, HaNode])
+def test_whole_start_and_stop_leave_nothing_open(tmp_path: Path, kind: type[Node]) -> None:
+    async def work(kept: Kept) -> None:
+        one = made(tmp_path, kind)
+        await one.start()
+        assert one.health.phase.value == "serving"
+        assert (tmp_path / "node.json").exists()
+        await one.stop()
+        assert one.health.phase.value == "stopping"
+        del one
+        await check_closed(tmp_path, kept)
+
+    run(work)
+
+
+@pytest.mark.parametrize("kind", [RaftNode, HaNode])
+def test_cancelled_wait_for_others_leaves_nothing_open(tmp_path: Path, kind: type[Node]) -> None:
+    peers = {
+        n: {"address": Address("127.0.0.1", n), "peer_address": Address("127.0.0.1", n)}
+        for n in (1, 2, 3)
+    }
+
+    async def work(kept: Kept) -> None:
+        one = made(tmp_path, kind, peers=peers)
+        is_waiting = asyncio.Event()
+        enter = one.health.enter
+
+        def note(phase: Phase, detail: str = "") -> None:
+            enter(phase, detail)
+            if phase is Phase.WAITING:
+                is_waiting.set()
+
+        one.health.enter = note  # type: ignore[method-assign]
+        start = asyncio.create_task(one.start())
+        await is_waiting.wait()
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        one.hurry.set()
+        await one.stop()
+        del one, start
+        await check_closed(tmp_path, kept)
+
+    run(work)
+
+
+@pytest.mark.parametrize("kind", [RaftNode, HaNode])
+def test_log_that_opens_after_the_stop_is_closed_by_its_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Node]
+) -> None:
+    may_end, has_ended = threading.Event(), threading.Event()
+    run_opening = Opening.run
+
+    async def work(kept: Kept) -> None:
+        is_open = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def slowly(self: Opening, open_it: Callable[[], Any]) -> Any:
+            def opened() -> Any:
+                log = open_it()
+                loop.call_soon_threadsafe(is_open.set)
+                may_end.wait()
+                return log
+
+            try:
+                return run_opening(self, opened)
+            finally:
+                has_ended.set()
+
+        monkeypatch.setattr(Opening, "run", slowly)
+        one = made(tmp_path, kind)
+        start = asyncio.create_task(one.start())
+        await is_open.wait()
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        await one.stop()
+        may_end.set()
+        await asyncio.to_thread(has_ended.wait)
+        del one, start
+        await check_closed(tmp_path, kept)
+
+    run(work)
