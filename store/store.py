@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import ClassVar, Final, Self
 
 from store import checksum
+from store.clock import unix_ms
 from store.config import StoreConfig
 from store.derived.keys.index_files import IndexFiles
 from store.derived.queues.consume_queues import ConsumeQueues
@@ -60,11 +61,6 @@ from store.reads import Reads
 from store.stats import StoreCounters, StoreGauges, StoreStats, snapshot
 from store.upkeep.retention import DiskUsage, Retention, RetentionPolicy
 from store.upkeep.thread import MaintenanceThread
-
-
-def unix_ms() -> int:
-    """Return the time of day of this machine, in Unix ms."""
-    return time.time_ns() // 1_000_000
 
 
 class Store(Reads):

@@ -36,6 +36,7 @@ from node.broker.transactions import TransactionCalls
 from node.broker.transactions.consumed import Consumed
 from node.config.limits import Limits
 from node.errors.common import BadRequestError
+from node.runtime.clock import unix_ms
 from node.state.machine import StateMachine
 from node.state.state import Member
 from quorumlog.pb.log_pb2 import (
@@ -63,10 +64,6 @@ def _monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def _unix_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class Broker:
     """The face of all parts of the broker. One per node."""
 
@@ -80,7 +77,7 @@ class Broker:
         *,
         kind: LogKind,
         clock_ms: Callable[[], int] = _monotonic_ms,
-        unix_ms: Callable[[], int] = _unix_ms,
+        unix_ms: Callable[[], int] = unix_ms,
     ) -> None:
         """Register as a listener of the driver.
 

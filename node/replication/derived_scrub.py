@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import structlog
 
+from node.runtime.clock import unix_ms
 from node.runtime.fail_stop import FailStop
 from store.config import MIB
 from store.derived.guard import PIECE_SIZE_BYTES, DerivedPiece, DerivedScrubber
@@ -163,7 +164,7 @@ class DerivedCare:
         try:
             await self._step(self._mend_unknown)
             if self._interval_ms:
-                share = time.time_ns() // 1_000_000 % self._interval_ms / self._interval_ms
+                share = unix_ms() % self._interval_ms / self._interval_ms
                 self._scrubber.begin_at(share)
                 await self._rounds()
         except ClosedError:

@@ -20,6 +20,7 @@ import structlog
 
 from node.errors.common import ShuttingDownError
 from node.replication.raft.fetch import EntryFetcher, FetchError
+from node.runtime.clock import unix_ms
 from node.runtime.fail_stop import FailStop
 from raft.messages import NodeId
 from store import format as fmt
@@ -107,7 +108,7 @@ class Scrub:
             self._fail_stop(error)
 
     def _begin(self) -> Piece:
-        share = time.time_ns() // 1_000_000 % self._interval_ms / self._interval_ms
+        share = unix_ms() % self._interval_ms / self._interval_ms
         self._scrubber.begin_at(share)
         return Piece()
 

@@ -12,13 +12,13 @@ import json
 import os
 import sys
 import threading
-import time
 import traceback
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from node.runtime.clock import unix_ms
 from node.runtime.sync_watch import SyncHangsError
 from store.durability.fatal import EXIT_INTERNAL_ERROR, EXIT_SYNC_FAILED
 from store.errors import CorruptionError, SyncFailedError
@@ -106,7 +106,7 @@ class FailStop:
         """Write the file; return a sentence about it. An error here must not hide the first one."""
         if isinstance(error, CorruptionError):
             self._mark_damage()
-        path = self._directory / f"{DUMP_PREFIX}{time.time_ns() // 1_000_000}-{os.getpid()}.txt"
+        path = self._directory / f"{DUMP_PREFIX}{unix_ms()}-{os.getpid()}.txt"
         try:
             old = sorted(self._directory.glob(f"{DUMP_PREFIX}*.txt"))
             for one in old[: max(0, len(old) - DUMP_COUNT_MAX + 1)]:

@@ -48,7 +48,7 @@ class CommandEncoder:
             0,
             0,
             self._sys_flag,
-            time.time_ns() // 1_000_000,
+            time.time_ns() // 1_000_000,  # Inlined: once an append.
         )
         return b"".join((head, self._hosts, fmt.INT32.pack(len(body)), body, self._tail))
 

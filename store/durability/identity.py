@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from store.checksum import crc32c
+from store.clock import unix_ms
 from store.errors import FileSystemError, LockedError
 from store.files.failpoints import hit
 from store.files.file_system import FileSystem
@@ -37,10 +38,6 @@ def read_kernel_boot_id() -> str:
     """Return the id that the kernel draws at each boot; a container sees that of its host."""
     with open(_KERNEL_BOOT_ID, encoding="ascii") as file:
         return file.read().strip()
-
-
-def _unix_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ class DirectoryLock:
         fs: FileSystem,
         directory: str,
         *,
-        now_unix_ms: Callable[[], int] = _unix_ms,
+        now_unix_ms: Callable[[], int] = unix_ms,
     ) -> None:
         self._fs = fs
         self._path = os.path.join(directory, LOCK_NAME)

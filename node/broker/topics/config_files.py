@@ -5,13 +5,13 @@ All of an import is one entry, so it happens as a whole.
 """
 
 import asyncio
-import time
 from typing import Final
 
 from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
 from node.broker.topics.config_import import DELAYS, NAMES, Plan
 from node.config.limits import Limits
+from node.runtime.clock import unix_ms
 from node.state.checkpoint_tables import TABLES
 from node.state.registry import PARTS, encode_part
 from node.state.state import StateImage
@@ -39,9 +39,9 @@ class ConfigFiles:
         """Return the files as of everything that was acknowledged before the call."""
         context = self._context
         context.check_leads()
-        image, unix_ms = context.machine.image(), time.time_ns() // 1_000_000
+        image, now_unix_ms = context.machine.image(), unix_ms()
         # Not on the loop: many offsets are megabytes of text.
-        texts = await asyncio.to_thread(_texts, image, unix_ms)
+        texts = await asyncio.to_thread(_texts, image, now_unix_ms)
         files = [ConfigFile(name=name, text=text) for name, text in texts.items()]
         return ExportConfigFilesResponse(files=files)
 

@@ -8,7 +8,6 @@ that belongs to a history that was cut off is never used.
 """
 
 import contextlib
-import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -17,6 +16,7 @@ from node.replication.ha.core.sender import HaProtocolError
 from node.replication.ha.core.types import EpochStart
 from node.replication.ha.storage.image import Image, decode, encode
 from node.replication.ha.storage.log import HaLog
+from node.runtime.clock import unix_ms
 from node.state.checkpoint_files import CheckpointFiles, History
 from node.state.machine import StateMachine
 from node.state.state import StateImage
@@ -215,7 +215,7 @@ class AppliedState:
 
     def save(self, known: _Known) -> None:
         """Write the state of a checkpoint; only `Checkpoint.save` calls this."""
-        self.files.save(known.state, time.time_ns() // 1_000_000, History(*known.epoch))
+        self.files.save(known.state, unix_ms(), History(*known.epoch))
         self._saved = known
 
     @property

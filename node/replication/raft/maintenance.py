@@ -4,12 +4,12 @@ Owns the order of changes between memory and disk within a step, so that a state
 its log, and a file that a follower or a reader needs stays. Must not know elections or clients.
 """
 
-import time
 from collections.abc import Callable
 from typing import Protocol
 
 from node.replication.maintenance import MaintenanceThread, say_deleted
 from node.replication.raft.storage.log import LedgerLog
+from node.runtime.clock import unix_ms
 from node.state.checkpoint_files import CheckpointFiles
 from node.state.machine import StateMachine
 from raft.errors import CompactionRefusedError
@@ -62,8 +62,8 @@ class RaftSteps:
             image = self._machine.image()
             if self._log.durable_index < image.applied_index:
                 await self.thread.synced(self._log)
-            unix_ms = time.time_ns() // 1_000_000
-            await self.thread.on_thread(lambda: self._files.save(image, unix_ms))
+            now_unix_ms = unix_ms()
+            await self.thread.on_thread(lambda: self._files.save(image, now_unix_ms))
         if installed is None or self._log.installed is not installed:
             return
         if self._files.applied_index >= installed.state_index:

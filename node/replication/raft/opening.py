@@ -7,13 +7,13 @@ node does not start. Source: fault-matrix D8.
 """
 
 import os
-import time
 from typing import Final
 
 import structlog
 
 from node.config.limits import Limits
 from node.replication.raft.storage.log import LedgerLog
+from node.runtime.clock import unix_ms
 from node.state.checkpoint_files import CheckpointDamagedError, CheckpointFiles
 from node.state.machine import StateMachine
 from node.state.state import StateImage
@@ -70,7 +70,7 @@ def _set_aside(fs: FileSystem, root: str, directory: str) -> str:
     """Move the files aside, durably; return the new path."""
     damaged = os.path.join(root, DAMAGED_DIRECTORY)
     fs.make_directory(damaged)
-    aside = os.path.join(damaged, f"{os.path.basename(directory)}-{time.time_ns() // 1_000_000}")
+    aside = os.path.join(damaged, f"{os.path.basename(directory)}-{unix_ms()}")
     fs.rename(directory, aside)
     fs.sync_directory(damaged)
     fs.sync_directory(root)

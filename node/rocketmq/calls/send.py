@@ -4,7 +4,6 @@ Owns the checks of a request and the choice of the queue: the one that a client 
 is ignored, since clients choose differently (protocol sections 8 and 12.1).
 """
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -12,9 +11,10 @@ from node.broker.core.context import Context
 from node.rocketmq.cluster import Cluster, Queue
 from node.rocketmq.forwarder import LED_ELSEWHERE
 from node.rocketmq.protocol import handles
-from node.rocketmq.protocol.messages import check_message, to_record, type_of, unix_ms
+from node.rocketmq.protocol.messages import check_message, to_record, type_of, unix_ms_of
 from node.rocketmq.protocol.names import topic_name
 from node.rocketmq.protocol.statuses import OK, RefusedError, common, status_of
+from node.runtime.clock import unix_ms
 from node.state.state import PERMISSION_WRITE
 from node.state.tables.topic_types import takes
 from quorumlog.pb import rocketmq_pb2 as pb
@@ -122,7 +122,7 @@ class Sending:
                     raise RefusedError(Code.BAD_REQUEST, text)
                 request.transaction.check_after_ms = after_s * 1000
         elif kind == MessageType.DELAY:
-            is_late = unix_ms(system.delivery_timestamp) > time.time_ns() // 1_000_000
+            is_late = unix_ms_of(system.delivery_timestamp) > unix_ms()
             request.has_delayed = is_late
         receipt = await self._broker.append(request)
         entry = pb.SendResultEntry(

@@ -207,7 +207,7 @@ def to_record(message: Message, topic: str, queue_id: int, store_host: Host) -> 
         queue_id,
         message.body,
         properties,
-        born_unix_ms=unix_ms(born),
+        born_unix_ms=unix_ms_of(born),
         born_host=_host(system.born_host, store_host),
         store_host=store_host,
     )
@@ -283,7 +283,7 @@ def _is_time(time: Timestamp) -> bool:
     return _SECONDS_MIN <= time.seconds <= _SECONDS_MAX and 0 <= time.nanos <= _NANOS_MAX
 
 
-def unix_ms(time: Timestamp) -> int:
+def unix_ms_of(time: Timestamp) -> int:
     """Return a time in whole milliseconds since 1970."""
     return time.seconds * 1000 + time.nanos // _MS
 

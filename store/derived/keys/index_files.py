@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from store import format as fmt
+from store.clock import unix_ms
 from store.config import StoreConfig
 from store.derived.keys.index_file import IndexFile, create_index_file, file_size_bytes, key_hash
 from store.derived.keys.key_sums import KeySums
@@ -27,11 +28,6 @@ from store.files.staging import sweep
 DIRECTORY: Final = "index"
 LOOKUP_COUNT_MAX: Final = 64  # RocketMQ maxMsgsNumBatch.
 _ALL_IN: Final = 1 << 62  # More keys than a record can have.
-
-
-def wall_clock_unix_ms() -> int:
-    """Return the time of day of this machine, in Unix ms."""
-    return time.time_ns() // 1_000_000
 
 
 class IndexFiles:
@@ -47,7 +43,7 @@ class IndexFiles:
         root: str,
         config: StoreConfig,
         *,
-        clock: Callable[[], int] = wall_clock_unix_ms,
+        clock: Callable[[], int] = unix_ms,
     ) -> None:
         self._fs = fs
         self.directory = os.path.join(root, DIRECTORY)

@@ -23,6 +23,7 @@ from node.replication.ha.core.types import (
 )
 from node.replication.ha.storage.epoch_file import BindingFile, EpochFile
 from node.replication.ha.storage.replica_file import open_replica_file
+from node.runtime.clock import unix_ms
 from node.state.appends import Prepared
 from node.state.state import COMMAND_TOPIC
 from store.config import StoreConfig
@@ -35,7 +36,6 @@ from store.log.shipped_log import CheckedRaw, PreparedBatch
 from store.opening import Progress, Recovery, no_progress
 from store.record.stamp import QueueKey
 from store.replicated.shipped_store import ShippedStore
-from store.store import unix_ms
 
 KEPT_FOR_SLAVE_SIZE_BYTES: Final = 1 << 30
 """How far a slave may be behind and still keep expired files from being deleted: about as much as

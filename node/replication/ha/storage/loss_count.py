@@ -7,12 +7,12 @@ range is lost.
 from __future__ import annotations
 
 import dataclasses
-import time
 from typing import NamedTuple
 
 from node.replication.ha.core.effects import LossReport
 from node.replication.ha.storage.log import HaLog
 from node.replication.ha.storage.losses import Loss
+from node.runtime.clock import unix_ms
 from node.state.tables.topic_names import is_reserved
 from store.errors import StoreError
 from store.record.message import record_layout
@@ -38,7 +38,7 @@ def count_loss(log: HaLog, report: LossReport) -> CountedLoss:
         except StoreError:  # Damaged bytes are set aside all the same.
             record_count, acked_count = -1, -1
     loss = Loss(
-        unix_ms=time.time_ns() // 1_000_000,
+        unix_ms=unix_ms(),
         epoch=report.epoch,
         lo=report.lo,
         hi=report.hi,

@@ -21,6 +21,7 @@ from node.replication.raft.storage.foreign_entries import chain_at, check_held, 
 from node.replication.raft.storage.hard_state import NodeFile, load_node_file
 from node.replication.raft.storage.received_snapshot import ReceivedSnapshot
 from node.replication.raft.storage.snapshot import Snapshot, decode_snapshot
+from node.runtime.clock import unix_ms
 from node.state.appends import Prepared
 from raft.errors import PeerProtocolError
 from raft.messages import (
@@ -46,7 +47,6 @@ from store.ledger.ledger import PreparedEntry
 from store.ledger.raw import CheckedEntries
 from store.opening import Progress, Recovery, no_progress
 from store.replicated.ledger_store import ReplicaStore
-from store.store import unix_ms
 
 OWN_ENTRY_SIZE_BYTES_MAX: Final = 64 * 1024
 """Room a node must have before it may campaign or change members: its no-op or configuration has to
