@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -24,6 +24,7 @@ from node.errors.ha import NotMasterError, StateMissingError
 from node.monitoring import metrics
 from node.monitoring.ha_samples import ha_samples
 from node.monitoring.health import Phase
+from node.monitoring.replica_status import ReplicaStatus
 from node.nameserver.ha_broker import HaBroker
 from node.node import Node
 from node.offline.term_seal import epoch_warnings, refuse_epoch_end, refuse_if_sealed
@@ -45,9 +46,11 @@ from node.replication.maintenance import Maintenance
 from node.replication.scrub import Scrub
 from quorumlog.pb import common_pb2
 from raft.messages import NO_INDEX, Index, NodeId
+from raft.transitions import Role
 from store.errors import CorruptionError
 
 _MODES: Final = {"sync_master": Mode.SYNC, "async_master": Mode.ASYNC, "slave": None}
+_ROLES: Final = (Role.FOLLOWER, Role.CANDIDATE, Role.LEADER)
 _log: Final = structlog.get_logger(component="node")
 
 
@@ -197,7 +200,7 @@ class HaNode(Node):
             self.log.store, settings.scrub_interval_ms, self.on_damage, self.fail_stop
         )
         self.broker.context.on_damage = self.on_met
-        self.admin = HaAdmin(self)
+        self.admin = HaAdmin(self.parts(), self.driver, self.applied, self.losses, self.drain)
         self.memory.driver = self.driver
         self.lives.start()
         self.gathering.attach(self.driver.intake)
@@ -276,22 +279,24 @@ class HaNode(Node):
         """Return the shared warnings and those about the epoch."""
         return (*super().warnings(), *epoch_warnings(self.log.replica.bound.number))
 
-    def replica_status(self) -> dict[str, Any]:
+    def replica_status(self) -> ReplicaStatus:
         """Return the state of the machine, with positions in place of indexes."""
         driver, report = self.driver, self.driver.report()
-        return {
-            "role": driver.role.name.lower(),
-            "term": driver.term,
-            "leader_id": driver.leader_id,
-            "first_index": report.first,
-            "last_index": report.end - 1,
-            "durable_index": report.durable - 1,
-            "commit_index": driver.commit_index,
-            "applied_index": driver.applied_index,
-        }
+        return ReplicaStatus(
+            role=driver.role,
+            standing=report.standing,
+            term=driver.term,
+            leader_id=driver.leader_id,
+            first_index=report.first,
+            last_index=report.end - 1,
+            durable_index=report.durable - 1,
+            commit_index=driver.commit_index,
+            applied_index=driver.applied_index,
+        )
 
     def replica_samples(self) -> Iterator[metrics.Sample]:
         """Yield the samples of the driver, the lives, the scrub and the derived files."""
+        yield from self.replica_status().samples(_ROLES)
         yield from ha_samples(self.driver)
         yield from metrics.lives_samples(self.lives)
         yield from metrics.scrub_samples(self.scrub.stats(), self.derived.stats())

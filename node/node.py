@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 import structlog
 from prometheus_client import CollectorRegistry
 
+from node.admin.parts import NodeParts
 from node.broker import Broker
 from node.config.environment import raise_descriptor_limit, tls_files
 from node.config.exposure import exposures
@@ -32,6 +33,7 @@ from node.monitoring import rocketmq_samples as gateway
 from node.monitoring.health import Health, Phase, Replicated
 from node.monitoring.http import HttpServer
 from node.monitoring.pages import Pages
+from node.monitoring.replica_status import ReplicaStatus
 from node.nameserver.brokers import LocalBroker
 from node.nameserver.calls import NameServerCalls
 from node.nameserver.service import NameServerService
@@ -213,8 +215,12 @@ class Node(ABC):
         """Answer the pending appends and give leadership up; new appends are refused already."""
 
     @abstractmethod
-    def replica_status(self) -> dict[str, Any]:
-        """Return the part of /status that only a running replica has."""
+    def replica_status(self) -> ReplicaStatus:
+        """Return the place of the replica in its group. Needs `driver`."""
+
+    @abstractmethod
+    def peer_address_of(self, node: NodeId) -> str:
+        """Return host:port of a node's peer link; empty if it is not known."""
 
     @abstractmethod
     def replica_samples(self) -> Iterator[metrics.Sample]:
@@ -434,7 +440,7 @@ class Node(ABC):
         }
 
     def _running_status(self) -> dict[str, Any]:
-        return {**self.replica_status(), "warnings": list(self.warnings())}
+        return {**self.replica_status().fields(), "warnings": list(self.warnings())}
 
     def _samples(self) -> Iterator[metrics.Sample]:
         settings = self.settings
@@ -456,6 +462,21 @@ class Node(ABC):
         yield from metrics.store_samples(self.log.store.stats())
         yield "store_warnings", (), len(self.warnings())
         yield from metrics.broker_samples(self.broker.stats())
+
+    def parts(self) -> NodeParts:
+        """Return what the calls of AdminService use in both modes. Needs `broker` and `link`."""
+        return NodeParts(
+            settings=self.settings,
+            health=self.health,
+            broker=self.broker,
+            lives=self.lives,
+            replica_status=self.replica_status,
+            store_stats=self.log.store.stats,
+            is_connected=self.link.is_connected,
+            peer_address_of=self.peer_address_of,
+            nameserver_problem=lambda: self.nameserver.problem,
+            warnings=self.warnings,
+        )
 
     def warnings(self) -> tuple[str, ...]:
         """Return the warnings for an operator, as sentences. Needs `log`."""

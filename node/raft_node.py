@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from random import SystemRandom
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -19,6 +19,7 @@ from node.config.settings import Settings
 from node.config.types import Address
 from node.monitoring import metrics
 from node.monitoring.health import Phase
+from node.monitoring.replica_status import ReplicaStatus
 from node.nameserver.brokers import RaftBroker
 from node.node import Node
 from node.offline.term_seal import refuse_if_sealed, refuse_term_end, term_warnings
@@ -256,7 +257,7 @@ class RaftNode(Node):
         self.snapshots.attach(self.driver, steps.thread, self.spawn)
         self.health.problem = self._problem
         self.lives.start()
-        self.admin = NodeAdmin(self)
+        self.admin = NodeAdmin(self.parts(), self.driver, self.replica, self.log)
 
     def beside_nameserver(self) -> RaftBroker:
         """Return the view of this node for the name server in its process."""
@@ -368,22 +369,24 @@ class RaftNode(Node):
             return str(peer.peer_address)
         return self.peer_address if node == self.settings.node_id else ""
 
-    def replica_status(self) -> dict[str, Any]:
+    def replica_status(self) -> ReplicaStatus:
         """Return the state of the Raft core."""
         raft = self.replica.stats().raft
-        return {
-            "role": raft.role.name.lower(),
-            "term": raft.term,
-            "leader_id": raft.leader,
-            "first_index": raft.first_index,
-            "last_index": raft.last_index,
-            "durable_index": raft.synced,
-            "commit_index": raft.commit,
-            "applied_index": raft.applied,
-        }
+        return ReplicaStatus(
+            role=raft.role,
+            standing=raft.standing,
+            term=raft.term,
+            leader_id=raft.leader,
+            first_index=raft.first_index,
+            last_index=raft.last_index,
+            durable_index=raft.synced,
+            commit_index=raft.commit,
+            applied_index=raft.applied,
+        )
 
     def replica_samples(self) -> Iterator[metrics.Sample]:
         """Yield the samples of the pump, the core, the shell, repairs and the scrub."""
+        yield from self.replica_status().samples(Role)
         yield from metrics.replica_samples(self.replica.stats())
         yield from metrics.lives_samples(self.lives)
         yield "appends_without_room", (), self.driver.dropped_for_room_count

@@ -4,23 +4,20 @@ Owns the effect of each call and its time limit; refuses the calls of Raft mode 
 know gRPC.
 """
 
-from __future__ import annotations
-
-import os
-import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 import structlog
 
+from node.admin.parts import NodeParts
 from node.errors.common import WrongModeError
 from node.monitoring.health import Phase
+from node.replication.ha.applied import AppliedState
 from node.replication.ha.core.types import Mode, Standing
+from node.replication.ha.driver import HaDriver
+from node.replication.ha.storage.losses import LossFile
 from quorumlog.pb import admin_pb2 as pb
-from quorumlog.version import __version__
 from raft.messages import NO_INDEX
-
-if TYPE_CHECKING:
-    from node.ha_node import HaNode
 
 PROMOTE_TIMEOUT_MS: Final = 10_000
 """From the request to a serving master: the fence, and copying the longest log."""
@@ -30,98 +27,68 @@ _log: Final = structlog.get_logger(component="admin")
 class HaAdmin:
     """The calls of one node in master-slave mode."""
 
-    def __init__(self, node: HaNode) -> None:
-        self._node = node
-        self._began_s = time.monotonic()
+    def __init__(
+        self,
+        parts: NodeParts,
+        driver: HaDriver,
+        applied: AppliedState,
+        losses: LossFile,
+        drain: Callable[[int], Awaitable[None]],
+    ) -> None:
+        """`drain` answers the pending appends and stops being master, within so many ms."""
+        self._parts, self._driver, self._applied = parts, driver, applied
+        self._losses, self._drain = losses, drain
 
     # --- Status ---
 
     async def node_status(self, _request: pb.NodeStatusRequest) -> pb.NodeStatusResponse:
         """Return the status of this node; positions stand for indexes, epochs for terms."""
-        node = self._node
-        report, store = node.driver.report(), node.log.store.stats()
-        broker, driver = node.broker.stats(), node.driver
-        return pb.NodeStatusResponse(
-            cluster_id=node.settings.cluster_id,
-            node_id=node.settings.node_id,
-            version=__version__,
-            role=driver.role.name.lower(),
-            term=driver.term,
-            leader_id=driver.leader_id,
-            first_index=report.first,
-            last_index=report.end - 1,
-            durable_index=report.durable - 1,
-            commit_index=driver.commit_index,
-            applied_index=driver.applied_index,
-            first_position=report.first,
-            end_position=report.end,
-            flush=node.settings.flush,
-            standing=report.standing.name.lower(),
-            disk_state=store.gauges.disk_state,
-            disk_used_ratio=store.gauges.disk_used_ratio,
-            uptime_ms=int(1000 * (time.monotonic() - self._began_s)),
-            appends_total=broker.records_total,
-            appended_size_bytes_total=broker.records_size_bytes_total,
-            pulls_total=broker.pulls_total,
-            pulled_records_total=broker.pulled_records_total,
-            busy_total=broker.busy_total,
-            in_flight_size_bytes=broker.in_flight_size_bytes,
-            is_draining=node.broker.is_draining,
-            loss_from_index=NO_INDEX,
+        report, found = self._driver.report(), self._details()
+        if self._losses.losses:
+            found.append(f"{len(self._losses.losses)} losses are known, see 'qlog ha status'")
+        return self._parts.node_status(
+            positions=(report.first, report.end),
             members=self._members(),
-            detail="; ".join(self._details(with_losses=True)),
-            pid=os.getpid(),
-            replication=node.settings.replication,
+            details=self._parts.details(found),
         )
 
     def _members(self) -> list[pb.MemberStatus]:
-        node = self._node
-        report = node.driver.report()
+        report = self._driver.report()
         acked = {slave.replica_id: slave.acked - 1 for slave in report.slaves if slave.acked >= 0}
         if report.epoch_start >= 0:
             acked[report.replica_id] = report.durable - 1
         return [
-            pb.MemberStatus(
-                node_id=member,
-                address=node.broker.address_of(member),
-                peer_address=node.peer_address_of(member),
+            self._parts.member(
+                member,
                 is_voter=True,
-                is_connected=member == report.replica_id or node.link.is_connected(member),
                 match_index=acked.get(member, NO_INDEX),
                 progress="replicate" if member in acked else "",
             )
             for member in report.replica_ids
         ]
 
-    def _details(self, *, with_losses: bool = False) -> list[str]:
-        node, ready = self._node, self._node.health.ready()
-        found = [] if ready.is_good else [ready.reason]
-        state = node.driver.machine.state
-        if state.replica.standing is Standing.JOINING:
-            lost = node.lives.lost
+    def _details(self) -> list[str]:
+        found = []
+        if self._driver.machine.state.replica.standing is Standing.JOINING:
+            lost = self._parts.lives.lost
             why = (
                 f"its disk is an old copy of what it held: {lost}" if lost else "its disk was empty"
             )
             found.append(f"{why}; it counts once the master found that safe")
-        error = node.driver.save_error
+        error = self._driver.save_error
         if error is not None:
             found.append(f"it takes part in nothing until it can write what it promises: {error}")
-        if node.applied.is_missing:
+        if self._applied.is_missing:
             found.append("it has no copy of the replicated state yet, and cannot be promoted")
-        if with_losses and node.losses.losses:
-            found.append(f"{len(node.losses.losses)} losses are known, see 'qlog ha status'")
-        if node.nameserver.problem:
-            found.append(node.nameserver.problem)
-        return [*found, *node.warnings()]
+        return found
 
     async def ha_status(self, _request: pb.HaStatusRequest) -> pb.HaStatusResponse:
         """Return everything that this node knows about the group."""
-        node = self._node
-        report = node.driver.report()
+        settings, report = self._parts.settings, self._driver.report()
         response = pb.HaStatusResponse(
-            group=node.settings.group,
+            group=settings.group,
             node_id=report.replica_id,
-            replication=node.settings.replication,
+            replication=settings.replication,
             role=report.role.value,
             mode="async" if report.mode is Mode.ASYNC else "sync",
             epoch=report.bound.number,
@@ -137,18 +104,18 @@ class HaAdmin:
             confirm_position=report.confirm,
             epoch_start_position=report.epoch_start,
             in_sync=report.in_sync,
-            detail="; ".join(self._details()),
+            detail="; ".join(self._parts.details(self._details())),
         )
         for slave in report.slaves:
             response.replicas.add(
                 node_id=slave.replica_id,
-                address=node.broker.address_of(slave.replica_id),
+                address=self._parts.broker.address_of(slave.replica_id),
                 is_connected=slave.is_connected,
                 acked_position=slave.acked,
                 lag_size_bytes=slave.lag_size_bytes,
                 is_in_sync=slave.is_in_sync,
             )
-        for loss in node.losses.losses:
+        for loss in self._losses.losses:
             response.losses.add(
                 unix_ms=loss.unix_ms,
                 epoch=loss.epoch,
@@ -167,8 +134,8 @@ class HaAdmin:
     async def ha_promote(self, request: pb.HaPromoteRequest) -> pb.HaPromoteResponse:
         """Make this node the master; return once it serves."""
         timeout_ms = min(request.timeout_ms or PROMOTE_TIMEOUT_MS, PROMOTE_TIMEOUT_MS)
-        epoch = await self._node.driver.promote(timeout_ms)
-        report = self._node.driver.report()
+        epoch = await self._driver.promote(timeout_ms)
+        report = self._driver.report()
         _log.info("promoted by hand", epoch=epoch)
         return pb.HaPromoteResponse(
             epoch=epoch, master_id=report.replica_id, start_position=max(0, report.epoch_start)
@@ -176,14 +143,14 @@ class HaAdmin:
 
     async def drain(self, request: pb.DrainRequest) -> pb.DrainResponse:
         """Refuse appends and stop being master, until undone or restarted."""
-        node = self._node
-        node.broker.set_draining(not request.undo)
+        health = self._parts.health
+        self._parts.broker.set_draining(not request.undo)
         if request.undo:
-            node.driver.is_draining = False
-            node.health.enter(Phase.SERVING)
+            self._driver.is_draining = False
+            health.enter(Phase.SERVING)
         else:
-            node.health.enter(Phase.DRAINING, "an operator drains this node")
-            await node.drain(node.settings.drain_timeout_ms)
+            health.enter(Phase.DRAINING, "an operator drains this node")
+            await self._drain(self._parts.settings.drain_timeout_ms)
         return pb.DrainResponse()
 
     # --- Calls of Raft mode ---
@@ -207,4 +174,4 @@ class HaAdmin:
         raise self._refusal("ChainDigest")
 
     def _refusal(self, call: str) -> WrongModeError:
-        return WrongModeError(call, self._node.settings.replication)
+        return WrongModeError(call, self._parts.settings.replication)

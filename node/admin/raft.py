@@ -5,12 +5,11 @@ know gRPC.
 """
 
 import asyncio
-import os
-import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
+from node.admin.parts import NodeParts
 from node.config.types import Address
 from node.errors.common import (
     BadRequestError,
@@ -21,18 +20,17 @@ from node.errors.common import (
 )
 from node.errors.members import ChangeTimeoutError
 from node.monitoring.health import Phase
+from node.replication.raft.driver import Driver
+from node.replication.raft.storage.log import LedgerLog
 from quorumlog.pb import admin_pb2 as pb
-from quorumlog.version import __version__
 from raft.errors import NotLeaderError, RaftError, TransferRefusedError
 from raft.messages import NO_INDEX, NO_NODE, NodeId, Standing
+from raft.pump.replica import Replica
 from raft.ready import RoleChange
 from raft.rules.membership import Change, ChangeKind
 from raft.transitions import Role
 from store.errors import PositionRangeError
 from store.files.failpoints import hit
-
-if TYPE_CHECKING:
-    from node.raft_node import RaftNode
 
 TRANSFER_TIMEOUT_MS: Final = 5_000
 """From the request to another leader. A hand-over takes a round trip; this is ten elections."""
@@ -52,73 +50,39 @@ _log: Final = structlog.get_logger(component="admin")
 class NodeAdmin:
     """The calls of one node in Raft mode."""
 
-    def __init__(self, node: "RaftNode") -> None:
-        self._node = node
-        self._began_s = time.monotonic()
+    def __init__(self, parts: NodeParts, driver: Driver, replica: Replica, log: LedgerLog) -> None:
+        self._parts, self._driver, self._replica, self._log = parts, driver, replica, log
         self._leader_changed = asyncio.Event()
-        node.driver.add_role_listener(self._on_role)
+        driver.add_role_listener(self._on_role)
 
     def _on_role(self, _change: RoleChange) -> None:
         self._leader_changed.set()
-
-    @property
-    def uptime_ms(self) -> int:
-        """The time since this node began to serve."""
-        return int(1000 * (time.monotonic() - self._began_s))
 
     # --- Status ---
 
     async def node_status(self, _request: pb.NodeStatusRequest) -> pb.NodeStatusResponse:
         """Return the whole status of this node."""
-        return self.status()
-
-    def status(self) -> pb.NodeStatusResponse:
-        """Return the whole status of this node; cheap enough for many callers every second."""
-        node = self._node
-        stats, store = node.replica.stats().raft, node.log.store.stats()
-        broker = node.broker.stats()
-        return pb.NodeStatusResponse(
-            cluster_id=node.settings.cluster_id,
-            node_id=stats.node_id,
-            version=__version__,
-            role=stats.role.name.lower(),
-            term=stats.term,
-            leader_id=stats.leader,
-            first_index=stats.first_index,
-            last_index=stats.last_index,
-            durable_index=stats.synced,
-            commit_index=stats.commit,
-            applied_index=stats.applied,
-            first_position=store.gauges.min_position,
-            end_position=store.gauges.wrote_position,
-            flush=node.settings.flush,
-            standing=stats.standing.name.lower(),
-            disk_state=store.gauges.disk_state,
-            disk_used_ratio=store.gauges.disk_used_ratio,
-            uptime_ms=self.uptime_ms,
-            appends_total=broker.records_total,
-            appended_size_bytes_total=broker.records_size_bytes_total,
-            pulls_total=broker.pulls_total,
-            pulled_records_total=broker.pulled_records_total,
-            busy_total=broker.busy_total,
-            in_flight_size_bytes=broker.in_flight_size_bytes,
-            is_draining=node.broker.is_draining,
-            loss_from_index=node.driver.loss_from,
+        gauges = self._parts.store_stats().gauges
+        return self._parts.node_status(
+            positions=(gauges.min_position, gauges.wrote_position),
             members=self._members(),
-            detail="; ".join(self._details(node.warnings())),
-            pid=os.getpid(),
-            replication=node.settings.replication,
+            details=self._parts.details(self._details()),
+            loss_from_index=self._driver.loss_from,
         )
 
-    def _details(self, warnings: tuple[str, ...]) -> list[str]:
-        node, ready = self._node, self._node.health.ready()
-        found = [] if ready.is_good else [ready.reason]
-        if node.driver.loss_from != NO_INDEX:
-            found.append(f"acked records may be missing from index {node.driver.loss_from} on")
-        settings, standing = node.settings, node.replica.core.state.standing
-        if standing is Standing.JOINING and node.lives.lost:
+    def _details(self) -> list[str]:
+        found = []
+        loss_from, settings, lost = (
+            self._driver.loss_from,
+            self._parts.settings,
+            self._parts.lives.lost,
+        )
+        if loss_from != NO_INDEX:
+            found.append(f"acked records may be missing from index {loss_from} on")
+        standing = self._replica.core.state.standing
+        if standing is Standing.JOINING and lost:
             found.append(
-                f"its disk is an old copy of what it held: {node.lives.lost}; it neither votes nor "
+                f"its disk is an old copy of what it held: {lost}; it neither votes nor "
                 'counts; see operations.md, "A node came back with an old copy of its disk"'
             )
         elif standing is Standing.JOINING and settings.node_id in settings.voters:
@@ -126,28 +90,21 @@ class NodeAdmin:
                 f"its disk was empty, and node {settings.node_id} may have voted before: it "
                 "neither votes nor counts; remove it and add the disk under a new id"
             )
-        if node.nameserver.problem:
-            found.append(node.nameserver.problem)
-        return [*found, *warnings]
+        return found
 
     def _members(self) -> list[pb.MemberStatus]:
-        node = self._node
-        stats = node.replica.stats().raft
+        stats = self._replica.stats().raft
         progress = {row.node: row for row in stats.progress}
         found = []
         for member in sorted({*stats.voters, *stats.learners}):
             row = progress.get(member)
-            is_own = member == stats.node_id
             match = row.match if row is not None else NO_INDEX
-            if is_own and stats.role is Role.LEADER:
+            if member == stats.node_id and stats.role is Role.LEADER:
                 match = stats.synced
             found.append(
-                pb.MemberStatus(
-                    node_id=member,
-                    address=node.broker.address_of(member),
-                    peer_address=node.peer_address_of(member),
+                self._parts.member(
+                    member,
                     is_voter=member in stats.voters,
-                    is_connected=is_own or node.link.is_connected(member),
                     match_index=match,
                     progress=row.state.name.lower() if row is not None else "",
                 )
@@ -161,12 +118,12 @@ class NodeAdmin:
     ) -> pb.TransferLeadershipResponse:
         """Hand leadership over and wait until another node leads."""
         await self.hand_over(request.node_id, TRANSFER_TIMEOUT_MS)
-        driver = self._node.driver
+        driver = self._driver
         return pb.TransferLeadershipResponse(leader_id=driver.leader_id, term=driver.term)
 
     async def hand_over(self, target: NodeId, timeout_ms: int) -> None:
         """Return once another node leads. Raises NotLeaderError or TransferRefusedError."""
-        driver = self._node.driver
+        driver = self._driver
         if target == driver.node_id and driver.role is Role.LEADER:
             return
         target = driver.transfer_leadership(target)
@@ -183,11 +140,11 @@ class NodeAdmin:
     def _check_hand_over(self, target: NodeId) -> None:
         """Raise TransferRefusedError once no node can take over any more."""
         # Not the stats: they read the log, which a concurrent stop may have closed.
-        node, state = self._node, self._node.replica.core.state
+        state = self._replica.core.state
         if state.role is Role.LEADER and state.transferee == NO_NODE:
             raise TransferRefusedError(target, "it did not take over in time")
         others = [voter for voter in state.voters if voter != state.node_id]
-        if not any(node.link.is_connected(voter) for voter in others):
+        if not any(self._parts.is_connected(voter) for voter in others):
             raise TransferRefusedError(target, "no other voter can be reached")
 
     async def _leader_changed_soon(self) -> None:
@@ -199,8 +156,8 @@ class NodeAdmin:
 
     async def leave_leadership(self) -> None:
         """Hand leadership over, until a node takes it: this node was elected while it drains."""
-        node, said = self._node, ""
-        while node.driver.role is Role.LEADER and node.broker.is_draining:
+        said = ""
+        while self._driver.role is Role.LEADER and self._parts.broker.is_draining:
             try:
                 await self.hand_over(NO_NODE, TRANSFER_TIMEOUT_MS)
             except (NotLeaderError, ShuttingDownError):
@@ -213,23 +170,23 @@ class NodeAdmin:
 
     async def drain(self, request: pb.DrainRequest) -> pb.DrainResponse:
         """Refuse appends and do not lead, until undone or restarted."""
-        node = self._node
-        node.broker.set_draining(not request.undo)
-        node.driver.is_draining = not request.undo
+        health, driver = self._parts.health, self._driver
+        self._parts.broker.set_draining(not request.undo)
+        driver.is_draining = not request.undo
         if request.undo:
-            node.health.enter(Phase.SERVING)
+            health.enter(Phase.SERVING)
         else:
-            node.health.enter(Phase.DRAINING, "an operator drains this node")
-            if node.driver.role is Role.LEADER:
+            health.enter(Phase.DRAINING, "an operator drains this node")
+            if driver.role is Role.LEADER:
                 await self.hand_over(NO_NODE, TRANSFER_TIMEOUT_MS)
         return pb.DrainResponse()
 
     async def accept_loss(self, request: pb.AcceptLossRequest) -> pb.AcceptLossResponse:
         """Let the cluster go on with the remaining log after a power loss of a majority."""
-        own = self._node.settings.cluster_id
+        own = self._parts.settings.cluster_id
         if request.confirm_cluster_id != own:
             raise WrongClusterError(request.confirm_cluster_id, own)
-        self._node.driver.accept_loss()
+        self._driver.accept_loss()
         _log.warning("an operator accepted the loss of unsynced records")
         return pb.AcceptLossResponse()
 
@@ -237,7 +194,7 @@ class NodeAdmin:
 
     async def change_member(self, request: pb.ChangeMemberRequest) -> pb.ChangeMemberResponse:
         """Change one member; return when the change is committed."""
-        node, member = self._node, request.node_id
+        driver, member = self._driver, request.node_id
         kind = _KINDS.get(request.change)
         if kind is None:
             raise BadRequestError("change", "one of MemberChange", str(request.change))
@@ -250,12 +207,14 @@ class NodeAdmin:
             async with asyncio.timeout(CHANGE_TIMEOUT_MS / 1000):
                 if kind is ChangeKind.ADD_LEARNER:
                     # First, so that all nodes can dial the node when it becomes a member.
-                    await node.broker.put_member(member, request.address, request.peer_address)
+                    await self._parts.broker.put_member(
+                        member, request.address, request.peer_address
+                    )
                 hit("admin.before_change")
-                changing = node.driver.change_member(Change(kind, member))
+                changing = driver.change_member(Change(kind, member))
                 hit("admin.after_change")
                 index = await changing
-                if kind is ChangeKind.REMOVE and member != node.driver.node_id:
+                if kind is ChangeKind.REMOVE and member != driver.node_id:
                     await self._forget(member)
         except TimeoutError as error:
             raise ChangeTimeoutError(CHANGE_TIMEOUT_MS) from error
@@ -264,7 +223,7 @@ class NodeAdmin:
 
     async def _forget(self, member: NodeId) -> None:
         try:
-            await self._node.broker.put_member(member, "", "")
+            await self._parts.broker.put_member(member, "", "")
         except (NodeError, RaftError) as error:
             # The change itself is committed; the address of a removed member does no harm.
             _log.warning("an address was not removed", member=member, error=str(error))
@@ -273,17 +232,17 @@ class NodeAdmin:
 
     async def ha_status(self, _request: pb.HaStatusRequest) -> pb.HaStatusResponse:
         """Refuse: there is no master here."""
-        raise WrongModeError("HaStatus", self._node.settings.replication)
+        raise WrongModeError("HaStatus", self._parts.settings.replication)
 
     async def ha_promote(self, _request: pb.HaPromoteRequest) -> pb.HaPromoteResponse:
         """Refuse: leaders are elected here."""
-        raise WrongModeError("HaPromote", self._node.settings.replication)
+        raise WrongModeError("HaPromote", self._parts.settings.replication)
 
     # --- Comparing replicas ---
 
     async def chain_digest(self, request: pb.ChainDigestRequest) -> pb.ChainDigestResponse:
         """Return the chain CRC of an applied entry, which covers the whole log up to it."""
-        log, applied = self._node.log, self._node.driver.applied_index
+        log, applied = self._log, self._driver.applied_index
         index = applied if request.index == NO_INDEX else request.index
         first_index = max(0, log.base_index)
         if not first_index <= index <= applied:

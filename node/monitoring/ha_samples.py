@@ -8,27 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from node.monitoring.metrics import Sample
-from node.replication.ha.core.types import Standing
 from node.replication.ha.driver import HaDriver
-from raft.transitions import Role
-
-_ROLES = (Role.FOLLOWER, Role.CANDIDATE, Role.LEADER)
 
 
 def ha_samples(driver: HaDriver) -> Iterator[Sample]:
-    """Yield the samples of the machine and its driver."""
+    """Yield the samples of the machine and its driver that only master-slave mode has."""
     report, stats = driver.report(), driver.machine.stats()
-    for role in _ROLES:
-        yield "role", (role.name.lower(),), float(role is driver.role)
-    for standing in Standing:
-        yield "standing", (standing.name.lower(),), float(standing is report.standing)
-    yield "term", (), driver.term
-    yield "leader_id", (), driver.leader_id
-    yield "first_index", (), report.first
-    yield "last_index", (), report.end - 1
-    yield "durable_index", (), report.durable - 1
-    yield "commit_index", (), driver.commit_index
-    yield "applied_index", (), driver.applied_index
     yield "waiting_appends", (), stats["waiters"]
     yield "ha_waiting_appends_limit", (), stats["waiters_max"]
     yield "ha_window_bytes", (), driver.group.window_size_bytes

@@ -27,9 +27,7 @@ from node.replication.lives import NodeLives
 from node.replication.raft.repair import LiveRepairStats
 from node.replication.scrub import ScrubStats
 from node.services.calls import CallCounters
-from raft.messages import Standing
 from raft.pump.replica import ReplicaStats
-from raft.transitions import Role
 from store.stats import LatencyStats, StoreStats
 
 
@@ -284,20 +282,9 @@ def _sizes(sizes: TopicSizes) -> tuple[list[tuple[str, float]], float]:
 
 
 def replica_samples(stats: ReplicaStats) -> Iterator[Sample]:
-    """Yield the samples of the pump and the core."""
+    """Yield the samples of the pump and the core that only Raft mode has."""
     raft = stats.raft
-    for role in Role:
-        yield "role", (role.name.lower(),), float(role is raft.role)
-    for standing in Standing:
-        yield "standing", (standing.name.lower(),), float(standing is raft.standing)
     yield "divergent_peers", (), len(raft.divergent_peers)
-    yield "term", (), raft.term
-    yield "leader_id", (), raft.leader
-    yield "first_index", (), raft.first_index
-    yield "last_index", (), raft.last_index
-    yield "durable_index", (), raft.synced
-    yield "commit_index", (), raft.commit
-    yield "applied_index", (), raft.applied
     yield "uncommitted_entries", (), raft.uncommitted_entry_count
     yield "waiting_appends", (), stats.waiter_count
     yield "waiting_reads", (), raft.read_count
