@@ -21,7 +21,7 @@ from quorumlog.cluster.close_once import Ending, Kept
 from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.routing import parse_bootstrap
 from quorumlog.consume.consumer import PullConsumer
-from quorumlog.consume.group import GroupConsumer, Mode
+from quorumlog.consume.group import GroupConsumer, GroupOptions, Mode
 from quorumlog.consume.pop import INVISIBLE_S, PopConsumer, PopOptions, Start
 from quorumlog.consume.prefetch import BATCH_SIZE_BYTES_MAX as FETCH_SIZE_BYTES_MAX
 from quorumlog.consume.prefetch import (
@@ -341,7 +341,7 @@ class Client:
         and a batch of each queue.
         """
         parts = self._started()
-        options = FetchOptions(
+        fetching = FetchOptions(
             tags=tuple(tags),
             sql=sql,
             group=group,
@@ -355,12 +355,9 @@ class Client:
             is_patient=True,
             skips_expired=True,
         )
-        consumer = GroupConsumer(
-            parts.reads,
-            parts.groups,
-            options,
+        options = GroupOptions(
             group=group,
-            topics=[topics] if isinstance(topics, str) else list(topics),
+            topics=(topics,) if isinstance(topics, str) else tuple(topics),
             client_id=client_id or f"{self.client_id}#{secrets.token_hex(4)}",
             mode=mode,
             strategy=strategy,
@@ -370,6 +367,7 @@ class Client:
             offsets_path=offsets_path,
             max_attempts=max_attempts,
         )
+        consumer = GroupConsumer(parts.reads, parts.groups, fetching, options)
         return self._made.add(consumer)
 
     def pop_consumer(

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from quorumlog.arguments import checked
@@ -37,6 +38,45 @@ _log = logging.getLogger("quorumlog.group")
 Mode = Literal["clustering", "broadcasting"]
 
 
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """Options of a member of a group, as `client.group_consumer` describes them."""
+
+    group: str
+    topics: tuple[str, ...]
+    client_id: str
+    mode: Mode
+    strategy: str | Strategy
+    position: Position
+    auto_commit: bool
+    commit_interval_ms: int
+    offsets_path: str | None
+    max_attempts: int | None
+
+    def __post_init__(self) -> None:
+        """Raise InvalidRequestError for a value of no use."""
+        if self.mode not in ("clustering", "broadcasting"):
+            text = f"mode {self.mode!r} is unknown; use clustering or broadcasting"
+            raise InvalidRequestError(text)
+        if not 0 < len(self.topics) <= TOPICS_MAX:
+            raise InvalidRequestError(f"{len(self.topics)} topics; give 1 to {TOPICS_MAX}")
+        if self.offsets_path is not None and self.mode == "clustering":
+            raise InvalidRequestError("clustering stores offsets in the cluster; no offsets_path")
+        if self.commit_interval_ms < COMMIT_INTERVAL_MS_MIN:
+            raise InvalidRequestError(
+                f"commit_interval_ms is {self.commit_interval_ms}; use {COMMIT_INTERVAL_MS_MIN} "
+                f"or more"
+            )
+        if self.max_attempts is not None and self.max_attempts < 1:
+            raise InvalidRequestError(f"max_attempts is {self.max_attempts}; use 1 or more")
+        parse_position(self.position)
+
+    @property
+    def is_broadcasting(self) -> bool:
+        """Whether the member reads everything, and keeps its offsets to itself."""
+        return self.mode == "broadcasting"
+
+
 @checked
 class GroupConsumer(Consumption):
     """Consumes topics as a member of a group. Made by `client.group_consumer()`.
@@ -46,48 +86,20 @@ class GroupConsumer(Consumption):
     """
 
     def __init__(
-        self,
-        reads: Reads,
-        groups: BrokerGroups,
-        options: FetchOptions,
-        *,
-        group: str,
-        topics: Sequence[str],
-        client_id: str,
-        mode: Mode,
-        strategy: str | Strategy,
-        position: Position,
-        auto_commit: bool,
-        commit_interval_ms: int,
-        offsets_path: str | None,
-        max_attempts: int | None = None,
+        self, reads: Reads, groups: BrokerGroups, fetching: FetchOptions, options: GroupOptions
     ) -> None:
-        super().__init__(reads, options)
-        if mode not in ("clustering", "broadcasting"):
-            raise InvalidRequestError(f"mode {mode!r} is unknown; use clustering or broadcasting")
-        if not 0 < len(topics) <= TOPICS_MAX:
-            raise InvalidRequestError(f"{len(topics)} topics; give 1 to {TOPICS_MAX}")
-        if offsets_path is not None and mode == "clustering":
-            raise InvalidRequestError("clustering stores offsets in the cluster; no offsets_path")
-        if commit_interval_ms < COMMIT_INTERVAL_MS_MIN:
-            text = (
-                f"commit_interval_ms is {commit_interval_ms}; use {COMMIT_INTERVAL_MS_MIN} or more"
-            )
-            raise InvalidRequestError(text)
-        if max_attempts is not None and max_attempts < 1:
-            raise InvalidRequestError(f"max_attempts is {max_attempts}; use 1 or more")
-        parse_position(position)
-        self.group, self.client_id, self.topics = group, client_id, tuple(topics)
+        super().__init__(reads, fetching)
+        self.group, self.client_id, self.topics = options.group, options.client_id, options.topics
         self._groups = groups
-        is_broadcasting = mode == "broadcasting"
+        self._member = options
         self._identity = Identity(
-            group, client_id, self.topics, is_broadcasting, strategy_of(strategy)
+            options.group,
+            options.client_id,
+            options.topics,
+            options.is_broadcasting,
+            strategy_of(options.strategy),
         )
-        self._position = position
-        self._auto_commit = auto_commit
-        self._commit_interval_ms = commit_interval_ms
-        self._local = LocalOffsets(offsets_path) if is_broadcasting else None
-        self._attempt_count_max = max_attempts or 0
+        self._local = LocalOffsets(options.offsets_path) if options.is_broadcasting else None
         self._redeliveries: dict[BrokerGroup, Redeliveries] = {}
         self._storing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Locks by broker group: an older offset must not be stored after a newer one."""
@@ -136,7 +148,7 @@ class GroupConsumer(Consumption):
     @property
     def auto_commit(self) -> bool:
         """Whether the consumer stores offsets by itself."""
-        return self._auto_commit
+        return self._member.auto_commit
 
     def assignment(self) -> list[Queue]:
         """Return the queues that this member reads now."""
@@ -209,12 +221,12 @@ class GroupConsumer(Consumption):
             self._redeliveries[group] = Redeliveries(group, self.group, self._options.timeout_ms)
         async with self._storing[group.name]:
             in_hand = self._in_hand
-            offsets = self._offsets_behind(given) if self._auto_commit else {}
+            offsets = self._offsets_behind(given) if self._member.auto_commit else {}
             done = await self._redeliveries[group].give_back(
                 given,
                 delay_ms=delay_ms,
                 is_dead=is_dead,
-                attempt_count_max=self._attempt_count_max,
+                attempt_count_max=self._member.max_attempts or 0,
                 offsets=offsets,
             )
             if offsets:
@@ -268,7 +280,7 @@ class GroupConsumer(Consumption):
         processed = self._processed()
         await self._stop_all()
         try:
-            if self._auto_commit and self._is_started:
+            if self._member.auto_commit and self._is_started:
                 await self._commit(processed)
         finally:
             memberships = self._memberships.items()
@@ -298,7 +310,7 @@ class GroupConsumer(Consumption):
 
     async def _keep_committed(self, group: BrokerGroup) -> None:
         while True:
-            await asyncio.sleep(self._commit_interval_ms / 1000)
+            await asyncio.sleep(self._member.commit_interval_ms / 1000)
             try:
                 async with self._storing[group.name]:
                     done = self._processed().items()
@@ -325,7 +337,7 @@ class GroupConsumer(Consumption):
         for group in self._groups.all:
             if group not in self._keeping:
                 work = [self._keep_alive(self._membership(group))]
-                if self._auto_commit:
+                if self._member.auto_commit:
                     work.append(self._keep_committed(group))
                 tasks = self._keeping[group] = [asyncio.create_task(one) for one in work]
                 for task in tasks:
@@ -378,7 +390,7 @@ class GroupConsumer(Consumption):
             }
             for queue in lost:
                 await self._stop_fetching(queue)
-            if lost and self._auto_commit:
+            if lost and self._member.auto_commit:
                 await self._commit(lost)
             for queue in lost:
                 self._stored.pop(queue, None)
@@ -409,7 +421,7 @@ class GroupConsumer(Consumption):
         deadline, freshness = Deadline(self._options.timeout_ms), self._options.freshness
         returned = [queue for queue in new if queue.topic.startswith(RETRY_PREFIX)]
         others = [queue for queue in new if queue not in returned]
-        begun = await self._reads.positions(others, self._position, freshness, deadline)
+        begun = await self._reads.positions(others, self._member.position, freshness, deadline)
         # Every message of a retry topic is for this group, also if it starts at the end of topics.
         begun |= await self._reads.positions(returned, FIRST, freshness, deadline)
         return {**stored, **begun}
