@@ -105,6 +105,16 @@ def run(work: Coroutine[Any, Any, _Result]) -> _Result:
     return uvloop.run(work)
 
 
+def ask(server: str | None, call: "Callable[[Client], Coroutine[Any, Any, _Result]]") -> _Result:
+    """Connect, make the one call of a command, and return its result."""
+
+    async def act() -> _Result:
+        async with connected(server) as client:
+            return await call(client)
+
+    return run(act())
+
+
 class Stop:
     """Ctrl-C or SIGTERM, as two events: end cleanly, and end now."""
 

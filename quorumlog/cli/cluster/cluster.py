@@ -21,7 +21,7 @@ from quorumlog.cli.cluster.node_rows import (
     problems,
     status_rows,
 )
-from quorumlog.cli.connection import confirm, connected, run, server_option
+from quorumlog.cli.connection import ask, confirm, connected, run, server_option
 from quorumlog.cli.errors import CliError, ExitCode
 from quorumlog.cli.output import Format, output_option, print_record, print_rows
 
@@ -177,11 +177,7 @@ def drain(node_id: int, undo: bool, server: str | None, output: Format) -> int:
       qlog cluster drain 1 --undo
     """
 
-    async def act() -> None:
-        async with connected(server) as client:
-            await client.admin.drain(node_id, undo=undo)
-
-    run(act())
+    ask(server, lambda client: client.admin.drain(node_id, undo=undo))
     print_record({"node_id": node_id, "is_draining": not undo}, output)
     return ExitCode.OK
 
@@ -305,13 +301,15 @@ def add(
       qlog cluster members add 4 --address 127.0.0.1:8084 --peer-address 127.0.0.1:40914
     """
 
-    async def act() -> "Sequence[MemberStatus]":
-        async with connected(server) as client:
-            return await client.admin.add_learner(
+    _print_members(
+        ask(
+            server,
+            lambda client: client.admin.add_learner(
                 node_id, address=address, peer_address=peer_address, group=group
-            )
-
-    _print_members(run(act()), output)
+            ),
+        ),
+        output,
+    )
     return ExitCode.OK
 
 
@@ -331,11 +329,7 @@ def promote(node_id: int, server: str | None, output: Format) -> int:
       qlog cluster members promote 4
     """
 
-    async def act() -> "Sequence[MemberStatus]":
-        async with connected(server) as client:
-            return await client.admin.promote(node_id)
-
-    _print_members(run(act()), output)
+    _print_members(ask(server, lambda client: client.admin.promote(node_id)), output)
     return ExitCode.OK
 
 
@@ -358,11 +352,7 @@ def remove(node_id: int, yes: bool, server: str | None, output: Format) -> int:
     """
     confirm(f"Remove node {node_id} from the cluster?", is_confirmed=yes)
 
-    async def act() -> "Sequence[MemberStatus]":
-        async with connected(server) as client:
-            return await client.admin.remove_member(node_id)
-
-    _print_members(run(act()), output)
+    _print_members(ask(server, lambda client: client.admin.remove_member(node_id)), output)
     return ExitCode.OK
 
 

@@ -4,17 +4,13 @@ Owns the directory and the printing; the work is the admin client's.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from quorumlog.cli.broker_groups import broker_group_option
-from quorumlog.cli.connection import connected, run, server_option
+from quorumlog.cli.connection import ask, server_option
 from quorumlog.cli.errors import CliError, ExitCode
 from quorumlog.cli.output import Format, output_option, print_record, print_rows
-
-if TYPE_CHECKING:
-    from quorumlog.admin.groups import ConfigImport
 
 _NAMES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json")
 _SIZE_BYTES_MAX = 4 << 20
@@ -42,11 +38,7 @@ def export_files(directory: Path, group: str, server: str | None, output: Format
       qlog config-files export tables
     """
 
-    async def act() -> dict[str, str]:
-        async with connected(server) as client:
-            return await client.admin.export_config_files(broker_group=group)
-
-    files = run(act())
+    files = ask(server, lambda client: client.admin.export_config_files(broker_group=group))
     directory.mkdir(parents=True, exist_ok=True)
     rows = []
     for name in sorted(files.keys() & set(_NAMES)):
@@ -93,13 +85,12 @@ def import_files(
             "name the config directory of a broker, or one that 'qlog config-files export' wrote",
         )
 
-    async def act() -> "ConfigImport":
-        async with connected(server) as client:
-            return await client.admin.import_config_files(
-                files, is_dry_run=dry_run, broker_group=group
-            )
-
-    found = run(act())
+    found = ask(
+        server,
+        lambda client: client.admin.import_config_files(
+            files, is_dry_run=dry_run, broker_group=group
+        ),
+    )
     record = {
         "topic_count": found.topic_count,
         "group_count": found.group_count,

@@ -9,9 +9,9 @@ import click
 
 from quorumlog.cli.broker_groups import shown_rows, warn_away
 from quorumlog.cli.cluster.group_settings import progress, reset, set_settings, settings
-from quorumlog.cli.connection import confirm, connected, run, server_option
+from quorumlog.cli.cluster.pop import pop
+from quorumlog.cli.connection import ask, confirm, server_option
 from quorumlog.cli.errors import ExitCode
-from quorumlog.cli.messages.pop import pop
 from quorumlog.cli.output import Format, output_option, print_record, print_rows
 
 if TYPE_CHECKING:
@@ -41,11 +41,9 @@ def list_groups(server: str | None, output: Format) -> int:
       qlog group list -o json | jq '.[] | select(.lag_count > 0)'
     """
 
-    async def act() -> "list[GroupInfo]":
-        async with connected(server) as client:
-            return list(await client.admin.list_groups())
-
-    found = sorted(run(act()), key=lambda info: info.group)
+    found = sorted(
+        ask(server, lambda client: client.admin.list_groups()), key=lambda info: info.group
+    )
     print_rows([_group_row(info) for info in found], output, columns=_COLUMNS)
     return ExitCode.OK
 
@@ -69,11 +67,7 @@ def describe(name: str, server: str | None, output: Format) -> int:
       qlog group describe billing -o json | jq .lag_count
     """
 
-    async def act() -> "GroupDescription":
-        async with connected(server) as client:
-            return await client.admin.describe_group(name)
-
-    found = run(act())
+    found = ask(server, lambda client: client.admin.describe_group(name))
     queues: list[dict[str, object]] = [
         {
             "group": queue.group,
@@ -113,11 +107,7 @@ def delete(name: str, yes: bool, server: str | None, output: Format) -> int:
     """
     confirm(f"Delete group {name} and its stored offsets?", is_confirmed=yes)
 
-    async def act() -> None:
-        async with connected(server) as client:
-            await client.admin.delete_group(name)
-
-    run(act())
+    ask(server, lambda client: client.admin.delete_group(name))
     print_record({"group": name, "deleted": True}, output)
     return ExitCode.OK
 

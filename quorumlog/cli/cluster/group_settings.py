@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorumlog.cli.broker_groups import shown_rows, warn_away
-from quorumlog.cli.connection import connected, run, server_option
+from quorumlog.cli.connection import ask, connected, run, server_option
 from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.message_rows import time_text
 from quorumlog.cli.output import Format, output_option, print_record, print_rows
@@ -17,9 +17,7 @@ from quorumlog.cli.times import duration_text, parse_duration, parse_time
 
 if TYPE_CHECKING:
     from quorumlog.admin.groups import GroupSettings
-    from quorumlog.admin.types import GroupDescription
     from quorumlog.client import Client
-    from quorumlog.records.queues import Queue
 
 _PROGRESS_COLUMNS = (
     "topic", "group", "queue_id", "broker_offset", "consumer_offset", "client_id", "diff",
@@ -58,11 +56,7 @@ def settings(name: str, server: str | None, output: Format) -> int:
       qlog group settings billing -o json | jq .retry_count_max
     """
 
-    async def act() -> "GroupSettings":
-        async with connected(server) as client:
-            return await client.admin.group_settings(name)
-
-    _print_settings(run(act()), output)
+    _print_settings(ask(server, lambda client: client.admin.group_settings(name)), output)
     return ExitCode.OK
 
 
@@ -205,13 +199,14 @@ def reset(
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--to-time") from error
 
-    async def act() -> "dict[Queue, int]":
-        async with connected(server) as client:
-            return await client.admin.reset_offsets(name, topic, position, force=force)
-
     rows: list[dict[str, object]] = [
         {"group": q.group, "topic": q.topic, "queue_id": q.queue_id, "offset": offset}
-        for q, offset in sorted(run(act()).items())
+        for q, offset in sorted(
+            ask(
+                server,
+                lambda client: client.admin.reset_offsets(name, topic, position, force=force),
+            ).items()
+        )
     ]
     shown = shown_rows(rows) if output is Format.TABLE else rows
     print_rows(shown, output, columns=tuple(shown[0]))
@@ -239,11 +234,7 @@ def progress(name: str, server: str | None, output: Format) -> int:
       qlog group progress billing -o json | jq 'map(.diff) | add'
     """
 
-    async def act() -> "GroupDescription":
-        async with connected(server) as client:
-            return await client.admin.describe_group(name)
-
-    found = run(act())
+    found = ask(server, lambda client: client.admin.describe_group(name))
     warn_away(found.away)
     rows: list[dict[str, object]] = [
         {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import click
 
-from quorumlog.cli.connection import connected, run, server_option
+from quorumlog.cli.connection import ask, connected, run, server_option
 from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.output import Format, output_option, print_record, print_rows
 
@@ -57,11 +57,7 @@ def status(server: str | None, output: Format) -> int:
     Ends with 0 when all is well, and with 1 when there is a problem; it is named.
     """
 
-    async def act() -> "HaGroup":
-        async with connected(server) as client:
-            return await client.admin.ha_group()
-
-    group = run(act())
+    group = ask(server, lambda client: client.admin.ha_group())
     nodes, losses, wrong = _node_rows(group), _loss_rows(group), _problems(group)
     summary = _summary(group) | {"healthy": not wrong, "problems": wrong}
     match output:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorumlog.cli.broker_groups import shown_rows, warn_away
-from quorumlog.cli.connection import confirm, connected, run, server_option
+from quorumlog.cli.connection import ask, confirm, server_option
 from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.output import Format, output_option, print_record, print_rows
 
 if TYPE_CHECKING:
-    from quorumlog.admin.lookup import TopicSizes
     from quorumlog.admin.types import TopicDescription, TopicInfo
 
 _PERMISSIONS = {"rw": 6, "r": 4, "w": 2}
@@ -68,17 +67,16 @@ def create(
       qlog topic create archive --permission r --exist-ok -o json
     """
 
-    async def act() -> "TopicInfo":
-        async with connected(server) as client:
-            return await client.admin.create_topic(
-                name,
-                queue_count=queue_count or 0,
-                permission=_PERMISSIONS[permission] if permission else 0,
-                must_be_new=not exist_ok,
-                message_type=message_type or "",
-            )
-
-    made = run(act())
+    made = ask(
+        server,
+        lambda client: client.admin.create_topic(
+            name,
+            queue_count=queue_count or 0,
+            permission=_PERMISSIONS[permission] if permission else 0,
+            must_be_new=not exist_ok,
+            message_type=message_type or "",
+        ),
+    )
     warn_away(made.away)
     print_record(_shown(_topic_row(made), output), output)
     return ExitCode.OK
@@ -101,11 +99,10 @@ def list_topics(with_system: bool, server: str | None, output: Format) -> int:
       qlog topic list --system -o jsonl
     """
 
-    async def act() -> "list[TopicInfo]":
-        async with connected(server) as client:
-            return list(await client.admin.list_topics(with_system=with_system))
-
-    found = sorted(run(act()), key=lambda info: info.topic)
+    found = sorted(
+        ask(server, lambda client: client.admin.list_topics(with_system=with_system)),
+        key=lambda info: info.topic,
+    )
     warn_away(found[0].away if found else ())
     columns = _COLUMNS if output is Format.TABLE else (*_COLUMNS, "shares")
     rows = [_topic_row(info) for info in found]
@@ -133,23 +130,18 @@ def describe(name: str, server: str | None, output: Format) -> int:
       qlog topic describe orders -o json | jq .message_count
     """
 
-    async def act() -> "tuple[TopicDescription, list[dict[str, object]]]":
-        async with connected(server) as client:
-            found = await client.admin.describe_topic(name)
-            queues: list[dict[str, object]] = [
-                {
-                    "group": queue.group,
-                    "queue_id": queue.queue_id,
-                    "min_offset": queue.min_offset,
-                    "max_offset": queue.max_offset,
-                    "message_count": queue.max_offset - queue.min_offset,
-                    "last_store_unix_ms": queue.last_store_unix_ms or None,
-                }
-                for queue in found.queues
-            ]
-            return found, queues
-
-    info, queues = run(act())
+    info = ask(server, lambda client: client.admin.describe_topic(name))
+    queues: list[dict[str, object]] = [
+        {
+            "group": queue.group,
+            "queue_id": queue.queue_id,
+            "min_offset": queue.min_offset,
+            "max_offset": queue.max_offset,
+            "message_count": queue.max_offset - queue.min_offset,
+            "last_store_unix_ms": queue.last_store_unix_ms or None,
+        }
+        for queue in info.queues
+    ]
     total = sum(int(str(queue["message_count"])) for queue in queues)
     warn_away(info.away)
     row = {**_topic_row(info), "message_count": total, "queues": queues}
@@ -178,12 +170,8 @@ def stats(name: str, server: str | None, output: Format) -> int:
       qlog topic stats orders -o json | jq '.[0].buckets'
     """
 
-    async def act() -> "list[TopicSizes]":
-        async with connected(server) as client:
-            return await client.admin.topic_sizes(name)
-
     rows: list[dict[str, object]] = []
-    for sizes in run(act()):
+    for sizes in ask(server, lambda client: client.admin.topic_sizes(name)):
         row = sizes.to_dict()
         buckets = row.pop("buckets")
         row["mean_size_bytes"] = sizes.size_bytes // sizes.record_count if sizes.record_count else 0
@@ -215,11 +203,7 @@ def delete(name: str, yes: bool, server: str | None, output: Format) -> int:
     """
     confirm(f"Delete topic {name} and all its messages?", is_confirmed=yes)
 
-    async def act() -> None:
-        async with connected(server) as client:
-            await client.admin.delete_topic(name)
-
-    run(act())
+    ask(server, lambda client: client.admin.delete_topic(name))
     print_record({"topic": name, "deleted": True}, output)
     return ExitCode.OK
 

@@ -1,8 +1,8 @@
 """`qlog consume`: messages of a topic to stdout, with or without a group.
 
-Owns the beginning and the end, and the time of commits: after the bytes were handed to the reader
-of stdout, so that a broken pipe or a kill repeats messages and loses none. The form of a message is
-consume_output's.
+Owns the beginning and the end, and the time of commits and acknowledgements: after the bytes were
+handed to the reader of stdout, so that a broken pipe or a kill repeats messages and loses none. The
+form of a message is consume_output's.
 """
 
 import asyncio
@@ -23,19 +23,20 @@ from quorumlog.cli.connection import (
 )
 from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.messages.consume_output import OutputFormat, Writer
-from quorumlog.cli.messages.pop import consume_by_pop
 from quorumlog.cli.progress import Show, progress_bars
 from quorumlog.cli.times import parse_time
 
 if TYPE_CHECKING:
     from quorumlog.client import Client
     from quorumlog.consume.group import GroupConsumer
+    from quorumlog.consume.pop import Start
     from quorumlog.records.message import Message, MessageBatch
     from quorumlog.records.queues import Queue
 
 _COMMIT_INTERVAL_S = 1.0
 _END_POLL_S = 0.1
 _LAST_WRITE_S = 1.0
+_POP_WAIT_S = 20.0
 
 
 def _position(_context: click.Context, _parameter: click.Parameter, text: str) -> int | str:
@@ -213,12 +214,33 @@ async def _consume(
                 if group is None:
                     work = _pull(client, job, writer, show)
                 elif by_pop:
-                    work = consume_by_pop(client, job, group, writer, show)
+                    work = _pop(client, job, group, writer, show)
                 else:
                     work = _share(client, job, group, writer, show)
                 await until(stop.requested, work)
         is_cut_short = stop.requested.is_set() and (job.ends or job.max_count is not None)
     return ExitCode.INTERRUPTED if is_cut_short else ExitCode.OK
+
+
+async def _pop(client: "Client", job: Job, group: str, writer: Writer, show: Show) -> None:
+    """Take, write and acknowledge messages until enough are written, or none is left."""
+    from quorumlog.consume.pop import RECEIVE_COUNT_MAX
+
+    start: Start = "end" if job.position == "end" else "first"
+    consumer = client.pop_consumer(group, job.topic, tags=job.tags, sql=job.sql, start=start)
+    async with consumer:
+        while job.max_count is None or job.done_count < job.max_count:
+            left = RECEIVE_COUNT_MAX if job.max_count is None else job.max_count - job.done_count
+            found = await consumer.receive(
+                min(left, RECEIVE_COUNT_MAX), wait=0 if job.ends else _POP_WAIT_S
+            )
+            if not found and job.ends:
+                return
+            await writer.write(found)
+            job.done_count += len(found)
+            if found:
+                await consumer.ack(found)
+            show("consumed", job.done_count, job.max_count)
 
 
 async def _pull(client: "Client", job: Job, writer: Writer, show: Show) -> None:

@@ -3,16 +3,11 @@
 Owns the options and the printing; the work is the admin client's.
 """
 
-from typing import TYPE_CHECKING
-
 import click
 
-from quorumlog.cli.connection import connected, run, server_option
+from quorumlog.cli.connection import ask, server_option
 from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.output import Format, output_option, print_record
-
-if TYPE_CHECKING:
-    from quorumlog.admin.delay import CancelledDelay, DelayStatus
 
 
 @click.group()
@@ -43,11 +38,7 @@ def status(server: str | None, output: Format) -> int:
       qlog consume rmq_sys_undeliverable --until end
     """
 
-    async def act() -> "list[DelayStatus]":
-        async with connected(server) as client:
-            return await client.admin.delay_status()
-
-    found = run(act())
+    found = ask(server, lambda client: client.admin.delay_status())
     groups = [
         {
             "group": one.group,
@@ -98,11 +89,7 @@ def cancel(message_id: str, group: str, server: str | None, output: Format) -> i
       qlog delay cancel 7F00000100001F910000000000000ACC
     """
 
-    async def act() -> "CancelledDelay":
-        async with connected(server) as client:
-            return await client.cancel_delayed(message_id, group=group)
-
-    found = run(act())
+    found = ask(server, lambda client: client.cancel_delayed(message_id, group=group))
     row = {"topic": found.topic, "queue_id": found.queue_id, "due_unix_ms": found.due_unix_ms}
     print_record(row, output)
     return ExitCode.OK

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumlog.cli.broker_groups import broker_group_option
-from quorumlog.cli.connection import connected, run, server_option
+from quorumlog.cli.connection import ask, connected, run, server_option
 from quorumlog.cli.errors import CliError, ExitCode
 from quorumlog.cli.message_rows import body_text, message_row, time_text
 from quorumlog.cli.output import Format, output_option, print_record, print_rows
@@ -60,13 +60,12 @@ def list_dead(
     Ends with 0 when there is one, and with 1 when there is none.
     """
 
-    async def act() -> "list[DeadLetter]":
-        async with connected(server) as client:
-            return await client.admin.dead_letters(
-                name, offset=offset, max_count=max_count, broker_group=group
-            )
-
-    found = run(act())
+    found = ask(
+        server,
+        lambda client: client.admin.dead_letters(
+            name, offset=offset, max_count=max_count, broker_group=group
+        ),
+    )
     print_rows([_row(one) for one in found], output, columns=_COLUMNS)
     return ExitCode.OK if found else ExitCode.FINDINGS
 
@@ -105,13 +104,12 @@ def show(name: str, offset: int, group: str, server: str | None, output: Format)
       qlog dlq show billing 17 -o json | jq -r .body
     """
 
-    async def act() -> "list[DeadLetter]":
-        async with connected(server) as client:
-            return await client.admin.dead_letters(
-                name, offset=offset, max_count=1, broker_group=group
-            )
-
-    found = run(act())
+    found = ask(
+        server,
+        lambda client: client.admin.dead_letters(
+            name, offset=offset, max_count=1, broker_group=group
+        ),
+    )
     if not found or found[0].offset != offset:
         raise CliError(
             f"group {name} has no dead letter {offset}",

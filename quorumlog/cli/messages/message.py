@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumlog.cli.broker_groups import shown_rows
-from quorumlog.cli.connection import connected, run, server_option
+from quorumlog.cli.connection import ask, connected, run, server_option
 from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.message_rows import COLUMNS, message_row, table_row, time_text
 from quorumlog.cli.output import Format, output_option, print_record, print_rows
 from quorumlog.cli.times import parse_time
 
 if TYPE_CHECKING:
-    from quorumlog.admin.lookup import Trace
     from quorumlog.records.message import Message
 
 
@@ -43,11 +42,7 @@ def get(message_id: str, server: str | None, output: Format) -> int:
       qlog message get 7F00000100001F910000000000000ACC -o json | jq -r .body
     """
 
-    async def act() -> "Message":
-        async with connected(server) as client:
-            return await client.get_message(message_id)
-
-    print_record(message_row(run(act())), output)
+    print_record(message_row(ask(server, lambda client: client.get_message(message_id))), output)
     return ExitCode.OK
 
 
@@ -195,11 +190,7 @@ def trace(message_id: str, server: str | None, output: Format) -> int:
       qlog message trace 7F00000100001F910000000000000ACC -o json | jq .events
     """
 
-    async def act() -> "Trace":
-        async with connected(server) as client:
-            return await client.admin.trace_message(message_id)
-
-    found = run(act())
+    found = ask(server, lambda client: client.admin.trace_message(message_id))
     is_table = output is Format.TABLE
     events: list[dict[str, object]] = []
     for event in found.events:

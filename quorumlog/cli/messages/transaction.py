@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumlog.cli.broker_groups import broker_group_option, shown_rows
-from quorumlog.cli.connection import confirm, connected, run, server_option
+from quorumlog.cli.connection import ask, confirm, server_option
 from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.message_rows import message_row, table_row, time_text
 from quorumlog.cli.output import Format, output_option, print_record, print_rows
 
 if TYPE_CHECKING:
-    from quorumlog.transactions.types import TransactionDescription, TransactionInfo
+    from quorumlog.transactions.types import TransactionInfo
 
 _COLUMNS = (
     "group",
@@ -60,13 +60,12 @@ def list_transactions(
       qlog transaction list --producer-group billing -o jsonl
     """
 
-    async def act() -> "list[TransactionInfo]":
-        async with connected(server) as client:
-            return await client.admin.list_transactions(
-                producer_group=producer_group, max_count=max_count
-            )
-
-    found = run(act())
+    found = ask(
+        server,
+        lambda client: client.admin.list_transactions(
+            producer_group=producer_group, max_count=max_count
+        ),
+    )
     if output is Format.TABLE:
         lines = shown_rows([_line(info) for info in found])
         print_rows(lines, output, columns=tuple(lines[0]) if lines else _COLUMNS[1:])
@@ -95,11 +94,9 @@ def show(transaction_id: int, group: str, server: str | None, output: Format) ->
       qlog transaction show 1044 -o json | jq -r '.messages[].body'
     """
 
-    async def act() -> "TransactionDescription":
-        async with connected(server) as client:
-            return await client.admin.describe_transaction(transaction_id, group=group)
-
-    found = run(act())
+    found = ask(
+        server, lambda client: client.admin.describe_transaction(transaction_id, group=group)
+    )
     info = found.info
     to_row = table_row if output is Format.TABLE else message_row
     row: dict[str, object] = {
@@ -164,11 +161,9 @@ def rollback(transaction_id: int, yes: bool, group: str, server: str | None, out
 def _end(
     transaction_id: int, decision: str, outcome: str, group: str, server: str | None, output: Format
 ) -> int:
-    async def act() -> bool:
-        async with connected(server) as client:
-            return await client.admin.end_transaction(transaction_id, decision, group=group)
-
-    was_ended = run(act())
+    was_ended = ask(
+        server, lambda client: client.admin.end_transaction(transaction_id, decision, group=group)
+    )
     print_record(
         {"transaction_id": transaction_id, "outcome": outcome, "was_ended": was_ended}, output
     )
