@@ -1,4 +1,4 @@
-"""What a review found in the gateway: records of other producers, input without a bound, leaks."""
+"""The gateway: records of other producers, input without a bound, and leaks."""
 
 import asyncio
 import struct

@@ -1,4 +1,4 @@
-"""What a review found in pop: what callers began stays under way when they go."""
+"""Pop: work that a caller began goes on when the caller is cancelled."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a review found in retries and consumed offsets: hostile records, and callers that go."""
+"""Retries and consumed offsets: hostile records, and callers that are cancelled."""
 
 import asyncio
 from pathlib import Path

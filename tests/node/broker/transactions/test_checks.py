@@ -1,4 +1,4 @@
-"""What a review found in the questions about transactions: how many, in which order, and damage."""
+"""Questions about transactions: how many are asked, in which order, and damaged records."""
 
 import asyncio
 from pathlib import Path
