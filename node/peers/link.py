@@ -1,6 +1,6 @@
 """The peer link: frames between this node and each peer, over connections that heal themselves.
 
-Owns the connections between nodes: dialling, accepting, handshakes, replacement, silence, limits.
+Owns the connections between nodes: accepting, handshakes, replacement, silence, limits.
 Must not know what a frame says. Every node dials every peer, so there are up to two connections
 between two nodes: requests leave on the one this node dialled, replies on the one the peer dialled,
 and either serves for both when it is the only one. Bytes before a good handshake are untrusted: a
@@ -8,17 +8,17 @@ stranger costs 4 KiB, has limited time, and the number of strangers at a time is
 """
 
 import asyncio
-import contextlib
 import errno
 import logging
 import socket
 import ssl
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from random import Random
 from typing import Final
 
 from node.peers import handshake
 from node.peers.connection import PeerConnection
+from node.peers.dialler import NOT_IN_TIME, Dialler, LinkTasks, listen
 from node.peers.faults import LinkFaults
 from node.peers.frames import FrameError, FrameKind
 from node.peers.greeting import Greeting
@@ -35,7 +35,6 @@ REPLY_KINDS: Final = frozenset(
 )
 _BACKLOG: Final = 1024
 _ACCEPT_PAUSE_S: Final = 0.1  # Like asyncio's own server when descriptors run out.
-_NOT_IN_TIME: Final = "the handshake was not finished in time; is TLS on at one side only?"
 _log: Final = logging.getLogger(__name__)
 
 
@@ -56,8 +55,8 @@ class PeerLink:
         self.identity, self.limits = identity, limits or LinkLimits()
         self._handler = handler
         self._greeting = Greeting(identity, handler.last_index, lives or NoLives())
-        self._tried = asyncio.Event()
-        self._server_tls, self._client_tls = server_tls, client_tls
+        self._tasks = LinkTasks("peer link")
+        self._server_tls = server_tls
         self._random = random or Random()
         self._faults = LinkFaults.from_environment(identity.node_id, self._random)
         self._loop = asyncio.get_running_loop()
@@ -67,11 +66,21 @@ class PeerLink:
         self._peers: dict[NodeId, LinkPeer] = {}
         self._listener: socket.socket | None = None
         self._accepter: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._strangers: dict[asyncio.Task[None], PeerConnection] = {}
         """Unfinished handshakes of accepted connections, oldest first."""
         self._connections: set[PeerConnection] = set()
         """Every connection whose socket may be open."""
+        self._dialler = Dialler(
+            self.limits,
+            lambda node: PeerConnection(self, self.limits, Side.DIALLED, to=node),
+            self._end,
+            self._connections.discard,
+            tls=client_tls,
+            random=self._random,
+            # A connection that drops again and again right after the handshake must not be dialled
+            # faster and faster.
+            settled_ms=self.limits.reconnect_ms_max,
+        )
         self._closed_counts: dict[str, int] = {}
         self._accepted_count = self._accept_failure_count = 0
         self._is_stopping = False
@@ -81,19 +90,13 @@ class PeerLink:
     async def start(self, host: str, port: int) -> int:
         """Listen, and dial the peers; return the port (a free one for 0). Raises OSError."""
         assert self._listener is None, "the link was started already"
-        found = await self._loop.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        family, _, _, _, address = found[0]
-        listener = socket.create_server(
-            (str(address[0]), int(address[1])), family=family, backlog=_BACKLOG
-        )
+        listener = await listen(host, port, backlog=_BACKLOG)
         listener.setblocking(False)
         self._listener = listener
-        self._accepter = self._run(self._accept(listener))
-        self._run(self._watch_silence())
+        self._accepter = self._tasks.run(self._accept(listener))
+        self._tasks.run(self._watch_silence())
         for peer in self._peers.values():
-            peer.dialler = self._run(self._dial(peer))
+            peer.dialler = self._tasks.run(self._dialler.dial(peer))
         return int(listener.getsockname()[1])
 
     def set_peers(self, addresses: Mapping[NodeId, tuple[str, int]]) -> None:
@@ -119,7 +122,7 @@ class PeerLink:
                 if known.dialled is not None:
                     self._end(known.dialled, CloseCode.REMOVED, "new address")
             if known.dialler is None and self._listener is not None:
-                known.dialler = self._run(self._dial(known))
+                known.dialler = self._tasks.run(self._dialler.dial(known))
 
     def send(self, node: NodeId, kind: FrameKind, header: bytes, payload: bytes = b"") -> bool:
         """Queue a frame for this turn of the loop; return whether it was queued.
@@ -157,11 +160,7 @@ class PeerLink:
 
     async def wait_tried(self) -> None:
         """Wait until each peer was met or could not be reached, at most `first_meeting_ms_max`."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.limits.first_meeting_ms_max / 1000):
-                while not all(peer.is_tried for peer in self._peers.values()):
-                    self._tried.clear()
-                    await self._tried.wait()
+        await self._dialler.wait_tried(self._peers.values())
 
     def cut_off(self, node: NodeId, code: CloseCode, detail: str) -> None:
         """End the connections to a peer for a reason; the peer is dialled again."""
@@ -201,10 +200,7 @@ class PeerLink:
             self._accepter.cancel()
             # A task that never ran would not close the socket that it was given.
             await asyncio.sleep(0)
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.stop()
         if self._listener is not None:
             self._listener.close()
         left = list(self._connections)
@@ -241,7 +237,7 @@ class PeerLink:
                 self._end(oldest, CloseCode.DISPLACED, "too many unfinished handshakes")
                 task.cancel()
             connection = PeerConnection(self, self.limits, Side.ACCEPTED)
-            task = self._run(self._receive_stranger(accepted, connection))
+            task = self._tasks.run(self._receive_stranger(accepted, connection))
             self._strangers[task] = connection
             await asyncio.sleep(0)  # Starts the task; others run while many connections arrive.
 
@@ -257,7 +253,7 @@ class PeerLink:
         """Take an accepted connection through its handshake, or close it."""
         try:
             async with asyncio.timeout(self.limits.handshake_ms_max / 1000):
-                await self._connect(
+                await self._dialler.connect(
                     connection,
                     self._loop.connect_accepted_socket(
                         lambda: connection, accepted, ssl=self._server_tls
@@ -266,7 +262,7 @@ class PeerLink:
                 self._greeting.challenge(connection)
                 await connection.opened
         except TimeoutError:
-            self._end(connection, CloseCode.TIMEOUT, _NOT_IN_TIME)
+            self._end(connection, CloseCode.TIMEOUT, NOT_IN_TIME)
         except OSError as error:  # TLS errors are OSErrors.
             self._end(connection, CloseCode.TLS, str(error))
         except asyncio.CancelledError:
@@ -279,70 +275,10 @@ class PeerLink:
 
     # --- Dialled connections ---
 
-    async def _dial(self, peer: LinkPeer) -> None:
-        """Keep one connection to a peer, for ever."""
-        limits = self.limits
-        pause_ms = limits.reconnect_ms_min
-        while True:
-            began = self._loop.time()
-            was_good = await self._dial_once(peer)
-            self._note_tried(peer)
-            lived_ms = (self._loop.time() - began) * 1000
-            # A connection that drops again and again right after the handshake must not be dialled
-            # faster and faster.
-            if was_good and lived_ms >= limits.reconnect_ms_max:
-                pause_ms = limits.reconnect_ms_min
-            await asyncio.sleep(pause_ms * self._random.uniform(0.5, 1.0) / 1000)
-            pause_ms = min(2 * pause_ms, limits.reconnect_ms_max)
-
-    async def _dial_once(self, peer: LinkPeer) -> bool:
-        """Connect, and wait until that connection is over; return whether the handshake was
-        good."""
-        host, port = peer.address
-        tls = self._client_tls
-        connection = PeerConnection(self, self.limits, Side.DIALLED, to=peer.node)
-        try:
-            async with asyncio.timeout(self.limits.handshake_ms_max / 1000):
-                await self._connect(
-                    connection,
-                    self._loop.create_connection(
-                        lambda: connection,
-                        host,
-                        port,
-                        ssl=tls,
-                        server_hostname=host if tls else None,
-                    ),
-                )
-                was_good = await connection.opened
-        except TimeoutError:
-            self._end(connection, CloseCode.TIMEOUT, _NOT_IN_TIME)
-            was_good = False
-        except (OSError, UnicodeError) as error:  # UnicodeError for an invalid host name.
-            code = CloseCode.TLS if isinstance(error, ssl.SSLError) else CloseCode.UNREACHABLE
-            self._end(connection, code, str(error))
-            was_good = False
-        except asyncio.CancelledError:
-            self._end(connection, CloseCode.STOPPING, "no longer dialled")
-            raise
-        if was_good:
-            await asyncio.shield(connection.closed)  # Cancelling this task leaves it whole.
-        return was_good
-
     def _stop_dialling(self, peer: LinkPeer) -> None:
         if peer.dialler is not None:
             peer.dialler.cancel()
             peer.dialler = None
-
-    async def _connect(
-        self, connection: PeerConnection, connecting: Coroutine[None, None, object]
-    ) -> None:
-        """Wait until a socket is connected, with TLS if wanted; leave nothing behind on failure."""
-        try:
-            await connecting
-        except BaseException:
-            self._connections.discard(connection)
-            connection.abandon()
-            raise
 
     # --- ConnectionOwner ---
 
@@ -402,7 +338,7 @@ class PeerLink:
         old = peer.dialled if connection.side is Side.DIALLED else peer.accepted
         connection.open(info, peer.traffic)
         peer.handshake_count += 1
-        self._note_tried(peer)
+        self._dialler.note_tried(peer)
         if old is not None:
             self._end(old, CloseCode.REPLACED, f"by a newer one from {connection.remote}")
         was_connected = bool(peer.connections)
@@ -413,10 +349,6 @@ class PeerLink:
         if not was_connected:
             _log.info("connected to node %d (%s)", peer.node, connection.side.value)
             self._handler.on_connected(peer.node, info.last_index, info.address)
-
-    def _note_tried(self, peer: LinkPeer) -> None:
-        peer.is_tried = True
-        self._tried.set()
 
     # --- The end of connections ---
 
@@ -479,19 +411,3 @@ class PeerLink:
             self._end(connection, CloseCode.SILENT, f"nothing came for {connection.silent_ms} ms")
         elif connection.silent_ms >= self.limits.ping_ms:
             connection.send(FrameKind.PING, b"")
-
-    # --- Internals ---
-
-    def _run(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_done)
-        return task
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._loop.call_exception_handler(
-                {"message": "a task of the peer link failed", "exception": error, "task": task}
-            )

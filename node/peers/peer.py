@@ -1,24 +1,22 @@
-"""The peer link's record of one other node: address, connections, counters.
+"""A link's record of one other node: address, connections, counters.
 
 Has no behaviour of its own; the link changes everything in it.
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from node.peers.connection import PeerConnection
-from node.peers.stream import Traffic
+from node.peers.stream import Stream, Traffic
 from node.peers.types import PeerStats
 from raft.messages import NodeId
 
 
-class LinkPeer:
-    """One other node."""
+class PeerRecord:
+    """One other node, as both links know it."""
 
     __slots__ = (
-        "accepted",
         "address",
-        "dialled",
-        "dialler",
         "dropped_full_count",
         "dropped_unconnected_count",
         "handshake_count",
@@ -30,16 +28,47 @@ class LinkPeer:
 
     def __init__(self, node: NodeId, address: tuple[str, int]) -> None:
         self.node, self.address = node, address
-        self.dialler: asyncio.Task[None] | None = None
-        """Keeps one connection to the peer, from the start of the link on."""
-        self.dialled: PeerConnection | None = None
-        self.accepted: PeerConnection | None = None
-        """Invariant: a connection in either place may be used for sending now."""
         self.traffic = Traffic()
         self.dropped_unconnected_count = self.dropped_full_count = self.handshake_count = 0
         self.last_trouble = ""
         self.is_tried = False
         """Whether the peer was met or could not be reached, since the start of the link."""
+
+    def stats_with(self, connections: Sequence[Stream], version: str) -> PeerStats:
+        """Return a snapshot of the counters, with these usable connections."""
+        host, port = self.address
+        traffic = self.traffic
+        return PeerStats(
+            node=self.node,
+            host=host,
+            port=port,
+            is_connected=bool(connections),
+            connection_count=len(connections),
+            version=version,
+            queued_size_bytes=sum(each.queued_size_bytes for each in connections),
+            sent_frame_count=traffic.sent_frame_count,
+            sent_size_bytes=traffic.sent_size_bytes,
+            received_frame_count=traffic.received_frame_count,
+            received_size_bytes=traffic.received_size_bytes,
+            dropped_unconnected_count=self.dropped_unconnected_count,
+            dropped_full_count=self.dropped_full_count,
+            handshake_count=self.handshake_count,
+            last_trouble=self.last_trouble,
+        )
+
+
+class LinkPeer(PeerRecord):
+    """One other node of the peer link."""
+
+    __slots__ = ("accepted", "dialled", "dialler")
+
+    def __init__(self, node: NodeId, address: tuple[str, int]) -> None:
+        super().__init__(node, address)
+        self.dialler: asyncio.Task[None] | None = None
+        """Keeps one connection to the peer, from the start of the link on."""
+        self.dialled: PeerConnection | None = None
+        self.accepted: PeerConnection | None = None
+        """Invariant: a connection in either place may be used for sending now."""
 
     @property
     def connections(self) -> list[PeerConnection]:
@@ -53,23 +82,6 @@ class LinkPeer:
 
     def stats(self) -> PeerStats:
         """Return a snapshot of the counters."""
-        connections, traffic = self.connections, self.traffic
+        connections = self.connections
         info = connections[0].info if connections else None
-        host, port = self.address
-        return PeerStats(
-            node=self.node,
-            host=host,
-            port=port,
-            is_connected=bool(connections),
-            connection_count=len(connections),
-            version=info.version if info is not None else "",
-            queued_size_bytes=self.queued_size_bytes,
-            sent_frame_count=traffic.sent_frame_count,
-            sent_size_bytes=traffic.sent_size_bytes,
-            received_frame_count=traffic.received_frame_count,
-            received_size_bytes=traffic.received_size_bytes,
-            dropped_unconnected_count=self.dropped_unconnected_count,
-            dropped_full_count=self.dropped_full_count,
-            handshake_count=self.handshake_count,
-            last_trouble=self.last_trouble,
-        )
+        return self.stats_with(connections, info.version if info is not None else "")

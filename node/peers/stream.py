@@ -44,7 +44,7 @@ class Traffic:
         self.sent_frame_count = self.sent_size_bytes = 0
 
 
-class Stream:
+class Stream(asyncio.BaseProtocol):
     """The half of a connection that is the same in both modes; the other one is an asyncio protocol
     that reads frames."""
 

@@ -100,7 +100,7 @@ def test_a_certificate_that_does_not_fit_is_refused(
         one, two = _node(1, files), _node(2, wrong)
         if case == "no client certificate":
             bare = ssl.create_default_context(cafile=files.ca)
-            two.link._client_tls = bare
+            two.link._dialler.tls = bare
         async with nodes(one, two, acquainted=False):
             # Node 1 refuses what node 2 shows when it dials, and when it is dialled.
             if case != "other address":

@@ -1,6 +1,6 @@
 """The HA link: every replica dials every other one, for as long as it runs.
 
-Owns dialling, accepting, handshakes and their limits; must not know roles or what a frame says.
+Owns accepting, handshakes and their limits; must not know roles or what a frame says.
 Each connection carries one direction of the protocol: the side that dialled is the slave side, so
 there are two connections between two replicas. Before a good handshake a stranger costs 4 KiB, has
 limited time, and the number of strangers at a time is limited.
@@ -9,22 +9,22 @@ limited time, and the number of strangers at a time is limited.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import socket
 import ssl
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 from typing import Final, Protocol
 
 from node.peers import handshake
+from node.peers.dialler import NOT_IN_TIME, Dialler, LinkTasks, listen
 from node.peers.faults import LinkFaults
 from node.peers.frames import FrameKind
 from node.peers.greeting import Greeting
 from node.peers.handshake import CloseCode, LinkIdentity, PeerInfo, RefusedError
-from node.peers.stream import Side, Traffic
-from node.peers.types import LinkLimits, LinkStats, NoLives, PeerLives, PeerStats
+from node.peers.peer import PeerRecord
+from node.peers.stream import Side
+from node.peers.types import LinkLimits, LinkStats, NoLives, PeerLives
 from node.replication.ha.core.wire import Frame
 from node.replication.ha.link.connection import HaConnection
 from node.runtime.rate_limited_log import QuietLog
@@ -32,7 +32,6 @@ from raft.messages import Index, NodeId
 
 _LIMITS: Final = LinkLimits()
 _BACKLOG: Final = 128
-_NOT_IN_TIME: Final = "the handshake was not finished in time; is TLS on at one side only?"
 _log: Final = logging.getLogger(__name__)
 
 
@@ -53,20 +52,16 @@ class LinkHandler(Protocol):
         ...
 
 
-class _Peer:
-    """The link's record of one other replica."""
+class _Peer(PeerRecord):
+    """One other replica."""
+
+    __slots__ = ("connections", "version")
 
     def __init__(self, node: NodeId, address: tuple[str, int]) -> None:
-        self.node, self.address = node, address
+        super().__init__(node, address)
         self.connections: list[HaConnection] = []
         """Connections that passed their handshake, oldest first."""
-        self.traffic = Traffic()
-        self.handshake_count = 0
-        self.dropped_full_count = 0
-        self.last_trouble = ""
         self.version = ""
-        self.is_tried = False
-        """Whether the replica was met, or could not be reached, since the start of the link."""
 
 
 class HaLink:
@@ -89,18 +84,25 @@ class HaLink:
         self.identity = identity
         self._handler, self._limits = handler, limits
         self._greeting = Greeting(identity, last_index, lives or NoLives())
-        self._tried = asyncio.Event()
-        self._server_tls, self._client_tls = server_tls, client_tls
+        self._tasks = LinkTasks("HA link")
+        self._server_tls = server_tls
         self._loop = asyncio.get_running_loop()
         self._random = Random()
         self._log = QuietLog(_log, interval_ms=limits.log_interval_ms, monotonic_s=self._loop.time)
         others = {node: address for node, address in peers.items() if node != identity.node_id}
         self._peers = {node: _Peer(node, address) for node, address in others.items()}
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._strangers: dict[HaConnection, asyncio.TimerHandle] = {}
         """Unfinished handshakes of accepted connections, oldest first."""
         self._connections: set[HaConnection] = set()
+        self._dialler = Dialler(
+            limits,
+            lambda node: HaConnection(self, limits, Side.DIALLED, to=node),
+            self._end,
+            self._connections.discard,
+            tls=client_tls,
+            random=self._random,
+        )
         self._closed_counts: dict[str, int] = {}
         self._accepted_count = 0
         self._is_stopping = False
@@ -110,13 +112,7 @@ class HaLink:
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and dial the others; return the port. Raises OSError."""
-        found = await self._loop.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        family, _, _, _, address = found[0]
-        listener = socket.create_server(
-            (str(address[0]), int(address[1])), family=family, backlog=_BACKLOG
-        )
+        listener = await listen(host, port, backlog=_BACKLOG)
         tls_timeout_s = self._limits.handshake_ms_max / 1000
         self._server = await self._loop.create_server(
             lambda: HaConnection(self, self._limits, Side.ACCEPTED),
@@ -125,16 +121,12 @@ class HaLink:
             ssl_handshake_timeout=tls_timeout_s if self._server_tls else None,
         )
         for peer in self._peers.values():
-            self._run(self._dial(peer))
+            self._tasks.run(self._dialler.dial(peer))
         return int(listener.getsockname()[1])
 
     async def wait_tried(self) -> None:
         """Wait until each peer was met or could not be reached, at most `first_meeting_ms_max`."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._limits.first_meeting_ms_max / 1000):
-                while not all(peer.is_tried for peer in self._peers.values()):
-                    self._tried.clear()
-                    await self._tried.wait()
+        await self._dialler.wait_tried(self._peers.values())
 
     def close(self, connection: HaConnection, reason: str) -> None:
         """End a connection at the machine's request. It is dialled again if this side had
@@ -149,7 +141,7 @@ class HaLink:
     def stats(self) -> LinkStats:
         """Return a snapshot of the counters, in the form of the raft peer link."""
         return LinkStats(
-            tuple(_stats_of(peer) for peer in self._peers.values()),
+            tuple(peer.stats_with(peer.connections, peer.version) for peer in self._peers.values()),
             len(self._strangers),
             self._accepted_count,
             0,
@@ -161,63 +153,13 @@ class HaLink:
         self._is_stopping = True
         if self._faults is not None:
             self._faults.stop()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.stop()
         if self._server is not None:
             self._server.close()
         left = list(self._connections)
         for connection in left:
             self._end(connection, CloseCode.STOPPING, "the node stops")
         await asyncio.gather(*(connection.closed for connection in left))
-
-    # --- Dialling ---
-
-    async def _dial(self, peer: _Peer) -> None:
-        """Keep one connection to a peer, for ever."""
-        pause_ms = self._limits.reconnect_ms_min
-        while True:
-            if await self._dial_once(peer):
-                pause_ms = self._limits.reconnect_ms_min
-            self._note_tried(peer)
-            await asyncio.sleep(pause_ms * self._random.uniform(0.5, 1.0) / 1000)
-            pause_ms = min(2 * pause_ms, self._limits.reconnect_ms_max)
-
-    async def _dial_once(self, peer: _Peer) -> bool:
-        """Connect, and wait until that connection is over; return whether the handshake was
-        good."""
-        host, port = peer.address
-        connection = HaConnection(self, self._limits, Side.DIALLED, to=peer.node)
-        try:
-            async with asyncio.timeout(self._limits.handshake_ms_max / 1000):
-                await self._connect(connection, host, port)
-                was_good = await connection.opened
-        except TimeoutError:
-            self._end(connection, CloseCode.TIMEOUT, _NOT_IN_TIME)
-            return False
-        except (OSError, UnicodeError) as error:
-            code = CloseCode.TLS if isinstance(error, ssl.SSLError) else CloseCode.UNREACHABLE
-            self._end(connection, code, str(error))
-            return False
-        except asyncio.CancelledError:
-            self._end(connection, CloseCode.STOPPING, "the node stops")
-            raise
-        if was_good:
-            await asyncio.shield(connection.closed)
-        return was_good
-
-    async def _connect(self, connection: HaConnection, host: str, port: int) -> None:
-        """Wait until a socket is connected, with TLS if wanted; leave nothing behind on failure."""
-        tls = self._client_tls
-        try:
-            await self._loop.create_connection(
-                lambda: connection, host, port, ssl=tls, server_hostname=host if tls else None
-            )
-        except BaseException:
-            self._connections.discard(connection)
-            connection.abandon()
-            raise
 
     # --- ConnectionOwner ---
 
@@ -231,7 +173,7 @@ class HaLink:
             self._end(oldest, CloseCode.DISPLACED, "too many unfinished handshakes")
         timeout_s = self._limits.handshake_ms_max / 1000
         self._strangers[connection] = self._loop.call_later(
-            timeout_s, self._end, connection, CloseCode.TIMEOUT, _NOT_IN_TIME
+            timeout_s, self._end, connection, CloseCode.TIMEOUT, NOT_IN_TIME
         )
         self._greeting.challenge(connection)
 
@@ -276,16 +218,12 @@ class HaLink:
         self._connections.discard(connection)
         self._end(connection, CloseCode.LOST, "closed by the other side or the network")
 
-    def _note_tried(self, peer: _Peer) -> None:
-        peer.is_tried = True
-        self._tried.set()
-
     def _open(self, connection: HaConnection, info: PeerInfo) -> None:
         peer = self._peers[info.node_id]
         is_checked = info.checked_frames and self.identity.checked_frames
         connection.open(info, peer.traffic, is_checked=is_checked)
         peer.handshake_count += 1
-        self._note_tried(peer)
+        self._dialler.note_tried(peer)
         peer.version = info.version
         peer.connections.append(connection)
         if self._faults is not None:
@@ -323,40 +261,3 @@ class HaLink:
         peer.connections.remove(connection)
         if not is_asked and not self._is_stopping:
             self._handler.on_closed(connection)
-
-    # --- Internals ---
-
-    def _run(self, work: Coroutine[None, None, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_done)
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._loop.call_exception_handler(
-                {"message": "a task of the HA link failed", "exception": error, "task": task}
-            )
-
-
-def _stats_of(peer: _Peer) -> PeerStats:
-    host, port = peer.address
-    traffic = peer.traffic
-    return PeerStats(
-        node=peer.node,
-        host=host,
-        port=port,
-        is_connected=bool(peer.connections),
-        connection_count=len(peer.connections),
-        version=peer.version,
-        queued_size_bytes=sum(each.queued_size_bytes for each in peer.connections),
-        sent_frame_count=traffic.sent_frame_count,
-        sent_size_bytes=traffic.sent_size_bytes,
-        received_frame_count=traffic.received_frame_count,
-        received_size_bytes=traffic.received_size_bytes,
-        dropped_unconnected_count=0,
-        dropped_full_count=peer.dropped_full_count,
-        handshake_count=peer.handshake_count,
-        last_trouble=peer.last_trouble,
-    )

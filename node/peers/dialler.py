@@ -1,0 +1,159 @@
+"""Dialling: one connection from this node to each peer, for as long as there is that peer.
+
+Owns the attempts, the pauses between them, the tasks of a link and the socket that it listens on;
+must not know what a connection carries. The link makes the connections and ends them.
+"""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable, Collection, Coroutine
+from random import Random
+from typing import Final, Generic, TypeVar
+
+from node.peers.handshake import CloseCode
+from node.peers.peer import PeerRecord
+from node.peers.stream import Stream
+from node.peers.types import LinkLimits
+from raft.messages import NodeId
+
+NOT_IN_TIME: Final = "the handshake was not finished in time; is TLS on at one side only?"
+_Connection = TypeVar("_Connection", bound=Stream)
+
+
+class LinkTasks:
+    """The tasks of one link. An error in one goes to the exception handler of the loop."""
+
+    def __init__(self, link: str) -> None:
+        """`link` names the link in the report of an error."""
+        self._link = link
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def run(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Start a task."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+        return task
+
+    async def stop(self) -> None:
+        """Cancel all tasks and wait for them."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            message = f"a task of the {self._link} failed"
+            self._loop.call_exception_handler(
+                {"message": message, "exception": error, "task": task}
+            )
+
+
+class Dialler(Generic[_Connection]):
+    """Dials the peers of one link."""
+
+    def __init__(
+        self,
+        limits: LinkLimits,
+        make: Callable[[NodeId], _Connection],
+        end: Callable[[_Connection, CloseCode, str], None],
+        forget: Callable[[_Connection], None],
+        *,
+        tls: ssl.SSLContext | None,
+        random: Random,
+        settled_ms: int = 0,
+    ) -> None:
+        """`make` returns a new connection to a node, `end` closes one for a reason, and `forget`
+        drops one that never had a socket. A good connection that lived `settled_ms` makes the
+        pauses short again."""
+        self.tls = tls
+        self._limits, self._random, self._settled_ms = limits, random, settled_ms
+        self._make, self._end, self._forget = make, end, forget
+        self._loop = asyncio.get_running_loop()
+        self._tried = asyncio.Event()
+
+    async def dial(self, peer: PeerRecord) -> None:
+        """Keep one connection to a peer, for ever."""
+        limits = self._limits
+        pause_ms = limits.reconnect_ms_min
+        while True:
+            began = self._loop.time()
+            was_good = await self._dial_once(peer)
+            self.note_tried(peer)
+            lived_ms = (self._loop.time() - began) * 1000
+            if was_good and lived_ms >= self._settled_ms:
+                pause_ms = limits.reconnect_ms_min
+            await asyncio.sleep(pause_ms * self._random.uniform(0.5, 1.0) / 1000)
+            pause_ms = min(2 * pause_ms, limits.reconnect_ms_max)
+
+    async def _dial_once(self, peer: PeerRecord) -> bool:
+        """Connect, and wait until that connection is over; return whether the handshake was
+        good."""
+        host, port = peer.address
+        tls = self.tls
+        connection = self._make(peer.node)
+        try:
+            async with asyncio.timeout(self._limits.handshake_ms_max / 1000):
+                await self.connect(
+                    connection,
+                    self._loop.create_connection(
+                        lambda: connection,
+                        host,
+                        port,
+                        ssl=tls,
+                        server_hostname=host if tls else None,
+                    ),
+                )
+                was_good = await connection.opened
+        except TimeoutError:
+            self._end(connection, CloseCode.TIMEOUT, NOT_IN_TIME)
+            was_good = False
+        except (OSError, UnicodeError) as error:  # UnicodeError for an invalid host name.
+            code = CloseCode.TLS if isinstance(error, ssl.SSLError) else CloseCode.UNREACHABLE
+            self._end(connection, code, str(error))
+            was_good = False
+        except asyncio.CancelledError:
+            self._end(connection, CloseCode.STOPPING, "no longer dialled")
+            raise
+        if was_good:
+            await asyncio.shield(connection.closed)  # Cancelling this task leaves it whole.
+        return was_good
+
+    async def connect(
+        self, connection: _Connection, connecting: Coroutine[None, None, object]
+    ) -> None:
+        """Wait until a socket is connected, with TLS if wanted; leave nothing behind on failure."""
+        try:
+            await connecting
+        except BaseException:
+            self._forget(connection)
+            connection.abandon()
+            raise
+
+    def note_tried(self, peer: PeerRecord) -> None:
+        """Note that the peer was met or could not be reached."""
+        peer.is_tried = True
+        self._tried.set()
+
+    async def wait_tried(self, peers: Collection[PeerRecord]) -> None:
+        """Wait until each peer was met or could not be reached, at most `first_meeting_ms_max`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.first_meeting_ms_max / 1000):
+                while not all(peer.is_tried for peer in peers):
+                    self._tried.clear()
+                    await self._tried.wait()
+
+
+async def listen(host: str, port: int, *, backlog: int) -> socket.socket:
+    """Return a socket that listens. Raises OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    family, _, _, _, address = found[0]
+    return socket.create_server((str(address[0]), int(address[1])), family=family, backlog=backlog)
