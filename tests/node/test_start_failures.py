@@ -26,11 +26,10 @@ from node.replication.derived_scrub import DerivedCare
 from node.replication.ha.applied import AppliedState
 from node.replication.ha.driver import HaDriver
 from node.replication.ha.link.link import HaLink
-from node.replication.ha.maintenance import Upkeep
 from node.replication.ha.storage.log import HaLog
 from node.replication.lives import NodeLives
+from node.replication.maintenance import Maintenance
 from node.replication.raft.driver import Driver
-from node.replication.raft.maintenance import Maintenance
 from node.replication.raft.storage.log import LedgerLog
 from node.replication.scrub import Scrub
 from node.rocketmq.service import RocketMq
@@ -55,6 +54,8 @@ _SHARED = (
     (NodeLives, "start"),
     (NameServerService, "of"),
     (NameServerService, "start"),
+    (Maintenance, "__init__"),
+    (Maintenance, "start"),
     (DerivedCare, "start"),
     (Scrub, "start"),
     (RocketMq, "__init__"),
@@ -67,9 +68,7 @@ _RAFT = (
     (PeerLink, "start"),
     (LedgerLog, "found"),
     (Driver, "__init__"),
-    (Maintenance, "__init__"),
     (Driver, "start"),
-    (Maintenance, "start"),
 )
 _HA = (
     (HaLog, "open"),
@@ -78,9 +77,7 @@ _HA = (
     (HaLink, "start"),
     (HaLog, "save_state"),
     (HaDriver, "__init__"),
-    (Upkeep, "__init__"),
     (HaDriver, "start"),
-    (Upkeep, "start"),
 )
 _STEPS = [
     *((RaftNode, *step) for step in (*_SHARED, *_RAFT)),
