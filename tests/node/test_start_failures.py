@@ -238,7 +238,9 @@ def test_cancelled_wait_for_others_leaves_nothing_open(tmp_path: Path, kind: typ
 
         one.health.enter = note  # type: ignore[method-assign]
         start = asyncio.create_task(one.start())
-        await is_waiting.wait()
+        waiting = asyncio.create_task(is_waiting.wait())
+        await asyncio.wait((start, waiting), return_when=asyncio.FIRST_COMPLETED)
+        assert is_waiting.is_set()
         start.cancel()
         with pytest.raises(asyncio.CancelledError):
             await start
@@ -250,10 +252,12 @@ def test_cancelled_wait_for_others_leaves_nothing_open(tmp_path: Path, kind: typ
     run(work)
 
 
-@pytest.mark.parametrize("kind", [RaftNode, HaNode])
-def test_log_that_opens_after_the_stop_is_closed_by_its_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Node]
+@pytest.mark.parametrize(("kind", "start_waits"), [(RaftNode, True), (HaNode, False)])
+def test_log_that_opens_after_the_cancel_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Node], start_waits: bool
 ) -> None:
+    """A cancelled start of Raft waits for its thread; that of a master-slave node does not, so
+    there the thread closes the log."""
     may_end, has_ended = threading.Event(), threading.Event()
     run_opening = Opening.run
 
@@ -276,8 +280,12 @@ def test_log_that_opens_after_the_stop_is_closed_by_its_thread(
         monkeypatch.setattr(Opening, "run", slowly)
         one = made(tmp_path, kind)
         start = asyncio.create_task(one.start())
-        await is_open.wait()
+        opening = asyncio.create_task(is_open.wait())
+        await asyncio.wait((start, opening), return_when=asyncio.FIRST_COMPLETED)
+        assert is_open.is_set()
         start.cancel()
+        if start_waits:
+            may_end.set()
         with pytest.raises(asyncio.CancelledError):
             await start
         await one.stop()
