@@ -1,8 +1,8 @@
 """The broker as services see it: one coroutine per RPC, protobuf in, protobuf out.
 
-Owns the parts and the choice of the part that handles a call; the parts do the work. Every method
-raises errors of `node`, `store` or `raft`, which `node.errors.translation` translates. Everything
-runs on the loop's thread.
+Owns the parts, which are attributes: a service calls `broker.topics` or `broker.pop` itself, and a
+method here concerns several parts. Errors are those of `node`, `store` or `raft`, which
+`node.errors.translation` translates. Everything runs on the loop's thread.
 """
 
 import time
@@ -91,71 +91,41 @@ class Broker:
         self._freshness = Freshness(context, self._waits)
         self._members = Members(context)
         self._own_appends = OwnAppends(context)
-        incarnations = Incarnations(context, self._own_appends)
-        self.claim_producer = incarnations.claim_producer
-        self._produce = Produce(context, incarnations.check)
-        self._pulls = Pulls(context, self._waits, self._freshness)
         self._was_ready = False
-        self._leader_works: list[LeaderWork] = [incarnations]
-        """Work that begins and ends with this node's leadership, in this order."""
         self.other_groups: OtherGroups = no_other_groups
 
-        self._consumed = Consumed(context, self._produce, self._own_appends)
-        self._leader_works.append(self._consumed)
-        self.commit_consumed = self._consumed.commit_consumed
-
-        transactions = TransactionCalls(context, self._produce, self._own_appends, unix_ms)
-        self._transactions = transactions
-        self._leader_works.append(transactions.checks)
-        self.end_transaction = transactions.end_transaction
-        self.check_transactions = transactions.check_transactions
-        self.list_transactions = transactions.list_transactions
-        self.describe_transaction = transactions.describe_transaction
-
-        lookup = Lookup(context, self._freshness, self._produce.sizes, unix_ms)
-        self.trace_message = lookup.trace_message
-        self.topic_sizes = lookup.topic_sizes
-
+        self.incarnations: Final = Incarnations(context, self._own_appends)
+        self._produce = Produce(context, self.incarnations.check)
+        self._pulls = Pulls(context, self._waits, self._freshness)
+        self.consumed: Final = Consumed(context, self._produce, self._own_appends)
+        self.transactions: Final = TransactionCalls(
+            context, self._produce, self._own_appends, unix_ms
+        )
         self.pop: Final = Pop(context, self._commands, self._own_appends, unix_ms)
-        self._leader_works.append(self.pop)
-        self._delay = Delay(context, self._produce, self._own_appends, unix_ms)
-        self._leader_works.append(self._delay.delivering)
-        self.cancel_delayed = self._delay.cancel_delayed
-        self.delay_status = self._delay.delay_status
-        self._waits.on_grown = self._on_grown
-
-        self.group_settings: Final = GroupSettingsCalls(context, self._commands)
+        self.delay: Final = Delay(context, self._produce, self._own_appends, unix_ms)
         self.retry: Final = Retry(
             context, self._commands, self._produce, self._own_appends, unix_ms
         )
         self.dead_letters: Final = DeadLetters(context, self._produce, self._own_appends)
+        self.queries: Final = Queries(context, self._freshness)
+        self.lookup: Final = Lookup(context, self._freshness, self._produce.sizes, unix_ms)
+        self.topics: Final = Topics(context, self._commands)
+        self.groups: Final = Groups(
+            context, self._commands, self._freshness, self._members, clock_ms
+        )
+        self.group_settings: Final = GroupSettingsCalls(context, self._commands)
         self.config_files: Final = ConfigFiles(context, self._own_appends)
 
-        self._add_calls(context)
+        self._leader_works: list[LeaderWork] = [
+            self.incarnations,
+            self.consumed,
+            self.transactions.checks,
+            self.pop,
+            self.delay.delivering,
+        ]
+        """Work that begins and ends with this node's leadership, in this order."""
+        self._waits.on_grown = self._on_grown
         driver.add_listener(self._on_turn)
-
-    def _add_calls(self, context: Context) -> None:
-        """Take over the calls of parts that no other part needs."""
-        queries = Queries(context, self._freshness)
-        self.get_message = queries.get_message
-        self.query_by_key = queries.query_by_key
-        self.queue_offsets = queries.queue_offsets
-        self.offset_by_time = queries.offset_by_time
-
-        topics = Topics(context, self._commands)
-        self.create_topic = topics.create_topic
-        self.delete_topic = topics.delete_topic
-        self.list_topics = topics.list_topics
-        self.describe_topic = topics.describe_topic
-
-        groups = Groups(context, self._commands, self._freshness, self._members, self._clock_ms)
-        self.heartbeat = groups.heartbeat
-        self.leave_group = groups.leave_group
-        self.commit_offsets = groups.commit_offsets
-        self.fetch_offsets = groups.fetch_offsets
-        self.list_groups = groups.list_groups
-        self.describe_group = groups.describe_group
-        self.delete_group = groups.delete_group
 
     @property
     def context(self) -> Context:
@@ -187,11 +157,11 @@ class Broker:
         The future resolves with the receipt, or fails; nothing is raised here.
         """
         if request.has_delayed:
-            return self._delay.append(request)
+            return self.delay.append(request)
         if request.HasField("transaction"):
-            return self._transactions.append(request)
+            return self.transactions.append(request)
         if request.HasField("consumed"):
-            return self._consumed.append(request)
+            return self.consumed.append(request)
         return self._produce.append(request)
 
     async def pull(self, request: PullRequest) -> PullResponse:
@@ -269,7 +239,7 @@ class Broker:
 
     def _on_grown(self, queues: Iterable[QueueKey]) -> None:
         self.pop.on_grown(queues)
-        self._delay.delivering.on_grown(queues)
+        self.delay.delivering.on_grown(queues)
 
     def _on_turn(self) -> None:
         is_ready = self._context.driver.is_ready and not self._context.is_stopped
@@ -324,11 +294,11 @@ class Broker:
             dead_letters_total=self.retry.dead_total,
             resent_total=self.dead_letters.resent_total,
             record_sizes=self._produce.sizes.total,
-            open_transaction_count=self._transactions.open_count,
-            transaction_producer_count=self._transactions.checks.producers.count,
-            transaction_question_size_bytes=self._transactions.checks.producers.size_bytes,
-            transaction_checks_total=self._transactions.checks.checks_total,
-            given_up_transactions_total=self._transactions.given_up_total,
+            open_transaction_count=self.transactions.open_count,
+            transaction_producer_count=self.transactions.checks.producers.count,
+            transaction_question_size_bytes=self.transactions.checks.producers.size_bytes,
+            transaction_checks_total=self.transactions.checks.checks_total,
+            given_up_transactions_total=self.transactions.given_up_total,
             refused_commands_total=state.refused_count,
             topic_count=len(state.topics),
             queue_count=state.queue_total_count,
@@ -337,5 +307,5 @@ class Broker:
             producer_count=len(state.producers),
             group_member_count=self._members.total_count,
             pop=self.pop.stats(),
-            delay=self._delay.stats(),
+            delay=self.delay.stats(),
         )

@@ -5,30 +5,25 @@ sent: `registration` does.
 """
 
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from node.config.settings import Settings
 from node.nameserver.directory.controller import Replication
 from node.nameserver.directory.limits import HEARTBEAT_PERIOD_MS
 from node.nameserver.directory.reports import Binding, BrokerReport, TopicQueues
+from node.replication.raft.driver import Driver
 from node.runtime.clock import unix_ms
 from node.state.state import State
-from raft.messages import Term
 
 
-class MasterView(Protocol):
-    """Facts about replicas that only the master of an HA group knows."""
+class MasterView(NamedTuple):
+    """Facts about replicas that only the serving master of an HA group knows."""
 
-    @property
-    def replicas(self) -> Mapping[int, Replication]: ...
-    @property
-    def confirmed_position(self) -> int: ...
-    @property
-    def epoch_start_position(self) -> int: ...
-    @property
-    def now_ms(self) -> int:
-        """The time on the clock of `Replication.caught_up_ms`."""
-        ...
+    replicas: Mapping[int, Replication]
+    confirmed_position: int
+    epoch_start_position: int
+    now_ms: int
+    """The time on the clock of `Replication.caught_up_ms`."""
 
 
 class AdvisedBroker(Protocol):
@@ -61,15 +56,6 @@ class LocalBroker(Protocol):
         ...
 
 
-class RaftDriver(Protocol):
-    """The facts that a report needs of the driver of a Raft node."""
-
-    @property
-    def term(self) -> Term: ...
-    @property
-    def is_ready(self) -> bool: ...
-
-
 class HasState(Protocol):
     """A component that holds the replicated state."""
 
@@ -83,9 +69,7 @@ class RaftBroker:
     heartbeat_period_ms: int = HEARTBEAT_PERIOD_MS
     advised: None = None
 
-    def __init__(
-        self, settings: Settings, address: str, machine: HasState, driver: RaftDriver
-    ) -> None:
+    def __init__(self, settings: Settings, address: str, machine: HasState, driver: Driver) -> None:
         """Report the node of `settings`; clients dial `address`."""
         self.group: str = settings.group
         self.broker_id: int = settings.node_id

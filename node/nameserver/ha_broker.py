@@ -4,11 +4,10 @@ Owns the mapping of a replica's facts to the fields of a report, and the way of 
 not know the machine behind the driver. A nonce is a number there and a text in the directory.
 """
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Final, Protocol, Self
 
 from node.config.settings import Settings
-from node.nameserver.brokers import HasState, topics_of
+from node.nameserver.brokers import HasState, MasterView, topics_of
 from node.nameserver.directory.controller import Replication
 from node.nameserver.directory.limits import HA_HEARTBEAT_PERIOD_MS
 from node.nameserver.directory.reports import NO_LOG, Binding, BrokerReport, LogEnd
@@ -22,15 +21,6 @@ class HaDriver(Protocol):
 
     def report(self) -> HaReport: ...
     def advise(self, number: int, master_id: int, nonce: int) -> None: ...
-
-
-class HaMasterView(NamedTuple):
-    """The view that a serving master has of its replicas."""
-
-    replicas: Mapping[int, Replication]
-    confirmed_position: int
-    epoch_start_position: int
-    now_ms: int
 
 
 class HaBroker:
@@ -89,7 +79,7 @@ class HaBroker:
             topics=topics_of(state) if with_topics else None,
         )
 
-    def master_view(self) -> HaMasterView | None:
+    def master_view(self) -> MasterView | None:
         """Return its view of the other replicas; None unless it is the serving master."""
         found = self._driver.report()
         if found.role is not Role.MASTER:
@@ -99,7 +89,7 @@ class HaBroker:
             for slave in found.slaves
             if slave.acked >= 0 and slave.caught_up_ms > 0
         }
-        return HaMasterView(replicas, found.confirm, found.epoch_start, found.now_ms)
+        return MasterView(replicas, found.confirm, found.epoch_start, found.now_ms)
 
     def advise(self, number: int, binding: Binding) -> None:
         """Pass on to which broker the controller gave an epoch; ignore an invalid nonce."""

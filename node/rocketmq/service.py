@@ -85,7 +85,7 @@ class RocketMq:
         limit = body_size_bytes_max(context, batch_size_bytes_max(context))
         on_failure = partial(self._failed, f"{_NAME}/SendMessage")
         self._sending = Sending(context, self._cluster, broker, limit, on_failure)
-        self._receiving = Receiving(self._cluster, broker.pop, self.renewals)
+        self._receiving = Receiving(self._cluster, broker, self.renewals)
         self.ending: Final = Ending(self._cluster, self.clients, broker, self.forwarding)
         on_failure = partial(self._failed, f"{_NAME}/Telemetry")
         self._telemetry = Telemetry(self.clients, self._settings, on_failure)

@@ -69,27 +69,27 @@ def handlers(
         "AppendStream": append_stream,
         "Pull": broker.pull,
         "Tail": broker.tail,
-        "GetMessage": broker.get_message,
-        "QueryByKey": broker.query_by_key,
-        "QueueOffsets": broker.queue_offsets,
-        "OffsetByTime": broker.offset_by_time,
-        "ClaimProducer": broker.claim_producer,
+        "GetMessage": broker.queries.get_message,
+        "QueryByKey": broker.queries.query_by_key,
+        "QueueOffsets": broker.queries.queue_offsets,
+        "OffsetByTime": broker.queries.offset_by_time,
+        "ClaimProducer": broker.incarnations.claim_producer,
         "Route": broker.route,
     }
     consumer: dict[str, Method] = {
-        "Heartbeat": broker.heartbeat,
-        "LeaveGroup": broker.leave_group,
-        "CommitOffsets": broker.commit_offsets,
-        "FetchOffsets": broker.fetch_offsets,
+        "Heartbeat": broker.groups.heartbeat,
+        "LeaveGroup": broker.groups.leave_group,
+        "CommitOffsets": broker.groups.commit_offsets,
+        "FetchOffsets": broker.groups.fetch_offsets,
     }
     administration: dict[str, Method] = {
-        "CreateTopic": broker.create_topic,
-        "DeleteTopic": broker.delete_topic,
-        "ListTopics": broker.list_topics,
-        "DescribeTopic": broker.describe_topic,
-        "ListGroups": broker.list_groups,
-        "DescribeGroup": broker.describe_group,
-        "DeleteGroup": broker.delete_group,
+        "CreateTopic": broker.topics.create_topic,
+        "DeleteTopic": broker.topics.delete_topic,
+        "ListTopics": broker.topics.list_topics,
+        "DescribeTopic": broker.topics.describe_topic,
+        "ListGroups": broker.groups.list_groups,
+        "DescribeGroup": broker.groups.describe_group,
+        "DeleteGroup": broker.groups.delete_group,
         "NodeStatus": admin.node_status,
         "TransferLeadership": admin.transfer_leadership,
         "ChangeMember": admin.change_member,
@@ -123,19 +123,19 @@ def _features(broker: Broker) -> dict[ServiceDescriptor, dict[str, Method]]:
         "DescribePop": broker.pop.describe_pop,
     }
     delay: dict[str, Method] = {
-        "CancelDelayed": broker.cancel_delayed,
-        "DelayStatus": broker.delay_status,
+        "CancelDelayed": broker.delay.cancel_delayed,
+        "DelayStatus": broker.delay.delay_status,
     }
     transaction: dict[str, Method] = {
-        "EndTransaction": broker.end_transaction,
-        "CheckTransactions": broker.check_transactions,
-        "ListTransactions": broker.list_transactions,
-        "DescribeTransaction": broker.describe_transaction,
-        "CommitConsumed": broker.commit_consumed,
+        "EndTransaction": broker.transactions.end_transaction,
+        "CheckTransactions": broker.transactions.check_transactions,
+        "ListTransactions": broker.transactions.list_transactions,
+        "DescribeTransaction": broker.transactions.describe_transaction,
+        "CommitConsumed": broker.consumed.commit_consumed,
     }
     lookup: dict[str, Method] = {
-        "TraceMessage": broker.trace_message,
-        "TopicSizes": broker.topic_sizes,
+        "TraceMessage": broker.lookup.trace_message,
+        "TopicSizes": broker.lookup.topic_sizes,
     }
     return {
         _RETRY: retry,

@@ -277,7 +277,9 @@ async def node_at(
         driver._tell()
         clock.now_ms += limits.group_settle_ms  # All members of groups had time to speak.
         for topic, queue_count in ({"orders": 4} if topics is None else topics).items():
-            await broker.create_topic(CreateTopicRequest(topic=topic, queue_count=queue_count))
+            await broker.topics.create_topic(
+                CreateTopicRequest(topic=topic, queue_count=queue_count)
+            )
         yield Fixture(broker, driver, machine, log, clock)
         broker.stop()
         driver.is_holding = True  # What the broker wrote last is not decided any more.

@@ -57,7 +57,7 @@ async def until(is_true: Callable[[], bool], what: str) -> None:
 
 async def settle(node: Fixture) -> None:
     """Have the broker look at the clock, and let it do everything that it can do now."""
-    delivering = node.broker._delay.delivering
+    delivering = node.broker.delay.delivering
     for _ in range(20):
         delivering.look()
         for _ in range(10):

@@ -41,7 +41,7 @@ async def begun(node: Fixture, lo: int, hi: int, **how: Any) -> int:
 async def ended(
     node: Fixture, transaction_id: int, outcome: Any = COMMITTED, group: str = GROUP
 ) -> EndTransactionResponse:
-    return await node.broker.end_transaction(
+    return await node.broker.transactions.end_transaction(
         EndTransactionRequest(transaction_id=transaction_id, producer_group=group, outcome=outcome)
     )
 
@@ -63,7 +63,9 @@ async def producer(
 ) -> AsyncIterator[AsyncGenerator[TransactionCheck]]:
     """A producer that waits for questions."""
     asked = CheckTransactionsRequest(producer_group=group, client_id="p")
-    stream = cast("AsyncGenerator[TransactionCheck]", node.broker.check_transactions(asked))
+    stream = cast(
+        "AsyncGenerator[TransactionCheck]", node.broker.transactions.check_transactions(asked)
+    )
     assert await anext(stream) == TransactionCheck(), "it stands"
     try:
         yield stream
@@ -79,7 +81,7 @@ async def question(stream: AsyncIterator[TransactionCheck]) -> TransactionCheck:
 async def round_of(node: Fixture, after_ms: int = 0) -> None:
     """Let time pass, and have the leader look."""
     node.clock.now_ms += after_ms
-    await node.broker._transactions.checks.round()
+    await node.broker.transactions.checks.round()
 
 
 def part(node: Fixture) -> TransactionsPart:

@@ -7,11 +7,12 @@ each node that their routes name, and some keep one to their access point alone 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 import structlog
 
+from node.broker import Broker
 from node.rocketmq.clients import Clients
 from node.rocketmq.cluster import Cluster, Leader
 from node.rocketmq.forwarder import Forwarding
@@ -39,20 +40,6 @@ _OUTCOMES: Final = {
 _log: Final = structlog.get_logger(component="rocketmq")
 
 
-class Ends(Protocol):
-    """The part of the broker that is used."""
-
-    async def end_transaction(
-        self, request: transaction_pb2.EndTransactionRequest, /
-    ) -> transaction_pb2.EndTransactionResponse: ...
-    def check_transactions(
-        self, request: transaction_pb2.CheckTransactionsRequest, /
-    ) -> AsyncIterator[transaction_pb2.TransactionCheck]: ...
-    async def cancel_delayed(
-        self, request: delay_pb2.CancelDelayedRequest, /
-    ) -> delay_pb2.CancelDelayedResponse: ...
-
-
 class _Check(NamedTuple):
     """A subscription to the questions of one group's leader."""
 
@@ -64,7 +51,7 @@ class Ending:
     """The calls that end, and the subscriptions to questions. One per gateway."""
 
     def __init__(
-        self, cluster: Cluster, clients: Clients, broker: Ends, forwarding: Forwarding
+        self, cluster: Cluster, clients: Clients, broker: Broker, forwarding: Forwarding
     ) -> None:
         self._cluster = cluster
         self._forwarding = forwarding
@@ -89,7 +76,7 @@ class Ending:
         end = transaction_pb2.EndTransactionRequest(
             transaction_id=int(inner), producer_group=topic, outcome=outcome
         )
-        await self._broker.end_transaction(end)
+        await self._broker.transactions.end_transaction(end)
         return pb.EndTransactionResponse(status=OK)
 
     async def recall_message(self, request: pb.RecallMessageRequest) -> pb.RecallMessageResponse:
@@ -97,7 +84,7 @@ class Ending:
         topic_name(request.topic)
         inner = handles.parse(request.recall_handle, Code.BAD_REQUEST).inner
         held_id, _, message_id = inner.partition(".")
-        await self._broker.cancel_delayed(delay_pb2.CancelDelayedRequest(message_id=held_id))
+        await self._broker.delay.cancel_delayed(delay_pb2.CancelDelayedRequest(message_id=held_id))
         return pb.RecallMessageResponse(status=OK, message_id=message_id)
 
     # --- Orphans: asked by the leader of each group, passed on by every node ---
@@ -168,7 +155,7 @@ class Ending:
         group, topic = key
         request = transaction_pb2.CheckTransactionsRequest(producer_group=topic, client_id=_CHECKER)
         if leader.is_here:
-            checks = self._broker.check_transactions(request)
+            checks = self._broker.transactions.check_transactions(request)
         else:
             checks = self._forwarding.questions(leader.address, request)
         try:

@@ -6,10 +6,11 @@ topic in this broker group are handed out, whichever queue a client names (proto
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Final, Protocol
+from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 
+from node.broker import Broker
 from node.rocketmq.callers import Caller
 from node.rocketmq.calls.renewals import RENEWED_MS, Renewals
 from node.rocketmq.cluster import Cluster
@@ -30,23 +31,12 @@ WAIT_MARGIN_S: Final = 0.5
 has gone."""
 
 
-class Pops(Protocol):
-    """The part of the broker that is used."""
-
-    async def receive(self, request: pop_pb2.ReceiveRequest, /) -> pop_pb2.ReceiveResponse: ...
-    async def ack(self, request: pop_pb2.AckRequest, /) -> pop_pb2.AckResponse: ...
-    async def change_invisible(
-        self, request: pop_pb2.ChangeInvisibleRequest, /
-    ) -> pop_pb2.ChangeInvisibleResponse: ...
-    async def give_up(self, request: pop_pb2.GiveUpRequest, /) -> pop_pb2.GiveUpResponse: ...
-
-
 class Receiving:
     """Answers receives and their follow-ups. One per gateway."""
 
-    def __init__(self, cluster: Cluster, broker: Pops, renewals: Renewals) -> None:
+    def __init__(self, cluster: Cluster, broker: Broker, renewals: Renewals) -> None:
         self._cluster = cluster
-        self._broker = broker
+        self._pop = broker.pop
         self._renewals = renewals
 
     # --- Receiving ---
@@ -57,7 +47,7 @@ class Receiving:
         """Yield a status, the messages, and the time of their delivery."""
         group = group_name(request.group)
         topic = topic_name(request.message_queue.topic, for_reading=True)
-        found = await self._broker.receive(self._receive_request(caller, request, group, topic))
+        found = await self._pop.receive(self._receive_request(caller, request, group, topic))
         if not found.deliveries:
             text = "there is no message at the moment"
             yield _status(pb.Status(code=Code.MESSAGE_NOT_FOUND, message=text))
@@ -128,7 +118,7 @@ class Receiving:
             raise RefusedError(Code.BAD_REQUEST, "no entries")
         inner = [_inner(entry.receipt_handle) for entry in request.entries]
         ack = pop_pb2.AckRequest(group=group, topic=topic, handles=inner)
-        answer = await self._broker.ack(ack)
+        answer = await self._pop.ack(ack)
         self._renewals.let_go(inner)
         stale = set(answer.stale_handles)
         entries = [
@@ -152,7 +142,7 @@ class Receiving:
             raise RefusedError(Code.ILLEGAL_INVISIBLE_TIME, text)
         inner = _inner(request.receipt_handle)
         self._renewals.let_go([inner])
-        answer = await self._broker.change_invisible(
+        answer = await self._pop.change_invisible(
             pop_pb2.ChangeInvisibleRequest(
                 group=group_name(request.group),
                 topic=topic_name(request.topic, for_reading=True),
@@ -169,7 +159,7 @@ class Receiving:
         """Move a message to the dead letters of its group."""
         inner = _inner(request.receipt_handle)
         self._renewals.let_go([inner])
-        await self._broker.give_up(
+        await self._pop.give_up(
             pop_pb2.GiveUpRequest(
                 group=group_name(request.group),
                 topic=topic_name(request.topic, for_reading=True),

@@ -5,8 +5,9 @@ is ignored, since clients choose differently (protocol sections 8 and 12.1).
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
+from node.broker import Broker
 from node.broker.core.context import Context
 from node.rocketmq.cluster import Cluster, Queue
 from node.rocketmq.forwarder import LED_ELSEWHERE
@@ -18,7 +19,7 @@ from node.runtime.clock import unix_ms
 from node.state.state import PERMISSION_WRITE
 from node.state.tables.topic_types import takes
 from quorumlog.pb import rocketmq_pb2 as pb
-from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
+from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.rocketmq_pb2 import Code, MessageType
 from quorumlog.pb.transaction_pb2 import HalfMessages
 from store import format as fmt
@@ -28,12 +29,6 @@ MESSAGE_COUNT_MAX: Final = 1_024
 _RECORD_ROOM_BYTES: Final = 36 * 1024
 """Room of a record beside its body: properties, topic and head."""
 _ORPHAN_S_MAX: Final = 3_600
-
-
-class Appends(Protocol):
-    """The part of the broker that is used."""
-
-    async def append(self, request: AppendRequest, /) -> AppendResponse: ...
 
 
 def body_size_bytes_max(context: Context, batch_size_bytes_max: int) -> int:
@@ -48,7 +43,7 @@ class Sending:
         self,
         context: Context,
         cluster: Cluster,
-        broker: Appends,
+        broker: Broker,
         body_size_bytes_max: int,
         on_failure: Callable[[Exception], None],
     ) -> None:

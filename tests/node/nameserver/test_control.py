@@ -4,6 +4,7 @@ import asyncio
 import time
 from typing import Any
 
+from node.nameserver.brokers import MasterView
 from node.nameserver.control import LOOK_PERIOD_MS, SETTLE_MS, Adviser, Controller
 from node.nameserver.directory.controller import Replication
 from node.nameserver.directory.limits import DirectoryLimits
@@ -96,23 +97,16 @@ def test_a_broker_is_told_once_of_an_epoch_that_nobody_serves() -> None:
     assert broker.advice == [(2, Binding(3, nonce))]
 
 
-class View:
-    """What a master that has served for a while knows."""
-
-    confirmed_position = epoch_start_position = 50
-    now_ms = 1_000_000
-
-    def __init__(self, replicas: dict[int, Replication]) -> None:
-        self.replicas = replicas
-
-
 def test_a_master_keeps_the_in_sync_set() -> None:
     case = Case()
     broker = FakeBroker(ha_master(1))
     adviser = Adviser(case.access, broker, broker)
     asyncio.run(adviser.keep_in_sync())
     assert case.access.take() == [], "it is no master as far as it knows"
-    broker.view = View({2: Replication(100, 999_000), 3: Replication(10, 999_000)})
+    replicas = {2: Replication(100, 999_000), 3: Replication(10, 999_000)}
+    broker.view = MasterView(
+        replicas, confirmed_position=50, epoch_start_position=50, now_ms=1_000_000
+    )
     asyncio.run(adviser.keep_in_sync())
     assert case.access.take() == ["alter_in_sync"]
     assert case.access.directory.groups["ha"].in_sync == (1, 2)

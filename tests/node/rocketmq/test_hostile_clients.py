@@ -334,7 +334,7 @@ def test_without_room_for_a_question_the_broker_keeps_it(
                 lambda: node.broker.stats().transaction_producer_count == 1, "somebody to ask"
             )
             node.clock.now_ms += 6_000
-            await node.broker._transactions.checks.round()
+            await node.broker.transactions.checks.round()
             await eventually(lambda: node.broker.stats().transaction_checks_total == 1, "it asks")
             assert client.commands.empty()
             assert node.broker.stats().transaction_question_size_bytes > 0

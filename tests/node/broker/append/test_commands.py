@@ -16,7 +16,7 @@ from tests.store.records import PAGE
 
 async def commit(node: Fixture, group: str) -> CommitOffsetsResponse:
     row = GroupOffset(topic="orders", queue_id=0, offset=7)
-    return await node.broker.commit_offsets(CommitOffsetsRequest(group=group, offsets=[row]))
+    return await node.broker.groups.commit_offsets(CommitOffsetsRequest(group=group, offsets=[row]))
 
 
 def test_every_refused_command_of_a_crowd_is_told(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_every_refused_command_of_a_crowd_is_told(tmp_path: Path) -> None:
 def test_commits_that_meet_the_deletion_of_their_topic_are_not_acked(tmp_path: Path) -> None:
     async def work() -> None:
         async with node_at(tmp_path, file_size_bytes=256 * PAGE) as node:
-            delete = node.broker.delete_topic(DeleteTopicRequest(topic="orders"))
+            delete = node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
             first = asyncio.ensure_future(delete)
             await asyncio.sleep(0)
             crowd = [commit(node, f"g{n}") for n in range(2000)]

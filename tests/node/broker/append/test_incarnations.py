@@ -26,7 +26,7 @@ from tests.node.transaction_calls import on_loop
 
 
 async def claim(node: Fixture, name: str = "n") -> int:
-    return (await node.broker.claim_producer(ClaimProducerRequest(name=name))).number
+    return (await node.broker.incarnations.claim_producer(ClaimProducerRequest(name=name))).number
 
 
 def batch(lo: int, number: int, *, name: str = "n", producer_id: int = 0) -> AppendRequest:

@@ -146,14 +146,14 @@ def test_permissions_and_deleted_topics_are_heeded(tmp_path: Path) -> None:
     async def work() -> None:
         async with node_at(tmp_path) as node:
             await node.append(0, 1)
-            await node.broker.create_topic(CreateTopicRequest(topic="orders", permission=4))
+            await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", permission=4))
             assert type(await refused(node, request(1, 2))) is errors.TopicNotWritableError
-            await node.broker.delete_topic(DeleteTopicRequest(topic="orders"))
+            await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
             assert type(await refused(node, request(1, 2))) is errors.UnknownTopicError
-            await node.broker.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
+            await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
             again = await node.append(1, 2)
             assert again.queues[0].first_offset == 1, "offsets go on: they name one message"
-            offsets = await node.broker.queue_offsets(
+            offsets = await node.broker.queries.queue_offsets(
                 QueueOffsetsRequest(queues=[QueueId(topic="orders", queue_id=0)])
             )
             assert offsets.queues[0].max_offset == 2

@@ -52,12 +52,12 @@ async def import_(node: Fixture) -> Coroutine[Any, Any, object]:
 
 
 async def delete_group(node: Fixture) -> Coroutine[Any, Any, object]:
-    await node.broker.commit_offsets(plain(1))
-    return node.broker.delete_group(DeleteGroupRequest(group="readers"))
+    await node.broker.groups.commit_offsets(plain(1))
+    return node.broker.groups.delete_group(DeleteGroupRequest(group="readers"))
 
 
 async def delete_topic(node: Fixture) -> Coroutine[Any, Any, object]:
-    return node.broker.delete_topic(DeleteTopicRequest(topic="orders"))
+    return node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
 
 
 def imported(node: Fixture, name: str, text: str) -> Coroutine[Any, Any, object]:
@@ -97,7 +97,7 @@ async def test_outputs_wait_while_something_else_moves_the_offset(
         with pytest.raises(BusyError):
             await node.broker.append(outputs(0, offset(expected, 3)))
         with pytest.raises(BusyError):
-            await node.broker.commit_consumed(commit(offset(expected, 3)))
+            await node.broker.consumed.commit_consumed(commit(offset(expected, 3)))
         node.driver.release()
         await under_way
         with pytest.raises(NodeError) as caught:  # It is decided, and not as was expected.

@@ -51,7 +51,7 @@ def id_of(node: Fixture, response: AppendResponse, number: int = 0) -> str:
 
 
 async def cancel(node: Fixture, message: str) -> None:
-    await node.broker.cancel_delayed(CancelDelayedRequest(message_id=message))
+    await node.broker.delay.cancel_delayed(CancelDelayedRequest(message_id=message))
 
 
 async def move(node: Fixture, to_ms: int) -> None:
@@ -217,14 +217,14 @@ async def test_what_is_wrong_is_refused_and_nothing_is_written(
         with pytest.raises(error):
             await send(node, delayed(1, DELAY="1"), record)
         assert node.log.last_index == before
-        status = await node.broker.delay_status(DelayStatusRequest())
+        status = await node.broker.delay.delay_status(DelayStatusRequest())
         assert status.held_count == 0
 
 
 @on_loop
 async def test_a_topic_that_takes_no_messages_takes_no_delayed_ones(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
-        await node.broker.create_topic(CreateTopicRequest(topic="orders", permission=4))
+        await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", permission=4))
         with pytest.raises(TopicNotWritableError):
             await send(node, delayed(1, DELAY="1"))
 
@@ -263,7 +263,7 @@ async def test_a_batch_that_is_in_the_log_is_answered_although_it_would_be_refus
     async with node_at(tmp_path, limits=limits) as node:
         how = {"producer_id": 3, "sequence": 0}
         first = await send(node, delayed(1, DELAY="1"), **how)
-        await node.broker.delete_topic(DeleteTopicRequest(topic="orders"))
+        await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
         again = await send(node, delayed(1, DELAY="1"), **how)
         assert (again.is_duplicate, again.position) == (True, first.position)
 
@@ -279,18 +279,18 @@ async def test_a_message_whose_topic_is_gone_is_kept_and_says_so(
     async with node_at(tmp_path) as node:
         await send(node, delayed(1, DELAY="1", KEYS="k"), delayed(2, queue_id=3, DELAY="1"))
         if reason == "topic takes no messages":
-            await node.broker.create_topic(CreateTopicRequest(topic="orders", permission=4))
+            await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", permission=4))
         else:
-            await node.broker.delete_topic(DeleteTopicRequest(topic="orders"))
+            await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
         if reason == "no such queue":
-            await node.broker.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
+            await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
         await move(node, NOW + 1_000)
         expected = [2] if reason == "no such queue" else [1, 2]
         assert bodies(node, fmt.UNDELIVERABLE_TOPIC) == expected
         found = decode_message(node.log.store.pull(fmt.UNDELIVERABLE_TOPIC, 0, 0).data)
         assert found.properties[PROPERTY_UNDELIVERABLE] == reason
         assert found.properties["REAL_TOPIC"] == "orders"
-        status = await node.broker.delay_status(DelayStatusRequest())
+        status = await node.broker.delay.delay_status(DelayStatusRequest())
         assert (status.held_count, status.undeliverable_count) == (0, len(expected))
 
 
@@ -305,7 +305,7 @@ async def test_what_was_cancelled_never_comes(tmp_path: Path) -> None:
         for number in (0, 3):
             await cancel(node, id_of(node, response, number))
             await cancel(node, id_of(node, response, number))  # A repetition is answered.
-        status = await node.broker.delay_status(DelayStatusRequest())
+        status = await node.broker.delay.delay_status(DelayStatusRequest())
         assert status.held_count == 3
         await move(node, NOW + 1_000)
         assert bodies(node) == [1, 2, 4]
@@ -392,7 +392,7 @@ async def test_only_the_leader_cancels_and_knows(tmp_path: Path) -> None:
         with pytest.raises(NodeError, match="does not lead"):
             await cancel(node, message_id(HOST, 0))
         with pytest.raises(NodeError, match="does not lead"):
-            await node.broker.delay_status(DelayStatusRequest())
+            await node.broker.delay.delay_status(DelayStatusRequest())
 
 
 # --- Trouble ---
@@ -423,7 +423,7 @@ async def test_a_delivery_that_finds_no_room_is_tried_again(tmp_path: Path) -> N
         await send(node, delayed(1, DELAY="1"), delayed(2, DELAY="1"))
         node.driver.failure = StoreFullError("disk", 1, 0)
         await move(node, NOW + 1_000)
-        delivering = node.broker._delay.delivering
+        delivering = node.broker.delay.delivering
         assert (delivering.failed_total, bodies(node)) == (1, [])
         await until(lambda: bodies(node) == [1, 2], "both")
         assert delivering.failed_total == 1
@@ -489,7 +489,7 @@ async def test_status_says_what_is_held(tmp_path: Path) -> None:
         await send(node, delayed(0, DELAY="3"), delayed(1, DELAY="3"), delayed(2, DELAY="1"))
         await send(node, delayed(3, TIMER_DELAY_MS="2000"))
         await move(node, NOW + 1_000)
-        status = await node.broker.delay_status(DelayStatusRequest())
+        status = await node.broker.delay.delay_status(DelayStatusRequest())
         rows = {row.level: (row.delay_ms, row.held_count, row.max_offset) for row in status.queues}
         assert rows == {0: (0, 1, 1), 1: (1_000, 0, 1), 3: (10_000, 2, 2)}
         assert (status.held_count, status.now_unix_ms) == (3, NOW + 1_000)

@@ -48,7 +48,7 @@ async def test_the_longest_properties_that_are_held_can_be_undeliverable(tmp_pat
             else:
                 break
         await send(node, delayed(2, DELAY="1"))
-        await node.broker.delete_topic(DeleteTopicRequest(topic="bills"))
+        await node.broker.topics.delete_topic(DeleteTopicRequest(topic="bills"))
         await move(node, NOW + 1_000)
         assert (bodies(node), bodies(node, fmt.UNDELIVERABLE_TOPIC)) == ([2], [1])
 
@@ -59,7 +59,7 @@ async def test_a_delivery_that_cannot_be_made_is_tried_again(
 ) -> None:
     async with node_at(tmp_path) as node:
         await send(node, delayed(1, DELAY="1"))
-        deliveries = node.broker._delay.delivering._deliveries
+        deliveries = node.broker.delay.delivering._deliveries
         made = asyncio.Event()
 
         def fail(*_: object) -> None:
@@ -91,7 +91,7 @@ async def test_a_record_inside_a_body_names_no_message_to_cancel(tmp_path: Path)
             assert store.message_at(position).topic == fmt.SCHEDULE_TOPIC
             request = CancelDelayedRequest(message_id=own_id)
             with pytest.raises(MessageNotFoundError):
-                await node.broker.cancel_delayed(request)
+                await node.broker.delay.cancel_delayed(request)
         await send(node, delayed(3, DELAY="1"))
         await move(node, NOW + 1_000)
         assert bodies(node) == [1, 3]
@@ -126,8 +126,8 @@ async def test_no_more_is_read_than_one_entry_delivers(
             if number == 10:
                 host = node.log.store.config.store_host
                 gone = CancelDelayedRequest(message_id=message_id(host, sent.positions[0]))
-                await node.broker.cancel_delayed(gone)
-        store, deliveries = node.log.store, node.broker._delay.delivering._deliveries
+                await node.broker.delay.cancel_delayed(gone)
+        store, deliveries = node.log.store, node.broker.delay.delivering._deliveries
         read, of = store.records_at, deliveries.of
         sizes_bytes: list[int] = []
 

@@ -126,7 +126,7 @@ class Walk:
         host = self.node.log.store.config.store_host
         request = CancelDelayedRequest(message_id=message_id(host, response.positions[sent.at]))
         try:
-            await self.node.broker.cancel_delayed(request)
+            await self.node.broker.delay.cancel_delayed(request)
         except DelayedGoneError:
             sent.is_gone = True
         except NodeError:
@@ -166,10 +166,12 @@ class Walk:
         broker = self.node.broker
         try:
             if "bills" in self.node.machine.state.topics:
-                work = broker.delete_topic(DeleteTopicRequest(topic="bills"))
+                work = broker.topics.delete_topic(DeleteTopicRequest(topic="bills"))
                 await asyncio.wait_for(work, 0.02)
             else:
-                create = broker.create_topic(CreateTopicRequest(topic="bills", queue_count=2))
+                create = broker.topics.create_topic(
+                    CreateTopicRequest(topic="bills", queue_count=2)
+                )
                 await asyncio.wait_for(create, 0.02)
         except (NodeError, TimeoutError):
             pass

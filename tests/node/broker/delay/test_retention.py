@@ -107,7 +107,7 @@ async def test_messages_that_are_missing_all_the_same_are_counted_and_end(tmp_pa
         node.driver.lead()
         node.clock.now_ms += 5_000
         await settle(node)
-        delivering = node.broker._delay.delivering
+        delivering = node.broker.delay.delivering
         assert (delivering.missing_total, delivering.delivered_total) == (2, 1)
         gone = node.machine.state.part(DelayPart).queues
         assert (gone[0].floor, gone[2].floor) == (1, 2)

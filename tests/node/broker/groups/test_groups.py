@@ -38,7 +38,7 @@ TOPICS = {"orders": 4, "bills": 2}
 async def beat(
     node: Fixture, client: str, *topics: str, group: str = "g", is_broadcasting: bool = False
 ) -> HeartbeatResponse:
-    return await node.broker.heartbeat(
+    return await node.broker.groups.heartbeat(
         HeartbeatRequest(
             group=group,
             client_id=client,
@@ -51,7 +51,9 @@ async def beat(
 
 async def commit(node: Fixture, *rows: tuple[str, int, int], group: str = "g") -> int:
     offsets = [GroupOffset(topic=t, queue_id=q, offset=o) for t, q, o in rows]
-    response = await node.broker.commit_offsets(CommitOffsetsRequest(group=group, offsets=offsets))
+    response = await node.broker.groups.commit_offsets(
+        CommitOffsetsRequest(group=group, offsets=offsets)
+    )
     return response.index
 
 
@@ -59,12 +61,14 @@ async def fetch(
     node: Fixture, *queues: tuple[str, int], group: str = "g"
 ) -> list[tuple[str, int, int]]:
     asked = [QueueId(topic=t, queue_id=q) for t, q in queues]
-    response = await node.broker.fetch_offsets(FetchOffsetsRequest(group=group, queues=asked))
+    response = await node.broker.groups.fetch_offsets(
+        FetchOffsetsRequest(group=group, queues=asked)
+    )
     return [(o.topic, o.queue_id, o.offset) for o in response.offsets]
 
 
 async def describe_group(node: Fixture, group: str = "g") -> DescribeGroupResponse:
-    return await node.broker.describe_group(DescribeGroupRequest(group=group))
+    return await node.broker.groups.describe_group(DescribeGroupRequest(group=group))
 
 
 # --- Members ---
@@ -95,8 +99,8 @@ def test_a_generation_changes_with_the_members_and_only_then(tmp_path: Path) -> 
             assert second > first
             third = (await beat(node, "b", "orders", "bills")).generation
             assert third > second, "other topics are another sharing"
-            await node.broker.leave_group(LeaveGroupRequest(group="g", client_id="b"))
-            await node.broker.leave_group(LeaveGroupRequest(group="g", client_id="nobody"))
+            await node.broker.groups.leave_group(LeaveGroupRequest(group="g", client_id="b"))
+            await node.broker.groups.leave_group(LeaveGroupRequest(group="g", client_id="nobody"))
             fourth = await beat(node, "a")
             assert fourth.generation > third
             assert list(fourth.client_ids) == ["a"]
@@ -115,7 +119,7 @@ def test_a_silent_member_is_out(tmp_path: Path) -> None:
             node.clock.now_ms += 1
             assert list((await beat(node, "b")).client_ids) == ["b"]
             node.clock.now_ms += 10_000
-            assert not (await node.broker.list_groups(ListGroupsRequest())).groups
+            assert not (await node.broker.groups.list_groups(ListGroupsRequest())).groups
             assert node.broker.stats().group_member_count == 0
 
     run(work())
@@ -184,7 +188,7 @@ def test_bad_heartbeats_are_refused(tmp_path: Path) -> None:
         async with node_at(tmp_path) as node:
             for how, code in cases:
                 with pytest.raises(errors.NodeError) as caught:
-                    await node.broker.heartbeat(bad(how))
+                    await node.broker.groups.heartbeat(bad(how))
                 assert caught.value.code == code, how
 
     run(work())
@@ -252,7 +256,9 @@ def test_bad_commits_are_refused(tmp_path: Path) -> None:
             with pytest.raises(errors.BadRequestError):
                 await commit(node, ("orders", 0, 1), group="a@b")
             with pytest.raises(errors.WrongClusterError):
-                await node.broker.commit_offsets(CommitOffsetsRequest(group="g", cluster_id="x"))
+                await node.broker.groups.commit_offsets(
+                    CommitOffsetsRequest(group="g", cluster_id="x")
+                )
             assert node.log.last_index == last
             for group in "xyz":
                 await commit(node, ("orders", 0, 1), group=group)
@@ -291,7 +297,7 @@ def test_a_group_is_described_with_its_lag(tmp_path: Path) -> None:
             rows = {(q.topic, q.queue_id): (q.offset, q.max_offset) for q in found.queues}
             assert rows == {("orders", 0): (7, 10), ("bills", 1): (4, 4), ("bills", 0): (0, 0)}
             await beat(node, "m", "bills", group="only-members")
-            listed = await node.broker.list_groups(ListGroupsRequest())
+            listed = await node.broker.groups.list_groups(ListGroupsRequest())
             assert [(g.group, g.member_count, g.lag_count) for g in listed.groups] == [
                 ("g", 1, 3),
                 ("only-members", 1, 0),
@@ -310,12 +316,12 @@ def test_a_group_with_members_is_not_deleted(tmp_path: Path) -> None:
             node.clock.now_ms += 60_000
             await beat(node, "a")
             with pytest.raises(errors.GroupNotEmptyError):
-                await node.broker.delete_group(DeleteGroupRequest(group="g"))
-            await node.broker.leave_group(LeaveGroupRequest(group="g", client_id="a"))
-            await node.broker.delete_group(DeleteGroupRequest(group="g"))
+                await node.broker.groups.delete_group(DeleteGroupRequest(group="g"))
+            await node.broker.groups.leave_group(LeaveGroupRequest(group="g", client_id="a"))
+            await node.broker.groups.delete_group(DeleteGroupRequest(group="g"))
             assert await fetch(node) == []
             with pytest.raises(errors.UnknownGroupError):
-                await node.broker.delete_group(DeleteGroupRequest(group="g"))
+                await node.broker.groups.delete_group(DeleteGroupRequest(group="g"))
 
     run(work())
 
@@ -335,18 +341,18 @@ def test_a_new_leader_does_not_take_a_group_for_empty(tmp_path: Path) -> None:
             delete = DeleteGroupRequest(group="g")
             for left_ms in (3_000, 1):
                 with pytest.raises(errors.NotReadyError) as caught:
-                    await node.broker.delete_group(delete)
+                    await node.broker.groups.delete_group(delete)
                 assert describe(caught.value).retry_after_ms == left_ms
                 assert describe(caught.value).outcome is Outcome.NOT_APPLIED
                 with pytest.raises(errors.NotReadyError):
-                    await node.broker.commit_offsets(back)
+                    await node.broker.groups.commit_offsets(back)
                 node.clock.now_ms += 2_999 if left_ms > 1 else 1
             assert await fetch(node, ("orders", 0)) == [("orders", 0, 7)]
             with pytest.raises(errors.UnknownGroupError):
-                await node.broker.delete_group(DeleteGroupRequest(group="new"))
-            await node.broker.commit_offsets(back)
+                await node.broker.groups.delete_group(DeleteGroupRequest(group="new"))
+            await node.broker.groups.commit_offsets(back)
             assert await fetch(node, ("orders", 0)) == [("orders", 0, 1)]
-            await node.broker.delete_group(delete)
+            await node.broker.groups.delete_group(delete)
             assert await fetch(node) == []
 
     run(work())
@@ -361,7 +367,7 @@ def test_a_member_that_spoke_keeps_its_group_with_a_new_leader(tmp_path: Path) -
             with pytest.raises(errors.NotReadyError):
                 await beat(node, "a")
             with pytest.raises(errors.GroupNotEmptyError):
-                await node.broker.delete_group(DeleteGroupRequest(group="g"))
+                await node.broker.groups.delete_group(DeleteGroupRequest(group="g"))
 
     run(work())
 
@@ -381,7 +387,7 @@ def test_large_messages_are_looked_at_in_turns_with_others(tmp_path: Path) -> No
             for queue_id in range(4):
                 await node.append(0, 1, queue_id=queue_id, size_bytes=20_000)
             await commit(node, *(("orders", q, 1) for q in range(4)))
-            topic = node.broker.describe_topic(DescribeTopicRequest(topic="orders"))
+            topic = node.broker.topics.describe_topic(DescribeTopicRequest(topic="orders"))
             calls: list[Coroutine[Any, Any, Any]] = [describe_group(node), topic]
             for call in calls:
                 task, turn_count = asyncio.ensure_future(call), 0

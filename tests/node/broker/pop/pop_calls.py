@@ -105,7 +105,7 @@ def offset_of(node: Fixture, queue_id: int = 0, group: str = GROUP) -> int:
 
 
 async def lag(node: Fixture, group: str = GROUP) -> int:
-    described = await node.broker.describe_group(DescribeGroupRequest(group=group))
+    described = await node.broker.groups.describe_group(DescribeGroupRequest(group=group))
     return described.info.lag_count
 
 

@@ -89,7 +89,9 @@ def test_setting_the_offset_of_a_group_ends_what_is_in_flight(tmp_path: Path) ->
             await send(node, "1", "2", "3")
             first = await receive(node)
             back = GroupOffset(topic="orders", queue_id=0, offset=1)
-            await node.broker.commit_offsets(CommitOffsetsRequest(group=GROUP, offsets=[back]))
+            await node.broker.groups.commit_offsets(
+                CommitOffsetsRequest(group=GROUP, offsets=[back])
+            )
             assert part(node).in_flight_count == 0
             assert await ack(node, first[2]) == 1, "it was set back behind it"
             assert [(one.body, one.count) for one in await receive(node)] == [("2", 1), ("3", 1)]
@@ -106,7 +108,7 @@ def test_a_reset_that_crosses_a_take_wins(tmp_path: Path) -> None:
             node.driver.is_holding = True
             back = GroupOffset(topic="orders", queue_id=0, offset=2)
             reset = asyncio.create_task(
-                node.broker.commit_offsets(CommitOffsetsRequest(group=GROUP, offsets=[back]))
+                node.broker.groups.commit_offsets(CommitOffsetsRequest(group=GROUP, offsets=[back]))
             )
             await eventually(lambda: len(node.driver.pending) == 1)
             asked = asyncio.create_task(receive(node))
@@ -125,11 +127,11 @@ def test_deleting_the_topic_or_the_group_clears_the_windows(tmp_path: Path) -> N
             await send(node, "2", topic="bills")
             await receive(node)
             await receive(node, topic="bills")
-            await node.broker.delete_topic(DeleteTopicRequest(topic="bills"))
+            await node.broker.topics.delete_topic(DeleteTopicRequest(topic="bills"))
             assert list(part(node).windows) == [(GROUP, "orders", 0)]
             waiting = asyncio.create_task(receive(node, wait_ms=30_000))
             await eventually(lambda: node.broker.pop.stats().parked_count == 1)
-            await node.broker.delete_group(DeleteGroupRequest(group=GROUP))
+            await node.broker.groups.delete_group(DeleteGroupRequest(group=GROUP))
             assert (part(node).windows, part(node).in_flight_count) == ({}, 0)
             node.broker.pop.on_grown([(b"orders", 0)])
             assert [(one.body, one.count) for one in await waiting] == [("1", 1)], "a new group"

@@ -108,14 +108,14 @@ async def test_members_are_refused_by_the_settings(tmp_path: Path) -> None:
         beat = HeartbeatRequest(group="readers", client_id="one", topics=["orders"])
         await configure(node, is_broadcast_enabled=False)
         node.clock.now_ms += 10_000  # The group is known, and nobody was in it before.
-        await node.broker.heartbeat(beat)
+        await node.broker.groups.heartbeat(beat)
         beat.is_broadcasting = True
         with pytest.raises(GroupDisabledError, match="broadcasting"):
-            await node.broker.heartbeat(beat)
+            await node.broker.groups.heartbeat(beat)
         await configure(node, is_consume_enabled=False)
         beat.is_broadcasting = False
         with pytest.raises(GroupDisabledError, match="consuming"):
-            await node.broker.heartbeat(beat)
+            await node.broker.groups.heartbeat(beat)
 
 
 @on_loop
@@ -123,7 +123,7 @@ async def test_people_see_who_reads_what_and_how_old_that_is(tmp_path: Path) -> 
     async with node_at(tmp_path) as node:
         await fill(node, 0, 3)
         for client_id, queue_id in (("one", 0), ("two", 1)):
-            await node.broker.heartbeat(
+            await node.broker.groups.heartbeat(
                 HeartbeatRequest(
                     group="readers",
                     client_id=client_id,
@@ -133,8 +133,10 @@ async def test_people_see_who_reads_what_and_how_old_that_is(tmp_path: Path) -> 
             )
         offsets = [GroupOffset(topic="orders", queue_id=q, offset=2 - 2 * q) for q in (0, 1, 2)]
         offsets[2].offset = 0
-        await node.broker.commit_offsets(CommitOffsetsRequest(group="readers", offsets=offsets))
-        found = await node.broker.describe_group(DescribeGroupRequest(group="readers"))
+        await node.broker.groups.commit_offsets(
+            CommitOffsetsRequest(group="readers", offsets=offsets)
+        )
+        found = await node.broker.groups.describe_group(DescribeGroupRequest(group="readers"))
         assert [queue.client_id for queue in found.queues] == ["one", "two", ""]
         stored = decode_message(node.log.store.pull("orders", 0, 1, max_count=1).data)
         assert found.queues[0].last_consumed_unix_ms == stored.store_unix_ms
@@ -142,7 +144,7 @@ async def test_people_see_who_reads_what_and_how_old_that_is(tmp_path: Path) -> 
 
         many = [QueueId(topic="orders", queue_id=q) for q in range(4_097)]
         with pytest.raises(BadRequestError):
-            await node.broker.heartbeat(
+            await node.broker.groups.heartbeat(
                 HeartbeatRequest(group="g", client_id="c", topics=["orders"], queues=many)
             )
 
@@ -150,7 +152,7 @@ async def test_people_see_who_reads_what_and_how_old_that_is(tmp_path: Path) -> 
 @on_loop
 async def test_offsets_of_a_group_with_members_stay_if_asked(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
-        await node.broker.heartbeat(
+        await node.broker.groups.heartbeat(
             HeartbeatRequest(group="readers", client_id="one", topics=["orders"])
         )
         commit = CommitOffsetsRequest(
@@ -159,7 +161,7 @@ async def test_offsets_of_a_group_with_members_stay_if_asked(tmp_path: Path) -> 
             must_be_empty=True,
         )
         with pytest.raises(GroupNotEmptyError):
-            await node.broker.commit_offsets(commit)
+            await node.broker.groups.commit_offsets(commit)
         node.clock.now_ms += 60_000
-        await node.broker.commit_offsets(commit)
+        await node.broker.groups.commit_offsets(commit)
         assert node.machine.state.groups["readers"] == {"orders": {0: 0}}

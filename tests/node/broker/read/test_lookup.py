@@ -21,7 +21,7 @@ from tests.node.transaction_calls import ROLLED_BACK, begun, ended, on_loop, sto
 
 async def trace(node: Fixture, position: int) -> TraceMessageResponse:
     found = message_id(node.log.store.config.store_host, position)
-    return await node.broker.trace_message(TraceMessageRequest(message_id=found))
+    return await node.broker.lookup.trace_message(TraceMessageRequest(message_id=found))
 
 
 def told(response: TraceMessageResponse) -> list[tuple[str, str, str]]:
@@ -30,7 +30,7 @@ def told(response: TraceMessageResponse) -> list[tuple[str, str, str]]:
 
 async def commit(node: Fixture, group: str, offset: int) -> None:
     row = GroupOffset(topic="orders", queue_id=0, offset=offset)
-    await node.broker.commit_offsets(CommitOffsetsRequest(group=group, offsets=[row]))
+    await node.broker.groups.commit_offsets(CommitOffsetsRequest(group=group, offsets=[row]))
 
 
 async def retried(node: Fixture, group: str, offset: int, **how: Any) -> None:
@@ -146,13 +146,13 @@ async def test_wrong_ids_are_refused(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
         receipt = await node.append(0, 1)
         with pytest.raises(BadRequestError, match="message_id"):
-            await node.broker.trace_message(TraceMessageRequest(message_id="nonsense"))
+            await node.broker.lookup.trace_message(TraceMessageRequest(message_id="nonsense"))
         for position in (receipt.position + 1, 1 << 40):
             with pytest.raises(MessageNotFoundError):
                 await trace(node, position)
         foreign = message_id(("10.9.8.7", 1), receipt.position)
         with pytest.raises(MessageNotFoundError):
-            await node.broker.trace_message(TraceMessageRequest(message_id=foreign))
+            await node.broker.lookup.trace_message(TraceMessageRequest(message_id=foreign))
 
 
 @on_loop
@@ -161,13 +161,13 @@ async def test_sizes_are_counted_by_topic(tmp_path: Path) -> None:
         await node.broker.append(request(0, 3, producer_id=5))
         large = encode_message("bills", 0, b"x" * 3_000)
         await node.broker.append(AppendRequest(records=large, record_count=1))
-        orders = await node.broker.topic_sizes(TopicSizesRequest(topic="orders"))
+        orders = await node.broker.lookup.topic_sizes(TopicSizesRequest(topic="orders"))
         assert orders.record_count == 3
         assert 300 < orders.size_bytes < 1_000
         assert [(b.below_size_bytes, b.record_count) for b in orders.buckets] == [(256, 3)]
-        bills = await node.broker.topic_sizes(TopicSizesRequest(topic="bills"))
+        bills = await node.broker.lookup.topic_sizes(TopicSizesRequest(topic="bills"))
         assert [(b.below_size_bytes, b.record_count) for b in bills.buckets] == [(4096, 1)]
         assert bills.size_bytes == len(large)
         assert node.broker.stats().record_sizes.record_count == 4
         with pytest.raises(UnknownTopicError):
-            await node.broker.topic_sizes(TopicSizesRequest(topic="nowhere"))
+            await node.broker.lookup.topic_sizes(TopicSizesRequest(topic="nowhere"))

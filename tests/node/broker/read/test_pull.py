@@ -125,7 +125,7 @@ def test_bad_questions_are_refused(tmp_path: Path) -> None:
 
     async def work() -> None:
         async with node_at(tmp_path) as node:
-            await node.broker.create_topic(CreateTopicRequest(topic="secret", permission=2))
+            await node.broker.topics.create_topic(CreateTopicRequest(topic="secret", permission=2))
             for how, code in cases:
                 with pytest.raises(NodeError) as caught:
                     await pull(node, **how)
@@ -237,7 +237,7 @@ def test_the_ends_of_queues_wait_for_an_index_too(tmp_path: Path) -> None:
                 consistency=LOCAL,
                 at_least_index=node.log.last_index,
             )
-            task = asyncio.create_task(node.broker.queue_offsets(asked))
+            task = asyncio.create_task(node.broker.queries.queue_offsets(asked))
             await eventually(lambda: node.broker.stats().waiting_read_count == 1)
             node.driver.release()
             await future
@@ -340,7 +340,7 @@ def test_a_deleted_topic_wakes_nobody_but_is_told_in_the_end(tmp_path: Path) -> 
         async with node_at(tmp_path) as node:
             task = asyncio.create_task(pull(node, wait_ms=30))
             await waiting(node, 1)
-            await node.broker.delete_topic(DeleteTopicRequest(topic="orders"))
+            await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
             with pytest.raises(errors.UnknownTopicError):
                 await task
 

@@ -33,7 +33,7 @@ async def die(node: Fixture, *offsets: int) -> None:
 
 
 async def delete(node: Fixture) -> None:
-    await node.broker.delete_group(DeleteGroupRequest(group="readers"))
+    await node.broker.groups.delete_group(DeleteGroupRequest(group="readers"))
 
 
 async def listed(node: Fixture) -> ListDeadLettersResponse:

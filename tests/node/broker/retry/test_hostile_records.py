@@ -49,9 +49,9 @@ async def test_a_commit_counts_until_it_is_decided_although_its_caller_went(
     tmp_path: Path,
 ) -> None:
     async with node_at(tmp_path, topics=TOPICS) as node:
-        await node.broker.commit_offsets(plain(1))
+        await node.broker.groups.commit_offsets(plain(1))
         node.driver.is_holding = True
-        gone = asyncio.ensure_future(node.broker.commit_offsets(plain(5)))
+        gone = asyncio.ensure_future(node.broker.groups.commit_offsets(plain(5)))
         await eventually(lambda: len(node.driver.pending) == 1, "the commit is written")
         gone.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -93,7 +93,7 @@ async def test_offsets_that_could_not_be_written_leave_those_under_way_alone(
         first = node.broker.append_nowait(outputs(0, offset(-1, 3)))
         node.driver.failure = BusyError("entries", 1, 1)
         with pytest.raises(BusyError):
-            await node.broker.commit_consumed(commit(offset(3, 5)))
+            await node.broker.consumed.commit_consumed(commit(offset(3, 5)))
         again = node.broker.append_nowait(outputs(1, offset(3, 6)))
         node.driver.release()
         await asyncio.gather(first, again)

@@ -132,7 +132,7 @@ class Walk:
     async def pass_time(self) -> None:
         self.node.clock.now_ms += self.random.choice([500, 1_000, 5_000])
         if self.node.driver.is_ready:
-            self.node.broker._delay.delivering.look()
+            self.node.broker.delay.delivering.look()
         for _ in range(8):
             await asyncio.sleep(0)
 

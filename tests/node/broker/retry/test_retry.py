@@ -180,7 +180,7 @@ async def test_a_repeated_call_is_answered_though_it_would_be_refused_now(tmp_pa
         call = given_back(0, producer_id=7, offsets=[committed(1)], is_dead=True)
         await node.broker.retry.retry_later(call)
         await configure(node, is_consume_enabled=False)
-        await node.broker.delete_topic(DeleteTopicRequest(topic="orders"))
+        await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
         again = await node.broker.retry.retry_later(call)
         assert again.is_duplicate
         assert again.dead_count == 1
@@ -296,7 +296,7 @@ async def test_a_bad_call_is_refused_and_changes_nothing(
 ) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 4)
-        await node.broker.create_topic(CreateTopicRequest(topic="deaf", permission=2))
+        await node.broker.topics.create_topic(CreateTopicRequest(topic="deaf", permission=2))
         before = node.machine.image()
         with pytest.raises(kind):
             await node.broker.retry.retry_later(call)
@@ -354,10 +354,10 @@ async def test_bad_resends_are_refused(tmp_path: Path) -> None:
             await node.broker.dead_letters.resend_dead_letters(
                 ResendDeadLettersRequest(group="readers")
             )
-        await node.broker.create_topic(CreateTopicRequest(topic="orders", permission=4))
+        await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", permission=4))
         with pytest.raises(TopicNotWritableError):
             await node.broker.dead_letters.resend_dead_letters(send)
-        await node.broker.delete_topic(DeleteTopicRequest(topic="orders"))
+        await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
         with pytest.raises(UnknownTopicError):
             await node.broker.dead_letters.resend_dead_letters(send)
         assert node.machine.state.refused_count == 0
@@ -371,8 +371,8 @@ async def test_clients_may_read_the_topics_of_a_group_and_no_more(tmp_path: Path
         for refused in (
             node.append(0, 1, topic=DEAD),
             node.append(0, 1, topic=RETRY),
-            node.broker.create_topic(CreateTopicRequest(topic=DEAD, queue_count=2)),
-            node.broker.delete_topic(DeleteTopicRequest(topic=RETRY)),
+            node.broker.topics.create_topic(CreateTopicRequest(topic=DEAD, queue_count=2)),
+            node.broker.topics.delete_topic(DeleteTopicRequest(topic=RETRY)),
         ):
             with pytest.raises(ReservedTopicError):
                 await refused

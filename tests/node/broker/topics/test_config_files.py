@@ -59,7 +59,7 @@ def groups_of(*names: str, **settings: Any) -> str:
 async def test_what_one_cluster_gives_out_another_takes_over(tmp_path: Path) -> None:
     async with node_at(tmp_path / "a") as node:
         await node.broker.append(request(0, 3))
-        await node.broker.commit_offsets(
+        await node.broker.groups.commit_offsets(
             CommitOffsetsRequest(group="readers", offsets=[GroupOffset(topic="orders", offset=2)])
         )
         settings = GroupSettings(retry_count_max=3, retry_delays=Delays(delay_ms=[1_000, 9_000]))
@@ -229,9 +229,11 @@ def _resend(node: Fixture, send: ResendDeadLettersRequest) -> Any:
 @on_loop
 async def test_a_member_may_not_name_a_topic_that_nobody_may_read(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
-        await node.broker.create_topic(CreateTopicRequest(topic="deaf", permission=2))
+        await node.broker.topics.create_topic(CreateTopicRequest(topic="deaf", permission=2))
         with pytest.raises(TopicNotReadableError):
-            await node.broker.heartbeat(HeartbeatRequest(group="g", client_id="c", topics=["deaf"]))
+            await node.broker.groups.heartbeat(
+                HeartbeatRequest(group="g", client_id="c", topics=["deaf"])
+            )
 
 
 ERRORS = (

@@ -29,7 +29,7 @@ MESSAGES: dict[str, dict[str, Any]] = {
 def test_a_type_is_chosen_shown_changed_and_kept(tmp_path: Path) -> None:
     async def work() -> None:
         async with node_at(tmp_path) as node:
-            topics = node.broker
+            topics = node.broker.topics
             made = await topics.create_topic(CreateTopicRequest(topic="pay", message_type="FIFO"))
             assert made.message_type == "FIFO"
             await topics.create_topic(CreateTopicRequest(topic="pay", queue_count=9))
@@ -60,7 +60,7 @@ def test_types_are_in_checkpoints_and_snapshots_and_builds_without_them_read_bot
 def test_a_topic_takes_messages_of_its_type_only(tmp_path: Path, topic_type: str) -> None:
     async def work() -> None:
         async with gateway_at(tmp_path) as gateway:
-            await gateway.node.broker.create_topic(
+            await gateway.node.broker.topics.create_topic(
                 CreateTopicRequest(topic="orders", message_type=topic_type)
             )
             route = await gateway.call(

@@ -41,7 +41,7 @@ LOCAL = common_pb2.CONSISTENCY_LOCAL
 
 
 async def create(node: Fixture, topic: str, **how: Any) -> tuple[int, int]:
-    info = await node.broker.create_topic(CreateTopicRequest(topic=topic, **how))
+    info = await node.broker.topics.create_topic(CreateTopicRequest(topic=topic, **how))
     return info.queue_count, info.permission
 
 
@@ -55,12 +55,12 @@ def test_a_topic_is_created_changed_listed_and_deleted(tmp_path: Path) -> None:
             assert await create(node, "a", queue_count=2, permission=4) == (2, 4)
             assert await create(node, "a") == (2, 4), "what is not said does not change"
             assert await create(node, "a", queue_count=3) == (3, 4)
-            listed = await node.broker.list_topics(ListTopicsRequest())
+            listed = await node.broker.topics.list_topics(ListTopicsRequest())
             assert [(t.topic, t.queue_count) for t in listed.topics] == [("a", 3), ("b", 4)]
-            listed = await node.broker.list_topics(ListTopicsRequest(with_system=True))
+            listed = await node.broker.topics.list_topics(ListTopicsRequest(with_system=True))
             assert COMMAND_TOPIC in [t.topic for t in listed.topics]
-            await node.broker.delete_topic(DeleteTopicRequest(topic="a"))
-            listed = await node.broker.list_topics(ListTopicsRequest())
+            await node.broker.topics.delete_topic(DeleteTopicRequest(topic="a"))
+            listed = await node.broker.topics.list_topics(ListTopicsRequest())
             assert [t.topic for t in listed.topics] == ["b"]
 
     run(work())
@@ -83,11 +83,11 @@ def test_topics_that_may_not_be_are_refused(tmp_path: Path) -> None:
         async with node_at(tmp_path) as node:
             for how, kind in cases:
                 with pytest.raises(kind):
-                    await node.broker.create_topic(CreateTopicRequest(**how))
+                    await node.broker.topics.create_topic(CreateTopicRequest(**how))
             with pytest.raises(errors.ReservedTopicError):
-                await node.broker.delete_topic(DeleteTopicRequest(topic=COMMAND_TOPIC))
+                await node.broker.topics.delete_topic(DeleteTopicRequest(topic=COMMAND_TOPIC))
             with pytest.raises(errors.UnknownTopicError):
-                await node.broker.delete_topic(DeleteTopicRequest(topic="nobody"))
+                await node.broker.topics.delete_topic(DeleteTopicRequest(topic="nobody"))
             assert node.broker.stats().topic_count == 1
 
     run(work())
@@ -127,14 +127,14 @@ def test_a_topic_is_described_with_its_queues(tmp_path: Path) -> None:
     async def work() -> None:
         async with node_at(tmp_path, topics={"orders": 20}) as node:
             receipt = await node.append(0, 3)
-            found = await node.broker.describe_topic(DescribeTopicRequest(topic="orders"))
+            found = await node.broker.topics.describe_topic(DescribeTopicRequest(topic="orders"))
             assert (found.info.queue_count, len(found.queues)) == (20, 20)
             first, second = found.queues[:2]
             assert (first.min_offset, first.max_offset) == (0, 3)
             assert first.last_store_unix_ms == receipt.store_unix_ms
             assert (second.queue_id, second.max_offset, second.last_store_unix_ms) == (1, 0, 0)
             with pytest.raises(errors.UnknownTopicError):
-                await node.broker.describe_topic(DescribeTopicRequest(topic="nobody"))
+                await node.broker.topics.describe_topic(DescribeTopicRequest(topic="nobody"))
 
     run(work())
 
@@ -145,9 +145,9 @@ def test_only_the_leader_speaks_of_topics(tmp_path: Path) -> None:
             node.driver.lose(2)
             for call in (
                 create(node, "a"),
-                node.broker.delete_topic(DeleteTopicRequest(topic="orders")),
-                node.broker.list_topics(ListTopicsRequest()),
-                node.broker.describe_topic(DescribeTopicRequest(topic="orders")),
+                node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders")),
+                node.broker.topics.list_topics(ListTopicsRequest()),
+                node.broker.topics.describe_topic(DescribeTopicRequest(topic="orders")),
                 node.broker.put_member(1, "h:1", ""),
             ):
                 with pytest.raises(errors.NotLeaderError):
@@ -271,26 +271,26 @@ def test_a_message_is_found_by_its_id(tmp_path: Path) -> None:
             receipt = await node.append(0, 3)
             host = "127.0.0.1", 0
             wanted = message_id(host, receipt.position)
-            found = await node.broker.get_message(GetMessageRequest(message_id=wanted))
+            found = await node.broker.queries.get_message(GetMessageRequest(message_id=wanted))
             assert numbers(found.records) == [0]
             for position in (receipt.position + 1, 1 << 40):
                 unknown = GetMessageRequest(message_id=message_id(host, position))
                 with pytest.raises(errors.MessageNotFoundError):
-                    await node.broker.get_message(unknown)
+                    await node.broker.queries.get_message(unknown)
             elsewhere = message_id(("127.0.0.9", 0), receipt.position)
             with pytest.raises(errors.MessageNotFoundError):
-                await node.broker.get_message(GetMessageRequest(message_id=elsewhere))
+                await node.broker.queries.get_message(GetMessageRequest(message_id=elsewhere))
             with pytest.raises(errors.BadRequestError):
-                await node.broker.get_message(GetMessageRequest(message_id="zz"))
+                await node.broker.queries.get_message(GetMessageRequest(message_id="zz"))
             node.driver.is_holding = True
             future = node.broker.append_nowait(request(3, 4))
             unseen = message_id(host, node.driver.pending[0].prepared.result.record_positions[0])
             with pytest.raises(errors.MessageNotFoundError):
-                await node.broker.get_message(GetMessageRequest(message_id=unseen))
+                await node.broker.queries.get_message(GetMessageRequest(message_id=unseen))
             node.driver.release()
             await future
             assert (
-                await node.broker.get_message(GetMessageRequest(message_id=unseen))
+                await node.broker.queries.get_message(GetMessageRequest(message_id=unseen))
             ).record_count == 1
 
     run(work())
@@ -302,18 +302,18 @@ def test_messages_are_found_by_key(tmp_path: Path) -> None:
             for number in (1, 2, 1, 1):
                 await node.append(number, number + 1)
             asked = QueryByKeyRequest(topic="orders", key="key0001")
-            found = await node.broker.query_by_key(asked)
+            found = await node.broker.queries.query_by_key(asked)
             assert numbers(found.records) == [1, 1, 1]
             assert [m.queue_offset for m in messages(found.records)] == [0, 2, 3]
             asked.max_count = 2
-            found = await node.broker.query_by_key(asked)
+            found = await node.broker.queries.query_by_key(asked)
             assert [m.queue_offset for m in messages(found.records)] == [2, 3], "the newest"
             asked.hi_unix_ms = 1
-            assert (await node.broker.query_by_key(asked)).record_count == 0
+            assert (await node.broker.queries.query_by_key(asked)).record_count == 0
             with pytest.raises(errors.BadRequestError):
-                await node.broker.query_by_key(QueryByKeyRequest(topic="orders"))
+                await node.broker.queries.query_by_key(QueryByKeyRequest(topic="orders"))
             with pytest.raises(errors.UnknownTopicError):
-                await node.broker.query_by_key(QueryByKeyRequest(topic="nobody", key="k"))
+                await node.broker.queries.query_by_key(QueryByKeyRequest(topic="nobody", key="k"))
 
     run(work())
 
@@ -325,7 +325,9 @@ def test_the_answer_of_a_query_is_bounded(tmp_path: Path) -> None:
         async with node_at(tmp_path, limits=limits) as node:
             await node.append(1, 2)
             await node.append(1, 2)
-            found = await node.broker.query_by_key(QueryByKeyRequest(topic="orders", key="key0001"))
+            found = await node.broker.queries.query_by_key(
+                QueryByKeyRequest(topic="orders", key="key0001")
+            )
             assert [m.queue_offset for m in messages(found.records)] == [1], "one at least"
 
     run(work())
@@ -351,10 +353,14 @@ def test_a_query_reads_no_more_than_it_answers(
                 return message
 
             monkeypatch.setattr(store, "message_at", counted)
-            found = await node.broker.query_by_key(QueryByKeyRequest(topic="orders", key="BB"))
+            found = await node.broker.queries.query_by_key(
+                QueryByKeyRequest(topic="orders", key="BB")
+            )
             assert found.record_count == 3
             sizes_bytes.clear()
-            found = await node.broker.query_by_key(QueryByKeyRequest(topic="orders", key="Aa"))
+            found = await node.broker.queries.query_by_key(
+                QueryByKeyRequest(topic="orders", key="Aa")
+            )
             assert [m.queue_offset for m in messages(found.records)] == [5, 6, 7]
             assert len(sizes_bytes) == 3 + 3 + 1, "those of the other key, these, and one more"
 
@@ -366,23 +372,25 @@ def test_queues_are_found_by_time_and_say_where_they_are(tmp_path: Path) -> None
         async with node_at(tmp_path, limits=replace(Limits(), queue_offsets_count_max=80)) as node:
             receipt = await node.append(0, 3)
             for unix_ms, offset in ((0, 0), (receipt.store_unix_ms + 1, 3)):
-                found = await node.broker.offset_by_time(
+                found = await node.broker.queries.offset_by_time(
                     OffsetByTimeRequest(topic="orders", unix_ms=unix_ms)
                 )
                 assert found.offset == offset
             queues = [QueueId(topic="orders", queue_id=q) for q in (1, 0)] * 40
-            offsets = await node.broker.queue_offsets(QueueOffsetsRequest(queues=queues))
+            offsets = await node.broker.queries.queue_offsets(QueueOffsetsRequest(queues=queues))
             assert [q.max_offset for q in offsets.queues] == [0, 3] * 40, "in the order asked"
             node.driver.lose(2)
             local = QueueOffsetsRequest(queues=queues[:2], consistency=LOCAL)
-            assert len((await node.broker.queue_offsets(local)).queues) == 2
+            assert len((await node.broker.queries.queue_offsets(local)).queues) == 2
             with pytest.raises(errors.NotLeaderError):
-                await node.broker.queue_offsets(QueueOffsetsRequest(queues=queues[:2]))
+                await node.broker.queries.queue_offsets(QueueOffsetsRequest(queues=queues[:2]))
             with pytest.raises(errors.BadRequestError):
-                await node.broker.queue_offsets(QueueOffsetsRequest(queues=[queues[0]] * 81))
+                await node.broker.queries.queue_offsets(
+                    QueueOffsetsRequest(queues=[queues[0]] * 81)
+                )
             unknown = [QueueId(topic="orders", queue_id=4)]
             with pytest.raises(errors.UnknownQueueError):
-                await node.broker.queue_offsets(
+                await node.broker.queries.queue_offsets(
                     QueueOffsetsRequest(queues=unknown, consistency=LOCAL)
                 )
 

@@ -45,14 +45,14 @@ async def test_who_was_asked_as_much_as_he_can_take_hears_of_the_end(tmp_path: P
         async with producer(node):
             await round_of(node, 6_000)
             node.driver.lose()
-            assert node.broker._transactions.checks.producers.count == 0
+            assert node.broker.transactions.checks.producers.count == 0
 
 
 @on_loop
 async def test_producers_that_come_again_cost_no_memory(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         transaction_id = await begun(node, 0, 1)
-        checks = node.broker._transactions.checks
+        checks = node.broker.transactions.checks
         for _ in range(5):
             async with producer(node) as stream:
                 waiting = asyncio.ensure_future(anext(stream))
@@ -96,7 +96,7 @@ async def test_who_takes_nothing_is_asked_only_so_much_and_the_rest_is_not_count
 @on_loop
 async def test_questions_of_all_producers_have_a_limit_of_bytes(tmp_path: Path) -> None:
     async with node_at(tmp_path, limits=ROOM) as node:
-        producers = node.broker._transactions.checks.producers
+        producers = node.broker.transactions.checks.producers
         for n in range(3):
             await begun(node, n, n + 1, size_bytes=1_000, group=f"g{n}")
         async with producer(node, "g2") as last:
@@ -125,7 +125,7 @@ async def test_a_question_that_is_larger_than_the_limit_is_asked_alone(tmp_path:
 
 def damage(node: Fixture, transaction_id: int) -> list[CorruptionError | DerivedFileError]:
     """Have one transaction be damaged on this node's disk; return what will be found."""
-    ends, found = node.broker._transactions._ends, list[CorruptionError | DerivedFileError]()
+    ends, found = node.broker.transactions._ends, list[CorruptionError | DerivedFileError]()
     whole = ends.half_messages
 
     def half_messages(known: object) -> bytes:
@@ -148,7 +148,7 @@ async def test_damage_of_one_does_not_keep_the_others_from_being_asked(tmp_path:
             assert [(await question(stream)).transaction_id for _ in range(2)] == ids[1:]
             assert len(found) == 1
         # All of them have their next time.
-        assert {position for _, position in node.broker._transactions.checks._due} == {*ids}
+        assert {position for _, position in node.broker.transactions.checks._due} == {*ids}
 
 
 @on_loop

@@ -89,7 +89,7 @@ async def test_what_is_under_way_counts_in_its_order(tmp_path: Path) -> None:
         second = node.broker.append_nowait(outputs(1, offset(3, 5)))
         with pytest.raises(OffsetConflictError):
             await node.broker.append(outputs(2, offset(-1, 3)))
-        third = asyncio.ensure_future(node.broker.commit_consumed(commit(offset(5, 7))))
+        third = asyncio.ensure_future(node.broker.consumed.commit_consumed(commit(offset(5, 7))))
         await eventually(lambda: len(node.driver.pending) == 3, "all are written")
         with pytest.raises(OffsetConflictError):
             await node.broker.append(outputs(2, offset(5, 6)))
@@ -148,16 +148,16 @@ async def test_a_repeated_batch_is_the_first_one(tmp_path: Path) -> None:
 async def test_a_commit_without_a_condition_makes_others_wait(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n", topics=TOPICS) as node:
         node.driver.is_holding = True
-        unconditional = asyncio.ensure_future(node.broker.commit_offsets(plain(2)))
+        unconditional = asyncio.ensure_future(node.broker.groups.commit_offsets(plain(2)))
         await eventually(lambda: node.driver.pending, "it is written")
         with pytest.raises(BusyError, match="commits of orders/0 by readers"):
             await node.broker.append(outputs(0, offset(-1, 3)))
         with pytest.raises(BusyError):
-            await node.broker.commit_consumed(commit(offset(-1, 3)))
+            await node.broker.consumed.commit_consumed(commit(offset(-1, 3)))
         node.driver.release()
         await unconditional
         await node.broker.append(outputs(0, offset(2, 3)))
-        await node.broker.delete_group(DeleteGroupRequest(group=GROUP))
+        await node.broker.groups.delete_group(DeleteGroupRequest(group=GROUP))
         await node.broker.append(outputs(1, offset(-1, 1)))
 
 
@@ -165,7 +165,7 @@ async def test_a_commit_without_a_condition_makes_others_wait(tmp_path: Path) ->
 async def test_a_caller_that_goes_leaves_its_commit_under_way(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n", topics=TOPICS) as node:
         node.driver.is_holding = True
-        call = asyncio.ensure_future(node.broker.commit_consumed(commit(offset(-1, 3))))
+        call = asyncio.ensure_future(node.broker.consumed.commit_consumed(commit(offset(-1, 3))))
         await eventually(lambda: node.driver.pending, "it is written")
         call.cancel()
         await asyncio.wait({call})

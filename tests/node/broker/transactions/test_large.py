@@ -103,7 +103,7 @@ async def test_a_topic_that_is_deleted_meanwhile_leaves_it_open(tmp_path: Path) 
     async with node_at(tmp_path / "n", **LARGE) as node:
         transaction_id = await begun(node, 0, MANY)
         task = await begun_to_end(node, transaction_id)
-        await node.broker.delete_topic(DeleteTopicRequest(topic="orders"))
+        await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
         with pytest.raises(UnknownTopicError):
             await task
         assert transaction_id in part(node).open

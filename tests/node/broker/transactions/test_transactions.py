@@ -148,7 +148,7 @@ async def test_a_caller_that_goes_does_not_leave_it_half_ended(tmp_path: Path) -
 async def test_what_cannot_be_committed_is_refused_when_it_is_begun(tmp_path: Path) -> None:
     limits = Limits(open_transaction_count_max=2)
     async with node_at(tmp_path / "n", limits=limits, topics={"orders": 4}) as node:
-        await node.broker.create_topic(
+        await node.broker.topics.create_topic(
             CreateTopicRequest(topic="archive", queue_count=1, permission=4)
         )
         refused: list[tuple[type[Exception], AppendRequest]] = [
@@ -218,8 +218,12 @@ async def test_who_asks_wrongly_is_told(tmp_path: Path) -> None:
         with pytest.raises(BadRequestError, match="outcome"):
             await ended(node, transaction_id, TRANSACTION_OUTCOME_GIVEN_UP)
         with pytest.raises(UnknownTransactionError):
-            await node.broker.describe_transaction(DescribeTransactionRequest(transaction_id=7))
-        stream = node.broker.check_transactions(CheckTransactionsRequest(producer_group=""))
+            await node.broker.transactions.describe_transaction(
+                DescribeTransactionRequest(transaction_id=7)
+            )
+        stream = node.broker.transactions.check_transactions(
+            CheckTransactionsRequest(producer_group="")
+        )
         with pytest.raises(BadRequestError, match="producer_group"):
             await anext(stream)
         await ended(node, transaction_id, group="")  # An operator.
@@ -227,9 +231,15 @@ async def test_who_asks_wrongly_is_told(tmp_path: Path) -> None:
         for call in (
             ended(node, transaction_id),
             node.broker.append(halves(1, 2)),
-            node.broker.list_transactions(ListTransactionsRequest()),
-            node.broker.describe_transaction(DescribeTransactionRequest(transaction_id=7)),
-            anext(node.broker.check_transactions(CheckTransactionsRequest(producer_group="g"))),
+            node.broker.transactions.list_transactions(ListTransactionsRequest()),
+            node.broker.transactions.describe_transaction(
+                DescribeTransactionRequest(transaction_id=7)
+            ),
+            anext(
+                node.broker.transactions.check_transactions(
+                    CheckTransactionsRequest(producer_group="g")
+                )
+            ),
         ):
             with pytest.raises(NotLeaderError):
                 await call
@@ -239,10 +249,10 @@ async def test_who_asks_wrongly_is_told(tmp_path: Path) -> None:
 async def test_a_deleted_topic_leaves_a_transaction_open(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
         transaction_id = await begun(node, 0, 1)
-        await node.broker.delete_topic(DeleteTopicRequest(topic="orders"))
+        await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
         with pytest.raises(UnknownTopicError):
             await ended(node, transaction_id)
-        await node.broker.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
+        await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
         await ended(node, transaction_id)
         assert len(await stored(node)) == 1
 
@@ -273,7 +283,7 @@ async def test_a_producer_is_asked_until_it_answers(tmp_path: Path) -> None:
             assert (await question(stream)).check_count == 2
             await ended(node, transaction_id)
             await round_of(node, 30_000)
-        assert node.broker._transactions.checks.checks_total == 2
+        assert node.broker.transactions.checks.checks_total == 2
 
 
 @on_loop
@@ -297,14 +307,16 @@ async def test_orphans_are_kept_shown_and_asked_about_when_a_producer_comes(
         transaction_id = await begun(node, 0, 1)
         await begun(node, 1, 2, group="others")
         await round_of(node, 3_600_000)
-        listed = await node.broker.list_transactions(ListTransactionsRequest(producer_group=GROUP))
+        listed = await node.broker.transactions.list_transactions(
+            ListTransactionsRequest(producer_group=GROUP)
+        )
         assert listed.open_count == 2
         (info,) = listed.transactions
         assert (info.is_orphaned, info.check_count, info.record_count) == (True, 0, 1)
         async with producer(node) as stream:
             asked = asyncio.ensure_future(question(stream))
             await asyncio.sleep(0)
-            listed = await node.broker.list_transactions(ListTransactionsRequest())
+            listed = await node.broker.transactions.list_transactions(ListTransactionsRequest())
             assert [info.is_orphaned for info in listed.transactions] == [False, True]
             assert (await asked).transaction_id == transaction_id
 
@@ -328,7 +340,7 @@ async def test_after_the_last_question_a_transaction_is_given_up(tmp_path: Path)
         with pytest.raises(TransactionEndedError, match="given up"):
             await ended(node, transaction_id)
         assert not await stored(node)
-        described = await node.broker.describe_transaction(
+        described = await node.broker.transactions.describe_transaction(
             DescribeTransactionRequest(transaction_id=transaction_id)
         )
         assert described.outcome == TRANSACTION_OUTCOME_GIVEN_UP
@@ -374,7 +386,7 @@ async def test_half_messages_that_were_deleted_end_by_name(tmp_path: Path) -> No
         await expire_some(node)
         described = DescribeTransactionRequest(transaction_id=transaction_id)
         with pytest.raises(TransactionEndedError, match="expired"):
-            await node.broker.describe_transaction(described)
+            await node.broker.transactions.describe_transaction(described)
         for _ in range(2):
             with pytest.raises(TransactionEndedError, match="expired"):
                 await ended(node, transaction_id)
@@ -409,7 +421,7 @@ async def test_half_messages_are_found_by_id_and_say_when_they_were_made(tmp_pat
     async with node_at(tmp_path / "n") as node:
         transaction_id = await begun(node, 0, 1)
         found = message_id(node.log.store.config.store_host, transaction_id)
-        response = await node.broker.get_message(GetMessageRequest(message_id=found))
+        response = await node.broker.queries.get_message(GetMessageRequest(message_id=found))
         assert messages(response.records)[0].born_unix_ms == BORN
 
 

@@ -68,7 +68,7 @@ class Walk:
             asked = EndTransactionRequest(
                 transaction_id=which, producer_group=GROUP, outcome=outcome
             )
-            task = asyncio.ensure_future(self.node.broker.end_transaction(asked))
+            task = asyncio.ensure_future(self.node.broker.transactions.end_transaction(asked))
             self.ended.append((which, outcome, task))
 
     def consume(self) -> None:
@@ -96,14 +96,14 @@ class Walk:
 
         async def take() -> None:
             asked = CheckTransactionsRequest(producer_group=GROUP, client_id="p")
-            async for _ in self.node.broker.check_transactions(asked):
+            async for _ in self.node.broker.transactions.check_transactions(asked):
                 pass
 
         self.listeners.append(asyncio.ensure_future(take()))
 
     async def pass_time(self) -> None:
         self.node.clock.now_ms += self.random.choice([1_000, 6_000, 31_000])
-        self.node.broker._transactions.checks._wake.set()
+        self.node.broker.transactions.checks._wake.set()
         for _ in range(6):
             await asyncio.sleep(0)
 
@@ -217,7 +217,7 @@ def test_whoever_leads_everything_happens_once(tmp_path: Path, seed: int) -> Non
             await check_transactions(walk)
             await check_consumed(walk)
             check_images(node, random)
-            assert not node.broker._consumed._coming
+            assert not node.broker.consumed._coming
             conflicts = [f for _, f in walk.made if isinstance(f.exception(), OffsetConflictError)]
             assert len(conflicts) < len(walk.made), "some must get through"
 

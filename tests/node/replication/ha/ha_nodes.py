@@ -154,7 +154,7 @@ class WholeHaNode(HaNode):
         return self.is_up and self.driver.is_ready
 
     async def create_topic(self) -> None:
-        await self.broker.create_topic(CreateTopicRequest(topic="orders", queue_count=4))
+        await self.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=4))
 
     async def append(self, lo: int, hi: int, **how: Any) -> AppendResponse:
         """Append messages [lo, hi) and return the receipt."""

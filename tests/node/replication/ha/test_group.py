@@ -146,7 +146,7 @@ def test_readers_stop_at_the_confirm_offset(tmp_path: Path) -> None:
             assert await one.seen() == [0, 1, 2], "one copy is not two"
             asked = QueueOffsetsRequest(consistency=common_pb2.CONSISTENCY_LOCAL)
             asked.queues.add(topic="orders", queue_id=0)
-            assert (await one.broker.queue_offsets(asked)).queues[0].max_offset == 3
+            assert (await one.broker.queries.queue_offsets(asked)).queues[0].max_offset == 3
             assert not under_way.done()
             world.heal()
             receipt = await under_way

@@ -197,7 +197,7 @@ class Clients:
                 queues=queues, consistency=common_pb2.CONSISTENCY_LINEARIZABLE
             )
             with contextlib.suppress(*Refused):
-                response = await broker.queue_offsets(request)
+                response = await broker.queries.queue_offsets(request)
                 self.history.counts["latest"] += 1
                 for row in response.queues:
                     if self.history.is_sync:

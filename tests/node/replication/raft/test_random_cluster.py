@@ -240,7 +240,7 @@ class Clients:
                 queues=queues, consistency=common_pb2.CONSISTENCY_LINEARIZABLE
             )
             with contextlib.suppress(*Refused):
-                response = await broker.queue_offsets(request)
+                response = await broker.queries.queue_offsets(request)
                 for row in response.queues:
                     assert row.max_offset >= acked_hi[row.queue_id], f"stale: {row}, {acked_hi}"
 
@@ -256,14 +256,14 @@ class Clients:
                 continue
             row = GroupOffset(topic=TOPIC, queue_id=0, offset=offset)
             with contextlib.suppress(*Refused):
-                await broker.commit_offsets(CommitOffsetsRequest(group="g", offsets=[row]))
+                await broker.groups.commit_offsets(CommitOffsetsRequest(group="g", offsets=[row]))
                 acked = offset
                 self.history.commit_count += 1
             broker, known = self.broker(), acked
             if broker is None:
                 continue
             with contextlib.suppress(*Refused):
-                found = await broker.fetch_offsets(FetchOffsetsRequest(group="g"))
+                found = await broker.groups.fetch_offsets(FetchOffsetsRequest(group="g"))
                 stored = found.offsets[0].offset if found.offsets else -1
                 assert known <= stored <= offset, f"offset {stored}, acked {known}, sent {offset}"
 
@@ -372,7 +372,7 @@ async def _attempt(world: WholeNodes, seconds: float) -> str:
     faults = Faults(world, history)
     await world.start()
     leader = await world.leader()
-    await leader.broker.create_topic(CreateTopicRequest(topic=TOPIC, queue_count=QUEUES))
+    await leader.broker.topics.create_topic(CreateTopicRequest(topic=TOPIC, queue_count=QUEUES))
     await world.settled()
     async with asyncio.TaskGroup() as tasks:
         for producer_id in (1, 2, 3):

@@ -25,7 +25,7 @@ async def outrun(world: WholeNodes) -> WholeNode:
     """Crash a follower, and delete what it lacks everywhere else; return it."""
     await world.start()
     leader = await world.leader()
-    await leader.broker.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
+    await leader.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
     await world.settled()
     behind = next(node for node in world.up if node is not leader)
     await behind.crash()
