@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from node.runtime.json_text import read_json
-from node.state.state import Member, Offsets, StateImage, Topic
+from node.state.state import Member, StateImage
 from node.state.tables import group_settings
 from node.state.tables.table import NOTHING, PartContent, PartImage
-from node.state.tables.topic_types import ATTRIBUTE, MIXED, type_of_attributes
+from node.state.tables.topic_types import ATTRIBUTE, MIXED, Offsets, Topic, type_of_attributes
 
 _UNQUOTED_KEY: Final = re.compile(r"([{,]\s*)(\d+)(\s*:)")
 _ROWS_AT_ONCE: Final = 16  # Some 50 us of work: the longest wait of the loop for the lock.

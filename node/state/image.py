@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from node.runtime.json_text import read_json
 from node.state.registry import PartImage, check_parts
-from node.state.state import Member, StateImage, Topic, Versions
-from node.state.tables.topic_types import MIXED
+from node.state.state import Member, StateImage, Versions
+from node.state.tables.topic_types import MIXED, Topic
 from store.errors import CorruptionError
 
 FORMAT: Final = 1

@@ -27,7 +27,7 @@ from node.state.registry import NOTHING, PARTS, Part, PartImage, kinds_by_comman
 from node.state.tables.dead_letters import DeadLettersPart
 from node.state.tables.pop import PopPart
 from node.state.tables.topic_names import dead_letter_topic, is_of_group, retry_topic
-from node.state.tables.topic_types import MIXED, TOPIC_TYPES
+from node.state.tables.topic_types import MIXED, TOPIC_TYPES, Offsets, Topic
 from quorumlog.pb.state_pb2 import Command
 from store import format as fmt
 
@@ -40,17 +40,6 @@ PERMISSION_ALL: Final = PERMISSION_READ | PERMISSION_WRITE
 
 COMMAND_TOPIC: Final = "rmq_sys_quorumlog"
 """Topic of all commands, in queue 0."""
-
-Offsets = dict[str, dict[int, int]]
-"""Topic, queue id: the next offset to consume."""
-
-
-class Topic(NamedTuple):
-    """The settings of a topic. `permission`: 4 read, 2 write, as in RocketMQ."""
-
-    queue_count: int
-    permission: int
-    message_type: str = MIXED
 
 
 SYSTEM_TOPICS: Final = {

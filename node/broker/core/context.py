@@ -25,7 +25,8 @@ from node.errors.common import (
 )
 from node.errors.translation import from_raft
 from node.state.machine import StateMachine
-from node.state.state import PERMISSION_READ, State, Topic
+from node.state.state import PERMISSION_READ, State
+from node.state.tables.topic_types import Topic
 from quorumlog.pb import common_pb2
 from raft.errors import RaftError
 from raft.messages import NO_NODE, NodeId

@@ -15,9 +15,10 @@ from node.broker.core.context import Context
 from node.broker.delay.due_index import Due
 from node.broker.records.delayed import DeliveredRecords, undeliverable
 from node.state.held import HOLDERS
-from node.state.state import PERMISSION_WRITE, State, Topic
+from node.state.state import PERMISSION_WRITE, State
 from node.state.tables.delay import DelayPart
 from node.state.tables.offset_set import encode_runs
+from node.state.tables.topic_types import Topic
 from quorumlog.pb.state_pb2 import Command
 from store import format as fmt
 from store.errors import (

@@ -23,7 +23,7 @@ from node.errors.common import (
     UnknownQueueError,
     UnknownTopicError,
 )
-from node.state.state import Offsets
+from node.state.tables.topic_types import Offsets
 from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import (
     DeleteGroupRequest,

@@ -17,9 +17,9 @@ from node.errors.common import (
     TopicExistsError,
     UnknownTopicError,
 )
-from node.state.state import PERMISSION_ALL, SYSTEM_TOPICS, Topic
+from node.state.state import PERMISSION_ALL, SYSTEM_TOPICS
 from node.state.tables.topic_names import is_reserved
-from node.state.tables.topic_types import MIXED, TOPIC_TYPES
+from node.state.tables.topic_types import MIXED, TOPIC_TYPES, Topic
 from quorumlog.pb.admin_pb2 import (
     CreateTopicRequest,
     DeleteTopicRequest,

@@ -8,16 +8,13 @@ that name has only those that lie behind the command that deleted the old one.
 """
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from node.config.limits import Limits
 from node.errors.common import LimitReachedError, NodeError
-from node.state.tables.table import PartContent, PartImage
+from node.state.tables.table import Core, PartContent, PartImage
 from quorumlog.pb.state_pb2 import Command
 from store.files.meta_file import Json
-
-if TYPE_CHECKING:
-    from node.state.state import State
 
 NAME: Final = "dead_letters"
 FILE_NAME: Final = "deadLetters.json"
@@ -67,7 +64,7 @@ class DeadLettersPart:
         marks = [(offset, offset + 1) for offset in offsets]
         return _merged([*self._resent.get(group, []), *marks], min_offset)
 
-    def apply(self, state: "State", command: Command, _position: int) -> NodeError | None:
+    def apply(self, state: Core, command: Command, _position: int) -> NodeError | None:
         """Mark dead letters of a group."""
         mark = command.mark_resent
         runs = self.runs_with(mark.group, list(mark.offsets), mark.min_offset)

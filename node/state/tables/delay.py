@@ -8,18 +8,15 @@ checkpoint it is `delayOffset.json`: RocketMQ's table of the levels, and ours be
 """
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from node.config.limits import Limits
 from node.errors.common import BadRequestError, NodeError
 from node.errors.delay import DelayedGoneError
 from node.state.tables.offset_set import GoneOffsets, decode_runs
-from node.state.tables.table import PartContent, PartImage
+from node.state.tables.table import Core, PartContent, PartImage
 from quorumlog.pb.state_pb2 import Command
 from store.errors import CorruptionError
-
-if TYPE_CHECKING:
-    from node.state.state import State
 
 NAME: Final = "delay"
 FILE_NAME: Final = "delayOffset.json"
@@ -59,7 +56,7 @@ class DelayPart:
 
     # --- Commands ---
 
-    def apply(self, _state: "State", command: Command, _position: int) -> NodeError | None:
+    def apply(self, _state: Core, command: Command, _position: int) -> NodeError | None:
         """Take the messages that a command names, all or none."""
         if command.WhichOneof("command") == "cancel_delayed":
             return self._cancel(command.cancel_delayed)

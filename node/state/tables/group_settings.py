@@ -6,16 +6,13 @@ into `subscriptionGroup.json`, beside the names of the groups (`checkpoint_table
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from node.config.limits import Limits
 from node.errors.common import BadRequestError, LimitReachedError, NodeError
-from node.state.tables.table import PartContent, PartImage
+from node.state.tables.table import Core, PartContent, PartImage
 from quorumlog.pb import common_pb2
 from quorumlog.pb.state_pb2 import Command
-
-if TYPE_CHECKING:
-    from node.state.state import State
 
 NAME: Final = "group_settings"
 
@@ -54,7 +51,7 @@ class GroupSettingsPart:
         """Return the settings of a group, whether it exists or not."""
         return self._groups.get(group, DEFAULT)
 
-    def apply(self, state: "State", command: Command, _position: int) -> NodeError | None:
+    def apply(self, state: Core, command: Command, _position: int) -> NodeError | None:
         """Change the given settings; the group is created if there is none."""
         put = command.put_group
         settings = merged(self.of(put.group), put.settings)

@@ -4,15 +4,12 @@ Owns the numbers; must not know batches. A number only grows, so a later claim o
 higher one, under any leader.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from node.config.limits import Limits
 from node.errors.common import BadRequestError, LimitReachedError, NodeError
-from node.state.tables.table import PartContent, PartImage
+from node.state.tables.table import Core, PartContent, PartImage
 from quorumlog.pb.state_pb2 import Command
-
-if TYPE_CHECKING:
-    from node.state.state import State
 
 NAME: Final = "producer_incarnations"
 FILE_NAME: Final = "producerIncarnations.json"
@@ -31,7 +28,7 @@ class IncarnationsPart:
             raise ValueError(f"incarnations of an unknown form: {sorted(image.content)}")
         self.numbers: Final[dict[str, int]] = {str(n): int(number) for n, number in table.items()}
 
-    def apply(self, _state: "State", command: Command, _position: int) -> NodeError | None:
+    def apply(self, _state: Core, command: Command, _position: int) -> NodeError | None:
         """Give a name to an incarnation. The leader has made sure that it is the next one."""
         claim = command.claim_producer
         found, limit = self.numbers.get(claim.name, 0), self._limits.producer_name_count_max

@@ -10,18 +10,15 @@ state of the log, instead of checkpoints and acks that a timer sorts out.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from node.config.limits import Limits
 from node.errors.common import LimitReachedError, NodeError, UnknownQueueError, UnknownTopicError
 from node.errors.pop import PopConflictError
-from node.state.tables.table import PartContent, PartImage
+from node.state.tables.table import Core, PartContent, PartImage
 from quorumlog.pb.pop_pb2 import PopHide, PopSettle, PopTake
 from quorumlog.pb.state_pb2 import Command
 from store.files.meta_file import Json
-
-if TYPE_CHECKING:
-    from node.state.state import State
 
 NAME: Final = "pop"
 COMMANDS: Final = frozenset({"pop_take", "pop_settle", "pop_hide"})
@@ -114,7 +111,7 @@ class PopPart:
         self._changed.clear()
         return {"format": _FORMAT, "generation": self.last_generation, "windows": dict(rows)}
 
-    def next_offset(self, state: "State", key: WindowKey) -> int:
+    def next_offset(self, state: Core, key: WindowKey) -> int:
         """Return the first offset that was not looked at; NO_OFFSET: the group has not begun."""
         window = self.windows.get(key)
         if window is not None:
@@ -128,7 +125,7 @@ class PopPart:
 
     # --- Commands ---
 
-    def apply(self, state: "State", command: Command, _position: int) -> NodeError | None:
+    def apply(self, state: Core, command: Command, _position: int) -> NodeError | None:
         """Apply a command; return the refusal if it changes nothing, else None."""
         self.version += 1
         if command.HasField("pop_take"):
@@ -139,7 +136,7 @@ class PopPart:
             self._hide(command.pop_hide)
         return None
 
-    def _take(self, state: "State", take: PopTake) -> NodeError | None:
+    def _take(self, state: Core, take: PopTake) -> NodeError | None:
         """Put messages into flight, all that are new or none."""
         refusal = self._check(state, take)
         if refusal is None:
@@ -158,7 +155,7 @@ class PopPart:
                 del self.windows[key]
         return None
 
-    def _check(self, state: "State", take: PopTake) -> NodeError | None:
+    def _check(self, state: Core, take: PopTake) -> NodeError | None:
         limits, added_count = self._limits, 0
         topic = state.topics.get(take.topic)
         if topic is None:
@@ -228,7 +225,7 @@ class PopPart:
         if len(attempts) > self._limits.pop_attempt_count_max:
             del attempts[next(iter(attempts))]
 
-    def _settle(self, state: "State", settle: PopSettle) -> None:
+    def _settle(self, state: Core, settle: PopSettle) -> None:
         """Take messages out of flight: acknowledged, dead, or expired."""
         floors: dict[int, int] = {}
         for key, offset, _ in self._matching(settle):

@@ -5,16 +5,14 @@ random number; a command carries the values it needs of them. Its image is plain
 inside snapshots, and is one file of the checkpoint.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, Protocol
 
 from node.config.limits import Limits
 from node.errors.common import NodeError
+from node.state.tables.topic_types import Offsets, Topic
 from quorumlog.pb.state_pb2 import Command
 from store.files.meta_file import Json
-
-if TYPE_CHECKING:
-    from node.state.state import State
 
 PartContent = dict[str, Json]
 
@@ -27,13 +25,28 @@ class PartImage(NamedTuple):
     content: PartContent
 
 
+class Core(Protocol):
+    """What a part uses of the state around it, which makes the parts: topics, groups, offsets."""
+
+    @property
+    def topics(self) -> Mapping[str, Topic]: ...
+    @property
+    def groups(self) -> Mapping[str, Offsets]: ...
+
+    def make_group(self, name: str) -> NodeError | None:
+        """Create a group without offsets, unless it exists."""
+
+    def store_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> NodeError | None:
+        """Store offsets of queues of one topic; all or none."""
+
+
 class Part(Protocol):
     """One feature's tables, and what its commands do to them. Belongs to the loop's thread."""
 
     version: int
     """Count of changes."""
 
-    def apply(self, state: "State", command: Command, position: int) -> NodeError | None:
+    def apply(self, state: Core, command: Command, position: int) -> NodeError | None:
         """Apply a command; return the refusal if it changes nothing, else None."""
 
     def forget_topic(self, name: str) -> None:

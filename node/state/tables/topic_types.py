@@ -1,10 +1,10 @@
-"""Types of messages that a topic takes, in RocketMQ's words.
+"""A topic's settings, offsets, and the types of messages that a topic takes, in RocketMQ's words.
 
-Owns the names and the rule. A topic without a type is MIXED, and takes all.
+Owns the names and the rule of types. A topic without a type is MIXED, and takes all.
 Source: RocketMQ TopicMessageType, DefaultTopicMessageTypeValidator.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 MIXED: Final = "MIXED"
 TOPIC_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", MIXED)
@@ -21,3 +21,15 @@ def type_of_attributes(attributes: object) -> str:
     """Return the type in a row of RocketMQ's table of topics; MIXED without one."""
     found = attributes.get(ATTRIBUTE, MIXED) if isinstance(attributes, dict) else MIXED
     return found if found in TOPIC_TYPES else MIXED
+
+
+Offsets = dict[str, dict[int, int]]
+"""Topic, queue id: the next offset to consume."""
+
+
+class Topic(NamedTuple):
+    """The settings of a topic. `permission`: 4 read, 2 write, as in RocketMQ."""
+
+    queue_count: int
+    permission: int
+    message_type: str = MIXED

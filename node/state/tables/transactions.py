@@ -5,18 +5,15 @@ A transaction is named by the position of its first half message: positions grow
 every replica. The outcome is kept for a while, so that a repeated call gets the same answer.
 """
 
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from node.config.limits import Limits
 from node.errors.common import LimitReachedError, NodeError
 from node.errors.transactions import UnknownTransactionError
-from node.state.tables.table import PartContent, PartImage
+from node.state.tables.table import Core, PartContent, PartImage
 from quorumlog.pb.state_pb2 import Command
 from store.errors import CorruptionError
 from store.files.meta_file import Json
-
-if TYPE_CHECKING:
-    from node.state.state import State
 
 NAME: Final = "transactions"
 COMMANDS: Final = frozenset({"begin_transaction", "check_transactions", "end_transaction"})
@@ -57,7 +54,7 @@ class TransactionsPart:
         self.ended: Final = dict(ended)
         """Outcomes of the last ones, as numbers of TransactionOutcome; the oldest end first."""
 
-    def apply(self, _state: "State", command: Command, position: int) -> NodeError | None:
+    def apply(self, _state: Core, command: Command, position: int) -> NodeError | None:
         """Apply a command; return the refusal if it changes nothing, else None."""
         self.version += 1
         match command.WhichOneof("command"):

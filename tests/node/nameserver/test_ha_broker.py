@@ -12,7 +12,8 @@ from node.nameserver.ha_broker import HaBroker
 from node.replication.ha.core.types import Binding as HaBinding
 from node.replication.ha.core.types import Mode, Role, Standing
 from node.replication.ha.report import HaReport, SlaveReport
-from node.state.state import State, Topic
+from node.state.state import State
+from node.state.tables.topic_types import Topic
 from tests.node.nameserver.brokers import NOW_MS, accepted, elect, ha_report
 
 SLAVES = (

@@ -11,7 +11,8 @@ import pytest
 
 from node.state.checkpoint_files import MANIFEST, CheckpointFiles, History
 from node.state.checkpoint_tables import TABLES, decode_groups
-from node.state.state import Member, StateImage, Topic, Versions
+from node.state.state import Member, StateImage, Versions
+from node.state.tables.topic_types import Topic
 from store.errors import CorruptionError, StoreError, SyncFailedError
 from store.files import failpoints
 from store.files.file_system import FileSystem

@@ -12,7 +12,8 @@ from node.errors.common import (
     UnknownQueueError,
     UnknownTopicError,
 )
-from node.state.state import COMMAND_TOPIC, Member, State, Topic
+from node.state.state import COMMAND_TOPIC, Member, State
+from node.state.tables.topic_types import Topic
 from quorumlog.pb.state_pb2 import Command
 from tests.node.commands import (
     SMALL_LIMITS,

@@ -25,7 +25,7 @@ from node.errors.groups import (
     MessageExpiredError,
     TopicForbiddenError,
 )
-from node.state.state import Topic
+from node.state.tables.topic_types import Topic
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.common_pb2 import Delays, GroupSettings, TopicNames
 from quorumlog.pb.consumer_pb2 import GroupOffset

@@ -12,7 +12,7 @@ from node.config.limits import Limits
 from node.errors import groups as group_errors
 from node.errors.common import NodeError, TopicNotReadableError
 from node.errors.groups import AlreadyResentError
-from node.state.state import Topic
+from node.state.tables.topic_types import Topic
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.common_pb2 import Delays, GroupSettings
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset, HeartbeatRequest

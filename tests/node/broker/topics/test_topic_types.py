@@ -9,8 +9,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from node.errors.common import BadRequestError
 from node.state.checkpoint_tables import TABLES, decode_topics
 from node.state.image import decode_image, encode_image
-from node.state.state import EMPTY_IMAGE, Topic
-from node.state.tables.topic_types import TOPIC_TYPES
+from node.state.state import EMPTY_IMAGE
+from node.state.tables.topic_types import TOPIC_TYPES, Topic
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DescribeTopicRequest, ListTopicsRequest
 from quorumlog.pb.rocketmq_pb2 import Code, MessageType
