@@ -67,7 +67,7 @@ def test_a_ratio_is_of_values_of_one_round() -> None:
     assert latency["peers"]["nats"]["ratio"]["median"] == 2.0
 
 
-def test_what_is_missing_has_its_reason() -> None:
+def test_a_missing_value_has_its_reason() -> None:
     _, rate, latency = compare(sessions(), PEERS)
     assert rate["peers"]["nats"]["reason"] == "it has | none"
     assert latency["peers"]["nats"]["reason"] is None
@@ -90,7 +90,7 @@ def test_a_place_without_rows_is_left_out() -> None:
     assert "## elsewhere" not in markdown(found)
 
 
-def test_who_is_behind_stands_out() -> None:
+def test_a_slower_result_stands_out() -> None:
     found = record()
     found["rows"] = compare(
         [session("quorumlog", 0, {RATE: 1.0}), session("etcd", 0, {RATE: 4.0})], PEERS

@@ -90,7 +90,7 @@ def test_more_than_a_link_holds_arrives_whole(links: DelayedLinks, target: Targe
         sender.join(DEADLINE_S)
 
 
-def test_what_was_sent_before_an_end_arrives(links: DelayedLinks, target: Target) -> None:
+def test_bytes_sent_before_a_close_arrive(links: DelayedLinks, target: Target) -> None:
     with dial(links.relay(1, 2, target.port)) as source, target.accept() as there:
         source.sendall(b"last words")
         source.close()

@@ -95,7 +95,7 @@ def test_rates_are_of_every_size_and_mode(
     assert all(cell["value"] is not None for cell in found.values())
 
 
-def test_what_a_peer_does_not_have_is_a_reason(
+def test_a_value_that_a_peer_lacks_has_its_reason(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr("bench.session._FAILOVER_LEAD_S", 0.02)

@@ -87,7 +87,7 @@ def test_another_plan_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_session_said_before_it_failed_is_kept() -> None:
+def test_rows_of_a_session_that_fails_are_kept() -> None:
     said = json.dumps(CELL)
     cells, failure = side_by_side._run_child(
         script(f"print('{said}', flush=True); raise ValueError('no quorum')"), 60
@@ -115,7 +115,7 @@ def test_a_session_that_hangs_is_over_in_time() -> None:
     assert (cells, failure) == ([CELL], "not over after 3 s")
 
 
-def test_what_a_session_left_running_is_ended(tmp_path: Path) -> None:
+def test_processes_that_a_session_leaves_are_ended(tmp_path: Path) -> None:
     with subprocess.Popen(
         ["cat"], stdin=subprocess.PIPE, cwd=tmp_path, start_new_session=True
     ) as left:
@@ -134,7 +134,7 @@ def test_a_peer_that_is_missing_is_a_reason(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_what_time_did_not_suffice_for_is_left_for_the_next_run(
+def test_sessions_without_time_are_left_for_the_next_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     journal = Journal(tmp_path / "out", PLAN)

@@ -64,7 +64,7 @@ def dump(nodes: Processes, node: int, process: NodeProcess) -> None:
     (data / f"dump-17-{process.pid}.txt").touch()
 
 
-def test_who_is_ended_and_who_lives_is_no_problem(nodes: Processes) -> None:
+def test_a_planned_kill_and_a_live_node_are_no_problem(nodes: Processes) -> None:
     ends = Ends(nodes)
     killed = nodes.start(ends, 1)
     nodes.start(ends, 2)
@@ -80,7 +80,7 @@ def test_an_end_that_nobody_expected_is_found_once(nodes: Processes) -> None:
     assert ends.take() == []
 
 
-def test_it_is_found_also_when_the_node_runs_again(nodes: Processes) -> None:
+def test_an_unplanned_end_is_found_after_the_node_runs_again(nodes: Processes) -> None:
     ends = Ends(nodes)
     end(nodes.start(ends, 2), signal.SIGBUS)
     nodes.start(ends, 2)
@@ -96,7 +96,7 @@ def test_another_status_than_the_one_expected_is_found(nodes: Processes) -> None
     assert ends.take() == ["I17: node 3 ended with 70, expected [65]"]
 
 
-def test_what_is_expected_may_be_said_when_it_has_come(nodes: Processes) -> None:
+def test_an_end_may_be_allowed_after_it_came(nodes: Processes) -> None:
     ends = Ends(nodes)
     assert nodes.start(ends, 3, str(EXIT_BAD_DATA)).wait_end(TIMEOUT_MS)
     ends.look()
@@ -104,7 +104,7 @@ def test_what_is_expected_may_be_said_when_it_has_come(nodes: Processes) -> None
     assert ends.take() == []
 
 
-def test_what_one_scenario_allows_the_next_does_not(nodes: Processes) -> None:
+def test_an_end_is_allowed_for_a_single_scenario(nodes: Processes) -> None:
     ends = Ends(nodes)
     process = nodes.start(ends, 1)
     ends.allow(1, KILLED)

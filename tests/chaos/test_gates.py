@@ -132,7 +132,7 @@ def test_a_machine_is_as_slow_as_its_work_and_what_it_waits_for() -> None:
 
 
 @pytest.mark.slow
-def test_this_machine_is_measured(tmp_path: Path) -> None:
+def test_the_machine_is_measured(tmp_path: Path) -> None:
     found = calibrate(tmp_path)
     assert found.slowness >= 1.0
     assert min(found.work_ms, found.squeeze_ms, found.wake_ms, found.sync_ms) > 0

@@ -94,7 +94,7 @@ class _Proxy:
         self.name, self.port = name, port
 
 
-def test_who_asks_the_name_server_does_it_through_proxies_of_its_own(tmp_path: Path) -> None:
+def test_each_asker_of_the_name_server_has_proxies_of_its_own(tmp_path: Path) -> None:
     server = _Server()
     links = Links(server)  # type: ignore[arg-type]
     local = LocalCluster.create(tmp_path / "c", 5, replication="sync_master", relay=links.relay)

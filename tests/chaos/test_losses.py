@@ -60,7 +60,7 @@ def test_a_count_that_is_too_low_is_found() -> None:
     assert "3 messages are lost, 2" in find_losses(PLACES, [drain(5, 6, 7)], [low]).problems[0]
 
 
-def test_what_retention_deleted_is_no_loss_and_what_it_cannot_have_is() -> None:
+def test_a_hole_that_retention_cannot_make_is_a_loss() -> None:
     kept = Drain(1, "q0", 3, [f"v{n}" for n in range(3, 12) if n != 6])
     found = find_losses(PLACES, [kept, kept._replace(replica=2)], [])
     assert found.lost == {"v6"}
@@ -89,7 +89,7 @@ def test_a_count_that_is_too_high_is_found() -> None:
     assert "0 messages are lost, 3" in problem
 
 
-def test_what_nobody_heard_of_may_be_counted_and_no_more() -> None:
+def test_a_reported_loss_counts_no_more_than_could_be_there() -> None:
     losses = replace(REPORTED, epoch=1, acked_record_count=5)
     unknown = append(20, Outcome.UNKNOWN, invoke_ns=50)
     again = append(21, term=2, invoke_ns=40)  # Acked by the old master first, perhaps.
@@ -126,7 +126,7 @@ def read(kind: Kind, value: Value, number: int) -> Operation:
     return Operation(number, number, kind, "q0", 100, 110, Outcome.APPLIED, call, result)
 
 
-def test_what_was_read_had_been_sent_also_where_it_was_lost_later() -> None:
+def test_a_read_value_was_sent_even_if_lost_later() -> None:
     sent = [append(1), append(2, Outcome.UNKNOWN), append(3, Outcome.NOT_APPLIED)]
     put = append(4)._replace(kind=Kind.PUT, request="v4", result=4)
     for kind in (Kind.READ, Kind.POLL, Kind.GET):
@@ -138,7 +138,7 @@ def test_what_was_read_had_been_sent_also_where_it_was_lost_later() -> None:
         assert [found.rule for found in check_values([*sent, refused])] == ["aborted_read"]
 
 
-def test_what_others_were_said_to_hold_is_never_lost() -> None:
+def test_a_record_with_a_receipt_of_copies_is_never_lost() -> None:
     places = {**PLACES, "v6": replace(PLACES["v6"], is_copied=True)}
     assert not find_losses(places, [drain()], []).problems
     problems = find_losses(places, [drain(5, 6, 7)], [REPORTED]).problems

@@ -262,7 +262,7 @@ def test_disorder_in_a_message_group_is_found(
     assert any(text.startswith("order: ") for text in found), found
 
 
-def test_what_was_done_by_a_later_holder_is_acknowledged_to_an_earlier_one() -> None:
+def test_an_ack_of_an_earlier_holder_counts_after_a_later_one() -> None:
     history = PopHistory({"v": Produced("v", Told.OK)})
     one = Delivery("v", "g", 0, 0, 1, "a", 1, 1_000, 2_500)
     history.deliveries.append(one)

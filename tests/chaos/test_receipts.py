@@ -30,7 +30,7 @@ def found(operation: Operation, at: Place, moment: Moment = MOMENT, **how: bool)
     return strays([operation], places, moment, **how)
 
 
-def test_what_was_decided_before_may_be_told_afterwards() -> None:
+def test_a_receipt_may_arrive_after_the_decision() -> None:
     assert not found(call("a", 900, 1_100), place(499))
     assert not found(call("a", 100, 200), place(10_000, term=9))
     assert not found(call("a", 1_100, None), place(10))
@@ -59,7 +59,7 @@ def test_a_later_leader_may_ack_where_only_the_old_one_is_judged() -> None:
     assert found(call("a", 1_100, 1_200), place(10), only_term=True)
 
 
-def test_what_comes_when_it_is_over_is_left() -> None:
+def test_receipts_after_the_end_are_left_alone() -> None:
     over = Moment(1_000, 4, 500, until_ns=2_000)
     assert not found(call("a", 1_100, 2_001), place(10), over)
     assert found(call("a", 1_100, 2_000), place(10), over)

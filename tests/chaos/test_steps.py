@@ -38,7 +38,7 @@ def test_every_point_is_one_of_the_product() -> None:
     assert named | set(steps.CALLS) | set(steps.PASSES) <= known()
 
 
-def test_what_is_in_pairs_is_hit_before_and_after() -> None:
+def test_steps_in_pairs_are_hit_before_and_after() -> None:
     pairs = [
         (after, points)
         for one in (steps.STEPS_OF_RAFT, steps.STEPS_OF_HA, steps.STEPS_OF_SLAVES)

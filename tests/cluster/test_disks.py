@@ -147,7 +147,7 @@ async def append_until_full(client: quorumlog.Client) -> tuple[int, int]:
     return acked, in_doubt
 
 
-def test_one_full_follower_changes_nothing_for_clients(disks: Path, run: Run) -> None:
+def test_a_full_follower_changes_nothing_for_clients(disks: Path, run: Run) -> None:
     async def work() -> None:
         async with running(disks, settings=SMALL) as (cluster, client):
             leader = await asyncio.to_thread(cluster.leader_id)

@@ -121,7 +121,7 @@ def test_leaders_of_both_groups_are_killed_and_nothing_is_lost(
     run(work())
 
 
-def test_one_group_wholly_down_does_not_stop_the_other(tmp_path: Path, run: Run) -> None:
+def test_a_group_wholly_down_does_not_stop_the_other(tmp_path: Path, run: Run) -> None:
     """What is bound to no queue goes on; what may be in the dead group waits, and is there once."""
 
     async def work() -> None:

@@ -101,7 +101,7 @@ async def proven(client: quorumlog.Client, cluster: LocalCluster, history: Histo
     return found
 
 
-def test_what_an_async_master_loses_is_a_suffix_and_counted(tmp_path: Path, run: Run) -> None:
+def test_an_async_master_loses_a_suffix_that_is_counted(tmp_path: Path, run: Run) -> None:
     """The old master returns, is fenced, and what nobody else had goes aside."""
 
     async def work() -> None:

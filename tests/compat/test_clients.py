@@ -32,7 +32,7 @@ def receive(
     return found
 
 
-def test_what_is_sent_is_received_as_it_was(client: Client, topic: str) -> None:
+def test_a_message_is_received_as_it_was_sent(client: Client, topic: str) -> None:
     client.call("producer", topics=[topic])
     sent = client.call(
         "send",
@@ -102,7 +102,7 @@ def test_a_recalled_message_never_comes(client: Client, topic: str) -> None:
         client.call("recall", topic=topic, handle="never given out")
 
 
-def test_what_is_not_acknowledged_comes_again(client: Client, topic: str) -> None:
+def test_an_unacknowledged_message_comes_again(client: Client, topic: str) -> None:
     client.call("producer", topics=[topic])
     sent = client.call("send", topic=topic, body=b"again")
     client.call("simple", group="g-again-" + topic, topic=topic)

@@ -26,7 +26,9 @@ ROUTE_MS: Final = 25_000
 
 @pytest.mark.slow
 @pytest.mark.parametrize("official", NEWEST, ids=lambda client: client.name.replace(" ", "-"))
-def test_nothing_acknowledged_is_lost_and_order_is_kept(official: Official, tmp_path: Path) -> None:
+def test_no_acknowledged_message_is_lost_and_order_is_kept(
+    official: Official, tmp_path: Path
+) -> None:
     official.install()
     with LocalCluster.create(tmp_path / "c", settings={"file_size_bytes": "16MiB"}) as cluster:
         found = run(official, cluster, tmp_path, COUNT, leader_returns=False)

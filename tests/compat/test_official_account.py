@@ -23,14 +23,14 @@ def everywhere(*bodies: str, now_ms: int = 0) -> list[Event]:
     return [received(body, group, now_ms) for group in GROUPS for body in bodies]
 
 
-def test_what_one_group_lacks_is_lost() -> None:
+def test_a_message_missing_in_a_group_is_lost() -> None:
     sent = [acked("ordinary", 1)]
     found = everywhere("ordinary:1")
     assert account(sent, found, killed_at=0).lost == 0
     assert account(sent, found[1:], killed_at=0).lost == 1
 
 
-def test_what_was_rolled_back_must_not_be_received() -> None:
+def test_a_rolled_back_message_must_not_be_received() -> None:
     sent = [acked("transactional", 3, kept=False)]
     assert account(sent, [], killed_at=0)[1:3] == (0, 0)
     assert account(sent, [received("transactional:3")], killed_at=0).leaked == 1
@@ -66,6 +66,6 @@ def test_the_page_is_what_was_recorded() -> None:
     assert PAGE.read_text("utf-8") == records.page(records.recorded()), f"run {command}"
 
 
-def test_what_is_on_record_is_pinned() -> None:
+def test_recorded_clients_are_pinned() -> None:
     on_record = {(c["language"], c["version"]) for c in records.recorded()}
     assert on_record <= {(client.language, client.version) for client in pinned()}

@@ -83,7 +83,7 @@ def test_swapped_lines_are_seen(files: list[SourceFile]) -> None:
     assert (summary.verdict, summary.lost, summary.duplicates) == ("failed", 0, 0)
 
 
-def test_what_was_never_sent_is_surplus(files: list[SourceFile]) -> None:
+def test_a_line_that_was_never_sent_is_surplus(files: list[SourceFile]) -> None:
     summary = judged(files, [*lines_of(files), ("elsewhere.py", 0, b"")])
     assert (summary.verdict, summary.duplicates) == ("failed", 1)
 

@@ -77,7 +77,7 @@ def test_free_ports_are_free_different_and_not_those_of_outgoing_connections() -
         assert not is_free(ports[0])
 
 
-def test_who_asks_for_ports_at_the_same_time_gets_others(
+def test_concurrent_askers_get_different_ports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -132,7 +132,9 @@ def test_the_settings_of_every_node_are_good_ones(tmp_path: Path) -> None:
     ("nodes", "base_port", "code"),
     [(0, None, "local.bad_count"), (10, None, "local.bad_count"), (3, 65_530, "local.bad_port")],
 )
-def test_what_cannot_be_made(tmp_path: Path, nodes: int, base_port: int, code: str) -> None:
+def test_impossible_clusters_are_refused(
+    tmp_path: Path, nodes: int, base_port: int, code: str
+) -> None:
     with pytest.raises(LocalError) as caught:
         LocalCluster.create(tmp_path, nodes, base_port=base_port)
     assert caught.value.code == code
@@ -186,7 +188,7 @@ def test_a_node_that_is_not_there(tmp_path: Path) -> None:
     assert cluster.stop() == []
 
 
-def test_nobody_is_told_to_dial_a_cluster_that_does_not_run(
+def test_a_stopped_cluster_has_no_known_servers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QUORUMLOG_LOCAL_DIR", str(tmp_path / "c"))

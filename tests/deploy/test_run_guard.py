@@ -173,7 +173,7 @@ def test_processes_of_another_run_stay(tmp_path: Path) -> None:
         ours.wait_end(END_TIMEOUT_MS)
 
 
-def test_what_a_test_starts_carries_the_mark_of_this_run() -> None:
+def test_processes_of_tests_carry_the_mark_of_the_run() -> None:
     words = [sys.executable, "-c", f"import os; print(os.environ[{VARIABLE!r}])"]
     told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert told.startswith(f"{os.getpid()}-")

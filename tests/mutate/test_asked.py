@@ -110,7 +110,7 @@ def test_a_fault_that_cannot_be_planted_any_more_is_a_complaint() -> None:
     assert "cannot be planted here" in "\n".join(lines_of(THIS, findings))
 
 
-def test_what_is_not_judged_stays_known_as_killed() -> None:
+def test_a_fault_not_judged_stays_known_as_killed() -> None:
     changes = THIS.changes_of(["store/record/stamp.py:Stamper._find_parts:never:1"])
     ((name, change),) = changes.items()
     before = Killed(name, change.mark, TEST, "failed")

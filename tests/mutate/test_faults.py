@@ -78,7 +78,7 @@ def test_a_fault_changes_one_place(name: str, old: str, new: str) -> None:
     assert changed != whole
 
 
-def test_what_is_left_alone() -> None:
+def test_logs_texts_and_asserts_are_left_alone() -> None:
     """Logs, texts of errors, asserts, descriptions, docstrings, what stands outside functions."""
     every = {fault.name for fault in faults_of("gate.py", SOURCE)}
     texts = {change.before for change in changes_of("gate.py", SOURCE, every).values()}

@@ -31,7 +31,7 @@ def test_killed_faults_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert [row.is_quick for row in rows] == [True, False]
 
 
-def test_what_is_killed_follows_the_verdicts() -> None:
+def test_killed_faults_follow_the_verdicts() -> None:
     """A fault that is another one under the same name was never judged."""
     changes = {name: Change(name, "pass") for name in ("kept", "alive", "new", "moved")}
     known = {
@@ -100,7 +100,7 @@ def test_a_survivor_and_a_wrong_explanation_are_complaints(tmp_path: Path) -> No
     assert "1 explained, 1 to look at" in text
 
 
-def test_what_is_known_is_about_the_code_as_it_is() -> None:
+def test_known_faults_are_of_the_current_code() -> None:
     """A fault is gone with its line. When many are, `--new --record` judges what is new."""
     explained, killed = read_explained(), read_killed()
     assert explained.keys() & killed.keys() == set()

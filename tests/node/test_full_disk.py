@@ -100,7 +100,7 @@ async def test_the_oldest_goes_for_room_where_that_was_asked_for(tmp_path: Path)
 
 
 @on_loop
-async def test_what_goes_by_its_size_is_not_said_to_go_for_room(tmp_path: Path) -> None:
+async def test_deletion_by_size_is_not_called_deletion_for_room(tmp_path: Path) -> None:
     fatal: list[BaseException] = []
     async with node_at(
         tmp_path,

@@ -25,7 +25,7 @@ def node(tmp_path: Path) -> SingleNode:
     return SingleNode(tmp_path / "data")
 
 
-def test_it_appends_reads_stops_cleanly_and_has_everything_after_a_restart(
+def test_a_node_appends_reads_stops_and_restarts_with_everything(
     node: SingleNode,
 ) -> None:
     with node:
@@ -47,7 +47,7 @@ def test_it_appends_reads_stops_cleanly_and_has_everything_after_a_restart(
             assert (again.is_duplicate, again.index) == (True, receipt.index)
 
 
-def test_what_was_acked_survives_a_kill(node: SingleNode) -> None:
+def test_acked_records_survive_a_kill(node: SingleNode) -> None:
     with node:
         with node.client() as client:
             client.create_topic("orders")

@@ -58,7 +58,7 @@ def test_history_check_and_latency_print_what_they_found(run: Run, tmp_path: Pat
     assert (tmp_path / "l.png").exists()
 
 
-def test_what_makes_no_sense_is_refused_before_spark_is_started() -> None:
+def test_senseless_options_are_refused_before_spark_is_started() -> None:
     two = Run()("latency", "--segments", "a", "--parquet", "b")
     assert (two.exit_code, "exclude each other" in two.stderr) == (ExitCode.USAGE, True)
     none = Run()("latency")

@@ -105,7 +105,7 @@ def test_a_ledger_that_begins_behind_a_snapshot_is_read(tmp_path: Path, position
     assert log.link.entry_index == 99
 
 
-def test_what_was_not_committed_is_not_read(tmp_path: Path) -> None:
+def test_uncommitted_records_are_not_read(tmp_path: Path) -> None:
     config = fsck_config("ledger")
     with ReplicaStore.open(str(tmp_path / "r"), config, maintain=False, on_fatal=must_not_die) as r:
         ends = []

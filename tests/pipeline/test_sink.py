@@ -103,7 +103,7 @@ def test_a_replay_that_runs_again_adds_nothing(spark: SparkSession, cluster: Run
         replay(spark, to, source=source, where="queue_id = 1", replay_id=first.replay_id)
 
 
-def test_what_cannot_be_written_is_said_before_anything_starts(
+def test_an_unwritable_target_is_refused_before_a_job_starts(
     spark: SparkSession, cluster: Running, tmp_path: Path
 ) -> None:
     _, client = cluster

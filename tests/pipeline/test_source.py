@@ -130,7 +130,7 @@ def test_followers_serve_and_one_that_dies_is_left(cluster: Running) -> None:
         local.wait_ready()
 
 
-def test_what_is_not_there_any_more_is_an_error_or_left_out(cluster: Running) -> None:
+def test_missing_records_are_an_error_or_left_out(cluster: Running) -> None:
     local, client = cluster
     queue = Queue("large", 0, client.groups[0])
     beyond = Range(queue, 3_999, 4_010, 0)
@@ -246,7 +246,7 @@ def test_expired_records_are_an_error_or_left_out(tmp_path: Path) -> None:
         ({"servers": ""}, OptionError, "option 'servers' is missing"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_starts(
+def test_bad_options_are_refused_before_a_read_starts(
     cluster: Running, options: dict[str, str], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):

@@ -168,7 +168,7 @@ def test_an_error_says_which_argument_what_is_wrong_and_what_to_use(
         ("check", Callable[[int], int], print),
     ],
 )
-def test_what_can_be_used_is_taken(name: str, annotation: Any, value: Any) -> None:
+def test_usable_arguments_are_taken(name: str, annotation: Any, value: Any) -> None:
     check = check_for(name, annotation)
     assert check is not None
     check(name, value)

@@ -16,7 +16,7 @@ def connect(cluster: FakeCluster, timeout_ms: int = 10_000) -> quorumlog.Client:
     return quorumlog.connect(cluster.bootstrap, timeout_ms=timeout_ms)
 
 
-def test_one_address_is_enough() -> None:
+def test_a_single_address_is_enough() -> None:
     async def scenario() -> None:
         async with (
             fake_cluster() as cluster,
@@ -42,7 +42,7 @@ def test_addresses_that_make_no_sense_are_refused() -> None:
         quorumlog.connect("h:1", timeout_ms=0)
 
 
-def test_nobody_there_is_said_after_a_while() -> None:
+def test_an_unreachable_cluster_is_reported_after_a_while() -> None:
     async def scenario() -> None:
         async with fake_cluster(1) as cluster:
             address = cluster.nodes[1].address

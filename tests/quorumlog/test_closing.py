@@ -27,7 +27,7 @@ async def stays_open(task: "asyncio.Task[Any]") -> bool:
     return not done
 
 
-def test_who_closes_second_waits_for_the_first() -> None:
+def test_a_second_close_waits_for_the_first() -> None:
     """A client that was closed while its producer flushed took the connections from under it."""
 
     async def scenario() -> None:

@@ -165,7 +165,7 @@ def test_no_bound_reaches_the_end() -> None:
     assert ceiling.limit == 999
 
 
-def test_nobody_campaigns_for_the_end_and_the_last_term_still_works() -> None:
+def test_no_node_campaigns_for_the_end_and_the_last_term_works() -> None:
     cluster = Cluster(states={node: aged(TERM_END - 2) for node in (1, 2, 3)})
     cluster.elect(1)
     assert cluster.state(1).term == TERM_END - 1

@@ -66,7 +66,7 @@ def test_an_old_copy_is_found_by(known: dict[str, int], why: str) -> None:
         (BEFORE._replace(life=9), {"joined": 1, "incarnation": 1, "start_last_index": 0}),
     ],
 )
-def test_what_is_no_old_copy(known: Known, told: dict[str, Any]) -> None:
+def test_ordinary_lives_are_no_old_copies(known: Known, told: dict[str, Any]) -> None:
     assert memory_lost(known, TOLD._replace(**told)) == ""
 
 
@@ -87,7 +87,7 @@ def test_memory_of_a_machine_that_was_put_back_within_one_life() -> None:
     assert "had been in 3" in memory_lost(known, TOLD._replace(term=2))
 
 
-def test_who_began_without_memory_is_known_anew() -> None:
+def test_a_node_that_began_without_memory_is_known_anew() -> None:
     joined = TOLD._replace(life=1, nonce=1, joined=7, incarnation=7, term=0, past=())
     assert learned(BEFORE, joined) == Known(1, 1, 7, 0)
     again = joined._replace(life=2, nonce=2, past=(1,))
@@ -124,7 +124,7 @@ def test_a_node_is_judged_by_what_was_known_when_it_was_asked() -> None:
     assert lives.of(2).acked == 130
 
 
-def test_what_another_remembers_finds_a_copy_that_was_believed() -> None:
+def test_the_memory_of_another_node_finds_a_believed_copy() -> None:
     lives = Lives()
     assert lives.judge(2, TOLD) == ""
 
@@ -135,7 +135,7 @@ def test_what_another_remembers_finds_a_copy_that_was_believed() -> None:
     assert lives.judge(2, TOLD._replace(joined=9, incarnation=9)) == ""
 
 
-def test_what_another_remembers_of_the_same_life_is_added() -> None:
+def test_the_memory_of_another_node_of_the_same_life_is_added() -> None:
     lives = Lives()
     lives.judge(2, TOLD)
 
@@ -146,7 +146,7 @@ def test_what_another_remembers_of_the_same_life_is_added() -> None:
     assert "had acked 500" in lives.judge(2, again)
 
 
-def test_nobody_who_tells_no_life_is_remembered() -> None:
+def test_a_node_that_tells_no_life_is_not_remembered() -> None:
     lives = Lives()
     assert lives.judge(2, TOLD._replace(life=0)) == ""
     assert lives.known == {}
@@ -185,7 +185,7 @@ def test_acks_of_an_incarnation_that_was_not_told_say_nothing() -> None:
     assert (lives.of(3).incarnation, lives.of(3).acked) == (9, 0)
 
 
-def test_whoever_took_part_in_an_election_is_remembered_in_its_term() -> None:
+def test_a_voter_is_remembered_in_the_term_of_its_election() -> None:
     cluster = Cluster()
     cluster.isolate(3)
     cluster.tick(2, 2 * ELECTION_TICKS)

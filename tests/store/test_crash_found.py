@@ -187,7 +187,7 @@ def test_readers_may_dispatch_beside_retention(tmp_path: Path, retaining: StoreC
         del store._dispatcher.built, store._dispatcher.sync_derived
 
 
-def test_who_reports_late_does_not_take_the_mark_back(tmp_path: Path) -> None:
+def test_a_late_report_does_not_take_the_mark_back(tmp_path: Path) -> None:
     """Two threads that maintain one store; the slower one had begun earlier."""
     with open_store(str(tmp_path), crash_config()) as store:
         store.put(batch(0, 5))

@@ -311,7 +311,7 @@ def seed() -> str:
         ("ledger", "async"),
     ],
 )
-def test_whatever_is_acknowledged_survives_sigkill(
+def test_acknowledged_records_survive_sigkill(
     parent: Path, seed: str, container: Container, mode: Mode
 ) -> None:
     tally = Tally(census(parent / "census", container, mode, seed))

@@ -53,7 +53,7 @@ def parent() -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.parametrize("mark_interval_ms", [0, 1000])
 @pytest.mark.parametrize("container", ["commit_log", "ledger"])
-def test_what_was_durable_survives_any_power_loss(
+def test_durable_records_survive_any_power_loss(
     container: Container, mark_interval_ms: int
 ) -> None:
     lives = in_two_processes(

@@ -95,7 +95,7 @@ def crash(store: Store) -> None:
     store._lock.release()
 
 
-def test_what_was_put_is_read_by_offset_id_key_and_time(store: Store, clock: Clock) -> None:
+def test_records_are_read_by_offset_id_key_and_time(store: Store, clock: Clock) -> None:
     results = []
     for lo in range(0, 200, 10):
         clock.unix_ms = BORN + lo * 1000

@@ -96,7 +96,7 @@ def test_threads_and_processes_are_named() -> None:
     assert left_since(before, 0) == []
 
 
-def test_what_is_let_go_a_little_later_is_waited_for() -> None:
+def test_a_resource_released_a_little_later_is_waited_for() -> None:
     before = held()
     reading, writing = os.pipe()
 

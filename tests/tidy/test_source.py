@@ -137,7 +137,7 @@ def test_a_planted_violation_is_found(check: Check, path: str, text: str) -> Non
 
 
 @pytest.mark.parametrize(("check", "path", "text"), ALLOWED)
-def test_what_is_allowed_is_not_found(check: Check, path: str, text: str) -> None:
+def test_allowed_code_is_not_found(check: Check, path: str, text: str) -> None:
     assert list(check(Source.parse(path, text))) == []
 
 

@@ -67,7 +67,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.lives:memory_lost",
         "if term == known.acked_term and last < known.acked:",
         "if last < known.acked:",
-        f"{_LIVES}test_what_is_no_old_copy",
+        f"{_LIVES}test_ordinary_lives_are_no_old_copies",
     ),
     Mutant(
         "a_new_disk_is_a_copy",
@@ -99,7 +99,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.lives:Lives.judge",
         "lost = memory_lost(was, told)",
         "lost = ''",
-        f"{_LIVES}test_what_another_remembers_finds_a_copy_that_was_believed",
+        f"{_LIVES}test_the_memory_of_another_node_finds_a_believed_copy",
     ),
     Mutant(
         "a_copy_keeps_its_vote",
@@ -139,7 +139,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.election:is_entitled",
         "if state.standing in (Standing.JOINING, Standing.DIVERGED):",
         "if state.standing is Standing.JOINING:",
-        f"{_APART}test_it_takes_part_in_no_election_also_after_a_restart",
+        f"{_APART}test_a_divergent_node_takes_part_in_no_election",
     ),
     Mutant(
         "who_stands_aside_counts",

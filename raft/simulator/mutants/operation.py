@@ -47,8 +47,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.election:_is_at_end",
         "state.term + 1 >= TERM_END",
         "False",
-        "tests/raft/test_ceiling.py"
-        "::test_nobody_campaigns_for_the_end_and_the_last_term_still_works",
+        "tests/raft/test_ceiling.py::test_no_node_campaigns_for_the_end_and_the_last_term_works",
     ),
     Mutant(
         "round_that_never_began",
@@ -160,7 +159,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.membership:check_change",
         "if newest.index > state.commit:",
         "if False:",
-        "tests/raft/rules/test_membership.py::test_one_change_at_a_time",
+        "tests/raft/rules/test_membership.py::test_a_second_change_is_refused_while_one_is_pending",
     ),
     Mutant(
         "configuration_survives_truncation",

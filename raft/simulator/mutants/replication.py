@@ -126,7 +126,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.election:handle_vote_request",
         "refusal = _vote_refusal(state, message)",
         "refusal = _vote_refusal(state, message)\n    state.timer_start = state.now",
-        "tests/raft/rules/test_timers.py::test_nothing_else_resets_timer",
+        "tests/raft/rules/test_timers.py::test_idle_messages_do_not_reset_timer",
     ),
     Mutant(
         "leader_does_not_reset_timer",

@@ -42,7 +42,7 @@ def test_a_count_is_kept_to_the_message() -> None:
 
 
 @pytest.mark.parametrize("in_flight", [1, 7])
-def test_so_many_are_in_flight_and_no_more(in_flight: int) -> None:
+def test_messages_in_flight_are_bounded(in_flight: int) -> None:
     sink = Sink()
     run(Load(count=100, in_flight_count=in_flight), sink)
     assert sink.open_count_max == in_flight

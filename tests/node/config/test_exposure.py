@@ -55,7 +55,7 @@ def files(tmp_path: Path) -> dict[str, str]:
         ("127.0.0.1.example", False),
     ],
 )
-def test_what_is_loopback(host: str, expected: bool) -> None:
+def test_loopback_addresses_are_recognised(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
 
 

@@ -150,7 +150,7 @@ def test_a_wrong_setting(flags: dict[str, Any], key: str, suggestion: str) -> No
     assert found[0].what
 
 
-def test_what_is_required_is_named_with_the_ways_to_set_it() -> None:
+def test_required_settings_are_named_with_the_ways_to_set_them() -> None:
     with pytest.raises(ConfigError) as caught:
         load(None, {}, {})
     assert [problem.key for problem in caught.value.problems] == ["node_id", "directory"]
@@ -212,13 +212,13 @@ def test_units_and_texts() -> None:
     assert str(Address("::1", 5)) == "[::1]:5"
 
 
-def test_who_votes_in_a_new_cluster() -> None:
+def test_voters_of_a_new_cluster_are_its_peers() -> None:
     assert settings().voters == (1,)
     assert settings(peers=THREE).voters == (1, 2, 3)
     assert settings(peers="2=c:3/d:4", join=True).voters == ()
 
 
-def test_what_clients_are_told_to_dial() -> None:
+def test_the_advertised_address_is_a_dialable_one() -> None:
     assert settings(listen="127.0.0.1:0").advertised(4711) == Address("127.0.0.1", 4711)
     assert settings(peers=THREE, listen="0.0.0.0:8081").advertised(8081) == Address("b", 2)
     assert settings(peers=THREE, advertise="x:9").advertised(8081) == Address("x", 9)
@@ -238,7 +238,7 @@ def test_the_configurations_that_follow_are_accepted_by_their_owners(file_size: 
     assert raft.group == "quorumlog/g0"
 
 
-def test_what_is_handed_on_as_it_is_has_the_default_of_its_owner() -> None:
+def test_settings_handed_on_have_the_defaults_of_their_owner() -> None:
     node, store, limits = settings(), StoreConfig(), Limits()
     names = {field.name for field in fields(store)} & Settings.model_fields.keys()
     assert names >= {"retention_ms", "flush", "file_size_bytes", "disk_full_ratio"}

@@ -102,7 +102,7 @@ def test_an_error_is_one_line_with_its_traceback(lines: io.StringIO) -> None:
         (PermissionError(13, "denied"), EXIT_TRY_LATER),
     ],
 )
-def test_what_ends_a_start_and_how(error: Exception, code: int) -> None:
+def test_each_startup_error_has_its_exit_code(error: Exception, code: int) -> None:
     assert exit_code_of(error) == code
 
 

@@ -168,7 +168,7 @@ def test_pipelined_requests_that_nobody_reads_cost_bounded_memory(node: SingleNo
     probes_are_answered(node)
 
 
-def test_one_connection_is_answered_once(node: SingleNode) -> None:
+def test_each_connection_is_answered_once(node: SingleNode) -> None:
     request = b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n"
     with strangers(node, "127.0.0.1", 1) as (link,):
         link.sendall(request * 3)

@@ -56,7 +56,7 @@ def test_a_leader_waits_for_heartbeats_before_it_calls_anybody_silent() -> None:
     assert case.look(1_000) == [], "it may be fencing"
 
 
-def test_whoever_does_not_lead_decides_nothing_and_a_new_leader_begins_anew() -> None:
+def test_a_controller_that_does_not_lead_decides_nothing() -> None:
     case = Case()
     case.access.is_leader = False
     assert case.look(4 * SETTLE_MS) == []

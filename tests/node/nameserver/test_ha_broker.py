@@ -110,7 +110,7 @@ def test_advice_is_passed_on_with_its_nonce_as_a_number() -> None:
     assert driver.advice == [(7, 2, 2**64 - 1)]
 
 
-def test_whoever_was_chosen_and_did_not_serve_makes_way_for_another() -> None:
+def test_an_elected_master_that_never_serves_is_replaced() -> None:
     directory = Directory()
     for broker_id, position in ((1, 300), (2, 200)):
         bound = {"bindings": {1: Binding(3, "n")}, "epoch": 1}

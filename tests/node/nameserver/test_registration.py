@@ -103,7 +103,7 @@ def test_a_broker_registers_at_once_then_beats_and_registers_again_in_time() -> 
     assert case.access.directory.groups["raft"].topics == ORDERS
 
 
-def test_what_changed_is_told_at_the_next_look() -> None:
+def test_changes_of_a_broker_are_reported_at_the_next_look() -> None:
     case = Case(raft_report(1))
     assert case.look() == ["register"]
     case.change(role="master", epoch=4, topics=ORDERS, topics_version=(0, 1))
@@ -145,7 +145,7 @@ def test_a_new_leader_hears_of_everybody_at_once() -> None:
     assert case.look(1) == ["heartbeat"]
 
 
-def test_what_is_refused_is_not_repeated_at_once_and_the_broker_stays_alive() -> None:
+def test_a_refused_report_is_not_repeated_at_once() -> None:
     case = Case(raft_report(1))
     case.look()
     send(case.access.directory, raft_leader(2, 9).command())

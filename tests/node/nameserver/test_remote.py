@@ -116,7 +116,7 @@ def test_polling_goes_on_whatever_fails_beside_it() -> None:
     run(work())
 
 
-def test_what_is_said_is_proven_also_after_the_server_was_started_again() -> None:
+def test_reports_are_proven_also_after_a_server_restart() -> None:
     async def work() -> None:
         server = Server()
         server.may_answer.set()

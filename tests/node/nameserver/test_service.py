@@ -302,7 +302,7 @@ def test_advice_and_in_sync_sets_travel_to_and_from_another_process(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_what_only_a_controller_may_say_is_refused_from_a_node(tmp_path: Path) -> None:
+def test_commands_of_the_controller_are_refused_from_a_node(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(service_of(alone(tmp_path), None)) as calls:
             for command in (b"{", b"[]", json.dumps(expire_command(1)).encode()):

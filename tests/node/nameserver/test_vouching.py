@@ -221,7 +221,7 @@ def test_addresses_that_the_group_decided_on_override_what_is_configured(tmp_pat
 
 
 @pytest.mark.parametrize("secret", [b"", SECRET])
-def test_what_is_no_report_is_refused_by_name(secret: bytes) -> None:
+def test_a_malformed_report_is_refused_by_name(secret: bytes) -> None:
     case = Case(secret)
     odd: list[Any] = [
         {**beat("ha", 2), "broker_id": "2"},
@@ -248,7 +248,7 @@ _json = st.recursive(
 
 @pytest.mark.slow
 @given(st.data(), _json, st.sampled_from([b"", SECRET]), st.sampled_from(["ha", "far", ""]))
-def test_whatever_a_report_says_its_refusal_has_a_name(
+def test_any_report_is_taken_or_refused_by_name(
     data: st.DataObject, junk: Any, secret: bytes, group: str
 ) -> None:
     case = Case(secret)
@@ -272,7 +272,7 @@ def test_refusals_of_the_directory_are_counted_when_they_are_odd() -> None:
 
 @pytest.mark.parametrize("name", ["op", "broker_id", "topics"])
 @pytest.mark.parametrize("depth", [DEPTH_MAX, 500, 900])
-def test_what_is_nested_too_deep_is_a_bad_request(name: str, depth: int) -> None:
+def test_a_deeply_nested_report_is_a_bad_request(name: str, depth: int) -> None:
     """What can be read here may be too deep to be written a few calls further in."""
     case = Case(b"")
     whole = json.dumps({**ha_report(2).command(), name: "HERE"})

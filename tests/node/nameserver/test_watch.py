@@ -54,7 +54,7 @@ def test_a_group_without_a_master_is_named_after_a_while() -> None:
     assert case.look() == {}
 
 
-def test_nobody_is_missed_while_nobody_is_heard() -> None:
+def test_no_master_is_missed_while_no_leader_is_there() -> None:
     case = Case(ha_directory())
     accepted(case.directory, elect(2, 2, (1, 3)))
     case.look()

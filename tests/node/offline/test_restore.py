@@ -95,7 +95,7 @@ def backup(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "backup"))
 
 
-def test_it_leads_alone_under_a_new_name_and_number(backup: Path, tmp_path: Path) -> None:
+def test_a_restored_node_leads_under_a_new_name_and_number(backup: Path, tmp_path: Path) -> None:
     before, directory = tree(backup), tmp_path / "new" / "data"
     found = restore(backup, settings_for(directory, node_id="7"))
     assert tree(backup) == before
@@ -182,7 +182,7 @@ def test_a_snapshot_of_a_disk_lacks_what_was_in_memory_only(tmp_path: Path) -> N
         client.append("orders", b"and on")
 
 
-def test_what_was_not_decided_is_there(tmp_path: Path) -> None:
+def test_undecided_entries_are_restored(tmp_path: Path) -> None:
     """Nobody is left who knows whether it was acked, so it counts as if it was."""
     settings = {**SMALL, "heartbeat_ms": 50, "election_min_ms": 2_000}
     with LocalCluster.create(tmp_path / "c", 3, settings=settings) as cluster:
@@ -207,9 +207,7 @@ def test_what_was_not_decided_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["consumequeue/orders/0/0*0", "dledger-n0/index/0*0"])
-def test_what_follows_from_the_log_is_built_anew(
-    backup: Path, tmp_path: Path, pattern: str
-) -> None:
+def test_derived_files_are_rebuilt_by_a_restore(backup: Path, tmp_path: Path, pattern: str) -> None:
     (path,) = backup.glob(pattern)
     with path.open("r+b") as file:  # Of the first unit.
         file.seek(7)
@@ -349,7 +347,7 @@ def lose_one_generation(backup: Path, _: Path) -> None:
         (None, {"file_size_bytes": "2MiB"}, "set file_size_bytes to 1048576"),
     ],
 )
-def test_what_is_refused(
+def test_bad_backups_and_targets_are_refused(
     backup: Path,
     tmp_path: Path,
     change: Callable[[Path, Path], None] | None,
@@ -404,7 +402,7 @@ def test_a_backup_has_files_only(backup: Path, tmp_path: Path, place: str, kind:
     assert set(os.listdir(tmp_path)) == before
 
 
-def test_what_is_restored_is_for_its_user_alone(backup: Path, tmp_path: Path) -> None:
+def test_restored_files_are_for_their_user_alone(backup: Path, tmp_path: Path) -> None:
     for path in backup.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
     restore(backup, settings_for(tmp_path / "new"))
@@ -414,7 +412,7 @@ def test_what_is_restored_is_for_its_user_alone(backup: Path, tmp_path: Path) ->
     assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
 
 
-def test_who_comes_second_leaves_the_first_alone(
+def test_a_second_restore_leaves_the_first_alone(
     backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both found the place empty; one of them has it."""

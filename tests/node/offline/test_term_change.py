@@ -195,9 +195,7 @@ def test_three_nodes_are_sealed_and_lowered_and_a_broken_run_is_repeated(tmp_pat
 
 
 @pytest.mark.parametrize("is_repeated", [False, True])
-def test_what_is_remembered_of_the_others_goes_down_with_them(
-    tmp_path: Path, is_repeated: bool
-) -> None:
+def test_known_terms_of_the_others_are_lowered_with_them(tmp_path: Path, is_repeated: bool) -> None:
     """Else each would take each for an old copy: it had been seen in a term that it gave up."""
     nodes = [make(tmp_path, node, last_term=node) for node in (1, 2, 3)]
     first, root = nodes[0], str(nodes[0].directory)
@@ -230,7 +228,7 @@ def test_what_is_remembered_of_the_others_goes_down_with_them(
     )
 
 
-def test_who_remembers_nothing_is_lowered_without_a_new_file(tmp_path: Path) -> None:
+def test_a_node_without_known_lives_is_lowered_without_a_file(tmp_path: Path) -> None:
     nodes = [make(tmp_path, node) for node in (1, 2, 3)]
     statements = [seal_directory(one) for one in nodes]
     lower_directory(nodes[0], statements)
@@ -257,7 +255,7 @@ def test_a_directory_that_is_not_sealed_or_went_on_is_refused(tmp_path: Path) ->
     assert read_seal(first.directory) == again.seal
 
 
-def test_one_node_alone_is_never_lowered(tmp_path: Path) -> None:
+def test_a_single_node_of_several_is_never_lowered(tmp_path: Path) -> None:
     first = make(tmp_path, 1)
     with pytest.raises(TermChangeRefusedError, match=r"members \[2, 3\]"):
         lower_directory(first, [seal_directory(first)])

@@ -114,7 +114,7 @@ def test_a_node_is_held_once_and_says_so(rules: Path, monkeypatch: pytest.Monkey
     run(work())
 
 
-def test_who_keeps_the_interpreter_lets_no_other_thread_run() -> None:
+def test_a_held_interpreter_lets_no_other_thread_run() -> None:
     longest_s, ran = 0.0, set[int]()
     done = threading.Event()
 

@@ -113,7 +113,7 @@ def test_a_restarted_peer_is_connected_again(loop: str) -> None:
     run(work(), loop)
 
 
-def test_one_connection_is_enough_for_both_directions(loop: str) -> None:
+def test_a_single_connection_carries_both_directions(loop: str) -> None:
     async def work() -> None:
         async with nodes(Node(1), Node(2), acquainted=False) as (one, two):
             nowhere = socket.socket()
@@ -228,7 +228,7 @@ def test_silence_is_broken_by_pings_and_a_hung_peer_is_dropped(loop: str) -> Non
     run(work(), loop)
 
 
-def test_who_sends_a_frame_over_a_thin_link_hears_that_its_peer_lives(loop: str) -> None:
+def test_a_sender_on_a_thin_link_hears_that_its_peer_lives(loop: str) -> None:
     async def work() -> None:
         async with nodes(Node(1), acquainted=False) as (one,), raw_to(one) as raw:
             one.link.set_peers({1: ("127.0.0.1", one.port), 2: ("127.0.0.1", 1)})

@@ -295,7 +295,7 @@ def test_descriptors_that_run_out_do_not_end_the_accepting(
 
 
 @both_loops
-def test_who_comes_in_the_turn_of_a_stop_is_let_go(loop: str) -> None:
+def test_a_connection_in_the_turn_of_a_stop_is_closed(loop: str) -> None:
     async def work() -> None:
         for turns in range(6):
             async with nodes(Node(1)) as (one,):

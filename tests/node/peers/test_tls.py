@@ -252,7 +252,7 @@ def test_when_certificates_end_is_known(authority: Authority, tmp_path: Path, ye
         assert found == {"certificate": expected["certificate"]}, "the first that ends counts"
 
 
-def test_what_is_no_certificate_has_no_end() -> None:
+def test_a_malformed_certificate_has_no_end() -> None:
     for content in ("", "AAAA", "MAA=", "MIID"):
         pem = f"-----BEGIN CERTIFICATE-----\n{content}\n-----END CERTIFICATE-----\n"
         assert earliest_end_unix_s(pem) is None

@@ -23,7 +23,7 @@ def test_joins_when_any_voter_has_an_entry(order: tuple[int, int]) -> None:
     assert founding.verdict is Verdict.JOIN
 
 
-def test_one_living_peer_is_enough() -> None:
+def test_a_living_peer_is_enough() -> None:
     """Nobody waits for a voter that is down."""
     founding = Founding(1, [1, 2, 3])
     founding.on_peer(2, 0)
@@ -48,7 +48,7 @@ def test_a_node_that_is_no_voter_joins() -> None:
     assert Founding(4, [1, 2, 3]).verdict is Verdict.JOIN
 
 
-def test_nobody_begins_before_all_have_founded() -> None:
+def test_no_node_begins_before_all_have_founded() -> None:
     """Else two could write entries while the third still asks, and takes itself for a wiped one."""
     founding = Founding(1, [1, 2, 3])
     founding.on_peer(2, -1)
@@ -68,7 +68,7 @@ def test_a_founder_begins_when_the_cluster_lives() -> None:
     assert founding.may_begin
 
 
-def test_who_says_that_it_founded_was_heard() -> None:
+def test_a_peer_that_founded_counts_as_heard() -> None:
     """Its disk is empty, or the handshake had said otherwise."""
     founding = Founding(1, [1, 2])
     founding.on_founded(2)

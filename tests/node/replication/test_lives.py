@@ -80,7 +80,7 @@ def opened(directory: Path, node: int, disk: Disk | None = None) -> tuple[NodeLi
 
 
 @given(_TOLD, st.dictionaries(st.integers(1, 1 << 31), _KNOWN, max_size=5))
-def test_what_is_encoded_is_decoded(told: Told, known: dict[int, Known]) -> None:
+def test_decoding_inverts_encoding(told: Told, known: dict[int, Known]) -> None:
     assert decode_lives(encode_lives(told, known)) == (told, known)
 
 
@@ -103,7 +103,7 @@ def test_any_bytes_are_lives_or_an_error(data: bytes) -> None:
         pb.Lives(known=[pb.KnownLife(node_id=n + 1) for n in range(KNOWN_LIVES_MAX + 1)]),
     ],
 )
-def test_what_is_out_of_range_is_refused(made: pb.Lives) -> None:
+def test_lives_out_of_range_are_refused(made: pb.Lives) -> None:
     with pytest.raises(LivesFormatError):
         decode_lives(made.SerializeToString())
 
@@ -158,9 +158,7 @@ def test_the_file_says_what_was_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("cluster", "node"), [("another", 1), ("cluster", 2)])
-def test_what_another_node_remembered_is_not_believed(
-    tmp_path: Path, cluster: str, node: int
-) -> None:
+def test_lives_of_another_node_are_not_believed(tmp_path: Path, cluster: str, node: int) -> None:
     """A restore makes another cluster's node of a directory."""
     file = LivesFile(FileSystem(), str(tmp_path))
     file.load("cluster", 1)
@@ -384,7 +382,7 @@ def test_a_life_is_saved_at_the_handshake_that_told_it(tmp_path: Path) -> None:
     run(work())
 
 
-def test_who_does_not_hear_it_gets_no_connection(tmp_path: Path) -> None:
+def test_a_node_that_cannot_join_gets_no_connection(tmp_path: Path) -> None:
     """A node whose disk is full cannot give its vote up; it is refused as long as that is so."""
 
     class Full(Disk):
@@ -454,7 +452,7 @@ def test_acks_within_a_life_are_not_held_against_it(tmp_path: Path) -> None:
     run(work())
 
 
-def test_who_was_met_for_a_repair_is_known_by_the_life_it_told_then(tmp_path: Path) -> None:
+def test_a_peer_met_in_a_repair_is_known_by_its_life_then(tmp_path: Path) -> None:
     """What it promises from then on is of that life, and not of the one that is in the file."""
 
     async def work() -> None:

@@ -160,7 +160,7 @@ def test_clients_go_first_however_short_a_pass_is_to_be(monkeypatch: pytest.Monk
     assert counts == [limit, limit // 2, limit], "a process that slept does not catch up"
 
 
-def test_nothing_sealed_is_nothing_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_sealed_files_the_scrubber_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert paced(monkeypatch, Steps(0, Piece(ends_pass=True)), 1_000, [10.0, 10.0]) == [0, 0]
 
 
@@ -200,7 +200,7 @@ async def beside(
             yield store, LedgerScrubber(ledger, lambda: ledger.max_position), fetcher
 
 
-def test_it_ends_with_the_node_and_ends_the_node_when_it_must() -> None:
+def test_the_scrubber_ends_with_the_node_and_reports_fatal_errors() -> None:
     async def work() -> None:
         steps = Steps(1 << 30, Piece(1))
         made, fatal = of(steps)
@@ -275,7 +275,7 @@ def test_replicas_that_have_come_apart_are_told(wreck: Wreck, tmp_path: Path) ->
     run(work())
 
 
-def test_who_is_behind_is_not_compared(wreck: Wreck) -> None:
+def test_a_lagging_replica_is_not_compared(wreck: Wreck) -> None:
     async def work() -> None:
         async with beside(wreck, wreck, commit_index=0) as (_, scrubber, fetcher):
             found = await one_pass(scrubber, fetcher)

@@ -76,7 +76,7 @@ def test_fast_syncs_run_here_and_are_durable_at_once(monkeypatch: pytest.MonkeyP
     run(work())
 
 
-def test_one_slow_sync_among_fast_ones_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_sync_among_fast_ones_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         world = World(monkeypatch)
         world.flush()

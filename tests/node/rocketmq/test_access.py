@@ -25,7 +25,7 @@ def test_without_keys_everybody_may_call() -> None:
 
 
 @pytest.mark.parametrize(("key", "upper"), [("ak", False), ("ak", True), ("ak//Rocketmq", False)])
-def test_who_holds_a_key_may_call(key: str, upper: bool) -> None:
+def test_a_client_with_a_key_may_call(key: str, upper: bool) -> None:
     Access({"ak": "sk"}).check(headers(key, "sk", upper=upper))
 
 
@@ -40,7 +40,7 @@ def test_who_holds_a_key_may_call(key: str, upper: bool) -> None:
         headers("ak", "sk", time="20261122T070001Z"),
     ],
 )
-def test_everybody_else_may_not(found: dict[str, str]) -> None:
+def test_a_client_without_a_key_is_refused(found: dict[str, str]) -> None:
     with pytest.raises(RefusedError) as refused:
         Access({"ak": "sk"}).check(found)
     assert refused.value.code == Code.UNAUTHORIZED

@@ -121,7 +121,7 @@ def test_a_send_is_refused_by_name_when_nobody_takes_over(
 
 
 @pytest.mark.slow
-def test_what_a_request_has_stored_is_not_sent_on(tmp_path: Path) -> None:
+def test_a_partly_stored_request_is_not_sent_on(tmp_path: Path) -> None:
     async def go() -> None:
         async with pair_at(tmp_path) as pair:
             node = pair.last.node

@@ -118,7 +118,7 @@ REFUSED: list[tuple[str, Any, Code]] = [
 
 
 @pytest.mark.slow
-def test_what_has_no_bound_is_refused(tmp_path: Path) -> None:
+def test_input_without_a_bound_is_refused(tmp_path: Path) -> None:
     async def go() -> None:
         async with gateway_at(tmp_path) as gateway:
             for name, request, code in REFUSED:
@@ -223,7 +223,7 @@ def test_a_message_that_could_not_be_renewed_once_is_tried_again() -> None:
     run(go())
 
 
-def test_who_leads_again_does_not_renew_what_it_handed_out_before(tmp_path: Path) -> None:
+def test_a_leader_of_a_new_term_renews_no_old_delivery(tmp_path: Path) -> None:
     """Its client may have told the leader in between that the message may come again soon."""
 
     async def go() -> None:

@@ -374,7 +374,7 @@ def test_a_push_consumer_that_ends_gives_its_messages_back(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_what_a_push_consumer_holds_is_renewed_while_it_is_there(
+def test_deliveries_of_a_live_push_consumer_are_renewed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("node.rocketmq.calls.renewals.EVERY_S", 0.05)
@@ -457,7 +457,7 @@ def test_bytes_that_are_no_request_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_nobody_leads_and_the_call_is_held_then_refused(tmp_path: Path) -> None:
+def test_without_a_leader_a_call_is_held_then_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with gateway_at(tmp_path) as gateway:
             driver = gateway.node.driver

@@ -134,7 +134,7 @@ def test_a_directory_that_cannot_be_closed_is_named(
         (0o660, 0, False),
     ],
 )
-def test_who_may_read_a_secret(
+def test_a_secret_is_taken_by_its_mode_and_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_mode: int, uid: int, is_taken: bool
 ) -> None:
     """A file of root may be readable by its group: so it is given to one user."""

@@ -42,7 +42,7 @@ def lines_of(program: str, *, code: int = 0) -> list[dict[str, Any]]:
     return found
 
 
-def test_whoever_writes_to_stderr_writes_log_lines() -> None:
+def test_any_write_to_stderr_becomes_log_lines() -> None:
     found = lines_of(
         """
 print("printed", file=sys.stderr)

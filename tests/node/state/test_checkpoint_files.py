@@ -57,7 +57,7 @@ def saved(root: Path, *images: StateImage, fs: FileSystem | None = None) -> Chec
     return files
 
 
-def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+def test_a_saved_checkpoint_is_loaded(tmp_path: Path) -> None:
     assert loaded(tmp_path)[1] is None
     saved(tmp_path, OLD)
     files, image = loaded(tmp_path)

@@ -183,7 +183,7 @@ def test_an_image_does_not_change_with_the_state_and_gives_it_again() -> None:
     assert (again.offset_count, again.queue_total_count) == (1, 4)
 
 
-def test_what_an_image_shares_with_the_one_before_is_what_did_not_change() -> None:
+def test_successive_images_share_unchanged_parts() -> None:
     state = state_after(
         put_topic("a"),
         put_topic("b"),

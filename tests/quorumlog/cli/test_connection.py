@@ -42,7 +42,7 @@ def test_the_server_comes_from_the_option_then_from_the_environment() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:x", "host:0", "h:65536", "a:1,"])
-def test_what_is_no_address_is_said(text: str) -> None:
+def test_a_malformed_address_is_named(text: str) -> None:
     with pytest.raises(CliError, match="is no address of a server"):
         addresses(text)
 
@@ -67,7 +67,7 @@ def test_tls_needs_a_certificate_with_its_key(
         tls_files().credentials()
 
 
-def test_what_cannot_be_undone_needs_a_yes_where_nobody_can_answer() -> None:
+def test_irreversible_commands_need_a_yes_without_a_terminal() -> None:
     result = CliRunner().invoke(main, ["topic", "delete", "orders", "-s", "127.0.0.1:1"])
     assert result.exit_code == 3
     assert "run it again with --yes" in result.stderr

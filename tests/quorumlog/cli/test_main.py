@@ -60,7 +60,7 @@ def test_help_imports_no_command_and_no_server_code() -> None:
     ("result", "code"),
     [(None, 0), (ExitCode.FINDINGS, 1), (ExitCode.FAILED, 3), ("text", 0)],
 )
-def test_what_a_command_returns_is_the_exit_code(result: object, code: int) -> None:
+def test_the_result_of_a_command_is_the_exit_code(result: object, code: int) -> None:
     assert run_command(lambda: result).exit_code == code
 
 

@@ -106,7 +106,7 @@ def test_a_record_is_one_object(output: Format, capsys: pytest.CaptureFixture[st
     assert (text.count("\n") == 1) == (output is Format.JSONL)
 
 
-def test_what_is_no_json_is_refused() -> None:
+def test_values_that_json_lacks_are_refused() -> None:
     with pytest.raises(ValueError, match="JSON"):
         print_record({"rate": float("nan")}, Format.JSON)
     with pytest.raises(TypeError, match="object"):

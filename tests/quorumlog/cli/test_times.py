@@ -24,12 +24,12 @@ NOW = 1_700_000_000_000
         ("-90s", NOW - 90_000),
     ],
 )
-def test_what_is_understood(text: str, unix_ms: int) -> None:
+def test_times_are_understood(text: str, unix_ms: int) -> None:
     assert parse_time(text, now_unix_ms=NOW) == unix_ms
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "-15", "15m", "2023-13-01", "-1w", "1.5"])
-def test_what_is_not_understood_is_said(text: str) -> None:
+def test_a_malformed_time_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="is no time; give"):
         parse_time(text)
 

@@ -111,7 +111,7 @@ def test_the_first_group_stays_the_first_while_it_is_gone(monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_what_named_a_queue_when_there_was_one_group_stays_there(
+def test_messages_of_a_named_queue_stay_in_the_first_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("quorumlog.cluster.broker_groups.REFRESH_FIRST_MS", 20)
@@ -255,7 +255,7 @@ def test_a_topic_that_a_group_lacks_goes_to_those_that_have_it() -> None:
 
 
 @pytest.mark.slow
-def test_one_group_away_does_not_stop_a_producer() -> None:
+def test_a_lost_group_does_not_stop_a_producer() -> None:
     async def scenario() -> None:
         async with fake_groups("g0", "g1") as groups, connect(groups) as client:
             producer = client.producer()
@@ -282,7 +282,7 @@ def test_one_group_away_does_not_stop_a_producer() -> None:
 
 
 @pytest.mark.slow
-def test_what_may_be_stored_waits_for_its_group_and_is_stored_once() -> None:
+def test_a_batch_without_an_answer_waits_for_its_group() -> None:
     """A batch without an answer is not given to another group: it could be in both then."""
 
     async def scenario() -> None:

@@ -68,14 +68,14 @@ def test_with_the_older_engine_a_call_needs_no_thread_of_grpc(
     assert 2 * older < newer, f"{older} switches instead of {newer}: has grpcio changed?"
 
 
-def test_it_is_chosen_for_the_version_that_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_is_chosen_for_the_pinned_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "")  # So that it is put back afterwards.
     monkeypatch.delenv(VARIABLE)
     choose_engine()
     assert os.environ[VARIABLE] == OLDER_ENGINE
 
 
-def test_what_was_chosen_before_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_chosen_before_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "")
     choose_engine()
     assert os.environ[VARIABLE] == ""

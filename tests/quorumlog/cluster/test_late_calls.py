@@ -72,14 +72,14 @@ def outcome_of(
     return late.value
 
 
-def test_what_may_be_repeated_may_have_been_applied() -> None:
+def test_a_late_repeatable_call_may_have_been_applied() -> None:
     late = outcome_of(Outcome.UNKNOWN, is_repeatable=True)
     assert isinstance(late, DeadlineError)
     assert late.outcome is Outcome.UNKNOWN
     assert late.retryable
 
 
-def test_what_never_arrived_had_no_effect() -> None:
+def test_a_late_call_that_never_arrived_had_no_effect() -> None:
     late = outcome_of(Outcome.NOT_APPLIED, is_repeatable=True)
     assert isinstance(late, DeadlineError)
     assert late.outcome is Outcome.NOT_APPLIED
@@ -118,7 +118,7 @@ def test_of_several_calls_a_refusal_is_in_doubt_if_another_one_was_done() -> Non
         assert told.outcome is expected
 
 
-def test_what_must_not_be_repeated_is_unknown_at_once() -> None:
+def test_a_late_unrepeatable_call_is_unknown_at_once() -> None:
     late = outcome_of(Outcome.UNKNOWN, is_repeatable=False)
     assert isinstance(late, OutcomeUnknownError)
     assert late.outcome is Outcome.UNKNOWN

@@ -16,7 +16,7 @@ async def read_into(got: list[bytes], client: quorumlog.Client) -> None:
         got.append(message.body)
 
 
-def test_one_group_away_does_not_stop_readers_and_is_not_hidden() -> None:
+def test_a_lost_group_does_not_stop_readers_and_is_named() -> None:
     async def scenario() -> None:
         async with fake_groups("g0", "g1") as groups, connect(groups, timeout_ms=1_000) as client:
             async with client.producer() as producer:

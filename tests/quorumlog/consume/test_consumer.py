@@ -239,7 +239,7 @@ def test_local_reads_ask_the_replica_that_was_named() -> None:
     asyncio.run(scenario())
 
 
-def test_what_is_not_there_is_said() -> None:
+def test_reads_of_missing_things_are_refused() -> None:
     async def scenario() -> None:
         async with fake_cluster() as cluster, connect(cluster) as client:
             await fill(client, 8)
@@ -293,7 +293,7 @@ def test_messages_are_found_by_id_and_by_key_without_what_only_collides() -> Non
 
 
 @pytest.mark.slow
-def test_what_is_fetched_ahead_is_bounded() -> None:
+def test_prefetched_batches_are_bounded() -> None:
     async def scenario() -> None:
         async with fake_cluster() as cluster, connect(cluster) as client:
             await fill(client, 200, queue_count=1)

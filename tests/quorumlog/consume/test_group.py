@@ -56,7 +56,7 @@ def test_a_group_goes_on_where_it_left_off() -> None:
     asyncio.run(scenario())
 
 
-def test_what_was_not_processed_comes_again() -> None:
+def test_unprocessed_messages_come_again() -> None:
     async def scenario() -> None:
         async with fake_cluster() as cluster, connect(cluster) as client:
             await fill(client, 0, 8)

@@ -141,7 +141,7 @@ def test_several_may_iterate_and_each_message_is_handed_out_once() -> None:
     asyncio.run(work())
 
 
-def test_what_was_taken_for_a_call_that_was_cancelled_comes_with_the_next() -> None:
+def test_messages_of_a_cancelled_receive_come_with_the_next() -> None:
     async def work() -> None:
         broker = FakeBroker(orders="abcde")
         consumer = consumer_of(broker)
@@ -207,7 +207,7 @@ def test_a_receive_that_fails_says_why_and_an_unknown_topic_only_if_it_is_nowher
     asyncio.run(asyncio.wait_for(work(), 30))
 
 
-def test_who_closes_ends_receives_and_gives_back_what_nobody_has() -> None:
+def test_a_closing_consumer_gives_prefetched_messages_back() -> None:
     async def work() -> None:
         broker = FakeBroker(orders="abc")
         consumer = consumer_of(broker)

@@ -62,7 +62,7 @@ def test_a_strategy_is_a_name_or_a_function() -> None:
 
 @pytest.mark.parametrize("count", [0, 2])
 @pytest.mark.parametrize("said", [[("t", 9)], [(["t"], 0)], [("t", 0), ("t", 0)], [5], None])
-def test_what_no_strategy_may_say_is_its_own_error(count: int, said: Any) -> None:
+def test_a_bad_strategy_has_an_error_of_its_own(count: int, said: Any) -> None:
     with pytest.raises(errors.InvalidRequestError, match=r"the strategy .*; ") as caught:
         assign(lambda *_: said, "m", {"t": count}, ["m"])
     assert caught.value.code == "client.bad_strategy"

@@ -101,7 +101,7 @@ def test_after_a_failure_another_numbering_begins(error: Any) -> None:
     asyncio.run(work())
 
 
-def test_who_was_forgotten_begins_anew_and_goes_on() -> None:
+def test_a_forgotten_redelivery_producer_begins_anew() -> None:
     async def work() -> None:
         group = FakeGroup()
         one = give_back(group)

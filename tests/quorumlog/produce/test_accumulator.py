@@ -18,7 +18,7 @@ async def key_of(client: quorumlog.Client, group: str) -> str:
     raise AssertionError("all keys are of one group")
 
 
-def test_what_stays_while_other_parts_of_its_batches_go_keeps_its_order() -> None:
+def test_messages_that_stay_of_split_batches_keep_their_order() -> None:
     """What stayed of each batch was put before that of the one before it."""
 
     async def scenario() -> None:

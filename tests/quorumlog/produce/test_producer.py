@@ -156,7 +156,7 @@ def test_an_unknown_topic_fails_its_own_messages_only() -> None:
     asyncio.run(scenario())
 
 
-def test_what_is_wrong_with_a_message_is_said_at_once() -> None:
+def test_a_bad_message_is_refused_at_once() -> None:
     async def scenario() -> None:
         async with fake_cluster() as cluster, connect(cluster) as client:
             producer = client.producer()

@@ -270,7 +270,7 @@ def test_pauses_are_short_again_after_a_receipt(monkeypatch: pytest.MonkeyPatch)
     asyncio.run(scenario())
 
 
-def test_what_is_refused_for_good_costs_those_behind_it_no_pause(
+def test_a_final_refusal_costs_later_batches_no_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario() -> None:

@@ -150,7 +150,7 @@ def test_a_group_commits_exactly_what_was_processed(cluster: FakeCluster) -> Non
             assert next(consumer).body == b"7"
 
 
-def test_what_is_left_of_a_batch_comes_before_the_next(cluster: FakeCluster) -> None:
+def test_the_rest_of_a_batch_comes_before_the_next(cluster: FakeCluster) -> None:
     with sync.connect(cluster.bootstrap) as client:
         with client.producer(batch_count_max=5) as producer:
             for i in range(20):

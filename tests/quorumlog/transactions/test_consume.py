@@ -66,7 +66,7 @@ def test_messages_are_consumed_in_order_and_without_a_gap() -> None:
     made.consumed(message(9))
 
 
-def test_what_was_made_of_nothing_is_refused() -> None:
+def test_a_transaction_that_consumed_nothing_is_refused() -> None:
     async def work() -> None:
         made = transaction()
         made.send("bills", b"x")

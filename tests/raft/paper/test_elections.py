@@ -60,7 +60,7 @@ def test_majority_of_votes_wins() -> None:
         assert cluster.role(1) is Role.LEADER
 
 
-def test_one_vote_per_term_first_come_first_served() -> None:
+def test_a_voter_grants_a_single_vote_per_term() -> None:
     """Paper 5.2: each server votes for at most one candidate in a term, first come first served."""
     cluster = Cluster()
     cluster.receive(1, vote_request(2, 1, 1))

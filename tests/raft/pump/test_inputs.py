@@ -40,7 +40,7 @@ def filled(count: int = 4, **settings: Any) -> Cluster:
     return cluster
 
 
-def test_what_the_shell_may_look_at() -> None:
+def test_the_replica_shows_role_term_and_positions() -> None:
     cluster = filled()
     for node, role in ((1, Role.LEADER), (2, Role.FOLLOWER)):
         replica = cluster.nodes[node].replica

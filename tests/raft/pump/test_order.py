@@ -97,7 +97,7 @@ def test_sync_flag_tells_what_the_page_cache_may_not_hold() -> None:
     assert (no_op.flush, no_op.must_sync) == (2, False)
 
 
-def test_one_report_covers_earlier_tickets() -> None:
+def test_a_sync_report_covers_earlier_tickets() -> None:
     cluster = Cluster(voters=(1,))
     cluster.elect(1)
     cluster.nodes[1].syncs_at_once = False

@@ -137,7 +137,7 @@ def test_only_missing_entries_are_written() -> None:
     assert cluster.nodes[2].log.operations[-2:] == ["write 2..2", "sync"]
 
 
-def test_what_is_committed_is_never_cut() -> None:
+def test_committed_entries_are_never_cut() -> None:
     """R11; more of what follows is in test_divergence."""
     cluster = follower([1, 2, 2], commit=1)
 

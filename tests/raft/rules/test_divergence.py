@@ -141,7 +141,7 @@ def stood_aside() -> Cluster:
     return cluster
 
 
-def test_it_takes_part_in_no_election_also_after_a_restart() -> None:
+def test_a_divergent_node_takes_part_in_no_election() -> None:
     cluster = stood_aside()
     for _ in range(2):
         cluster.receive(2, vote_request(3, 2, 6, last=(9, 5), pre=True, transfer=True))
@@ -247,7 +247,7 @@ def test_another_disk_under_the_number_ends_it_for_the_leader() -> None:
     assert cluster.state(1).divergent_peers == set()
 
 
-def test_who_is_removed_is_no_trouble_any_more() -> None:
+def test_a_removed_node_is_no_divergent_peer_any_more() -> None:
     """A voter that refused it never leads, so nobody else would tell it."""
     cluster = Cluster()
     cluster.elect(1)
@@ -368,7 +368,7 @@ def test_an_absurd_term_of_another_history_changes_nothing() -> None:
     assert cluster.state(1).term == 1
 
 
-def test_what_is_the_same_in_both_is_acked() -> None:
+def test_entries_equal_in_both_histories_are_acked() -> None:
     cluster = restarted()
     other = history_of_another_leader(has_node_1=False)
     [message, payload] = other.take(AppendRequest, to=1)[-1]

@@ -59,7 +59,7 @@ def test_change_refused_before_own_term_commit() -> None:
     assert cluster.state(1).voters == (1, 2)
 
 
-def test_one_change_at_a_time() -> None:
+def test_a_second_change_is_refused_while_one_is_pending() -> None:
     cluster = Cluster(voters=(1, 2, 3, 4, 5))
     cluster.elect(1)
     change(cluster, 1, ChangeKind.REMOVE, 5)

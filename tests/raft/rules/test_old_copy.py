@@ -16,7 +16,7 @@ def told(cluster: Cluster, node: int) -> None:
     cluster.settle(node)
 
 
-def test_it_is_durable_and_neither_votes_nor_campaigns() -> None:
+def test_an_old_copy_is_durable_and_neither_votes_nor_campaigns() -> None:
     cluster = Cluster()
     told(cluster, 2)
     for _ in range(2):
@@ -62,7 +62,7 @@ def test_a_promise_of_this_turn_is_not_made() -> None:
     assert cluster.sent == []
 
 
-def test_what_it_acked_before_counts_no_more() -> None:
+def test_acks_of_an_old_copy_count_no_more() -> None:
     cluster = Cluster()
     cluster.elect(1)
     cluster.isolate(2)

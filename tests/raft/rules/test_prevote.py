@@ -213,7 +213,7 @@ def test_replies_of_learners_do_not_keep_a_leader_in_office() -> None:
 
 
 @pytest.mark.parametrize("silent", [1, ELECTION_TICKS - 1])
-def test_one_late_reply_keeps_the_leader(silent: int) -> None:
+def test_a_late_reply_keeps_the_leader(silent: int) -> None:
     cluster = Cluster()
     cluster.elect(1)
     cluster.isolate(1)

@@ -297,7 +297,7 @@ def test_accepted_loss_counts_from_the_commit_index_if_a_newer_term_may_be_lost(
     assert cluster.nodes[1].losses == [2]
 
 
-def test_nothing_to_accept() -> None:
+def test_a_full_node_has_no_loss_to_accept() -> None:
     cluster = Cluster()
     with pytest.raises(RecoveryRefusedError, match="standing is full"):
         cluster.nodes[1].core.accept_loss()

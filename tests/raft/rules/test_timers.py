@@ -63,7 +63,7 @@ def test_only_three_things_reset_timer(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", list(IDLE))
-def test_nothing_else_resets_timer(kind: str) -> None:
+def test_idle_messages_do_not_reset_timer(kind: str) -> None:
     assert deliver_late(IDLE[kind]) == 0
 
 

@@ -49,6 +49,6 @@ def test_older_follower_with_another_tail_is_brought_into_line() -> None:
     run_until(world, lambda: leader.applied >= len(world.referee.ledger.entries) - 5)
 
 
-def test_what_the_older_version_does_not_know() -> None:
+def test_an_older_version_gets_no_new_fields() -> None:
     reply = append_reply(1, 2, 3, refused_prev=9, hint_last=4, hint_runs=((0, 1),))
     assert without_news(reply) == append_reply(1, 2, 3, refused_prev=9, hint_last=8)

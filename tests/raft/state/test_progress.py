@@ -41,7 +41,7 @@ def test_follower_that_lost_its_memory_is_probed(state: ProgressState) -> None:
     assert (progress.incarnation, progress.is_counted) == (7, False)
 
 
-def test_one_snapshot_is_under_way_however_much_is_proposed() -> None:
+def test_a_single_snapshot_is_under_way_under_many_proposals() -> None:
     cluster = Cluster()
     cluster.elect(1)
     cluster.isolate(3)

@@ -140,7 +140,7 @@ def test_a_repetition_changes_no_byte(tmp_path: Path) -> None:
     assert tree(tmp_path) == before
 
 
-def test_one_write_a_queue_and_round(tmp_path: Path) -> None:
+def test_each_queue_is_written_once_a_round(tmp_path: Path) -> None:
     log = MemoryLog()
     for n in range(60):
         log.add(queue_id=n % 4)

@@ -416,7 +416,7 @@ def test_a_mark_survives_many_reopenings(tmp_path: Path) -> None:
         mark.close()
 
 
-def test_what_a_kill_left_is_synced_before_the_other_slot_is_written(tmp_path: Path) -> None:
+def test_a_mark_left_by_a_kill_is_synced_before_the_next_slot(tmp_path: Path) -> None:
     DurableMark.open(FS, str(tmp_path), interval_ms=1000, log_is_empty=True).close()
     with failpoints.census() as calls:
         mark = DurableMark.open(FS, str(tmp_path), interval_ms=1000, log_is_empty=False)

@@ -84,7 +84,7 @@ def test_acks_of_many_threads_never_precede_their_sync() -> None:
     assert 1 <= log.sync_count <= 400
 
 
-def test_one_sync_serves_all_that_arrived_during_the_one_before() -> None:
+def test_a_sync_serves_all_that_waited_during_the_last() -> None:
     log = FakeLog()
     service = FlushService(log, RULES, on_fatal=never)
     answers = Answers()
@@ -99,7 +99,7 @@ def test_one_sync_serves_all_that_arrived_during_the_one_before() -> None:
     assert log.sync_count == 2
 
 
-def test_what_is_durable_already_needs_no_sync() -> None:
+def test_durable_positions_need_no_sync() -> None:
     log = FakeLog(is_free=True)
     service = FlushService(log, RULES, on_fatal=never)
     service.start()

@@ -58,7 +58,7 @@ def test_a_truncation_waits_for_the_round_and_refuses_what_was_cut() -> None:
     assert log.events[cut_at - 1] in ("mark 10", "mark 20", "settled"), "never inside of a round"
 
 
-def test_who_was_cut_is_told_at_once_though_a_round_took_the_wish_for_a_sync() -> None:
+def test_a_cut_waiter_is_told_at_once_during_a_sync() -> None:
     """A round that waited for the cut answered nobody, and the refused heard at the next timed one.
 
     Found as a test that hung once in six runs.
@@ -77,7 +77,7 @@ def test_who_was_cut_is_told_at_once_though_a_round_took_the_wish_for_a_sync() -
     assert isinstance(dict(answers.got)[10], PositionRangeError)
 
 
-def test_what_was_cut_is_refused_and_the_rest_stays() -> None:
+def test_waits_for_cut_positions_fail_and_the_rest_stay() -> None:
     log = FakeLog(is_free=True)
     service = FlushService(log, RULES, on_fatal=never)
     answers = Answers()

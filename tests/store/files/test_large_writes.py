@@ -53,7 +53,7 @@ def test_zeros_are_durable_whatever_their_number(
     assert all(0 < one <= SYNC for one in fs.synced)
 
 
-def test_what_is_cut_off_is_set_aside_in_pieces(tmp_path: Path, fs: Counting) -> None:
+def test_cut_off_bytes_are_set_aside_in_pieces(tmp_path: Path, fs: Counting) -> None:
     lo, hi = 7, 7 + 5 * CHUNK_SIZE_BYTES
     data = bytes(range(256)) * (5 * CHUNK_SIZE_BYTES // 256)
 

@@ -72,7 +72,7 @@ def test_bytes_are_readable_once_written_and_durable_once_synced(tmp_path: Path)
     queue.close()
 
 
-def test_one_sync_covers_files_that_were_rolled_meanwhile(tmp_path: Path) -> None:
+def test_a_sync_covers_files_that_were_rolled_meanwhile(tmp_path: Path) -> None:
     queue = new_queue(tmp_path)
     fill(queue, 3)
     queue.roll().append(b"tail")
@@ -226,7 +226,7 @@ def test_a_failed_sync_moves_no_mark(tmp_path: Path) -> None:
     queue.close()
 
 
-def test_what_an_opening_finds_is_durable_before_anybody_reads_it(tmp_path: Path) -> None:
+def test_bytes_found_by_an_opening_are_durable_before_a_read(tmp_path: Path) -> None:
     """The bytes of a process that was killed may be in the page cache only: recovery accepts them,
     and a power loss after that would take them away."""
     synced: list[str] = []

@@ -61,7 +61,7 @@ def test_the_file_can_be_read_by_people(tmp_path: Path) -> None:
         assert payload == '{\n "term": 1,\n "vote": "n1"\n}'
 
 
-def test_nothing_saved_is_none_unless_it_must_exist(tmp_path: Path) -> None:
+def test_an_absent_file_is_none_unless_it_must_exist(tmp_path: Path) -> None:
     assert load(tmp_path, must_exist=False) is None
     with pytest.raises(LayoutError, match="no such file"):
         load(tmp_path)

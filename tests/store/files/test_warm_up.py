@@ -143,7 +143,7 @@ def test_a_queue_rolls_through_prepared_files(tmp_path: Path) -> None:
     again.close()
 
 
-def test_what_a_crash_leaves_of_prepared_files_is_no_part_of_the_log(tmp_path: Path) -> None:
+def test_files_prepared_before_a_crash_are_no_part_of_the_log(tmp_path: Path) -> None:
     warmed = Warmed(tmp_path)
     queue = MappedFileQueue(warmed.fs, str(tmp_path), SIZE, warmed.source)
     queue.load()

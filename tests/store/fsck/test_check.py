@@ -189,7 +189,7 @@ def test_a_store_that_opens_during_a_check_makes_it_worthless(
 # --- Layouts ---
 
 
-def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+def test_a_directory_without_a_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LayoutError, match="no directory"):
         list(verify(str(tmp_path / "nothing")))
     with pytest.raises(LayoutError, match="a log"):
@@ -213,7 +213,7 @@ def test_sizes_can_be_given(root: Path, config: StoreConfig) -> None:
 
 
 @pytest.mark.parametrize("at", [16, 24, 36])
-def test_one_damaged_header_does_not_hide_the_shape_of_the_index(
+def test_a_damaged_header_does_not_hide_the_shape_of_the_index(
     tmp_path: Path, config: StoreConfig, at: int
 ) -> None:
     make_store(tmp_path, config, 8)

@@ -30,7 +30,7 @@ def cut_of(root: Path, count: int, *, size_bytes: int = 400) -> tuple[str, int, 
     return aside.path, lo, hi
 
 
-def test_it_says_which_records_were_lost(tmp_path: Path) -> None:
+def test_a_cut_file_names_the_lost_records(tmp_path: Path) -> None:
     path, lo, hi = cut_of(tmp_path / "s", 90)
     row = inspect_cut(path)
     assert (row["epoch"], row["first_position"], row["end_position"]) == (5, lo, hi)

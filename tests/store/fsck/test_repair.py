@@ -112,7 +112,7 @@ def test_a_good_store_needs_nothing(root: Path, config: StoreConfig) -> None:
         "marks",
     ],
 )
-def test_what_can_be_built_anew_is(root: Path, config: StoreConfig, name: str) -> None:
+def test_derived_files_are_built_anew(root: Path, config: StoreConfig, name: str) -> None:
     if name == "ledger index" and config.container == "commit_log":
         return
     if name == "index":

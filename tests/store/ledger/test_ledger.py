@@ -265,7 +265,7 @@ def test_lookups_agree_with_the_entries_whatever_the_index_says(
         assert found.position + found.size_bytes == ends[found.hi_index - 1]
 
 
-def test_what_is_not_there_is_refused_by_name(ledger: Ledger) -> None:
+def test_missing_entries_are_refused_by_name(ledger: Ledger) -> None:
     with pytest.raises(PositionRangeError, match=r"index 0 is outside of \[0, 0\)"):
         ledger.entry(0)
     end = add(ledger)
@@ -408,7 +408,7 @@ def test_an_entry_larger_than_a_read_is_walked(tmp_path: Path) -> None:
 # --- Durability ---
 
 
-def test_what_is_durable_is_told_in_whole_entries_and_never_inside_of_a_blank(
+def test_durable_positions_are_ends_of_whole_entries(
     ledger: Ledger,
 ) -> None:
     assert (ledger.flushed_position, ledger.durable_index) == (0, -1)

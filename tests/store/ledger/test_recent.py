@@ -36,14 +36,14 @@ def test_the_walk_is_the_same_as_through_the_files(store: ReplicaStore) -> None:
     assert by_memory == by_files
 
 
-def test_what_is_dispatched_is_forgotten(store: ReplicaStore) -> None:
+def test_dispatched_entries_are_forgotten(store: ReplicaStore) -> None:
     ends = [put(store, lo, lo + 3) for lo in range(0, 12, 3)]
     store.dispatch_to(ends[1])
     store.dispatch_to(ends[2])
     assert len(store.ledger.recent) == 2, "those from where the last walk began"
 
 
-def test_nothing_of_what_was_cut_is_dispatched(store: ReplicaStore) -> None:
+def test_cut_entries_are_not_dispatched(store: ReplicaStore) -> None:
     put(store, 0, 3)
     put(store, 3, 6)
     store.truncate_from(1)

@@ -313,7 +313,7 @@ def test_the_index_is_rebuilt_from_the_data(
     assert image(tmp_path) == good
 
 
-def test_what_was_rewritten_of_the_index_is_durable(tmp_path: Path) -> None:
+def test_rewritten_index_units_are_durable(tmp_path: Path) -> None:
     fs = PowerLossFileSystem()
     ledger, _ = open_ledger(tmp_path / "run", fs=fs)
     add(ledger, 300)

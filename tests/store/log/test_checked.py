@@ -37,7 +37,7 @@ def test_ranges_equal_a_set_of_positions(added: list[tuple[int, int]]) -> None:
     assert ranges.covers(100, 10**9)
 
 
-def test_what_recovery_walked_needs_no_second_check() -> None:
+def test_ranges_walked_by_recovery_need_no_second_check() -> None:
     ranges = CheckedRanges()
     assert ranges.covers(5, 10), "a new log: everything was written since"
     ranges.trusted_position = 8
@@ -62,7 +62,7 @@ def test_behind_a_cut_nothing_is_remembered_and_all_is_trusted(cut: int) -> None
 
 @pytest.mark.parametrize("trusted", [0, 7, 12, 18, 25])
 @pytest.mark.parametrize("lo", range(0, 28, 3))
-def test_what_was_found_damaged_is_checked_again_and_nothing_else(trusted: int, lo: int) -> None:
+def test_damaged_ranges_alone_are_checked_again(trusted: int, lo: int) -> None:
     ranges = CheckedRanges()
     ranges.trusted_position = trusted
     add(ranges, 5, 10)
@@ -85,7 +85,7 @@ def test_the_number_of_ranges_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("change", ["distrust", "forget", "cut"])
-def test_what_was_read_before_it_was_found_damaged_is_not_noted(change: str) -> None:
+def test_reads_before_a_damage_was_found_are_not_noted(change: str) -> None:
     ranges = CheckedRanges()
     ranges.trusted_position = 100
     generation = ranges.generation

@@ -335,7 +335,7 @@ def test_records_larger_than_a_read_are_found_and_a_cut_short_one_ends_the_log(
     log.close()
 
 
-def test_what_was_read_before_a_cut_is_not_taken_for_checked_behind_it(log: CommitLog) -> None:
+def test_reads_before_a_cut_check_nothing_behind_it(log: CommitLog) -> None:
     ends = [append(log, n, n + 3) for n in range(0, 9, 3)]
     log.checked.trusted_position = ends[2]
     read_at = log.checked.generation

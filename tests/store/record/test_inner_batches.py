@@ -123,7 +123,7 @@ def test_other_records_of_such_a_topic_have_no_queue_either(tmp_path: Path) -> N
     ]
 
 
-def test_what_was_readable_before_the_first_inner_batch_stays_so(tmp_path: Path) -> None:
+def test_records_before_the_first_inner_batch_stay_readable(tmp_path: Path) -> None:
     root = tmp_path / "store"
     records = [plain(BATCHES, 0), plain(BATCHES, 1)]
     write_log(root, CONFIG, records)

@@ -70,7 +70,7 @@ def test_prepared_and_rolled_back_records_have_no_place_in_their_queue() -> None
     st.booleans(),
     st.booleans(),
 )
-def test_what_is_stamped_is_good_where_it_lies(
+def test_stamped_records_are_valid_at_their_position(
     messages: list[tuple[str, int, bytes, bool]], store_v6: bool, property_crc: bool
 ) -> None:
     host = ("::1", 10911) if store_v6 else HOST

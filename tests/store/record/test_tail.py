@@ -105,7 +105,7 @@ def test_a_topic_that_is_no_name_is_malformed(topic: bytes) -> None:
     assert TailReader().read(bytes([len(topic)]) + topic + b"\0\0") is None
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_shapes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_tail, "_KNOWN_MAX", 5)
     monkeypatch.setattr(record_tail, "_PARTS_MAX", 5)
     reader = TailReader()

@@ -253,7 +253,7 @@ def test_an_error_in_the_middle_of_a_cut_ends_the_process(tmp_path: Path) -> Non
     assert len(causes) == 3
 
 
-def test_what_was_true_before_a_cut_is_not_written_down_after_it(tmp_path: Path) -> None:
+def test_positions_from_before_a_cut_are_not_saved_after_it(tmp_path: Path) -> None:
     """The upkeep syncs derived files on its thread while the loop cuts below them."""
 
     class Slow(FileSystem):
@@ -448,7 +448,7 @@ def test_a_beginning_that_was_broken_off_is_begun_again(tmp_path: Path, step: st
 # --- Whose directory it is ---
 
 
-def test_nobody_else_opens_the_directory(tmp_path: Path) -> None:
+def test_a_directory_of_another_kind_is_not_opened(tmp_path: Path) -> None:
     open_store(tmp_path / "s").close()
     (tmp_path / "s" / "haReplica.0").write_bytes(b"of the node")
     with pytest.raises(LayoutError, match="a store of its own"):

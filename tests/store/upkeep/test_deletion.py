@@ -151,7 +151,7 @@ def test_the_log_begins_behind_nothing_that_is_damaged(
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_nothing_is_cut_behind_a_header_that_is_damaged(store: ReplicaStore, field: str) -> None:
+def test_no_cut_begins_behind_a_damaged_header(store: ReplicaStore, field: str) -> None:
     """The cut would begin within an entry, or what follows it would never chain."""
     ledger = store.ledger
     index = ledger.last_index + 1
@@ -175,7 +175,7 @@ def flip(store: ReplicaStore, position: int) -> None:
         file.write(bytes([found ^ 1]))
 
 
-def test_nothing_is_deleted_when_the_file_is_missing_in_which_the_log_begins(
+def test_no_file_is_deleted_while_the_first_file_is_missing(
     tmp_path: Path,
 ) -> None:
     store = open_store(tmp_path, **UPKEEP)

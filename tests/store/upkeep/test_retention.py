@@ -89,7 +89,7 @@ def test_no_limit_by_age() -> None:
     assert policy(retention_ms=0).files_to_delete(files(newest), NOW, EMPTY_DISK).file_count == 0
 
 
-def test_what_is_not_durable_or_still_needed_stays_and_all_after_it() -> None:
+def test_unsynced_or_needed_files_stay_with_all_after_them() -> None:
     newest = [NOW - hours * HOUR for hours in range(80, -1, -1)]
     assert policy().files_to_delete(files(newest, deletable=3), NOW, EMPTY_DISK).file_count == 3
     assert policy().files_to_delete(files(newest, deletable=0), NOW, usage(0.99)).file_count == 0
@@ -202,7 +202,7 @@ def test_watermarks(used_ratio: float, state: DiskState) -> None:
     assert policy().disk_state(DiskUsage(0, 0)) is DiskState.FULL
 
 
-def test_what_is_set_aside_for_root_is_neither_free_nor_used(
+def test_blocks_reserved_for_root_are_neither_free_nor_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Of 1,000 blocks 300 are used, and 80 of the 700 others are there for this process."""
@@ -214,7 +214,7 @@ def test_what_is_set_aside_for_root_is_neither_free_nor_used(
     assert policy().disk_state(disk) is DiskState.WARN
 
 
-def test_nothing_goes_for_room_unless_it_was_asked_for() -> None:
+def test_no_file_is_deleted_for_room_unless_asked_for() -> None:
     """Others may fill the volume: what has not expired stays, down to the last free byte."""
     half_expired = files([NOW - hours * HOUR for hours in range(78, 2, -1)])
     for free_bytes in (14_750, 9_000, 49, 0):
@@ -235,7 +235,7 @@ def test_from_the_force_mark_on_young_files_go_but_no_more_than_needed() -> None
     assert forced.files_to_delete(young[:4], NOW, usage(0.99)).file_count == 3
 
 
-def test_which_rule_each_file_goes_by() -> None:
+def test_each_deletion_is_counted_under_its_rule() -> None:
     """Expired files make room as well, so fewer go before their time."""
     forced = policy(force_ratio=0.85)
     two_expired = files([NOW - 80 * HOUR + n * 6 * HOUR for n in range(12)])
@@ -358,7 +358,7 @@ def test_a_full_disk_refuses_appends_reads_go_on_and_it_recovers_by_itself(tmp_p
     log.queue.close()
 
 
-def test_what_a_round_frees_counts_at_once(tmp_path: Path) -> None:
+def test_room_freed_by_a_round_counts_at_once(tmp_path: Path) -> None:
     log = RetainedQueue(tmp_path, 5, force_ratio=0.85)
     done = log.retention.run_once(NOW, DiskUsage(9_000, 100_000))
     assert (done.deleted_file_count, done.state) == (1, DiskState.WARN)

@@ -104,7 +104,7 @@ def test_no_flipped_bit_is_missed(wreck: Wreck, ledger: Ledger, seed: int) -> No
         assert damage(pass_of(scrub)) == []
 
 
-def test_what_was_trusted_is_not_served_any_more(wreck: Wreck, ledger: Ledger) -> None:
+def test_trusted_ranges_with_damage_are_not_served(wreck: Wreck, ledger: Ledger) -> None:
     """A process does not compare what it wrote by itself; a scrub makes it."""
     ledger.checked.trusted_position = 0
     spot = next(spot for spot in wreck.spots if spot.position > FILE)
@@ -188,7 +188,7 @@ class OnceWrong(FileSystem):
         return found
 
 
-def test_what_a_second_look_finds_good_is_no_damage(wreck: Wreck) -> None:
+def test_a_range_that_is_good_when_read_again_is_no_damage(wreck: Wreck) -> None:
     """A read went wrong once, or the place was repaired in between."""
     fs = OnceWrong(FILE + 20)  # In the first header of a file, where a piece begins.
     ledger = open_wreck(wreck, fs)
@@ -219,7 +219,7 @@ def test_damage_that_reaches_into_the_next_file_is_served_from_neither(
         assert ledger.read_range(good, good + 1, FILE) == wreck.raw(good, good + 1)
 
 
-def test_what_is_checked_was_forgotten_by_the_page_cache_just_before(wreck: Wreck) -> None:
+def test_checked_ranges_leave_the_page_cache_before_a_read(wreck: Wreck) -> None:
     fs = Bad()
     ledger = open_wreck(wreck, fs)
     try:

@@ -57,7 +57,7 @@ async def test_the_last_one_has_the_name(tmp_path: Path) -> None:
 
 
 @on_loop
-async def test_nobody_comes_between_a_claim_in_the_log_and_its_end(tmp_path: Path) -> None:
+async def test_no_append_comes_between_a_claim_and_its_end(tmp_path: Path) -> None:
     """The claim is written and not decided: what comes later lies behind it, and is refused."""
     async with node_at(tmp_path) as node:
         await claim(node)

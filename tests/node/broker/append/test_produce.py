@@ -336,7 +336,7 @@ def test_bytes_are_bounded_too(tmp_path: Path, name: str) -> None:
     run(work())
 
 
-def test_who_waits_too_long_for_room_was_not_appended(tmp_path: Path) -> None:
+def test_an_append_that_waits_too_long_for_room_is_not_applied(tmp_path: Path) -> None:
     async def work() -> None:
         async with node_at(tmp_path, limits=TIGHT) as node:
             node.driver.is_holding = True
@@ -354,7 +354,7 @@ def test_who_waits_too_long_for_room_was_not_appended(tmp_path: Path) -> None:
     run(work())
 
 
-def test_nothing_stays_of_those_who_gave_up_while_nothing_is_decided(tmp_path: Path) -> None:
+def test_appends_that_gave_up_leave_nothing_parked(tmp_path: Path) -> None:
     async def work() -> None:
         async with node_at(tmp_path, limits=TIGHT) as node:
             node.driver.is_holding = True
@@ -374,7 +374,7 @@ def test_nothing_stays_of_those_who_gave_up_while_nothing_is_decided(tmp_path: P
     run(work())
 
 
-def test_who_waits_for_room_learns_that_another_node_leads(tmp_path: Path) -> None:
+def test_a_parked_append_learns_that_another_node_leads(tmp_path: Path) -> None:
     async def work() -> None:
         async with node_at(tmp_path, limits=TIGHT) as node:
             node.driver.is_holding = True

@@ -196,7 +196,7 @@ async def test_an_offset_that_is_under_way_already_needs_no_more_room(tmp_path: 
 
 
 @on_loop
-async def test_what_was_lost_with_a_leader_counts_no_more(tmp_path: Path) -> None:
+async def test_offset_moves_lost_with_a_leader_count_no_more(tmp_path: Path) -> None:
     async with node_at(tmp_path, topics=TOPICS) as node:
         await node.append(0, 3)
         node.driver.is_holding = True

@@ -88,7 +88,7 @@ async def test_a_message_comes_when_it_is_due_and_not_before(
 
 
 @on_loop
-async def test_it_is_the_message_that_was_sent(tmp_path: Path) -> None:
+async def test_a_delayed_message_is_delivered_as_it_was_sent(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         sent = {"KEYS": "k", "TAGS": "t", "UNIQ_KEY": "u", "own": "x"}
         record = encode_message(
@@ -161,7 +161,7 @@ async def test_many_that_are_due_at_once_come_in_the_order_of_their_times(tmp_pa
 
 
 @on_loop
-async def test_what_does_not_fit_into_one_entry_takes_several(tmp_path: Path) -> None:
+async def test_a_large_delivery_takes_several_entries(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         for number in range(6):
             body = b"%d" % number
@@ -183,7 +183,7 @@ async def test_level_and_time_are_held_in_the_queues_that_rocketmq_has(tmp_path:
 
 
 @on_loop
-async def test_what_the_broker_schedules_itself_comes_too(tmp_path: Path) -> None:
+async def test_messages_scheduled_by_the_broker_are_delivered(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         record = scheduled(delayed(5), NOW + 100, level=1)
         await node.broker._own_appends.write(record, [])
@@ -209,7 +209,7 @@ async def test_what_the_broker_schedules_itself_comes_too(tmp_path: Path) -> Non
     ],
 )
 @on_loop
-async def test_what_is_wrong_is_refused_and_nothing_is_written(
+async def test_a_bad_delay_is_refused_and_nothing_is_written(
     tmp_path: Path, record: bytes, error: type[Exception]
 ) -> None:
     async with node_at(tmp_path) as node:
@@ -298,7 +298,7 @@ async def test_a_message_whose_topic_is_gone_is_kept_and_says_so(
 
 
 @on_loop
-async def test_what_was_cancelled_never_comes(tmp_path: Path) -> None:
+async def test_a_cancelled_message_is_never_delivered(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         records = [delayed(n, TIMER_DELAY_MS=str(100 + n)) for n in range(5)]
         response = await send(node, *records)
@@ -366,7 +366,7 @@ async def test_a_cancel_that_could_not_be_written_cancels_nothing(tmp_path: Path
 
 
 @on_loop
-async def test_who_waits_for_a_cancel_while_leadership_is_lost_learns_that_nobody_knows(
+async def test_a_cancel_under_a_lost_leadership_has_an_unknown_outcome(
     tmp_path: Path,
 ) -> None:
     async with node_at(tmp_path) as node:
@@ -399,7 +399,7 @@ async def test_only_the_leader_cancels_and_knows(tmp_path: Path) -> None:
 
 
 @on_loop
-async def test_one_delivery_at_a_time_delivers_everything(tmp_path: Path) -> None:
+async def test_single_deliveries_deliver_every_message(tmp_path: Path) -> None:
     limits = replace(Limits(), delivery_in_flight_count_max=1, delivery_count_max=1)
     async with node_at(tmp_path, limits=limits) as node:
         await send(node, *(delayed(n, DELAY="1") for n in range(3)))
@@ -430,7 +430,7 @@ async def test_a_delivery_that_finds_no_room_is_tried_again(tmp_path: Path) -> N
 
 
 @on_loop
-async def test_one_that_cannot_be_read_does_not_hold_up_the_others_and_is_tried_again(
+async def test_an_unreadable_delayed_message_is_retried_and_delays_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with node_at(tmp_path) as node:

@@ -22,7 +22,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_what_is_due_comes_in_order_and_once(steps: list[tuple[str, int]]) -> None:
+def test_due_messages_come_in_order_and_once(steps: list[tuple[str, int]]) -> None:
     index, model, now = DueIndex(), list[Due](), NOW
     for number, (what, value) in enumerate(steps):
         if what == "add":

@@ -228,7 +228,7 @@ class Walk:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(6), seeds.FRESH])
 @on_loop
-async def test_nothing_is_lost_doubled_or_early(tmp_path: Path, seed: int | str) -> None:
+async def test_no_delayed_message_is_lost_doubled_or_early(tmp_path: Path, seed: int | str) -> None:
     seed = seeds.chosen(seed, "tests/node/broker/delay/test_random_delay.py -k fresh")
     async with node_at(tmp_path, limits=LIMITS, topics={"orders": 2, "bills": 2}) as node:
         walk = Walk(node, seed)

@@ -84,7 +84,7 @@ def test_only_what_is_set_changes_and_the_group_is_made() -> None:
         ),
     ],
 )
-def test_what_is_out_of_bounds_changes_nothing(command: Command, kind: type[Exception]) -> None:
+def test_settings_out_of_bounds_change_nothing(command: Command, kind: type[Exception]) -> None:
     state = State(SMALL_LIMITS)
     assert type(state.apply_command(command, 0)) is kind
     assert state.groups == {}
@@ -132,7 +132,7 @@ def test_the_checkpoint_is_the_table_that_rocketmq_keeps(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("row", [[], [["is_orderly", True]], None, 3])
-def test_what_are_no_settings_is_refused_by_name(row: Any) -> None:
+def test_malformed_settings_are_refused_by_name(row: Any) -> None:
     with pytest.raises(TypeError, match="not the settings of a group"):
         GroupSettingsPart(SMALL_LIMITS, PartImage(1, {"readers": row}))
 

@@ -57,7 +57,7 @@ def test_a_full_window_gives_nothing_new_until_something_is_done(tmp_path: Path)
     run(work())
 
 
-def test_who_waits_at_a_full_window_is_woken_when_there_is_room(tmp_path: Path) -> None:
+def test_a_receive_at_a_full_window_is_woken_by_room(tmp_path: Path) -> None:
     async def work() -> None:
         async with node_at(tmp_path, limits=replace(Limits(), pop_window_count_max=2)) as node:
             await send(node, *"123")
@@ -70,7 +70,7 @@ def test_who_waits_at_a_full_window_is_woken_when_there_is_room(tmp_path: Path) 
     run(work())
 
 
-def test_who_waits_at_a_full_window_is_woken_when_all_of_it_is_done(tmp_path: Path) -> None:
+def test_a_receive_at_a_full_window_is_woken_when_all_is_done(tmp_path: Path) -> None:
     async def work() -> None:
         async with node_at(tmp_path, limits=replace(Limits(), pop_window_count_max=2)) as node:
             await send(node, *"123")
@@ -192,7 +192,7 @@ def test_bad_handles_are_stale(tmp_path: Path) -> None:
     run(work())
 
 
-def test_who_does_not_lead_says_so_and_lets_nobody_wait(tmp_path: Path) -> None:
+def test_a_follower_refuses_receives_and_wakes_the_waiting(tmp_path: Path) -> None:
     async def work() -> None:
         async with node_at(tmp_path) as node:
             await node.broker.append(request(0, 1))

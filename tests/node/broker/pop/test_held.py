@@ -82,7 +82,7 @@ def held_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("held_briefly")
 @on_loop
-async def test_who_waits_gets_the_message_once_it_is_repaired(tmp_path: Path) -> None:
+async def test_a_waiting_receive_gets_the_message_after_its_repair(tmp_path: Path) -> None:
     async with damaged_at(tmp_path) as node:
         assert await ack(node, *await receive(node)) == 0
         assert await receive(node) == []
@@ -114,7 +114,7 @@ async def test_in_flight_and_damaged_meanwhile_it_stays_in_flight(tmp_path: Path
 
 
 @on_loop
-async def test_who_leads_no_longer_holds_nothing(tmp_path: Path) -> None:
+async def test_a_deposed_leader_holds_no_queue(tmp_path: Path) -> None:
     async with damaged_at(tmp_path) as node:
         assert await ack(node, *await receive(node)) == 0
         await receive(node)

@@ -121,7 +121,7 @@ def test_many_large_messages_that_are_dead_at_once_take_several_entries(tmp_path
 # --- Handed out, acknowledged, handed out again ---
 
 
-def test_what_is_handed_out_is_invisible_and_what_is_acknowledged_is_gone(tmp_path: Path) -> None:
+def test_in_flight_messages_are_invisible_and_acked_ones_gone(tmp_path: Path) -> None:
     async def work() -> None:
         async with node_at(tmp_path) as node:
             await send(node, "1", "2", "3")
@@ -155,7 +155,7 @@ def test_each_group_and_each_queue_has_a_window_of_its_own(tmp_path: Path) -> No
     run(work())
 
 
-def test_what_is_not_acknowledged_in_time_comes_again_before_new_ones(tmp_path: Path) -> None:
+def test_an_expired_delivery_comes_again_before_new_messages(tmp_path: Path) -> None:
     async def work() -> None:
         async with node_at(tmp_path) as node:
             await send(node, "1", "2", "3", "4")
@@ -270,7 +270,7 @@ def test_a_receive_waits_for_a_message_and_for_one_that_becomes_visible(tmp_path
     run(work())
 
 
-def test_one_receive_of_a_group_is_woken_for_a_message_and_the_next_for_the_next(
+def test_each_message_wakes_a_single_waiting_receive(
     tmp_path: Path,
 ) -> None:
     async def work() -> None:
@@ -287,7 +287,7 @@ def test_one_receive_of_a_group_is_woken_for_a_message_and_the_next_for_the_next
     run(work())
 
 
-def test_whoever_waits_and_goes_leaves_the_message_to_the_next(tmp_path: Path) -> None:
+def test_a_cancelled_receive_leaves_the_message_to_the_next(tmp_path: Path) -> None:
     async def work() -> None:
         async with node_at(tmp_path) as node:
             gone = asyncio.create_task(receive(node, wait_ms=30_000))
@@ -303,7 +303,7 @@ def test_whoever_waits_and_goes_leaves_the_message_to_the_next(tmp_path: Path) -
     run(work())
 
 
-def test_what_was_taken_for_a_caller_that_has_gone_is_visible_at_once(tmp_path: Path) -> None:
+def test_a_delivery_to_a_cancelled_caller_is_visible_at_once(tmp_path: Path) -> None:
     async def work() -> None:
         async with node_at(tmp_path) as node:
             await send(node, "1")
@@ -353,7 +353,7 @@ def test_an_attempt_that_is_repeated_gets_the_same_messages(tmp_path: Path) -> N
 # --- FIFO ---
 
 
-def test_one_of_each_hands_out_one_message_of_a_message_group_and_leaves_others_free(
+def test_a_single_message_of_each_message_group_is_handed_out(
     tmp_path: Path,
 ) -> None:
     async def work() -> None:
@@ -373,7 +373,7 @@ def test_one_of_each_hands_out_one_message_of_a_message_group_and_leaves_others_
     run(work())
 
 
-def test_one_of_each_does_not_count_for_a_group_that_is_set_to_be_orderly(tmp_path: Path) -> None:
+def test_an_orderly_consumer_group_ignores_one_of_each(tmp_path: Path) -> None:
     async def work() -> None:
         async with node_at(tmp_path) as node:
             change = SetGroupSettingsRequest(group=GROUP, settings=GroupSettings(is_orderly=True))
@@ -385,7 +385,7 @@ def test_one_of_each_does_not_count_for_a_group_that_is_set_to_be_orderly(tmp_pa
     run(work())
 
 
-def test_none_of_a_message_group_is_handed_out_while_an_earlier_one_is_in_flight(
+def test_a_message_group_in_flight_hands_out_no_more(
     tmp_path: Path,
 ) -> None:
     async def work() -> None:

@@ -74,7 +74,7 @@ def test_tags_that_are_rare_are_looked_for_in_portions(tmp_path: Path) -> None:
     run(work())
 
 
-def test_what_waits_for_its_message_group_is_passed_over_in_portions(tmp_path: Path) -> None:
+def test_messages_of_a_busy_group_are_passed_over_in_portions(tmp_path: Path) -> None:
     async def work() -> None:
         topics = {"orders": 8}
         async with node_at(tmp_path, topics=topics, file_size_bytes=1024 * 1024) as node:

@@ -72,7 +72,7 @@ MESSAGE = {"a": "7", "price": "12.50", "name": "O'Neil", "flag": "true", "big": 
         ("$x_1 is null", True),
     ],
 )
-def test_what_a_filter_means(text: str, expected: bool | None) -> None:
+def test_each_filter_decides_as_the_model(text: str, expected: bool | None) -> None:
     assert parse(text).decide(MESSAGE) is expected
 
 
@@ -98,7 +98,7 @@ def test_what_a_filter_means(text: str, expected: bool | None) -> None:
         ("a = " + "1" * 301, 4),
     ],
 )
-def test_what_is_no_filter_is_refused_with_its_place(text: str, at: int) -> None:
+def test_a_malformed_filter_is_refused_with_its_place(text: str, at: int) -> None:
     with pytest.raises(BadFilterError) as found:
         parse(text)
     assert found.value.at == at

@@ -152,7 +152,7 @@ def test_only_committed_messages_are_seen(tmp_path: Path) -> None:
     run(work())
 
 
-def test_who_may_answer_depends_on_the_consistency(tmp_path: Path) -> None:
+def test_a_follower_answers_local_reads_only(tmp_path: Path) -> None:
     async def work() -> None:
         async with node_at(tmp_path) as node:
             await node.append(0, 3)

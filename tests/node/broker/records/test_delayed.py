@@ -99,7 +99,7 @@ def test_a_held_record_has_one_level_and_one_time() -> None:
         ({"TIMER_DELIVER_MS": "77", "DELAY": "1"}, Wish(level=1)),
     ],
 )
-def test_what_a_producer_wants(properties: dict[str, str], wish: Wish | None) -> None:
+def test_wishes_of_producers_are_understood(properties: dict[str, str], wish: Wish | None) -> None:
     assert wish_of(encode_message("orders", 0, b"b", properties)) == wish
 
 
@@ -109,7 +109,7 @@ def test_a_wish_that_is_no_number_is_refused(value: str) -> None:
         wish_of(encode_message("orders", 0, b"b", {"TIMER_DELAY_MS": value}))
 
 
-def test_what_was_never_held_cannot_be_delivered() -> None:
+def test_a_record_that_was_never_held_cannot_be_delivered() -> None:
     with pytest.raises(RecordFormatError, match="REAL_TOPIC"):
         delivered(encode_message("orders", 0, b"b"))
 
@@ -120,7 +120,7 @@ def test_properties_that_get_too_long_are_refused() -> None:
         scheduled(record, DUE)
 
 
-def test_what_cannot_be_delivered_says_where_it_belongs_and_why() -> None:
+def test_an_undeliverable_record_names_its_queue_and_reason() -> None:
     inside = scheduled(encode_message("orders", 2, b"b", {"KEYS": "k"}), DUE, level=1)
     found = decode_message(undeliverable(inside, "topic deleted"))
     assert (found.topic, found.queue_id, found.body) == (fmt.UNDELIVERABLE_TOPIC, 0, b"b")

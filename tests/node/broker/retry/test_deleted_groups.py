@@ -137,7 +137,7 @@ def resent(*offsets: int, lo: int) -> Command:
 
 
 @on_loop
-async def test_what_expired_at_another_leader_is_not_sent_a_second_time(tmp_path: Path) -> None:
+async def test_expired_dead_letters_are_not_resent_by_another_leader(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 8)
         await die(node, *range(8))
@@ -163,7 +163,7 @@ def written_count(node: Fixture) -> int:
     return len(queue(node, "orders", 0)) + len(queue(node, "orders", 1))
 
 
-def test_what_expired_is_in_image_and_checkpoint_and_never_comes_back(tmp_path: Path) -> None:
+def test_expired_resends_are_in_image_and_checkpoint(tmp_path: Path) -> None:
     state = State(Limits())
     for command in (commit("readers"), resent(2, lo=0)):
         assert state.apply_command(command, 1) is None

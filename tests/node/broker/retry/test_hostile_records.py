@@ -65,7 +65,7 @@ async def test_a_commit_counts_until_it_is_decided_although_its_caller_went(
 
 
 @on_loop
-async def test_so_does_the_first_offset_that_comes_before_messages_given_back(
+async def test_a_first_offset_counts_although_its_caller_went(
     tmp_path: Path,
 ) -> None:
     async with node_at(tmp_path, topics=TOPICS) as node:

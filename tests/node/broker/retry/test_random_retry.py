@@ -213,7 +213,7 @@ def check_images(node: Fixture, random: Random) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(8), seeds.FRESH])
 @on_loop
-async def test_whoever_leads_each_message_moves_once(tmp_path: Path, seed: int | str) -> None:
+async def test_each_message_moves_once_under_any_leader(tmp_path: Path, seed: int | str) -> None:
     random = Random(seeds.chosen(seed, "tests/node/broker/retry/test_random_retry.py -k fresh"))
     async with node_at(tmp_path / "n", topics={"orders": 1}, limits=LIMITS) as node:
         await node.broker.append(request(0, COUNT))

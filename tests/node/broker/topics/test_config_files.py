@@ -56,7 +56,7 @@ def groups_of(*names: str, **settings: Any) -> str:
 
 
 @on_loop
-async def test_what_one_cluster_gives_out_another_takes_over(tmp_path: Path) -> None:
+async def test_exported_tables_are_taken_over_by_another_cluster(tmp_path: Path) -> None:
     async with node_at(tmp_path / "a") as node:
         await node.broker.append(request(0, 3))
         await node.broker.groups.commit_offsets(
@@ -101,7 +101,7 @@ async def test_files_as_rocketmq_writes_them_are_read(tmp_path: Path) -> None:
 
 
 @on_loop
-async def test_what_a_row_asks_for_in_vain_is_said_of_each_topic_and_group(tmp_path: Path) -> None:
+async def test_unused_settings_are_named_for_each_topic_and_group(tmp_path: Path) -> None:
     def row(**more: Any) -> dict[str, Any]:
         return {"perm": 6, "readQueueNums": 4, "writeQueueNums": 4, "attributes": {}, **more}
 
@@ -173,7 +173,7 @@ async def test_an_answer_says_how_many_more_warnings_there_are(tmp_path: Path) -
     ],
 )
 @on_loop
-async def test_one_bad_row_refuses_all_of_it(
+async def test_a_bad_row_refuses_the_whole_import(
     tmp_path: Path, files: dict[str, str], reason: str
 ) -> None:
     async with node_at(tmp_path) as node:
@@ -196,7 +196,7 @@ async def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
 
 
 @on_loop
-async def test_who_waited_behind_another_resend_learns_that_it_was_done(tmp_path: Path) -> None:
+async def test_a_resend_behind_another_learns_that_it_was_done(tmp_path: Path) -> None:
     """The last look is in the order of the log, also for a call that had to wait for room."""
     async with node_at(tmp_path, limits=Limits(in_flight_count_max=1)) as node:
         await node.broker.append(request(0, 1))

@@ -38,7 +38,7 @@ async def test_no_more_are_counted_than_are_asked(tmp_path: Path) -> None:
 
 
 @on_loop
-async def test_who_was_asked_as_much_as_he_can_take_hears_of_the_end(tmp_path: Path) -> None:
+async def test_a_producer_with_full_questions_hears_of_the_end(tmp_path: Path) -> None:
     async with node_at(tmp_path, limits=FEW) as node:
         for n in range(5):
             await begun(node, n, n + 1)
@@ -73,7 +73,7 @@ SHARE = Limits(transaction_question_size_bytes_max=ROOM_BYTES * SHARES)
 
 
 @on_loop
-async def test_who_takes_nothing_is_asked_only_so_much_and_the_rest_is_not_counted(
+async def test_questions_to_a_stuck_producer_are_bounded(
     tmp_path: Path,
 ) -> None:
     async with node_at(tmp_path, limits=SHARE) as node:

@@ -82,7 +82,7 @@ async def test_of_two_who_read_the_same_one_is_refused_with_his_outputs(tmp_path
 
 
 @on_loop
-async def test_what_is_under_way_counts_in_its_order(tmp_path: Path) -> None:
+async def test_offsets_under_way_count_in_their_order(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n", topics=TOPICS) as node:
         node.driver.is_holding = True
         first = node.broker.append_nowait(outputs(0, offset(-1, 3)))
@@ -100,7 +100,7 @@ async def test_what_is_under_way_counts_in_its_order(tmp_path: Path) -> None:
 
 
 @on_loop
-async def test_what_a_new_leader_cut_off_counts_no_more(tmp_path: Path) -> None:
+async def test_offsets_cut_off_by_a_new_leader_count_no_more(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n", topics=TOPICS) as node:
         node.driver.is_holding = True
         kept = node.broker.append_nowait(outputs(0, offset(-1, 3)))

@@ -84,7 +84,7 @@ async def test_ends_that_are_not_decided_have_a_limit_of_bytes(tmp_path: Path) -
 
 
 @on_loop
-async def test_one_that_a_new_term_overtakes_is_not_written(tmp_path: Path) -> None:
+async def test_a_transaction_overtaken_by_a_new_term_is_not_written(tmp_path: Path) -> None:
     """Its leader leads again, in another term: another call may have ended it by now."""
     async with node_at(tmp_path / "n", **LARGE) as node:
         transaction_id = await begun(node, 0, MANY)

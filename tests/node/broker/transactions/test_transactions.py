@@ -96,7 +96,7 @@ async def test_hosts_may_have_long_addresses(tmp_path: Path) -> None:
 
 
 @on_loop
-async def test_what_is_rolled_back_is_never_seen(tmp_path: Path) -> None:
+async def test_a_rolled_back_message_is_never_seen(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
         await ended(node, await begun(node, 0, 1), ROLLED_BACK)
         assert not await stored(node)
@@ -145,7 +145,7 @@ async def test_a_caller_that_goes_does_not_leave_it_half_ended(tmp_path: Path) -
 
 
 @on_loop
-async def test_what_cannot_be_committed_is_refused_when_it_is_begun(tmp_path: Path) -> None:
+async def test_an_uncommittable_transaction_is_refused_at_its_begin(tmp_path: Path) -> None:
     limits = Limits(open_transaction_count_max=2)
     async with node_at(tmp_path / "n", limits=limits, topics={"orders": 4}) as node:
         await node.broker.topics.create_topic(
@@ -208,7 +208,7 @@ async def test_a_transaction_that_could_not_end_in_one_entry_is_not_begun(tmp_pa
 
 
 @on_loop
-async def test_who_asks_wrongly_is_told(tmp_path: Path) -> None:
+async def test_a_wrong_end_of_a_transaction_is_refused(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
         transaction_id = await begun(node, 0, 1)
         with pytest.raises(UnknownTransactionError, match="7"):

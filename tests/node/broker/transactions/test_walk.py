@@ -205,7 +205,7 @@ def check_images(node: Fixture, random: Random) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
-def test_whoever_leads_everything_happens_once(tmp_path: Path, seed: int) -> None:
+def test_transactions_happen_once_under_any_leader(tmp_path: Path, seed: int) -> None:
     async def work() -> None:
         random = Random(seed)
         topics = {"orders": 2, "bills": 1}

@@ -65,7 +65,7 @@ def test_a_replica_in_sync_goes_before_one_that_says_it_has_more() -> None:
     assert command["master_id"] == 2
 
 
-def test_nobody_alive_and_no_epoch_yet_propose_nothing() -> None:
+def test_silent_brokers_and_a_missing_epoch_propose_nothing() -> None:
     directory = ha_directory()
     assert _proposal(directory, NOW_MS + SILENCE_MS + 1) is None
     fresh = Directory()
@@ -139,7 +139,7 @@ def _wish(directory: Directory, replicas: dict[int, Replication], now_ms: int) -
     )
 
 
-def test_who_fell_behind_leaves_and_who_caught_up_joins() -> None:
+def test_a_lagging_replica_leaves_and_a_caught_up_one_joins() -> None:
     directory = ha_directory()
     later = NOW_MS + CATCH_UP_MS_MAX + 1
     level, old = Replication(95, later), Replication(80, NOW_MS)
@@ -173,7 +173,9 @@ def test_an_old_master_wishes_nothing() -> None:
     st.lists(st.tuples(st.integers(1, 3), st.integers(0, 9_000), st.integers(0, 120)), max_size=12),
     st.integers(0, 12_000),
 )
-def test_what_is_proposed_is_accepted(beats: list[tuple[int, int, int]], now: int) -> None:
+def test_proposals_of_the_controller_are_accepted(
+    beats: list[tuple[int, int, int]], now: int
+) -> None:
     directory = ha_directory()
     for broker_id, at_ms, position in beats:
         _beat(directory, broker_id, NOW_MS + at_ms, LogEnd(1, position))

@@ -236,7 +236,7 @@ def test_a_master_starts_its_set_alone_and_lets_others_in() -> None:
     refused(directory, alter(1, [1], (1, 2)), "too_few_copies")
 
 
-def test_who_was_first_keeps_an_epoch_number() -> None:
+def test_the_first_binding_of_an_epoch_number_stays() -> None:
     directory = ha_directory()
     told = accepted(
         directory,

@@ -177,7 +177,7 @@ def test_two_groups_are_never_at_one_address() -> None:
     accepted(directory, raft_leader(7, 1, "far", address=taken).command())
 
 
-def test_what_is_remembered_of_nobody_stands_in_no_ones_way() -> None:
+def test_an_empty_group_gives_its_name_and_place_up() -> None:
     """An empty group keeps its numbers, and neither its name nor its place for ever."""
     directory = Directory(replace(LIMITS, group_count_max=2))
     for name in ("a", "b"):

@@ -60,7 +60,7 @@ def test_changes_are_durable_after_a_sync_and_not_before(tmp_path: Path) -> None
     last.abandon()
 
 
-def test_what_is_committed_is_never_removed(tmp_path: Path) -> None:
+def test_committed_journal_entries_are_never_removed(tmp_path: Path) -> None:
     journal = _journal(tmp_path)
     for index in range(1, 6):
         journal.add(b"x", index, 1)

@@ -56,7 +56,7 @@ def test_clocks_that_differ_and_jump_make_nobody_silent() -> None:
         assert [broker.broker_id for broker in alive] == [1, 2, 3]
 
 
-def test_who_reports_no_more_is_silent_whatever_the_time_was() -> None:
+def test_a_broker_without_reports_is_silent_under_any_clock() -> None:
     case = Case()
     case.clocks[1] += YEARS_MS
     case.beat(1, 2, 3)

@@ -149,7 +149,7 @@ def test_a_copy_of_the_newest_life_is_found_by_what_it_promised(
     journal.abandon()
 
 
-def test_what_is_remembered_outlives_a_restart_and_is_passed_on(tmp_path: Path) -> None:
+def test_known_lives_outlive_a_restart_and_are_passed_on(tmp_path: Path) -> None:
     a, journal = Disk(tmp_path / "a", A).start()
     b, _ = Disk(tmp_path / "b", B).start()
     told_to(a, B, b.tell())
@@ -179,7 +179,7 @@ def test_a_replica_of_an_earlier_build_counts_until_it_was_seen_in_a_life(tmp_pa
     assert not a.counts(B)
 
 
-def test_nobody_takes_part_before_the_others_were_heard(tmp_path: Path) -> None:
+def test_a_replica_takes_part_once_the_others_were_heard(tmp_path: Path) -> None:
     found = {one: Disk(tmp_path / one, one).start(meet_s=60.0)[0] for one in MEMBERS}
     assert not found[A].takes_part
     told_to(found[A], B, found[B].tell())
@@ -228,7 +228,7 @@ def test_an_earlier_build_takes_what_is_told_for_a_vote_in_no_term(tmp_path: Pat
     assert len(message["lives"]) < LIVES_SIZE_BYTES_MAX // 8
 
 
-def test_what_is_no_life_is_refused(tmp_path: Path) -> None:
+def test_malformed_lives_are_refused(tmp_path: Path) -> None:
     a, _ = Disk(tmp_path / "a", A).start()
     b, _ = Disk(tmp_path / "b", B).start()
     good = b.tell()
@@ -269,7 +269,7 @@ class Peer:
 
 
 @pytest.mark.slow
-def test_who_is_told_that_it_is_an_old_copy_votes_again_after_its_own_entry(
+def test_an_old_copy_votes_again_after_an_entry_of_its_own(
     tmp_path: Path,
 ) -> None:
     with follower(tmp_path / "r") as (replica, _, leader):
@@ -328,7 +328,7 @@ def test_a_contradiction_of_what_is_committed_is_refused_by_name(tmp_path: Path)
     assert b"k3" in (tmp_path / "r" / "journal").read_bytes(), "nothing was cut"
 
 
-def test_what_was_told_to_another_replica_or_by_this_one_is_refused(tmp_path: Path) -> None:
+def test_lives_told_to_another_replica_are_refused(tmp_path: Path) -> None:
     """The password proves a member, and not which: who sits between two can lead the words of one
     back to it, or to a third."""
     with follower(tmp_path / "r") as (replica, _, leader):

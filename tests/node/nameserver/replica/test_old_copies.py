@@ -161,7 +161,7 @@ def test_an_empty_directory_is_filled_by_two_and_counts_again(
     assert put(emptied, "k4") == ACCEPTED
 
 
-def test_one_that_is_kept_fills_the_others_as_the_page_says(
+def test_a_kept_directory_fills_the_other_replicas(
     replicas: list[ReplicaProcess],
 ) -> None:
     """Operations: two of three without memory; the directory of the third one is to be kept."""

@@ -48,7 +48,7 @@ _VALUES = st.recursive(
 
 
 @given(_VALUES)
-def test_what_a_replica_writes_is_read(value: Any) -> None:
+def test_values_of_a_replica_are_read_back(value: Any) -> None:
     assert plain_loads(plain_dumps(value), 1_000) == value
 
 
@@ -121,7 +121,7 @@ def _hostile() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("data", _hostile().values(), ids=_hostile())
-def test_what_no_replica_writes_is_refused_and_costs_nothing(data: bytes) -> None:
+def test_a_foreign_pickle_is_refused_at_no_cost(data: bytes) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(NotPlainError):

@@ -64,7 +64,7 @@ def test_fence_before_serving(tmp_path: Path) -> None:
     run(work())
 
 
-def test_nothing_of_a_crashed_node_goes_on(tmp_path: Path) -> None:
+def test_no_task_or_thread_outlives_a_crashed_node(tmp_path: Path) -> None:
     """What would still write into its directory would write over what its next life promised."""
 
     async def work() -> None:

@@ -124,9 +124,7 @@ def test_good_bytes_reach_the_machine() -> None:
 
 
 @pytest.mark.parametrize(("floor", "needed"), [(0, 60), (60, 60), (61, 80), (80, 80), (81, 100)])
-def test_what_a_slave_lacks_is_needed_unless_it_is_behind_the_floor(
-    floor: int, needed: int
-) -> None:
+def test_records_that_a_slave_lacks_are_kept_above_the_floor(floor: int, needed: int) -> None:
     async def work() -> None:
         world = World(Log())
         world.stream_to(2, 70, acked=60)
@@ -137,7 +135,7 @@ def test_what_a_slave_lacks_is_needed_unless_it_is_behind_the_floor(
     run(work())
 
 
-def test_who_needs_what_was_deleted_is_let_go() -> None:
+def test_a_slave_that_needs_deleted_records_is_dropped() -> None:
     async def work() -> None:
         world = World(Log())
         world.stream_to(2, None)

@@ -323,10 +323,10 @@ async def attempt(root: Path, seed: int, replication: str, seconds: float = FAUL
 @pytest.mark.slow
 @pytest.mark.parametrize("replication", ["sync_master", "async_master"])
 @pytest.mark.parametrize("seed", [1, seeds.FRESH])
-def test_what_was_promised_holds_under_random_faults(
+def test_promises_hold_under_random_faults(
     tmp_path: Path, seed: int | str, replication: str
 ) -> None:
-    this = f"{THIS}::test_what_was_promised_holds_under_random_faults[{seed}-{replication}]"
+    this = f"{THIS}::test_promises_hold_under_random_faults[{seed}-{replication}]"
     number = seeds.chosen(seed, f"'{this}'")
 
     async def work() -> None:

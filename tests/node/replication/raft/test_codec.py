@@ -145,7 +145,7 @@ def _decode(kind: FrameKind, header: bytes) -> Message:
 
 
 @given(_MESSAGES)
-def test_what_is_encoded_is_decoded(message: Message) -> None:
+def test_decoding_inverts_encoding(message: Message) -> None:
     found = _decode(*encode(message))
     assert found == message
     assert type(found) is type(message)

@@ -185,7 +185,7 @@ def test_a_leader_without_a_quorum_confirms_no_read_and_no_append(tmp_path: Path
     run(work())
 
 
-def test_what_was_acked_survives_a_crash_of_the_leader_and_of_all(tmp_path: Path) -> None:
+def test_acked_entries_survive_crashes_of_leader_and_cluster(tmp_path: Path) -> None:
     async def work() -> None:
         async with drivers(tmp_path) as cluster:
             first = await cluster.leader()
@@ -225,7 +225,7 @@ def test_leadership_moves_on_request_and_appends_go_on(tmp_path: Path) -> None:
     run(work())
 
 
-def test_who_drains_takes_no_leadership_and_the_next_one_is_asked(tmp_path: Path) -> None:
+def test_a_draining_node_takes_no_leadership(tmp_path: Path) -> None:
     async def work() -> None:
         async with drivers(tmp_path) as cluster:
             leader = await cluster.leader()
@@ -259,7 +259,7 @@ def test_a_change_and_an_append_of_one_turn_do_not_collide(tmp_path: Path) -> No
     run(work())
 
 
-def test_everybody_who_waits_is_told_when_the_node_stops(tmp_path: Path) -> None:
+def test_pending_calls_are_answered_when_the_node_stops(tmp_path: Path) -> None:
     async def work() -> None:
         async with drivers(tmp_path) as cluster:
             leader = await cluster.leader()
@@ -406,7 +406,7 @@ def test_the_next_tick_is_due_an_interval_behind_this_one(tmp_path: Path) -> Non
     run(work())
 
 
-def test_who_listens_for_roles_hears_of_a_hand_over(tmp_path: Path) -> None:
+def test_role_listeners_hear_of_a_hand_over(tmp_path: Path) -> None:
     async def work() -> None:
         async with drivers(tmp_path) as cluster:
             leader = await cluster.leader()
@@ -420,7 +420,7 @@ def test_who_listens_for_roles_hears_of_a_hand_over(tmp_path: Path) -> None:
     run(work())
 
 
-def test_what_is_acked_goes_on_without_ticks_however_little_a_turn_shows(
+def test_acks_go_on_without_ticks_in_small_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = partial(RaftConfig, apply_entry_count_max=2)

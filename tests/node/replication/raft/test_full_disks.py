@@ -55,7 +55,7 @@ def test_a_full_follower_does_not_take_leadership_over(
     run(work())
 
 
-def test_who_appends_to_a_full_leader_hears_that_also_when_nobody_can_take_over(
+def test_an_append_to_a_full_leader_is_refused_without_a_successor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(data: bytes) -> Prepared:

@@ -403,10 +403,8 @@ async def _attempt(world: WholeNodes, seconds: float) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("flush", ["sync", "async"])
 @pytest.mark.parametrize("seed", [1, seeds.FRESH])
-def test_what_was_promised_holds_under_random_faults(
-    tmp_path: Path, seed: int | str, flush: str
-) -> None:
-    this = f"{THIS}::test_what_was_promised_holds_under_random_faults[{seed}-{flush}]"
+def test_promises_hold_under_random_faults(tmp_path: Path, seed: int | str, flush: str) -> None:
+    this = f"{THIS}::test_promises_hold_under_random_faults[{seed}-{flush}]"
     number = seeds.chosen(seed, f"'{this}'")
 
     async def work() -> None:

@@ -156,7 +156,7 @@ def test_damage_that_no_peer_can_heal_is_what_the_opening_says(wreck: Wreck) -> 
     run(work())
 
 
-def test_it_waits_for_a_peer_and_says_for_what(wreck: Wreck) -> None:
+def test_a_repair_waits_for_a_peer_and_says_for_what(wreck: Wreck) -> None:
     _wipe_a_file(wreck)
     seen: list[RepairProgress] = []
 
@@ -359,7 +359,7 @@ def test_a_large_damage_is_left_to_the_next_start(wreck: Wreck) -> None:
     run(work())
 
 
-def test_what_is_fatal_in_a_live_repair_is_told(wreck: Wreck) -> None:
+def test_a_fatal_error_of_a_live_repair_is_reported(wreck: Wreck) -> None:
     async def work() -> None:
         async with two(wreck) as (asker, _, _):
             with open_store(wreck.root) as store:

@@ -130,7 +130,7 @@ def test_stopping_a_live_repair_waits_for_its_thread() -> None:
     run(work())
 
 
-def test_who_cancels_a_look_hears_so_once_its_thread_has_ended(
+def test_a_cancelled_search_ends_after_its_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()

@@ -188,7 +188,7 @@ def test_a_transfer_that_takes_longer_than_the_core_waits_arrives_at_its_first_a
     assert cluster.state(3).commit == cluster.state(1).commit
 
 
-def test_what_the_link_still_has_queued_is_not_stuck() -> None:
+def test_a_snapshot_queued_in_the_link_is_not_stuck() -> None:
     """The last byte was handed over long before it left; the follower has not got it yet."""
     link, failed = SlowLink(), list[NodeId]()
     limits = SnapshotLimits(chunk_size_bytes=1000, queued_size_bytes_max=60_000)
@@ -223,7 +223,7 @@ def test_without_a_connection_a_transfer_fails_at_the_next_tick() -> None:
     assert pair.failed == [(2, "there is no connection")]
 
 
-def test_what_was_sent_and_never_installed_is_reported_once() -> None:
+def test_a_snapshot_never_installed_is_reported_once() -> None:
     pair = Pair(bytes(100))
     pair.sender.begin(message())
     pair.sender.pump(5)
@@ -258,7 +258,7 @@ def test_a_new_snapshot_replaces_the_one_under_way() -> None:
     assert pair.received == [(message(index=12), b"newer")]
 
 
-def test_who_leads_no_more_sends_and_reports_nothing() -> None:
+def test_a_deposed_leader_sends_and_reports_no_snapshot() -> None:
     pair = Pair(bytes(1000))
     pair.sender.begin(message())
     pair.run(1)
@@ -298,7 +298,7 @@ def _chunk(at: int, data: bytes, index: int = 9) -> Frame:
         ([_header(b"abcd"), (FrameKind.SNAPSHOT_CHUNK, b"\xff", b"a")], "a chunk's header"),
     ],
 )
-def test_what_cannot_be_a_snapshot_drops_the_connection(frames: list[Frame], text: str) -> None:
+def test_a_malformed_snapshot_drops_the_connection(frames: list[Frame], text: str) -> None:
     pair = Pair()
     with pytest.raises(PeerProtocolError, match=text):
         pair.put(*frames)
@@ -319,7 +319,7 @@ def test_chunks_of_nothing_known_are_ignored() -> None:
     assert len(pair.received) == 1
 
 
-def test_one_snapshot_at_a_time_and_that_of_the_newest_leader() -> None:
+def test_the_snapshot_of_the_newest_leader_is_received() -> None:
     pair = Pair()
     older, newer = message(term=5), message(term=6, sender=3)
     pair.put(_header(b"old", older), _chunk(0, b"o"))

@@ -55,7 +55,7 @@ def stored(sent: pb.Message) -> pb.Message:
     born=st.tuples(st.integers(0, 4_000_000_000), st.integers(0, 999_999_999)),
     host=st.sampled_from(["10.1.2.3", "::1", "a-host", ""]),
 )
-def test_what_is_stored_comes_back(
+def test_a_stored_message_comes_back(
     body: bytes,
     user: dict[str, str],
     tag: str | None,
@@ -193,7 +193,7 @@ def test_digests_of_every_client_are_understood(kind: DigestType, text: str) -> 
     check_message(message(body_digest=pb.Digest(type=kind, checksum=text)), BODY_MAX)
 
 
-def test_what_is_for_the_system_is_not_among_user_properties() -> None:
+def test_system_properties_are_not_among_user_properties() -> None:
     sent = message(
         trace_context="00-1-2-01",
         born_host="somewhere",

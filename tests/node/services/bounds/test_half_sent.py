@@ -196,7 +196,7 @@ async def test_another_connection_with_the_same_number_begins_anew() -> None:
 
 
 @on_loop
-async def test_what_cannot_be_told_now_is_told_the_next_time() -> None:
+async def test_an_unknown_count_is_told_at_the_next_look() -> None:
     here = Here()
     (half,) = await opened(here, "ipv4:10.0.0.1:1000")
     here.can_tell = False
@@ -249,7 +249,7 @@ async def test_many_streams_that_have_only_begun_are_let_be() -> None:
 
 
 @on_loop
-async def test_what_http2_and_tls_need_for_themselves_never_adds_up() -> None:
+async def test_overhead_of_http2_and_tls_never_adds_up() -> None:
     """Measured over TLS: 50 bytes a message, 100 a call, one in 700 of what is large."""
     here = Here()
     idle, busy, calls, large = await opened(here, *[f"ipv4:10.0.0.{n}:1000" for n in range(1, 5)])
@@ -275,7 +275,7 @@ async def test_what_http2_and_tls_need_for_themselves_never_adds_up() -> None:
 
 
 @on_loop
-async def test_who_holds_next_to_nothing_does_not_go_for_others() -> None:
+async def test_an_idle_connection_is_not_cut_for_others() -> None:
     here = Here()
     idle, stuck = await opened(here, "ipv4:10.0.0.1:1000", "ipv4:10.0.0.2:1000")
     stuck.may_take.clear()

@@ -146,7 +146,9 @@ def test_the_busiest_address_gives_way(
     assert watch.size_bytes == 3 * PART
 
 
-def test_nobody_takes_for_ever(watch: ResponseWatch, clock: list[float], cuts: Cuts) -> None:
+def test_a_response_is_cut_after_its_time(
+    watch: ResponseWatch, clock: list[float], cuts: Cuts
+) -> None:
     watch.begin("ipv4:1.1.1.1:1", PART)
     clock[0] += 1
     watch.begin("ipv4:1.1.1.1:2", PART)
@@ -159,7 +161,7 @@ def test_nobody_takes_for_ever(watch: ResponseWatch, clock: list[float], cuts: C
     ("family", "host", "form"),
     [(socket.AF_INET, "127.0.0.1", "ipv4:{}:{}"), (socket.AF_INET6, "::1", "ipv6:%5B{}%5D:{}")],
 )
-def test_one_connection_is_cut_and_no_other(
+def test_a_single_connection_is_cut_and_no_other(
     family: socket.AddressFamily, host: str, form: str
 ) -> None:
     with socket.create_server((host, 0), family=family) as server:
@@ -269,7 +271,7 @@ class _Echo(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 @on_loop
-async def test_who_takes_no_answer_does_not_hold_calls_for_ever(
+async def test_an_unread_answer_does_not_hold_calls_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With a window of 0 a few connections held all calls that a node serves at once."""

@@ -85,7 +85,7 @@ def test_full_chunks_are_kept_as_runs(numbers: list[int], count: int) -> None:
         assert {first in gone, first + 99 in again, again.has_any(first, first + 2)} == {is_in}
 
 
-def test_one_that_stays_behind_costs_little_however_many_pass_it_by() -> None:
+def test_a_late_offset_costs_little_beside_many_done() -> None:
     gone = GoneOffsets()
     gone.add(1, 20_000 * CHUNK_OFFSETS)
     assert len(json.dumps(gone.content())) < 2_000
@@ -116,7 +116,7 @@ def test_an_image_costs_only_what_changed() -> None:
     assert (first["chunks"]["1"], second["chunks"]["1"]) == ("2", "6")
 
 
-def test_what_was_taken_is_taken_once() -> None:
+def test_a_delayed_message_is_taken_once() -> None:
     state = state_after(take(0, 3, 4, 9), take(5, 3), cancel(0, 5))
     before = state.image()
     for command in (take(0, 8, 9), take(0, 4), take(0, 5), cancel(0, 9), cancel(0, 5)):
@@ -189,7 +189,7 @@ def test_damaged_bits_are_an_error() -> None:
         GoneOffsets.of(content)
 
 
-def test_nothing_is_written_down_before_there_is_something() -> None:
+def test_an_empty_delay_table_is_in_no_image() -> None:
     assert "delay" not in State(SMALL_LIMITS).image().parts
     assert DelayPart(SMALL_LIMITS, NOTHING).queues[0].floor == 0
 

@@ -55,7 +55,7 @@ def test_commands_do_what_they_say() -> None:
     assert part.version == 5
 
 
-def test_what_a_rule_forbids_changes_nothing() -> None:
+def test_refused_commands_change_no_transaction() -> None:
     state = filled()
     assert isinstance(state.apply_command(end(300), 900), UnknownTransactionError)
     assert state.apply_command(begin(), 1_000) is None

@@ -83,7 +83,7 @@ def test_failover_ends_with_an_audit(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_senseless_options_are_refused() -> None:
     bench("produce", "--peer", "etcd", "--server", "127.0.0.1:1", code=2)
     bench("produce", "--seconds", 0, code=2)
     bench("failover", "--kills", 0, code=2)

@@ -31,7 +31,7 @@ def test_single_messages_are_written_and_acknowledged(
         qlog(*wrong, code=2)
 
 
-def test_what_is_in_flight_is_shown(qlog: Qlog, tmp_path: Path, topic: str) -> None:
+def test_messages_in_flight_are_shown(qlog: Qlog, tmp_path: Path, topic: str) -> None:
     path = tmp_path / "in"
     path.write_bytes(b"a\nb\nc\n")
     qlog("produce", topic, "--file", path)

@@ -175,7 +175,7 @@ def test_repair_shows_its_plan_and_waits_for_consent(root: Path, config: StoreCo
 
 
 @pytest.mark.slow
-def test_what_is_derived_is_rebuilt_without_consent(root: Path) -> None:
+def test_derived_files_are_rebuilt_without_consent(root: Path) -> None:
     queue = root / "consumequeue/topic0/0/00000000000000000000"
     good = queue.read_bytes()
     flip(queue, 100)

@@ -129,7 +129,7 @@ def test_a_time_range_misses_no_record_by_rounding(tmp_path: Path) -> None:
     assert file.lookup(1, begin_unix_ms=0, end_unix_ms=9000, count_max=2) == [30, 20]
 
 
-def test_one_record_with_the_same_key_twice_is_found_once(tmp_path: Path) -> None:
+def test_a_record_with_a_doubled_key_is_found_once(tmp_path: Path) -> None:
     file = make(tmp_path)
     put(file, (1, 10, NOW), (1, 10, NOW), (1, 20, NOW))
     assert file.lookup(1, **ALWAYS) == [20, 10]

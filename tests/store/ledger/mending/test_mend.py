@@ -125,7 +125,7 @@ def test_the_active_file_is_repaired_beside_its_map_and_its_views(opened: Open) 
     assert list(verify_range(ledger)) == []
 
 
-def test_what_was_checked_is_checked_again(opened: Open) -> None:
+def test_repaired_ranges_are_checked_again(opened: Open) -> None:
     ledger, spot = opened.ledger, opened.wreck.spots[3]
     ledger.check(spot.position, bytes(spot.size_bytes))
     assert ledger.checked.covers(spot.position, spot.end)
@@ -191,7 +191,7 @@ def test_the_blank_of_a_file_is_written_again(opened: Open) -> None:
     assert image(wreck.root) == image(wreck.intact)
 
 
-def test_what_was_damaged_is_kept_aside(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_bytes_are_kept_aside(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """And no more of it than the limit says; the oldest goes first."""
     monkeypatch.setattr(ledger_fetched, "KEPT_COUNT_MAX", 2)
     wreck, kept = opened.wreck, opened.wreck.root / "damaged"

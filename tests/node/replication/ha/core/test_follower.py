@@ -133,7 +133,7 @@ def test_a_gap_within_a_session_is_a_breach() -> None:
     assert m.received("up", Transfer(60, 4, 0, 0, bytes(10))).close, "nor of another epoch"
 
 
-def test_who_is_followed_no_more_leaves_nobody_behind() -> None:
+def test_a_former_master_leaves_no_replica_behind() -> None:
     m = left_behind()
     m.dialled("new", 2)
     m.received("new", Bind(Binding(6, 2, 9)))

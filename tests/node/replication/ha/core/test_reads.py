@@ -51,7 +51,7 @@ def test_a_replica_that_comes_back_is_asked_for_the_reads_that_wait() -> None:
     assert m.received("again", bound(HERE)).reads == ["read"]
 
 
-def test_who_is_deposed_fails_its_reads() -> None:
+def test_a_deposed_master_fails_its_reads() -> None:
     m = master(0)
     m.confirm_master("read")
     fx = m.received("one", bound(Binding(6, 2, 1)))

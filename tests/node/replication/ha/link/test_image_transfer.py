@@ -53,7 +53,7 @@ def test_an_image_that_begins_again_takes_the_place_of_its_part() -> None:
         receiver.take(link, ImagePiece(4, 3, b"d"), RETRY_MS)
 
 
-def test_who_sends_nothing_is_given_up_for_the_next() -> None:
+def test_a_silent_source_of_an_image_is_replaced() -> None:
     receiver, one, two = ImageReceiver(), connection(), connection()
     receiver.ask_one([], 0)
     receiver.ask_one([one, two], 0)

@@ -109,7 +109,7 @@ def test_each_dials_the_other_and_frames_go_both_ways(loop: str) -> None:
     run(work(), loop)
 
 
-def test_who_has_no_room_is_asked_again_and_nothing_is_read_meanwhile() -> None:
+def test_a_receiver_without_room_stops_reading_until_it_has_some() -> None:
     async def work() -> None:
         async with pair() as (_, heard_one, _, heard_two):
             await eventually(lambda: len(heard_one.open) == len(heard_two.open) == 2)

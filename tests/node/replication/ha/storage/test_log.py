@@ -140,7 +140,7 @@ def test_a_machine_may_change_the_epochs_it_was_given(tmp_path: Path) -> None:
 # --- Crashes of the process ---
 
 
-def test_what_was_written_and_never_synced_goes(tmp_path: Path) -> None:
+def test_unsynced_records_are_dropped_at_opening(tmp_path: Path) -> None:
     """It may be half of a batch, and nobody was promised it."""
     with Replica(tmp_path / "s") as replica:
         replica.begin_epoch(1)
@@ -159,7 +159,7 @@ def test_what_was_written_and_never_synced_goes(tmp_path: Path) -> None:
         assert again.log.prepare(batch(30, 31)).queues == {(b"orders", 0): (15, 1)}
 
 
-def test_what_a_power_loss_left_is_kept_by_a_process_that_is_killed_next(tmp_path: Path) -> None:
+def test_records_kept_after_a_power_loss_survive_a_kill(tmp_path: Path) -> None:
     """It was promised to the others when the log was opened."""
     with Replica(tmp_path / "s") as replica:
         replica.begin_epoch(1)

@@ -306,7 +306,7 @@ def test_an_image_that_nobody_needs_any_more_changes_nothing(tmp_path: Path) -> 
         assert again.machine.state.topics.keys() == master.topics
 
 
-def test_nothing_is_cut_before_it_is_reported(tmp_path: Path) -> None:
+def test_a_loss_is_reported_before_the_cut(tmp_path: Path) -> None:
     """Else a crash in between would lose acked messages without a word."""
     old, ends = master_at(tmp_path / "m")
     with old:

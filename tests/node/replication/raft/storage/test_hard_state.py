@@ -40,7 +40,7 @@ def load(root: Path) -> NodeRecord:
     return NodeFile(FileSystem(), str(root)).load("c", 2, must_exist=True)
 
 
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+def test_a_saved_hard_state_is_loaded(tmp_path: Path) -> None:
     saved(tmp_path)
     assert load(tmp_path) == RECORD
 

@@ -236,14 +236,14 @@ def test_a_snapshot_between_files_needs_no_deletion(leader: LedgerLog, tmp_path:
         assert result.record_count == 1
 
 
-def test_what_is_gone_or_not_committed_is_not_built(leader: LedgerLog) -> None:
+def test_no_snapshot_of_deleted_or_uncommitted_entries_is_built(leader: LedgerLog) -> None:
     delete_files(leader, 2)
     for index in (leader.base_index - 1, leader.store.dispatched_index + 1):
         with pytest.raises(PositionRangeError):
             build_snapshot(leader.store, SnapshotMeta(index, 1, MEMBERS), b"", 10**6)
 
 
-def test_nothing_is_built_of_entries_that_go_while_offsets_are_counted(
+def test_no_snapshot_is_built_of_entries_deleted_meanwhile(
     leader: LedgerLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The offsets would be those of another place."""
@@ -366,7 +366,7 @@ def queue_numbers_from(log: LedgerLog, offset: int) -> list[int]:
     return numbers(result.data)
 
 
-def test_nothing_is_deleted_that_was_not_applied_or_is_not_durable(leader: LedgerLog) -> None:
+def test_unapplied_or_unsynced_entries_are_not_deleted(leader: LedgerLog) -> None:
     store = leader.store
     store._expired_position = store.ledger.max_position
     assert leader.retention_candidate(3) == -1, "the first file has newer entries"
