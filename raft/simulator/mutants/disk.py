@@ -47,7 +47,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.simulator.disk.damage:damaged_range",
         "if _chain_before(image, bad, known + 1) == known_chain:",
         "if True:",
-        "tests/raft/simulator/test_damage.py::test_old_sector_at_the_end_of_what_is_committed_is_found",
+        "tests/raft/simulator/test_damage.py"
+        "::test_old_sector_at_the_end_of_what_is_committed_is_found",
     ),
     Mutant(
         "repair_is_not_proven",
@@ -63,7 +64,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.simulator.world.repair:answer",
         "if snapshot is not None and snapshot.index >= wanted.lo:",
         "if snapshot is not None and snapshot.index >= wanted.hi - 1:",
-        "tests/raft/simulator/test_damage.py::test_snapshot_that_ends_within_the_damage_is_a_beginning",
+        "tests/raft/simulator/test_damage.py"
+        "::test_snapshot_that_ends_within_the_damage_is_a_beginning",
     ),
     Mutant(
         "repair_never_widens",
@@ -146,6 +148,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.pump.replica:Replica.receive_without_room",
         "self.core.step(message.without_entries())",
         "pass",
-        "tests/raft/pump/test_inputs.py::test_follower_without_room_hears_its_leader_and_takes_nothing",
+        "tests/raft/pump/test_inputs.py"
+        "::test_follower_without_room_hears_its_leader_and_takes_nothing",
     ),
 )

@@ -103,7 +103,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.read_index:_has_lease",
         "state.now - began + 1, state.config.election_ticks_min - 1",
         "state.now - began, state.config.election_ticks_min",
-        "tests/raft/rules/test_reads.py::test_lease_is_over_when_ticks_of_the_others_come_right_behind",
+        "tests/raft/rules/test_reads.py"
+        "::test_lease_is_over_when_ticks_of_the_others_come_right_behind",
     ),
     Mutant(
         "lease_outlives_a_hand_over",

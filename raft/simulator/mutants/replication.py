@@ -270,7 +270,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.pump.flush_queue:FlushQueue.move_back",
         "for flush in self._flushes:",
         "for flush in ():",
-        "tests/raft/rules/test_commit.py::test_sync_of_the_first_of_two_equal_writes_counts_for_neither",
+        "tests/raft/rules/test_commit.py"
+        "::test_sync_of_the_first_of_two_equal_writes_counts_for_neither",
     ),
     Mutant(
         "folded_promise_leaves_early",
