@@ -9,6 +9,7 @@ import posixpath
 import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import click
 
@@ -179,6 +180,30 @@ def doubtful_tests(source: Source) -> Iterator[Finding]:
                 yield source.found(node, "doubt", f"{node.name} asserts nothing in some cases")
 
 
+_RIDDLE: Final = re.compile(
+    r"test_(who|whoever|whom|whose|what|whatever|which|one|that|it|its|those|these|this|they|he|she"
+    r"|nobody|somebody|someone|everybody|everyone|anybody|nothing|such|so)(?:_|$)"
+)
+
+
+def riddling_tests(source: Source) -> Iterator[Finding]:
+    """Find names of tests that begin with a pronoun instead of the component that is tested."""
+    if not source.is_in("tests"):
+        return
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found = _RIDDLE.match(node.name)
+            if found is not None:
+                detail = f"{node.name} begins with {found[1]!r}: name the component"
+                yield source.found(node, "test-name", detail)
+
+
+def tests_of_a_process(source: Source) -> Iterator[Finding]:
+    """Find files of tests named after the process that led to them, and not after a subject."""
+    if source.is_in("tests") and source.path.rpartition("/")[2].startswith("test_review"):
+        yield Finding(source.path, 1, "test-file", "name the subject, not the review")
+
+
 def _assertions(node: ast.AST, *, is_sure: bool = True) -> Iterator[bool]:
     """Yield for each assertion whether it is reached whatever the conditions say."""
     if isinstance(node, ast.Assert) or (
@@ -249,6 +274,8 @@ SOURCE_CHECKS: tuple[Callable[[Source], Iterator[Finding]], ...] = (
     sleeping_tests,
     skipping_tests,
     doubtful_tests,
+    riddling_tests,
+    tests_of_a_process,
     global_randomness,
     print_calls,
     swallowed_errors,
@@ -298,6 +325,22 @@ def _references(tree: ast.Module) -> Iterator[tuple[ast.expr, str]]:
                 inner = inner.value
             if isinstance(inner, ast.Name) and inner.id in origins:
                 yield node, ".".join([origins[inner.id], *parts])
+
+
+MIRRORED_PACKAGES: Final = frozenset({"raft", "store", "node", "quorumlog", "pipeline", "bench"})
+_CLAIMS: Final = "tests/raft/paper"
+"""Tests of claims of the Raft paper, whichever module keeps them."""
+
+
+def misplaced_tests(files: Collection[str]) -> Iterator[Finding]:
+    """Find files of tests in a folder that the package which they test does not have."""
+    folders = {posixpath.dirname(file) for file in files if not file.startswith("tests/")}
+    for file in files:
+        folder, _, name = file.rpartition("/")
+        tested = folder.removeprefix("tests/")
+        is_mirrored = tested != folder and tested.partition("/")[0] in MIRRORED_PACKAGES
+        if is_mirrored and name.startswith("test_") and folder != _CLAIMS and tested not in folders:
+            yield Finding(file, 1, "test-folder", f"there is no {tested}/")
 
 
 # Text files.

@@ -93,6 +93,10 @@ PLANTED = [
     (checks.doubtful_tests, "tests/a.py", "def test_f():\n    if x:\n        assert y\n"),
     (checks.doubtful_tests, "tests/a.py", TRY.format("assert g()", "pass")),
     (checks.doubtful_tests, "tests/a.py", ELIF.format("pass")),
+    (checks.riddling_tests, "tests/a.py", "def test_who_leads_is_asked(): ...\n"),
+    (checks.riddling_tests, "tests/a.py", "async def test_it(): ...\n"),
+    (checks.riddling_tests, "tests/a.py", "class A:\n    def test_nobody_leads(self): ...\n"),
+    (checks.tests_of_a_process, "tests/node/test_review_pop.py", "x = 1\n"),
     (checks.global_randomness, "raft/a.py", "import random\nrandom.random()\n"),
     (checks.global_randomness, "store/a.py", "from random import choice\nchoice(x)\n"),
     (checks.print_calls, "node/a.py", "print('x')\n"),
@@ -118,6 +122,10 @@ ALLOWED = [
     (checks.doubtful_tests, "tests/a.py", "def test_f():\n    check(x)\n"),
     (checks.doubtful_tests, "tests/a.py", TRY.format("pass", "assert g()")),
     (checks.doubtful_tests, "tests/a.py", ELIF.format("assert z")),
+    (checks.riddling_tests, "tests/a.py", "def test_items_are_whole(): ...\ndef who(): ...\n"),
+    (checks.riddling_tests, "tests/a.py", "def test_a_follower_knows_who_leads(): ...\n"),
+    (checks.riddling_tests, "chaos-tests/a.py", "def test_who_leads(): ...\n"),
+    (checks.tests_of_a_process, "tests/node/test_previews.py", "x = 1\n"),
     (checks.global_randomness, "raft/a.py", "import random\nrandom.Random(7).random()\n"),
     (checks.global_randomness, "tests/a.py", "import random\nrandom.random()\n"),
     (checks.print_calls, "bench/a.py", "print('x')\n"),
@@ -148,3 +156,27 @@ def test_every_check_has_a_planted_violation() -> None:
 def test_a_long_line_is_found() -> None:
     text = "\n".join(["short", "x" * 100, "é" * 100, "x" * 101])
     assert [finding.line for finding in checks.long_lines("a.py", text)] == [4]
+
+
+def test_tests_lie_in_the_folders_of_their_package() -> None:
+    findings = [str(finding) for finding in checks.misplaced_tests(repository.files())]
+    assert not findings, "\n".join(["", *findings])
+
+
+def test_a_misplaced_test_is_found() -> None:
+    files = [
+        "store/ledger/ledger.py",
+        "tests/store/ledger/test_ledger.py",
+        "tests/store/test_store.py",
+        "tests/store/crash/writer.py",
+        "tests/store/crash/test_kill.py",
+        "tests/store/ledger/mending/test_mend.py",
+        "tests/cluster/test_kill.py",
+        "tests/raft/paper/test_elections.py",
+        "store/store.py",
+    ]
+    found = [(finding.path, finding.detail) for finding in checks.misplaced_tests(files)]
+    assert found == [
+        ("tests/store/crash/test_kill.py", "there is no store/crash/"),
+        ("tests/store/ledger/mending/test_mend.py", "there is no store/ledger/mending/"),
+    ]
