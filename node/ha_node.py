@@ -28,7 +28,7 @@ from node.monitoring.replica_status import ReplicaStatus
 from node.nameserver.ha_broker import HaBroker
 from node.node import Node
 from node.offline.term_seal import epoch_warnings, refuse_epoch_end, refuse_if_sealed
-from node.peers.tls import TlsFiles, client_context, server_context
+from node.peers.security.tls import TlsFiles, client_context, server_context
 from node.replication.derived_scrub import DerivedCare
 from node.replication.foundation import Verdict
 from node.replication.ha.applied import AppliedState

@@ -23,7 +23,7 @@ from node.errors.common import NodeError
 from node.ha_node import HaNode
 from node.node import Node
 from node.offline.term_seal import SealedError, TermEndError
-from node.peers.tls import TlsFileError
+from node.peers.security.tls import TlsFileError
 from node.raft_node import RaftNode
 from node.replication.ha.core.types import HaError
 from node.replication.ha.storage.losses import LossFileError

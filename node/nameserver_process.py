@@ -23,7 +23,7 @@ from node.errors.nameserver import FilesDamagedError
 from node.nameserver.calls import NameServerCalls
 from node.nameserver.service import NameServerService
 from node.nameserver.vouching import Vouching
-from node.peers.tls import TlsFileError, grpc_server_credentials
+from node.peers.security.tls import TlsFileError, grpc_server_credentials
 from node.runtime import logs
 from node.runtime.fail_stop import EXIT_BAD_CONFIG, EXIT_BAD_DATA, EXIT_OK, EXIT_TRY_LATER, FailStop
 from node.runtime.node_file import remove_node_file, write_node_file

@@ -38,7 +38,12 @@ from node.nameserver.brokers import LocalBroker
 from node.nameserver.calls import NameServerCalls
 from node.nameserver.service import NameServerService
 from node.peers.handshake import LinkIdentity
-from node.peers.tls import TlsFiles, ends_unix_s, grpc_client_credentials, grpc_server_credentials
+from node.peers.security.tls import (
+    TlsFiles,
+    ends_unix_s,
+    grpc_client_credentials,
+    grpc_server_credentials,
+)
 from node.peers.types import LinkStats
 from node.replication.derived_scrub import DerivedCare
 from node.replication.lives import NodeLives

@@ -26,7 +26,7 @@ from node.offline.term_seal import refuse_if_sealed, refuse_term_end, term_warni
 from node.peers.dispatch import PeerFrames
 from node.peers.frames import FrameKind
 from node.peers.link import PeerLink
-from node.peers.tls import TlsFiles, client_context, server_context
+from node.peers.security.tls import TlsFiles, client_context, server_context
 from node.replication.derived_scrub import DerivedCare
 from node.replication.foundation import Founding, Verdict
 from node.replication.maintenance import Maintenance

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from node.config.exposure import PROOF_REQUIRED, is_peer_port_open
 from node.config.types import Address
 from node.errors.nameserver import NameServerSettingsError
-from node.peers.proof import SECRET_SIZE_BYTES_MIN
+from node.peers.security.proof import SECRET_SIZE_BYTES_MIN
 from node.runtime.private_files import unusable
 
 if TYPE_CHECKING:

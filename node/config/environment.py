@@ -7,7 +7,7 @@ import resource
 import socket
 
 from node.config.settings import Settings
-from node.peers.tls import TlsFiles
+from node.peers.security.tls import TlsFiles
 from store.format import LOOPBACK, Host
 
 

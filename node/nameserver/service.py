@@ -31,7 +31,7 @@ from node.nameserver.replica.status import NameServerStatus
 from node.nameserver.trusted_time import TrustedTime
 from node.nameserver.vouching import Vouching
 from node.nameserver.watch import GroupWatch, sights
-from node.peers.tls import grpc_client_credentials
+from node.peers.security.tls import grpc_client_credentials
 from node.runtime.clock import unix_ms
 from quorumlog.pb.log_pb2 import GroupRoute
 from store.errors import SyncFailedError

@@ -1,7 +1,8 @@
-"""The peer link.
+"""Connections between nodes.
 
-Frames between nodes over connections that heal themselves, handshake, proof and TLS. `frames` lists
-all kinds of frames; those of the handshake are made and read here, all others by the modules of
-`node.replication`. These modules import `runtime` and `errors`; both ways to replicate import the
-link, `config` the proof and TLS.
+Frames over connections that heal themselves, handshake, proof and TLS. `link` is the peer link of
+raft mode; its `dialler`, `stream` and `greeting` serve the HA link as well. `frames` lists all
+kinds of frames; those of the handshake are made and read here, all others by the modules of
+`node.replication`. These modules import `runtime` and `errors`; both ways to replicate import them,
+`config` the proof and TLS.
 """

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from node.peers.proof import is_same, sign
+from node.peers.security.proof import is_same, sign
 from quorumlog.pb import peer_pb2 as pb
 from raft.messages import NO_INDEX, Index, NodeId
 

@@ -30,7 +30,8 @@ always break every test that runs the line; a quarter of the portion is enough."
 
 _BY_PORTION: Final[dict[int, str]] = {
     _CORE: """
-        node/peers: handshake proof
+        node/peers: handshake
+        node/peers/security: proof
         node/replication: foundation maintenance
         node/replication/ha/core: epochs machine
         node/replication/ha/storage: epoch_file

@@ -15,7 +15,7 @@ from typing import Final
 
 from node.errors.common import BusyError
 from node.errors.nameserver import UnprovenReportError
-from node.peers.proof import is_same, sign
+from node.peers.security.proof import is_same, sign
 from quorumlog.pb import nameserver_pb2 as pb
 
 CHALLENGE_AGE_MS_MAX: Final = 30_000

@@ -11,7 +11,7 @@ import structlog
 from node.lifecycle import exit_code_of, is_ours
 from node.monitoring.health import Health, Phase
 from node.offline.term_seal import SealedError, TermEndError
-from node.peers.tls import TlsFileError
+from node.peers.security.tls import TlsFileError
 from node.runtime import logs
 from node.runtime.fail_stop import EXIT_BAD_CONFIG, EXIT_BAD_DATA, EXIT_TRY_LATER
 from node.runtime.identity import IdentityMismatchError

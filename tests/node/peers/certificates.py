@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from node.peers.tls import TlsFiles
+from node.peers.security.tls import TlsFiles
 
 
 def new_year(year: int) -> datetime.datetime:

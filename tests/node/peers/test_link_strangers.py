@@ -16,7 +16,7 @@ import pytest
 from node.peers import handshake
 from node.peers.frames import HANDSHAKE_SIZE_BYTES_MAX, FrameKind
 from node.peers.handshake import CloseCode, RefusedError
-from node.peers.proof import is_same, sign
+from node.peers.security.proof import is_same, sign
 from quorumlog.pb import peer_pb2 as pb
 from tests.node.links import (
     LIMITS,

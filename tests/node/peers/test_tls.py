@@ -12,10 +12,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from node.peers.certificates import earliest_end_unix_s
 from node.peers.frames import PAYLOAD_SIZE_BYTES_MAX, FrameKind
 from node.peers.handshake import CloseCode
-from node.peers.tls import (
+from node.peers.security.certificates import earliest_end_unix_s
+from node.peers.security.tls import (
     TlsFileError,
     TlsFiles,
     client_context,

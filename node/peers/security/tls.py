@@ -13,7 +13,7 @@ from typing import NamedTuple
 import grpc
 
 from node.errors.common import NodeError
-from node.peers.certificates import earliest_end_unix_s
+from node.peers.security.certificates import earliest_end_unix_s
 
 
 class TlsFileError(NodeError):
