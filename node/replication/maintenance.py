@@ -14,7 +14,7 @@ from typing import Final, Generic, Protocol, TypeVar
 import structlog
 
 from node.errors.common import ShuttingDownError
-from node.replication.sync_requests import SyncedLog
+from node.replication.sync_requests import SyncedStore
 from node.runtime.fail_stop import FailStop
 from store.errors import (
     BusyError,
@@ -50,14 +50,14 @@ class MaintenanceThread:
             raise ShuttingDownError
         return await self._loop.run_in_executor(self._executor, work)
 
-    async def synced(self, log: SyncedLog) -> None:
+    async def synced(self, store: SyncedStore) -> None:
         """Have everything written so far synced. Raises SyncFailedError: stop."""
         done: asyncio.Future[None] = self._loop.create_future()
 
         def on_synced(error: StoreError | None) -> None:
             self._loop.call_soon_threadsafe(_resolve, done, error)
 
-        log.request_sync(on_synced)
+        store.request_sync(on_synced)
         await done
 
     def stop(self) -> None:

@@ -39,8 +39,8 @@ SHARE_OF_SYNCS: Final = 100
 """The loop leaves syncs to the thread for this many times the duration of the slow ones."""
 
 
-class SyncedLog(Protocol):
-    """The part of the ledger log that this module needs."""
+class SyncedStore(Protocol):
+    """The part of a replicated store that this module needs."""
 
     def sync_here(self) -> bool:
         """Sync what is written by now; return False if a sync has to be requested instead."""
@@ -56,14 +56,14 @@ class SyncRequests:
 
     def __init__(
         self,
-        log: SyncedLog,
+        store: SyncedStore,
         on_durable: Callable[[Ticket], None],
         on_fatal: Callable[[BaseException], None],
         *,
         is_flush_sync: bool,
     ) -> None:
         """`on_durable` is called on the loop, once for each ticket or for a later one."""
-        self._log, self._on_durable, self._on_fatal = log, on_durable, on_fatal
+        self._store, self._on_durable, self._on_fatal = store, on_durable, on_fatal
         self._is_flush_sync = is_flush_sync
         self._loop = asyncio.get_running_loop()
         self._durable: Ticket = 0
@@ -101,7 +101,7 @@ class SyncRequests:
             if self._asked_count == 0:
                 self._waits_since_s = time.perf_counter()
             self._asked_count += 1
-            self._log.request_sync(partial(self._on_synced, ticket))
+            self._store.request_sync(partial(self._on_synced, ticket))
         return False
 
     @property
@@ -116,7 +116,7 @@ class SyncRequests:
 
     def _sync_here(self) -> bool:
         began_s = time.perf_counter()
-        if began_s < self._threaded_until_s or not self._log.sync_here():
+        if began_s < self._threaded_until_s or not self._store.sync_here():
             return False
         ended_s = time.perf_counter()
         took_s = ended_s - began_s

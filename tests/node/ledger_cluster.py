@@ -78,7 +78,7 @@ def crash(log: LedgerLog) -> None:
 def sync(log: LedgerLog) -> None:
     """Wait until all that was written is durable."""
     errors: queue.Queue[StoreError | None] = queue.Queue()
-    log.request_sync(errors.put)
+    log.store.request_sync(errors.put)
     assert errors.get(timeout=30) is None
 
 
@@ -162,7 +162,7 @@ class Node:
             self.cluster.send(self, outgoing)
         if effects.flush is not None:
             errors: queue.Queue[StoreError | None] = queue.Queue()
-            self.log.request_sync(errors.put)
+            self.log.store.request_sync(errors.put)
             self.cluster.syncs.append((self, self.replica, effects.flush, errors))
         if effects.install is not None:
             snapshot = self.log.installed

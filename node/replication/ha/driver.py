@@ -94,7 +94,7 @@ class HaDriver:
         self.promotion: Final = Promotion(self, is_first_master=is_first_master)
         self._loop = asyncio.get_running_loop()
         self._callers = Callers(self._holders)
-        self._syncs = SyncRequests(log, self._on_durable, on_fatal, is_flush_sync=True)
+        self._syncs = SyncRequests(log.store, self._on_durable, on_fatal, is_flush_sync=True)
         self._sync_count = 0
         self._has_unsynced = False
         self._appends: list[tuple[int, PendingAppend]] = []

@@ -23,7 +23,7 @@ class HaSteps:
 
     async def maintain(self) -> None:
         """Sync derived files, judge the disk, find expired files."""
-        await self.thread.on_thread(self._log.maintain)
+        await self.thread.on_thread(self._log.store.maintain)
 
     async def checkpoint(self) -> None:
         """Save the state as of now, if anything was applied since. Durable on return."""
@@ -31,10 +31,10 @@ class HaSteps:
         if checkpoint is None:
             return
         if self._log.durable < checkpoint.position:
-            await self.thread.synced(self._log)
+            await self.thread.synced(self._log.store)
         await self.thread.on_thread(checkpoint.save)
         # The replica is whole: its former log, set aside, is not needed any more.
-        await self.thread.on_thread(self._log.delete_aside)
+        await self.thread.on_thread(self._log.store.delete_aside)
 
     async def delete_expired(self) -> None:
         """Delete files that are due, checkpointed, no longer being shipped, and without a message

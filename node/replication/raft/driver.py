@@ -96,7 +96,9 @@ class Driver:
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
         self._callers = Callers(self._nodes_with)
-        self._syncs = SyncRequests(log, self._on_durable, on_fatal, is_flush_sync=is_flush_sync)
+        self._syncs = SyncRequests(
+            log.store, self._on_durable, on_fatal, is_flush_sync=is_flush_sync
+        )
         self._tick_interval_s = replica.config.tick_interval_ms / 1000
         self._next_tick_s = 0.0
         self._tick_timer: asyncio.TimerHandle | None = None

@@ -61,7 +61,7 @@ class RaftSteps:
         if self._machine.applied_index > self._files.applied_index:
             image = self._machine.image()
             if self._log.durable_index < image.applied_index:
-                await self.thread.synced(self._log)
+                await self.thread.synced(self._log.store)
             now_unix_ms = unix_ms()
             await self.thread.on_thread(lambda: self._files.save(image, now_unix_ms))
         if installed is None or self._log.installed is not installed:

@@ -8,7 +8,6 @@ the binding, epochs, a cut, a beginning and `open`.
 
 import secrets
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final, Self
 
 from node.replication.ha.core.epochs import Epochs
@@ -28,7 +27,7 @@ from node.state.appends import Prepared
 from node.state.state import COMMAND_TOPIC
 from store.config import StoreConfig
 from store.durability.fatal import end_process
-from store.errors import RecordFormatError, StoreError
+from store.errors import RecordFormatError
 from store.files.file_system import FileSystem
 from store.log.cut_file import CutFile
 from store.log.record_log import AppendResult
@@ -61,8 +60,7 @@ class ImageNeededError(HaError):
 
 
 class HaLog:
-    """Implements `node.replication.ha.core.effects.LogView`, and
-    `node.replication.sync_requests.SyncedLog`."""
+    """Implements `node.replication.ha.core.effects.LogView`."""
 
     def __init__(
         self, store: ShippedStore, fs: FileSystem, binding: BindingFile, state: ReplicaState | None
@@ -179,8 +177,7 @@ class HaLog:
     def durable(self) -> int:
         """Position before which everything is synced; always true, also after cuts. Any thread.
 
-        At start it is `end`. After `sync_here` or the callback of `request_sync`, tell the machine
-        `durable_to(log.durable)`.
+        At start it is `end`. After a sync of the store, tell the machine `durable_to(log.durable)`.
         """
         return self.store.durable_position
 
@@ -284,20 +281,12 @@ class HaLog:
         """Set the whole log aside: its sender has deleted the bytes that follow. Then call
         `begin_at`.
 
-        The log is kept until `delete_aside`, except for the last file, which stays in `cut/`.
-        Readers must see all of it. Waits for the disk. Raises StoreFullError or FileSystemError
-        (nothing has changed), SyncFailedError: stop.
+        The log is kept until `store.delete_aside`, except for the last file, which stays in
+        `cut/`. Readers must see all of it. Waits for the disk. Raises StoreFullError or
+        FileSystemError (nothing has changed), SyncFailedError: stop.
         """
         self.store.set_all_aside(self._epochs.last.number)
         self.may_begin = False
-
-    def delete_aside(self) -> None:
-        """Delete the log that `set_all_aside` kept, once it is not needed. On the maintenance
-        thread.
-
-        Raises FileSystemError: repeat it.
-        """
-        self.store.delete_aside()
 
     def begin_at(self, position: int, next_offsets: dict[QueueKey, int]) -> None:
         """Let the empty log begin at the start of a file; `AppliedState.take_image` calls it."""
@@ -332,21 +321,7 @@ class HaLog:
         self._epoch_file.save(epochs)
         self._epochs = Epochs(epochs.entries)
 
-    # --- Durability and readers ---
-
-    def sync_here(self) -> bool:
-        """Sync everything written so far on this thread; return False if it must be requested.
-
-        Raises SyncFailedError: stop.
-        """
-        return self.store.sync_here()
-
-    def request_sync(self, callback: Callable[[StoreError | None], None]) -> None:
-        """Have everything written so far synced; `callback(error or None)` on the flush thread.
-
-        Cuts in between need no care. An error means: stop.
-        """
-        self.store.request_sync(callback)
+    # --- Readers ---
 
     def dispatch(self, position: int) -> None:
         """Show readers the log up to a position; `AppliedState.apply` calls it.
@@ -357,10 +332,6 @@ class HaLog:
         self.store.dispatch_to(position)
 
     # --- Maintenance ---
-
-    def maintain(self) -> None:
-        """Sync derived files, judge the disk, find expired files. On the maintenance thread."""
-        self.store.maintain()
 
     def detach_expired(self, limit_position: int) -> Callable[[], None] | None:
         """Remove expired files that end at or before a limit from the log, in memory only.
@@ -379,10 +350,5 @@ class HaLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -9,7 +9,6 @@ truncation, a snapshot and `open`.
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import TracebackType
 from typing import Final, Self
 
 from node.replication.raft.storage.configuration_record import (
@@ -39,7 +38,7 @@ from raft.pump.effects import Checked, Payload
 from raft.ready import EntryKind, HardState, InitialState, bootstrap_state, joining_state
 from store.config import StoreConfig
 from store.durability.fatal import end_process
-from store.errors import FileSystemError, ForeignEntryError, StoreError, StoreFullError
+from store.errors import FileSystemError, ForeignEntryError, StoreFullError
 from store.files.file_system import FileSystem
 from store.ledger.entry import Link
 from store.ledger.extent import Deletion
@@ -345,21 +344,6 @@ class LedgerLog:
         Otherwise the first `prepare` does it."""
         self.store.find_offsets()
 
-    def sync_here(self) -> bool:
-        """Sync everything written so far on this thread; return False if it must be requested.
-
-        Raises SyncFailedError: stop.
-        """
-        return self.store.sync_here()
-
-    def request_sync(self, callback: Callable[[StoreError | None], None]) -> None:
-        """Have everything written so far synced; `callback(error or None)` on the flush thread.
-
-        Truncations in between need no care. An error means: stop. Raises BusyError when far too
-        many requests wait, SyncFailedError or ClosedError.
-        """
-        self.store.request_sync(callback)
-
     # --- Snapshots ---
 
     def write_snapshot(self, data: bytes) -> None:
@@ -450,10 +434,5 @@ class LedgerLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -144,7 +144,7 @@ class Replica:
     def delete_below(self, position: int) -> None:
         """Delete whole files as retention does, once a checkpoint and the marks allow it."""
         self.checkpoint()
-        self.log.maintain()
+        self.log.store.maintain()
         self.log.store._expired_position = position
         work = self.log.detach_expired(min(position, self.state.checkpoint_position))
         assert work is not None

@@ -325,7 +325,7 @@ async def shorten(node: WholeHaNode) -> None:
     checkpoint = node.applied.checkpoint()
     if checkpoint is not None:
         checkpoint.save()
-    node.log.maintain()
+    node.log.store.maintain()
     first = node.log.store.log.files.files[0].end_position
     node.log.store._expired_position = first
     work = node.log.detach_expired(first)

@@ -69,7 +69,7 @@ async def shorten(node: WholeHaNode, position: int) -> None:
     checkpoint = node.applied.checkpoint()
     if checkpoint is not None:
         checkpoint.save()
-    node.log.maintain()
+    node.log.store.maintain()
     node.log.store._expired_position = position
     work = node.log.detach_expired(position)
     assert work is not None

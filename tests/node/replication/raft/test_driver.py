@@ -365,9 +365,9 @@ def test_a_slow_disk_gets_few_syncs_for_many_appends(
             leader = await cluster.leader()
             await append(leader, 0, 1)
             asked: list[Callable[[StoreError | None], None]] = []
-            real = leader.log.request_sync
-            monkeypatch.setattr(leader.log, "request_sync", asked.append)
-            monkeypatch.setattr(leader.log, "sync_here", lambda: False)
+            real = leader.log.store.request_sync
+            monkeypatch.setattr(leader.log.store, "request_sync", asked.append)
+            monkeypatch.setattr(leader.log.store, "sync_here", lambda: False)
             pending = []
             for n in range(1, 40):
                 pending.append(leader.append(batch(n, n + 1), accept))
@@ -380,7 +380,7 @@ def test_a_slow_disk_gets_few_syncs_for_many_appends(
             await eventually(lambda: leader.commit_index == leader.last_index, "the two others")
             assert not any(one.done() for one in pending)  # R45: applied once it is durable here.
             assert len(asked) == SYNC_REQUEST_COUNT_MAX
-            monkeypatch.setattr(leader.log, "request_sync", real)
+            monkeypatch.setattr(leader.log.store, "request_sync", real)
             for done in asked:
                 real(done)
             committed = await asyncio.gather(*pending)

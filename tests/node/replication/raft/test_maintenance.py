@@ -72,7 +72,7 @@ async def test_no_checkpoint_of_a_log_that_could_not_be_synced(
             on_synced(SyncFailedError("log", 5))
 
         with monkeypatch.context() as patched:
-            patched.setattr(node.log, "request_sync", fails)
+            patched.setattr(node.log.store, "request_sync", fails)
             with pytest.raises(SyncFailedError):
                 await maintenance.steps.checkpoint()
         assert saves == []

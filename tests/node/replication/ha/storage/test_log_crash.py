@@ -115,7 +115,7 @@ class Life:
             *[self.sync] * 3,
             *[self.confirm] * 3,
             self.checkpoint,
-            self.replica.log.maintain,
+            self.replica.log.store.maintain,
             self.bind,
             *[self.fail_over] * 2,
         ]
@@ -420,7 +420,7 @@ def test_a_crash_while_a_log_goes_aside_loses_nothing_of_it(parent: Path) -> Non
         slave.confirm()
         assert (slave.seen, slave.topics) == (master.seen, master.topics), image.name
         assert slave.checkpoint() == master.log.end
-        slave.log.delete_aside()
+        slave.log.store.delete_aside()
         assert not list(image.glob("aside/*"))
         slave.close()
         again = Replica(image, 2)

@@ -257,7 +257,7 @@ def test_a_sync_that_a_truncation_overtakes_still_reports(tmp_path: Path) -> Non
                 errors.append(error)
                 done.set()
 
-            log.request_sync(on_done)
+            log.store.request_sync(on_done)
             if round_number % 2:
                 log.truncate_from(index)
             assert done.wait(30)
