@@ -5,16 +5,14 @@ that an operator corrects a file in one go.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from node.config.exposure import PROOF_REQUIRED, is_peer_port_open
+from node.config.settings import Settings
 from node.config.types import Address
 from node.errors.nameserver import NameServerSettingsError
 from node.peers.security.proof import SECRET_SIZE_BYTES_MIN
 from node.runtime.private_files import unusable
-
-if TYPE_CHECKING:
-    from node.config.settings import Settings
 
 _PAGE_SIZE_BYTES: Final = 4096
 _FILES: Final = (
@@ -38,7 +36,7 @@ class Conflict(NamedTuple):
     suggestion: str
 
 
-def conflicts(settings: "Settings") -> list[Conflict]:
+def conflicts(settings: Settings) -> list[Conflict]:
     """Return all conflicts between settings."""
     found = [
         *_size_conflicts(settings),
@@ -60,7 +58,7 @@ def conflicts(settings: "Settings") -> list[Conflict]:
     return found
 
 
-def _size_conflicts(settings: "Settings") -> list[Conflict]:
+def _size_conflicts(settings: Settings) -> list[Conflict]:
     found = []
     file, batch = settings.file_size_bytes, settings.batch_size_bytes_max
     if file % _PAGE_SIZE_BYTES:
@@ -82,7 +80,7 @@ def _size_conflicts(settings: "Settings") -> list[Conflict]:
     return found
 
 
-def _member_conflicts(settings: "Settings") -> list[Conflict]:
+def _member_conflicts(settings: Settings) -> list[Conflict]:
     found = []
     own, peers = settings.node_id, settings.peers
     known = set(peers) or {own}
@@ -113,7 +111,7 @@ def _member_conflicts(settings: "Settings") -> list[Conflict]:
     return found
 
 
-def _address_conflicts(settings: "Settings") -> list[Conflict]:
+def _address_conflicts(settings: Settings) -> list[Conflict]:
     found = []
     own = settings.peers.get(settings.node_id)
     if settings.listen.is_wildcard and settings.advertise is None and own is None:
@@ -134,7 +132,7 @@ def _address_conflicts(settings: "Settings") -> list[Conflict]:
     return found
 
 
-def _security_conflicts(settings: "Settings") -> list[Conflict]:
+def _security_conflicts(settings: Settings) -> list[Conflict]:
     found = _peer_port_conflicts(settings)
     certificate, key = settings.tls_certificate_file, settings.tls_key_file
     if (certificate is None) != (key is None):
@@ -173,7 +171,7 @@ def _security_conflicts(settings: "Settings") -> list[Conflict]:
     return found
 
 
-def _peer_port_conflicts(settings: "Settings") -> list[Conflict]:
+def _peer_port_conflicts(settings: Settings) -> list[Conflict]:
     if settings.unproven_peers != PROOF_REQUIRED or not is_peer_port_open(settings):
         return []
     what = f"whoever can dial {settings.peer_listen} may speak as a node, and destroy the cluster"
@@ -195,7 +193,7 @@ def _why_no_file(path: Path) -> str | None:
         return f"{path} cannot be looked at: {error.strerror}"
 
 
-def _nameserver_conflicts(settings: "Settings") -> list[Conflict]:
+def _nameserver_conflicts(settings: Settings) -> list[Conflict]:
     if settings.nameserver_listen is not None and settings.nameserver_servers:
         what, do = "this node has a replica itself", "remove one of them"
         return [Conflict(("nameserver_servers", "nameserver_listen"), what, do)]
@@ -216,7 +214,7 @@ def _nameserver_conflicts(settings: "Settings") -> list[Conflict]:
     return []
 
 
-def _replication_conflicts(settings: "Settings") -> list[Conflict]:
+def _replication_conflicts(settings: Settings) -> list[Conflict]:
     if not settings.is_ha:
         return []
     found = []

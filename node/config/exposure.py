@@ -6,12 +6,10 @@ judges settings only, for `qlog config check` as for a start.
 """
 
 import ipaddress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from node.config.settings import Settings
 from node.config.types import Address
-
-if TYPE_CHECKING:
-    from node.config.settings import Settings
 
 PROOF_REQUIRED: Final = "refused"
 ANYONE_MAY_BE_A_NODE: Final = "anyone-who-can-dial-may-be-a-node"
@@ -45,24 +43,24 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def has_peer_proof(settings: "Settings") -> bool:
+def has_peer_proof(settings: Settings) -> bool:
     """Whether peers prove who they are: by the secret, or by certificates of the one CA."""
     has_tls = settings.tls_certificate_file is not None and settings.tls_ca_file is not None
     return settings.secret_file is not None or has_tls
 
 
-def is_peer_port_open(settings: "Settings") -> bool:
+def is_peer_port_open(settings: Settings) -> bool:
     """Whether any process that can dial the peer port may speak as a node."""
     return not is_loopback(settings.peer_listen.host) and not has_peer_proof(settings)
 
 
-def exposures(settings: "Settings") -> list[Exposure]:
+def exposures(settings: Settings) -> list[Exposure]:
     """Return every port that a stranger could misuse, the worst first."""
     found = [_peer_port(settings), _client_port(settings), _http_port(settings)]
     return [one for one in found if one is not None]
 
 
-def _peer_port(settings: "Settings") -> Exposure | None:
+def _peer_port(settings: Settings) -> Exposure | None:
     address = settings.peer_listen
     if is_peer_port_open(settings):
         return Exposure(
@@ -84,7 +82,7 @@ def _peer_port(settings: "Settings") -> Exposure | None:
     return None
 
 
-def _client_port(settings: "Settings") -> Exposure | None:
+def _client_port(settings: Settings) -> Exposure | None:
     if is_loopback(settings.listen.host) or settings.tls_client_auth:
         return None
     is_clear = settings.tls_certificate_file is None
@@ -103,7 +101,7 @@ def _client_port(settings: "Settings") -> Exposure | None:
     )
 
 
-def _http_port(settings: "Settings") -> Exposure | None:
+def _http_port(settings: Settings) -> Exposure | None:
     address = settings.http_listen
     if address is None or is_loopback(address.host):
         return None

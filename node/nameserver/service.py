@@ -37,6 +37,7 @@ from quorumlog.pb.log_pb2 import GroupRoute
 from store.errors import SyncFailedError
 
 if TYPE_CHECKING:
+    # A node without a replica should not pay for the library, nor one with it for gRPC's stubs.
     from node.nameserver.remote import RemoteDirectory
     from node.nameserver.replica.replicated import NameServer
 

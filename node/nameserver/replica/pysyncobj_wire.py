@@ -21,6 +21,7 @@ from node.nameserver.replica.pickles import plain_loads
 from node.peers.lives_codec import LivesFormatError
 
 if TYPE_CHECKING:
+    # A circle of types, and the library's: its object makes a transport that calls it back.
     from node.nameserver.replica.pysyncobj import Replica
 
 HANDSHAKE_SIZE_BYTES_MAX: Final = 4 * 1024
