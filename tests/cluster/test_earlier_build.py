@@ -1,0 +1,79 @@
+"""A build of before and this one in one cluster, and on each other's directories."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local import LocalCluster
+from store.fsck.check import Severity, verify
+from tests.cluster.conftest import running
+from tests.cluster.test_ha import equal_logs
+from tests.cluster.workload import Workload, prove, read_all
+
+pytestmark = pytest.mark.slow
+EARLIER = "78164d4bb258e0d1a9b292f8f7abcc65ac9f0d94"
+"""The last commit before lives, records of losses and the folders that the packages have now."""
+ROOT = Path(__file__).parents[2]
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Take the earlier build out of the history; return the environment in which it runs."""
+    git = ["git", "-C", str(ROOT)]
+    if subprocess.run([*git, "cat-file", "-e", f"{EARLIER}^{{commit}}"], check=False).returncode:
+        pytest.skip("this checkout has no history, so the earlier build is not in it")
+    root = tmp_path_factory.mktemp("earlier")
+    packages = ("node", "raft", "store", "quorumlog")
+    made = subprocess.run([*git, "archive", EARLIER, *packages], check=True, capture_output=True)
+    subprocess.run(["tar", "-x", "-C", str(root)], input=made.stdout, check=True)
+    environment = {"PYTHONPATH": str(root)}
+    where = subprocess.run(
+        [sys.executable, "-P", "-c", "import node, raft, store; print(node.__path__[0])"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert where.stdout.strip() == str(root / "node")
+    return environment
+
+
+def restart(cluster: LocalCluster, node_id: int, environment: dict[str, str] | None) -> None:
+    """Stop a node as an operator does, and start it with a build."""
+    assert cluster.stop(node_id) == [], "it ended by itself"
+    cluster.start(node_id, environment=environment)
+    cluster.wait_ready()
+
+
+@pytest.mark.parametrize("replication", ["raft", "sync_master"])
+def test_nodes_of_two_builds_replace_each_other_one_by_one_under_load(
+    tmp_path: Path, earlier: dict[str, str], replication: str, run: Run
+) -> None:
+    async def work() -> None:
+        async with running(tmp_path / "c", replication=replication) as (cluster, client):
+            async with Workload(client) as load:
+                await load.acked(200)
+                for environment in (earlier, None):
+                    for node_id in cluster.node_ids:
+                        await asyncio.to_thread(restart, cluster, node_id, environment)
+                        await load.acked(200)
+                history = await load.stop()
+            assert (history.refused, history.unknown) == (set(), set())
+            if replication == "raft":
+                await prove(cluster, client, history)
+            else:
+                await equal_logs(cluster, client)
+                assert sorted(await read_all(client, history, None)) == sorted(history.acked)
+            await asyncio.to_thread(cluster.stop)
+            for node_id in cluster.node_ids:
+                found = verify(str(cluster.node_directory(node_id) / "data"))
+                assert [one for one in found if one.severity is Severity.DAMAGE] == []
+
+    run(work())
