@@ -1,4 +1,4 @@
-"""What one thread opens for the loop, closed exactly once.
+"""The opening of one thing on a thread, for the loop, and its end: it is closed exactly once.
 
 Owns the question who closes it. The loop may give up waiting while the thread still opens, as a
 signal during a long recovery makes it do; then the thread itself closes what it opened. Must not
@@ -13,7 +13,7 @@ from node.errors.common import ShuttingDownError
 
 
 class Closable(Protocol):
-    """What has to be closed once."""
+    """A thing that has to be closed once, as a log."""
 
     def close(self) -> None: ...
 
@@ -22,7 +22,7 @@ _Opened = TypeVar("_Opened", bound=Closable)
 
 
 class Opening:
-    """The opening of one thing, and its end."""
+    """One opening."""
 
     def __init__(self) -> None:
         self._lock: Final = threading.Lock()

@@ -26,7 +26,7 @@ class PartImage(NamedTuple):
 
 
 class Core(Protocol):
-    """What a part uses of the state around it, which makes the parts: topics, groups, offsets."""
+    """The topics, groups and offsets of the state around a part, as a part uses them."""
 
     @property
     def topics(self) -> Mapping[str, Topic]: ...
