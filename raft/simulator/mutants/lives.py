@@ -161,8 +161,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "the_end_of_a_log_is_compared_by_its_term_only",
         "R11",
         "raft.pump.replica:Replica._check",
-        "elif append.prev_chain is not None and log.term_of(prev_index) == append.prev_term:",
-        "elif False:",
+        "if append.prev_chain is not None and log.term_of(prev_index) == append.prev_term:",
+        "if False:",
         f"{_APART}test_the_leader_of_another_history_of_the_same_term",
     ),
     Mutant(
