@@ -76,6 +76,7 @@ class RocketMq:
         context = broker.context
         self._context = context
         self._calls = calls
+        self.counters: Final = calls.counters
         self._access = access
         self.clients: Final = Clients()
         self._cluster = Cluster(context, broker.other_groups, is_connected)
@@ -142,7 +143,7 @@ class RocketMq:
 
     def _unary(self, name: str, method: _Method) -> Any:
         full_name = f"{_NAME}/{name}"
-        begun, ended = self._calls.counters.begun, self._calls.counters.ended
+        begun, ended = self.counters.begun, self.counters.ended
 
         async def call(data: bytes, context: Any) -> bytes:
             begun[full_name] += 1
@@ -176,7 +177,7 @@ class RocketMq:
     async def _receive(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
         """Serve ReceiveMessage: the leader of the named broker group hands messages out."""
         name = f"{_NAME}/ReceiveMessage"
-        self._calls.counters.begun[name] += 1
+        self.counters.begun[name] += 1
         try:
             caller = self._admit("ReceiveMessage", data, context)
             request = _parse(pb.ReceiveMessageRequest, data)
@@ -201,13 +202,13 @@ class RocketMq:
         except Exception as error:  # noqa: BLE001 - each of them is reported to the client.
             yield self._failure(name, error, pb.ReceiveMessageResponse).SerializeToString()
         finally:
-            self._calls.counters.ended[name] += 1
+            self.counters.ended[name] += 1
 
     async def _serve_stream(
         self, requests: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[bytes]:
         name = f"{_NAME}/Telemetry"
-        self._calls.counters.begun[name] += 1
+        self.counters.begun[name] += 1
         try:
             caller = self._admit("Telemetry", b"", context)
             self.ending.watch()
@@ -216,7 +217,7 @@ class RocketMq:
         except Exception as error:  # noqa: BLE001 - each of them is reported to the client.
             yield self._failure(name, error, pb.TelemetryCommand).SerializeToString()
         finally:
-            self._calls.counters.ended[name] += 1
+            self.counters.ended[name] += 1
 
     def _admit(self, name: str, data: bytes, context: Any) -> Caller:
         caller = caller_of(name, data, context)
@@ -232,7 +233,7 @@ class RocketMq:
     def _failed(self, name: str, error: Exception) -> None:
         """Count an error; an unexpected one is logged, too."""
         if isinstance(error, RefusedError):
-            self._calls.counters.failed[name, Code.Name(error.code)] += 1
+            self.counters.failed[name, Code.Name(error.code)] += 1
         else:
             self._calls.failed(name, error)
 

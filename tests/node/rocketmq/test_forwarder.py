@@ -149,7 +149,7 @@ def test_an_ack_whose_answer_was_lost_is_sent_again(tmp_path: Path) -> None:
             ack = pb.AckMessageRequest(
                 group=GROUP, topic=TOPIC, entries=[pb.AckMessageEntry(receipt_handle=handle)]
             )
-            counters = pair.leader.rocketmq._calls.counters
+            counters = pair.leader.rocketmq.counters
             for name, request in (("ChangeInvisibleDuration", change), ("AckMessage", ack)):
                 pair.wire.loses_answers = True
                 calling = asyncio.ensure_future(pair.follower.call(name, request))
@@ -179,7 +179,7 @@ def test_a_message_that_is_given_up_is_not_given_up_again(tmp_path: Path) -> Non
             await eventually(lambda: stats().dead_total == 1, "it is dead")
             pair.wire.kill()
             assert status_of(await calling).code == Code.PROXY_TIMEOUT
-            begun = pair.leader.rocketmq._calls.counters.begun
+            begun = pair.leader.rocketmq.counters.begun
             assert begun[f"MessagingService/{name}"] == 1
 
     run(go())

@@ -114,7 +114,7 @@ def test_a_send_is_refused_by_name_when_nobody_takes_over(
             status = (await gateway.send()).status
             assert status.code == Code.HA_NOT_AVAILABLE
             assert status.message.startswith("node.draining")
-            assert gateway.rocketmq._calls.counters.failed[SEND, "node.draining"] == 1
+            assert gateway.rocketmq.counters.failed[SEND, "node.draining"] == 1
             assert stored_count(gateway) == 0
 
     run(go())
@@ -171,7 +171,7 @@ def test_an_error_that_nobody_foresaw_is_counted_and_logged(
             with capture_logs() as logs:
                 answer = await gateway.send()
             assert answer.entries[0].status.code == Code.INTERNAL_SERVER_ERROR
-            assert gateway.rocketmq._calls.counters.failed[SEND, "node.internal"] == 1
+            assert gateway.rocketmq.counters.failed[SEND, "node.internal"] == 1
             assert [line["method"] for line in logs if line["log_level"] == "error"] == [SEND]
 
     run(go())

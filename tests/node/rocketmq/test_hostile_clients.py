@@ -146,7 +146,7 @@ async def refuses_settings(gateway: Gateway) -> None:
     ):
         command = gateway.rocketmq._telemetry._settings(gateway.rocketmq.clients.heard("c"), asked)
         assert command.status.code == Code.BAD_REQUEST
-    failed = gateway.rocketmq._calls.counters.failed
+    failed = gateway.rocketmq.counters.failed
     assert failed["MessagingService/Telemetry", "BAD_REQUEST"] == 2
 
 
