@@ -11,9 +11,11 @@ from typing import Any
 import uvloop
 
 from node.peers import handshake
+from node.peers.connection import PeerConnection
 from node.peers.frames import FrameKind, FrameParser, encode_head
 from node.peers.handshake import CloseCode, LinkIdentity
 from node.peers.link import PeerLink
+from node.peers.peer import LinkPeer
 from node.peers.types import LinkLimits
 from raft.errors import PeerProtocolError
 from raft.messages import Index, NodeId
@@ -68,6 +70,12 @@ def identity(node: NodeId, **changes: Any) -> LinkIdentity:
     return replace(usual, **changes)
 
 
+def transport_of(connection: PeerConnection) -> asyncio.Transport:
+    """Return the transport of a connection that is open."""
+    assert connection._transport is not None
+    return connection._transport
+
+
 class Node:
     """A link and what its handler was told."""
 
@@ -103,6 +111,10 @@ class Node:
 
     def last_index(self) -> Index:
         return 100 + self.node_id
+
+    def peer(self, node: NodeId) -> LinkPeer:
+        """Return what the link holds of a peer: its connections, and the task that dials."""
+        return self.link._peers[node]
 
     def count(self, event: str) -> int:
         return sum(1 for each in self.events if each[0] == event)

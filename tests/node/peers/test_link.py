@@ -24,6 +24,7 @@ from tests.node.links import (
     run,
     send,
     started,
+    transport_of,
 )
 
 pytestmark = pytest.mark.parametrize("loop", LOOPS)
@@ -137,7 +138,7 @@ def test_a_single_connection_carries_both_directions(loop: str) -> None:
 def test_a_broken_connection_is_reported_and_the_other_one_serves(loop: str) -> None:
     async def work() -> None:
         async with nodes(Node(1), Node(2)) as (one, two):
-            dialled = one.link._peers[2].dialled
+            dialled = one.peer(2).dialled
             assert dialled is not None
             dialled.cut()
             await eventually(lambda: one.count("down") == 1)
@@ -217,7 +218,7 @@ def test_silence_is_broken_by_pings_and_a_hung_peer_is_dropped(loop: str) -> Non
             await eventually(lambda: one.link.stats().peers[0].received_frame_count >= before + 4)
             assert CloseCode.SILENT not in one.closed_counts
             # From here on node 2 reads, and says nothing.
-            for connection in two.link._peers[1].connections:
+            for connection in two.peer(1).connections:
                 connection.send = _say_nothing  # type: ignore[method-assign]
             await eventually(lambda: one.closed_counts.get(CloseCode.SILENT) == 2)
             await connected(one, two)
@@ -256,12 +257,11 @@ def test_nagle_is_off(loop: str) -> None:
     async def work() -> None:
         async with nodes(Node(1), Node(2)) as (one, two):
             for node, other in ((one, 2), (two, 1)):
-                for connection in node.link._peers[other].connections:
+                for connection in node.peer(other).connections:
                     assert _nodelay(connection), f"{connection.side}"
 
     def _nodelay(connection: PeerConnection) -> int:
-        assert connection._transport is not None
-        fd = connection._transport.get_extra_info("socket").fileno()
+        fd = transport_of(connection).get_extra_info("socket").fileno()
         with socket.socket(fileno=os.dup(fd)) as twin:
             return twin.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
@@ -291,7 +291,7 @@ def test_reconnecting_slows_down_to_its_limit(loop: str) -> None:
         pause = asyncio.sleep
 
         async def sleep(delay: float) -> None:
-            if asyncio.current_task() is node.link._peers[2].dialler:
+            if asyncio.current_task() is node.peer(2).dialler:
                 pauses.append(round(delay * 1000))
             await pause(0.001)
 

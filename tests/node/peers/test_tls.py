@@ -37,6 +37,7 @@ from tests.node.links import (
     raw_to,
     run,
     send,
+    transport_of,
 )
 from tests.node.peers.certificates import Authority, new_year
 
@@ -73,10 +74,9 @@ def test_frames_pass_over_tls(authority: Authority, loop: str) -> None:
             await eventually(lambda: len(one.frames) == len(two.frames) == len(frames))
             assert two.frames == [(1, frame) for frame in frames]
             assert one.frames == [(2, frame) for frame in frames]
-            dialled = one.link._peers[2].dialled
+            dialled = one.peer(2).dialled
             assert dialled is not None
-            assert dialled._transport is not None
-            tls = dialled._transport.get_extra_info("ssl_object")
+            tls = transport_of(dialled).get_extra_info("ssl_object")
             assert tls.version() == "TLSv1.3"
 
     run(work(), loop)
@@ -177,9 +177,8 @@ def test_a_slow_reader_over_tls_is_bounded(files: TlsFiles, loop: str) -> None:
     async def work() -> None:
         limits = replace(LIMITS, queued_size_bytes_max=6 << 20, silence_ms_max=60_000)
         async with nodes(_node(1, files, limits), _node(2, files, limits)) as (one, two):
-            for connection in two.link._peers[1].connections:
-                assert connection._transport is not None
-                connection._transport.pause_reading()
+            for connection in two.peer(1).connections:
+                transport_of(connection).pause_reading()
             sent = 0
             while one.link.send(2, FrameKind.APPEND, b"", bytes(100_000)):
                 sent += 1
@@ -187,9 +186,8 @@ def test_a_slow_reader_over_tls_is_bounded(files: TlsFiles, loop: str) -> None:
                 assert sent < 2000, "the limit does not hold"
             assert one.link.queued_size_bytes(2) <= 6 << 20
             two.is_counting_only = True
-            for connection in two.link._peers[1].connections:
-                assert connection._transport is not None
-                connection._transport.resume_reading()
+            for connection in two.peer(1).connections:
+                transport_of(connection).resume_reading()
             await eventually(lambda: two.received_count == sent)
 
     run(work(), loop)
@@ -198,7 +196,7 @@ def test_a_slow_reader_over_tls_is_bounded(files: TlsFiles, loop: str) -> None:
 def test_reconnecting_over_tls(files: TlsFiles) -> None:
     async def work() -> None:
         async with nodes(_node(1, files), _node(2, files)) as (one, two):
-            for connection in one.link._peers[2].connections:
+            for connection in one.peer(2).connections:
                 connection.cut()
             await eventually(lambda: one.count("down") == 2)
             await connected(one, two)

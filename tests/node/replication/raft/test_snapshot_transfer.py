@@ -372,7 +372,7 @@ def test_over_real_links_with_a_connection_that_breaks_on_the_way() -> None:
                 return bool(done)
 
             await eventually(lambda: pumped(receiver.stats().held_size_bytes > 5 << 20))
-            dialled = one.link._peers[2].dialled
+            dialled = one.peer(2).dialled
             assert dialled is not None
             dialled.cut()
             await eventually(lambda: pumped(failed == [2]))
