@@ -25,8 +25,9 @@ from node.replication.ha.core.types import HaBusyError, Mode, Settings
 from node.replication.ha.core.types import NotMasterError as MachineNotMasterError
 from node.replication.ha.core.types import Role as HaRole
 from node.replication.ha.core.wire import body_check, transfer_head
-from node.replication.ha.inbound import Intake, Link
+from node.replication.ha.inbound import Intake
 from node.replication.ha.link.connection import HaConnection
+from node.replication.ha.link.link import HaLink
 from node.replication.ha.pending_calls import Callers, PendingAppend
 from node.replication.ha.promotion import Promotion
 from node.replication.ha.report import HaReport
@@ -61,7 +62,7 @@ class HaDriver:
         node_id: NodeId,
         log: HaLog,
         applied: AppliedState,
-        link: Link,
+        link: HaLink,
         losses: LossFile,
         *,
         mode: Mode | None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from node.peers.stream import Side
 from node.replication.ha.applied import AppliedState
@@ -17,6 +17,7 @@ from node.replication.ha.core.types import Role
 from node.replication.ha.core.wire import Frame, Hello, ImagePiece, ImageRequest, Transfer
 from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.link.image_transfer import ImageReceiver, ImageSender
+from node.replication.ha.link.link import HaLink
 from node.replication.ha.storage.log import HaLog, ImageNeededError
 from store.errors import FileSystemError, StoreFullError
 from store.log.shipped_log import CheckedRaw
@@ -29,12 +30,6 @@ ROOM_RETRY_MS: Final = 5
 log is usually being made just then."""
 
 
-class Link(Protocol):
-    """Closes connections."""
-
-    def close(self, connection: HaConnection, reason: str) -> None: ...
-
-
 class Intake:
     """The inbound frames of one driver."""
 
@@ -43,7 +38,7 @@ class Intake:
         driver: HaDriver,
         log: HaLog,
         applied: AppliedState,
-        link: Link,
+        link: HaLink,
         make_image: Callable[[], Awaitable[bytes]],
     ) -> None:
         self._driver, self._log, self._applied, self._link = driver, log, applied, link

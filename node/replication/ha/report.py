@@ -5,17 +5,11 @@ Owns the report and how it is made; must not know its readers, nor change any st
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from node.replication.ha.core.effects import LogView
 from node.replication.ha.core.state import State
 from node.replication.ha.core.types import Binding, Mode, Role, Standing
-
-
-class LogEnds(Protocol):
-    """The part of the log that a report needs."""
-
-    @property
-    def min_position(self) -> int: ...
 
 
 class SlaveReport(NamedTuple):
@@ -95,7 +89,7 @@ class CaughtUp:
         return self._caught_up_ms.get(replica_id, 0)
 
 
-def of(state: State, log: LogEnds, caught_up: CaughtUp, master_id: int) -> HaReport:
+def of(state: State, log: LogView, caught_up: CaughtUp, master_id: int) -> HaReport:
     """Return the report as of now."""
     is_master = state.role is Role.MASTER
     level = max(state.copies.epoch_start, state.confirm)

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from node.errors.common import NodeError
 from node.peers.frames import PAYLOAD_SIZE_BYTES_MAX, FrameKind
 from node.replication.raft.codec import SnapshotHeader, decode_install, encode_install
+from node.replication.raft.fetch import FetchLink
 from quorumlog.pb import peer_pb2 as pb
 from raft.errors import PeerProtocolError
 from raft.messages import InstallSnapshot, NodeId, SnapshotMeta
@@ -44,16 +45,8 @@ class SnapshotLimits:
             raise ValueError(f"chunk_size_bytes must be at most {PAYLOAD_SIZE_BYTES_MAX}")
 
 
-class SnapshotLink(Protocol):
+class SnapshotLink(FetchLink, Protocol):
     """The part of the peer link that a transfer needs."""
-
-    def send(self, node: NodeId, kind: FrameKind, header: bytes, payload: bytes = b"") -> bool:
-        """Queue a frame; return whether it was queued and not dropped."""
-        ...
-
-    def is_connected(self, node: NodeId) -> bool:
-        """Whether a frame has a connection to leave on."""
-        ...
 
     def queued_size_bytes(self, node: NodeId) -> int:
         """Return the bytes that wait to be sent."""

@@ -74,7 +74,7 @@ class World:
         driver = SimpleNamespace(is_stopped=False, save_error=None, machine=self.machine)
         driver.input = lambda call: call(self.machine)
         self.closed: list[tuple[HaConnection, str]] = []
-        link = SimpleNamespace(close=lambda one, reason: self.closed.append((one, reason)))
+        link: Any = SimpleNamespace(close=lambda one, reason: self.closed.append((one, reason)))
 
         async def make_image() -> bytes:
             return b""
