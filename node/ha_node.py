@@ -182,7 +182,7 @@ class HaNode(Node):
             PlainBatches(self.log), self._durability, NotMasterError, False, self._why_not_local
         )
         self.broker = Broker(
-            self.driver, self.log.store, self.machine, identity, self.limits, kind=kind
+            self.driver, self.log.store.reads, self.machine, identity, self.limits, kind=kind
         )
         self.driver.add_listener(self.health.refresh)
         self.driver.add_role_listener(self._on_role)

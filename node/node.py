@@ -62,8 +62,8 @@ from quorumlog.version import __version__
 from raft.messages import NO_NODE, NodeId
 from store.errors import CorruptionError, DerivedFileError
 from store.files.file_system import FileSystem
+from store.replicated.store import ReplicatedStore
 from store.stats import LatencyStats, StoreStats
-from store.store import Store
 
 CALL_GRACE_MS: Final = 500
 """Time for calls whose answer is on its way when the broker stops."""
@@ -92,7 +92,7 @@ class Log(Protocol):
     """The methods of the log that a node calls."""
 
     @property
-    def store(self) -> Store: ...
+    def store(self) -> ReplicatedStore[Any]: ...
     def close(self) -> None: ...
 
 

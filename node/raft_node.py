@@ -218,7 +218,9 @@ class RaftNode(Node):
         )
         store = self.log.store
         kind = entries(store.ledger, is_flush_sync=identity.is_flush_sync)
-        self.broker = Broker(self.driver, store, self.machine, identity, self.limits, kind=kind)
+        self.broker = Broker(
+            self.driver, store.reads, self.machine, identity, self.limits, kind=kind
+        )
         self.broker.context.on_damage = self.on_met
         self.driver.has_audience = self.broker.has_waiting_readers
         self.memory.driver = self.driver
@@ -240,7 +242,7 @@ class RaftNode(Node):
             self.replica,
             self.machine,
             self.files,
-            lambda: needed_position(self.log.store, self.machine.state),
+            lambda: needed_position(self.log.store.reads, self.machine.state),
         )
         self.maintenance = Maintenance(steps, self.fail_stop, self.on_met)
         self.scrub = Scrub(

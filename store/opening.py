@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from store import format as fmt
 from store.config import StoreConfig
@@ -34,6 +34,10 @@ from store.log.commit_log_recovery import recover_commit_log
 from store.record.check import store_timestamp
 from store.stats import StoreCounters
 from store.upkeep.retention import RetainedFile
+
+LogT_co = TypeVar("LogT_co", bound=CommitLog | Ledger, covariant=True)
+"""Class of the log of a store."""
+PlainT = TypeVar("PlainT", bound=CommitLog)
 
 Progress = Callable[[str, int, int], None]
 """Called with (what, bytes done, bytes in all) during long steps of an opening."""
@@ -73,17 +77,23 @@ class Recovery:
     """Whether another program wrote the directory, RocketMQ for one, and it belongs to us now."""
 
 
-@dataclass(slots=True)
-class OpenedLog:
+@dataclass(frozen=True, slots=True)
+class OpenedLog(Generic[LogT_co]):
     """The log, cut to its good end, and what is known of it."""
 
-    log: CommitLog | Ledger
+    log: LogT_co
     end_position: int
     scanned_size_bytes: int
     cut_size_bytes: int
     cut_reason: str
     was_adopted: bool = False
     """See Recovery."""
+
+
+OpenLog = Callable[
+    [FileSystem, str, StoreConfig, FileSource | None, Mark, LastRun], OpenedLog[LogT_co]
+]
+"""Opens the log of a directory and cuts its torn tail; see `open_log`."""
 
 
 def is_replica_directory(root: str) -> bool:
@@ -129,34 +139,54 @@ def open_log(
     source: FileSource | None,
     mark: Mark,
     last_run: LastRun,
-    commit_log: type[CommitLog] = CommitLog,
-) -> OpenedLog:
+) -> OpenedLog[CommitLog | Ledger]:
     """Open the log of either container and cut its torn tail.
 
-    `commit_log` is the class as which a plain log is opened. Raises CorruptionError for damage in
-    what was known to be good, and TailNotCutError for the torn tail of a log that RocketMQ wrote;
-    nothing is changed then.
+    Raises CorruptionError for damage in what was known to be good, and TailNotCutError for the torn
+    tail of a log that RocketMQ wrote; nothing is changed then.
     """
-    known_good = known_good_position(mark, last_run)
     if config.container == "ledger":
-        ledger, report = recover_ledger(
-            fs,
-            root,
-            config,
-            source=source,
-            durable_position=known_good,
-        )
-        ledger.checked.trusted_position = report.scanned_from_position
-        return OpenedLog(
-            ledger,
-            ledger.max_position,
-            report.scanned_size_bytes,
-            report.cut_size_bytes,
-            report.cut_reason,
-        )
+        return open_ledger(fs, root, config, source, mark, last_run)
+    return open_plain_log(CommitLog, fs, root, config, source, mark, last_run)
+
+
+def open_ledger(
+    fs: FileSystem,
+    root: str,
+    config: StoreConfig,
+    source: FileSource | None,
+    mark: Mark,
+    last_run: LastRun,
+) -> OpenedLog[Ledger]:
+    """Open the log of the container `ledger`; see `open_log`."""
+    assert config.container == "ledger", f"container {config.container}"
+    known_good = known_good_position(mark, last_run)
+    ledger, report = recover_ledger(fs, root, config, source=source, durable_position=known_good)
+    ledger.checked.trusted_position = report.scanned_from_position
+    return OpenedLog(
+        ledger,
+        ledger.max_position,
+        report.scanned_size_bytes,
+        report.cut_size_bytes,
+        report.cut_reason,
+    )
+
+
+def open_plain_log(
+    kind: type[PlainT],
+    fs: FileSystem,
+    root: str,
+    config: StoreConfig,
+    source: FileSource | None,
+    mark: Mark,
+    last_run: LastRun,
+) -> OpenedLog[PlainT]:
+    """Open the log of the container `commit_log` as one of class `kind`; see `open_log`."""
+    assert config.container == "commit_log", f"container {config.container}"
     is_adopting = mark == Mark() and _is_foreign(fs, root, config, last_run)
-    log = commit_log(fs, root, config, source)
+    log = kind(fs, root, config, source)
     log.files.load()
+    known_good = known_good_position(mark, last_run)
     try:
         found = recover_commit_log(fs, log, known_good, may_cut=not is_adopting)
     except BaseException:

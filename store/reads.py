@@ -1,19 +1,15 @@
 """The reads of an open store, by offset, position, id, key and time.
 
-Owns the reads; must not know appends, threads or recovery. `store.store.Store` is the one subclass:
-it brings the parts and decides what a read may see.
+Owns the reads; must not know appends, threads or recovery. The engine says what a read may see.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from store.config import StoreConfig
-from store.derived.guard import DerivedGuard
-from store.derived.keys.index_files import IndexFiles
 from store.derived.queues.consume_queue import ConsumeQueue
-from store.derived.queues.consume_queues import ConsumeQueues
 from store.derived.queues.offset_by_time import Boundary, offset_by_time
 from store.derived.queues.pull import PullResult, pull, read_at
+from store.engine import Engine
 from store.errors import (
     CorruptionError,
     DerivedFileError,
@@ -40,25 +36,22 @@ class QueueInfo(NamedTuple):
 
 
 class Reads:
-    """The reading half of a store. Every method may be called from any thread."""
+    """The reads of one store. Every method may be called from any thread."""
 
-    config: StoreConfig
-    log: CommitLog | Ledger
-    _guard: DerivedGuard
-    _queues: ConsumeQueues
-    _index: IndexFiles
+    def __init__(
+        self, engine: Engine[CommitLog | Ledger], catch_up: Callable[[], None] | None = None
+    ) -> None:
+        """Read the parts of an engine.
 
-    def _catch_up(self) -> None:
-        """Make everything that was appended before the call visible; raise if closed."""
-        raise NotImplementedError
-
-    def _check_open(self) -> None:
-        """Raise ClosedError if the store is closed."""
-        raise NotImplementedError
-
-    def _visible_position(self) -> int:
-        """Return the position up to which readers may see the log."""
-        return self.log.max_position
+        `catch_up` makes all that was appended before the call visible, and raises if the store is
+        closed; without it readers see what is visible already.
+        """
+        self.log: Final = engine.log
+        self._guard, self._queues, self._index = engine.guard, engine.queues, engine.index
+        self.config: Final = engine.config
+        self._check_open = engine.check_open
+        self._catch_up = catch_up or engine.check_open
+        self._visible_position = engine.visible_position
 
     def pull(
         self,

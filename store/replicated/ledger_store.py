@@ -7,17 +7,21 @@ whole log be replaced. Must not know elections, terms or peers: the owner
 """
 
 import time
-from typing import ClassVar, Final
+from typing import Final
 
 from store import format as fmt
-from store.errors import StoreError, SyncFailedError
+from store.engine import Engine, Kind
+from store.errors import CorruptionError, StoreError, SyncFailedError
 from store.files.failpoints import hit
 from store.ledger.entry import KIND_DATA, Link
 from store.ledger.extent import Deletion
 from store.ledger.ledger import Ledger, PreparedEntry
+from store.ledger.mending.damage import DamagedRange
+from store.ledger.mending.fetched import RepairReport
+from store.ledger.mending.mend import damage_of, repair_range
 from store.ledger.raw import CheckedEntries
 from store.log.record_log import AppendResult
-from store.opening import REPLICA_META_NAME
+from store.opening import REPLICA_META_NAME, open_ledger
 from store.record.check import store_timestamp
 from store.record.stamp import QueueKey
 from store.replicated.store import ReplicatedStore
@@ -26,29 +30,22 @@ from store.upkeep.scrub import LedgerScrubber
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 
 
-class ReplicaStore(ReplicatedStore):
-    """A store of the container `ledger`, opened with `maintain=False`."""
+class ReplicaStore(ReplicatedStore[Ledger]):
+    """A store of the container `ledger`."""
 
-    ledger: Ledger
-    _meta_name: ClassVar[str] = REPLICA_META_NAME
+    _kind = Kind(open_ledger, REPLICA_META_NAME)
 
-    def _make_parts(self) -> None:
-        assert isinstance(self.log, Ledger), f"container {self.config.container}"
-        self.ledger = self.log
+    def __init__(self, engine: Engine[Ledger]) -> None:
+        """Take the opened engine; for `open` only."""
+        super().__init__(engine)
+        self.ledger: Final = engine.log
         self.ledger.recent.is_kept = True  # The loop appends and dispatches.
-        super()._make_parts()
-
-    @property
-    def _replicated(self) -> Ledger:
-        return self.ledger
-
-    def _make_spare(self) -> None:
-        self.ledger.index.make_spare()
+        self._append_prepared = self.ledger.append_prepared
 
     @property
     def dispatched_index(self) -> int:
         """Index of the last entry that readers see."""
-        return self.ledger.last_index_before(self._dispatcher.dispatched_position)
+        return self.ledger.last_index_before(self.engine.dispatcher.dispatched_position)
 
     # --- Appending ---
 
@@ -59,23 +56,23 @@ class ReplicaStore(ReplicatedStore):
         FileSystemError or BusyError (try again), ClosedError.
         """
         try:
-            self._check_open()
-            self._retention.check_writable()
+            self.engine.check_open()
+            self.engine.retention.check_writable()
             if not self._are_offsets_known:
                 self.find_offsets()
             self._poll_files(self.ledger.file_count_for(len(batch) + _HEADER))
-            now = max(self._clock(), self._last_store_unix_ms)
+            now = max(self.engine.clock(), self._last_store_unix_ms)
             return self.ledger.prepare(KIND_DATA, batch, now_unix_ms=now)
         except StoreError as error:
-            self._count_failure(error)
+            self.engine.count_failure(error)
             if isinstance(error, SyncFailedError):
-                self._on_fatal(error)
+                self.engine.on_fatal(error)
             raise
 
     def append_prepared(self, prepared: PreparedEntry, term: int) -> AppendResult:
         """Append the entry that `prepare` returned last; see `Ledger.append_prepared`."""
         began_ns = time.perf_counter_ns()
-        result = self.ledger.append_prepared(prepared, term)
+        result = self._append_prepared(prepared, term)
         self._last_store_unix_ms = prepared.store_unix_ms
         duration_us = (time.perf_counter_ns() - began_ns) // 1000
         size_bytes = prepared.size_bytes - _HEADER
@@ -99,9 +96,9 @@ class ReplicaStore(ReplicatedStore):
         Entries written raw or cut since are taken into account. `prepare` calls it when need be; a
         new leader calls it at once, so that no append waits for it. Errors as `Ledger.entry`.
         """
-        ledger, lo = self.ledger, self._dispatcher.dispatched_position
-        next_offsets = self._queues.next_offsets()
-        next_offsets.update(self._dispatcher.tail_offsets(ledger.max_position))
+        ledger, lo = self.ledger, self.engine.dispatcher.dispatched_position
+        next_offsets = self.engine.queues.next_offsets()
+        next_offsets.update(self.engine.dispatcher.tail_offsets(ledger.max_position))
         ledger.stamper.next_offsets = next_offsets
         newest = self._newest_store_unix_ms(lo)
         self._last_store_unix_ms = max(self._last_store_unix_ms, newest)
@@ -129,8 +126,8 @@ class ReplicaStore(ReplicatedStore):
         position = ledger.tail_at(index - 1).end_position
         assert position >= self.dispatched_position, f"cut {index}, which readers have seen"
         self._are_offsets_known = False
-        with self._flush.truncation(position):
-            self._marks.lower(position, index - 1)
+        with self.engine.flush_service.truncation(position):
+            self.engine.marks.lower(position, index - 1)
             hit("replica_store.before_cut")
             ledger.recent.clear()
             ledger.truncate_from(index, commit_index=index - 1)
@@ -143,17 +140,17 @@ class ReplicaStore(ReplicatedStore):
         FileSystemError or SyncFailedError: stop.
         """
         self._are_offsets_known = False
-        with self._flush.truncation(end_position):
-            self._marks.lower(end_position, link.entry_index)
+        with self.engine.flush_service.truncation(end_position):
+            self.engine.marks.lower(end_position, link.entry_index)
             hit("replica_store.before_reset")
             self.ledger.recent.clear()
             self.ledger.reset(link.entry_index + 1, end_position, link.chain_crc, link.term)
         hit("replica_store.before_restart")
-        self._dispatcher.restart(end_position, next_offsets)
+        self.engine.dispatcher.restart(end_position, next_offsets)
         hit("replica_store.before_mark")
-        self._marks.on_synced(end_position)
-        self._sync_derived()
-        self._marks.lower(end_position, link.entry_index)  # Lowers nothing, and syncs.
+        self.engine.marks.on_synced(end_position)
+        self.engine.sync_derived()
+        self.engine.marks.lower(end_position, link.entry_index)  # Lowers nothing, and syncs.
         self._expired_position = 0
 
     # --- Durability ---
@@ -161,16 +158,24 @@ class ReplicaStore(ReplicatedStore):
     @property
     def durable_index(self) -> int:
         """Index of the last entry that really is durable, in any flush mode."""
-        return self.ledger.last_index_before(self._flush.durable_position)
+        return self.ledger.last_index_before(self.engine.flush_service.durable_position)
 
     # --- Maintenance: on its own thread ---
 
     def scrubber(self) -> LedgerScrubber:
         """Return the scrubber of the sealed part of the log; for one thread at a time."""
-        return LedgerScrubber(self.ledger, self._visible_position)
+        return LedgerScrubber(self.ledger, self.engine.visible_position)
+
+    def maintain(self) -> None:
+        """Sync the derived files, make spare files, judge old ones; errors as `Store.maintain`."""
+        with self.engine.failed_syncs_fatal():
+            self._maintain()
 
     def _maintain(self) -> None:
-        super()._maintain()
+        self.engine.check_open()
+        self.engine.sync_derived()
+        self.ledger.index.make_spare()
+        self._judge_files()
         if self.ledger.has_detached:  # A deletion failed, and the next one may be far away.
             self.ledger.delete_detached()
             self.delete_expired_derived()
@@ -191,7 +196,7 @@ class ReplicaStore(ReplicatedStore):
         """
         ledger, found = self.ledger, None
         # So an entry of the next file is dispatched, too: a cut never reaches the first entry.
-        hi_position = min(self._expired_position, self._mark.mark.dispatched_durable_position)
+        hi_position = min(self._expired_position, self.engine.mark.mark.dispatched_durable_position)
         for count, file in enumerate(ledger.files.files[:-1], 1):
             if file.end_position > hi_position:
                 break
@@ -208,3 +213,17 @@ class ReplicaStore(ReplicatedStore):
             return False
         self._count_deleted(files)
         return True
+
+    # --- Repair ---
+
+    def damage_of(self, error: CorruptionError) -> list[DamagedRange]:
+        """Return the damaged entries where a read met damage; see `mending.mend`."""
+        return damage_of(self.ledger, error)
+
+    def repair_range(self, lo_index: int, hi_index: int, raw_entries: bytes) -> RepairReport:
+        """Put damaged entries back, durably; see `mending.mend`, also for errors."""
+        engine = self.engine
+        with engine.failed_syncs_fatal(), engine.put_lock:
+            engine.check_open()
+            hi = engine.visible_position()
+            return repair_range(engine.fs, self.ledger, lo_index, hi_index, raw_entries, hi)

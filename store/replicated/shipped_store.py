@@ -12,13 +12,14 @@ are never ahead of the log.
 """
 
 import errno
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from functools import partial
+from typing import Final
 
 from store import format as fmt
+from store.engine import Engine, Kind
 from store.errors import (
     CorruptionError,
     FileSystemError,
@@ -27,35 +28,26 @@ from store.errors import (
     SyncFailedError,
 )
 from store.files.failpoints import hit
-from store.log.commit_log import CommitLog
 from store.log.cut_file import CutFile, write_cut_file
 from store.log.record_log import AppendResult
 from store.log.shipped_log import CheckedRaw, PreparedBatch, ShippedLog
-from store.opening import SHIPPED_META_NAME
+from store.opening import SHIPPED_META_NAME, open_plain_log
 from store.record.check import store_timestamp
 from store.record.stamp import QueueKey
 from store.replicated.store import ReplicatedStore
 from store.upkeep.scrub import CommitLogScrubber
 
 
-class ShippedStore(ReplicatedStore):
-    """A store of the container `commit_log`, opened with `maintain=False`."""
+class ShippedStore(ReplicatedStore[ShippedLog]):
+    """A store of the container `commit_log`."""
 
-    shipped: ShippedLog
-    _meta_name: ClassVar[str] = SHIPPED_META_NAME
-    _commit_log: ClassVar[type[CommitLog]] = ShippedLog
+    _kind = Kind(partial(open_plain_log, ShippedLog), SHIPPED_META_NAME)
 
-    def _make_parts(self) -> None:
-        assert isinstance(self.log, ShippedLog), f"container {self.config.container}"
-        self.shipped = self.log
-        self._derived_lock = threading.Lock()
-        """Held while derived files are synced and the mark is written, and while they are cut:
-        else a mark from before a cut could be written after it."""
-        super()._make_parts()
-
-    @property
-    def _replicated(self) -> ShippedLog:
-        return self.shipped
+    def __init__(self, engine: Engine[ShippedLog]) -> None:
+        """Take the opened engine; for `open` only."""
+        super().__init__(engine)
+        self.shipped: Final = engine.log
+        self._append_prepared = self.shipped.append_prepared
 
     # --- Writing ---
 
@@ -66,23 +58,23 @@ class ShippedStore(ReplicatedStore):
         FileSystemError or BusyError (try again), ClosedError.
         """
         try:
-            self._check_open()
-            self._retention.check_writable()
+            self.engine.check_open()
+            self.engine.retention.check_writable()
             if not self._are_offsets_known:
                 self.find_offsets()
             self._poll_files(self.shipped.file_count_for(len(batch)))
-            now = max(self._clock(), self._last_store_unix_ms)
+            now = max(self.engine.clock(), self._last_store_unix_ms)
             return self.shipped.prepare(batch, now_unix_ms=now)
         except StoreError as error:
-            self._count_failure(error)
+            self.engine.count_failure(error)
             if isinstance(error, SyncFailedError):
-                self._on_fatal(error)
+                self.engine.on_fatal(error)
             raise
 
     def append_prepared(self, prepared: PreparedBatch) -> AppendResult:
         """Append the batch that `prepare` returned last; see `ShippedLog.append_prepared`."""
         began_ns = time.perf_counter_ns()
-        result = self.shipped.append_prepared(prepared)
+        result = self._append_prepared(prepared)
         self._last_store_unix_ms = prepared.store_unix_ms
         duration_us = (time.perf_counter_ns() - began_ns) // 1000
         self.counters.on_put(len(prepared.queue_offsets), prepared.size_bytes, duration_us)
@@ -103,8 +95,8 @@ class ShippedStore(ReplicatedStore):
         new master calls it at once, so that no append waits for it. Raises CorruptionError.
         """
         log = self.shipped
-        next_offsets = self._queues.next_offsets()
-        next_offsets.update(self._dispatcher.tail_offsets(log.end_position))
+        next_offsets = self.engine.queues.next_offsets()
+        next_offsets.update(self.engine.dispatcher.tail_offsets(log.end_position))
         log.stamper.next_offsets = next_offsets
         if self._last_store_unix_ms == 0:  # No append since the store was opened.
             self._last_store_unix_ms = self._newest_store_unix_ms()
@@ -113,7 +105,7 @@ class ShippedStore(ReplicatedStore):
     def _newest_store_unix_ms(self) -> int:
         """Return the newest store time in the queues and in the tail behind them."""
         log, newest = self.shipped, 0
-        for queue in self._queues:
+        for queue in self.engine.queues:
             if queue.max_offset > queue.min_offset:
                 # A wrong unit leads to another record, or to none: no proof is needed.
                 hi = queue.max_offset
@@ -159,13 +151,13 @@ class ShippedStore(ReplicatedStore):
             return file.read(position, min(size_bytes, file.end_position - position))
 
         return write_cut_file(
-            self._fs,
+            self.engine.fs,
             self.root,
             epoch=epoch,
             lo=lo,
             hi=hi,
             read=read,
-            now_unix_ms=self._clock(),
+            now_unix_ms=self.engine.clock(),
         )
 
     def cut(self, position: int) -> None:
@@ -174,10 +166,10 @@ class ShippedStore(ReplicatedStore):
         Waits for a running sync. Raises SyncFailedError: stop.
         """
         with self._taking_away(position):
-            self._marks.lower(position, -1)
+            self.engine.marks.lower(position, -1)
             hit("shipped_store.before_queues")
-            with self._guard.waiting():
-                self._dispatcher.truncate(position)
+            with self.engine.guard.waiting():
+                self.engine.dispatcher.truncate(position)
             hit("shipped_store.before_cut")
             self.shipped.cut(position)
 
@@ -216,14 +208,14 @@ class ShippedStore(ReplicatedStore):
         log = self.shipped
         assert log.end_position <= log.min_position, f"log up to {log.end_position}"
         with self._taking_away(position):
-            self._marks.lower(0, -1)  # For a moment there is no file at all.
+            self.engine.marks.lower(0, -1)  # For a moment there is no file at all.
             hit("shipped_store.before_begin")
             log.begin_at(position)
             hit("shipped_store.before_offsets")
-            self._dispatcher.restart(position, next_offsets)
-            self._marks.on_synced(position)
-        self._sync_derived()
-        self._marks.lower(position, -1)  # Lowers nothing, and syncs.
+            self.engine.dispatcher.restart(position, next_offsets)
+            self.engine.marks.on_synced(position)
+        self.engine.sync_derived()
+        self.engine.marks.lower(position, -1)  # Lowers nothing, and syncs.
 
     @contextmanager
     def _taking_away(self, position: int) -> Iterator[None]:
@@ -231,15 +223,15 @@ class ShippedStore(ReplicatedStore):
         self._are_offsets_known = False
         self._expired_position = 0
         try:
-            with self._derived_lock, self._flush.truncation(position):
+            with self.engine.derived_lock, self.engine.flush_service.truncation(position):
                 yield
         except SyncFailedError as error:
-            self._on_fatal(error)
+            self.engine.on_fatal(error)
             raise
         except (StoreError, OSError) as error:
             # Part of it is done, and memory and disk may differ.
             failure = SyncFailedError(self.root, getattr(error, "errno_value", errno.EIO))
-            self._on_fatal(failure)
+            self.engine.on_fatal(failure)
             raise failure from error
 
     # --- Durability ---
@@ -247,7 +239,7 @@ class ShippedStore(ReplicatedStore):
     @property
     def durable_position(self) -> int:
         """Position before which all bytes are durable, or gone. Any thread."""
-        return max(self._flush.durable_position, self.shipped.min_position)
+        return max(self.engine.flush_service.durable_position, self.shipped.min_position)
 
     def mark_durable(self) -> None:
         """Sync the log as it was opened, and write the mark: the owner promises all of it now.
@@ -255,17 +247,20 @@ class ShippedStore(ReplicatedStore):
         After a power loss the mark may be older. After a kill the next opening must not take the
         bytes behind the mark for ones that were never synced. Raises SyncFailedError: stop.
         """
-        self._marks.on_synced(self.shipped.sync())
+        self.engine.marks.on_synced(self.shipped.sync())
 
     # --- Maintenance ---
 
     def scrubber(self) -> CommitLogScrubber:
         """Return the scrubber of the sealed part of the log; for one thread at a time."""
-        return CommitLogScrubber(self.shipped, self._visible_position)
+        return CommitLogScrubber(self.shipped, self.engine.visible_position)
 
-    def _sync_derived(self) -> int:
-        with self._derived_lock:
-            return super()._sync_derived()
+    def maintain(self) -> None:
+        """Sync the derived files and judge old files of the log; errors as `Store.maintain`."""
+        with self.engine.failed_syncs_fatal():
+            self.engine.check_open()
+            self.engine.sync_derived()
+            self._judge_files()
 
     def detach_expired(self, limit_position: int) -> Callable[[], None] | None:
         """Take expired files that end at or before a limit out of the log, in memory only.
@@ -279,7 +274,7 @@ class ShippedStore(ReplicatedStore):
             self._expired_position,
             limit_position,
             self.durable_position,
-            self._mark.mark.dispatched_durable_position,
+            self.engine.mark.mark.dispatched_durable_position,
         )
         count = sum(file.end_position <= hi for file in log.files.files[:-1])
         if count:

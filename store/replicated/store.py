@@ -1,7 +1,7 @@
 """A store whose log is replicated: appended records become visible only once they are confirmed.
 
-Owns the parts that both kinds of replicas share beyond `store.store.Store`: readers see the log up
-to the position that the owner gave, and not to its end; room is made before a write, without
+Owns what both kinds of replicas do with an engine, beside `store.store.Store`: readers see the log
+up to the position that the owner gave, and not to its end; room is made before a write, without
 waiting; durability and retention for an owner with a loop. Must not know how much of the log is
 confirmed, nor how either container is written: `ledger_store` and `shipped_store` (plain log) do.
 
@@ -12,11 +12,16 @@ of their own beside it. The directory is that of any other store.
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from types import TracebackType
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
+from store.clock import unix_ms
+from store.config import StoreConfig
 from store.derived.dispatch import Unit
 from store.derived.guard import AT_ONCE_SIZE_BYTES_MAX, DerivedScrubber
 from store.derived.queues.consume_queue import ConsumeQueue
+from store.durability.fatal import end_process
+from store.engine import Engine, Kind, Surroundings
 from store.errors import (
     BusyError,
     ClosedError,
@@ -26,59 +31,72 @@ from store.errors import (
     StoreError,
     SyncFailedError,
 )
+from store.files.file_system import FileSystem
 from store.files.mapped_file import MappedFile
 from store.ledger.ledger import Ledger
-from store.log.commit_log import CommitLog
 from store.log.shipped_log import ShippedLog
+from store.opening import Progress, Recovery, no_progress
+from store.reads import Reads
 from store.record.stamp import QueueKey
-from store.store import Store
+from store.stats import StoreStats
 from store.upkeep.retention import DELETE_COUNT_MAX, DiskState, DiskUsage
 
+LogT = TypeVar("LogT", bound=Ledger | ShippedLog)
 
-class ReplicatedStore(Store):
-    """A replica's store, opened with `maintain=False`."""
 
-    def _make_parts(self) -> None:
+class ReplicatedStore(Generic[LogT]):
+    """What the stores of both kinds of replicas do; its owner calls `maintain` of the kind.
+
+    Use it as a context manager, or call `close`. Readers use `reads`.
+    """
+
+    _kind: ClassVar[Kind[Any]]
+
+    @classmethod
+    def open(
+        cls,
+        root: str,
+        config: StoreConfig | None = None,
+        *,
+        fs: FileSystem | None = None,
+        now_unix_ms: Callable[[], int] = unix_ms,
+        on_fatal: Callable[[BaseException], None] = end_process,
+        progress: Progress = no_progress,
+        before_running: Callable[[Recovery], None] | None = None,
+    ) -> Self:
+        """Open a directory, making it if need be; arguments and errors as `Store.open`."""
+        around = Surroundings(fs or FileSystem(), now_unix_ms, on_fatal, progress, before_running)
+        with Engine.opening(cls._kind, root, config, around) as engine:
+            return cls(engine)
+
+    def __init__(self, engine: Engine[LogT]) -> None:
+        """Take the opened engine; for `open` only."""
+        self.engine: Final = engine
+        self.root, self.config, self.log = engine.root, engine.config, engine.log
+        self.counters, self.recovery = engine.counters, engine.recovery
+        self.reads: Final = Reads(engine)
+        self._last_store_unix_ms = self._retention_ran_ms = 0
         self._are_offsets_known = False
         self._expired_position = 0
         self._for_room: frozenset[int] = frozenset()
         """Positions of the files that have to go for room only."""
         self._has_more = False
         """Whether the last round reached its limit."""
-        super()._make_parts()
-
-    @property
-    def _replicated(self) -> Ledger | ShippedLog:
-        """The log, as its own kind."""
-        raise NotImplementedError
 
     # --- What is visible ---
-
-    def _readable_position(self, log: CommitLog | Ledger) -> int:
-        """Return the dispatched position: up to there the log was confirmed once."""
-        return min(self._mark.mark.dispatched_position, log.max_position)
-
-    def _visible_position(self) -> int:
-        return self._dispatcher.dispatched_position
-
-    def _catch_up(self) -> None:
-        self._check_open()
-
-    def _dispatch_all(self) -> None:
-        pass
 
     @property
     def dispatched_position(self) -> int:
         """Position up to which readers see the log."""
-        return self._dispatcher.dispatched_position
+        return self.engine.dispatcher.dispatched_position
 
     def watch(self, topic: bytes) -> None:
         """Remember the dispatched records of a topic from now on; see `Dispatcher.take_watched`."""
-        self._dispatcher.watch(topic)
+        self.engine.dispatcher.watch(topic)
 
     def take_watched(self) -> list[Unit]:
         """Return the records of the watched topic that were dispatched since the last call."""
-        return self._dispatcher.take_watched()
+        return self.engine.dispatcher.take_watched()
 
     def dispatch_to(self, end_position: int) -> None:
         """Let readers see the log up to the end of an entry or record, which is confirmed.
@@ -86,7 +104,7 @@ class ReplicatedStore(Store):
         Raises StoreFullError or FileSystemError: repeat the call; CorruptionError, QueueOrderError
         or DerivedFileError: stop.
         """
-        dispatcher = self._dispatcher
+        dispatcher = self.engine.dispatcher
         while dispatcher.dispatched_position < end_position:
             dispatcher.advance(end_position)
 
@@ -98,7 +116,7 @@ class ReplicatedStore(Store):
         """
         assert position <= self.dispatched_position, f"{position} is not dispatched"
         found = {}
-        for queue in self._queues:
+        for queue in self.engine.queues:
             offset = self._next_offset_at(queue, position)
             if offset:
                 found[queue.topic.encode(), queue.queue_id] = offset
@@ -110,39 +128,35 @@ class ReplicatedStore(Store):
             try:
                 return queue.search(lo, hi, lambda at, _: at < position)
             except DerivedDamageError as error:
-                self._guard.mend(error)
+                self.engine.guard.mend(error)
         return queue.search(lo, hi, lambda at, _: at < position)
 
     def derived_scrubber(self) -> DerivedScrubber:
         """Return the scrubber that compares queues and index with the log; for one thread."""
-        return DerivedScrubber(self._guard, self._replicated, self._visible_position)
+        return DerivedScrubber(self.engine.guard, self.log, self.engine.visible_position)
 
     def serve_on_loop(self, tell: Callable[[str], None]) -> None:
         """Let no reader wait for more of the log than a moment from now on: it gets a retryable
         DerivedDamageError instead, for `mend_derived`. `tell`, on any thread, gets the reports of
         damage in derived files."""
-        self._guard.listen(tell)
-        self._guard.units.at_once_size_bytes_max = AT_ONCE_SIZE_BYTES_MAX
+        self.engine.guard.listen(tell)
+        self.engine.guard.units.at_once_size_bytes_max = AT_ONCE_SIZE_BYTES_MAX
 
     def stop_mending(self) -> None:
         """Make `mend_unknown`, `mend_derived` and passes end soon, with a ClosedError."""
-        self._guard.stop()
+        self.engine.guard.stop()
 
     def mend_unknown(self) -> None:
         """Compare index files without checksums with the log; see `DerivedGuard.mend_unknown`."""
-        self._check_open()
-        self._guard.mend_unknown()
+        self.engine.check_open()
+        self.engine.guard.mend_unknown()
 
     def mend_derived(self, error: DerivedFileError) -> None:
         """Repair the damage that a reader met, beside all other work; see `DerivedGuard.mend`."""
-        self._check_open()
-        self._guard.mend(error)
+        self.engine.check_open()
+        self.engine.guard.mend(error)
 
     # --- Room ---
-
-    def append(self, batch: bytes) -> NoReturn:
-        """Refuse: a batch for a replica must go through `prepare`."""
-        raise AssertionError("a replica's log is written by its replication layer only")
 
     def has_room(self, size_bytes: int) -> bool:
         """Make room for `size_bytes` in all; return whether they can be written without an error.
@@ -151,21 +165,21 @@ class ReplicatedStore(Store):
         ClosedError: stop.
         """
         try:
-            log = self._replicated
+            log = self.log
             count = log.file_count_for(size_bytes)
             self._poll_files(count)
             log.reserve(size_bytes, count)
         except SyncFailedError as error:
-            self._on_fatal(error)
+            self.engine.on_fatal(error)
             raise
         except StoreError:
-            self._check_open()
+            self.engine.check_open()
             return False
         return True
 
     def _poll_files(self, count: int) -> None:
         """Raise BusyError unless the next `count` files can be taken without waiting."""
-        files, warm_up = self.log.files, self._warm_up
+        files, warm_up = self.log.files, self.engine.warm_up
         while warm_up is not None and files.reserved_count < count:
             if not warm_up.poll(files.reserve_position()):
                 raise BusyError("the allocation of the next log file", 0)
@@ -178,38 +192,33 @@ class ReplicatedStore(Store):
 
         Raises SyncFailedError: stop.
         """
-        return self._flush.sync_here()
+        return self.engine.flush_service.sync_here()
 
     def request_sync(self, callback: Callable[[StoreError | None], None]) -> None:
         """Have everything that was written so far synced; `callback(error or None)` on that thread.
 
         Bytes that are cut meanwhile need no sync. An error is a SyncFailedError, or a ClosedError.
         """
-        self._flush.request_all(callback)
+        self.engine.flush_service.request_all(callback)
 
     # --- Maintenance: on its own thread ---
 
-    def _maintain(self) -> None:
-        self._check_open()
-        self._sync_derived()
-        self._make_spare()
+    def _judge_files(self) -> None:
+        """Find out which files have to go, if it is time to."""
         now = time.monotonic_ns() // 1_000_000
         # Appends that are refused begin again soon after there is room, and files may come faster
         # than a round of each interval would delete them.
-        is_urgent = self._retention.state is DiskState.FULL or self._has_more
+        is_urgent = self.engine.retention.state is DiskState.FULL or self._has_more
         if is_urgent or now - self._retention_ran_ms >= self.config.retention_interval_ms:
             self._retention_ran_ms = now
             self.find_expired()
 
-    def _make_spare(self) -> None:
-        """Make ahead what the next appends will need, beyond files of the log."""
-
     def find_expired(self) -> None:
         """Judge the disk and find out which files have to go; deletes nothing."""
-        log = self._replicated
-        usage, reset_count = DiskUsage(*self._fs.free_bytes(self.root)), log.reset_count
+        log = self.log
+        usage, reset_count = DiskUsage(*self.engine.fs.free_bytes(self.root)), log.reset_count
         try:
-            count, for_room_count = self._retention.plan(self._clock(), usage)
+            count, for_room_count = self.engine.retention.plan(self.engine.clock(), usage)
         except (PositionRangeError, ClosedError):
             if log.reset_count == reset_count:
                 raise
@@ -230,5 +239,26 @@ class ReplicatedStore(Store):
 
     def delete_expired_derived(self) -> None:
         """Delete the parts of queues and index whose records are gone. Raises FileSystemError."""
-        self._dispatcher.delete_expired(self.log.min_position)
-        self._sync_derived()
+        self.engine.dispatcher.delete_expired(self.log.min_position)
+        self.engine.sync_derived()
+
+    # --- Life ---
+
+    def stats(self) -> StoreStats:
+        """Return the counters, and the state at this moment."""
+        return self.engine.stats()
+
+    def close(self) -> None:
+        """Make everything durable, end the threads and release the directory; as `Store.close`."""
+        self.engine.close(lambda: self.engine.finish(0, self._last_store_unix_ms))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -235,7 +235,7 @@ async def expire_some(node: Fixture) -> None:
     while len(store.log.files.files) < 3:
         await node.append(0, 20)
     store.log.delete_first()
-    store._queues.correct_min_offsets(store.log.min_position)
+    store.engine.queues.correct_min_offsets(store.log.min_position)
 
 
 @asynccontextmanager
@@ -256,7 +256,7 @@ async def node_at(
         if not log.is_founded:
             log.found((1,))
         log.start_at(-1)
-        machine = StateMachine(log.store, limits, None)
+        machine = StateMachine(log.store.reads, limits, None)
         driver, clock = LocalDriver(log, machine), Clock()
         if log.last_index >= 0:
             driver.term = log.load().hard_state.term
@@ -265,7 +265,7 @@ async def node_at(
         kind = entries(log.store.ledger, is_flush_sync=True)
         broker = Broker(
             driver,
-            log.store,
+            log.store.reads,
             machine,
             identity,
             limits,

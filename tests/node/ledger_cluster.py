@@ -65,14 +65,17 @@ def open_log(
 def crash(log: LedgerLog) -> None:
     """Leave the directory as SIGKILL would: nothing is finished or synced, all files are let go."""
     store = log.store
-    store._flush.stop()
-    if store._warm_up:
-        store._warm_up.stop()
-    for files in (store.log, store._queues, store._index):
+    store.engine.flush_service.stop()
+    if store.engine.warm_up:
+        store.engine.warm_up.stop()
+    for files in (store.log, store.engine.queues, store.engine.index):
         files.close()
-    for fd in (store._mark._fd, store._checkpoint._fd):  # Closing these in order would sync them.
-        store._fs.close(fd)
-    store._lock.release()
+    for fd in (
+        store.engine.mark._fd,
+        store.engine.checkpoint._fd,
+    ):  # Closing these in order would sync them.
+        store.engine.fs.close(fd)
+    store.engine._lock.release()
 
 
 def sync(log: LedgerLog) -> None:

@@ -63,7 +63,7 @@ def ship(leader: LedgerLog, follower: LedgerLog, lo: int, hi: int) -> None:
 
 
 def queue_numbers(log: LedgerLog, queue_id: int = 0) -> list[int]:
-    result = log.store.pull("orders", queue_id, 0, max_count=1000, max_size_bytes=1 << 24)
+    result = log.store.reads.pull("orders", queue_id, 0, max_count=1000, max_size_bytes=1 << 24)
     return numbers(result.data)
 
 

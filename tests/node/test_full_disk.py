@@ -22,10 +22,10 @@ FORCE_BYTES = TOTAL_BYTES * 85 // 100
 class Volume:
     """What a store is told of its file system, most of which is other people's."""
 
-    def __init__(self, store: ReplicatedStore) -> None:
+    def __init__(self, store: ReplicatedStore[Any]) -> None:
         self._store = store
         self.others_bytes = TOTAL_BYTES // 2
-        fs: Any = store._fs
+        fs: Any = store.engine.fs
         fs.free_bytes = self.free_bytes
 
     def free_bytes(self, _path: str) -> tuple[int, int]:
@@ -43,7 +43,7 @@ def deletions(lines: list[Any]) -> list[tuple[str, int]]:
     return [(x["log_level"], x["file_count"]) for x in lines if "deletes" in x["event"]]
 
 
-def counted(store: ReplicatedStore) -> tuple[float, float]:
+def counted(store: ReplicatedStore[Any]) -> tuple[float, float]:
     """Deleted files, and those of them that had not expired, as Prometheus sees them."""
     found = {name: value for name, _, value in store_samples(store.stats())}
     return found["log_files_deleted"], found["log_files_deleted_for_room"]
@@ -59,13 +59,13 @@ async def test_a_full_volume_costs_no_message_that_has_not_expired(tmp_path: Pat
         store, volume = node.log.store, Volume(node.log.store)
         maintenance = maintenance_of(node, tmp_path, fatal)
         await fill(node, 5)
-        before = store.queue_range("orders", 0)
+        before = store.reads.queue_range("orders", 0)
         volume.others_bytes = TOTAL_BYTES
         assert await delete_expired(node, maintenance) == 0
         with pytest.raises(StoreFullError):
             await node.append(0, 1)
-        assert store.queue_range("orders", 0) == before
-        assert store.pull("orders", 0, 0).record_count > 0
+        assert store.reads.queue_range("orders", 0) == before
+        assert store.reads.pull("orders", 0, 0).record_count > 0
         assert "appends are refused" in store.stats().warnings()[-1]
         volume.others_bytes = 0
         assert await delete_expired(node, maintenance) == 0

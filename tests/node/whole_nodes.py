@@ -115,7 +115,7 @@ class WholeNode:
         config = self.world.config
         self.log = open_log(self.root, self.node_id, config=config)
         self.files = CheckpointFiles(FileSystem(), str(self.root))
-        self.machine = StateMachine(self.log.store, self.world.limits, self.files.load())
+        self.machine = StateMachine(self.log.store.reads, self.world.limits, self.files.load())
         installed = self.log.installed
         if installed is not None and self.machine.applied_index < installed.state_index:
             self.machine.restore(installed.state, installed.meta.index)
@@ -151,7 +151,7 @@ class WholeNode:
         driver: Any = self.driver
         kind = entries(self.log.store.ledger, is_flush_sync=identity.is_flush_sync)
         self.broker = Broker(
-            driver, self.log.store, self.machine, identity, world.limits, kind=kind
+            driver, self.log.store.reads, self.machine, identity, world.limits, kind=kind
         )
         self.frames.take(*_RAFT, by=self.driver.on_raft_frame)
         self.frames.take(

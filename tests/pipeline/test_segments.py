@@ -107,13 +107,13 @@ def test_a_ledger_that_begins_behind_a_snapshot_is_read(tmp_path: Path, position
 
 def test_uncommitted_records_are_not_read(tmp_path: Path) -> None:
     config = fsck_config("ledger")
-    with ReplicaStore.open(str(tmp_path / "r"), config, maintain=False, on_fatal=must_not_die) as r:
+    with ReplicaStore.open(str(tmp_path / "r"), config, on_fatal=must_not_die) as r:
         ends = []
         for number in range(6):
             prepared = r.prepare(encode_message("orders", 0, b"%d" % number))
             r.append_prepared(prepared, 1)
             ends.append(r.ledger.max_position)
-        r.wait_durable(ends[-1])
+        r.engine.flush_service.wait(ends[-1], 10_000)
         r.dispatch_to(ends[3])
 
     (tmp_path / "r" / "raft.0").touch()  # A node's: only what was dispatched is known as committed.

@@ -327,7 +327,7 @@ def check_derived(store: Store, directory: str) -> None:
     index = IndexFiles(FileSystem(), directory, store.config)
     try:
         Dispatcher(store.log, queues, index).rebuild()
-        for own in store._queues:
+        for own in store.engine.queues:
             new = queues.get(own.topic.encode(), own.queue_id)
             if new is None:
                 if own.min_offset != own.max_offset:
@@ -342,7 +342,7 @@ def check_derived(store: Store, directory: str) -> None:
             if own.read_units(lo, hi) != new.read_units(lo, hi):
                 raise BrokenPromiseError(f"{own.directory}: other units than a rebuild")
         missing = {(q.topic, q.queue_id) for q in queues}
-        missing -= {(q.topic, q.queue_id) for q in store._queues}
+        missing -= {(q.topic, q.queue_id) for q in store.engine.queues}
         if missing:
             raise BrokenPromiseError(f"a rebuild has queues {missing} more")
         _compare_index(store, index)
@@ -369,7 +369,7 @@ def _compare_index(store: Store, index: IndexFiles) -> None:
                 )
                 if position >= store.log.min_position
             ]
-            for files in (store._index, index)
+            for files in (store.engine.index, index)
         ]
         if both[0] != both[1]:
             raise BrokenPromiseError(f"key {topic}#{key}: {both[0]}, a rebuild says {both[1]}")

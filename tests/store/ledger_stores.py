@@ -135,6 +135,10 @@ def open_store(root: Path, config: StoreConfig = CONFIG) -> Store:
     return Store.open(str(root), config, maintain=False, on_fatal=must_not_die)
 
 
+def open_replica(root: Path, config: StoreConfig = CONFIG) -> ReplicaStore:
+    return ReplicaStore.open(str(root), config, on_fatal=must_not_die)
+
+
 def make_wreck(directory: Path, seed: int = 1, *, file_count: int = 5) -> Wreck:
     """Fill several files with entries of all sizes and rising terms; close, and copy."""
     intact, random, number = directory / "intact", Random(seed), 0
@@ -165,7 +169,7 @@ def make_wreck(directory: Path, seed: int = 1, *, file_count: int = 5) -> Wreck:
 def make_restarted(directory: Path, position: int) -> Wreck:
     """A replica that began behind a snapshot, in the middle of a file or at its end."""
     intact, random = directory / "intact", Random(position)
-    store = ReplicaStore.open(str(intact), CONFIG, maintain=False, on_fatal=must_not_die)
+    store = ReplicaStore.open(str(intact), CONFIG, on_fatal=must_not_die)
     with store:
         ledger = store.ledger
         store.restart(position, Link(99, 3, 0x12345678), {})
@@ -173,7 +177,7 @@ def make_restarted(directory: Path, position: int) -> Wreck:
             store.append_own(KIND_NO_OP, 4, random.randbytes(random.randint(0, 900)))
         headers = [ledger.header(n) for n in range(100, ledger.last_index + 1)]
         end_position = ledger.max_position
-        store.wait_durable(end_position)
+        store.engine.flush_service.wait(end_position, 10_000)
     spots = [Spot(h.entry_index, h.position, h.size_bytes, h.term) for h in headers]
     shutil.copytree(intact, directory / "wreck")
     return Wreck(intact, directory / "wreck", CONFIG, spots, end_position)

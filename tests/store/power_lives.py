@@ -106,7 +106,7 @@ class Life:
     def lose_power(self, call: str = "") -> None:
         history = self.history.copy()
         if self.store is not None:
-            durable = self.store._flush.durable_position
+            durable = self.store.engine.flush_service.durable_position
             for number, (end, positions, offsets) in self.waiting.items():
                 if end <= durable:
                     history.acknowledge(number, positions, offsets)

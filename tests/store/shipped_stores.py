@@ -22,7 +22,7 @@ def must_not_die(cause: BaseException) -> None:
 def open_store(root: Path, fs: FileSystem | None = None, **changes: object) -> ShippedStore:
     config = replace(CONFIG, **changes)  # type: ignore[arg-type]
     return ShippedStore.open(
-        str(root), config, fs=fs, maintain=False, now_unix_ms=lambda: BORN, on_fatal=must_not_die
+        str(root), config, fs=fs, now_unix_ms=lambda: BORN, on_fatal=must_not_die
     )
 
 
@@ -70,8 +70,8 @@ def on_disk(root: Path) -> bytes:
 
 def found_numbers(store: ShippedStore, queue_id: int = 0) -> list[int]:
     """What a reader of a queue sees."""
-    lo, _ = store.queue_range("orders", queue_id)
-    found = store.pull("orders", queue_id, lo, max_count=10_000, max_size_bytes=1 << 24)
+    lo, _ = store.reads.queue_range("orders", queue_id)
+    found = store.reads.pull("orders", queue_id, lo, max_count=10_000, max_size_bytes=1 << 24)
     return numbers(found.data)
 
 

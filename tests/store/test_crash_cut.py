@@ -97,7 +97,7 @@ def make_torn(parent: Path, container: Container) -> Torn:
                 starts = [result.end_position] * len(starts)
             ends += [(end, (number, i)) for i, end in enumerate(starts)]
         assert lo // FILE == result.end_position // FILE, "the batches are in one file"
-        assert store._mark.mark.durable_position == lo
+        assert store.engine.mark.mark.durable_position == lo
         shutil.copytree(parent / "run", root)
     return Torn(root, config, history, ends, lo, result.end_position)
 

@@ -86,6 +86,6 @@ def test_a_leaking_descriptor_is_found(parent: Path, monkeypatch: pytest.MonkeyP
 def test_a_failed_sync_that_nobody_hears_of_is_found(
     parent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("store.store.FirstCause.__call__", lambda self, cause: None)
+    monkeypatch.setattr("store.engine.FirstCause.__call__", lambda self, cause: None)
     with pytest.raises(BrokenPromiseError, match="was not fatal"):
         run_case(parent / "store", "commit_log", "inline", "fs.sync_directory=EIO@13")

@@ -172,7 +172,7 @@ def test_readers_may_dispatch_beside_retention(tmp_path: Path, retaining: StoreC
             store.put(batch(lo, lo + 20))
         number = 400
         for name in ("built", "sync_derived"):
-            original = getattr(store._dispatcher, name)
+            original = getattr(store.engine.dispatcher, name)
 
             def put_and_read(original: Callable[[], object] = original) -> object:
                 nonlocal number
@@ -181,10 +181,10 @@ def test_readers_may_dispatch_beside_retention(tmp_path: Path, retaining: StoreC
                 store.queues()
                 return original()
 
-            setattr(store._dispatcher, name, put_and_read)
+            setattr(store.engine.dispatcher, name, put_and_read)
         assert store.delete_expired() > 0
         store.maintain()
-        del store._dispatcher.built, store._dispatcher.sync_derived
+        del store.engine.dispatcher.built, store.engine.dispatcher.sync_derived
 
 
 def test_a_late_report_does_not_take_the_mark_back(tmp_path: Path) -> None:
@@ -192,12 +192,12 @@ def test_a_late_report_does_not_take_the_mark_back(tmp_path: Path) -> None:
     with open_store(str(tmp_path), crash_config()) as store:
         store.put(batch(0, 5))
         store.queues()
-        early = store._dispatcher.built()
+        early = store.engine.dispatcher.built()
         store.put(batch(5, 9))
         store.maintain()
-        before = store._mark.mark
-        store._marks.on_dispatched(early, early)
-        assert store._mark.mark == before
+        before = store.engine.mark.mark
+        store.engine.marks.on_dispatched(early, early)
+        assert store.engine.mark.mark == before
 
 
 @pytest.mark.parametrize("container", ["commit_log", "ledger"])
@@ -305,5 +305,5 @@ def test_a_close_that_cannot_commit_ends_the_flush_thread(tmp_path: Path) -> Non
     store.put(record(0))
     with failpoints.armed("fs.write=EIO"), pytest.raises(FileSystemError):
         store.close()
-    assert not store._flush._thread.is_alive()
+    assert not store.engine.flush_service._thread.is_alive()
     open_store(str(tmp_path), config).close()

@@ -132,7 +132,11 @@ def unsynced_life(parent: Path, container: Container) -> Life:
         life._put(store, number)
         number += 1
     store.maintain()
-    assert store._mark.mark.dispatched_durable_position > store._mark.mark.durable_position > 0
+    assert (
+        store.engine.mark.mark.dispatched_durable_position
+        > store.engine.mark.mark.durable_position
+        > 0
+    )
     return life
 
 
@@ -151,13 +155,16 @@ def test_the_log_and_the_rest_are_of_different_age(
 
     life.fs.build_image(life.root, str(image.root), Random(0), share)
     assert life.store is not None
-    max_position, durable = life.store.log.max_position, life.store._flush.durable_position
+    max_position, durable = (
+        life.store.log.max_position,
+        life.store.engine.flush_service.durable_position,
+    )
     life.end()
     machine.boot()
     with open_store(str(image.root), life.config) as store:
         end = store.log.max_position
         assert end == (max_position if newer == "log" else durable)
-        mark = store._mark.mark
+        mark = store.engine.mark.mark
         assert max(mark.dispatched_position, mark.durable_position) <= end
         check_store(store, image.history)
         check_derived(store, str(parent / "rebuilt"))

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from store.errors import BusyError
-from store.put_lock import BlockingLock, PutLock, SpinLock, make_put_lock
+from store.log.put_lock import BlockingLock, PutLock, SpinLock, make_put_lock
 
 KINDS = [BlockingLock, SpinLock]
 MS = 1_000_000

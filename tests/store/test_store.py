@@ -89,10 +89,10 @@ def read_all(store: Store, topic: str = "orders", queue_id: int = 0) -> list[int
 def crash(store: Store) -> None:
     """Leave the store as SIGKILL would: nothing is finished, the lock is free."""
     store._maintenance.stop()
-    store._flush.stop()
-    if store._warm_up:
-        store._warm_up.stop()
-    store._lock.release()
+    store.engine.flush_service.stop()
+    if store.engine.warm_up:
+        store.engine.warm_up.stop()
+    store.engine._lock.release()
 
 
 def test_records_are_read_by_offset_id_key_and_time(store: Store, clock: Clock) -> None:
@@ -198,7 +198,7 @@ def test_a_torn_tail_is_cut_before_anything_was_ever_durable(
     never = replace(config, flush="async", flush_interval_ms=1_000_000, flush_least_pages=1 << 20)
     store = open_store(tmp_path, never)
     store.put(batch(0, 3))
-    assert store._mark.mark == Mark()
+    assert store.engine.mark.mark == Mark()
     end, file = store.log.max_position, store.log.files.files[-1]
     with open(file.path, "r+b") as data:
         data.seek(end)
@@ -449,7 +449,7 @@ def test_the_background_thread_keeps_the_derived_files_up(tmp_path: Path) -> Non
     dispatched = threading.Event()
     with Store.open(str(tmp_path), config, on_fatal=must_not_die) as store:
         store.put(batch(0, 50))
-        original = store._marks.on_dispatched
+        original = store.engine.marks.on_dispatched
 
         def watch(built: Built, durable: Built) -> None:
             original(built, durable)
@@ -457,5 +457,5 @@ def test_the_background_thread_keeps_the_derived_files_up(tmp_path: Path) -> Non
                 dispatched.set()
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(store._marks, "on_dispatched", watch)
+            patch.setattr(store.engine.marks, "on_dispatched", watch)
             assert dispatched.wait(30)

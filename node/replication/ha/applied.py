@@ -81,7 +81,7 @@ class AppliedState:
         Until the image is there, do not promote this replica, and serve no calls from its state.
         Its log goes on and its acks are true.
         """
-        self.machine: Final = StateMachine(log.store, limits, None)
+        self.machine: Final = StateMachine(log.store.reads, limits, None)
         """For the broker; a cut replaces its `state`, so look that up each time."""
         self.machine.listen(log.store)
         self._begin()

@@ -41,7 +41,7 @@ class HaSteps:
         that is still to be delivered."""
         floor = self._log.end - KEPT_FOR_SLAVE_SIZE_BYTES
         needed = self._driver.intake.needed_position(floor)
-        held = needed_position(self._log.store, self._applied.machine.state)
+        held = needed_position(self._log.store.reads, self._applied.machine.state)
         if held is not None:
             needed = min(needed, held)
         counters = self._log.store.counters

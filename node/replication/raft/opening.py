@@ -36,7 +36,7 @@ def open_state(
     installed = log.installed
     has_all = log.base_index == NO_INDEX or installed is not None
     files, image = load_checkpoint(fs, root, is_needed=not has_all)
-    machine = StateMachine(log.store, limits, image)
+    machine = StateMachine(log.store.reads, limits, image)
     if installed is not None and machine.applied_index < installed.state_index:
         machine.restore(installed.state, installed.meta.index)
     if machine.applied_index < log.base_index:

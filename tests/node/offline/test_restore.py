@@ -265,7 +265,7 @@ def interrupted_joiner(backup: Path, directory: Path, index: int) -> None:
         str(backup), leader.store_config(), cluster_id="quorumlog", node_id=1
     ) as log:
         log.start_at(log.last_index)
-        machine = StateMachine(log.store, Limits(), None)
+        machine = StateMachine(log.store.reads, Limits(), None)
         machine.apply(0, log.last_index + 1)
         configuration = log.load().configurations[0]
         meta = SnapshotMeta(index, log.store.ledger.term_at(index), configuration)

@@ -16,11 +16,11 @@ from node.replication.raft.repair import LiveRepair, RepairLimits
 from node.replication.scrub import RATE_BYTES_PER_S_MAX, Scrub, ScrubStats
 from store.errors import CorruptionError, FileSystemError, SyncFailedError
 from store.ledger.ledger import Ledger
-from store.store import Store
+from store.replicated.ledger_store import ReplicaStore
 from store.upkeep.scrub import PIECE_SIZE_BYTES, LedgerScrubber, Piece
 from tests.node.links import eventually, nodes, run
 from tests.node.replication.raft.test_repair import Asker, Server
-from tests.store.ledger_stores import FILE, Wreck, make_wreck, open_store, peer
+from tests.store.ledger_stores import FILE, Wreck, make_wreck, open_replica, peer
 
 INTERVAL_MS = 40
 """Of passes of these tests, whose rounds are a millisecond apart."""
@@ -188,9 +188,9 @@ def test_zero_turns_it_off() -> None:
 @asynccontextmanager
 async def beside(
     wreck: Wreck, other: Wreck, commit_index: int | None = None
-) -> AsyncIterator[tuple[Store, LedgerScrubber, EntryFetcher]]:
+) -> AsyncIterator[tuple[ReplicaStore, LedgerScrubber, EntryFetcher]]:
     """An open store with its scrubber, connected to a node that has the log of another wreck."""
-    with peer(other.intact, other.config) as source, open_store(wreck.root) as store:
+    with peer(other.intact, other.config) as source, open_replica(wreck.root) as store:
         asker, server = Asker(2), Server(1)
         fetcher = asker.ask(1)
         server.serve(source, commit_index)

@@ -85,7 +85,7 @@ class Pair(NamedTuple):
 
     def stored_count(self) -> int:
         store = self.leader.node.log.store
-        return sum(hi - lo for lo, hi in (store.queue_range("orders", q) for q in range(4)))
+        return sum(hi - lo for lo, hi in (store.reads.queue_range("orders", q) for q in range(4)))
 
 
 @asynccontextmanager

@@ -52,7 +52,7 @@ async def pair_at(root: Path) -> AsyncIterator[Pair]:
 
 def stored_count(gateway: Gateway) -> int:
     store = gateway.node.log.store
-    return sum(hi - lo for lo, hi in (store.queue_range("orders", q) for q in range(4)))
+    return sum(hi - lo for lo, hi in (store.reads.queue_range("orders", q) for q in range(4)))
 
 
 def refused_count(node: Fixture) -> int:

@@ -14,8 +14,8 @@ def test_commands_that_a_snapshot_brought_are_not_kept_while_the_log_catches_up(
     tmp_path: Path,
 ) -> None:
     with Store.open(str(tmp_path), CONFIG, maintain=False) as store:
-        listening = StateMachine(store, SMALL_LIMITS, None)
-        listening.listen(store._dispatcher)
+        listening = StateMachine(store.reads, SMALL_LIMITS, None)
+        listening.listen(store.engine.dispatcher)
         append(store, [[put_topic("a")]] * 10)
         store.pull("orders", 0, 0)  # Dispatches all there is.
         reference = machine_of(store)

@@ -65,7 +65,7 @@ def append(store: Store, entries: list[list[Command]]) -> None:
 
 
 def machine_of(store: Store, image: StateImage | None = None) -> StateMachine:
-    return StateMachine(store, SMALL_LIMITS, image)
+    return StateMachine(store.reads, SMALL_LIMITS, image)
 
 
 def test_a_command_record_is_an_ordinary_message() -> None:
@@ -121,14 +121,14 @@ def test_a_machine_that_listens_needs_no_way_through_the_queue(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = machine_of(store)
-    machine.listen(store._dispatcher)
+    machine.listen(store.engine.dispatcher)
     append(store, [[put_topic("a")], [put_topic("b")]])
     store.pull("orders", 0, 0)  # Dispatches all there is.
 
     def pull(*_: object, **__: object) -> None:
         raise AssertionError("a command was pulled")
 
-    monkeypatch.setattr(store, "pull", pull)
+    monkeypatch.setattr(store.reads, "pull", pull)
     machine.apply(0, 2)
     assert set(machine.state.topics) == {"a", "b"}
 
@@ -147,7 +147,7 @@ def test_a_machine_that_listens_comes_to_the_same_state(
         if done:
             listening.apply(0, done)
         store.pull("orders", 0, 0)  # Dispatches all there is.
-        listening.listen(store._dispatcher)
+        listening.listen(store.engine.dispatcher)
         append(store, after)
         store.pull("orders", 0, 0)
         count = len(before) + len(after)

@@ -55,9 +55,9 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
         os.close(fd)
 
 
-def place(store: Store, offset: int) -> tuple[int, int]:
+def place(store: Store | ShippedStore, offset: int) -> tuple[int, int]:
     """Return position and size of a record of queue 0."""
-    queue = store._queues.get(b"orders", 0)
+    queue = store.engine.queues.get(b"orders", 0)
     assert queue is not None
     return queue.unit(offset)[:2]
 
@@ -78,14 +78,14 @@ def test_a_cut_takes_no_units_of_records_that_stay(
     ends = left(tmp_path, has_sums=has_sums)
     with opened(tmp_path) as store:
         if is_on_loop:
-            store._guard.units.at_once_size_bytes_max = 10
+            store.engine.guard.units.at_once_size_bytes_max = 10
         kept = MIDDLE + 30 if position else MIDDLE - 30
         set_position(tmp_path, MIDDLE, position)
         take_away(store, ends[kept // 3])
-        assert store.queue_range("orders", 0) == (0, kept)
+        assert store.reads.queue_range("orders", 0) == (0, kept)
         assert store.prepare(batch(0, 1)).queue_offsets == [kept]
         assert found_numbers(store) == list(range(kept))
-        assert (store._guard.units.at_once_size_bytes_max == 10) == is_on_loop
+        assert (store.engine.guard.units.at_once_size_bytes_max == 10) == is_on_loop
 
 
 def test_a_cut_is_made_beside_a_damaged_record(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_cut_is_made_beside_a_damaged_record(tmp_path: Path) -> None:
             sums.unlink()
     with opened(tmp_path) as store:
         take_away(store, ends[60])
-        assert store.queue_range("orders", 0) == (0, 180)
+        assert store.reads.queue_range("orders", 0) == (0, 180)
 
 
 def test_an_expiry_hides_and_deletes_nothing_that_is_there(tmp_path: Path) -> None:
@@ -114,12 +114,12 @@ def test_an_expiry_hides_and_deletes_nothing_that_is_there(tmp_path: Path) -> No
         assert work is not None
         set_position(tmp_path, MIDDLE, 0)
         work()
-        found = store.pull("orders", 0, 100, max_count=COUNT, max_size_bytes=1 << 20)
+        found = store.reads.pull("orders", 0, 100, max_count=COUNT, max_size_bytes=1 << 20)
         assert numbers(found.data) == list(range(100, COUNT))
-        store._guard.compare(3 * FILE, store.log.max_position)  # As the pass does.
+        store.engine.guard.compare(3 * FILE, store.log.max_position)  # As the pass does.
         work = store.detach_expired(3 * FILE)
         store.delete_expired_derived()
-        lo, hi = store.queue_range("orders", 0)
+        lo, hi = store.reads.queue_range("orders", 0)
         assert (50 < lo < 100, hi) == (True, COUNT)
         assert found_numbers(store) == list(range(lo, COUNT))
         assert len(list((tmp_path / "consumequeue/orders/0").iterdir())) == 5
@@ -128,7 +128,9 @@ def test_an_expiry_hides_and_deletes_nothing_that_is_there(tmp_path: Path) -> No
 # --- Which side is wrong ---
 
 
-def changed_record(store: Store, root: Path, offset: int, old: bytes, new: bytes) -> None:
+def changed_record(
+    store: Store | ShippedStore, root: Path, offset: int, old: bytes, new: bytes
+) -> None:
     """Change a record of queue 0 where a plain log has no checksum."""
     position, size_bytes = place(store, offset)
     data = store.log.read(position, size_bytes)
@@ -142,13 +144,13 @@ def test_keys_with_their_checksums_do_not_follow_a_damaged_record(tmp_path: Path
     with opened(tmp_path) as store:
         store.dispatch_to(filled(store, COUNT)[-1])
         told: list[str] = []
-        store._guard.listen(told.append)
+        store.engine.guard.listen(told.append)
         changed_record(store, tmp_path, 5, b"KEYS\x01", b"KEYR\x01")
         scrub = store.derived_scrubber()
         while not scrub.step().ends_pass:
             pass
         for n in (6, 20, COUNT - 1):
-            (found,) = store.messages_by_key("orders", f"key{n:04d}")
+            (found,) = store.reads.messages_by_key("orders", f"key{n:04d}")
             assert found.queue_offset == n
         assert any("damaged" in line for line in told)
 
@@ -161,12 +163,12 @@ def test_units_with_their_checksums_do_not_follow_a_damaged_record(tmp_path: Pat
             end = put(store, n + 100, n + 103, queue_id=1, size_bytes=3_000)
         store.dispatch_to(end)
         told: list[str] = []
-        store._guard.listen(told.append)
+        store.engine.guard.listen(told.append)
         at, size_bytes = place(store, 4)
         queue_id_at = at % FILE + fmt.QUEUE_ID_AT
         overwrite(tmp_path / f"commitlog/{at // FILE * FILE:020d}", queue_id_at, b"\0\0\0\1")
-        assert store._guard.compare(at, at + size_bytes) == (at + size_bytes, 0)
-        found = store.pull("orders", 1, 4, max_count=1)
+        assert store.engine.guard.compare(at, at + size_bytes) == (at + size_bytes, 0)
+        found = store.reads.pull("orders", 1, 4, max_count=1)
         assert numbers(found.data) == [104]
         assert any("damaged" in line for line in told)
 
@@ -218,14 +220,14 @@ def test_a_cut_beside_the_mending_of_an_index_file_hides_no_key(
     with opened(tmp_path) as store:
         ends = filled(store, COUNT)
         store.dispatch_to(ends[-1])
-        keys, (file,) = store._guard.keys, store._index.files
+        keys, (file,) = store.engine.guard.keys, store.engine.index.files
         chain, calls = keys._chain, 0
 
         def cutting(*rest: Any) -> int:
             nonlocal calls
             calls += 1
             if calls == 4:
-                store._dispatcher.truncate(ends[40])  # The log itself is cut a moment later.
+                store.engine.dispatcher.truncate(ends[40])  # The log itself is cut a moment later.
             return chain(*rest)
 
         monkeypatch.setattr(keys, "_chain", cutting)
@@ -233,12 +235,16 @@ def test_a_cut_beside_the_mending_of_an_index_file_hides_no_key(
         with suppress(PositionRangeError):  # Or what it does is right.
             keys.mend(file)
         for n in range(0, 120, 7):
-            assert [m.queue_offset for m in store.messages_by_key("orders", f"key{n:04d}")] == [n]
+            assert [
+                m.queue_offset for m in store.reads.messages_by_key("orders", f"key{n:04d}")
+            ] == [n]
         store.cut(ends[40])
         put(store, 120, 150)
         store.dispatch_to(store.shipped.end_position)
         for n in range(0, 150, 7):
-            assert [m.queue_offset for m in store.messages_by_key("orders", f"key{n:04d}")] == [n]
+            assert [
+                m.queue_offset for m in store.reads.messages_by_key("orders", f"key{n:04d}")
+            ] == [n]
 
 
 @pytest.mark.parametrize("has_sums", [True, False])
@@ -248,8 +254,8 @@ def test_offsets_for_another_replica_are_found_beside_damage(
     """Nobody else would be told of it, and the replica could not begin before the next pass."""
     ends = left(tmp_path, has_sums=has_sums)
     with opened(tmp_path) as store:
-        store._guard.units.at_once_size_bytes_max = 10
+        store.engine.guard.units.at_once_size_bytes_max = 10
         for offset in (MIDDLE, 180):
             set_position(tmp_path, offset, 1 << 40)
         assert store.next_offsets_at(ends[60]) == {(b"orders", 0): 180}
-        assert store._guard.units.at_once_size_bytes_max == 10
+        assert store.engine.guard.units.at_once_size_bytes_max == 10

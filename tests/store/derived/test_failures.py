@@ -199,7 +199,7 @@ def test_a_new_beginning_forgets_a_round_that_failed(tmp_path: Path) -> None:
         with failpoints.armed("fs.write=ENOSPC@2"):
             store.queues()
         assert store.counters.dispatch_failed_count == 1
-        dispatcher = store._dispatcher
+        dispatcher = store.engine.dispatcher
         assert dispatcher.built() == (0, 0)
         dispatcher.restart(0, {(b"orders", 0): 7})
         assert dispatcher.built() == (0, 7)

@@ -186,18 +186,18 @@ def test_a_reader_on_a_loop_is_not_kept(tmp_path: Path, config: StoreConfig) -> 
         fill(store, clock)
         path = tmp_path / "consumequeue/orders/0" / f"{0:020d}"
         flip(path, 20 * 300 * 8 + 60)
-        store._guard.units.at_once_size_bytes_max = 10
+        store.engine.guard.units.at_once_size_bytes_max = 10
         with pytest.raises(DerivedDamageError, match="offsets 300 to 300") as caught:
             read(store, "a")
         assert caught.value.retryable
-        store._guard.mend(caught.value)
+        store.engine.guard.mend(caught.value)
         check_all(store)
         index = sorted(tmp_path.glob("index/*"))[0]
         flip(index, (40 + 64 * 4 + 20 * 30) * 8)
-        store._guard.units.at_once_size_bytes_max = 10
+        store.engine.guard.units.at_once_size_bytes_max = 10
         with pytest.raises(DerivedDamageError) as caught:
             check_all(store)
-        store._guard.mend(caught.value)
+        store.engine.guard.mend(caught.value)
         check_all(store)
 
 
@@ -225,7 +225,7 @@ def test_an_index_file_that_expires_beside_a_pass_ends_nothing(
     clock = Clock()
     with open_store(tmp_path, config, clock) as store:
         fill(store, clock)
-        index, reading = store._index, IndexFile.raw_entries
+        index, reading = store.engine.index, IndexFile.raw_entries
         first, second = index.files[:2]
         whole = Path(second.path).read_bytes()
         if damaged is not None:
@@ -238,9 +238,9 @@ def test_an_index_file_that_expires_beside_a_pass_ends_nothing(
 
         monkeypatch.setattr(IndexFile, "raw_entries", expiring)
         if damaged is None:
-            assert store._guard.compare(0, first.end_position)[1] == 0
+            assert store.engine.guard.compare(0, first.end_position)[1] == 0
         else:
-            assert store._guard.keys.mend(index.files[damaged]) == (damaged == 1)
+            assert store.engine.guard.keys.mend(index.files[damaged]) == (damaged == 1)
         assert first not in index.files
         assert Path(second.path).read_bytes() == whole
 
@@ -253,8 +253,8 @@ def test_appends_wait_for_the_end_of_an_index_file_only(
     clock, held = Clock(), list[int]()
     with open_store(tmp_path, replace(config, index_entry_count=4_000), clock) as store:
         fill(store, clock)
-        (file,) = store._index.files
-        lock, reading = store._dispatcher.lock, IndexFile.raw_entries
+        (file,) = store.engine.index.files
+        lock, reading = store.engine.dispatcher.lock, IndexFile.raw_entries
         for entry in range(30, file.count, 256):
             flip(Path(file.path), (40 + 64 * 4 + 20 * entry) * 8)
 
@@ -264,7 +264,7 @@ def test_appends_wait_for_the_end_of_an_index_file_only(
             return reading(file, lo, hi)
 
         monkeypatch.setattr(IndexFile, "raw_entries", counting)
-        assert store._guard.keys.mend(file)
+        assert store.engine.guard.keys.mend(file)
         assert file.doubtful_blocks() == []
         assert sum(held) < 300 + 3 * 256, f"{held} of {file.count} entries"
         check_all(store)
@@ -286,7 +286,7 @@ def test_large_records_of_a_block_are_not_read_on_a_loop(
         fill(store, clock)
     forget_sums(tmp_path)
     with open_store(tmp_path, config, clock) as store:
-        units = store._guard.units
+        units = store.engine.guard.units
         units.at_once_size_bytes_max = 1_000
         errors: list[DerivedDamageError] = []
         while len(errors) < 10:
@@ -295,7 +295,7 @@ def test_large_records_of_a_block_are_not_read_on_a_loop(
                 break
             except DerivedDamageError as error:
                 errors.append(error)
-                store._guard.mend(error)
+                store.engine.guard.mend(error)
         assert [error.span for error in errors] == [(0, 256), (256, 512), (512, 700), (700, 900)]
         assert store.counters.derived_damage_count == 0
 
@@ -309,8 +309,8 @@ def test_a_last_block_that_grows_beside_a_comparison_is_known(
         fill(store, clock)
     forget_sums(tmp_path)
     with open_store(tmp_path, config, clock) as store:
-        units = store._guard.units
-        queue = store._queues.get(b"orders", 0)
+        units = store.engine.guard.units
+        queue = store.engine.queues.get(b"orders", 0)
         assert queue is not None
         looking = units._first_wrong
 
@@ -339,7 +339,7 @@ def test_a_block_that_could_not_be_put_right_is_not_read(
         assert len(read(store, "a")) == COUNT // 3
         flip(tmp_path / "consumequeue/orders/0" / f"{0:020d}", (20 * 300 + 19) * 8)
         with monkeypatch.context() as patched:
-            patched.setattr(store._guard.units, "_generation", iter(range(100)).__next__)
+            patched.setattr(store.engine.guard.units, "_generation", iter(range(100)).__next__)
             with pytest.raises(DerivedDamageError, match="offsets 256 to 511"):
                 read(store, "a")
         check_all(store)

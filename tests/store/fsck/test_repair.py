@@ -191,7 +191,7 @@ def test_a_damaged_start_is_proven_by_the_first_entry(tmp_path: Path) -> None:
         for _ in range(2):
             store.maintain()
             store.log.delete_first()
-        store._queues.correct_min_offsets(store.log.min_position)
+        store.engine.queues.correct_min_offsets(store.log.min_position)
     good = contents(tmp_path, config)
     for parity in (0, 1):
         copy = Path(shutil.copytree(tmp_path, tmp_path.with_name(f"copy{parity}")))

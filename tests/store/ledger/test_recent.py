@@ -50,7 +50,7 @@ def test_cut_entries_are_not_dispatched(store: ReplicaStore) -> None:
     assert len(store.ledger.recent) == 0
     end = put(store, 3, 5)
     store.dispatch_to(end)
-    assert store.queue_range("orders", 0)[1] == 5
+    assert store.reads.queue_range("orders", 0)[1] == 5
 
 
 def test_the_oldest_go_above_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,12 +146,12 @@ def test_a_pass_over_the_log_finds_no_fault_with_them(tmp_path: Path) -> None:
     root = tmp_path / "store"
     write_log(root, CONFIG, [*mixed(), plain(BATCHES, 100)])
     with Store.open(str(root), CONFIG, maintain=False) as store:
-        scrubber = DerivedScrubber(store._guard, store.log, lambda: store.log.max_position)
+        scrubber = DerivedScrubber(store.engine.guard, store.log, lambda: store.log.max_position)
         while not (piece := scrubber.step()).ends_pass:
             assert piece.wrong_count == 0
         told: list[str] = []
-        store._guard.listen(told.append)
-        store._guard.dispatcher.rebuild()
+        store.engine.guard.listen(told.append)
+        store.engine.guard.dispatcher.rebuild()
         assert len(told) == 1, "once a process"
         assert told[0].startswith("topic batches has inner batches of RocketMQ")
 

@@ -42,9 +42,7 @@ def must_not_die(cause: BaseException) -> None:
 
 def open_store(root: Path, **changes: object) -> ReplicaStore:
     config = replace(CONFIG, **changes)  # type: ignore[arg-type]
-    return ReplicaStore.open(
-        str(root), config, maintain=False, now_unix_ms=lambda: BORN, on_fatal=must_not_die
-    )
+    return ReplicaStore.open(str(root), config, now_unix_ms=lambda: BORN, on_fatal=must_not_die)
 
 
 @pytest.fixture
@@ -60,14 +58,14 @@ def put(store: ReplicaStore, lo: int, hi: int, *, term: int = 1, size_bytes: int
 
 
 def found_numbers(store: ReplicaStore) -> list[int]:
-    return numbers(store.pull("orders", 0, 0, max_count=1000, max_size_bytes=1 << 24).data)
+    return numbers(store.reads.pull("orders", 0, 0, max_count=1000, max_size_bytes=1 << 24).data)
 
 
 def crash(store: ReplicaStore) -> None:
-    store._flush.stop()
-    if store._warm_up:
-        store._warm_up.stop()
-    store._lock.release()
+    store.engine.flush_service.stop()
+    if store.engine.warm_up:
+        store.engine.warm_up.stop()
+    store.engine._lock.release()
 
 
 def note_replica(root: Path) -> None:
@@ -286,19 +284,17 @@ def test_index_files_are_made_by_one_thread_at_a_time(store: ReplicaStore) -> No
 def test_the_age_of_a_file_is_asked_for_until_what_follows_it_is_visible(tmp_path: Path) -> None:
     """Its first record says nothing of its last one, which may be days younger."""
     times = iter(range(BORN, BORN + 10**9, 1000))
-    with ReplicaStore.open(
-        str(tmp_path), CONFIG, maintain=False, now_unix_ms=lambda: next(times)
-    ) as store:
+    with ReplicaStore.open(str(tmp_path), CONFIG, now_unix_ms=lambda: next(times)) as store:
         ends = [put(store, lo, lo + 3, size_bytes=4000) for lo in range(0, 60, 3)]
         first, second, *_ = store.log.files.files
         last_index = store.ledger.index_at_position(second.position) - 1
         store.dispatch_to(ends[last_index])
         store.find_expired()
-        assert store._retention._known == {}
+        assert store.engine.retention._known == {}
         store.dispatch_to(ends[last_index + 1])
         store.find_expired()
-        (message,) = store.messages_by_key("orders", f"key{3 * (last_index + 1):04d}")
-        assert store._retention._known == {first.position: message.store_unix_ms}
+        (message,) = store.reads.messages_by_key("orders", f"key{3 * (last_index + 1):04d}")
+        assert store.engine.retention._known == {first.position: message.store_unix_ms}
 
 
 def test_the_upkeep_leaves_alone_what_the_writer_keeps_for_dispatch(store: ReplicaStore) -> None:
@@ -313,7 +309,7 @@ def test_the_upkeep_leaves_alone_what_the_writer_keeps_for_dispatch(store: Repli
 
 def test_the_time_of_a_damaged_entry_is_given_to_no_other(store: ReplicaStore) -> None:
     end = put(store, 0, 3)
-    store.wait_durable(end)
+    store.engine.flush_service.wait(end, 10_000)
     with (Path(store.ledger.files.directory) / f"{0:020d}").open("r+b") as file:
         file.seek(48 + fmt.STORE_TIMESTAMP_AT)
         file.write(b"\x40")  # Far in the future.
@@ -365,13 +361,13 @@ def test_upkeep_and_retention_run_beside_appends_and_cuts(tmp_path: Path) -> Non
         thread.join()
     assert not errors
     assert deleted > 10
-    (queue,) = store.queues()
+    (queue,) = store.reads.queues()
     assert queue.max_offset == lo
-    assert numbers(store.pull("orders", 0, queue.min_offset).data)[0] == queue.min_offset
+    assert numbers(store.reads.pull("orders", 0, queue.min_offset).data)[0] == queue.min_offset
     store.close()
     with open_store(tmp_path) as store:
         assert not store.recovery.derived_rebuilt
-        assert store.queues()[0].max_offset == lo
+        assert store.reads.queues()[0].max_offset == lo
 
 
 def test_offsets_are_asked_for_what_readers_see_only(store: ReplicaStore) -> None:
@@ -382,7 +378,7 @@ def test_offsets_are_asked_for_what_readers_see_only(store: ReplicaStore) -> Non
     with pytest.raises(AssertionError, match="not dispatched"):
         store.next_offsets_at(ends[6])
     with pytest.raises(PositionRangeError):
-        store.message_at(ends[6] + 48)
+        store.reads.message_at(ends[6] + 48)
 
 
 def test_a_sync_is_refused_only_after_the_end(store: ReplicaStore) -> None:

@@ -18,7 +18,7 @@ class _WarmUp:
 
     def __init__(self, store: ReplicaStore) -> None:
         self.asked: list[int] = []
-        self._own = store._warm_up
+        self._own = store.engine.warm_up
 
     def poll(self, position: int) -> bool:
         self.asked.append(position)
@@ -27,28 +27,28 @@ class _WarmUp:
 
 def test_room_that_is_still_being_made_is_none(tmp_path: Path) -> None:
     """Else the caller, which may not wait, would make the file itself."""
-    with ReplicaStore.open(str(tmp_path), CONFIG, maintain=False, on_fatal=must_not_die) as store:
+    with ReplicaStore.open(str(tmp_path), CONFIG, on_fatal=must_not_die) as store:
         store.append_own(KIND_NO_OP, 1, b"x")
         count = len(store.ledger.files.files)
         warm_up = _WarmUp(store)
-        store._warm_up = warm_up  # type: ignore[assignment]
+        store.engine.warm_up = warm_up  # type: ignore[assignment]
         try:
             assert not store.has_room(2 * CONFIG.file_size_bytes)
             assert warm_up.asked
             assert len(store.ledger.files.files) == count
             assert store.ledger.files.reserved_count == 0
         finally:
-            store._warm_up = warm_up._own
+            store.engine.warm_up = warm_up._own
 
 
 def test_a_closed_store_has_neither_room_nor_records_and_says_why(tmp_path: Path) -> None:
     """Whoever hears that there is no room tries again."""
-    with ReplicaStore.open(str(tmp_path), CONFIG, maintain=False, on_fatal=must_not_die) as store:
+    with ReplicaStore.open(str(tmp_path), CONFIG, on_fatal=must_not_die) as store:
         store.append_own(KIND_NO_OP, 1, b"x")
     with failpoints.armed("fs.open=ENOSPC"), pytest.raises(ClosedError):
         store.has_room(8 * CONFIG.file_size_bytes)
     with pytest.raises(ClosedError):
-        store.pull("orders", 0, 0, max_count=1, max_size_bytes=100)
+        store.reads.pull("orders", 0, 0, max_count=1, max_size_bytes=100)
     with pytest.raises(ClosedError):
         store.prepare(batch(0, 1))
 
@@ -56,7 +56,7 @@ def test_a_closed_store_has_neither_room_nor_records_and_says_why(tmp_path: Path
 def test_a_log_that_is_replaced_beside_the_look_at_it_expires_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with ReplicaStore.open(str(tmp_path), CONFIG, maintain=False, on_fatal=must_not_die) as store:
+    with ReplicaStore.open(str(tmp_path), CONFIG, on_fatal=must_not_die) as store:
         while len(store.ledger.files.files) < 3:
             store.append_own(KIND_NO_OP, 1, bytes(500))
 
@@ -64,21 +64,21 @@ def test_a_log_that_is_replaced_beside_the_look_at_it_expires_nothing(
             store.ledger.reset_count += 1
             return 1, 0
 
-        monkeypatch.setattr(store._retention, "plan", plan)
+        monkeypatch.setattr(store.engine.retention, "plan", plan)
         store.find_expired()
         assert store._expired_position == 0
-        monkeypatch.setattr(store._retention, "plan", lambda *_: (1, 0))
+        monkeypatch.setattr(store.engine.retention, "plan", lambda *_: (1, 0))
         store.find_expired()
         assert store._expired_position == store.ledger.files.files[0].end_position
 
 
 def test_a_cut_lowers_the_mark_to_the_entry_before_it(tmp_path: Path) -> None:
     """A mark above the end of the log would say that durable entries are missing."""
-    with ReplicaStore.open(str(tmp_path), CONFIG, maintain=False, on_fatal=must_not_die) as store:
+    with ReplicaStore.open(str(tmp_path), CONFIG, on_fatal=must_not_die) as store:
         for _ in range(6):
             store.append_own(KIND_NO_OP, 1, b"x")
-        store.wait_durable(store.ledger.max_position)
+        store.engine.flush_service.wait(store.ledger.max_position, 10_000)
         store.truncate_from(4)
         assert store.ledger.last_index == 3
-        mark = store._mark.mark
+        mark = store.engine.mark.mark
         assert (mark.durable_index, mark.durable_position) == (3, store.ledger.max_position)

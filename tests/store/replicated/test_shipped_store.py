@@ -71,8 +71,8 @@ def test_readers_stop_where_they_are_told(store: ShippedStore, tmp_path: Path) -
     assert found_numbers(store) == []
     store.dispatch_to(ends[4])
     assert found_numbers(store) == list(range(12))
-    assert store.messages_by_key("orders", "key0011")
-    assert not store.messages_by_key("orders", "key0012")
+    assert store.reads.messages_by_key("orders", "key0011")
+    assert not store.reads.messages_by_key("orders", "key0012")
     store.dispatch_to(ends[2])  # A new master begins low: nothing is taken back.
     assert found_numbers(store) == list(range(12))
     store.maintain()
@@ -116,7 +116,7 @@ def test_a_damaged_store_time_is_given_to_no_record(tmp_path: Path) -> None:
         prepared = store.prepare(batch(90, 91, property_crc=True))
         assert prepared.store_unix_ms == BORN
         with pytest.raises(CorruptionError):
-            store.pull("orders", 3, 0)
+            store.reads.pull("orders", 3, 0)
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,11 @@ def test_a_damaged_store_time_is_given_to_no_record(tmp_path: Path) -> None:
 def test_a_record_that_cannot_be_read_keeps_no_replica_from_being_master(
     store: ShippedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: StoreError
 ) -> None:
-    store._clock = lambda: 5_000_000
+    store.engine.clock = lambda: 5_000_000
     filled(store, 9)
     with open_store(tmp_path / "slave") as slave:
         ship(store, slave)
-        slave._clock = lambda: 4_000_000
+        slave.engine.clock = lambda: 4_000_000
 
         def read(position: int, size_bytes: int) -> bytes:
             raise error
@@ -141,18 +141,18 @@ def test_a_record_that_cannot_be_read_keeps_no_replica_from_being_master(
 def test_store_times_do_not_step_back_behind_another_replica(
     store: ShippedStore, tmp_path: Path
 ) -> None:
-    store._clock = lambda: 5_000_000
+    store.engine.clock = lambda: 5_000_000
     filled(store, 9)
     with open_store(tmp_path / "slave") as slave:
         ship(store, slave)
-        slave._clock = lambda: 4_000_000
+        slave.engine.clock = lambda: 4_000_000
         assert slave.prepare(batch(9, 10)).store_unix_ms == 5_000_000
     with open_store(tmp_path / "slave") as slave:
-        slave._clock = lambda: 4_000_000
+        slave.engine.clock = lambda: 4_000_000
         assert slave.prepare(batch(9, 10)).store_unix_ms == 5_000_000, "found in the tail"
         slave.dispatch_to(slave.shipped.end_position)
     with open_store(tmp_path / "slave") as slave:
-        slave._clock = lambda: 4_000_000
+        slave.engine.clock = lambda: 4_000_000
         assert slave.prepare(batch(9, 10)).store_unix_ms == 5_000_000, "found in the queue"
 
 
@@ -177,7 +177,7 @@ def test_a_cut_takes_log_queues_and_index_and_sets_the_bytes_aside(
         assert log_bytes(store) == before[: ends[kept]]
         assert on_disk(tmp_path / "s").rstrip(b"\0") == before[: ends[kept]].rstrip(b"\0")
         assert found_numbers(store) == list(range(seen))
-        assert not store.messages_by_key("orders", f"key{seen:04d}")
+        assert not store.reads.messages_by_key("orders", f"key{seen:04d}")
         fs = FileSystem()
         assert b"".join(data for _, data in read_cut_file(fs, path)) == before[ends[kept] :]
         header, _ = read_cut_header(fs, path)
@@ -207,7 +207,7 @@ def test_a_follower_of_a_new_master_is_the_same_again(store: ShippedStore, tmp_p
         assert log_bytes(store) == log_bytes(slave)
         store.dispatch_to(store.shipped.end_position)
         assert found_numbers(store) == [*range(30), *range(500, 530)]
-        assert store._dispatcher.built().item_count > 0
+        assert store.engine.dispatcher.built().item_count > 0
 
 
 def test_a_full_disk_stops_a_cut_before_it_begins(store: ShippedStore, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_an_error_in_the_middle_of_a_cut_ends_the_process(tmp_path: Path) -> Non
         [("mapped_file.truncate=EIO", 5), ("fs.sync=EIO@2", 5), ("fs.unlink=EIO", 5)]
     ):
         root = tmp_path / str(number)
-        store = ShippedStore.open(str(root), CONFIG, maintain=False, on_fatal=causes.append)
+        store = ShippedStore.open(str(root), CONFIG, on_fatal=causes.append)
         ends = filled(store, 90)
         store.dispatch_to(ends[-1])
         before = log_bytes(store)
@@ -282,12 +282,12 @@ def test_positions_from_before_a_cut_are_not_saved_after_it(tmp_path: Path) -> N
     cut = threading.Thread(target=store.cut, args=(ends[5],))
     cut.start()
     # The cut has either lowered the mark (and must not be undone) or waits for the upkeep.
-    while not store._derived_lock.locked() and cut.is_alive():
+    while not store.engine.derived_lock.locked() and cut.is_alive():
         pass
     fs.may_go_on.set()
     upkeep.join(60)
     cut.join(60)
-    mark = store._mark.mark
+    mark = store.engine.mark.mark
     assert max(mark.dispatched_position, mark.dispatched_durable_position) <= ends[5]
     image = killed(tmp_path / "s", tmp_path / "image")
     store.close()
@@ -335,7 +335,7 @@ def test_files_that_were_set_aside_are_closed(tmp_path: Path) -> None:
 
 def test_only_so_many_are_kept(store: ShippedStore, tmp_path: Path) -> None:
     times = iter(range(1_000, 2_000))
-    store._clock = lambda: next(times)
+    store.engine.clock = lambda: next(times)
     end = filled(store, 9)[-1]
     for epoch in range(CUT_FILES_KEPT_MAX + 3):
         put(store, 0, 3)
@@ -389,15 +389,15 @@ def test_an_empty_log_begins_where_another_one_does(store: ShippedStore, tmp_pat
                 take_away(slave, 0)
             slave.begin_at(begin, offsets)
             assert (slave.log.min_position, slave.durable_position) == (begin, begin)
-            assert slave.queue_range("orders", 7) == (5, 5)
+            assert slave.reads.queue_range("orders", 7) == (5, 5)
             ship(store, slave)
             assert log_bytes(slave) == log_bytes(store)
             slave.dispatch_to(slave.shipped.end_position)
-            lo, hi = slave.queue_range("orders", 0)
+            lo, hi = slave.reads.queue_range("orders", 0)
             assert (lo, hi) == (offsets[b"orders", 0], 240)
             assert found_numbers(slave) == list(range(lo, hi))
         with open_store(tmp_path / f"slave{number}") as slave:
-            assert slave.queue_range("orders", 7) == (5, 5)
+            assert slave.reads.queue_range("orders", 7) == (5, 5)
             assert found_numbers(slave) == list(range(lo, hi))
 
 
@@ -407,13 +407,13 @@ def test_a_log_that_began_elsewhere_is_missed_when_it_is_gone(
     """The mark says so when `begin_at` returns, not only after the next sync of the log."""
     has_begun = threading.Event()
     with open_store(tmp_path / "s") as store:
-        run_round = store._flush.run_round
+        run_round = store.engine.flush_service.run_round
 
         def run_later(*, thorough: bool = False) -> bool:
             assert has_begun.wait(60)
             return run_round(thorough=thorough)
 
-        monkeypatch.setattr(store._flush, "run_round", run_later)
+        monkeypatch.setattr(store.engine.flush_service, "run_round", run_later)
         store.begin_at(3 * FILE, {})
         image = killed(tmp_path / "s", tmp_path / "image")
         has_begun.set()
@@ -428,7 +428,7 @@ def test_a_log_that_began_elsewhere_is_missed_when_it_is_gone(
 def test_a_beginning_that_was_broken_off_is_begun_again(tmp_path: Path, step: str) -> None:
     causes: list[BaseException] = []
     root = tmp_path / "s"
-    store = ShippedStore.open(str(root), CONFIG, maintain=False, on_fatal=causes.append)
+    store = ShippedStore.open(str(root), CONFIG, on_fatal=causes.append)
     filled(store, 30)
     take_away(store, 0)
     with failpoints.armed(f"shipped_store.{step}=EIO"), pytest.raises(SyncFailedError):
@@ -474,12 +474,12 @@ def test_a_full_disk_refuses_an_append_before_anything_is_written(tmp_path: Path
     with open_store(tmp_path) as store:
         put(store, 0, 3)
         end = store.shipped.end_position
-        store._retention.state = DiskState.FULL
+        store.engine.retention.state = DiskState.FULL
         with pytest.raises(StoreFullError):
             store.prepare(batch(3, 6))
         assert store.shipped.end_position == end
         assert store.counters.store_full_count == 1
-        store._retention.state = DiskState.OK
+        store.engine.retention.state = DiskState.OK
         put(store, 3, 6)
 
 
@@ -489,7 +489,7 @@ def test_an_append_is_no_older_than_what_another_replica_wrote(tmp_path: Path) -
         put(source, 0, 3)
         ship(source, target)
         target.find_offsets()
-        source._clock = lambda: BORN + 90_000
+        source.engine.clock = lambda: BORN + 90_000
         put(source, 3, 6)
         ship(source, target)
         prepared = target.prepare(batch(6, 9))

@@ -85,7 +85,7 @@ def check_found(log: LedgerLog, transfer: Transfer) -> bool:
     assert RECEIVED_NAME not in names
     found = log.load()
     assert found.hard_state == HardState(6, 3)
-    offsets = {q.queue_id: q.max_offset for q in log.store.queues()}
+    offsets = {q.queue_id: q.max_offset for q in log.store.reads.queues()}
     if log.installed is None:
         assert INSTALLED_NAME not in names
         assert (found.base_index, found.last_index, found.commit) == (-1, OLD_COUNT, 4)
@@ -110,8 +110,8 @@ def check_goes_on(log: LedgerLog, transfer: Transfer) -> None:
     ship(leader, log, 16, leader.last_index + 1)
     log.dispatch(leader.last_index + 1)
     assert log.chain_at(log.last_index) == leader.chain_at(leader.last_index)
-    assert [q[:2] + q[3:] for q in log.store.queues()] == [
-        q[:2] + q[3:] for q in leader.store.queues()
+    assert [q[:2] + q[3:] for q in log.store.reads.queues()] == [
+        q[:2] + q[3:] for q in leader.store.reads.queues()
     ]
     sync(log)
 

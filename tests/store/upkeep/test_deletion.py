@@ -29,17 +29,17 @@ def store(tmp_path: Path) -> Iterator[ReplicaStore]:
 def fill(store: ReplicaStore, file_count: int) -> None:
     """Append until there are so many more files, and let readers see all of it, durably."""
     hi_position = store.ledger.files.end_position + file_count * FILE
-    lo = store.queue_range("orders", 0)[1]
+    lo = store.reads.queue_range("orders", 0)[1]
     while store.ledger.files.end_position < hi_position:
         put(store, lo, lo + 1, size_bytes=900)
         lo += 1
     store.dispatch_to(store.log.max_position)
-    store.wait_durable(store.log.max_position)
+    store.engine.flush_service.wait(store.log.max_position, 10_000)
 
 
 def take_out(store: ReplicaStore) -> Deletion:
     """Take the files that have to go out of the log."""
-    store._sync_derived()
+    store.engine.sync_derived()
     store.find_expired()
     deletion = store.deletion(store.ledger.last_index)
     assert deletion is not None
@@ -85,8 +85,8 @@ def check_killed(store: ReplicaStore) -> None:
     with open_store(image, **UPKEEP) as again:
         assert on_disk(again) == in_log(again) == in_log(store)
         assert kept(again) == kept(store)
-        lo, hi = again.queue_range("orders", 0)
-        found = again.pull("orders", 0, lo, max_count=1000, max_size_bytes=1 << 24)
+        lo, hi = again.reads.queue_range("orders", 0)
+        found = again.reads.pull("orders", 0, lo, max_count=1000, max_size_bytes=1 << 24)
         assert numbers(found.data) == kept(store) == list(range(lo, hi))
 
 
@@ -99,7 +99,7 @@ def test_a_deletion_that_fails_is_repeated_by_the_upkeep(store: ReplicaStore, nt
     store.maintain()
     assert on_disk(store) == in_log(store)
     assert on_disk(store, "index")[0] == store.ledger.index.files.min_position > 0
-    assert store.queue_range("orders", 0)[0] == kept(store)[0], "of the queues as well"
+    assert store.reads.queue_range("orders", 0)[0] == kept(store)[0], "of the queues as well"
     check_killed(store)
 
 
@@ -140,7 +140,7 @@ def test_the_log_begins_behind_nothing_that_is_damaged(
     ledger = store.ledger
     position = ledger.position_of(ledger.index_at_position(3 * FILE) + which)
     flip(store, position + FIELDS[field])
-    store._sync_derived()
+    store.engine.sync_derived()
     store.find_expired()
     with pytest.raises(CorruptionError):
         store.deletion(ledger.last_index)

@@ -52,10 +52,10 @@ def test_expired_files_go_as_far_as_nobody_needs_them(tmp_path: Path) -> None:
         assert store.log.min_position == 3 * FILE
         assert len(list((tmp_path / "s" / "commitlog").iterdir())) == len(store.log.files.files) + 3
         work()
-        lo, hi = store.queue_range("orders", 0)
+        lo, hi = store.reads.queue_range("orders", 0)
         assert (lo > 0, hi) == (True, 300)
         assert found_numbers(store) == list(range(lo, hi))
-        assert not store.messages_by_key("orders", "key0000")
+        assert not store.reads.messages_by_key("orders", "key0000")
         store.maintain()
         work = store.detach_expired(1 << 60)
         assert work is not None
@@ -93,19 +93,19 @@ def test_a_file_that_is_written_anew_behind_a_cut_is_as_young_as_it_is(tmp_path:
     """It was complete before, and may take days to be so again."""
     times = iter(range(BORN, BORN + 10**9, 1000))
     with expiring(tmp_path / "s") as store:
-        store._clock = lambda: next(times)
+        store.engine.clock = lambda: next(times)
         ends = filled(store, 120)
         store.dispatch_to(ends[-1])
         store.find_expired()
-        assert 0 in store._retention._known
+        assert 0 in store.engine.retention._known
         take_away(store, ends[3])
         store.find_expired()
         for lo in range(9, 120, 3):
             end = put(store, lo, lo + 3, size_bytes=400)
         store.dispatch_to(end)
         store.find_expired()
-        behind = store.message_at(store.log.files.files[1].position)
-        assert store._retention._known[0] == behind.store_unix_ms
+        behind = store.reads.message_at(store.log.files.files[1].position)
+        assert store.engine.retention._known[0] == behind.store_unix_ms
 
 
 def test_files_do_not_expire_beside_a_cut(tmp_path: Path) -> None:

@@ -118,7 +118,6 @@ class HaLog:
             now_unix_ms=now_unix_ms,
             on_fatal=on_fatal,
             progress=progress,
-            maintain=False,
             before_running=before_running,
         )
         try:

@@ -99,7 +99,6 @@ class LedgerLog:
             now_unix_ms=now_unix_ms,
             on_fatal=on_fatal,
             progress=progress,
-            maintain=False,
             before_running=before_running,
         )
         try:

@@ -57,7 +57,7 @@ def test_a_repeated_batch_gets_the_first_receipt_again(
             again = await node.broker.append(asked)
             assert (first.is_duplicate, again.is_duplicate) == (False, True)
             assert place(again) == place(first)
-            assert node.log.store.queue_range("orders", 0) == (0, 2)
+            assert node.log.store.reads.queue_range("orders", 0) == (0, 2)
             assert node.broker.stats().duplicates_total == 1
 
     run(work())

@@ -53,7 +53,7 @@ async def test_the_last_one_has_the_name(tmp_path: Path) -> None:
         for name, number in (("nobody", 0), ("nobody", 1), ("n", 3), ("n", 1 << 63)):
             with pytest.raises(ProducerFencedError):
                 await node.broker.append(batch(9, number, name=name))
-        assert node.log.store.queue_range("orders", 0) == (0, 4)
+        assert node.log.store.reads.queue_range("orders", 0) == (0, 4)
 
 
 @on_loop

@@ -66,7 +66,7 @@ def test_a_receipt_says_where_the_messages_are(tmp_path: Path, producer_id: int)
             assert ranges == {("orders", 1): (0, 1), ("orders", 0): (2, 2)}
             position = receipt.position
             for message in messages(both):
-                found = node.log.store.message_at(position)
+                found = node.log.store.reads.message_at(position)
                 assert found.body == message.body
                 assert found.store_unix_ms == receipt.store_unix_ms
                 host = "127.0.0.1", 0

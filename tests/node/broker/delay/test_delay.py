@@ -103,12 +103,12 @@ async def test_a_delayed_message_is_delivered_as_it_was_sent(tmp_path: Path) -> 
         )
         await send(node, record)
         await move(node, NOW + 1_000)
-        found = decode_message(node.log.store.pull("orders", 1, 0).data)
+        found = decode_message(node.log.store.reads.pull("orders", 1, 0).data)
         assert found.properties == sent
         assert (found.body, found.flag, found.reconsume_times) == (b"body", 5, 2)
         assert (found.born_unix_ms, found.born_host) == (77, ("10.1.2.3", 4))
         assert found.tags_code != 0
-        by_key = node.log.store.messages_by_key("orders", "k")
+        by_key = node.log.store.reads.messages_by_key("orders", "k")
         assert [message.position for message in by_key] == [found.position]
 
 
@@ -120,7 +120,7 @@ async def test_the_receipt_says_where_each_is_held_and_so_does_that_of_a_repetit
         records = [delayed(0, DELAY="2"), delayed(1), delayed(2, TIMER_DELAY_MS="50")]
         first = await send(node, *records, producer_id=9, sequence=0)
         assert list(first.due_unix_ms) == [NOW + 5_000, 0, NOW + 50]
-        held = [node.log.store.message_at(position) for position in first.positions]
+        held = [node.log.store.reads.message_at(position) for position in first.positions]
         assert [message.topic for message in held] == [
             fmt.SCHEDULE_TOPIC,
             "orders",
@@ -177,7 +177,7 @@ async def test_level_and_time_are_held_in_the_queues_that_rocketmq_has(tmp_path:
         await send(node, *(delayed(n, DELAY=str(n)) for n in range(1, 19)))
         for level in range(1, 19):
             assert bodies(node, fmt.SCHEDULE_TOPIC, level - 1) == [level]
-            units = node.log.store.units(fmt.SCHEDULE_TOPIC, level - 1, 0, 1)
+            units = node.log.store.reads.units(fmt.SCHEDULE_TOPIC, level - 1, 0, 1)
             due_ms = fmt.CONSUME_QUEUE_UNIT.unpack(units)[2]
             assert due_ms == NOW + LEVEL_DELAYS_MS[level - 1]
 
@@ -287,7 +287,7 @@ async def test_a_message_whose_topic_is_gone_is_kept_and_says_so(
         await move(node, NOW + 1_000)
         expected = [2] if reason == "no such queue" else [1, 2]
         assert bodies(node, fmt.UNDELIVERABLE_TOPIC) == expected
-        found = decode_message(node.log.store.pull(fmt.UNDELIVERABLE_TOPIC, 0, 0).data)
+        found = decode_message(node.log.store.reads.pull(fmt.UNDELIVERABLE_TOPIC, 0, 0).data)
         assert found.properties[PROPERTY_UNDELIVERABLE] == reason
         assert found.properties["REAL_TOPIC"] == "orders"
         status = await node.broker.delay.delay_status(DelayStatusRequest())
@@ -438,18 +438,18 @@ async def test_an_unreadable_delayed_message_is_retried_and_delays_no_other(
         damaged: list[CorruptionError | DerivedFileError] = []
         node.broker.context.on_damage = damaged.append
         store = node.log.store
-        read = store.records_at
+        read = store.reads.records_at
 
         def records_at(topic: str, queue_id: int, offsets: Sequence[int]) -> bytes:
             if 1 in offsets:
                 raise CorruptionError("file", 7, "body CRC", "1", "2")
             return read(topic, queue_id, offsets)
 
-        monkeypatch.setattr(store, "records_at", records_at)
+        monkeypatch.setattr(store.reads, "records_at", records_at)
         await move(node, NOW + 10)
         assert bodies(node) == [0, 2]
         assert len(damaged) == 1
-        monkeypatch.setattr(store, "records_at", read)
+        monkeypatch.setattr(store.reads, "records_at", read)
         await move(node, NOW + 10 + UNREADABLE_RETRY_MS)
         assert bodies(node) == [0, 2, 1]
 

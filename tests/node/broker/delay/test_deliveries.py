@@ -88,7 +88,7 @@ async def test_a_record_inside_a_body_names_no_message_to_cancel(tmp_path: Path)
             own_id = message_id(host, position)
             inner[fmt.STORE_HOST_AT : fmt.STORE_HOST_AT + 8] = bytes.fromhex(own_id[:16])
             await send(node, encode_message("orders", 1, bytes(inner)))
-            assert store.message_at(position).topic == fmt.SCHEDULE_TOPIC
+            assert store.reads.message_at(position).topic == fmt.SCHEDULE_TOPIC
             request = CancelDelayedRequest(message_id=own_id)
             with pytest.raises(MessageNotFoundError):
                 await node.broker.delay.cancel_delayed(request)
@@ -128,7 +128,7 @@ async def test_no_more_is_read_than_one_entry_delivers(
                 gone = CancelDelayedRequest(message_id=message_id(host, sent.positions[0]))
                 await node.broker.delay.cancel_delayed(gone)
         store, deliveries = node.log.store, node.broker.delay.delivering._deliveries
-        read, of = store.records_at, deliveries.of
+        read, of = store.reads.records_at, deliveries.of
         sizes_bytes: list[int] = []
 
         def records_at(topic: str, queue_id: int, offsets: Sequence[int]) -> bytes:
@@ -140,7 +140,7 @@ async def test_no_more_is_read_than_one_entry_delivers(
             sizes_bytes.append(0)
             return of(dues, state, now_unix_ms)
 
-        monkeypatch.setattr(store, "records_at", records_at)
+        monkeypatch.setattr(store.reads, "records_at", records_at)
         monkeypatch.setattr(deliveries, "of", counted)
         await move(node, NOW + 1_000)
         await until(lambda: len(bodies(node)) == 39, "all messages")

@@ -42,7 +42,7 @@ def maintenance_of(node: Fixture, root: Path, fatal: list[BaseException]) -> Mai
         NoFollowers(),
         node.machine,
         files,
-        lambda: needed_position(node.log.store, node.machine.state),
+        lambda: needed_position(node.log.store.reads, node.machine.state),
     )
     return Maintenance(steps, fatal.append, fatal.append)  # type: ignore[arg-type]
 
@@ -70,12 +70,12 @@ async def test_the_file_of_a_held_message_stays_until_it_is_delivered(tmp_path: 
         tmp_path, flush="sync", retention_size_bytes=8 * PAGE, retention_interval_ms=0
     ) as node:
         maintenance = maintenance_of(node, tmp_path, fatal)
-        assert needed_position(node.log.store, node.machine.state) is None
+        assert needed_position(node.log.store.reads, node.machine.state) is None
         await fill(node, 3)
         response = await node.broker.append(
             request_of(delayed(7, queue_id=2, TIMER_DELAY_MS="1000"))
         )
-        assert needed_position(node.log.store, node.machine.state) == response.positions[0]
+        assert needed_position(node.log.store.reads, node.machine.state) == response.positions[0]
         await fill(node, 2)
         await node.broker.append(request_of(delayed(8, DELAY="18")))
         await fill(node, 6)
@@ -89,7 +89,7 @@ async def test_the_file_of_a_held_message_stays_until_it_is_delivered(tmp_path: 
         await settle(node)
         await fill(node, 6)
         assert second < await delete_expired(node, maintenance)
-        assert needed_position(node.log.store, node.machine.state) is None
+        assert needed_position(node.log.store.reads, node.machine.state) is None
         await maintenance.stop()
     assert not fatal
 
@@ -103,7 +103,7 @@ async def test_messages_that_are_missing_all_the_same_are_counted_and_end(tmp_pa
         node.driver.lose()
         store = node.log.store
         store.log.delete_first()
-        store._queues.correct_min_offsets(store.log.min_position)
+        store.engine.queues.correct_min_offsets(store.log.min_position)
         node.driver.lead()
         node.clock.now_ms += 5_000
         await settle(node)

@@ -36,7 +36,7 @@ async def go_when_written(node: Fixture, call: "asyncio.Future[object]") -> None
 
 
 def dead_count(node: Fixture) -> int:
-    lo, hi = node.log.store.queue_range("%DLQ%" + GROUP, 0)
+    lo, hi = node.log.store.reads.queue_range("%DLQ%" + GROUP, 0)
     return hi - lo
 
 

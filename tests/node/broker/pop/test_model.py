@@ -252,7 +252,9 @@ class Walk:
     def is_read(self) -> bool:
         state, store = self.node.machine.state, self.node.log.store
         offsets = state.groups.get(GROUP, {}).get("orders", {})
-        return all(store.queue_range("orders", q)[1] == offsets.get(q, 0) for q in range(QUEUES))
+        return all(
+            store.reads.queue_range("orders", q)[1] == offsets.get(q, 0) for q in range(QUEUES)
+        )
 
 
 async def stored(node: Fixture, topic: str, queue_id: int) -> list[Message]:

@@ -83,19 +83,19 @@ def test_a_dead_one_that_cannot_be_read_does_not_hold_up_the_others_and_is_told(
             damaged: list[CorruptionError | DerivedFileError] = []
             node.broker.context.on_damage = damaged.append
             store = node.log.store
-            pull = store.pull
+            pull = store.reads.pull
 
             def damaged_pull(topic: str, queue_id: int, offset: int, **how: Any) -> PullResult:
                 if (topic, offset) == ("orders", 1):
                     raise CorruptionError("file", 7, "body CRC", "1", "2")
                 return pull(topic, queue_id, offset, **how)
 
-            monkeypatch.setattr(store, "pull", damaged_pull)
+            monkeypatch.setattr(store.reads, "pull", damaged_pull)
             pass_time(node, 5_000)
             await eventually(lambda: node.broker.pop.stats().dead_total == 2)
             await eventually(lambda: len(damaged) >= 2)
             assert await dead_letters(node) == ["1", "3"]
-            monkeypatch.setattr(store, "pull", pull)
+            monkeypatch.setattr(store.reads, "pull", pull)
             pass_time(node, 5_000)
             await eventually(lambda: not part(node).windows)
             assert await dead_letters(node) == ["1", "3", "2"]
@@ -242,7 +242,7 @@ def test_messages_in_flight_that_expire_are_taken_out(tmp_path: Path) -> None:
             assert len(await receive(node, 2)) == 2
             await expire_some(node)
             pass_time(node, 1_000)
-            lo, _ = node.log.store.queue_range("orders", 0)
+            lo, _ = node.log.store.reads.queue_range("orders", 0)
             assert lo > 2
             found = await receive(node, 1, wait_ms=30_000)
             assert found[0].offset == lo

@@ -138,7 +138,7 @@ async def test_people_see_who_reads_what_and_how_old_that_is(tmp_path: Path) -> 
         )
         found = await node.broker.groups.describe_group(DescribeGroupRequest(group="readers"))
         assert [queue.client_id for queue in found.queues] == ["one", "two", ""]
-        stored = decode_message(node.log.store.pull("orders", 0, 1, max_count=1).data)
+        stored = decode_message(node.log.store.reads.pull("orders", 0, 1, max_count=1).data)
         assert found.queues[0].last_consumed_unix_ms == stored.store_unix_ms
         assert found.queues[1].last_consumed_unix_ms == 0
 

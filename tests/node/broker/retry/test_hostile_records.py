@@ -40,7 +40,7 @@ async def test_a_count_below_zero_that_a_producer_wrote_is_none(tmp_path: Path) 
             await configure(node, retry_delays=settings.retry_delays)
             answer = await node.broker.retry.retry_later(given_back(0, 1))
             assert (answer.retried_count, answer.dead_count) == (2, 0)
-        held = node.log.store.pull("rmq_sys_wheel_timer", 0, 0, max_count=1)
+        held = node.log.store.reads.pull("rmq_sys_wheel_timer", 0, 0, max_count=1)
         assert decode_message(held.data).reconsume_times == 1
 
 
@@ -108,13 +108,13 @@ async def test_more_than_a_batch_is_not_read(tmp_path: Path) -> None:
             record = encode_message("orders", 0, b"x" * size_bytes)
             await node.broker.append(AppendRequest(records=record, record_count=1))
         read = list[int]()
-        pull = node.log.store.pull
+        pull = node.log.store.reads.pull
 
         def counted(topic: str, queue_id: int, at: int, *, max_count: int) -> object:
             read.append(at)
             return pull(topic, queue_id, at, max_count=max_count)
 
-        node.log.store.pull = counted  # type: ignore[method-assign, assignment]
+        node.log.store.reads.pull = counted  # type: ignore[method-assign, assignment]
         messages = [RetryMessage(topic="orders", offset=o, is_dead=True) for o in range(6)]
         with pytest.raises(LimitExceededError, match="batch"):
             await node.broker.retry.retry_later(
@@ -132,7 +132,7 @@ async def test_a_message_that_has_no_room_for_its_origin_can_be_rejected(tmp_pat
             await node.broker.retry.retry_later(given_back(0))
         answer = await node.broker.retry.retry_later(given_back(0, is_dead=True))
         assert answer.dead_count == 1
-        dead = node.log.store.pull("%DLQ%readers", 0, 0)
+        dead = node.log.store.reads.pull("%DLQ%readers", 0, 0)
         assert decode_message(dead.data).properties == {"a": "b" * 32_700}
 
 
@@ -152,7 +152,7 @@ async def test_the_largest_message_can_be_rejected_and_sent_again(tmp_path: Path
         assert answer.dead_count == 1
         asked = ResendDeadLettersRequest(group=group, offsets=[0])
         assert (await node.broker.dead_letters.resend_dead_letters(asked)).resent == [0]
-        assert node.log.store.queue_range(topic, 0) == (0, 2)
+        assert node.log.store.reads.queue_range(topic, 0) == (0, 2)
 
 
 @on_loop
@@ -165,7 +165,7 @@ async def test_only_what_can_be_a_topic_can_be_forbidden(tmp_path: Path) -> None
             '{"dataVersion": {"counter": 1}, "subscriptionGroupTable": {"readers": {}},'
             ' "forbiddenTable": {"readers": {"a b": -1}}}'
         )
-        plan = Plan(Limits(), node.machine.image(), node.log.store.queue_range)
+        plan = Plan(Limits(), node.machine.image(), node.log.store.reads.queue_range)
         plan.take({"subscriptionGroup.json": text})
         assert not plan.commands
         assert "'a b' is refused" in plan.refusals[0]

@@ -40,7 +40,7 @@ COUNT = 40
 
 def bodies(node: Fixture, topic: str) -> list[bytes]:
     """Everything that readers see of a topic, in order."""
-    found = node.log.store.pull(topic, 0, 0, max_count=10_000)
+    found = node.log.store.reads.pull(topic, 0, 0, max_count=10_000)
     at, all_of_them = 0, []
     while at < len(found.data):
         message = decode_message(found.data, at)
@@ -110,7 +110,7 @@ class Walk:
             self.stored[row.topic] = row.offset
         assert answer.retried_count + answer.dead_count == len(given)
         for message in given:
-            record = self.node.log.store.pull(topic, 0, message.offset, max_count=1).data
+            record = self.node.log.store.reads.pull(topic, 0, message.offset, max_count=1).data
             is_dead = message.is_dead or decode_message(record).reconsume_times >= 2
             (self.dead if is_dead else self.retried)[seen[message.offset]] += 1
 
@@ -202,7 +202,7 @@ def check_images(node: Fixture, random: Random) -> None:
     """Equal commands in any portions give equal states, and a state comes back from its image."""
     data = encode_image(node.machine.state.image())
     assert encode_image(State(LIMITS, decode_image(data)).image()) == data
-    again = StateMachine(node.log.store, LIMITS, None)
+    again = StateMachine(node.log.store.reads, LIMITS, None)
     hi = node.machine.applied_index + 1
     while again.applied_index + 1 < hi:
         lo = again.applied_index + 1

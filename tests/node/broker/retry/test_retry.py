@@ -67,7 +67,7 @@ async def configure(node: Fixture, **settings: Any) -> None:
 
 def queue(node: Fixture, topic: str, queue_id: int = 0) -> list[Message]:
     """Return all messages of a queue."""
-    found = node.log.store.pull(topic, queue_id, 0, max_count=1000)
+    found = node.log.store.reads.pull(topic, queue_id, 0, max_count=1000)
     data, at, messages = found.data, 0, []
     while found.status is PullStatus.FOUND and at < len(data):
         messages.append(decode_message(data, at))
@@ -86,8 +86,8 @@ async def written(node: Fixture) -> None:
 
 async def deliver(node: Fixture, level: int) -> int:
     """Put what is held on a level into the retry topic, as its time has come; return its offset."""
-    _lo, hi = node.log.store.queue_range("SCHEDULE_TOPIC_XXXX", level - 1)
-    found = node.log.store.pull("SCHEDULE_TOPIC_XXXX", level - 1, hi - 1, max_count=1)
+    _lo, hi = node.log.store.reads.queue_range("SCHEDULE_TOPIC_XXXX", level - 1)
+    found = node.log.store.reads.pull("SCHEDULE_TOPIC_XXXX", level - 1, hi - 1, max_count=1)
     own = OwnAppends(node.broker._context)
     written = await own.write(delivered(found.data)[1], [])
     return written.queues[RETRY.encode(), 0][0]
@@ -102,7 +102,7 @@ async def test_a_message_waits_for_its_time_and_says_where_it_came_from(tmp_path
         answer = await node.broker.retry.retry_later(given_back(1, offsets=[committed(2)]))
         assert (answer.retried_count, answer.dead_count) == (1, 0)
 
-        found = node.log.store.pull("SCHEDULE_TOPIC_XXXX", 2, 0)
+        found = node.log.store.reads.pull("SCHEDULE_TOPIC_XXXX", 2, 0)
         assert held(found.data) == (RETRY, 0, 5_010_000)
         moved = decode_message(found.data)
         assert moved.body == origin.body

@@ -345,14 +345,14 @@ def test_a_query_reads_no_more_than_it_answers(
                 record = encode_message("orders", 0, b"x" * 3_000, {"KEYS": key})
                 await node.broker.append(AppendRequest(records=record, record_count=1))
             store, sizes_bytes = node.log.store, list[int]()
-            message_at = store.message_at
+            message_at = store.reads.message_at
 
             def counted(position: int) -> Message:
                 message = message_at(position)
                 sizes_bytes.append(message.size_bytes)
                 return message
 
-            monkeypatch.setattr(store, "message_at", counted)
+            monkeypatch.setattr(store.reads, "message_at", counted)
             found = await node.broker.queries.query_by_key(
                 QueryByKeyRequest(topic="orders", key="BB")
             )

@@ -195,7 +195,7 @@ def check_images(node: Fixture, random: Random) -> None:
     image = node.machine.state.image()
     data = encode_image(image)
     assert encode_image(State(LIMITS, decode_image(data)).image()) == data
-    again = StateMachine(node.log.store, LIMITS, None)
+    again = StateMachine(node.log.store.reads, LIMITS, None)
     hi = node.machine.applied_index + 1
     while again.applied_index + 1 < hi:
         lo = again.applied_index + 1

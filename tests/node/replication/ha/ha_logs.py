@@ -78,8 +78,8 @@ class Replica:
     def seen(self) -> list[int]:
         """What a reader sees."""
         store = self.log.store
-        lo, _ = store.queue_range("orders", 0)
-        found = store.pull("orders", 0, lo, max_count=10_000, max_size_bytes=1 << 24)
+        lo, _ = store.reads.queue_range("orders", 0)
+        found = store.reads.pull("orders", 0, lo, max_count=10_000, max_size_bytes=1 << 24)
         return numbers(found.data)
 
     def begin_epoch(self, number: int) -> None:

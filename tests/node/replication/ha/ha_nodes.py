@@ -138,14 +138,14 @@ class WholeHaNode(HaNode):
         self.lives._thread.shutdown()
         await self.link.stop()
         store = self.log.store
-        store._flush.stop()
-        if store._warm_up:
-            store._warm_up.stop()
-        for files in (store.log, store._queues, store._index):
+        store.engine.flush_service.stop()
+        if store.engine.warm_up:
+            store.engine.warm_up.stop()
+        for files in (store.log, store.engine.queues, store.engine.index):
             files.close()
-        for fd in (store._mark._fd, store._checkpoint._fd):
-            store._fs.close(fd)
-        store._lock.release()
+        for fd in (store.engine.mark._fd, store.engine.checkpoint._fd):
+            store.engine.fs.close(fd)
+        store.engine._lock.release()
 
     # What tests do with it.
 

@@ -255,9 +255,9 @@ def check(world: RandomGroup, history: History) -> str:
     for node in nodes:
         found: dict[bytes, tuple[int, int]] = {}
         for queue_id in range(QUEUES):
-            offset, hi = node.log.store.queue_range(TOPIC, queue_id)
+            offset, hi = node.log.store.reads.queue_range(TOPIC, queue_id)
             while offset < hi:
-                pulled = node.log.store.pull(TOPIC, queue_id, offset, max_count=500)
+                pulled = node.log.store.reads.pull(TOPIC, queue_id, offset, max_count=500)
                 for message in messages(pulled.data):
                     where = queue_id, message.queue_offset
                     before = found.setdefault(message.body, where)

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 def stored(cluster: DriverCluster, node_id: int) -> list[int]:
     """The numbers that a reader of one node sees."""
     store = cluster.nodes[node_id].log.store
-    return numbers(store.pull("orders", 0, 0, max_count=10_000, max_size_bytes=1 << 24).data)
+    return numbers(store.reads.pull("orders", 0, 0, max_count=10_000, max_size_bytes=1 << 24).data)
 
 
 async def append(driver: Driver, lo: int, hi: int) -> int:

@@ -90,9 +90,9 @@ class History:
         """Read all that a node has: what is deleted afterwards has been read."""
         store = node.log.store
         for queue_id in range(QUEUES):
-            offset, hi = store.queue_range(TOPIC, queue_id)
+            offset, hi = store.reads.queue_range(TOPIC, queue_id)
             while offset < hi:
-                found = store.pull(TOPIC, queue_id, offset, max_count=500)
+                found = store.reads.pull(TOPIC, queue_id, offset, max_count=500)
                 assert found.record_count, f"nothing at {queue_id}/{offset}: {found.status}"
                 offset = self.see(queue_id, found.data, offset)
 
@@ -345,7 +345,7 @@ async def drain(world: WholeNodes, history: History) -> None:
     ends = set()
     for node in world.nodes.values():
         for queue_id in range(QUEUES):
-            hi = node.log.store.queue_range(TOPIC, queue_id)[1]
+            hi = node.log.store.reads.queue_range(TOPIC, queue_id)[1]
             assert hi >= history.acked_hi[queue_id], f"queue {queue_id} of node {node.node_id}"
         history.read_whole(node)
         image = node.machine.image()._replace(refused_count=0)

@@ -24,9 +24,9 @@ from raft.messages import NodeId
 from store.errors import CorruptionError, LockedError
 from store.ledger.ledger import Ledger
 from store.ledger.mending.fetched import RepairReport
-from store.store import Store
+from store.replicated.ledger_store import ReplicaStore
 from tests.node.links import Node, eventually, nodes, run
-from tests.store.ledger_stores import FILE, Wreck, make_wreck, open_store, peer
+from tests.store.ledger_stores import FILE, Wreck, make_wreck, open_replica, peer
 
 pytestmark = pytest.mark.slow
 
@@ -117,7 +117,7 @@ def test_a_damaged_log_is_repaired_before_it_is_opened(wreck: Wreck, damage: str
             if damage == "flips":  # The opening reads the last file only.
                 reports = await repair.run()
             else:
-                store, reports = await open_repaired(lambda: open_store(wreck.root), repair)
+                store, reports = await open_repaired(lambda: open_replica(wreck.root), repair)
                 store.close()
             assert len(reports) == (3 if damage == "flips" else 1)
             assert server.server.answered_count >= len(reports)
@@ -136,7 +136,7 @@ def test_a_good_log_is_opened_and_nobody_is_asked(wreck: Wreck) -> None:
     async def work() -> None:
         async with two(wreck) as (asker, server, _):
             store, reports = await open_repaired(
-                lambda: open_store(wreck.root), closed(wreck, asker.fetcher)
+                lambda: open_replica(wreck.root), closed(wreck, asker.fetcher)
             )
             store.close()
             assert (reports, server.server.answered_count) == ([], 0)
@@ -145,7 +145,7 @@ def test_a_good_log_is_opened_and_nobody_is_asked(wreck: Wreck) -> None:
 
 
 def test_damage_that_no_peer_can_heal_is_what_the_opening_says(wreck: Wreck) -> None:
-    def fail() -> Store:
+    def fail() -> ReplicaStore:
         raise CorruptionError("elsewhere", 0, "field", "1", "2")
 
     async def work() -> None:
@@ -284,14 +284,14 @@ def test_progress_is_for_people() -> None:
 
 
 def _live(
-    store: Store, fetcher: EntryFetcher, limits: RepairLimits = _QUICK
+    store: ReplicaStore, fetcher: EntryFetcher, limits: RepairLimits = _QUICK
 ) -> tuple[LiveRepair, list[RepairReport], list[BaseException]]:
     reports: list[RepairReport] = []
     fatal: list[BaseException] = []
     return LiveRepair(store, fetcher, reports.append, fatal.append, limits), reports, fatal
 
 
-def _read(store: Store, index: int) -> CorruptionError:
+def _read(store: ReplicaStore, index: int) -> CorruptionError:
     ledger = store.log
     assert isinstance(ledger, Ledger)
     with pytest.raises(CorruptionError) as found:
@@ -302,7 +302,7 @@ def _read(store: Store, index: int) -> CorruptionError:
 def test_damage_that_a_read_meets_is_repaired_while_the_store_is_open(wreck: Wreck) -> None:
     async def work() -> None:
         async with two(wreck) as (asker, _, source):
-            with open_store(wreck.root) as store:
+            with open_replica(wreck.root) as store:
                 live, reports, fatal = _live(store, asker.fetcher)
                 spot = wreck.spots[4]
                 wreck.flip(spot.position + 50)
@@ -326,7 +326,7 @@ def test_live_repair_gives_up_for_now_without_peers(wreck: Wreck) -> None:
     async def work() -> None:
         async with two(wreck) as (asker, server, _):
             server.commit_index = 0
-            with open_store(wreck.root) as store:
+            with open_replica(wreck.root) as store:
                 limits = RepairLimits(retry_ms=1, live_attempt_count_max=2)
                 live, reports, fatal = _live(store, asker.fetcher, limits)
                 wreck.flip(wreck.spots[4].position + 50)
@@ -346,7 +346,7 @@ def test_live_repair_gives_up_for_now_without_peers(wreck: Wreck) -> None:
 def test_a_large_damage_is_left_to_the_next_start(wreck: Wreck) -> None:
     async def work() -> None:
         async with two(wreck) as (asker, _, _):
-            with open_store(wreck.root) as store:
+            with open_replica(wreck.root) as store:
                 limits = RepairLimits(1, live_size_bytes_max=100, live_attempt_count_max=1)
                 live, reports, _ = _live(store, asker.fetcher, limits)
                 spot = next(each for each in wreck.spots[2:] if each.size_bytes > 200)
@@ -362,7 +362,7 @@ def test_a_large_damage_is_left_to_the_next_start(wreck: Wreck) -> None:
 def test_a_fatal_error_of_a_live_repair_is_reported(wreck: Wreck) -> None:
     async def work() -> None:
         async with two(wreck) as (asker, _, _):
-            with open_store(wreck.root) as store:
+            with open_replica(wreck.root) as store:
                 live, _, fatal = _live(store, asker.fetcher)
                 live._store = None  # type: ignore[assignment]
                 live.on_damage(CorruptionError("path", 0, "field", "1", "2"))

@@ -27,10 +27,10 @@ from store.ledger.mending import mend as ledger_mend
 from store.ledger.mending.damage import DamagedRange, Point
 from store.ledger.mending.mend import damage_of
 from store.ledger.verify import verify_range
+from store.log.record_log import AppendResult
 from store.replicated.ledger_store import ReplicaStore
-from store.store import Store
 from tests.store.crash_check import must_not_die
-from tests.store.ledger_stores import CONFIG, FILE, Wreck, make_wreck, open_store
+from tests.store.ledger_stores import CONFIG, FILE, Wreck, make_wreck, open_replica
 from tests.store.ledgers import image
 from tests.store.records import batch
 
@@ -40,7 +40,7 @@ class Open:
     """A store that is open, above a wreck that is damaged beneath it."""
 
     wreck: Wreck
-    store: Store
+    store: ReplicaStore
     ledger: Ledger
 
     def read_all(self) -> CorruptionError | None:
@@ -69,6 +69,9 @@ class Open:
                     hi = wider.hi_index
         raise AssertionError("it does not end")
 
+    def append(self, data: bytes) -> AppendResult:
+        return self.store.append_prepared(self.store.prepare(data), self.ledger.term)
+
     def fix(self, lo_index: int, hi_index: int, raw: bytes) -> None:
         self.store.repair_range(lo_index, hi_index, raw)
 
@@ -82,7 +85,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Wreck:
 def opened(made: Wreck) -> Iterator[Open]:
     shutil.rmtree(made.root)
     shutil.copytree(made.intact, made.root)
-    with open_store(made.root) as store:
+    with open_replica(made.root) as store:
         ledger = store.log
         assert isinstance(ledger, Ledger)
         ledger.term = ledger.last_term
@@ -113,15 +116,15 @@ def test_the_active_file_is_repaired_beside_its_map_and_its_views(opened: Open) 
     """A view that was taken before sees the bytes of afterwards: map and file are one."""
     ledger, spot = opened.ledger, opened.wreck.spots[-2]
     assert spot.position // FILE == ledger.max_position // FILE
-    opened.store.append(batch(900, 902))
+    opened.append(batch(900, 902))
     with ledger.view(spot.position, spot.size_bytes) as view:
         opened.wreck.flip(spot.position + 50)
         raw = opened.wreck.raw(spot.index, spot.index + 1)
         assert bytes(view) != raw
         opened.fix(spot.index, spot.index + 1, raw)
         assert bytes(view) == raw
-    end = opened.store.append(batch(900, 902)).end_position
-    opened.store.wait_durable(end)
+    end = opened.append(batch(900, 902)).end_position
+    opened.store.engine.flush_service.wait(end, 10_000)
     assert list(verify_range(ledger)) == []
 
 
@@ -267,7 +270,7 @@ def test_a_failed_sync_of_a_repair_is_fatal(made: Wreck) -> None:
     fatal: list[BaseException] = []
     shutil.rmtree(made.root)
     shutil.copytree(made.intact, made.root)
-    store = Store.open(str(made.root), made.config, maintain=False, on_fatal=fatal.append)
+    store = ReplicaStore.open(str(made.root), made.config, on_fatal=fatal.append)
     with failpoints.armed("fs.sync=EIO"), pytest.raises(SyncFailedError):
         store.repair_range(3, 4, made.raw(3, 4))
     assert [type(error) for error in fatal] == [SyncFailedError]
@@ -283,7 +286,7 @@ def test_a_failed_sync_of_a_repair_is_fatal(made: Wreck) -> None:
 @pytest.fixture
 def replica(tmp_path: Path) -> Iterator[ReplicaStore]:
     """Twenty entries, of which readers see ten."""
-    with ReplicaStore.open(str(tmp_path), CONFIG, maintain=False, on_fatal=must_not_die) as store:
+    with ReplicaStore.open(str(tmp_path), CONFIG, on_fatal=must_not_die) as store:
         for _ in range(20):
             store.append_own(KIND_NO_OP, 1, bytes(500))
         store.dispatch_to(store.ledger.end_of(9))

@@ -249,7 +249,7 @@ def check_state(replica: Replica, found: bytes, how: str) -> None:
         if position == replica.log.end:
             assert replica.seen == numbers, how
             if numbers:
-                (last,) = replica.log.store.messages_by_key("orders", f"key{numbers[-1]:04d}")
+                (last,) = replica.log.store.reads.messages_by_key("orders", f"key{numbers[-1]:04d}")
                 assert last.position == max(r.position for r in below if r.topic == "orders")
 
 

@@ -388,4 +388,6 @@ def test_the_last_image_says_how_an_empty_log_begins(tmp_path: Path) -> None:
         slave.confirm()
         assert other.seen[0] != gone.seen[0]
         assert slave.seen == other.seen
-        assert slave.log.store.queue_range("orders", 0) == other.log.store.queue_range("orders", 0)
+        assert slave.log.store.reads.queue_range("orders", 0) == other.log.store.reads.queue_range(
+            "orders", 0
+        )

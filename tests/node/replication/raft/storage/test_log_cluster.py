@@ -33,10 +33,10 @@ def common_bytes(node: Node, lo: int) -> bytes:
 def queues_of(node: Node) -> dict[tuple[str, int], tuple[int, list[bytes]]]:
     """Next offset of each queue and all of its records."""
     store, found = node.log.store, {}
-    for topic, queue_id, lo, hi in store.queues():
+    for topic, queue_id, lo, hi in store.reads.queues():
         records, offset = [], lo
         while offset < hi:
-            result = store.pull(topic, queue_id, offset)
+            result = store.reads.pull(topic, queue_id, offset)
             assert result.record_count, f"{topic}/{queue_id} at {offset}: {result.status}"
             records.append(result.data)
             offset = result.next_offset
@@ -53,7 +53,7 @@ def check_acked(cluster: Cluster, node: Node) -> None:
         for number, position, offset in zip(
             range(lo, hi), result.record_positions, result.queue_offsets, strict=True
         ):
-            message = store.message_at(position)
+            message = store.reads.message_at(position)
             assert int(message.body[:8]) == number
             assert message.queue_offset == offset
             seen += 1

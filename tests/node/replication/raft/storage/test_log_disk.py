@@ -116,7 +116,7 @@ def test_queues_that_cannot_grow_are_built_later(tmp_path: Path) -> None:
         put(log, 0, 3)
         with failpoints.armed("fs.set_size=ENOSPC@1+"), pytest.raises(StoreFullError):
             log.dispatch(1)
-        assert log.store.queues() == []
+        assert log.store.reads.queues() == []
         log.dispatch(1)
         assert queue_numbers(log) == [0, 1, 2]
 

@@ -210,7 +210,7 @@ def test_a_truncation_gives_the_queue_offsets_back(tmp_path: Path) -> None:
         sync(log)
         log.store.maintain()
         log.truncate_from(5)
-        assert log.store._mark.mark.durable_position == log.position_of(5)
+        assert log.store.engine.mark.mark.durable_position == log.position_of(5)
         assert log.load().runs == ((0, 1),)
         log.become_leader()
         prepared = log.prepare(batch(100, 102))
@@ -224,8 +224,8 @@ def test_a_truncation_gives_the_queue_offsets_back(tmp_path: Path) -> None:
 
 def test_a_new_leader_counts_on_from_what_others_wrote(tmp_path: Path) -> None:
     leader, follower = new_log(tmp_path / "a"), new_log(tmp_path / "b", 2)
-    clock_late = Clock(leader.store._clock() + 10**6)
-    leader.store._clock = clock_late
+    clock_late = Clock(leader.store.engine.clock() + 10**6)
+    leader.store.engine.clock = clock_late
     for lo in range(0, 30, 3):
         put(leader, lo, lo + 3)
     prepared = leader.prepare(batch(30, 33))

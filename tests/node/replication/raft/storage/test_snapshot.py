@@ -188,8 +188,8 @@ def test_a_follower_begins_where_its_leader_does(leader: LedgerLog, tmp_path: Pa
     ship(leader, follower, lo, lo + 3)
     ship(leader, follower, lo + 3, hi)
     follower.dispatch(leader.store.dispatched_index + 1)
-    assert follower.store.queues() == leader.store.queues()
-    assert [q[:] for q in follower.store.queues() if q[1] == 7] == [("orders", 7, 5, 5)]
+    assert follower.store.reads.queues() == leader.store.reads.queues()
+    assert [q[:] for q in follower.store.reads.queues() if q[1] == 7] == [("orders", 7, 5, 5)]
     mine, theirs = data_image(follower), data_image(leader)
     assert {name: mine[name] for name in theirs} == theirs
     follower.become_leader()
@@ -198,7 +198,7 @@ def test_a_follower_begins_where_its_leader_does(leader: LedgerLog, tmp_path: Pa
     follower.close()
     with reopen(tmp_path / "follower", node_id=2) as follower:
         assert follower.installed is None
-        assert follower.store.queues() == leader.store.queues()
+        assert follower.store.reads.queues() == leader.store.reads.queues()
         assert follower.load()._replace(commit=0, applied=0) == found._replace(
             commit=0, applied=0, last_index=hi - 1, runs=tuple(leader.load().runs)
         )
@@ -221,7 +221,7 @@ def test_a_queue_that_fell_silent_keeps_its_next_offset(leader: LedgerLog, tmp_p
     with reopen(tmp_path / "follower", node_id=2) as follower:
         assert follower.store.recovery.derived_rebuilt
         assert follower.prepare(b"".join(records(7))).queues == {(b"orders", 7): (5, 2)}
-        assert follower.store.queues() == leader.store.queues()
+        assert follower.store.reads.queues() == leader.store.reads.queues()
 
 
 def test_a_snapshot_between_files_needs_no_deletion(leader: LedgerLog, tmp_path: Path) -> None:
@@ -231,8 +231,8 @@ def test_a_snapshot_between_files_needs_no_deletion(leader: LedgerLog, tmp_path:
         ship(leader, follower, 10, leader.last_index + 1)
         follower.dispatch(leader.store.dispatched_index + 1)
         assert queue_numbers(follower) == []
-        result = follower.store.pull("orders", 0, 21, max_count=1)
-        assert result.data == leader.store.pull("orders", 0, 21, max_count=1).data
+        result = follower.store.reads.pull("orders", 0, 21, max_count=1)
+        assert result.data == leader.store.reads.pull("orders", 0, 21, max_count=1).data
         assert result.record_count == 1
 
 
@@ -310,7 +310,7 @@ def test_a_crash_within_a_deletion_leaves_it_done_or_not(tmp_path: Path, done: s
         base = deletion.start.link.entry_index
         assert again.base_index == (-1 if done == "planned" else base)
         assert again.last_index == last
-        lo = {q.queue_id: q.min_offset for q in again.store.queues()}[0]
+        lo = {q.queue_id: q.min_offset for q in again.store.reads.queues()}[0]
         assert found[lo:] == queue_numbers_from(again, lo)
         names = sorted(data_image(again))
         assert len(names) == len(again.store.ledger.files.files)
@@ -362,7 +362,7 @@ def test_the_beginning_is_known_wherever_a_crash_stops_a_deletion(
 
 
 def queue_numbers_from(log: LedgerLog, offset: int) -> list[int]:
-    result = log.store.pull("orders", 0, offset, max_count=1000, max_size_bytes=1 << 24)
+    result = log.store.reads.pull("orders", 0, offset, max_count=1000, max_size_bytes=1 << 24)
     return numbers(result.data)
 
 
