@@ -344,33 +344,6 @@ class LedgerReader:
             lo, size_bytes = lo_index + 1, first.size_bytes
         return Range(lo_index, lo, first.position, size_bytes)
 
-    def read_range(self, lo_index: int, hi_index: int, max_size_bytes: int) -> bytes:
-        """Copy the raw bytes of `range_of`, as `Ledger.append_raw` of another replica takes them.
-
-        The bytes are checked, unless they were before: damaged ones are never served. Errors as
-        `entry`.
-        """
-        found = self.range_of(lo_index, hi_index, max_size_bytes)
-        self.check_bytes(found.position, found.position + found.size_bytes)
-        return self.files.read(found.position, found.size_bytes)
-
-    def read_entries(self, lo_index: int, hi_index: int) -> bytes:
-        """Copy all raw entries [lo_index, hi_index), back to back without blanks; else as
-        `read_range`."""
-        end = self.end_of(hi_index - 1)
-        position = self.place_of(lo_index)
-        file = self.files.file_at(position)
-        if end <= file.end_position:
-            self.check_bytes(position, end)
-            return file.read(position, end - position)
-        parts = []
-        while lo_index < hi_index:
-            found = self.range_of(lo_index, hi_index, fmt.ENTRY_SIZE_BYTES_MAX)
-            self.check_bytes(found.position, found.position + found.size_bytes)
-            parts.append(self.files.read(found.position, found.size_bytes))
-            lo_index = found.hi_index
-        return b"".join(parts)
-
     def place_of(self, index: int) -> int:
         """Return where an entry begins, or where the log ends for the one after the last.
 
@@ -381,13 +354,6 @@ class LedgerReader:
             return tail.end_position
         unit = self.index.get(index) if index >= self.first_index else None
         return unit.position if unit is not None else self.position_of(index)
-
-    def check_bytes(self, lo: int, hi: int) -> None:
-        """Check the entries that hold the bytes [lo, hi), unless they were checked before.
-
-        Raises CorruptionError. `store.ledger.ledger.Ledger` knows what was checked.
-        """
-        raise NotImplementedError
 
     def read(self, position: int, size_bytes: int) -> bytes:
         """Copy the bytes of a record; errors as MappedFile.read."""

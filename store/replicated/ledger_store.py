@@ -14,8 +14,7 @@ from store.engine import Engine, Kind
 from store.errors import CorruptionError, StoreError, SyncFailedError
 from store.files.failpoints import hit
 from store.ledger.entry import KIND_DATA, Link
-from store.ledger.extent import Deletion
-from store.ledger.ledger import Ledger, PreparedEntry
+from store.ledger.ledger import Deletion, Ledger, PreparedEntry
 from store.ledger.mending.damage import DamagedRange
 from store.ledger.mending.fetched import RepairReport
 from store.ledger.mending.mend import damage_of, repair_range

@@ -9,7 +9,7 @@ import pytest
 from store.errors import CorruptionError, FileSystemError, LayoutError
 from store.files import failpoints
 from store.ledger.entry import Link
-from store.ledger.extent import Deletion
+from store.ledger.ledger import Deletion
 from store.replicated.ledger_store import ReplicaStore
 from tests.store.records import numbers
 from tests.store.replicated.test_ledger_store import CONFIG, crash, open_store, put

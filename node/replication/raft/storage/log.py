@@ -41,8 +41,7 @@ from store.durability.fatal import end_process
 from store.errors import FileSystemError, ForeignEntryError, StoreFullError
 from store.files.file_system import FileSystem
 from store.ledger.entry import Link
-from store.ledger.extent import Deletion
-from store.ledger.ledger import PreparedEntry
+from store.ledger.ledger import Deletion, PreparedEntry
 from store.ledger.raw import CheckedEntries
 from store.opening import Progress, Recovery, no_progress
 from store.replicated.ledger_store import ReplicaStore

@@ -21,7 +21,7 @@ from raft.ready import EntryKind, HardState
 from store.errors import FileSystemError, PositionRangeError
 from store.files import failpoints
 from store.files.file_system import FileSystem
-from store.ledger.extent import Deletion
+from store.ledger.ledger import Deletion
 from store.record.stamp import QueueKey
 from store.upkeep.retention import DELETE_COUNT_MAX
 from tests.node.ledger_cluster import CONFIG, crash, open_log, sync
