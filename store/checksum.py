@@ -46,16 +46,6 @@ def body_crc(body: bytes | bytearray | memoryview) -> int:
     return zlib.crc32(body) & CRC_MASK
 
 
-def reference_crc32(data: bytes) -> int:
-    """Return CRC-32 by definition (crcmod). Slow; for checks of the fast path only."""
-    return _reference_crc32(data)
-
-
-def reference_crc32c(data: bytes) -> int:
-    """Return CRC-32C by definition (crcmod). Slow; for checks of the fast path only."""
-    return _reference_crc32c(data)
-
-
 def self_check() -> None:
     """Compare the fast checksums with their definition on known vectors and a few lengths.
 

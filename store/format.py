@@ -27,7 +27,6 @@ QUEUE_ID_AT: Final = 12
 QUEUE_OFFSET_AT: Final = 20
 PHYSICAL_OFFSET_AT: Final = 28
 SYS_FLAG_AT: Final = 36
-BORN_TIMESTAMP_AT: Final = 40
 BORN_HOST_AT: Final = 48
 STORE_TIMESTAMP_AT: Final = 56  # With an IPv4 born host; 12 more with IPv6.
 STORE_HOST_AT: Final = 64
@@ -46,7 +45,6 @@ INT32: Final = struct.Struct(">i")
 INT16: Final = struct.Struct(">h")
 
 SYS_FLAG_COMPRESSED: Final = 0x1
-SYS_FLAG_MULTI_TAGS: Final = 0x2
 SYS_FLAG_TRANSACTION_MASK: Final = 0xC
 TRANSACTION_NONE: Final = 0x0
 TRANSACTION_PREPARED: Final = 0x4

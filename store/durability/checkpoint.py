@@ -22,7 +22,6 @@ from store.files.file_system import FileSystem
 from store.files.staging import TEMPORARY_SUFFIX
 
 FILE_NAME: Final = "checkpoint"
-_SAFETY_MS: Final = 3_000  # RocketMQ's guard on top of the smaller time (4.1).
 _SAMPLE_COUNT_MAX: Final = 4_096
 
 
@@ -40,11 +39,6 @@ class CheckpointValues:
     index_unix_ms: int = 0
     master_flushed_position: int = 0
     confirm_position: int = 0
-
-    @property
-    def min_unix_ms(self) -> int:
-        """Store time from which an abnormal recovery without index must look (4.6)."""
-        return max(0, min(self.physic_unix_ms, self.logics_unix_ms) - _SAFETY_MS)
 
 
 _FIELD_NAMES: Final = tuple(field.name for field in fields(CheckpointValues))

@@ -137,16 +137,6 @@ def write_header(
     return Link(index, term, chain_crc)
 
 
-def encode_entry(kind: int, link: Link, position: int, body: bytes) -> bytes:
-    """Return a whole entry. `link` is (index before, term of this entry, chain before).
-
-    The readable twin of an append.
-    """
-    scratch = bytearray(_HEADER) + body
-    write_header(memoryview(scratch), body, kind, link, link.term, position)
-    return bytes(scratch)
-
-
 def place_entry(end_position: int, size_bytes: int, file_size_bytes: int) -> int:
     """Return where the next entry goes: at the end of the log, or in the next file.
 
@@ -209,18 +199,6 @@ def check_run(data: bytes, position: int, link: Link, *, file_end_position: int)
         at = end
     is_blank = hi - at >= 8 and data[at : at + 4] == b"\xff\xff\xff\xff"
     return Run(at, Link(index, term, chain_crc), b"".join(units), term_changes, is_blank, problem)
-
-
-def check_entry(
-    data: bytes, position: int, link: Link, *, file_end_position: int
-) -> Problem | None:
-    """Check that `data` is exactly the one entry that follows `link` at `position`."""
-    run = check_run(data, position, link, file_end_position=file_end_position)
-    if run.problem is not None:
-        return run.problem
-    if run.end != len(data) or run.link.entry_index != link.entry_index + 1:
-        return Problem(0, "entry", "one whole entry", f"{run.entry_count} in {len(data)} bytes")
-    return None
 
 
 def check_blank(data: bytes) -> Problem | None:

@@ -95,11 +95,6 @@ class LedgerReader:
         return self._tail.link.term
 
     @property
-    def last_chain_crc(self) -> int:
-        """Chain of the newest entry: two replicas with equal values hold equal logs up to it."""
-        return self._tail.link.chain_crc
-
-    @property
     def min_position(self) -> int:
         """Position of the oldest kept entry, or of a blank before it."""
         return self._start.min_position

@@ -79,11 +79,6 @@ class ConsumeQueues:
         """Return the next offset of each queue, for `Stamper.next_offsets`."""
         return {key: queue.max_offset for key, queue in list(self._queues.items())}
 
-    @property
-    def max_built_position(self) -> int:
-        """End of the last record that has a unit in any queue; 0 without one."""
-        return max((queue.built_position for queue in self), default=0)
-
     # --- Opening ---
 
     def recover(self, hi_position: int, *, is_clean: bool) -> None:
@@ -183,11 +178,6 @@ class ConsumeQueues:
         names, self._environment.new_names = self._environment.new_names, set()
         for directory in sorted(names, reverse=True):
             self._fs.sync_directory(directory)
-
-    @property
-    def dirty_count(self) -> int:
-        """Count of the queues with bytes or names that are not durable."""
-        return len(self._dirty)
 
     # --- Cutting ---
 

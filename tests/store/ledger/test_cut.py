@@ -180,7 +180,7 @@ def test_a_log_that_lost_all_behind_retention_goes_on_where_others_expect_it(
         ledger.term = before.term
     end = before.position + before.size_bytes
     assert ledger.max_position == ledger.flushed_position == end
-    assert (ledger.first_index, ledger.last_chain_crc) == (first, chain_crc)
+    assert (ledger.first_index, ledger.tail.link.chain_crc) == (first, chain_crc)
     assert ledger.append_entry(KIND_NO_OP, before.term, b"").position == end
     ledger.sync()
     ledger.close()
@@ -312,7 +312,7 @@ def test_an_empty_log_behind_a_snapshot_remembers_what_comes_next(tmp_path: Path
     ledger.reset(1000, 7 * FILE + 123, 0xABCDEF01, 9)
     for _ in range(2):
         assert (ledger.first_index, ledger.last_index, ledger.last_term) == (1000, 999, 9)
-        assert (ledger.last_chain_crc, ledger.max_position) == (0xABCDEF01, 7 * FILE + 123)
+        assert (ledger.tail.link.chain_crc, ledger.max_position) == (0xABCDEF01, 7 * FILE + 123)
         ledger.close()
         ledger, _ = open_ledger(tmp_path, 7 * FILE + 123, durable_index=999)
     assert ledger.append_entry(KIND_NO_OP, 9, b"").entry_index == 1000

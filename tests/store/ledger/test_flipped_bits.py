@@ -18,12 +18,12 @@ from store.ledger.entry import (
     Run,
     chain_of,
     check_blank,
-    check_entry,
     check_run,
     check_zeros,
 )
 from store.ledger.ledger import Ledger
 from store.ledger.verify import verify_range
+from tests.store.entries import check_entry
 from tests.store.ledgers import FILE, data_file, grow, new_ledger, open_ledger, ship
 
 

@@ -9,7 +9,6 @@ from random import Random
 
 import pytest
 
-from store.checksum import reference_crc32c
 from store.errors import (
     CorruptionError,
     FileSystemError,
@@ -21,18 +20,11 @@ from store.errors import (
 )
 from store.files import failpoints
 from store.files.file_system import FileSystem
-from store.ledger.entry import (
-    KIND_CONFIGURATION,
-    KIND_DATA,
-    KIND_NO_OP,
-    NO_LINK,
-    Link,
-    check_entry,
-    encode_entry,
-)
+from store.ledger.entry import KIND_CONFIGURATION, KIND_DATA, KIND_NO_OP, NO_LINK, Link
 from store.ledger.ledger import Ledger
 from store.log.record_log import RecordLog
 from store.record.message import decode_message, encode_message
+from tests.store.entries import check_entry, encode_entry
 from tests.store.ledgers import (
     CONFIG,
     FILE,
@@ -47,6 +39,7 @@ from tests.store.ledgers import (
     ship,
 )
 from tests.store.records import BORN, batch, numbers, record, small_config
+from tests.store.reference_crc import reference_crc32c
 
 GOLDEN = bytes.fromhex(
     """00000086 DAA320A7 69C865ED 00000003 00000000 0000000000000007 0000000000000030
@@ -148,7 +141,7 @@ def test_the_readable_encoder_writes_what_an_append_writes(ledger: Ledger) -> No
         assert ledger.read(entry.position, len(data)) == data
         assert check_entry(data, entry.position, link, file_end_position=FILE) is None
         link = Link(index, entry.term, entry.chain_crc)
-    assert ledger.last_chain_crc == link.chain_crc == ledger.chain_crc_at(2)
+    assert ledger.tail.link.chain_crc == link.chain_crc == ledger.chain_crc_at(2)
 
 
 # --- Placement ---

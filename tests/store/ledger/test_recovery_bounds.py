@@ -7,8 +7,9 @@ from random import Random
 import pytest
 
 from store.errors import CorruptionError
-from store.ledger.entry import KIND_NO_OP, Link, encode_entry
+from store.ledger.entry import KIND_NO_OP, Link
 from store.ledger.ledger import Ledger
+from tests.store.entries import encode_entry
 from tests.store.ledgers import FILE, add, copy_ledger, data_file, grow, image, new_ledger
 from tests.store.ledgers import open_ledger as recover
 
@@ -128,7 +129,7 @@ def test_a_stale_entry_that_lines_up_never_chains(tmp_path: Path) -> None:
     ledger, report = recover(tmp_path, 0)
     assert (ledger.last_index, report.cut_size_bytes) == (0, 52)
     assert "chain CRC" in report.cut_reason
-    link = Link(0, 1, ledger.last_chain_crc)
+    link = Link(0, 1, ledger.tail.link.chain_crc)
     _revive(ledger, encode_entry(KIND_NO_OP, link, ledger.max_position, b"bbbb"))
     ledger.close()
     ledger, _ = recover(tmp_path, 0)

@@ -32,10 +32,11 @@ from store.fsck.check import Check
 from store.fsck.layout import Given
 from store.fsck.ranges import damaged_ranges
 from store.fsck.types import no_progress
-from store.ledger.entry import KIND_NO_OP, Link, encode_entry
+from store.ledger.entry import KIND_NO_OP, Link
 from store.ledger.mending.damage import DamagedRange, DamageWalk, Goal, Point
 from store.ledger.mending.fetched import KEPT_COUNT_MAX
 from store.replicated.repair import RepairSession, find_damage, repair
+from tests.store.entries import encode_entry
 from tests.store.ledger_stores import (
     CONFIG,
     FILE,

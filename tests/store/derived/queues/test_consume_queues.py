@@ -48,7 +48,7 @@ def test_queues_are_made_when_something_is_put(tmp_path: Path) -> None:
     put(queues, b"a", (1 << 31) - 1, 0, 4)
     put(queues, b"%RETRY%g", 0, 0, 5)
     assert queues.next_offsets() == {(b"a", 0): 3, (b"a", (1 << 31) - 1): 4, (b"%RETRY%g", 0): 5}
-    assert queues.max_built_position == 5 * SIZE
+    assert max(q.built_position for q in queues) == 5 * SIZE
     assert len(queues) == 3
     again = make(tmp_path, position=1 << 40)
     assert again.next_offsets() == queues.next_offsets()
@@ -99,7 +99,7 @@ def test_sync_covers_what_is_dirty_and_nothing_else(tmp_path: Path) -> None:
     queues = make(tmp_path)
     for n in range(3):
         put(queues, b"t", n, 0, 25)
-    assert queues.dirty_count == 3
+    assert len(queues._dirty) == 3
     with census() as counts:
         queues.sync()
         queues.sync()
@@ -111,7 +111,7 @@ def test_sync_covers_what_is_dirty_and_nothing_else(tmp_path: Path) -> None:
         queues.sync()
     assert counts["fs.sync"] == 1, "only the file that was written"
     assert "fs.sync_directory" not in counts
-    assert queues.dirty_count == 0
+    assert len(queues._dirty) == 0
 
 
 def test_a_put_beside_a_sync_stays_dirty(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_put_beside_a_sync_stays_dirty(tmp_path: Path) -> None:
 
     queues._environment.fs = Interleaved()
     queues.sync()
-    assert queues.dirty_count == 1
+    assert len(queues._dirty) == 1
     queue = queues.get(b"t", 0)
     assert queue is not None
     assert queue.synced_offset == 3
@@ -137,7 +137,7 @@ def test_a_failed_sync_leaves_all_dirty(tmp_path: Path) -> None:
         put(queues, b"t", n, 0, 3)
     with armed("fs.sync=EIO@2"), pytest.raises(SyncFailedError):
         queues.sync()
-    assert queues.dirty_count == 3
+    assert len(queues._dirty) == 3
 
 
 @pytest.mark.parametrize(("keep", "sync_count"), [(0, 1), (4, 1), (10, 0), (24, 1), (25, 0)])
@@ -169,7 +169,7 @@ def test_truncate_and_expiry_reach_all_queues(tmp_path: Path, keep: int) -> None
         put(queues, b"t", n, 0, 25)
     queues.truncate(keep * SIZE)
     assert queues.next_offsets() == {(b"t", n): keep for n in range(3)}
-    assert queues.max_built_position == keep * SIZE
+    assert max(q.built_position for q in queues) == keep * SIZE
     queues.correct_min_offsets(3 * SIZE)
     assert [queue.min_offset for queue in queues] == [min(keep, 3)] * 3
     deleted = sum(queues.delete_expired_of(queue, 15 * SIZE) for queue in queues)

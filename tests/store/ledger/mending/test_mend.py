@@ -20,7 +20,7 @@ from store.errors import (
     SyncFailedError,
 )
 from store.files import failpoints
-from store.ledger.entry import KIND_NO_OP, Link, encode_entry
+from store.ledger.entry import KIND_NO_OP, Link
 from store.ledger.ledger import Ledger
 from store.ledger.mending import fetched as ledger_fetched
 from store.ledger.mending import mend as ledger_mend
@@ -30,6 +30,7 @@ from store.ledger.verify import verify_range
 from store.log.record_log import AppendResult
 from store.replicated.ledger_store import ReplicaStore
 from tests.store.crash_check import must_not_die
+from tests.store.entries import encode_entry
 from tests.store.ledger_stores import CONFIG, FILE, Wreck, make_wreck, open_replica
 from tests.store.ledgers import image
 from tests.store.records import batch

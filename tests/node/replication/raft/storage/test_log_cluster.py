@@ -64,7 +64,7 @@ def check_equal(cluster: Cluster) -> None:
     nodes = list(cluster.nodes.values())
     last = {node.log.last_index for node in nodes}
     assert len(last) == 1, last
-    assert len({node.log.store.ledger.last_chain_crc for node in nodes}) == 1
+    assert len({node.log.store.ledger.tail.link.chain_crc for node in nodes}) == 1
     assert len({tuple(node.log.load().configurations) for node in nodes}) == 1
     lo = max(node.log.store.ledger.min_position for node in nodes)
     size_bytes = cluster.config.file_size_bytes
