@@ -28,3 +28,8 @@ def foreign(reason: object) -> NoReturn:
 def program(reason: object) -> NoReturn:
     """There is no server of another project to compare with, or no checker of theirs: skip."""
     pytest.skip(str(reason))
+
+
+def history(reason: object) -> NoReturn:
+    """The checkout is an archive or a shallow clone, without the earlier build: skip."""
+    pytest.skip(str(reason))

@@ -12,6 +12,7 @@ import pytest
 
 from deploy.local import LocalCluster
 from store.fsck.check import Severity, verify
+from tests import missing
 from tests.cluster.conftest import running
 from tests.cluster.test_ha import equal_logs
 from tests.cluster.workload import Workload, prove, read_all
@@ -28,7 +29,7 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Take the earlier build out of the history; return the environment in which it runs."""
     git = ["git", "-C", str(ROOT)]
     if subprocess.run([*git, "cat-file", "-e", f"{EARLIER}^{{commit}}"], check=False).returncode:
-        pytest.skip("this checkout has no history, so the earlier build is not in it")
+        missing.history("this checkout has no history, so the earlier build is not in it")
     root = tmp_path_factory.mktemp("earlier")
     packages = ("node", "raft", "store", "quorumlog")
     made = subprocess.run([*git, "archive", EARLIER, *packages], check=True, capture_output=True)
