@@ -58,56 +58,50 @@ async def still_serves(client: quorumlog.Client) -> None:
     assert batch.bodies() == [b"still here"]
 
 
-def test_requests_that_make_no_sense_are_refused_by_name(tmp_path: Path, run: Run) -> None:
-    async def work() -> None:
-        async with running(tmp_path / "c") as (cluster, client):
-            stranger = quorumlog.connect(cluster.bootstrap, cluster_id="another", timeout_ms=5_000)
-            with pytest.raises(WrongClusterError) as wrong:
-                async with stranger, stranger.producer() as producer:
-                    await producer.send(TOPIC, b"x")
-            assert wrong.value.outcome.value == "not_applied"
-            async with client.producer() as producer:
-                with pytest.raises(UnknownTopicError, match="qlog topic create") as unknown:
-                    await producer.send("nowhere", b"x")
-                assert unknown.value.outcome.value == "not_applied"
-                with pytest.raises(TooLargeError) as large:
-                    await producer.send(TOPIC, bytes(5 * MIB))
-                assert large.value.outcome.value == "not_applied"
-                with pytest.raises(QuorumlogError):
-                    await producer.send(TOPIC, b"x", queue_id=77)
-                with pytest.raises(QuorumlogError):
-                    await producer.send("rmq_sys_quorumlog", b"x")
-            with pytest.raises((InvalidRequestError, QuorumlogError)):
-                await client.get_message("no message id")
-            await still_serves(client)
-
-    run(work())
+async def test_requests_that_make_no_sense_are_refused_by_name(tmp_path: Path) -> None:
+    async with running(tmp_path / "c") as (cluster, client):
+        stranger = quorumlog.connect(cluster.bootstrap, cluster_id="another", timeout_ms=5_000)
+        with pytest.raises(WrongClusterError) as wrong:
+            async with stranger, stranger.producer() as producer:
+                await producer.send(TOPIC, b"x")
+        assert wrong.value.outcome.value == "not_applied"
+        async with client.producer() as producer:
+            with pytest.raises(UnknownTopicError, match="qlog topic create") as unknown:
+                await producer.send("nowhere", b"x")
+            assert unknown.value.outcome.value == "not_applied"
+            with pytest.raises(TooLargeError) as large:
+                await producer.send(TOPIC, bytes(5 * MIB))
+            assert large.value.outcome.value == "not_applied"
+            with pytest.raises(QuorumlogError):
+                await producer.send(TOPIC, b"x", queue_id=77)
+            with pytest.raises(QuorumlogError):
+                await producer.send("rmq_sys_quorumlog", b"x")
+        with pytest.raises((InvalidRequestError, QuorumlogError)):
+            await client.get_message("no message id")
+        await still_serves(client)
 
 
-def test_malformed_bytes_at_the_client_port(tmp_path: Path, run: Run) -> None:
+async def test_malformed_bytes_at_the_client_port(tmp_path: Path) -> None:
     """No protobuf, records that are none, too many of them: an answer with a code each time."""
 
-    async def work() -> None:
-        async with running(tmp_path / "c") as (cluster, client):
-            leader = await asyncio.to_thread(cluster.leader_id)
-            async with grpc.aio.insecure_channel(cluster.address(leader)) as channel:
-                raw = channel.unary_unary("/quorumlog.v1.LogService/Append")
-                with pytest.raises(grpc.aio.AioRpcError) as refused:
-                    await raw(b"\xff" * 100, timeout=10)
-                assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-                log = stub(channel, log_pb2.DESCRIPTOR)
-                for records, count in ((b"garbage" * 30, 1), (b"", 1), (b"", 0), (bytes(91), 1)):
-                    request = log_pb2.AppendRequest(records=records, record_count=count)
-                    with pytest.raises(grpc.aio.AioRpcError) as bad:
-                        await log.Append(request, timeout=10)
-                    trailer = dict(bad.value.trailing_metadata() or ())["quorumlog-error-bin"]
-                    error = common_pb2.Error.FromString(trailer)
-                    assert error.outcome == common_pb2.OUTCOME_NOT_APPLIED
-                    assert not error.retryable
-                    assert error.code
-            await still_serves(client)
-
-    run(work())
+    async with running(tmp_path / "c") as (cluster, client):
+        leader = await asyncio.to_thread(cluster.leader_id)
+        async with grpc.aio.insecure_channel(cluster.address(leader)) as channel:
+            raw = channel.unary_unary("/quorumlog.v1.LogService/Append")
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await raw(b"\xff" * 100, timeout=10)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            log = stub(channel, log_pb2.DESCRIPTOR)
+            for records, count in ((b"garbage" * 30, 1), (b"", 1), (b"", 0), (bytes(91), 1)):
+                request = log_pb2.AppendRequest(records=records, record_count=count)
+                with pytest.raises(grpc.aio.AioRpcError) as bad:
+                    await log.Append(request, timeout=10)
+                trailer = dict(bad.value.trailing_metadata() or ())["quorumlog-error-bin"]
+                error = common_pb2.Error.FromString(trailer)
+                assert error.outcome == common_pb2.OUTCOME_NOT_APPLIED
+                assert not error.retryable
+                assert error.code
+        await still_serves(client)
 
 
 def test_garbage_at_every_port(tmp_path: Path, run: Run) -> None:
@@ -272,27 +266,24 @@ def test_ten_thousand_idle_connections(tmp_path: Path, run: Run, descriptors: in
     run(work())
 
 
-def test_readers_that_do_not_read_cost_bounded_memory(tmp_path: Path, run: Run) -> None:
+async def test_readers_that_do_not_read_cost_bounded_memory(tmp_path: Path) -> None:
     """40 tails of 30 MB each that nobody reads: 1.2 GB, if the node did not wait for them."""
 
-    async def work() -> None:
-        async with running(tmp_path / "c") as (cluster, client):
-            async with client.producer() as producer:
-                for _ in range(300):
-                    await producer.enqueue(TOPIC, bytes(100_000), queue_id=0)
-            leader = await asyncio.to_thread(cluster.leader_id)
-            before = await asyncio.to_thread(resident_size_bytes, cluster, leader)
-            async with grpc.aio.insecure_channel(cluster.address(leader)) as channel:
-                log = stub(channel, log_pb2.DESCRIPTOR)
-                request = log_pb2.TailRequest(topic=TOPIC, queue_id=0, max_size_bytes=MIB)
-                tails = [log.Tail(request) for _ in range(40)]
-                for tail in tails:
-                    assert (await tail.read()).record_count > 0  # Begun, and then left alone.
-                await still_serves(client)
-                after = await asyncio.to_thread(resident_size_bytes, cluster, leader)
-                assert after - before < GROWTH_SIZE_BYTES_MAX
-                for tail in tails:
-                    tail.cancel()
+    async with running(tmp_path / "c") as (cluster, client):
+        async with client.producer() as producer:
+            for _ in range(300):
+                await producer.enqueue(TOPIC, bytes(100_000), queue_id=0)
+        leader = await asyncio.to_thread(cluster.leader_id)
+        before = await asyncio.to_thread(resident_size_bytes, cluster, leader)
+        async with grpc.aio.insecure_channel(cluster.address(leader)) as channel:
+            log = stub(channel, log_pb2.DESCRIPTOR)
+            request = log_pb2.TailRequest(topic=TOPIC, queue_id=0, max_size_bytes=MIB)
+            tails = [log.Tail(request) for _ in range(40)]
+            for tail in tails:
+                assert (await tail.read()).record_count > 0  # Begun, and then left alone.
             await still_serves(client)
-
-    run(work())
+            after = await asyncio.to_thread(resident_size_bytes, cluster, leader)
+            assert after - before < GROWTH_SIZE_BYTES_MAX
+            for tail in tails:
+                tail.cancel()
+        await still_serves(client)

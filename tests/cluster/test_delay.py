@@ -88,32 +88,26 @@ async def kill_leader(cluster: LocalCluster) -> None:
     await asyncio.to_thread(cluster.kill, await asyncio.to_thread(cluster.leader_id))
 
 
-def test_the_leader_is_killed_while_messages_are_due(tmp_path: Path, run: Run) -> None:
-    async def work() -> None:
-        async with running(tmp_path / "c") as (cluster, client):
-            load = Delayed(client)
-            await load.send()
-            cancels = asyncio.create_task(load.cancel())
-            await load.delivered(COUNT // 4)
-            await kill_leader(cluster)
-            await cancels
-            await load.prove()
-            status = await client.admin.delay_status()
-            assert [row.held_count for row in status] == [0]
-
-    run(work())
+async def test_the_leader_is_killed_while_messages_are_due(tmp_path: Path) -> None:
+    async with running(tmp_path / "c") as (cluster, client):
+        load = Delayed(client)
+        await load.send()
+        cancels = asyncio.create_task(load.cancel())
+        await load.delivered(COUNT // 4)
+        await kill_leader(cluster)
+        await cancels
+        await load.prove()
+        status = await client.admin.delay_status()
+        assert [row.held_count for row in status] == [0]
 
 
-def test_a_master_is_stopped_while_messages_are_held(tmp_path: Path, run: Run) -> None:
+async def test_a_master_is_stopped_while_messages_are_held(tmp_path: Path) -> None:
     """Master-slave mode: what the old master held, the new one delivers."""
 
-    async def work() -> None:
-        async with running(tmp_path / "c", replication="sync_master") as (cluster, client):
-            load = Delayed(client)
-            await load.send()
-            await load.cancel()
-            await load.delivered(COUNT // 4)
-            await asyncio.to_thread(cluster.stop, await asyncio.to_thread(cluster.leader_id))
-            await load.prove()
-
-    run(work())
+    async with running(tmp_path / "c", replication="sync_master") as (cluster, client):
+        load = Delayed(client)
+        await load.send()
+        await load.cancel()
+        await load.delivered(COUNT // 4)
+        await asyncio.to_thread(cluster.stop, await asyncio.to_thread(cluster.leader_id))
+        await load.prove()

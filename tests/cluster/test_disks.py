@@ -147,58 +147,49 @@ async def append_until_full(client: quorumlog.Client) -> tuple[int, int]:
     return acked, in_doubt
 
 
-def test_a_full_follower_changes_nothing_for_clients(disks: Path, run: Run) -> None:
-    async def work() -> None:
-        async with running(disks, settings=SMALL) as (cluster, client):
-            leader = await asyncio.to_thread(cluster.leader_id)
-            full = leader % 3 + 1
-            async with filled(cluster, full):
-                acked, error = await fill(client, 60)
-                assert (acked, str(error)) == (60, "None")
-                assert cluster.is_alive(full)
-                assert (await client.admin.node_status(full)).leader_id == leader
-            await same_logs(cluster, client)
-
-    run(work())
+async def test_a_full_follower_changes_nothing_for_clients(disks: Path) -> None:
+    async with running(disks, settings=SMALL) as (cluster, client):
+        leader = await asyncio.to_thread(cluster.leader_id)
+        full = leader % 3 + 1
+        async with filled(cluster, full):
+            acked, error = await fill(client, 60)
+            assert (acked, str(error)) == (60, "None")
+            assert cluster.is_alive(full)
+            assert (await client.admin.node_status(full)).leader_id == leader
+        await same_logs(cluster, client)
 
 
-def test_a_full_leader_hands_over(disks: Path, run: Run) -> None:
-    async def work() -> None:
-        async with running(disks, settings=SMALL) as (cluster, client):
-            full = await asyncio.to_thread(cluster.leader_id)
-            async with filled(cluster, full):
-                acked, error = await fill(client, 60)
-                assert (acked, str(error)) == (60, "None")
-                assert (await client.admin.node_status()).node_id != full
-                assert cluster.is_alive(full)
-            await same_logs(cluster, client)
-
-    run(work())
+async def test_a_full_leader_hands_over(disks: Path) -> None:
+    async with running(disks, settings=SMALL) as (cluster, client):
+        full = await asyncio.to_thread(cluster.leader_id)
+        async with filled(cluster, full):
+            acked, error = await fill(client, 60)
+            assert (acked, str(error)) == (60, "None")
+            assert (await client.admin.node_status()).node_id != full
+            assert cluster.is_alive(full)
+        await same_logs(cluster, client)
 
 
-def test_a_full_majority_refuses_and_recovers_by_itself(disks: Path, run: Run) -> None:
+async def test_a_full_majority_refuses_and_recovers_by_itself(disks: Path) -> None:
     """Nothing is acked that is not on a quorum, reads go on, and room is all it takes."""
 
-    async def work() -> None:
-        async with running(disks, settings=SMALL) as (cluster, client):
-            async with client.producer() as producer:
-                await producer.send(TOPIC, "kept", queue_id=1)
-            async with filled(cluster, 1, 2, 3):
-                acked, error = await fill(client, 60)
-                assert acked < 60
-                assert isinstance(error, QuorumlogError)
-                taken, in_doubt = await append_until_full(client)
-                acked, in_doubt = acked + taken, in_doubt + (error.outcome is Outcome.UNKNOWN)
-                batch = await client.pull(TOPIC, 1, 0, consistency="linearizable")
-                assert batch.bodies() == [b"kept"]
-                assert all(cluster.is_alive(node_id) for node_id in cluster.node_ids)
-            again, late = await fill(client, 10)
-            assert (again, str(late)) == (10, "None")
-            await same_logs(cluster, client)
-            ranges = await client.queue_offsets(TOPIC, [0])
-            assert acked + 10 <= ranges[0].max_offset <= acked + 10 + in_doubt
-
-    run(work())
+    async with running(disks, settings=SMALL) as (cluster, client):
+        async with client.producer() as producer:
+            await producer.send(TOPIC, "kept", queue_id=1)
+        async with filled(cluster, 1, 2, 3):
+            acked, error = await fill(client, 60)
+            assert acked < 60
+            assert isinstance(error, QuorumlogError)
+            taken, in_doubt = await append_until_full(client)
+            acked, in_doubt = acked + taken, in_doubt + (error.outcome is Outcome.UNKNOWN)
+            batch = await client.pull(TOPIC, 1, 0, consistency="linearizable")
+            assert batch.bodies() == [b"kept"]
+            assert all(cluster.is_alive(node_id) for node_id in cluster.node_ids)
+        again, late = await fill(client, 10)
+        assert (again, str(late)) == (10, "None")
+        await same_logs(cluster, client)
+        ranges = await client.queue_offsets(TOPIC, [0])
+        assert acked + 10 <= ranges[0].max_offset <= acked + 10 + in_doubt
 
 
 # --- Damaged ---
@@ -223,48 +214,42 @@ async def read_until_whole(client: quorumlog.Client, node_id: int, count: int) -
             offset += 1
 
 
-def test_a_corrupted_follower_repairs_itself_from_its_peers(tmp_path: Path, run: Run) -> None:
+async def test_a_corrupted_follower_repairs_itself_from_its_peers(tmp_path: Path) -> None:
     """Flipped bytes below what was known to be good: refetched, never cut, and equal again."""
 
-    async def work() -> None:
-        async with running(tmp_path / "c") as (cluster, client):
-            acked, error = await fill(client, 30)
-            assert (acked, str(error)) == (30, "None")
-            await same_logs(cluster, client)
-            bad = (await asyncio.to_thread(cluster.leader_id)) % 3 + 1
-            await asyncio.to_thread(cluster.stop, bad)
-            path = data_files(cluster, bad)[0]
-            good = path.read_bytes()
-            with path.open("r+b") as file:
-                for at in (200_000, 200_001, 700_000):
-                    file.seek(at)
-                    file.write(bytes([good[at] ^ 0x40]))
-            cluster.start(bad)
-            await asyncio.to_thread(cluster.wait_ready)
-            await read_until_whole(client, bad, 30)
-            assert path.read_bytes() == good
-            assert "repaired" in cluster.log_path(bad).read_text()
-            await same_logs(cluster, client)
-
-    run(work())
+    async with running(tmp_path / "c") as (cluster, client):
+        acked, error = await fill(client, 30)
+        assert (acked, str(error)) == (30, "None")
+        await same_logs(cluster, client)
+        bad = (await asyncio.to_thread(cluster.leader_id)) % 3 + 1
+        await asyncio.to_thread(cluster.stop, bad)
+        path = data_files(cluster, bad)[0]
+        good = path.read_bytes()
+        with path.open("r+b") as file:
+            for at in (200_000, 200_001, 700_000):
+                file.seek(at)
+                file.write(bytes([good[at] ^ 0x40]))
+        cluster.start(bad)
+        await asyncio.to_thread(cluster.wait_ready)
+        await read_until_whole(client, bad, 30)
+        assert path.read_bytes() == good
+        assert "repaired" in cluster.log_path(bad).read_text()
+        await same_logs(cluster, client)
 
 
-def test_a_lost_log_file_of_a_follower_comes_back(tmp_path: Path, run: Run) -> None:
-    async def work() -> None:
-        async with running(tmp_path / "c") as (cluster, client):
-            await fill(client, 30)
-            await same_logs(cluster, client)
-            bad = (await asyncio.to_thread(cluster.leader_id)) % 3 + 1
-            await asyncio.to_thread(cluster.stop, bad)
-            path = data_files(cluster, bad)[1]
-            good = path.read_bytes()
-            path.unlink()
-            cluster.start(bad)
-            await asyncio.to_thread(cluster.wait_ready)
-            await same_logs(cluster, client)
-            assert path.read_bytes() == good
-
-    run(work())
+async def test_a_lost_log_file_of_a_follower_comes_back(tmp_path: Path) -> None:
+    async with running(tmp_path / "c") as (cluster, client):
+        await fill(client, 30)
+        await same_logs(cluster, client)
+        bad = (await asyncio.to_thread(cluster.leader_id)) % 3 + 1
+        await asyncio.to_thread(cluster.stop, bad)
+        path = data_files(cluster, bad)[1]
+        good = path.read_bytes()
+        path.unlink()
+        cluster.start(bad)
+        await asyncio.to_thread(cluster.wait_ready)
+        await same_logs(cluster, client)
+        assert path.read_bytes() == good
 
 
 # --- Forgetful ---
@@ -274,33 +259,30 @@ def wipe(cluster: LocalCluster, node_id: int) -> None:
     shutil.rmtree(cluster.node_directory(node_id) / "data")
 
 
-def test_a_wiped_voter_never_votes_under_its_old_identity(tmp_path: Path, run: Run) -> None:
+async def test_a_wiped_voter_never_votes_under_its_old_identity(tmp_path: Path) -> None:
     """R29, D18: with the one node that knows everything away, it helps nobody to be elected."""
 
-    async def work() -> None:
-        async with running(tmp_path / "c", timeout_ms=4_000) as (cluster, client):
-            leader = await asyncio.to_thread(cluster.leader_id)
-            wiped, behind = leader % 3 + 1, (leader + 1) % 3 + 1
-            await asyncio.to_thread(cluster.kill, behind)
-            acked, error = await fill(client, 5)  # By the leader and the one to be wiped.
-            assert (acked, str(error)) == (5, "None")
-            await asyncio.to_thread(cluster.kill, wiped)
-            await asyncio.to_thread(cluster.kill, leader)
-            wipe(cluster, wiped)
-            cluster.start(wiped, behind)
-            # Two of three are up, and still nobody may lead: only the one away knows all.
-            _, error = await fill(client, 1)
-            assert isinstance(error, QuorumlogError)
-            assert await asyncio.to_thread(cluster.leader_id) == 0
-            cluster.start(leader)
-            await eventually("a leader", cluster.leader_id)
-            assert (await client.queue_offsets(TOPIC, [0]))[0].max_offset >= 5
-            await same_logs(cluster, client)
-            status = await client.admin.node_status(wiped)
-            assert status.standing == "joining"
-            assert "new id" in status.detail
-
-    run(work())
+    async with running(tmp_path / "c", timeout_ms=4_000) as (cluster, client):
+        leader = await asyncio.to_thread(cluster.leader_id)
+        wiped, behind = leader % 3 + 1, (leader + 1) % 3 + 1
+        await asyncio.to_thread(cluster.kill, behind)
+        acked, error = await fill(client, 5)  # By the leader and the one to be wiped.
+        assert (acked, str(error)) == (5, "None")
+        await asyncio.to_thread(cluster.kill, wiped)
+        await asyncio.to_thread(cluster.kill, leader)
+        wipe(cluster, wiped)
+        cluster.start(wiped, behind)
+        # Two of three are up, and still nobody may lead: only the one away knows all.
+        _, error = await fill(client, 1)
+        assert isinstance(error, QuorumlogError)
+        assert await asyncio.to_thread(cluster.leader_id) == 0
+        cluster.start(leader)
+        await eventually("a leader", cluster.leader_id)
+        assert (await client.queue_offsets(TOPIC, [0]))[0].max_offset >= 5
+        await same_logs(cluster, client)
+        status = await client.admin.node_status(wiped)
+        assert status.standing == "joining"
+        assert "new id" in status.detail
 
 
 def another_boot(cluster: LocalCluster, node_id: int) -> None:
@@ -310,47 +292,41 @@ def another_boot(cluster: LocalCluster, node_id: int) -> None:
     (data / "boot_id").write_text("00000000-0000-0000-0000-000000000000\n")
 
 
-def test_async_nodes_that_lost_power_one_by_one_lose_nothing(tmp_path: Path, run: Run) -> None:
+async def test_async_nodes_that_lost_power_one_by_one_lose_nothing(tmp_path: Path) -> None:
     """4.5: recovering nodes neither vote nor count until they are brought up to date."""
 
-    async def work() -> None:
-        async with (
-            running(tmp_path / "c", flush="async") as (cluster, client),
-            Workload(client) as load,
-        ):
-            for node_id in cluster.node_ids:
-                await load.acked(200)
-                await asyncio.to_thread(cluster.kill, node_id)
-                another_boot(cluster, node_id)
-                await load.acked(50)
-                cluster.start(node_id)
-                await asyncio.to_thread(cluster.wait_ready)
-                target = (await client.admin.node_status()).commit_index
-                await applied(client, node_id, target)
-            await prove(cluster, client, await load.stop())
-
-    run(work())
+    async with (
+        running(tmp_path / "c", flush="async") as (cluster, client),
+        Workload(client) as load,
+    ):
+        for node_id in cluster.node_ids:
+            await load.acked(200)
+            await asyncio.to_thread(cluster.kill, node_id)
+            another_boot(cluster, node_id)
+            await load.acked(50)
+            cluster.start(node_id)
+            await asyncio.to_thread(cluster.wait_ready)
+            target = (await client.admin.node_status()).commit_index
+            await applied(client, node_id, target)
+        await prove(cluster, client, await load.stop())
 
 
-def test_async_nodes_that_all_lost_power_wait_for_each_other(tmp_path: Path, run: Run) -> None:
+async def test_async_nodes_that_all_lost_power_wait_for_each_other(tmp_path: Path) -> None:
     """4.5: the longest log is elected once every voter is there, and the loss is reported."""
 
-    async def work() -> None:
-        async with running(tmp_path / "c", flush="async", timeout_ms=4_000) as (cluster, client):
-            acked, _ = await fill(client, 20)
-            assert acked == 20
-            for node_id in cluster.node_ids:
-                await asyncio.to_thread(cluster.kill, node_id)
-                another_boot(cluster, node_id)
-            cluster.start(1, 2)
-            _, error = await fill(client, 1)
-            assert isinstance(error, QuorumlogError)
-            assert await asyncio.to_thread(cluster.leader_id) == 0
-            cluster.start(3)
-            await asyncio.to_thread(cluster.wait_ready)
-            await same_logs(cluster, client)
-            status = await client.admin.node_status()
-            assert status.loss_from_index >= 0
-            await full_standing(cluster, client)
-
-    run(work())
+    async with running(tmp_path / "c", flush="async", timeout_ms=4_000) as (cluster, client):
+        acked, _ = await fill(client, 20)
+        assert acked == 20
+        for node_id in cluster.node_ids:
+            await asyncio.to_thread(cluster.kill, node_id)
+            another_boot(cluster, node_id)
+        cluster.start(1, 2)
+        _, error = await fill(client, 1)
+        assert isinstance(error, QuorumlogError)
+        assert await asyncio.to_thread(cluster.leader_id) == 0
+        cluster.start(3)
+        await asyncio.to_thread(cluster.wait_ready)
+        await same_logs(cluster, client)
+        status = await client.admin.node_status()
+        assert status.loss_from_index >= 0
+        await full_standing(cluster, client)

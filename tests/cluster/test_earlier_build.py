@@ -54,27 +54,24 @@ def restart(cluster: LocalCluster, node_id: int, environment: dict[str, str] | N
 
 
 @pytest.mark.parametrize("replication", ["raft", "sync_master"])
-def test_nodes_of_two_builds_replace_each_other_one_by_one_under_load(
-    tmp_path: Path, earlier: dict[str, str], replication: str, run: Run
+async def test_nodes_of_two_builds_replace_each_other_one_by_one_under_load(
+    tmp_path: Path, earlier: dict[str, str], replication: str
 ) -> None:
-    async def work() -> None:
-        async with running(tmp_path / "c", replication=replication) as (cluster, client):
-            async with Workload(client) as load:
-                await load.acked(200)
-                for environment in (earlier, None):
-                    for node_id in cluster.node_ids:
-                        await asyncio.to_thread(restart, cluster, node_id, environment)
-                        await load.acked(200)
-                history = await load.stop()
-            assert (history.refused, history.unknown) == (set(), set())
-            if replication == "raft":
-                await prove(cluster, client, history)
-            else:
-                await equal_logs(cluster, client)
-                assert sorted(await read_all(client, history, None)) == sorted(history.acked)
-            await asyncio.to_thread(cluster.stop)
-            for node_id in cluster.node_ids:
-                found = verify(str(cluster.node_directory(node_id) / "data"))
-                assert [one for one in found if one.severity is Severity.DAMAGE] == []
-
-    run(work())
+    async with running(tmp_path / "c", replication=replication) as (cluster, client):
+        async with Workload(client) as load:
+            await load.acked(200)
+            for environment in (earlier, None):
+                for node_id in cluster.node_ids:
+                    await asyncio.to_thread(restart, cluster, node_id, environment)
+                    await load.acked(200)
+            history = await load.stop()
+        assert (history.refused, history.unknown) == (set(), set())
+        if replication == "raft":
+            await prove(cluster, client, history)
+        else:
+            await equal_logs(cluster, client)
+            assert sorted(await read_all(client, history, None)) == sorted(history.acked)
+        await asyncio.to_thread(cluster.stop)
+        for node_id in cluster.node_ids:
+            found = verify(str(cluster.node_directory(node_id) / "data"))
+            assert [one for one in found if one.severity is Severity.DAMAGE] == []

@@ -140,101 +140,95 @@ def test_a_forged_group_gets_no_message(tmp_path: Path, run: Run, is_secret: boo
 
 
 @pytest.mark.parametrize("is_secret", [False, True])
-def test_no_word_of_a_stranger_stops_a_failover(tmp_path: Path, run: Run, is_secret: bool) -> None:
+async def test_no_word_of_a_stranger_stops_a_failover(tmp_path: Path, is_secret: bool) -> None:
     """The last epoch there is, a farewell, another in-sync set, other topics; then SIGKILL."""
     options: dict[str, Any] = {"replication": "sync_master"}
     options["settings"] = secrets_in(tmp_path) if is_secret else {}
 
-    async def work() -> None:
-        async with running(tmp_path / "c", **options) as (cluster, client):
-            async with Workload(client) as load:
-                found = await is_whole(cluster)
-                master = found["master_id"]
-                slave, other = sorted(set(cluster.node_ids) - {master})
-                address, epoch = cluster.address(other), {"epoch": EPOCH_LAST}
-                bound = {"role": "master", "bindings": [[EPOCH_LAST, slave, "1"]], **epoch}
-                alter = {
-                    "op": "alter_in_sync",
-                    "group": "g0",
-                    "requester": 97,
-                    "members": [97],
-                    "expected_epoch": found["epoch_highest"],
-                    "expected_version": found["in_sync_version"],
-                }
-                told = {"group": "g0", "broker_id": master, "start_ms": found["brokers"][0][1]}
-                for command in (
-                    registration(group="g0", kind="ha", cluster=found["cluster"], **epoch),
-                    as_broker(found, slave, **epoch),
-                    as_broker(found, slave, **bound),
-                    as_broker(found, slave, start_ms=EPOCH_LAST, address="127.0.0.1:1"),
-                    heartbeat_of(found, slave, epoch=EPOCH_LAST),
-                    {"op": "unregister", **told},
-                    as_broker(found, other, topics={}, topics_version=[0, 9]),
-                    alter,
-                ):
-                    code = await asyncio.to_thread(refusal, address, command)
-                    expected = "nameserver.unproven" if is_secret else "nameserver.not_vouched"
-                    assert code == expected, command
-                now = known_group(address, "g0")
-                assert now["master_id"] == master
-                assert now["epoch_highest"] == found["epoch_highest"]
-                await load.acked(50)
-                await asyncio.to_thread(cluster.kill, master)
-                took_s = await next_ack(load)
-                print(f"\nmaster {master} killed: next ack after {took_s:.1f} s")
-                assert took_s < FAILOVER_S_MAX
-                history = await load.stop()
-            read = {int(m.body) async for m in client.consume(TOPIC, until="end")}
-            assert history.acked <= read, "acked and lost"
-
-    run(work())
+    async with running(tmp_path / "c", **options) as (cluster, client):
+        async with Workload(client) as load:
+            found = await is_whole(cluster)
+            master = found["master_id"]
+            slave, other = sorted(set(cluster.node_ids) - {master})
+            address, epoch = cluster.address(other), {"epoch": EPOCH_LAST}
+            bound = {"role": "master", "bindings": [[EPOCH_LAST, slave, "1"]], **epoch}
+            alter = {
+                "op": "alter_in_sync",
+                "group": "g0",
+                "requester": 97,
+                "members": [97],
+                "expected_epoch": found["epoch_highest"],
+                "expected_version": found["in_sync_version"],
+            }
+            told = {"group": "g0", "broker_id": master, "start_ms": found["brokers"][0][1]}
+            for command in (
+                registration(group="g0", kind="ha", cluster=found["cluster"], **epoch),
+                as_broker(found, slave, **epoch),
+                as_broker(found, slave, **bound),
+                as_broker(found, slave, start_ms=EPOCH_LAST, address="127.0.0.1:1"),
+                heartbeat_of(found, slave, epoch=EPOCH_LAST),
+                {"op": "unregister", **told},
+                as_broker(found, other, topics={}, topics_version=[0, 9]),
+                alter,
+            ):
+                code = await asyncio.to_thread(refusal, address, command)
+                expected = "nameserver.unproven" if is_secret else "nameserver.not_vouched"
+                assert code == expected, command
+            now = known_group(address, "g0")
+            assert now["master_id"] == master
+            assert now["epoch_highest"] == found["epoch_highest"]
+            await load.acked(50)
+            await asyncio.to_thread(cluster.kill, master)
+            took_s = await next_ack(load)
+            print(f"\nmaster {master} killed: next ack after {took_s:.1f} s")
+            assert took_s < FAILOVER_S_MAX
+            history = await load.stop()
+        read = {int(m.body) async for m in client.consume(TOPIC, until="end")}
+        assert history.acked <= read, "acked and lost"
 
 
-def test_a_proven_report_is_taken_once(tmp_path: Path, run: Run) -> None:
+async def test_a_proven_report_is_taken_once(tmp_path: Path) -> None:
     """Copies, other clusters and other speakers are refused; a group with the secret is said."""
     settings = secrets_in(tmp_path)
 
-    async def work() -> None:
-        async with running(tmp_path / "c", settings=settings) as (cluster, _):
-            found = await is_whole(cluster)
-            address, cluster_id = cluster.address(1), str(found["cluster"])
-            prover = Prover(SECRET.strip().encode(), cluster_id)
+    async with running(tmp_path / "c", settings=settings) as (cluster, _):
+        found = await is_whole(cluster)
+        address, cluster_id = cluster.address(1), str(found["cluster"])
+        prover = Prover(SECRET.strip().encode(), cluster_id)
 
-            def sealed(command: dict[str, Any], by: Prover = prover) -> dict[str, Any]:
-                challenge = say(address, None).challenge
-                assert challenge
-                request = pb.ReportRequest(group=command["group"])
-                request.command = json.dumps(command).encode()
-                by.seal(request, challenge)
-                names = ("challenge", "nonce", "proof")
-                return {name: getattr(request, name) for name in names}
+        def sealed(command: dict[str, Any], by: Prover = prover) -> dict[str, Any]:
+            challenge = say(address, None).challenge
+            assert challenge
+            request = pb.ReportRequest(group=command["group"])
+            request.command = json.dumps(command).encode()
+            by.seal(request, challenge)
+            names = ("challenge", "nonce", "proof")
+            return {name: getattr(request, name) for name in names}
 
-            far = registration(cluster=cluster_id, group="far")
-            proof = sealed(far)
-            is_accepted, *_ = json.loads(say(address, far, **proof).result)
-            assert is_accepted
-            assert refusal(address, far, **proof) == "nameserver.unproven", "a copy"
-            assert refusal(cluster.address(2), far, **proof) == "nameserver.unproven", "elsewhere"
-            late = sealed(far)
-            odd = registration(cluster="other", group="far")
-            assert refusal(address, odd, **sealed(odd)) == "nameserver.not_vouched"
-            stranger = Prover(SECRET.strip().encode(), "other")
-            assert refusal(address, far, **sealed(far, stranger)) == "nameserver.unproven"
-            for node, expected in ((1, "nameserver.not_vouched"), (2, "epoch_too_high")):
-                own = as_broker(found, node, epoch=EPOCH_LAST)
-                assert refusal(address, own, **sealed(own)) == expected
-            taken = registration(cluster=cluster_id, group="g7", address=cluster.address(2))
-            assert refusal(address, taken, **sealed(taken)) == "address_taken"
-            log = cluster.log_path(1)
-            await eventually("a line", lambda: "broker group far of cluster" in log.read_text())
-            assert metric_of(cluster, 1, REFUSED, reason="epoch_too_high") == 1
-            assert metric_of(cluster, 1, REFUSED, reason="address_taken") == 1
-            await asyncio.to_thread(cluster.restart, 1)
-            await asyncio.to_thread(cluster.wait_ready)
-            await eventually("its replica", lambda: is_asked(address, "g0"))
-            assert refusal(address, far, **late) == "nameserver.unproven", "of before the restart"
-
-    run(work())
+        far = registration(cluster=cluster_id, group="far")
+        proof = sealed(far)
+        is_accepted, *_ = json.loads(say(address, far, **proof).result)
+        assert is_accepted
+        assert refusal(address, far, **proof) == "nameserver.unproven", "a copy"
+        assert refusal(cluster.address(2), far, **proof) == "nameserver.unproven", "elsewhere"
+        late = sealed(far)
+        odd = registration(cluster="other", group="far")
+        assert refusal(address, odd, **sealed(odd)) == "nameserver.not_vouched"
+        stranger = Prover(SECRET.strip().encode(), "other")
+        assert refusal(address, far, **sealed(far, stranger)) == "nameserver.unproven"
+        for node, expected in ((1, "nameserver.not_vouched"), (2, "epoch_too_high")):
+            own = as_broker(found, node, epoch=EPOCH_LAST)
+            assert refusal(address, own, **sealed(own)) == expected
+        taken = registration(cluster=cluster_id, group="g7", address=cluster.address(2))
+        assert refusal(address, taken, **sealed(taken)) == "address_taken"
+        log = cluster.log_path(1)
+        await eventually("a line", lambda: "broker group far of cluster" in log.read_text())
+        assert metric_of(cluster, 1, REFUSED, reason="epoch_too_high") == 1
+        assert metric_of(cluster, 1, REFUSED, reason="address_taken") == 1
+        await asyncio.to_thread(cluster.restart, 1)
+        await asyncio.to_thread(cluster.wait_ready)
+        await eventually("its replica", lambda: is_asked(address, "g0"))
+        assert refusal(address, far, **late) == "nameserver.unproven", "of before the restart"
 
 
 def poison(directory: Path, found: dict[str, Any], address: str, members: list[str]) -> None:
@@ -252,69 +246,63 @@ def poison(directory: Path, found: dict[str, Any], address: str, members: list[s
     write_dump(FileSystem(), str(directory / DUMP_NAME), Dump(second, first, state))
 
 
-def test_a_directory_that_was_poisoned_before_heals(tmp_path: Path, run: Run) -> None:
+async def test_a_directory_that_was_poisoned_before_heals(tmp_path: Path) -> None:
     """All replicas start with a dump whose epoch is the last one there is; failover works again."""
 
-    async def work() -> None:
-        async with running(tmp_path / "c", replication="sync_master") as (cluster, client):
-            found = await is_whole(cluster)
-            replicas = {}
-            async with NameServers(cluster.bootstrap) as names:
-                for one in await names.status():
-                    replicas[one.node_id] = (one.address, list(one.members))
-            await asyncio.to_thread(cluster.stop)
-            for node, replica in replicas.items():
-                data = cluster.node_directory(node) / "data"
-                poison(data / "nameserver", {**found, "topics": {}}, *replica)
-            cluster.start()
-            await asyncio.to_thread(cluster.wait_ready)
-            logs = [cluster.log_path(node) for node in cluster.node_ids]
-            await eventually(
-                "a decision", lambda: any("is forgotten and" in log.read_text() for log in logs)
-            )
-            found = await is_whole(cluster)
-            assert found["epoch_highest"] < 1_000
-            async with Workload(client) as load:
-                await load.acked(20)
-                await asyncio.to_thread(cluster.kill, found["master_id"])
-                took_s = await next_ack(load)
-                print(f"\nnext ack after {took_s:.1f} s")
-                assert took_s < FAILOVER_S_MAX
-
-    run(work())
+    async with running(tmp_path / "c", replication="sync_master") as (cluster, client):
+        found = await is_whole(cluster)
+        replicas = {}
+        async with NameServers(cluster.bootstrap) as names:
+            for one in await names.status():
+                replicas[one.node_id] = (one.address, list(one.members))
+        await asyncio.to_thread(cluster.stop)
+        for node, replica in replicas.items():
+            data = cluster.node_directory(node) / "data"
+            poison(data / "nameserver", {**found, "topics": {}}, *replica)
+        cluster.start()
+        await asyncio.to_thread(cluster.wait_ready)
+        logs = [cluster.log_path(node) for node in cluster.node_ids]
+        await eventually(
+            "a decision", lambda: any("is forgotten and" in log.read_text() for log in logs)
+        )
+        found = await is_whole(cluster)
+        assert found["epoch_highest"] < 1_000
+        async with Workload(client) as load:
+            await load.acked(20)
+            await asyncio.to_thread(cluster.kill, found["master_id"])
+            took_s = await next_ack(load)
+            print(f"\nnext ack after {took_s:.1f} s")
+            assert took_s < FAILOVER_S_MAX
 
 
-def test_a_group_that_can_elect_nobody_is_named(tmp_path: Path, run: Run) -> None:
+async def test_a_group_that_can_elect_nobody_is_named(tmp_path: Path) -> None:
     """Four replicas with two copies need three for a fence; two are left, and say so."""
 
-    async def work() -> None:
-        options: dict[str, Any] = {"replication": "sync_master", "nodes": 4}
-        async with running(tmp_path / "c", **options) as (cluster, client):
-            found = await is_whole(cluster)
-            assert found["master_id"] == 1
-            for node in (4, 1):
-                await asyncio.to_thread(cluster.kill, node)
-            alive = (2, 3)
+    options: dict[str, Any] = {"replication": "sync_master", "nodes": 4}
+    async with running(tmp_path / "c", **options) as (cluster, client):
+        found = await is_whole(cluster)
+        assert found["master_id"] == 1
+        for node in (4, 1):
+            await asyncio.to_thread(cluster.kill, node)
+        alive = (2, 3)
 
-            def is_said() -> bool:
-                return all(metric_of(cluster, node, PROBLEM, group="g0") == 1 for node in alive)
+        def is_said() -> bool:
+            return all(metric_of(cluster, node, PROBLEM, group="g0") == 1 for node in alive)
 
-            await eventually("the metric", is_said)
-            said = "group g0 has had no master for"
-            servers = ",".join(cluster.address(node) for node in alive)
-            told = ["nameserver", "status", "--server", servers, "-o", "json"]
-            shown = await asyncio.to_thread(CliRunner().invoke, main, told)
-            assert shown.exit_code == 1
-            assert said in json.loads(shown.stdout)["problems"]["g0"]
-            nodes = (await client.admin.cluster_status()).nodes
-            details = [getattr(node, "detail", "") for node in nodes]
-            assert sum(said in detail for detail in details) == 2, details
-            assert all(said in cluster.log_path(node).read_text() for node in alive)
-            cluster.start(4)
+        await eventually("the metric", is_said)
+        said = "group g0 has had no master for"
+        servers = ",".join(cluster.address(node) for node in alive)
+        told = ["nameserver", "status", "--server", servers, "-o", "json"]
+        shown = await asyncio.to_thread(CliRunner().invoke, main, told)
+        assert shown.exit_code == 1
+        assert said in json.loads(shown.stdout)["problems"]["g0"]
+        nodes = (await client.admin.cluster_status()).nodes
+        details = [getattr(node, "detail", "") for node in nodes]
+        assert sum(said in detail for detail in details) == 2, details
+        assert all(said in cluster.log_path(node).read_text() for node in alive)
+        cluster.start(4)
 
-            def is_over() -> bool:
-                return all(metric_of(cluster, node, PROBLEM, group="g0") == 0 for node in alive)
+        def is_over() -> bool:
+            return all(metric_of(cluster, node, PROBLEM, group="g0") == 0 for node in alive)
 
-            await eventually("the end of it", is_over)
-
-    run(work())
+        await eventually("the end of it", is_over)

@@ -92,109 +92,100 @@ async def prove(client: quorumlog.Client, receipts: dict[int, Receipt]) -> None:
 
 
 @pytest.mark.parametrize("replication", ["raft", "sync_master"])
-def test_leaders_of_both_groups_are_killed_and_nothing_is_lost(
-    tmp_path: Path, run: Run, replication: str
+async def test_leaders_of_both_groups_are_killed_and_nothing_is_lost(
+    tmp_path: Path, replication: str
 ) -> None:
     """All queues of both groups get messages; each has one stored copy and a true receipt."""
 
-    async def work() -> None:
-        async with running(tmp_path / "c", 3, replication=replication) as (cluster, client):
-            assert client.groups == ("g0", "g1")
-            sending = Sending(client)
-            for group in ("g1", "g0"):
-                await sending.acked(150)
-                leader = await asyncio.to_thread(cluster.leader_id, group)
-                assert leader in cluster.groups[group]
-                await asyncio.to_thread(cluster.kill, leader)
-                await sending.acked(150)
-                await eventually(
-                    f"another leader of {group}",
-                    lambda group=group: cluster.leader_id(group),  # type: ignore[misc]
-                )
-                cluster.start(leader)
+    async with running(tmp_path / "c", 3, replication=replication) as (cluster, client):
+        assert client.groups == ("g0", "g1")
+        sending = Sending(client)
+        for group in ("g1", "g0"):
             await sending.acked(150)
-            receipts, failures = await sending.finish()
-            assert failures == []
-            assert {Queue(r.topic, r.queue_id, r.group) for r in receipts.values()} == ALL
-            await prove(client, receipts)
+            leader = await asyncio.to_thread(cluster.leader_id, group)
+            assert leader in cluster.groups[group]
+            await asyncio.to_thread(cluster.kill, leader)
+            await sending.acked(150)
+            await eventually(
+                f"another leader of {group}",
+                lambda group=group: cluster.leader_id(group),  # type: ignore[misc]
+            )
+            cluster.start(leader)
+        await sending.acked(150)
+        receipts, failures = await sending.finish()
+        assert failures == []
+        assert {Queue(r.topic, r.queue_id, r.group) for r in receipts.values()} == ALL
+        await prove(client, receipts)
 
-    run(work())
 
-
-def test_a_group_wholly_down_does_not_stop_the_other(tmp_path: Path, run: Run) -> None:
+async def test_a_group_wholly_down_does_not_stop_the_other(tmp_path: Path) -> None:
     """What is bound to no queue goes on; what may be in the dead group waits, and is there once."""
 
-    async def work() -> None:
-        async with running(tmp_path / "c", 1) as (cluster, client):
-            member = client.group_consumer("readers", TOPIC)
-            await member.start()
-            await eventually("its queues", lambda: set(member.assignment()) == ALL)
-            seen: Counter[int] = Counter()
+    async with running(tmp_path / "c", 1) as (cluster, client):
+        member = client.group_consumer("readers", TOPIC)
+        await member.start()
+        await eventually("its queues", lambda: set(member.assignment()) == ALL)
+        seen: Counter[int] = Counter()
 
-            async def read() -> None:
-                async for message in member:
-                    seen[int(message.body)] += 1
+        async def read() -> None:
+            async for message in member:
+                seen[int(message.body)] += 1
 
-            reading = asyncio.create_task(read())
-            sending = Sending(client)
-            await sending.acked(200)
-            [dead] = cluster.groups["g1"]
-            await asyncio.to_thread(cluster.kill, dead)
-            await sending.acked(1_000)
-            with pytest.raises(errors.QuorumlogError, match="of group g1") as refused:
-                await client.producer(timeout_ms=1_000).send(TOPIC, b"0", group="g1")
-            assert refused.value.outcome is errors.Outcome.NOT_APPLIED
-            before = len(seen)
-            await eventually("messages of the other group", lambda: len(seen) > before + 200)
-            cluster.start(dead)
-            await asyncio.to_thread(cluster.wait_ready)
-            receipt = await client.producer().send(TOPIC, b"99999999", group="g1")
-            assert receipt.group == "g1"
-            await sending.acked(100)
-            receipts, failures = await sending.finish()
-            assert failures == []  # Also what had no answer when the group died: it asked again.
-            await prove(client, receipts)
-            await eventually("all messages", lambda: set(seen) >= {*receipts, 99_999_999})
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
-            await member.close()
-
-    run(work())
+        reading = asyncio.create_task(read())
+        sending = Sending(client)
+        await sending.acked(200)
+        [dead] = cluster.groups["g1"]
+        await asyncio.to_thread(cluster.kill, dead)
+        await sending.acked(1_000)
+        with pytest.raises(errors.QuorumlogError, match="of group g1") as refused:
+            await client.producer(timeout_ms=1_000).send(TOPIC, b"0", group="g1")
+        assert refused.value.outcome is errors.Outcome.NOT_APPLIED
+        before = len(seen)
+        await eventually("messages of the other group", lambda: len(seen) > before + 200)
+        cluster.start(dead)
+        await asyncio.to_thread(cluster.wait_ready)
+        receipt = await client.producer().send(TOPIC, b"99999999", group="g1")
+        assert receipt.group == "g1"
+        await sending.acked(100)
+        receipts, failures = await sending.finish()
+        assert failures == []  # Also what had no answer when the group died: it asked again.
+        await prove(client, receipts)
+        await eventually("all messages", lambda: set(seen) >= {*receipts, 99_999_999})
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await member.close()
 
 
-def test_a_new_group_is_found_and_its_queues_are_shared(tmp_path: Path, run: Run) -> None:
+async def test_a_new_group_is_found_and_its_queues_are_shared(tmp_path: Path) -> None:
     """A client that knows one group hears of the other from its nodes, within 30 s."""
 
-    async def work() -> None:
-        async with running(tmp_path / "c", 1, first=1) as (cluster, client):
-            assert list(client.groups) == ["g0"]
-            members = [client.group_consumer("readers", TOPIC) for _ in range(2)]
-            for member in members:
-                await member.start()
-            await eventually("three queues", lambda: shares(members) == [1, 2])
-            cluster.start(2)
-            await eventually("the new group", lambda: len(client.groups) == 2)
-            made = await client.admin.create_topic(TOPIC, queue_count=QUEUE_COUNT)
-            assert [(share.group, share.queue_count) for share in made.shares] == [
-                ("g0", QUEUE_COUNT),
-                ("g1", QUEUE_COUNT),
-            ]
-            await eventually("six queues", lambda: shares(members) == [3, 3])
-            assert {queue for member in members for queue in member.assignment()} == ALL
-            async with client.producer() as producer:
-                sent = [await producer.send(TOPIC, b"%08d" % i) for i in range(60)]
-            assert {receipt.group for receipt in sent} == {"g0", "g1"}
-            await members[0].close()
-            await eventually("all queues", lambda: set(members[1].assignment()) == ALL)
-            got = set()
-            async with asyncio.timeout(DEADLINE_S):
-                async for message in members[1]:
-                    got.add(int(message.body))
-                    if len(got) == len(sent):
-                        break
-            await members[1].close()
-
-    run(work())
+    async with running(tmp_path / "c", 1, first=1) as (cluster, client):
+        assert list(client.groups) == ["g0"]
+        members = [client.group_consumer("readers", TOPIC) for _ in range(2)]
+        for member in members:
+            await member.start()
+        await eventually("three queues", lambda: shares(members) == [1, 2])
+        cluster.start(2)
+        await eventually("the new group", lambda: len(client.groups) == 2)
+        made = await client.admin.create_topic(TOPIC, queue_count=QUEUE_COUNT)
+        assert [(share.group, share.queue_count) for share in made.shares] == [
+            ("g0", QUEUE_COUNT),
+            ("g1", QUEUE_COUNT),
+        ]
+        await eventually("six queues", lambda: shares(members) == [3, 3])
+        assert {queue for member in members for queue in member.assignment()} == ALL
+        async with client.producer() as producer:
+            sent = [await producer.send(TOPIC, b"%08d" % i) for i in range(60)]
+        assert {receipt.group for receipt in sent} == {"g0", "g1"}
+        await members[0].close()
+        await eventually("all queues", lambda: set(members[1].assignment()) == ALL)
+        got = set()
+        async with asyncio.timeout(DEADLINE_S):
+            async for message in members[1]:
+                got.add(int(message.body))
+                if len(got) == len(sent):
+                    break
+        await members[1].close()
 
 
 def shares(members: list[quorumlog.GroupConsumer]) -> list[int]:

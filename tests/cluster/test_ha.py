@@ -101,54 +101,51 @@ async def proven(client: quorumlog.Client, cluster: LocalCluster, history: Histo
     return found
 
 
-def test_an_async_master_loses_a_suffix_that_is_counted(tmp_path: Path, run: Run) -> None:
+async def test_an_async_master_loses_a_suffix_that_is_counted(tmp_path: Path) -> None:
     """The old master returns, is fenced, and what nobody else had goes aside."""
 
-    async def work() -> None:
-        options: dict[str, Any] = {"replication": "async_master", "settings": ALONE}
-        async with running(tmp_path / "c", **options) as (cluster, client):
-            async with Workload(client) as load:
-                await load.acked(200)
-                await asyncio.to_thread(cluster.kill, 2)
-                await asyncio.to_thread(cluster.kill, 3)
-                await load.acked(300)
-                history = await load.stop()
-            assert not history.unknown
-            await asyncio.to_thread(cluster.kill, 1)
-            before = await asyncio.to_thread(log_of, cluster, 1)
-            cluster.start(2, 3)
-            await eventually("two slaves", lambda: all_serve(cluster, 2, 3))
-            promotion = await client.admin.ha_promote(2)
-            async with client.producer() as producer:
-                receipt = await producer.send("orders", b"99999999", queue_id=0)
-            assert receipt.durability is quorumlog.Durability.LEADER_DISK
-            cluster.start(1)
-            await asyncio.to_thread(cluster.wait_ready)
-            history.last_index = receipt.index
-            await equal_logs(cluster, client)
-            found = set(await read_all(client, history, None))
-            lost = sorted(history.acked - found)
-            assert lost, "the slaves were down, so they cannot have had it"
-            (loss,) = (await client.admin.ha_status(1)).losses
-            assert loss.lo_position == promotion.start_position
-            assert loss.record_count == loss.acked_record_count == len(lost)
-            lo, hi = loss.lo_position, loss.hi_position
-            assert (await asyncio.to_thread(log_of, cluster, 2))[:lo] == before[:lo]
-            assert before[lo:hi] in await asyncio.to_thread(Path(loss.file).read_bytes)
-            assert not before[hi:].strip(b"\0"), "all behind the parting is gone, a suffix"
-            assert await asyncio.to_thread(inspected, loss) == len(lost)
-            code, shown = await asyncio.to_thread(qlog, "ha", "status", cluster=cluster)
-            assert (code, shown["problems"], shown["master_id"]) == (0, [], 2)
-            assert [row["is_in_sync"] for row in shown["nodes"]] == [True] * 3
-            assert [row["record_count"] for row in shown["losses"]] == [len(lost)]
-            code, shown = await asyncio.to_thread(qlog, "ha", "promote", "1", cluster=cluster)
-            assert (code, shown["master_id"]) == (0, 1)
-            with pytest.raises(ServerError) as refused:
-                await client.admin.transfer_leadership(2)
-            assert refused.value.code == "node.wrong_mode"
-            assert not (await client.admin.ha_status(2)).losses
-
-    run(work())
+    options: dict[str, Any] = {"replication": "async_master", "settings": ALONE}
+    async with running(tmp_path / "c", **options) as (cluster, client):
+        async with Workload(client) as load:
+            await load.acked(200)
+            await asyncio.to_thread(cluster.kill, 2)
+            await asyncio.to_thread(cluster.kill, 3)
+            await load.acked(300)
+            history = await load.stop()
+        assert not history.unknown
+        await asyncio.to_thread(cluster.kill, 1)
+        before = await asyncio.to_thread(log_of, cluster, 1)
+        cluster.start(2, 3)
+        await eventually("two slaves", lambda: all_serve(cluster, 2, 3))
+        promotion = await client.admin.ha_promote(2)
+        async with client.producer() as producer:
+            receipt = await producer.send("orders", b"99999999", queue_id=0)
+        assert receipt.durability is quorumlog.Durability.LEADER_DISK
+        cluster.start(1)
+        await asyncio.to_thread(cluster.wait_ready)
+        history.last_index = receipt.index
+        await equal_logs(cluster, client)
+        found = set(await read_all(client, history, None))
+        lost = sorted(history.acked - found)
+        assert lost, "the slaves were down, so they cannot have had it"
+        (loss,) = (await client.admin.ha_status(1)).losses
+        assert loss.lo_position == promotion.start_position
+        assert loss.record_count == loss.acked_record_count == len(lost)
+        lo, hi = loss.lo_position, loss.hi_position
+        assert (await asyncio.to_thread(log_of, cluster, 2))[:lo] == before[:lo]
+        assert before[lo:hi] in await asyncio.to_thread(Path(loss.file).read_bytes)
+        assert not before[hi:].strip(b"\0"), "all behind the parting is gone, a suffix"
+        assert await asyncio.to_thread(inspected, loss) == len(lost)
+        code, shown = await asyncio.to_thread(qlog, "ha", "status", cluster=cluster)
+        assert (code, shown["problems"], shown["master_id"]) == (0, [], 2)
+        assert [row["is_in_sync"] for row in shown["nodes"]] == [True] * 3
+        assert [row["record_count"] for row in shown["losses"]] == [len(lost)]
+        code, shown = await asyncio.to_thread(qlog, "ha", "promote", "1", cluster=cluster)
+        assert (code, shown["master_id"]) == (0, 1)
+        with pytest.raises(ServerError) as refused:
+            await client.admin.transfer_leadership(2)
+        assert refused.value.code == "node.wrong_mode"
+        assert not (await client.admin.ha_status(2)).losses
 
 
 def all_serve(cluster: LocalCluster, *node_ids: int) -> bool:

@@ -39,30 +39,27 @@ def _is_led_by(masters: set[int], group: TopicShare) -> bool:
     return group.master_id in masters
 
 
-def test_the_name_server_gives_a_group_another_master(tmp_path: Path, run: Run) -> None:
+async def test_the_name_server_gives_a_group_another_master(tmp_path: Path) -> None:
     """SIGKILL of the master, twice: nothing acked is lost, and the old one comes back as slave."""
 
-    async def work() -> None:
-        options: dict[str, Any] = {"replication": "sync_master"}
-        async with running(tmp_path / "c", **options) as (cluster, client):
-            async with NameServers(cluster.bootstrap) as names, Workload(client) as load:
-                for _ in range(2):
-                    group = await group_of(names, "all in sync", _is_whole)
-                    old = group.master_id
-                    assert (group.kind, len(group.brokers)) == ("ha", 3)
-                    await load.acked(100)
-                    began_s = time.monotonic()
-                    await asyncio.to_thread(cluster.kill, old)
-                    await load.acked(1)
-                    took_s = time.monotonic() - began_s
-                    print(f"\nmaster {old} killed: next ack after {took_s:.1f} s")
-                    others = {1, 2, 3} - {old}
-                    await group_of(names, "another master", partial(_is_led_by, others))
-                    cluster.start(old)
-                    await asyncio.to_thread(cluster.wait_ready)
-                history = await load.stop()
-            found = Counter(await read_all(client, history, None))
-            assert not history.acked - found.keys(), "acked and lost"
-            assert max(found.values()) == 1, "twice"
-
-    run(work())
+    options: dict[str, Any] = {"replication": "sync_master"}
+    async with running(tmp_path / "c", **options) as (cluster, client):
+        async with NameServers(cluster.bootstrap) as names, Workload(client) as load:
+            for _ in range(2):
+                group = await group_of(names, "all in sync", _is_whole)
+                old = group.master_id
+                assert (group.kind, len(group.brokers)) == ("ha", 3)
+                await load.acked(100)
+                began_s = time.monotonic()
+                await asyncio.to_thread(cluster.kill, old)
+                await load.acked(1)
+                took_s = time.monotonic() - began_s
+                print(f"\nmaster {old} killed: next ack after {took_s:.1f} s")
+                others = {1, 2, 3} - {old}
+                await group_of(names, "another master", partial(_is_led_by, others))
+                cluster.start(old)
+                await asyncio.to_thread(cluster.wait_ready)
+            history = await load.stop()
+        found = Counter(await read_all(client, history, None))
+        assert not history.acked - found.keys(), "acked and lost"
+        assert max(found.values()) == 1, "twice"

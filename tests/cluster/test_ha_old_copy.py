@@ -58,93 +58,84 @@ async def promote(at: Scene, node_id: int) -> None:
                 return
 
 
-def test_an_old_slave_makes_no_fence(tmp_path: Path, run: Run) -> None:
+async def test_an_old_slave_makes_no_fence(tmp_path: Path) -> None:
     """A slave that acked is put back, and the master is away: the third one must not serve."""
 
-    async def work() -> None:
-        (tmp_path / "copies").mkdir()
-        options: dict[str, Any] = {"replication": "sync_master", "settings": {**ALONE}}
-        async with running(tmp_path / "c", **options) as (cluster, client):
-            at = Scene(cluster, client, tmp_path / "copies")
-            master = (await master_of(client)).node_id
-            old, third = sorted({1, 2, 3} - {master})
-            await at.send(30)
-            await in_sync(at, old, third)
-            await at.stop(old)
-            at.copy(old)
-            await asyncio.to_thread(cluster.start, old)
-            await in_sync(at, old)
-            await eventually(
-                "the third one to remember the new life", partial(knows, at, third, old, 2)
-            )
-            await at.kill(third)
-            await at.send(30)
-            await at.kill(master)
-            await at.kill(old)
-            at.restore(old)
-            await asyncio.to_thread(cluster.start, old, third)
-            await stands(at, old, "joining")
-            for node_id in (third, old):
-                with pytest.raises(QuorumlogError):
-                    await client.admin.ha_promote(node_id, timeout_ms=2_000)
-            await asyncio.to_thread(cluster.start, master)
-            await eventually("the master's status", partial(cluster.is_alive, master))
-            await promote(at, master)
-            await at.shows_all()
-            await stands(at, old, "full")
-            await at.send(10)
-            await at.shows_all()
-            at.alive()
-
-    run(work())
+    (tmp_path / "copies").mkdir()
+    options: dict[str, Any] = {"replication": "sync_master", "settings": {**ALONE}}
+    async with running(tmp_path / "c", **options) as (cluster, client):
+        at = Scene(cluster, client, tmp_path / "copies")
+        master = (await master_of(client)).node_id
+        old, third = sorted({1, 2, 3} - {master})
+        await at.send(30)
+        await in_sync(at, old, third)
+        await at.stop(old)
+        at.copy(old)
+        await asyncio.to_thread(cluster.start, old)
+        await in_sync(at, old)
+        await eventually(
+            "the third one to remember the new life", partial(knows, at, third, old, 2)
+        )
+        await at.kill(third)
+        await at.send(30)
+        await at.kill(master)
+        await at.kill(old)
+        at.restore(old)
+        await asyncio.to_thread(cluster.start, old, third)
+        await stands(at, old, "joining")
+        for node_id in (third, old):
+            with pytest.raises(QuorumlogError):
+                await client.admin.ha_promote(node_id, timeout_ms=2_000)
+        await asyncio.to_thread(cluster.start, master)
+        await eventually("the master's status", partial(cluster.is_alive, master))
+        await promote(at, master)
+        await at.shows_all()
+        await stands(at, old, "full")
+        await at.send(10)
+        await at.shows_all()
+        at.alive()
 
 
-def test_an_old_master_is_no_master(tmp_path: Path, run: Run) -> None:
+async def test_an_old_master_is_no_master(tmp_path: Path) -> None:
     """It comes back from before the epoch of another one, or from an earlier life."""
 
-    async def work() -> None:
-        (tmp_path / "copies").mkdir()
-        options: dict[str, Any] = {"replication": "sync_master", "settings": {**ALONE}}
-        async with running(tmp_path / "c", **options) as (cluster, client):
-            at = Scene(cluster, client, tmp_path / "copies")
+    (tmp_path / "copies").mkdir()
+    options: dict[str, Any] = {"replication": "sync_master", "settings": {**ALONE}}
+    async with running(tmp_path / "c", **options) as (cluster, client):
+        at = Scene(cluster, client, tmp_path / "copies")
+        master = (await master_of(client)).node_id
+        others = sorted({1, 2, 3} - {master})
+        await at.send(30)
+        await in_sync(at, *others)
+        await at.stop(master)
+        at.copy(master)
+        await asyncio.to_thread(cluster.start, master)
+        await promote(at, master)
+        await at.send(30)
+        await at.kill(master)
+        at.restore(master)
+        await asyncio.to_thread(cluster.start, master)
+        await stands(at, master, "joining")
+        with pytest.raises(QuorumlogError):
+            await client.admin.ha_promote(master, timeout_ms=2_000)
+        await promote(at, others[0])
+        await at.shows_all()
+        await stands(at, master, "full")
+        at.alive()
+
+
+async def test_crashed_replicas_are_no_old_copies(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"replication": "sync_master", "settings": {**ALONE}}
+    async with running(tmp_path / "c", **options) as (cluster, client):
+        at = Scene(cluster, client, tmp_path)
+        for node_id in (1, 2, 3, 1):
             master = (await master_of(client)).node_id
-            others = sorted({1, 2, 3} - {master})
-            await at.send(30)
-            await in_sync(at, *others)
-            await at.stop(master)
-            at.copy(master)
-            await asyncio.to_thread(cluster.start, master)
-            await promote(at, master)
-            await at.send(30)
-            await at.kill(master)
-            at.restore(master)
-            await asyncio.to_thread(cluster.start, master)
-            await stands(at, master, "joining")
-            with pytest.raises(QuorumlogError):
-                await client.admin.ha_promote(master, timeout_ms=2_000)
-            await promote(at, others[0])
-            await at.shows_all()
-            await stands(at, master, "full")
-            at.alive()
-
-    run(work())
-
-
-def test_crashed_replicas_are_no_old_copies(tmp_path: Path, run: Run) -> None:
-    async def work() -> None:
-        options: dict[str, Any] = {"replication": "sync_master", "settings": {**ALONE}}
-        async with running(tmp_path / "c", **options) as (cluster, client):
-            at = Scene(cluster, client, tmp_path)
-            for node_id in (1, 2, 3, 1):
-                master = (await master_of(client)).node_id
-                await at.send(20)
-                await at.kill(node_id)
-                await asyncio.to_thread(cluster.start, node_id)
-                if node_id == master:
-                    await promote(at, node_id % 3 + 1)
-                for other in (1, 2, 3):
-                    await stands(at, other, "full")
             await at.send(20)
-            await at.shows_all()
-
-    run(work())
+            await at.kill(node_id)
+            await asyncio.to_thread(cluster.start, node_id)
+            if node_id == master:
+                await promote(at, node_id % 3 + 1)
+            for other in (1, 2, 3):
+                await stands(at, other, "full")
+        await at.send(20)
+        await at.shows_all()

@@ -190,37 +190,32 @@ def sample_record() -> bytes:
 
 
 @pytest.mark.parametrize("seed", [1, seeds.FRESH])
-def test_no_field_values_harm_others(tmp_path: Path, run: Run, seed: int | str) -> None:
+async def test_no_field_values_harm_others(tmp_path: Path, seed: int | str) -> None:
     """Nothing of a stranger's requests ends a node, a stream, or a call of somebody else."""
     number = seeds.chosen(seed, "tests/cluster/test_hostile_fields.py -k fresh")
 
-    async def work() -> None:
-        async with (
-            running(tmp_path / "c") as (cluster, client),
-            Workload(client, producers=1) as load,
-        ):
-            await load.acked(50)
-            hostile = Hostile(number, await known_values(client, cluster))
-            leader = await asyncio.to_thread(cluster.leader_id)
-            pids = {state.node_id: state.pid for state in cluster.status()}
-            async with grpc.aio.insecure_channel(cluster.address(leader)) as channel:
-                strangers = [
-                    Stranger(channel, hostile, sample_record()) for _ in range(CALLER_COUNT)
-                ]
+    async with (
+        running(tmp_path / "c") as (cluster, client),
+        Workload(client, producers=1) as load,
+    ):
+        await load.acked(50)
+        hostile = Hostile(number, await known_values(client, cluster))
+        leader = await asyncio.to_thread(cluster.leader_id)
+        pids = {state.node_id: state.pid for state in cluster.status()}
+        async with grpc.aio.insecure_channel(cluster.address(leader)) as channel:
+            strangers = [Stranger(channel, hostile, sample_record()) for _ in range(CALLER_COUNT)]
 
-                async def be_strange(stranger: Stranger) -> None:
-                    for _ in range(REQUEST_COUNT // CALLER_COUNT):
-                        await stranger.send(hostile.random.choice(methods()))
+            async def be_strange(stranger: Stranger) -> None:
+                for _ in range(REQUEST_COUNT // CALLER_COUNT):
+                    await stranger.send(hostile.random.choice(methods()))
 
-                await asyncio.gather(*map(be_strange, strangers))
-            assert {state.node_id: state.pid for state in cluster.status()} == pids
-            told = sum((stranger.told for stranger in strangers), Counter())
-            assert told["answered"] > REQUEST_COUNT // 20, told
-            assert len(told) > 15, told
-            await load.acked(50)
-            history = await load.stop()
-            assert not history.refused, "a stranger's request has failed somebody else's message"
-            assert not history.unknown
-            await prove(cluster, client, history)
-
-    run(work())
+            await asyncio.gather(*map(be_strange, strangers))
+        assert {state.node_id: state.pid for state in cluster.status()} == pids
+        told = sum((stranger.told for stranger in strangers), Counter())
+        assert told["answered"] > REQUEST_COUNT // 20, told
+        assert len(told) > 15, told
+        await load.acked(50)
+        history = await load.stop()
+        assert not history.refused, "a stranger's request has failed somebody else's message"
+        assert not history.unknown
+        await prove(cluster, client, history)

@@ -86,46 +86,43 @@ def files_of(cluster: LocalCluster, node_id: int) -> Path:
     return cluster.node_directory(node_id) / "data" / "nameserver"
 
 
-def test_faults_of_the_name_server_stop_no_append(tmp_path: Path, run: Run) -> None:
-    async def work() -> None:
-        async with running(tmp_path / "c") as (cluster, client), Workload(client) as load:
-            async with NameServers(cluster.bootstrap) as names:
-                share = await share_of(names, 1, 2, 3)
-                assert (share.group, share.write_queue_count) == ("g0", QUEUE_COUNT)
-                addresses = [cluster.address(node_id) for node_id in (1, 2, 3)]
-                assert [broker.address for broker in share.brokers] == addresses
-                await names.put("n", "k", "v")
-                for node_id in (2, 3):
-                    await asyncio.to_thread(cluster.kill, node_id)
-                    (files_of(cluster, node_id) / "journal").write_bytes(b"junk" * 100)
-                    cluster.start(node_id)
-                    await asyncio.to_thread(cluster.wait_ready)
-                    if node_id == 2:
-                        # It registers through another one, so its routes and epochs live on.
-                        await states(names, "up", "failed", "up")
-                        await silence_of(names, node_id, below_ms=2_000)
-                found = await states(names, "no_leader", "failed", "failed")
-                said = ["move the directory away" in one.failure for one in found]
-                assert said == [False, True, True]
-                await load.acked(300)
-                await warnings(client, False, True, True)
-                with pytest.raises(UnavailableError) as caught:
-                    await names.put("n", "k", "w")
-                assert caught.value.code == "nameserver.no_quorum"
-                await share_of(names, 1, 2, 3)
-                # As the failure says; here all of them, so that nobody remembers anything.
-                await asyncio.to_thread(cluster.stop)
-                for node_id in (1, 2, 3):
-                    shutil.rmtree(files_of(cluster, node_id))
-                cluster.start()
+async def test_faults_of_the_name_server_stop_no_append(tmp_path: Path) -> None:
+    async with running(tmp_path / "c") as (cluster, client), Workload(client) as load:
+        async with NameServers(cluster.bootstrap) as names:
+            share = await share_of(names, 1, 2, 3)
+            assert (share.group, share.write_queue_count) == ("g0", QUEUE_COUNT)
+            addresses = [cluster.address(node_id) for node_id in (1, 2, 3)]
+            assert [broker.address for broker in share.brokers] == addresses
+            await names.put("n", "k", "v")
+            for node_id in (2, 3):
+                await asyncio.to_thread(cluster.kill, node_id)
+                (files_of(cluster, node_id) / "journal").write_bytes(b"junk" * 100)
+                cluster.start(node_id)
                 await asyncio.to_thread(cluster.wait_ready)
-                share = await share_of(names, 1, 2, 3)
-                assert share.write_queue_count == QUEUE_COUNT
-                assert await names.get_all("n") == {}, "what no broker knows is gone"
-                await load.acked(100)
-            await prove(cluster, client, await load.stop())
-
-    run(work())
+                if node_id == 2:
+                    # It registers through another one, so its routes and epochs live on.
+                    await states(names, "up", "failed", "up")
+                    await silence_of(names, node_id, below_ms=2_000)
+            found = await states(names, "no_leader", "failed", "failed")
+            said = ["move the directory away" in one.failure for one in found]
+            assert said == [False, True, True]
+            await load.acked(300)
+            await warnings(client, False, True, True)
+            with pytest.raises(UnavailableError) as caught:
+                await names.put("n", "k", "w")
+            assert caught.value.code == "nameserver.no_quorum"
+            await share_of(names, 1, 2, 3)
+            # As the failure says; here all of them, so that nobody remembers anything.
+            await asyncio.to_thread(cluster.stop)
+            for node_id in (1, 2, 3):
+                shutil.rmtree(files_of(cluster, node_id))
+            cluster.start()
+            await asyncio.to_thread(cluster.wait_ready)
+            share = await share_of(names, 1, 2, 3)
+            assert share.write_queue_count == QUEUE_COUNT
+            assert await names.get_all("n") == {}, "what no broker knows is gone"
+            await load.acked(100)
+        await prove(cluster, client, await load.stop())
 
 
 @contextmanager

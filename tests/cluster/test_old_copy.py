@@ -127,96 +127,85 @@ async def scene(directory: Path) -> AsyncIterator[Scene]:
         yield Scene(cluster, client, copies)
 
 
-def test_a_backup_of_an_earlier_life(tmp_path: Path, run: Run) -> None:
+async def test_a_backup_of_an_earlier_life(tmp_path: Path) -> None:
     """A node is restored from its own backup, another one is down: what the node that was down
     remembers of it keeps the two from going on without what was acked."""
 
-    async def work() -> None:
-        async with scene(tmp_path) as at:
-            await at.send(50)
-            await at.caught_up(1, 2, 3)
-            await at.stop(2)
-            at.copy(2)
-            await at.start(2)
-            await at.caught_up(2)
-            await at.kill(3)
-            await at.send(50)
-            await at.kill(1)
-            await at.kill(2)
-            at.restore(2)
-            await at.start(2, 3, ready=False)
-            await at.becomes(2, "joining")
-            await at.never_shows_less(4.0)
-            await at.start(1)
-            await at.shows_all()
-            at.alive()
-            assert await at.standing(1) == await at.standing(3) == "full"
-
-    run(work())
+    async with scene(tmp_path) as at:
+        await at.send(50)
+        await at.caught_up(1, 2, 3)
+        await at.stop(2)
+        at.copy(2)
+        await at.start(2)
+        await at.caught_up(2)
+        await at.kill(3)
+        await at.send(50)
+        await at.kill(1)
+        await at.kill(2)
+        at.restore(2)
+        await at.start(2, 3, ready=False)
+        await at.becomes(2, "joining")
+        await at.never_shows_less(4.0)
+        await at.start(1)
+        await at.shows_all()
+        at.alive()
+        assert await at.standing(1) == await at.standing(3) == "full"
 
 
-def test_a_copy_of_the_current_life_beside_the_leader(tmp_path: Path, run: Run) -> None:
+async def test_a_copy_of_the_current_life_beside_the_leader(tmp_path: Path) -> None:
     """What a snapshot of a running machine is: it looks like a crash. The leader knows better."""
 
-    async def work() -> None:
-        async with scene(tmp_path) as at:
-            await at.send(50)
-            await at.caught_up(1, 2, 3)
-            leader = await asyncio.to_thread(at.cluster.leader_id)
-            victim, other = sorted({1, 2, 3} - {leader})
-            await asyncio.to_thread(at.cluster.pause, victim)
-            at.copy(victim)
-            await asyncio.to_thread(at.cluster.resume, victim)
-            await at.kill(other)
-            await at.send(50)
-            await at.kill(victim)
-            at.restore(victim)
-            await at.start(victim, ready=False)
-            await at.becomes(victim, "joining")
-            await at.start(other, ready=False)
-            await at.becomes(other, "full")
-            await at.send(10)
-            await at.shows_all()
-            at.alive()
-            assert await at.standing(victim) == "joining"
-
-    run(work())
+    async with scene(tmp_path) as at:
+        await at.send(50)
+        await at.caught_up(1, 2, 3)
+        leader = await asyncio.to_thread(at.cluster.leader_id)
+        victim, other = sorted({1, 2, 3} - {leader})
+        await asyncio.to_thread(at.cluster.pause, victim)
+        at.copy(victim)
+        await asyncio.to_thread(at.cluster.resume, victim)
+        await at.kill(other)
+        await at.send(50)
+        await at.kill(victim)
+        at.restore(victim)
+        await at.start(victim, ready=False)
+        await at.becomes(victim, "joining")
+        await at.start(other, ready=False)
+        await at.becomes(other, "full")
+        await at.send(10)
+        await at.shows_all()
+        at.alive()
+        assert await at.standing(victim) == "joining"
 
 
-def test_a_copy_of_the_current_life_is_known_by_who_heard_the_leader(
-    tmp_path: Path, run: Run
-) -> None:
+async def test_a_copy_of_the_current_life_is_known_by_who_heard_the_leader(tmp_path: Path) -> None:
     """The leader that counted the acks is gone, and the third node was told of them."""
 
-    async def work() -> None:
-        async with scene(tmp_path) as at:
-            await at.send(50)
-            await at.caught_up(1, 2, 3)
-            leader = await asyncio.to_thread(at.cluster.leader_id)
-            victim, other = sorted({1, 2, 3} - {leader})
-            await asyncio.to_thread(at.cluster.pause, victim)
-            at.copy(victim)
-            await asyncio.to_thread(at.cluster.resume, victim)
-            await at.send(50)
-            await at.caught_up(1, 2, 3)
-            lives = at.cluster.node_directory(other) / "data"
+    async with scene(tmp_path) as at:
+        await at.send(50)
+        await at.caught_up(1, 2, 3)
+        leader = await asyncio.to_thread(at.cluster.leader_id)
+        victim, other = sorted({1, 2, 3} - {leader})
+        await asyncio.to_thread(at.cluster.pause, victim)
+        at.copy(victim)
+        await asyncio.to_thread(at.cluster.resume, victim)
+        await at.send(50)
+        await at.caught_up(1, 2, 3)
+        lives = at.cluster.node_directory(other) / "data"
 
-            def remembers() -> bool:
-                known = saved(lives)["known"].get(str(victim), {})
-                return int(known.get("committed", -1)) >= at.history.last_index
+        def remembers() -> bool:
+            known = saved(lives)["known"].get(str(victim), {})
+            return int(known.get("committed", -1)) >= at.history.last_index
 
-            await eventually("the third node to remember what was acked", remembers)
-            for node_id in (leader, victim, other):
-                await at.kill(node_id)
-            at.restore(victim)
-            await at.start(victim, other, ready=False)
-            await at.becomes(victim, "joining")
-            await at.never_shows_less(2.0)
-            await at.start(leader)
-            await at.shows_all()
-            at.alive()
-
-    run(work())
+        await eventually("the third node to remember what was acked", remembers)
+        for node_id in (leader, victim, other):
+            await at.kill(node_id)
+        at.restore(victim)
+        await at.start(victim, other, ready=False)
+        await at.becomes(victim, "joining")
+        await at.never_shows_less(2.0)
+        await at.start(leader)
+        await at.shows_all()
+        at.alive()
 
 
 def saved(directory: Path) -> dict[str, Any]:
@@ -231,105 +220,93 @@ def saved(directory: Path) -> dict[str, Any]:
     return newest
 
 
-def test_two_starts_from_one_copy(tmp_path: Path, run: Run) -> None:
+async def test_two_starts_from_one_copy(tmp_path: Path) -> None:
     """The second start says the number of a life that was seen, and is another one."""
 
-    async def work() -> None:
-        async with scene(tmp_path) as at:
-            await at.send(20)
-            await at.caught_up(1, 2, 3)
-            await at.stop(2)
-            at.copy(2)
-            await at.start(2)
-            await at.stop(2)
-            at.restore(2)
-            await at.start(2, ready=False)
-            await at.becomes(2, "joining")
-            status = await at.client.admin.node_status(2)
-            assert "old copy" in status.detail
-            await at.send(20)
-            await at.shows_all()
-
-    run(work())
+    async with scene(tmp_path) as at:
+        await at.send(20)
+        await at.caught_up(1, 2, 3)
+        await at.stop(2)
+        at.copy(2)
+        await at.start(2)
+        await at.stop(2)
+        at.restore(2)
+        await at.start(2, ready=False)
+        await at.becomes(2, "joining")
+        status = await at.client.admin.node_status(2)
+        assert "old copy" in status.detail
+        await at.send(20)
+        await at.shows_all()
 
 
-def test_restarted_peers_remember(tmp_path: Path, run: Run) -> None:
+async def test_restarted_peers_remember(tmp_path: Path) -> None:
     """Everybody restarts, the old copy comes last: it is refused all the same."""
 
-    async def work() -> None:
-        async with scene(tmp_path) as at:
+    async with scene(tmp_path) as at:
+        await at.send(20)
+        await at.caught_up(1, 2, 3)
+        await at.stop(2)
+        at.copy(2)
+        await at.start(2)
+        await at.send(20)
+        await at.stop(1, 2, 3)
+        at.restore(2)
+        await at.start(1, 3)
+        await at.start(2, ready=False)
+        await at.becomes(2, "joining")
+        await at.shows_all()
+
+
+async def test_crashes_and_restarts_are_no_old_copies(tmp_path: Path) -> None:
+    async with scene(tmp_path) as at:
+        for node_id in (1, 2, 3, 2, 1):
             await at.send(20)
-            await at.caught_up(1, 2, 3)
-            await at.stop(2)
-            at.copy(2)
-            await at.start(2)
+            await at.kill(node_id)
             await at.send(20)
-            await at.stop(1, 2, 3)
-            at.restore(2)
-            await at.start(1, 3)
-            await at.start(2, ready=False)
-            await at.becomes(2, "joining")
-            await at.shows_all()
-
-    run(work())
-
-
-def test_crashes_and_restarts_are_no_old_copies(tmp_path: Path, run: Run) -> None:
-    async def work() -> None:
-        async with scene(tmp_path) as at:
-            for node_id in (1, 2, 3, 2, 1):
-                await at.send(20)
-                await at.kill(node_id)
-                await at.send(20)
-                await at.start(node_id)
-            for node_id in (1, 2, 3):
-                await at.kill(node_id)
-            await at.start(1, 2, 3)
-            await at.send(20)
-            await at.shows_all()
-            assert {await at.standing(node_id) for node_id in (1, 2, 3)} == {"full"}
-
-    run(work())
+            await at.start(node_id)
+        for node_id in (1, 2, 3):
+            await at.kill(node_id)
+        await at.start(1, 2, 3)
+        await at.send(20)
+        await at.shows_all()
+        assert {await at.standing(node_id) for node_id in (1, 2, 3)} == {"full"}
 
 
-def test_the_way_back_is_that_of_a_learner(tmp_path: Path, run: Run) -> None:
+async def test_the_way_back_is_that_of_a_learner(tmp_path: Path) -> None:
     """Removed and added again, the restored node catches up from where its copy ends, and votes."""
 
-    async def work() -> None:
-        async with scene(tmp_path) as at:
-            await at.send(20)
-            await at.stop(2)
-            at.copy(2)
-            await at.start(2)
-            await at.send(20)
-            await at.stop(2)
-            at.restore(2)
-            await at.start(2, ready=False)
-            await at.becomes(2, "joining")
-            row = next(m for m in (await at.client.admin.node_status()).members if m.node_id == 2)
-            await at.client.admin.remove_member(2)
-            await at.client.admin.add_learner(2, address=row.address, peer_address=row.peer_address)
-            await at.becomes(2, "full")
-            async with asyncio.timeout(30):
-                while True:
-                    try:
-                        await at.client.admin.promote(2)
-                        break
-                    except QuorumlogError:
-                        await asyncio.sleep(0.05)
-            await at.kill(3)
-            await at.send(20)
-            await at.shows_all()
-            await at.kill(2)
-            await at.start(2, 3)
-            assert await at.standing(2) == "full"
-            await same_logs(at.cluster, at.client)
-
-    run(work())
+    async with scene(tmp_path) as at:
+        await at.send(20)
+        await at.stop(2)
+        at.copy(2)
+        await at.start(2)
+        await at.send(20)
+        await at.stop(2)
+        at.restore(2)
+        await at.start(2, ready=False)
+        await at.becomes(2, "joining")
+        row = next(m for m in (await at.client.admin.node_status()).members if m.node_id == 2)
+        await at.client.admin.remove_member(2)
+        await at.client.admin.add_learner(2, address=row.address, peer_address=row.peer_address)
+        await at.becomes(2, "full")
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    await at.client.admin.promote(2)
+                    break
+                except QuorumlogError:
+                    await asyncio.sleep(0.05)
+        await at.kill(3)
+        await at.send(20)
+        await at.shows_all()
+        await at.kill(2)
+        await at.start(2, 3)
+        assert await at.standing(2) == "full"
+        await same_logs(at.cluster, at.client)
 
 
 @pytest.mark.parametrize("in_one_term", [True, False])
-def test_a_copy_of_which_nobody_left_knows(tmp_path: Path, run: Run, in_one_term: bool) -> None:
+async def test_a_copy_of_which_nobody_left_knows(tmp_path: Path, in_one_term: bool) -> None:
     """Two nodes, one of them an old copy, go on without what the third one has acked. It cannot be
     seen then; when the third one is back it keeps its log, stays up and says what it is. Also if
     the old copy, which voted before, elects the leader of the other history in that very term.
@@ -337,46 +314,43 @@ def test_a_copy_of_which_nobody_left_knows(tmp_path: Path, run: Run, in_one_term
     On a slow machine elections may come out otherwise than `in_one_term` says; what must hold is
     the same."""
 
-    async def work() -> None:
-        async with scene(tmp_path) as at:
-            await at.send(50)
-            await at.caught_up(1, 2, 3)
-            await at.hand_over(3)
-            await at.stop(2)
-            at.copy(2)
-            await at.kill(3)
-            await at.start(2)
-            if not in_one_term:
-                for node_id in (1, 2, 1):
-                    await at.hand_over(node_id)
-            await at.send(50)
-            await at.caught_up(1, 2)
-            own = at.cluster.node_directory(1) / "data"
-            wanted = at.history.last_index
-            await eventually("node 1 to note it", lambda: saved(own)["committed"] >= wanted)
-            await at.kill(1)
-            await at.kill(2)
-            at.restore(2)
-            # First, so that it mostly is the one to lead, and still is when 2 votes no more.
-            await at.start(3, ready=False)
-            await eventually("node 3 to campaign", lambda: at.status(3).role == "pre_candidate")
-            await at.start(2, 3)
-            other = Scene(at.cluster, at.client, tmp_path)
-            await other.send(5)
-            await at.start(1, ready=False)
-            await eventually("somebody to say it", at.is_told)
-            at.alive()
-            assert not at.is_ready(1)
-            found = await read_all(at.client, at.history, 1)
-            assert sorted(found) == sorted(at.history.acked), "nothing of it is cut"
-            await at.becomes(2, "joining", "diverged")
-            await at.never_shows_less(2.0)
-            await at.stop(1)
-            assert not list(own.glob("dump-*"))
-            await at.start(1, ready=False)
-            await eventually("somebody to say it", at.is_told)
-            at.alive()
-            found = await read_all(at.client, at.history, 1)
-            assert sorted(found) == sorted(at.history.acked), "nothing of it is cut"
-
-    run(work())
+    async with scene(tmp_path) as at:
+        await at.send(50)
+        await at.caught_up(1, 2, 3)
+        await at.hand_over(3)
+        await at.stop(2)
+        at.copy(2)
+        await at.kill(3)
+        await at.start(2)
+        if not in_one_term:
+            for node_id in (1, 2, 1):
+                await at.hand_over(node_id)
+        await at.send(50)
+        await at.caught_up(1, 2)
+        own = at.cluster.node_directory(1) / "data"
+        wanted = at.history.last_index
+        await eventually("node 1 to note it", lambda: saved(own)["committed"] >= wanted)
+        await at.kill(1)
+        await at.kill(2)
+        at.restore(2)
+        # First, so that it mostly is the one to lead, and still is when 2 votes no more.
+        await at.start(3, ready=False)
+        await eventually("node 3 to campaign", lambda: at.status(3).role == "pre_candidate")
+        await at.start(2, 3)
+        other = Scene(at.cluster, at.client, tmp_path)
+        await other.send(5)
+        await at.start(1, ready=False)
+        await eventually("somebody to say it", at.is_told)
+        at.alive()
+        assert not at.is_ready(1)
+        found = await read_all(at.client, at.history, 1)
+        assert sorted(found) == sorted(at.history.acked), "nothing of it is cut"
+        await at.becomes(2, "joining", "diverged")
+        await at.never_shows_less(2.0)
+        await at.stop(1)
+        assert not list(own.glob("dump-*"))
+        await at.start(1, ready=False)
+        await eventually("somebody to say it", at.is_told)
+        at.alive()
+        found = await read_all(at.client, at.history, 1)
+        assert sorted(found) == sorted(at.history.acked), "nothing of it is cut"

@@ -38,54 +38,48 @@ async def read_anywhere(client: quorumlog.Client) -> list[bytes]:
     return batch.bodies()
 
 
-def test_a_paused_leader_serves_no_stale_linearizable_read(tmp_path: Path, run: Run) -> None:
+async def test_a_paused_leader_serves_no_stale_linearizable_read(tmp_path: Path) -> None:
     """Reads wait at the old leader while it sleeps. When it wakes up each is answered there: with
     everything that was acked meanwhile, or with a denial. Reads of clients are answered in full."""
     fresh = [b"before", b"after"]
 
-    async def work() -> None:
-        async with running(tmp_path / "c") as (cluster, client), client.producer() as producer:
-            await producer.send(TOPIC, "before", queue_id=0)
-            old = await asyncio.to_thread(cluster.leader_id)
-            async with grpc.aio.insecure_channel(cluster.address(old)) as channel:
-                log = stub(channel, log_pb2.DESCRIPTOR)
-                linearizable = common_pb2.CONSISTENCY_LINEARIZABLE
-                assert await read_at(log, linearizable) == [b"before"], "it is connected"
-                await asyncio.to_thread(cluster.pause, old)
-                receipt = await producer.send(TOPIC, "after", queue_id=0)
-                assert receipt.term > 1
-                there = [read_at(log, linearizable) for _ in range(READ_COUNT)]
-                waiting = [asyncio.create_task(one) for one in there]
-                anywhere = await asyncio.gather(*(read_anywhere(client) for _ in range(READ_COUNT)))
-                assert anywhere == [fresh] * READ_COUNT
-                assert not any(read.done() for read in waiting), "it sleeps"
-                await asyncio.to_thread(cluster.resume, old)
-                answers = await asyncio.gather(*waiting)
-                assert all(answer == fresh or answer in DENIED for answer in answers), answers
-                await eventually("one leader", lambda: cluster.leader_id() not in (0, old))
-                assert await read_at(log, linearizable) == "node.not_leader"
-            # Its own log has caught up, and is served to whoever asks for that.
-            mine = await client.pull(TOPIC, 0, 0, node_id=old, at_least_index=receipt.index)
-            assert mine.bodies() == fresh
-            assert await read_anywhere(client) == fresh
-
-    run(work())
+    async with running(tmp_path / "c") as (cluster, client), client.producer() as producer:
+        await producer.send(TOPIC, "before", queue_id=0)
+        old = await asyncio.to_thread(cluster.leader_id)
+        async with grpc.aio.insecure_channel(cluster.address(old)) as channel:
+            log = stub(channel, log_pb2.DESCRIPTOR)
+            linearizable = common_pb2.CONSISTENCY_LINEARIZABLE
+            assert await read_at(log, linearizable) == [b"before"], "it is connected"
+            await asyncio.to_thread(cluster.pause, old)
+            receipt = await producer.send(TOPIC, "after", queue_id=0)
+            assert receipt.term > 1
+            there = [read_at(log, linearizable) for _ in range(READ_COUNT)]
+            waiting = [asyncio.create_task(one) for one in there]
+            anywhere = await asyncio.gather(*(read_anywhere(client) for _ in range(READ_COUNT)))
+            assert anywhere == [fresh] * READ_COUNT
+            assert not any(read.done() for read in waiting), "it sleeps"
+            await asyncio.to_thread(cluster.resume, old)
+            answers = await asyncio.gather(*waiting)
+            assert all(answer == fresh or answer in DENIED for answer in answers), answers
+            await eventually("one leader", lambda: cluster.leader_id() not in (0, old))
+            assert await read_at(log, linearizable) == "node.not_leader"
+        # Its own log has caught up, and is served to whoever asks for that.
+        mine = await client.pull(TOPIC, 0, 0, node_id=old, at_least_index=receipt.index)
+        assert mine.bodies() == fresh
+        assert await read_anywhere(client) == fresh
 
 
-def test_appends_at_a_paused_leader_are_not_acked_twice(tmp_path: Path, run: Run) -> None:
+async def test_appends_at_a_paused_leader_are_not_acked_twice(tmp_path: Path) -> None:
     """What waited at the sleeping leader is decided once, whoever decides it."""
 
-    async def work() -> None:
-        async with running(tmp_path / "c") as (cluster, client), client.producer() as producer:
-            await producer.send(TOPIC, "0", queue_id=0)
-            old = await asyncio.to_thread(cluster.leader_id)
-            await asyncio.to_thread(cluster.pause, old)
-            sent = [await producer.enqueue(TOPIC, str(n), queue_id=0) for n in range(1, 50)]
-            receipts = [await one for one in sent]
-            await asyncio.to_thread(cluster.resume, old)
-            offsets = [receipt.queue_offset for receipt in receipts]
-            assert offsets == list(range(1, 50))
-            bodies = (await client.pull(TOPIC, 0, 0, max_count=1000)).bodies()
-            assert bodies == [str(n).encode() for n in range(50)]
-
-    run(work())
+    async with running(tmp_path / "c") as (cluster, client), client.producer() as producer:
+        await producer.send(TOPIC, "0", queue_id=0)
+        old = await asyncio.to_thread(cluster.leader_id)
+        await asyncio.to_thread(cluster.pause, old)
+        sent = [await producer.enqueue(TOPIC, str(n), queue_id=0) for n in range(1, 50)]
+        receipts = [await one for one in sent]
+        await asyncio.to_thread(cluster.resume, old)
+        offsets = [receipt.queue_offset for receipt in receipts]
+        assert offsets == list(range(1, 50))
+        bodies = (await client.pull(TOPIC, 0, 0, max_count=1000)).bodies()
+        assert bodies == [str(n).encode() for n in range(50)]

@@ -72,89 +72,80 @@ async def consume(client: quorumlog.Client, work: Work) -> None:
 
 
 @pytest.mark.parametrize("replication", ["raft", "sync_master"])
-def test_message_groups_keep_their_order_though_the_leader_dies(
-    tmp_path: Path, run: Run, replication: str
+async def test_message_groups_keep_their_order_though_the_leader_dies(
+    tmp_path: Path, replication: str
 ) -> None:
-    async def test() -> None:
-        async with running(tmp_path / "c", replication=replication) as (cluster, client):
-            await send_all(client)
-            work = Work()
-            async with asyncio.TaskGroup() as group:
-                for _ in range(3):
-                    group.create_task(consume(client, work))
-                await work.is_half_done.wait()
-                await kill_leader(cluster)
-            # Whose time was over while nobody led acknowledges what another one has done since.
-            assert work.acked.keys() == {f"{k}:{n}" for k in range(KEYS) for n in range(EACH)}
-            assert (await client.admin.describe_group(GROUP)).lag_count == 0
-            async with client.pop_consumer(GROUP, TOPIC) as consumer:
-                assert await consumer.receive(wait=0) == []
-
-    run(test())
+    async with running(tmp_path / "c", replication=replication) as (cluster, client):
+        await send_all(client)
+        work = Work()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(3):
+                group.create_task(consume(client, work))
+            await work.is_half_done.wait()
+            await kill_leader(cluster)
+        # Whose time was over while nobody led acknowledges what another one has done since.
+        assert work.acked.keys() == {f"{k}:{n}" for k in range(KEYS) for n in range(EACH)}
+        assert (await client.admin.describe_group(GROUP)).lag_count == 0
+        async with client.pop_consumer(GROUP, TOPIC) as consumer:
+            assert await consumer.receive(wait=0) == []
 
 
-def test_members_of_a_group_get_each_queue_in_order_though_the_leader_dies(
-    tmp_path: Path, run: Run
+async def test_members_of_a_group_get_each_queue_in_order_though_the_leader_dies(
+    tmp_path: Path,
 ) -> None:
-    async def test() -> None:
-        async with running(tmp_path / "c") as (cluster, client):
-            await send_all(client)
-            seen: defaultdict[str, list[int]] = defaultdict(list)
-            async with client.group_consumer(GROUP, TOPIC) as consumer:
-                count = 0
-                async for message in consumer:
-                    key, _, number = message.body.decode().partition(":")
-                    seen[key].append(int(number))
-                    count += 1
-                    if count == COUNT // 2:
-                        await kill_leader(cluster)
-                    if count == COUNT:
-                        break
-            assert seen == {str(key): [*range(EACH)] for key in range(KEYS)}
-
-    run(test())
-
-
-def test_the_calls_of_a_pop_consumer(tmp_path: Path, run: Run) -> None:
-    async def test() -> None:
-        async with running(tmp_path / "c") as (_, client):
-            await client.admin.create_topic("bills")
-            consumer = client.pop_consumer(GROUP, [TOPIC, "bills"], invisible=20)
-            async with client.producer() as producer, consumer:
-                assert await consumer.receive(wait=0) == []
-                waiting = asyncio.create_task(consumer.receive())
-                await producer.send("bills", "1", tag="a")
-                (first,) = await waiting
-                assert (first.topic, first.body, first.delivery_count) == ("bills", b"1", 1)
-                assert first.to_dict()["handle"] == first.handle
-                await consumer.nack(first)
-                (again,) = await consumer.receive()
-                assert (again.body, again.delivery_count) == (b"1", 2)
-                with pytest.raises(StaleHandleError) as caught:
-                    await consumer.ack([first, again])
-                assert (caught.value.handles, caught.value.code) == (
-                    (first.handle,),
-                    "node.stale_handle",
-                )
-                with pytest.raises(StaleHandleError):
-                    await consumer.change_invisible(again, 5)
-                await producer.send(TOPIC, "2")
-                (second,) = await consumer.receive()
-                before = second.visible_unix_ms
-                await consumer.change_invisible(second, 3_600)
-                assert second.visible_unix_ms > before
-                await consumer.reject(second)
-                dead = await client.admin.dead_letters(GROUP)
-                assert [one.message.body for one in dead] == [b"2"]
-                await producer.send(TOPIC, "3")
-                async for message in consumer:
-                    await consumer.ack(message)
+    async with running(tmp_path / "c") as (cluster, client):
+        await send_all(client)
+        seen: defaultdict[str, list[int]] = defaultdict(list)
+        async with client.group_consumer(GROUP, TOPIC) as consumer:
+            count = 0
+            async for message in consumer:
+                key, _, number = message.body.decode().partition(":")
+                seen[key].append(int(number))
+                count += 1
+                if count == COUNT // 2:
+                    await kill_leader(cluster)
+                if count == COUNT:
                     break
-            with pytest.raises(QuorumlogError, match="closed"):
-                await consumer.receive()
-            with pytest.raises(UnknownTopicError):
-                await client.pop_consumer(GROUP, "nowhere").receive(wait=0)
-            with pytest.raises(NotFoundError):
-                await client.admin.describe_group("nobody")
+        assert seen == {str(key): [*range(EACH)] for key in range(KEYS)}
 
-    run(test())
+
+async def test_the_calls_of_a_pop_consumer(tmp_path: Path) -> None:
+    async with running(tmp_path / "c") as (_, client):
+        await client.admin.create_topic("bills")
+        consumer = client.pop_consumer(GROUP, [TOPIC, "bills"], invisible=20)
+        async with client.producer() as producer, consumer:
+            assert await consumer.receive(wait=0) == []
+            waiting = asyncio.create_task(consumer.receive())
+            await producer.send("bills", "1", tag="a")
+            (first,) = await waiting
+            assert (first.topic, first.body, first.delivery_count) == ("bills", b"1", 1)
+            assert first.to_dict()["handle"] == first.handle
+            await consumer.nack(first)
+            (again,) = await consumer.receive()
+            assert (again.body, again.delivery_count) == (b"1", 2)
+            with pytest.raises(StaleHandleError) as caught:
+                await consumer.ack([first, again])
+            assert (caught.value.handles, caught.value.code) == (
+                (first.handle,),
+                "node.stale_handle",
+            )
+            with pytest.raises(StaleHandleError):
+                await consumer.change_invisible(again, 5)
+            await producer.send(TOPIC, "2")
+            (second,) = await consumer.receive()
+            before = second.visible_unix_ms
+            await consumer.change_invisible(second, 3_600)
+            assert second.visible_unix_ms > before
+            await consumer.reject(second)
+            dead = await client.admin.dead_letters(GROUP)
+            assert [one.message.body for one in dead] == [b"2"]
+            await producer.send(TOPIC, "3")
+            async for message in consumer:
+                await consumer.ack(message)
+                break
+        with pytest.raises(QuorumlogError, match="closed"):
+            await consumer.receive()
+        with pytest.raises(UnknownTopicError):
+            await client.pop_consumer(GROUP, "nowhere").receive(wait=0)
+        with pytest.raises(NotFoundError):
+            await client.admin.describe_group("nobody")

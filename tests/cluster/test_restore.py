@@ -66,75 +66,69 @@ async def grow(cluster: LocalCluster, client: quorumlog.Client) -> None:
         await client.admin.promote(state.node_id)
 
 
-def test_a_backup_under_load_becomes_a_cluster(tmp_path: Path, run: Run) -> None:
-    async def work() -> None:
-        copy = tmp_path / "copy"
-        async with running(tmp_path / "old") as (cluster, client), Workload(client) as load:
-            await load.acked(300)
-            await client.admin.commit_offsets(GROUP, {(TOPIC, 0): 7})
-            before = History(acked=set(load.history.acked), last_index=load.history.last_index)
-            committed = await back_up(cluster, client, copy)
-            await load.acked(300)
-            after = await load.stop()
-            old = await prove(cluster, client, after)
-            fresh = LocalCluster.create(tmp_path / "new", settings={**SETTINGS, "join": True})
-            found = restore(copy, fresh.node_directory(1) / "node.toml")
-            assert found["last_index"] >= committed
-            assert found["former_cluster_id"] == cluster.cluster_id != found["cluster_id"]
-            assert (found["former_standing"], found["topic_count"]) == ("full", 1)
-        try:
-            await asyncio.to_thread(fresh.start)
-            await asyncio.to_thread(fresh.wait_ready, node_ids=(1,))
-            async with quorumlog.connect(fresh.address(1), timeout_ms=30_000) as client:
-                await grow(fresh, client)
-                await full_standing(fresh, client)
-                restored = await read_all(client, before, None)
-                assert before.acked <= set(restored)
-                assert len(restored) == len(set(restored))
-                for queue_id in range(QUEUE_COUNT):
-                    mine, theirs = (of_queue(n, queue_id) for n in (restored, old))
-                    assert mine == theirs[: len(mine)]
-                offsets = await client.admin.fetch_offsets(GROUP)
-                assert [(*queue, offset) for queue, offset in offsets.items()] == [(TOPIC, 0, 7)]
-                await same_logs(fresh, client)
-                await goes_on(fresh, client)
-        finally:
-            await asyncio.to_thread(fresh.stop)
-
-    run(work())
+async def test_a_backup_under_load_becomes_a_cluster(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    async with running(tmp_path / "old") as (cluster, client), Workload(client) as load:
+        await load.acked(300)
+        await client.admin.commit_offsets(GROUP, {(TOPIC, 0): 7})
+        before = History(acked=set(load.history.acked), last_index=load.history.last_index)
+        committed = await back_up(cluster, client, copy)
+        await load.acked(300)
+        after = await load.stop()
+        old = await prove(cluster, client, after)
+        fresh = LocalCluster.create(tmp_path / "new", settings={**SETTINGS, "join": True})
+        found = restore(copy, fresh.node_directory(1) / "node.toml")
+        assert found["last_index"] >= committed
+        assert found["former_cluster_id"] == cluster.cluster_id != found["cluster_id"]
+        assert (found["former_standing"], found["topic_count"]) == ("full", 1)
+    try:
+        await asyncio.to_thread(fresh.start)
+        await asyncio.to_thread(fresh.wait_ready, node_ids=(1,))
+        async with quorumlog.connect(fresh.address(1), timeout_ms=30_000) as client:
+            await grow(fresh, client)
+            await full_standing(fresh, client)
+            restored = await read_all(client, before, None)
+            assert before.acked <= set(restored)
+            assert len(restored) == len(set(restored))
+            for queue_id in range(QUEUE_COUNT):
+                mine, theirs = (of_queue(n, queue_id) for n in (restored, old))
+                assert mine == theirs[: len(mine)]
+            offsets = await client.admin.fetch_offsets(GROUP)
+            assert [(*queue, offset) for queue, offset in offsets.items()] == [(TOPIC, 0, 7)]
+            await same_logs(fresh, client)
+            await goes_on(fresh, client)
+    finally:
+        await asyncio.to_thread(fresh.stop)
 
 
-def test_the_better_of_two_survivors_has_all_that_was_acked(tmp_path: Path, run: Run) -> None:
+async def test_the_better_of_two_survivors_has_all_that_was_acked(tmp_path: Path) -> None:
     """As a voter would judge them: by the term of the last entry, then by its index."""
     random = Random(fresh_seed())
 
-    async def work() -> None:
-        old = running(tmp_path / "old", timeout_ms=3_000)
-        async with old as (cluster, client), Workload(client) as load:
-            for _ in range(2):  # So that logs end in several terms.
-                await load.acked(random.randrange(20, 200))
-                leader = await asyncio.to_thread(cluster.leader_id)
-                await asyncio.to_thread(cluster.kill, leader or 1)
-                await load.acked(random.randrange(20, 200))
-                await asyncio.to_thread(cluster.restart, leader or 1)
-            await load.acked(random.randrange(1, 100))
-            for node_id in random.sample((1, 2, 3), 3):
-                await asyncio.to_thread(cluster.kill, node_id)
-        found = []
-        for node_id in random.sample((1, 2, 3), 2):
-            fresh = LocalCluster.create(tmp_path / f"new-{node_id}", 1, settings=SETTINGS)
-            row = restore(
-                cluster.node_directory(node_id) / "data", fresh.node_directory(1) / "node.toml"
-            )
-            found.append((row["last_term"], row["last_index"], node_id, fresh))
-        *_, best = max(found, key=lambda row: row[:3])
-        with best:
-            async with quorumlog.connect(best.bootstrap, timeout_ms=30_000) as client:
-                there = await read_all(client, History(last_index=0), None)
-        assert load.history.acked <= set(there)
-        assert len(there) == len(set(there))
-
-    run(work())
+    old = running(tmp_path / "old", timeout_ms=3_000)
+    async with old as (cluster, client), Workload(client) as load:
+        for _ in range(2):  # So that logs end in several terms.
+            await load.acked(random.randrange(20, 200))
+            leader = await asyncio.to_thread(cluster.leader_id)
+            await asyncio.to_thread(cluster.kill, leader or 1)
+            await load.acked(random.randrange(20, 200))
+            await asyncio.to_thread(cluster.restart, leader or 1)
+        await load.acked(random.randrange(1, 100))
+        for node_id in random.sample((1, 2, 3), 3):
+            await asyncio.to_thread(cluster.kill, node_id)
+    found = []
+    for node_id in random.sample((1, 2, 3), 2):
+        fresh = LocalCluster.create(tmp_path / f"new-{node_id}", 1, settings=SETTINGS)
+        row = restore(
+            cluster.node_directory(node_id) / "data", fresh.node_directory(1) / "node.toml"
+        )
+        found.append((row["last_term"], row["last_index"], node_id, fresh))
+    *_, best = max(found, key=lambda row: row[:3])
+    with best:
+        async with quorumlog.connect(best.bootstrap, timeout_ms=30_000) as client:
+            there = await read_all(client, History(last_index=0), None)
+    assert load.history.acked <= set(there)
+    assert len(there) == len(set(there))
 
 
 async def goes_on(cluster: LocalCluster, client: quorumlog.Client) -> None:

@@ -12,7 +12,6 @@ from store.replicated.store import ReplicatedStore
 from tests.node.broker.delay.test_retention import delete_expired, fill, maintenance_of
 from tests.node.broker_fakes import node_at
 from tests.node.delayed import on_loop
-from tests.node.links import run
 from tests.node.replication.ha.ha_nodes import WholeHaNode, group
 
 TOTAL_BYTES = 1 << 40
@@ -150,49 +149,45 @@ async def fill_master(node: WholeHaNode, file_count: int) -> int:
 
 
 @pytest.mark.slow
-def test_no_replica_of_a_master_slave_group_gives_up_what_has_not_expired(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with group(tmp_path, 2, disk_full_ratio=0.9) as world:
-            one, two = world.nodes[1], world.nodes[2]
-            volumes = [Volume(node.log.store) for node in (one, two)]
-            count = await fill_master(one, 5)
-            await world.settled()
-            for volume in volumes:
-                volume.others_bytes = TOTAL_BYTES
-            assert [await rounds(node) for node in (one, two)] == [0, 0]
-            with pytest.raises(StoreFullError):
-                await one.append(count, count + 1)
-            assert await one.seen() == await two.seen() == list(range(count))
-            for volume in volumes:
-                volume.others_bytes = 0
-            assert [await rounds(node) for node in (one, two)] == [0, 0]
+async def test_no_replica_of_a_master_slave_group_gives_up_what_has_not_expired(
+    tmp_path: Path,
+) -> None:
+    async with group(tmp_path, 2, disk_full_ratio=0.9) as world:
+        one, two = world.nodes[1], world.nodes[2]
+        volumes = [Volume(node.log.store) for node in (one, two)]
+        count = await fill_master(one, 5)
+        await world.settled()
+        for volume in volumes:
+            volume.others_bytes = TOTAL_BYTES
+        assert [await rounds(node) for node in (one, two)] == [0, 0]
+        with pytest.raises(StoreFullError):
             await one.append(count, count + 1)
-            assert counted(one.log.store) == counted(two.log.store) == (0, 0)
-
-    run(work())
+        assert await one.seen() == await two.seen() == list(range(count))
+        for volume in volumes:
+            volume.others_bytes = 0
+        assert [await rounds(node) for node in (one, two)] == [0, 0]
+        await one.append(count, count + 1)
+        assert counted(one.log.store) == counted(two.log.store) == (0, 0)
 
 
 @pytest.mark.slow
-def test_a_replica_of_a_master_slave_group_makes_room_where_that_was_asked_for(
+async def test_a_replica_of_a_master_slave_group_makes_room_where_that_was_asked_for(
     tmp_path: Path,
 ) -> None:
-    async def work() -> None:
-        async with group(tmp_path, 2, delete_when_full=True) as world:
-            one, two = world.nodes[1], world.nodes[2]
-            count = await fill_master(one, 6)
-            await world.settled()
-            files = two.log.store.log.files.files
-            Volume(two.log.store).leave_room_for(3)
-            with capture_logs() as lines:
-                begin = await rounds(two)
-            gone = len(files) - 3
-            assert begin == files[gone].position
-            assert deletions(lines) == [("warning", gone)]
-            assert counted(two.log.store) == (gone, gone)
-            assert counted(one.log.store) == (0, 0), "its own volume has room"
-            assert await one.seen() == list(range(count))
-            kept = await two.seen()
-            assert 0 < len(kept) < count
-            assert kept[-1] == count - 1
-
-    run(work())
+    async with group(tmp_path, 2, delete_when_full=True) as world:
+        one, two = world.nodes[1], world.nodes[2]
+        count = await fill_master(one, 6)
+        await world.settled()
+        files = two.log.store.log.files.files
+        Volume(two.log.store).leave_room_for(3)
+        with capture_logs() as lines:
+            begin = await rounds(two)
+        gone = len(files) - 3
+        assert begin == files[gone].position
+        assert deletions(lines) == [("warning", gone)]
+        assert counted(two.log.store) == (gone, gone)
+        assert counted(one.log.store) == (0, 0), "its own volume has room"
+        assert await one.seen() == list(range(count))
+        kept = await two.seen()
+        assert 0 < len(kept) < count
+        assert kept[-1] == count - 1

@@ -229,42 +229,38 @@ OF_A_MESSAGE: Sequence[Mapping[str, Any]] = [
 
 
 @pytest.mark.parametrize("wrong", OF_A_MESSAGE, ids=str)
-def test_a_message_of_no_use_is_refused_and_others_leave(wrong: Mapping[str, Any]) -> None:
+async def test_a_message_of_no_use_is_refused_and_others_leave(wrong: Mapping[str, Any]) -> None:
     """What others have queued in the same turn arrives, and the producer goes on."""
 
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            producer = client.producer()
-            before = producer.send_nowait("orders", b"before", queue_id=0)
-            given = {"topic": "orders", "body": b"x", **wrong}
-            for send in (producer.send, producer.enqueue):
-                with pytest.raises(errors.QuorumlogError, match="; "):
-                    await send(**given)
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer()
+        before = producer.send_nowait("orders", b"before", queue_id=0)
+        given = {"topic": "orders", "body": b"x", **wrong}
+        for send in (producer.send, producer.enqueue):
             with pytest.raises(errors.QuorumlogError, match="; "):
-                producer.send_nowait(**given)
-            if not wrong.keys() & {"flag", "message_group"}:
-                body = given.pop("body")
-                with pytest.raises(errors.QuorumlogError, match="; "):
-                    await producer.send_batch(bodies=[body], **given)
-            after = producer.send_nowait("orders", b"after", queue_id=0)
-            assert [(await one).queue_offset for one in (before, after)] == [0, 1]
-            assert cluster.bodies() == [b"before", b"after"]
-
-    asyncio.run(scenario())
+                await send(**given)
+        with pytest.raises(errors.QuorumlogError, match="; "):
+            producer.send_nowait(**given)
+        if not wrong.keys() & {"flag", "message_group"}:
+            body = given.pop("body")
+            with pytest.raises(errors.QuorumlogError, match="; "):
+                await producer.send_batch(bodies=[body], **given)
+        after = producer.send_nowait("orders", b"after", queue_id=0)
+        assert [(await one).queue_offset for one in (before, after)] == [0, 1]
+        assert cluster.bodies() == [b"before", b"after"]
 
 
 @pytest.mark.parametrize("bodies", [5, "text", b"bytes", iter([b"a"]), {"a": 1}])
-def test_a_batch_is_a_list(bodies: Any) -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            for delay in (None, 1):
-                with pytest.raises(errors.WrongTypeError, match="use a list of bodies"):
-                    await client.producer().send_batch("orders", bodies, delay=delay)
-
-    asyncio.run(scenario())
+async def test_a_batch_is_a_list(bodies: Any) -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        for delay in (None, 1):
+            with pytest.raises(errors.WrongTypeError, match="use a list of bodies"):
+                await client.producer().send_batch("orders", bodies, delay=delay)
 
 
-def test_a_message_that_cannot_be_encoded_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_message_that_cannot_be_encoded_fails_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Should one ever get past the checks: those beside it in its batch arrive, in order."""
     encode = batch.encode_entries
 
@@ -275,105 +271,90 @@ def test_a_message_that_cannot_be_encoded_fails_alone(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("quorumlog.produce.delivery.encode_entries", choke)
 
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            producer = client.producer()
-            bodies = [b"1", b"2", b"poison", b"3"]
-            sent = [producer.send_nowait("orders", body, queue_id=0) for body in bodies]
-            with pytest.raises(errors.InternalError, match="ZeroDivisionError") as caught:
-                await sent.pop(2)
-            assert caught.value.outcome is errors.Outcome.NOT_APPLIED
-            assert [(await one).queue_offset for one in sent] == [0, 1, 2]
-            with pytest.raises(errors.InternalError):
-                await producer.send_batch("orders", [b"4", b"poison"])
-            await producer.send("orders", b"5")
-            assert cluster.bodies() == [b"1", b"2", b"3", b"5"]
-
-    asyncio.run(scenario())
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer()
+        bodies = [b"1", b"2", b"poison", b"3"]
+        sent = [producer.send_nowait("orders", body, queue_id=0) for body in bodies]
+        with pytest.raises(errors.InternalError, match="ZeroDivisionError") as caught:
+            await sent.pop(2)
+        assert caught.value.outcome is errors.Outcome.NOT_APPLIED
+        assert [(await one).queue_offset for one in sent] == [0, 1, 2]
+        with pytest.raises(errors.InternalError):
+            await producer.send_batch("orders", [b"4", b"poison"])
+        await producer.send("orders", b"5")
+        assert cluster.bodies() == [b"1", b"2", b"3", b"5"]
 
 
 @pytest.mark.parametrize("code", ["node.unknown_queue", "node.delay_too_long", "node.bad_request"])
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_a_message_that_a_node_refuses_fails_alone(code: str, idempotent: bool) -> None:
+async def test_a_message_that_a_node_refuses_fails_alone(code: str, idempotent: bool) -> None:
     async def refuse(node: Any, request: Any) -> Any:
         node.cluster.script.actions.appendleft(refuse)
         return error(code) if b"poison" in request.records else None
 
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            cluster.script.actions.append(refuse)
-            producer = client.producer(idempotent=idempotent, in_flight_max=1)
-            sent = []
-            for i in range(40):
-                is_bad = i in (7, 30)
-                body, queue_id = (b"poison", 99) if is_bad else (b"%02d" % i, i % 3)
-                sent.append((is_bad, producer.send_nowait("orders", body, queue_id=queue_id)))
-            later = producer.send_nowait("orders", b"later", queue_id=0)
-            for is_bad, delivery in sent:
-                if is_bad:
-                    with pytest.raises(errors.QuorumlogError) as caught:
-                        await delivery
-                    assert caught.value.code == code
-                else:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.script.actions.append(refuse)
+        producer = client.producer(idempotent=idempotent, in_flight_max=1)
+        sent = []
+        for i in range(40):
+            is_bad = i in (7, 30)
+            body, queue_id = (b"poison", 99) if is_bad else (b"%02d" % i, i % 3)
+            sent.append((is_bad, producer.send_nowait("orders", body, queue_id=queue_id)))
+        later = producer.send_nowait("orders", b"later", queue_id=0)
+        for is_bad, delivery in sent:
+            if is_bad:
+                with pytest.raises(errors.QuorumlogError) as caught:
                     await delivery
-            await later
-            for queue_id in range(3):
-                bodies = [m.body for m in (await client.pull("orders", queue_id, 0)).messages]
-                good = [b"%02d" % i for i in range(40) if i % 3 == queue_id and i not in (7, 30)]
-                assert bodies == good + ([b"later"] if queue_id == 0 else [])
-            assert producer.stats().failed_count == 2
+                assert caught.value.code == code
+            else:
+                await delivery
+        await later
+        for queue_id in range(3):
+            bodies = [m.body for m in (await client.pull("orders", queue_id, 0)).messages]
+            good = [b"%02d" % i for i in range(40) if i % 3 == queue_id and i not in (7, 30)]
+            assert bodies == good + ([b"later"] if queue_id == 0 else [])
+        assert producer.stats().failed_count == 2
 
-    asyncio.run(scenario())
 
-
-def test_many_that_a_node_refuses_do_not_use_up_the_time_of_those_behind_them() -> None:
+async def test_many_that_a_node_refuses_do_not_use_up_the_time_of_those_behind_them() -> None:
     """No pause is due after a refusal for good: asking again is not what comes next."""
 
     async def refuse(node: Any, request: Any) -> Any:
         node.cluster.script.actions.appendleft(refuse)
         return error("node.bad_request") if b"poison" in request.records else None
 
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            cluster.script.actions.append(refuse)
-            producer = client.producer(timeout_ms=5_000)
-            bad = [producer.send_nowait("orders", b"poison", queue_id=0) for _ in range(30)]
-            good = [producer.send_nowait("orders", b"x", queue_id=0) for _ in range(30)]
-            assert [(await one).queue_offset for one in good] == list(range(30))
-            for one in bad:
-                with pytest.raises(errors.InvalidRequestError):
-                    await one
-
-    asyncio.run(scenario())
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.script.actions.append(refuse)
+        producer = client.producer(timeout_ms=5_000)
+        bad = [producer.send_nowait("orders", b"poison", queue_id=0) for _ in range(30)]
+        good = [producer.send_nowait("orders", b"x", queue_id=0) for _ in range(30)]
+        assert [(await one).queue_offset for one in good] == list(range(30))
+        for one in bad:
+            with pytest.raises(errors.InvalidRequestError):
+                await one
 
 
-def test_a_pair_names_a_queue_wherever_a_queue_can_be_named() -> None:
+async def test_a_pair_names_a_queue_wherever_a_queue_can_be_named() -> None:
     """The words for a wrong one offer "a Queue, or a pair of topic and queue id"."""
 
-    async def scenario() -> None:
-        pair: Any = ("orders", 1)
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            await client.producer().send("orders", b"x", queue_id=1)
-            (offsets,) = await client.queue_offsets("orders", [pair])
-            assert (offsets.queue_id, offsets.max_offset) == (1, 1)
-            assert (await client.raw.pull(pair, 0)).record_count == 1
-            consumer = client.pull_consumer("orders", queues=[pair], until="end")
-            assert [message.body async for message in consumer] == [b"x"]
-            await consumer.seek(pair, 0)
-            assert (await anext(consumer)).body == b"x"
-
-    asyncio.run(scenario())
+    pair: Any = ("orders", 1)
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await client.producer().send("orders", b"x", queue_id=1)
+        (offsets,) = await client.queue_offsets("orders", [pair])
+        assert (offsets.queue_id, offsets.max_offset) == (1, 1)
+        assert (await client.raw.pull(pair, 0)).record_count == 1
+        consumer = client.pull_consumer("orders", queues=[pair], until="end")
+        assert [message.body async for message in consumer] == [b"x"]
+        await consumer.seek(pair, 0)
+        assert (await anext(consumer)).body == b"x"
 
 
-def test_a_transactional_producer_takes_the_options_of_a_producer() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            for idempotent in (True, False):
-                made = client.transactional_producer("work", str, idempotent=idempotent)
-                await made.begin("orders", b"x")
-                assert bool(cluster.entries[-1].request.producer_id) is idempotent
-
-    asyncio.run(scenario())
+async def test_a_transactional_producer_takes_the_options_of_a_producer() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        for idempotent in (True, False):
+            made = client.transactional_producer("work", str, idempotent=idempotent)
+            await made.begin("orders", b"x")
+            assert bool(cluster.entries[-1].request.producer_id) is idempotent
 
 
 def test_local_work_that_says_nothing_of_use_leaves_its_transaction_open() -> None:
@@ -400,79 +381,66 @@ def test_local_work_that_says_nothing_of_use_leaves_its_transaction_open() -> No
     asyncio.run(scenario())
 
 
-def test_a_transaction_does_not_end_as_unknown() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            made = client.transactional_producer("work", str)
-            for end in (
-                made.end(client._started().groups.home, 1, quorumlog.Decision.UNKNOWN),
-                client.admin.end_transaction(1, "unknown"),
-            ):
-                with pytest.raises(errors.InvalidRequestError, match="; use commit or rollback"):
-                    await end
-
-    asyncio.run(scenario())
+async def test_a_transaction_does_not_end_as_unknown() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        made = client.transactional_producer("work", str)
+        for end in (
+            made.end(client._started().groups.home, 1, quorumlog.Decision.UNKNOWN),
+            client.admin.end_transaction(1, "unknown"),
+        ):
+            with pytest.raises(errors.InvalidRequestError, match="; use commit or rollback"):
+                await end
 
 
 @pytest.mark.parametrize("wrong", [{"group": ""}, {"linger_ms": -1}, {"compression": "rar"}])
-def test_a_transactional_producer_that_is_refused_leaves_nothing(wrong: dict[str, Any]) -> None:
+async def test_a_transactional_producer_that_is_refused_leaves_nothing(
+    wrong: dict[str, Any],
+) -> None:
     """Else the producer within would follow the broker groups for as long as the client is."""
 
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            followers = list(client._started().groups.on_change)
-            with pytest.raises(errors.InvalidRequestError):
-                client.transactional_producer(**{"group": "work", "check": str, **wrong})
-            assert client._started().groups.on_change == followers
-
-    asyncio.run(scenario())
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        followers = list(client._started().groups.on_change)
+        with pytest.raises(errors.InvalidRequestError):
+            client.transactional_producer(**{"group": "work", "check": str, **wrong})
+        assert client._started().groups.on_change == followers
 
 
-def test_a_queue_id_is_a_number_in_each_message_of_a_batch() -> None:
+async def test_a_queue_id_is_a_number_in_each_message_of_a_batch() -> None:
     class Second:
         def __index__(self) -> int:
             return 1
 
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            queue_id: Any = Second()
-            receipts = await client.producer().send_batch("orders", [b"a", b"b"], queue_id=queue_id)
-            assert [(one.queue_id, one.queue_offset) for one in receipts] == [(1, 0), (1, 1)]
-
-    asyncio.run(scenario())
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        queue_id: Any = Second()
+        receipts = await client.producer().send_batch("orders", [b"a", b"b"], queue_id=queue_id)
+        assert [(one.queue_id, one.queue_offset) for one in receipts] == [(1, 0), (1, 1)]
 
 
-def test_a_seek_to_nowhere_leaves_the_consumer_where_it_was() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            producer = client.producer()
-            for i in range(3):
-                await producer.send("orders", b"%d" % i, queue_id=0)
-            consumer = client.pull_consumer("orders", queues=[0, 1])
-            assert (await anext(consumer)).body == b"0"
-            for offset in (2**62, 4):
-                with pytest.raises(errors.OffsetOutOfRangeError) as caught:
-                    await consumer.seek(0, offset)
-                assert (caught.value.min_offset, caught.value.max_offset) == (0, 3)
-            for position in (2**63, -1, "nowhere", math.nan):
-                with pytest.raises(errors.InvalidRequestError):
-                    await consumer.seek(0, position)  # type: ignore[arg-type]
-            assert [(await anext(consumer)).body for _ in range(2)] == [b"1", b"2"]
-            await consumer.seek(0, 1)
-            assert (await anext(consumer)).body == b"1"
-
-    asyncio.run(scenario())
+async def test_a_seek_to_nowhere_leaves_the_consumer_where_it_was() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer()
+        for i in range(3):
+            await producer.send("orders", b"%d" % i, queue_id=0)
+        consumer = client.pull_consumer("orders", queues=[0, 1])
+        assert (await anext(consumer)).body == b"0"
+        for offset in (2**62, 4):
+            with pytest.raises(errors.OffsetOutOfRangeError) as caught:
+                await consumer.seek(0, offset)
+            assert (caught.value.min_offset, caught.value.max_offset) == (0, 3)
+        for position in (2**63, -1, "nowhere", math.nan):
+            with pytest.raises(errors.InvalidRequestError):
+                await consumer.seek(0, position)  # type: ignore[arg-type]
+        assert [(await anext(consumer)).body for _ in range(2)] == [b"1", b"2"]
+        await consumer.seek(0, 1)
+        assert (await anext(consumer)).body == b"1"
 
 
-def test_a_delivery_on_its_way_has_no_result_yet() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            delivery = client.producer().send_nowait("orders", b"x")
-            with pytest.raises(errors.InvalidRequestError, match="await its receipt"):
-                delivery.result()
-            assert (await delivery).topic == "orders"
-
-    asyncio.run(scenario())
+async def test_a_delivery_on_its_way_has_no_result_yet() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        delivery = client.producer().send_nowait("orders", b"x")
+        with pytest.raises(errors.InvalidRequestError, match="await its receipt"):
+            delivery.result()
+        assert (await delivery).topic == "orders"
 
 
 @pytest.mark.parametrize("wrong", [{"timeout_ms": 0}, {"held_size_bytes_max": 0}, {"prefetch": 0}])

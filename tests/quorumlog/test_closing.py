@@ -27,148 +27,126 @@ async def stays_open(task: "asyncio.Task[Any]") -> bool:
     return not done
 
 
-def test_a_second_close_waits_for_the_first() -> None:
+async def test_a_second_close_waits_for_the_first() -> None:
     """A client that was closed while its producer flushed took the connections from under it."""
 
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            producer = client.producer()
-            await producer.send("orders", b"0")
-            cluster.nodes[1].gate.clear()
-            delivery = producer.send_nowait("orders", b"1")
-            flushing = asyncio.create_task(producer.close())
-            await until(lambda: producer.stats().in_flight_batches == 1)
-            client.producer()  # What is closing is not forgotten for it.
-            closing = asyncio.create_task(client.close())
-            assert await stays_open(closing)
-            cluster.nodes[1].gate.set()
-            await in_time(asyncio.gather(flushing, closing, client.close()))
-            assert delivery.result().queue_offset >= 0
-            assert cluster.bodies() == [b"0", b"1"]
-
-    asyncio.run(scenario())
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer()
+        await producer.send("orders", b"0")
+        cluster.nodes[1].gate.clear()
+        delivery = producer.send_nowait("orders", b"1")
+        flushing = asyncio.create_task(producer.close())
+        await until(lambda: producer.stats().in_flight_batches == 1)
+        client.producer()  # What is closing is not forgotten for it.
+        closing = asyncio.create_task(client.close())
+        assert await stays_open(closing)
+        cluster.nodes[1].gate.set()
+        await in_time(asyncio.gather(flushing, closing, client.close()))
+        assert delivery.result().queue_offset >= 0
+        assert cluster.bodies() == [b"0", b"1"]
 
 
-def test_two_who_close_while_nobody_leads_both_end() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster, timeout_ms=150) as client:
-            cluster.leader_id = 0
-            producer = client.producer()
-            producer.send_nowait("orders", b"0")
-            results = await in_time(
-                asyncio.gather(producer.close(), client.close(), return_exceptions=True)
-            )
-            assert [type(result) for result in results] == [errors.DeadlineError, type(None)]
-
-    asyncio.run(scenario())
+async def test_two_who_close_while_nobody_leads_both_end() -> None:
+    async with fake_cluster() as cluster, connect(cluster, timeout_ms=150) as client:
+        cluster.leader_id = 0
+        producer = client.producer()
+        producer.send_nowait("orders", b"0")
+        results = await in_time(
+            asyncio.gather(producer.close(), client.close(), return_exceptions=True)
+        )
+        assert [type(result) for result in results] == [errors.DeadlineError, type(None)]
 
 
-def test_a_producer_that_is_ended_at_once_ends_those_who_flush() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            cluster.leader_id = 0
-            producer = client.producer()
-            delivery = producer.send_nowait("orders", b"0")
-            flushing = asyncio.create_task(producer.close())
-            await until(lambda: client.stats().questions > 6)
-            await in_time(producer.abort())
-            with pytest.raises(errors.ClosedError):
-                await in_time(flushing)
-            with pytest.raises(errors.ClosedError):
-                delivery.result()
-            await producer.close()
-
-    asyncio.run(scenario())
+async def test_a_producer_that_is_ended_at_once_ends_those_who_flush() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.leader_id = 0
+        producer = client.producer()
+        delivery = producer.send_nowait("orders", b"0")
+        flushing = asyncio.create_task(producer.close())
+        await until(lambda: client.stats().questions > 6)
+        await in_time(producer.abort())
+        with pytest.raises(errors.ClosedError):
+            await in_time(flushing)
+        with pytest.raises(errors.ClosedError):
+            delivery.result()
+        await producer.close()
 
 
-def test_a_sender_that_is_cancelled_by_others_fails_what_waits() -> None:
+async def test_a_sender_that_is_cancelled_by_others_fails_what_waits() -> None:
     """As at the end of an event loop: nobody would ever send it."""
 
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            cluster.leader_id = 0
-            producer = client.producer()
-            sending = asyncio.create_task(producer.send("orders", b"0"))
-            await until(lambda: client.stats().questions > 6)
-            (lane,) = producer._lanes
-            assert lane.task is not None
-            lane.task.cancel()
-            with pytest.raises(errors.ClosedError) as caught:
-                await in_time(sending)
-            assert caught.value.outcome is Outcome.UNKNOWN
-            with pytest.raises(errors.ClosedError):
-                await producer.send("orders", b"1")
-
-    asyncio.run(scenario())
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.leader_id = 0
+        producer = client.producer()
+        sending = asyncio.create_task(producer.send("orders", b"0"))
+        await until(lambda: client.stats().questions > 6)
+        (lane,) = producer._lanes
+        assert lane.task is not None
+        lane.task.cancel()
+        with pytest.raises(errors.ClosedError) as caught:
+            await in_time(sending)
+        assert caught.value.outcome is Outcome.UNKNOWN
+        with pytest.raises(errors.ClosedError):
+            await producer.send("orders", b"1")
 
 
-def test_a_batch_that_breaks_the_sender_fails_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_that_breaks_the_sender_fails_what_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise AssertionError("a bug")
 
     monkeypatch.setattr("quorumlog.produce.delivery.encode_entries", broken)
 
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            producer = client.producer()
-            with pytest.raises(errors.InternalError, match="a bug"):
-                await in_time(producer.send("orders", b"0"))
-            await producer.abort()
-
-    asyncio.run(scenario())
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer()
+        with pytest.raises(errors.InternalError, match="a bug"):
+            await in_time(producer.send("orders", b"0"))
+        await producer.abort()
 
 
-def test_calls_that_look_for_a_leader_are_told_that_the_client_is_closed() -> None:
+async def test_calls_that_look_for_a_leader_are_told_that_the_client_is_closed() -> None:
     """They were cancelled, as if somebody had cancelled the caller."""
 
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            cluster.leader_id = 0
-            calls = [
-                asyncio.create_task(client.admin.list_topics()),
-                asyncio.create_task(client.pull("orders", 0, 0)),
-            ]
-            await until(lambda: client.stats().questions > 6)
-            groups = client._started().groups
-            await client.close()
-            results = await in_time(asyncio.gather(*calls, return_exceptions=True))
-            assert [type(result) for result in results] == [errors.ClosedError] * 2
-            assert [len(group.router.channels) for group in groups.known()] == [0]
-
-    asyncio.run(scenario())
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.leader_id = 0
+        calls = [
+            asyncio.create_task(client.admin.list_topics()),
+            asyncio.create_task(client.pull("orders", 0, 0)),
+        ]
+        await until(lambda: client.stats().questions > 6)
+        groups = client._started().groups
+        await client.close()
+        results = await in_time(asyncio.gather(*calls, return_exceptions=True))
+        assert [type(result) for result in results] == [errors.ClosedError] * 2
+        assert [len(group.router.channels) for group in groups.known()] == [0]
 
 
-def test_a_call_that_was_sent_is_in_doubt_when_the_client_is_closed() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            await client.admin.list_topics()
-            cluster.nodes[1].gate.clear()
-            storing = asyncio.create_task(client.admin.commit_offsets("g", {("orders", 0): 1}))
-            assert await stays_open(storing)
-            await client.close()
-            with pytest.raises(errors.ClosedError) as caught:
-                await in_time(storing)
-            assert caught.value.outcome is Outcome.UNKNOWN
-            cluster.nodes[1].gate.set()
-
-    asyncio.run(scenario())
+async def test_a_call_that_was_sent_is_in_doubt_when_the_client_is_closed() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await client.admin.list_topics()
+        cluster.nodes[1].gate.clear()
+        storing = asyncio.create_task(client.admin.commit_offsets("g", {("orders", 0): 1}))
+        assert await stays_open(storing)
+        await client.close()
+        with pytest.raises(errors.ClosedError) as caught:
+            await in_time(storing)
+        assert caught.value.outcome is Outcome.UNKNOWN
+        cluster.nodes[1].gate.set()
 
 
-def test_a_client_that_is_closed_while_it_starts_does_not_start() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster:
-            for node in cluster.nodes.values():
-                node.gate.clear()
-            client = connect(cluster)
-            starting = asyncio.create_task(client.start())
-            assert await stays_open(starting)
-            await client.close()
-            for node in cluster.nodes.values():
-                node.gate.set()
-            with pytest.raises(errors.ClosedError):
-                await in_time(starting)
-
-    asyncio.run(scenario())
+async def test_a_client_that_is_closed_while_it_starts_does_not_start() -> None:
+    async with fake_cluster() as cluster:
+        for node in cluster.nodes.values():
+            node.gate.clear()
+        client = connect(cluster)
+        starting = asyncio.create_task(client.start())
+        assert await stays_open(starting)
+        await client.close()
+        for node in cluster.nodes.values():
+            node.gate.set()
+        with pytest.raises(errors.ClosedError):
+            await in_time(starting)
 
 
 Make = Callable[[Client], Any]
@@ -179,61 +157,52 @@ Make = Callable[[Client], Any]
     [lambda client: client.group_consumer("g", "orders"), lambda c: c.pull_consumer("orders")],
     ids=["group", "pull"],
 )
-def test_a_consumer_that_is_closed_while_it_starts_reads_nothing(make: Make) -> None:
+async def test_a_consumer_that_is_closed_while_it_starts_reads_nothing(make: Make) -> None:
     """It joined later all the same, and had queues that nobody read."""
 
-    async def scenario() -> None:
-        async with fake_cluster() as cluster:
-            cluster.leader_id = 0
-            async with connect(cluster) as client:
-                consumer = make(client)
-                starting = asyncio.create_task(consumer.start())
-                iterating = asyncio.create_task(anext(consumer))
-                await until(lambda: client.stats().questions > 6)
-                await in_time(consumer.close())
-                cluster.elect(2)
-                for task in (starting, iterating):
-                    with pytest.raises(errors.ClosedError):
-                        await in_time(task)
-                assert not any(cluster.members.values())
-                assert not consumer._fetchers
-                with pytest.raises(errors.ClosedError):
-                    await consumer.start()
-
-    asyncio.run(scenario())
-
-
-def test_a_member_that_is_closed_while_it_is_heard_is_not_one_afterwards() -> None:
-    async def scenario() -> None:
-        async with fake_cluster(1) as cluster, connect(cluster) as client:
-            consumer = client.group_consumer("g", "orders")
-            await client.route("orders")
-            heard = cluster.nodes[1].Heartbeat
-
-            async def hang(request: Any, context: Any) -> Any:
-                await heard(request, context)
-                await asyncio.Event().wait()
-
-            cluster.nodes[1].Heartbeat = hang  # type: ignore[method-assign]
-            # gRPC keeps the methods that a server was made with.
-            await cluster.nodes[1].stop()
-            await cluster.nodes[1].start()
+    async with fake_cluster() as cluster:
+        cluster.leader_id = 0
+        async with connect(cluster) as client:
+            consumer = make(client)
             starting = asyncio.create_task(consumer.start())
-            await until(lambda: bool(cluster.members.get("g")))
+            iterating = asyncio.create_task(anext(consumer))
+            await until(lambda: client.stats().questions > 6)
             await in_time(consumer.close())
+            cluster.elect(2)
+            for task in (starting, iterating):
+                with pytest.raises(errors.ClosedError):
+                    await in_time(task)
+            assert not any(cluster.members.values())
+            assert not consumer._fetchers
             with pytest.raises(errors.ClosedError):
-                await in_time(starting)
-            assert cluster.members["g"] == []
-
-    asyncio.run(scenario())
+                await consumer.start()
 
 
-def test_several_may_start_one_consumer() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            consumer = client.pull_consumer("orders")
-            await in_time(asyncio.gather(*(consumer.start() for _ in range(3))))
-            assert sorted(consumer.offsets()) == [0, 1, 2, 3]
-            await asyncio.gather(consumer.close(), consumer.close())
+async def test_a_member_that_is_closed_while_it_is_heard_is_not_one_afterwards() -> None:
+    async with fake_cluster(1) as cluster, connect(cluster) as client:
+        consumer = client.group_consumer("g", "orders")
+        await client.route("orders")
+        heard = cluster.nodes[1].Heartbeat
 
-    asyncio.run(scenario())
+        async def hang(request: Any, context: Any) -> Any:
+            await heard(request, context)
+            await asyncio.Event().wait()
+
+        cluster.nodes[1].Heartbeat = hang  # type: ignore[method-assign]
+        # gRPC keeps the methods that a server was made with.
+        await cluster.nodes[1].stop()
+        await cluster.nodes[1].start()
+        starting = asyncio.create_task(consumer.start())
+        await until(lambda: bool(cluster.members.get("g")))
+        await in_time(consumer.close())
+        with pytest.raises(errors.ClosedError):
+            await in_time(starting)
+        assert cluster.members["g"] == []
+
+
+async def test_several_may_start_one_consumer() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        consumer = client.pull_consumer("orders")
+        await in_time(asyncio.gather(*(consumer.start() for _ in range(3))))
+        assert sorted(consumer.offsets()) == [0, 1, 2, 3]
+        await asyncio.gather(consumer.close(), consumer.close())

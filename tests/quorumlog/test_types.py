@@ -58,32 +58,26 @@ def batch_of(client: sync.Client) -> MessageBatch:
     return client.pull("orders", 0, 0, max_count=1)
 
 
-def test_the_blocking_client_has_the_types_that_its_names_say() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster:
-            await asyncio.to_thread(use_blocking, cluster.bootstrap)
-
-    asyncio.run(scenario())
+async def test_the_blocking_client_has_the_types_that_its_names_say() -> None:
+    async with fake_cluster() as cluster:
+        await asyncio.to_thread(use_blocking, cluster.bootstrap)
 
 
-def test_the_parts_of_the_client_have_the_types_of_their_calls() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, quorumlog.connect(cluster.bootstrap) as client:
-            producer = client.producer()
-            assert_type(await producer.send("orders", b"x", queue_id=0), quorumlog.Receipt)
-            assert_type(await client.pull("orders", 0, 0), MessageBatch)
-            offsets = await client.admin.fetch_offsets("g", [("orders", 0)])
-            assert_type(offsets, dict[quorumlog.Queue, int])
-            assert_type(client.transaction("g"), quorumlog.ConsumeTransaction)
-            for wrong in (
-                lambda: producer.send("orders", b"x", kye="k"),  # type: ignore[call-arg]
-                lambda: client.pull("orders", 0),  # type: ignore[call-arg]
-                lambda: client.admin.describe_pop(groups="g"),  # type: ignore[call-arg]
-            ):
-                with pytest.raises(TypeError, match=r"kye|offset|group"):
-                    await wrong()
-
-    asyncio.run(scenario())
+async def test_the_parts_of_the_client_have_the_types_of_their_calls() -> None:
+    async with fake_cluster() as cluster, quorumlog.connect(cluster.bootstrap) as client:
+        producer = client.producer()
+        assert_type(await producer.send("orders", b"x", queue_id=0), quorumlog.Receipt)
+        assert_type(await client.pull("orders", 0, 0), MessageBatch)
+        offsets = await client.admin.fetch_offsets("g", [("orders", 0)])
+        assert_type(offsets, dict[quorumlog.Queue, int])
+        assert_type(client.transaction("g"), quorumlog.ConsumeTransaction)
+        for wrong in (
+            lambda: producer.send("orders", b"x", kye="k"),  # type: ignore[call-arg]
+            lambda: client.pull("orders", 0),  # type: ignore[call-arg]
+            lambda: client.admin.describe_pop(groups="g"),  # type: ignore[call-arg]
+        ):
+            with pytest.raises(TypeError, match=r"kye|offset|group"):
+                await wrong()
 
 
 def test_calls_that_spell_their_options_out_have_those_of_a_message() -> None:
@@ -105,27 +99,20 @@ def test_calls_that_spell_their_options_out_have_those_of_a_message() -> None:
     assert set(options(quorumlog.ConsumeTransaction.send)) == OutputOptions.__optional_keys__
 
 
-def test_an_option_that_there_is_not_is_refused_by_the_name_of_the_call() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, quorumlog.connect(cluster.bootstrap) as client:
-            producer = client.producer()
-            made = client.transactional_producer("work", lambda _: "commit")
-            with pytest.raises(TypeError, match=r"^Producer\.send\(\) got an unexpected .* 'kye'$"):
-                await producer.send("orders", b"x", kye="k")  # type: ignore[call-arg]
-            with pytest.raises(TypeError, match=r"^Producer\.send_batch\(\) got .* 'flag'$"):
-                await producer.send_batch("orders", [b"x"], flag=1)  # type: ignore[call-arg]
-            with pytest.raises(
-                TypeError, match=r"^TransactionalProducer\.begin\(\) got .* 'delay'$"
-            ):
-                await made.begin("orders", b"x", delay=1)  # type: ignore[call-arg]
-            async with client.transaction("g") as transaction:
-                with pytest.raises(
-                    TypeError, match=r"^ConsumeTransaction\.send\(\) got .* 'group'$"
-                ):
-                    transaction.send("orders", b"x", group="g0")  # type: ignore[call-arg]
-            assert cluster.bodies() == []
-
-    asyncio.run(scenario())
+async def test_an_option_that_there_is_not_is_refused_by_the_name_of_the_call() -> None:
+    async with fake_cluster() as cluster, quorumlog.connect(cluster.bootstrap) as client:
+        producer = client.producer()
+        made = client.transactional_producer("work", lambda _: "commit")
+        with pytest.raises(TypeError, match=r"^Producer\.send\(\) got an unexpected .* 'kye'$"):
+            await producer.send("orders", b"x", kye="k")  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match=r"^Producer\.send_batch\(\) got .* 'flag'$"):
+            await producer.send_batch("orders", [b"x"], flag=1)  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match=r"^TransactionalProducer\.begin\(\) got .* 'delay'$"):
+            await made.begin("orders", b"x", delay=1)  # type: ignore[call-arg]
+        async with client.transaction("g") as transaction:
+            with pytest.raises(TypeError, match=r"^ConsumeTransaction\.send\(\) got .* 'group'$"):
+                transaction.send("orders", b"x", group="g0")  # type: ignore[call-arg]
+        assert cluster.bodies() == []
 
 
 def test_a_blocking_call_says_in_its_signature_what_it_returns() -> None:

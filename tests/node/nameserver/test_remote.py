@@ -64,99 +64,87 @@ def run(work: Any) -> None:
     asyncio.run(asyncio.wait_for(work, DEADLINE_S))
 
 
-def test_a_question_that_fails_ends_no_other_one() -> None:
+async def test_a_question_that_fails_ends_no_other_one() -> None:
     """They share a connection. The one that was held must get its answer."""
 
-    async def work() -> None:
-        server = Server()
-        grpc_server, address = await started(server)
-        remote = RemoteDirectory([address], "g0", 100)
-        try:
-            held = asyncio.create_task(remote.change({"op": "x"}, timeout_ms=20_000))
-            await server.holds.wait()
-            server.is_mute = True
-            with pytest.raises(NoQuorumError):
-                await remote._ask(None, 5_000)
-            assert remote.failure_count == 1
-            server.may_answer.set()
-            assert (await held).is_accepted
-            server.is_mute = False
-            assert (await remote.change({"op": "y"})).is_accepted, "the next one is new"
-            assert remote.leader == LEADER
-        finally:
-            await remote.close()
-            await grpc_server.stop(None)
-
-    run(work())
+    server = Server()
+    grpc_server, address = await started(server)
+    remote = RemoteDirectory([address], "g0", 100)
+    try:
+        held = asyncio.create_task(remote.change({"op": "x"}, timeout_ms=20_000))
+        await server.holds.wait()
+        server.is_mute = True
+        with pytest.raises(NoQuorumError):
+            await remote._ask(None, 5_000)
+        assert remote.failure_count == 1
+        server.may_answer.set()
+        assert (await held).is_accepted
+        server.is_mute = False
+        assert (await remote.change({"op": "y"})).is_accepted, "the next one is new"
+        assert remote.leader == LEADER
+    finally:
+        await remote.close()
+        await grpc_server.stop(None)
 
 
-def test_polling_goes_on_whatever_fails_beside_it() -> None:
+async def test_polling_goes_on_whatever_fails_beside_it() -> None:
     """A broker that asks no more is unknown for ever."""
 
-    async def work() -> None:
-        server = Server()
-        grpc_server, address = await started(server)
-        remote = RemoteDirectory([address, address], "g0", 10)
-        poll = asyncio.create_task(remote.run())
-        try:
-            for _ in range(20):
-                with pytest.raises(ChangeUnknownError):
-                    await remote.change({"op": "x"}, timeout_ms=30)
-            server.may_answer.set()
-            before = server.asked_count
-            while server.asked_count < before + 3 or remote.leader != LEADER:
-                assert not poll.done(), "it ended"
-                await asyncio.sleep(0.01)
-        finally:
-            poll.cancel()
-            await asyncio.gather(poll, return_exceptions=True)
-            await remote.close()
-            await grpc_server.stop(None)
-
-    run(work())
-
-
-def test_reports_are_proven_also_after_a_server_restart() -> None:
-    async def work() -> None:
-        server = Server()
+    server = Server()
+    grpc_server, address = await started(server)
+    remote = RemoteDirectory([address, address], "g0", 10)
+    poll = asyncio.create_task(remote.run())
+    try:
+        for _ in range(20):
+            with pytest.raises(ChangeUnknownError):
+                await remote.change({"op": "x"}, timeout_ms=30)
         server.may_answer.set()
-        server.challenges = Challenges(SECRET, "c")
-        grpc_server, address = await started(server)
-        remote = RemoteDirectory([address], "g0", 100, prover=Prover(SECRET, "c"))
-        stranger = RemoteDirectory([address], "g0", 100, prover=Prover(b"another", "c"))
-        silent = RemoteDirectory([address], "g0", 100)
-        try:
-            assert (await remote.change({"op": "x"})).is_accepted
-            server.challenges = Challenges(SECRET, "c")  # Its old challenges are nobody's now.
-            assert (await remote.change({"op": "y"})).is_accepted
-            assert [one.command for one in server.said] == [b'{"op": "x"}', b'{"op": "y"}']
-            for other in (stranger, silent):
-                found = await other.change({"op": "z"})
-                assert (found.is_accepted, found.reason) == (False, "unproven")
-                assert "the same secret_file" in found.detail
-            assert len(server.said) == 2
-        finally:
-            for one in (remote, stranger, silent):
-                await one.close()
-            await grpc_server.stop(None)
-
-    run(work())
+        before = server.asked_count
+        while server.asked_count < before + 3 or remote.leader != LEADER:
+            assert not poll.done(), "it ended"
+            await asyncio.sleep(0.01)
+    finally:
+        poll.cancel()
+        await asyncio.gather(poll, return_exceptions=True)
+        await remote.close()
+        await grpc_server.stop(None)
 
 
-def test_a_server_of_before_there_were_proofs_takes_what_is_said() -> None:
+async def test_reports_are_proven_also_after_a_server_restart() -> None:
+    server = Server()
+    server.may_answer.set()
+    server.challenges = Challenges(SECRET, "c")
+    grpc_server, address = await started(server)
+    remote = RemoteDirectory([address], "g0", 100, prover=Prover(SECRET, "c"))
+    stranger = RemoteDirectory([address], "g0", 100, prover=Prover(b"another", "c"))
+    silent = RemoteDirectory([address], "g0", 100)
+    try:
+        assert (await remote.change({"op": "x"})).is_accepted
+        server.challenges = Challenges(SECRET, "c")  # Its old challenges are nobody's now.
+        assert (await remote.change({"op": "y"})).is_accepted
+        assert [one.command for one in server.said] == [b'{"op": "x"}', b'{"op": "y"}']
+        for other in (stranger, silent):
+            found = await other.change({"op": "z"})
+            assert (found.is_accepted, found.reason) == (False, "unproven")
+            assert "the same secret_file" in found.detail
+        assert len(server.said) == 2
+    finally:
+        for one in (remote, stranger, silent):
+            await one.close()
+        await grpc_server.stop(None)
+
+
+async def test_a_server_of_before_there_were_proofs_takes_what_is_said() -> None:
     """An upgrade begins with the nodes that have no replica."""
 
-    async def work() -> None:
-        server = Server()
-        server.may_answer.set()
-        grpc_server, address = await started(server)
-        remote = RemoteDirectory([address], "g0", 100, prover=Prover(SECRET, "c"))
-        try:
-            for _ in range(3):
-                assert (await remote.change({"op": "x"})).is_accepted
-            assert server.asked_count == 4, "asked once what it wants proven"
-        finally:
-            await remote.close()
-            await grpc_server.stop(None)
-
-    run(work())
+    server = Server()
+    server.may_answer.set()
+    grpc_server, address = await started(server)
+    remote = RemoteDirectory([address], "g0", 100, prover=Prover(SECRET, "c"))
+    try:
+        for _ in range(3):
+            assert (await remote.change({"op": "x"})).is_accepted
+        assert server.asked_count == 4, "asked once what it wants proven"
+    finally:
+        await remote.close()
+        await grpc_server.stop(None)

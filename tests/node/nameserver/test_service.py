@@ -37,7 +37,7 @@ from node.services.methods import nameserver_handlers
 from node.services.server import GrpcServer
 from quorumlog.pb import nameserver_pb2 as pb
 from tests.node.nameserver.brokers import ORDERS, ha_report, raft_leader, raft_report
-from tests.node.nameserver.replicas import run, settings_of, until
+from tests.node.nameserver.replicas import settings_of, until
 from tests.node.nameserver.test_registration import FakeBroker
 
 LOOPBACK = Address("127.0.0.1", 0)
@@ -76,141 +76,124 @@ def names(found: Any) -> dict[str, list[tuple[str, int]]]:
 
 
 @pytest.mark.slow
-def test_a_broker_is_known_at_once_and_values_are_kept(tmp_path: Path) -> None:
-    async def main() -> None:
-        broker = FakeBroker(raft_leader(1, 3))
-        service = service_of(alone(tmp_path), broker)
-        async with serving(service) as calls:
-            registration = service.registration
-            assert registration is not None
-            await until("registration", lambda: not registration.problem)
-            answer = await calls.topic_route(pb.TopicRouteRequest(topic="orders"))
-            (share,) = answer.shares
-            assert (share.group, share.master_id, share.write_queue_count) == ("raft", 1, 4)
-            assert json.loads(answer.rocketmq_json)["brokerDatas"][0]["brokerName"] == "raft"
-            foreign = raft_leader(7, 3, "foreign", cluster="other").command()
-            assert (await service.server.change(foreign)).is_accepted
-            (share,) = (await calls.topic_route(pb.TopicRouteRequest(topic="orders"))).shares
-            assert share.group == "raft", "clients are told of their cluster only"
-            assert service.other_groups(["orders"]) == []
-            leave = unregister_command("foreign", 7, 1)
-            assert (await service.server.change(leave)).is_accepted
-            everything = await calls.topic_route(pb.TopicRouteRequest())
-            assert [s.group for s in everything.shares] == ["raft"]
-            assert service.other_groups(["orders"]) == [], "its own group is not another one"
-            await calls.put_value(pb.PutValueRequest(namespace="n", key="k", value="v"))
-            with pytest.raises(ValueChangedError):
-                await calls.put_value(
-                    pb.PutValueRequest(namespace="n", key="k", value="w", expected="u")
-                )
-            with pytest.raises(DirectoryRefusedError, match="malformed"):
-                await calls.put_value(pb.PutValueRequest(namespace="n", key="", value="w"))
-            values = (await calls.get_values(pb.GetValuesRequest(namespace="n"))).values
-            assert dict(values) == {"k": "v"}
-            with pytest.raises(ValueNotFoundError):
-                await calls.get_values(pb.GetValuesRequest(namespace="n", key="x"))
+async def test_a_broker_is_known_at_once_and_values_are_kept(tmp_path: Path) -> None:
+    broker = FakeBroker(raft_leader(1, 3))
+    service = service_of(alone(tmp_path), broker)
+    async with serving(service) as calls:
+        registration = service.registration
+        assert registration is not None
+        await until("registration", lambda: not registration.problem)
+        answer = await calls.topic_route(pb.TopicRouteRequest(topic="orders"))
+        (share,) = answer.shares
+        assert (share.group, share.master_id, share.write_queue_count) == ("raft", 1, 4)
+        assert json.loads(answer.rocketmq_json)["brokerDatas"][0]["brokerName"] == "raft"
+        foreign = raft_leader(7, 3, "foreign", cluster="other").command()
+        assert (await service.server.change(foreign)).is_accepted
+        (share,) = (await calls.topic_route(pb.TopicRouteRequest(topic="orders"))).shares
+        assert share.group == "raft", "clients are told of their cluster only"
+        assert service.other_groups(["orders"]) == []
+        leave = unregister_command("foreign", 7, 1)
+        assert (await service.server.change(leave)).is_accepted
+        everything = await calls.topic_route(pb.TopicRouteRequest())
+        assert [s.group for s in everything.shares] == ["raft"]
+        assert service.other_groups(["orders"]) == [], "its own group is not another one"
+        await calls.put_value(pb.PutValueRequest(namespace="n", key="k", value="v"))
+        with pytest.raises(ValueChangedError):
+            await calls.put_value(
+                pb.PutValueRequest(namespace="n", key="k", value="w", expected="u")
+            )
+        with pytest.raises(DirectoryRefusedError, match="malformed"):
+            await calls.put_value(pb.PutValueRequest(namespace="n", key="", value="w"))
+        values = (await calls.get_values(pb.GetValuesRequest(namespace="n"))).values
+        assert dict(values) == {"k": "v"}
+        with pytest.raises(ValueNotFoundError):
+            await calls.get_values(pb.GetValuesRequest(namespace="n", key="x"))
+        await calls.delete_value(pb.DeleteValueRequest(namespace="n", key="k"))
+        with pytest.raises(ValueNotFoundError):
             await calls.delete_value(pb.DeleteValueRequest(namespace="n", key="k"))
-            with pytest.raises(ValueNotFoundError):
-                await calls.delete_value(pb.DeleteValueRequest(namespace="n", key="k"))
-            status = await calls.name_server_status(pb.NameServerStatusRequest())
-            assert (status.state, status.node_id, status.problem) == ("leader", 1, "")
-            await service.leave()
-            assert service.server.look(lambda directory: directory.groups) == {}
-
-    run(main)
+        status = await calls.name_server_status(pb.NameServerStatusRequest())
+        assert (status.state, status.node_id, status.problem) == ("leader", 1, "")
+        await service.leave()
+        assert service.server.look(lambda directory: directory.groups) == {}
 
 
 @pytest.mark.slow
-def test_a_fault_ends_the_replica_alone_and_it_comes_back(
+async def test_a_fault_ends_the_replica_alone_and_it_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(service_module, "WATCH_PERIOD_MS", 5)
 
-    async def main() -> None:
-        settings = alone(tmp_path)
-        host, _, port = settings.address.rpartition(":")
-        service = service_of(settings, FakeBroker(raft_leader(1, 3)), restart_pause_ms=5)
-        with pytest.raises(NameServerOffError):
+    settings = alone(tmp_path)
+    host, _, port = settings.address.rpartition(":")
+    service = service_of(settings, FakeBroker(raft_leader(1, 3)), restart_pause_ms=5)
+    with pytest.raises(NameServerOffError):
+        _ = service.server
+    with socket.create_server((host, int(port))):
+        service.start()
+        await until("the reason", lambda: "another process" in service.problem)
+        assert (service.status() or never()).state == "failed"
+        with pytest.raises(ReplicaFailedError, match="another process"):
             _ = service.server
-        with socket.create_server((host, int(port))):
-            service.start()
-            await until("the reason", lambda: "another process" in service.problem)
-            assert (service.status() or never()).state == "failed"
-            with pytest.raises(ReplicaFailedError, match="another process"):
-                _ = service.server
-        try:
-            await until("a replica", lambda: service.problem == "")
-            assert service.restart_count > 0
-            await until("a leader", lambda: service.server.is_leader)
-            # A fault in the middle of its life, on its own thread.
-            replica: Any = service.server._replica
-            before = service.restart_count
-            replica.failure = RuntimeError("planted")
-            await until("a new life", lambda: service.restart_count > before)
-            await until("a new replica", lambda: service.problem == "")
-            assert "the name server is off: planted" in caplog.text
-        finally:
-            await service.stop()
-
-    run(main)
+    try:
+        await until("a replica", lambda: service.problem == "")
+        assert service.restart_count > 0
+        await until("a leader", lambda: service.server.is_leader)
+        # A fault in the middle of its life, on its own thread.
+        replica: Any = service.server._replica
+        before = service.restart_count
+        replica.failure = RuntimeError("planted")
+        await until("a new life", lambda: service.restart_count > before)
+        await until("a new replica", lambda: service.problem == "")
+        assert "the name server is off: planted" in caplog.text
+    finally:
+        await service.stop()
 
 
 @pytest.mark.slow
-def test_damaged_files_wait_for_a_person(tmp_path: Path) -> None:
-    async def main() -> None:
-        settings = alone(tmp_path)
+async def test_damaged_files_wait_for_a_person(tmp_path: Path) -> None:
+    settings = alone(tmp_path)
+    async with serving(service_of(settings, None)):
+        pass
+    (Path(settings.directory) / "journal").write_bytes(b"x" * 100)
+    service = service_of(settings, None, restart_pause_ms=1)
+    service.start()
+    await service.ended()
+    assert "move the directory away" in str(service.failure)
+    assert (service.status() or never()).state == "failed"
+    await service.stop()
+
+
+@pytest.mark.slow
+async def test_while_its_replica_cannot_run_a_node_asks_others(tmp_path: Path) -> None:
+    async with served(tmp_path / "a") as (service, address):
+        settings = alone(tmp_path / "b")
         async with serving(service_of(settings, None)):
             pass
         (Path(settings.directory) / "journal").write_bytes(b"x" * 100)
-        service = service_of(settings, None, restart_pause_ms=1)
-        service.start()
-        await service.ended()
-        assert "move the directory away" in str(service.failure)
-        assert (service.status() or never()).state == "failed"
-        await service.stop()
-
-    run(main)
-
-
-@pytest.mark.slow
-def test_while_its_replica_cannot_run_a_node_asks_others(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path / "a") as (service, address):
-            settings = alone(tmp_path / "b")
-            async with serving(service_of(settings, None)):
-                pass
-            (Path(settings.directory) / "journal").write_bytes(b"x" * 100)
-            remote = RemoteDirectory([address], "far", 20, prover=Prover(SECRET, "c"))
-            other = service_of(settings, FakeBroker(raft_leader(4, 2, "far")), remote=remote)
-            other.start()
-            try:
-                await until("the failure", lambda: "move the directory away" in other.problem)
-                await until("registration", lambda: names(service.other_groups([])))
-                await until("the other group", lambda: other.other_groups(["orders"]))
-                assert names(other.other_groups(["orders"])) == {"raft": [("orders", 4)]}
-                status = await NameServerCalls(other).name_server_status(
-                    pb.NameServerStatusRequest()
-                )
-                assert status.state == "failed"
-                assert "move the directory away" in status.failure
-            finally:
-                await other.stop()
-
-    run(main)
+        remote = RemoteDirectory([address], "far", 20, prover=Prover(SECRET, "c"))
+        other = service_of(settings, FakeBroker(raft_leader(4, 2, "far")), remote=remote)
+        other.start()
+        try:
+            await until("the failure", lambda: "move the directory away" in other.problem)
+            await until("registration", lambda: names(service.other_groups([])))
+            await until("the other group", lambda: other.other_groups(["orders"]))
+            assert names(other.other_groups(["orders"])) == {"raft": [("orders", 4)]}
+            status = await NameServerCalls(other).name_server_status(pb.NameServerStatusRequest())
+            assert status.state == "failed"
+            assert "move the directory away" in status.failure
+        finally:
+            await other.stop()
 
 
-def test_without_settings_there_is_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        service = service_of(None, FakeBroker(raft_report(1)))
-        service.start()
-        assert (service.status(), service.problem) == (None, "")
-        assert service.other_groups(["orders"]) == []
-        with pytest.raises(NameServerOffError):
-            await NameServerCalls(service).name_server_status(pb.NameServerStatusRequest())
-        await service.leave()
-        await service.stop()
-
-    run(main)
+async def test_without_settings_there_is_nothing(tmp_path: Path) -> None:
+    service = service_of(None, FakeBroker(raft_report(1)))
+    service.start()
+    assert (service.status(), service.problem) == (None, "")
+    assert service.other_groups(["orders"]) == []
+    with pytest.raises(NameServerOffError):
+        await NameServerCalls(service).name_server_status(pb.NameServerStatusRequest())
+    await service.leave()
+    await service.stop()
 
 
 @asynccontextmanager
@@ -229,104 +212,90 @@ async def served(directory: Path) -> AsyncIterator[tuple[NameServerService, str]
 
 
 @pytest.mark.slow
-def test_a_node_without_a_replica_learns_all_that_it_needs_from_another(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as (service, address):
-            more = {**ORDERS, "more": TopicQueues(2, 2, 6)}
-            away = FakeBroker(raft_leader(4, 2, "far", topics=more))
-            remote = RemoteDirectory(
-                ["127.0.0.1:1", address], "far", 20, prover=Prover(SECRET, "c")
-            )
-            other = service_of(None, away, remote=remote)
-            other.start()
-            try:
-                registration = None
-                while registration is None:
-                    await asyncio.sleep(0)
-                    registration = other.registration
-                await until("registration", lambda: not registration.problem)
-                found = service.other_groups(["more", "none"])
-                assert names(found) == {"far": [("more", 2)]}
-                assert (found[0].leader_id, found[0].nodes[0].node_id) == (4, 4)
-                await until("the other group", lambda: other.other_groups([]))
-                await until("its topics", lambda: names(other.other_groups(["orders"]))["raft"])
-                assert names(other.other_groups(["orders"])) == {"raft": [("orders", 4)]}
-                assert names(other.other_groups(["orders"])) == {"raft": [("orders", 4)]}, "again"
-                status = await NameServerCalls(other).name_server_status(
-                    pb.NameServerStatusRequest()
-                )
-                assert (status.state, status.node_id, status.problem) == ("remote", 4, "")
-                assert remote.failure_count == 1, "of the first address"
+async def test_a_node_without_a_replica_learns_all_that_it_needs_from_another(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path) as (service, address):
+        more = {**ORDERS, "more": TopicQueues(2, 2, 6)}
+        away = FakeBroker(raft_leader(4, 2, "far", topics=more))
+        remote = RemoteDirectory(["127.0.0.1:1", address], "far", 20, prover=Prover(SECRET, "c"))
+        other = service_of(None, away, remote=remote)
+        other.start()
+        try:
+            registration = None
+            while registration is None:
+                await asyncio.sleep(0)
+                registration = other.registration
+            await until("registration", lambda: not registration.problem)
+            found = service.other_groups(["more", "none"])
+            assert names(found) == {"far": [("more", 2)]}
+            assert (found[0].leader_id, found[0].nodes[0].node_id) == (4, 4)
+            await until("the other group", lambda: other.other_groups([]))
+            await until("its topics", lambda: names(other.other_groups(["orders"]))["raft"])
+            assert names(other.other_groups(["orders"])) == {"raft": [("orders", 4)]}
+            assert names(other.other_groups(["orders"])) == {"raft": [("orders", 4)]}, "again"
+            status = await NameServerCalls(other).name_server_status(pb.NameServerStatusRequest())
+            assert (status.state, status.node_id, status.problem) == ("remote", 4, "")
+            assert remote.failure_count == 1, "of the first address"
 
-                def is_told() -> bool:
-                    service.watch.problems = {"far": "far has no master", "raft": "nor has raft"}
-                    return other.problem == "far has no master"
+            def is_told() -> bool:
+                service.watch.problems = {"far": "far has no master", "raft": "nor has raft"}
+                return other.problem == "far has no master"
 
-                await until("what is wrong with its group", is_told)
-                await until("its end", lambda: other.problem == "")
-                await other.leave()
-                assert names(service.other_groups([])) == {}
-            finally:
-                await other.stop()
-
-    run(main)
+            await until("what is wrong with its group", is_told)
+            await until("its end", lambda: other.problem == "")
+            await other.leave()
+            assert names(service.other_groups([])) == {}
+        finally:
+            await other.stop()
 
 
 @pytest.mark.slow
-def test_advice_and_in_sync_sets_travel_to_and_from_another_process(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as (service, address):
-            slave = FakeBroker(ha_report(2))
-            remote = RemoteDirectory([address], "ha", 20, prover=Prover(SECRET, "c"))
-            other = service_of(None, slave, remote=remote)
-            other.start()
-            try:
-                server = service.server
-                await until("registration", lambda: server.look(lambda it: "ha" in it.groups))
-                elect: dict[str, Any] = {
-                    "op": "elect",
-                    "group": "ha",
-                    "number": 1,
-                    "master_id": 2,
-                    "nonce": "7",
-                    "expected_epoch": 0,
-                    "expected_version": 0,
-                }
-                assert (await server.change(elect)).is_accepted
-                await until("advice", lambda: slave.advice)
-                assert slave.advice[0][0] == 1
-            finally:
-                await other.stop()
-
-    run(main)
+async def test_advice_and_in_sync_sets_travel_to_and_from_another_process(tmp_path: Path) -> None:
+    async with served(tmp_path) as (service, address):
+        slave = FakeBroker(ha_report(2))
+        remote = RemoteDirectory([address], "ha", 20, prover=Prover(SECRET, "c"))
+        other = service_of(None, slave, remote=remote)
+        other.start()
+        try:
+            server = service.server
+            await until("registration", lambda: server.look(lambda it: "ha" in it.groups))
+            elect: dict[str, Any] = {
+                "op": "elect",
+                "group": "ha",
+                "number": 1,
+                "master_id": 2,
+                "nonce": "7",
+                "expected_epoch": 0,
+                "expected_version": 0,
+            }
+            assert (await server.change(elect)).is_accepted
+            await until("advice", lambda: slave.advice)
+            assert slave.advice[0][0] == 1
+        finally:
+            await other.stop()
 
 
 @pytest.mark.slow
-def test_commands_of_the_controller_are_refused_from_a_node(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(service_of(alone(tmp_path), None)) as calls:
-            for command in (b"{", b"[]", json.dumps(expire_command(1)).encode()):
-                request = pb.ReportRequest(group="g", command=command)
-                Prover(SECRET, "c").seal(request, calls._service.vouching.challenge())
-                with pytest.raises(BadRequestError):
-                    await calls.report(request)
-
-    run(main)
+async def test_commands_of_the_controller_are_refused_from_a_node(tmp_path: Path) -> None:
+    async with serving(service_of(alone(tmp_path), None)) as calls:
+        for command in (b"{", b"[]", json.dumps(expire_command(1)).encode()):
+            request = pb.ReportRequest(group="g", command=command)
+            Prover(SECRET, "c").seal(request, calls._service.vouching.challenge())
+            with pytest.raises(BadRequestError):
+                await calls.report(request)
 
 
-def test_a_node_that_reaches_no_name_server_keeps_what_it_knew() -> None:
-    async def main() -> None:
-        remote = RemoteDirectory(["127.0.0.1:1"], "raft", 20, prover=Prover(SECRET, "c"))
-        route = pb.ReportResponse(leader="a:1", topics_versions={"far": "1"})
-        route.groups.add(group="far", kind="raft", leader_id=4).topics.add(topic="orders")
-        remote._learn(route)
-        with pytest.raises(NoQuorumError):
-            await remote.change(raft_report(1).command(), timeout_ms=20_000)
-        assert remote.leader == ""
-        assert [g.group for g in remote.other_groups(["orders"])] == ["far"]
-        await remote.close()
-        registration = Registration(remote, FakeBroker(replace(raft_report(1))))
-        with pytest.raises(NoQuorumError):
-            await registration.look()
-
-    run(main)
+async def test_a_node_that_reaches_no_name_server_keeps_what_it_knew() -> None:
+    remote = RemoteDirectory(["127.0.0.1:1"], "raft", 20, prover=Prover(SECRET, "c"))
+    route = pb.ReportResponse(leader="a:1", topics_versions={"far": "1"})
+    route.groups.add(group="far", kind="raft", leader_id=4).topics.add(topic="orders")
+    remote._learn(route)
+    with pytest.raises(NoQuorumError):
+        await remote.change(raft_report(1).command(), timeout_ms=20_000)
+    assert remote.leader == ""
+    assert [g.group for g in remote.other_groups(["orders"])] == ["far"]
+    await remote.close()
+    registration = Registration(remote, FakeBroker(replace(raft_report(1))))
+    with pytest.raises(NoQuorumError):
+        await registration.look()

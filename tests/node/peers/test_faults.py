@@ -11,7 +11,7 @@ import pytest
 from node.peers.faults import ENVIRONMENT_VARIABLE
 from node.peers.frames import FrameKind
 from node.runtime.hold import hold_interpreter, hold_thread
-from tests.node.links import Node, eventually, nodes, run
+from tests.node.links import Node, eventually, nodes
 
 
 @pytest.fixture
@@ -49,51 +49,47 @@ async def counted(rules: Path, what: str) -> int:
     return found()
 
 
-def test_frames_are_lost_doubled_and_late_by_link(rules: Path) -> None:
-    async def work() -> None:
-        write(rules, drop=1.0)
-        async with nodes(Node(1), Node(2)) as (one, two):
-            await eventually(lambda: one.link.is_connected(2) and two.link.is_connected(1))
-            for number in range(5):
-                assert one.link.send(2, FrameKind.APPEND, b"%d" % number)
-            two.link.send(1, FrameKind.VOTE_REQUEST, b"the other way all is well")
-            await eventually(lambda: one.frames)
-            assert await counted(rules, "dropped") == 5
-            assert not two.frames
-            write(rules, double=1.0)
-            await sent_until(one, two, 2)
-            assert two.frames[0] == two.frames[1]
-            write(rules, late=1.0, late_ms=50.0)
-            assert one.link.send(2, FrameKind.VOTE_REQUEST, b"")
-            while await counted(rules, "doubled") and "late" not in json.loads(
-                await asyncio.to_thread(rules.with_name(f"{rules.name}.1").read_text)
-            ):
-                assert one.link.send(2, FrameKind.VOTE_REQUEST, b"late")
-            before = len(two.frames)
-            await eventually(lambda: len(two.frames) > before)
-
-    run(work())
+async def test_frames_are_lost_doubled_and_late_by_link(rules: Path) -> None:
+    write(rules, drop=1.0)
+    async with nodes(Node(1), Node(2)) as (one, two):
+        await eventually(lambda: one.link.is_connected(2) and two.link.is_connected(1))
+        for number in range(5):
+            assert one.link.send(2, FrameKind.APPEND, b"%d" % number)
+        two.link.send(1, FrameKind.VOTE_REQUEST, b"the other way all is well")
+        await eventually(lambda: one.frames)
+        assert await counted(rules, "dropped") == 5
+        assert not two.frames
+        write(rules, double=1.0)
+        await sent_until(one, two, 2)
+        assert two.frames[0] == two.frames[1]
+        write(rules, late=1.0, late_ms=50.0)
+        assert one.link.send(2, FrameKind.VOTE_REQUEST, b"")
+        while await counted(rules, "doubled") and "late" not in json.loads(
+            await asyncio.to_thread(rules.with_name(f"{rules.name}.1").read_text)
+        ):
+            assert one.link.send(2, FrameKind.VOTE_REQUEST, b"late")
+        before = len(two.frames)
+        await eventually(lambda: len(two.frames) > before)
 
 
-def test_a_flipped_bit_of_a_header_ends_the_connection(rules: Path) -> None:
-    async def work() -> None:
-        write(rules, flip=1.0)
-        async with nodes(Node(1), Node(2)) as (one, two):
-            await eventually(lambda: one.link.is_connected(2))
+async def test_a_flipped_bit_of_a_header_ends_the_connection(rules: Path) -> None:
+    write(rules, flip=1.0)
+    async with nodes(Node(1), Node(2)) as (one, two):
+        await eventually(lambda: one.link.is_connected(2))
 
-            def refused() -> bool:
-                one.link.send(2, FrameKind.APPEND, b"header")
-                return two.closed_counts.get("protocol_error", 0) > 0
+        def refused() -> bool:
+            one.link.send(2, FrameKind.APPEND, b"header")
+            return two.closed_counts.get("protocol_error", 0) > 0
 
-            await eventually(refused)
-            assert not two.frames, "a frame without a payload is covered by its checksum"
-            await asyncio.to_thread(rules.unlink)
-            await sent_until(one, two, 1)
-
-    run(work())
+        await eventually(refused)
+        assert not two.frames, "a frame without a payload is covered by its checksum"
+        await asyncio.to_thread(rules.unlink)
+        await sent_until(one, two, 1)
 
 
-def test_a_node_is_held_once_and_says_so(rules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_is_held_once_and_says_so(
+    rules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held: list[tuple[str, int]] = []
     monkeypatch.setattr("node.peers.faults.hold_thread", lambda ms: held.append(("loop", ms)))
     monkeypatch.setattr("node.peers.faults.hold_interpreter", lambda ms: held.append(("lock", ms)))
@@ -103,15 +99,12 @@ def test_a_node_is_held_once_and_says_so(rules: Path, monkeypatch: pytest.Monkey
         temporary.write_text(json.dumps(rule))
         temporary.replace(rules)
 
-    async def work() -> None:
-        async with nodes(Node(1)):
-            hold({"hold 1": {"loop_ms": 700}, "hold 2": {"loop_ms": 1}})
-            assert await counted(rules, "held") == 1
-            hold({"hold 1": {"lock_ms": 900}})
-            await eventually(lambda: len(held) == 2)
-            assert held == [("loop", 700), ("lock", 900)]
-
-    run(work())
+    async with nodes(Node(1)):
+        hold({"hold 1": {"loop_ms": 700}, "hold 2": {"loop_ms": 1}})
+        assert await counted(rules, "held") == 1
+        hold({"hold 1": {"lock_ms": 900}})
+        await eventually(lambda: len(held) == 2)
+        assert held == [("loop", 700), ("lock", 900)]
 
 
 def test_a_held_interpreter_lets_no_other_thread_run() -> None:

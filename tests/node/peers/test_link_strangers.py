@@ -73,21 +73,18 @@ async def _hello(raw: Raw, to: int = 1, **changes: Any) -> bytes:
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )
 @both_loops
-def test_a_wrong_hello_is_refused_by_name(
+async def test_a_wrong_hello_is_refused_by_name(
     changes: dict[str, Any], code: str, text: str, loop: str
 ) -> None:
-    async def work() -> None:
-        async with nodes(Node(1), acquainted=False) as (one,):
-            one.link.set_peers({1: ("", 0), 2: ("127.0.0.1", 1)})
-            async with raw_to(one) as raw:
-                await raw.send(FrameKind.HELLO, await _hello(raw, **dict(changes)))
-                (frame,) = await raw.ended()
-                assert frame[0] is FrameKind.GOODBYE
-                assert handshake.read_goodbye(frame[1]) == (code, text)
-            assert one.closed_counts[code] == 1
-            assert one.events == []
-
-    run(work(), loop)
+    async with nodes(Node(1), acquainted=False) as (one,):
+        one.link.set_peers({1: ("", 0), 2: ("127.0.0.1", 1)})
+        async with raw_to(one) as raw:
+            await raw.send(FrameKind.HELLO, await _hello(raw, **dict(changes)))
+            (frame,) = await raw.ended()
+            assert frame[0] is FrameKind.GOODBYE
+            assert handshake.read_goodbye(frame[1]) == (code, text)
+        assert one.closed_counts[code] == 1
+        assert one.events == []
 
 
 @pytest.mark.parametrize(
@@ -103,30 +100,24 @@ def test_a_wrong_hello_is_refused_by_name(
     ],
 )
 @both_loops
-def test_two_nodes_that_do_not_belong_together_say_why(
+async def test_two_nodes_that_do_not_belong_together_say_why(
     changes: dict[str, Any], trouble: str, loop: str
 ) -> None:
-    async def work() -> None:
-        async with nodes(Node(1), Node(2, **changes), acquainted=False) as (one, two):
-            introduce(one, two)
-            await eventually(lambda: one.link.stats().peers[0].last_trouble.startswith(trouble))
-            assert (one.events, two.events) == ([], [])
-
-    run(work(), loop)
+    async with nodes(Node(1), Node(2, **changes), acquainted=False) as (one, two):
+        introduce(one, two)
+        await eventually(lambda: one.link.stats().peers[0].last_trouble.startswith(trouble))
+        assert (one.events, two.events) == ([], [])
 
 
 @both_loops
-def test_a_node_behind_the_wrong_address_is_not_taken_for_another(loop: str) -> None:
-    async def work() -> None:
-        async with nodes(Node(1), Node(2), acquainted=False) as (one, two):
-            one.link.set_peers({3: ("127.0.0.1", two.port)})
-            await eventually(lambda: one.link.stats().peers[0].last_trouble)
-            assert "wrong_node: node 3 is not here" in one.link.stats().peers[0].last_trouble
-            # A node that dials itself by mistake finds out, too.
-            one.link.set_peers({3: ("127.0.0.1", one.port)})
-            await eventually(lambda: CloseCode.WRONG_NODE in one.closed_counts)
-
-    run(work(), loop)
+async def test_a_node_behind_the_wrong_address_is_not_taken_for_another(loop: str) -> None:
+    async with nodes(Node(1), Node(2), acquainted=False) as (one, two):
+        one.link.set_peers({3: ("127.0.0.1", two.port)})
+        await eventually(lambda: one.link.stats().peers[0].last_trouble)
+        assert "wrong_node: node 3 is not here" in one.link.stats().peers[0].last_trouble
+        # A node that dials itself by mistake finds out, too.
+        one.link.set_peers({3: ("127.0.0.1", one.port)})
+        await eventually(lambda: CloseCode.WRONG_NODE in one.closed_counts)
 
 
 @pytest.mark.parametrize("answer", ["wrong node", "wrong secret", "replayed", "garbage", "hello"])
@@ -167,20 +158,18 @@ def test_a_dialler_checks_who_answers(answer: str, loop: str) -> None:
 
 
 @both_loops
-def test_a_hello_that_was_overheard_is_of_no_use(loop: str) -> None:
-    async def work() -> None:
-        async with nodes(Node(1), acquainted=False) as (one,):
-            one.link.set_peers({2: ("127.0.0.1", 1)})
-            async with raw_to(one) as first, raw_to(one) as second:
-                header = await _hello(first)
-                await first.send(FrameKind.HELLO, header)
-                await eventually(lambda: one.link.is_connected(2))
-                await second.send(FrameKind.HELLO, header)
-                frames = await second.ended()
-                assert handshake.read_goodbye(frames[-1][1])[0] == "bad_auth"
-                assert one.link.is_connected(2)
-
-    run(work(), loop)
+async def test_a_hello_that_was_overheard_is_of_no_use(loop: str) -> None:
+    async with nodes(Node(1), acquainted=False) as (one,):
+        one.link.set_peers({2: ("127.0.0.1", 1)})
+        async with raw_to(one) as first, raw_to(one) as second:
+            header = await _hello(first)
+            await first.send(FrameKind.HELLO, header)
+            await eventually(lambda: one.link.is_connected(2))
+            assert await second.next_frame() is not None, "it has a challenge of its own"
+            await second.send(FrameKind.HELLO, header)
+            frames = await second.ended()
+            assert handshake.read_goodbye(frames[-1][1])[0] == "bad_auth"
+            assert one.link.is_connected(2)
 
 
 _GARBAGE: dict[str, bytes] = {
@@ -196,220 +185,191 @@ _GARBAGE: dict[str, bytes] = {
 
 @pytest.mark.parametrize("name", _GARBAGE)
 @both_loops
-def test_garbage_ends_the_connection_at_once(name: str, loop: str) -> None:
-    async def work() -> None:
-        async with nodes(Node(1), Node(2)) as (one, two):
-            async with raw_to(one) as raw:
-                await raw.put(_GARBAGE[name])
-                frames = await raw.ended()
-                assert [frame[0] for frame in frames] in ([FrameKind.CHALLENGE], [])
-            assert one.closed_counts == {CloseCode.GARBAGE: 1}
-            assert one.link.is_connected(2)
-            assert one.count("down") + two.count("down") == 0
-
-    run(work(), loop)
+async def test_garbage_ends_the_connection_at_once(name: str, loop: str) -> None:
+    async with nodes(Node(1), Node(2)) as (one, two):
+        async with raw_to(one) as raw:
+            await raw.put(_GARBAGE[name])
+            frames = await raw.ended()
+            assert [frame[0] for frame in frames] in ([FrameKind.CHALLENGE], [])
+        assert one.closed_counts == {CloseCode.GARBAGE: 1}
+        assert one.link.is_connected(2)
+        assert one.count("down") + two.count("down") == 0
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 50])
 @both_loops
-def test_a_handshake_that_is_never_finished_ends_at_its_deadline(size: int, loop: str) -> None:
-    async def work() -> None:
-        limits = replace(LIMITS, handshake_ms_max=50)
-        async with nodes(Node(1, limits), acquainted=False) as (one,), raw_to(one) as raw:
-            hello = struct.pack(">II", 100, FrameKind.HELLO << 24 | 90) + bytes(92)
-            await raw.put(hello[:size])
-            await raw.ended()
-            assert one.closed_counts == {CloseCode.TIMEOUT: 1}
-            await eventually(lambda: one.link.stats().handshake_count == 0)
-
-    run(work(), loop)
+async def test_a_handshake_that_is_never_finished_ends_at_its_deadline(
+    size: int, loop: str
+) -> None:
+    limits = replace(LIMITS, handshake_ms_max=50)
+    async with nodes(Node(1, limits), acquainted=False) as (one,), raw_to(one) as raw:
+        hello = struct.pack(">II", 100, FrameKind.HELLO << 24 | 90) + bytes(92)
+        await raw.put(hello[:size])
+        await raw.ended()
+        assert one.closed_counts == {CloseCode.TIMEOUT: 1}
+        await eventually(lambda: one.link.stats().handshake_count == 0)
 
 
 @both_loops
-def test_a_silent_listener_does_not_hold_up_the_dialler(loop: str) -> None:
-    async def work() -> None:
-        limits = replace(LIMITS, handshake_ms_max=50)
-        with RawListener() as listener:
-            async with nodes(Node(1, limits), acquainted=False) as (one,):
-                one.link.set_peers({2: ("127.0.0.1", listener.port)})
-                first = await listener.accept()
-                assert await first.ended() == []
-                await listener.accept()
-                assert one.closed_counts[CloseCode.TIMEOUT] >= 1
-
-    run(work(), loop)
+async def test_a_silent_listener_does_not_hold_up_the_dialler(loop: str) -> None:
+    limits = replace(LIMITS, handshake_ms_max=50)
+    with RawListener() as listener:
+        async with nodes(Node(1, limits), acquainted=False) as (one,):
+            one.link.set_peers({2: ("127.0.0.1", listener.port)})
+            first = await listener.accept()
+            assert await first.ended() == []
+            await listener.accept()
+            assert one.closed_counts[CloseCode.TIMEOUT] >= 1
 
 
 @pytest.mark.slow
 @both_loops
-def test_idle_strangers_are_bounded_and_keep_no_peer_out(loop: str) -> None:
-    async def work() -> None:
-        limits = replace(LIMITS, handshake_count_max=16, handshake_ms_max=60_000)
-        async with nodes(Node(1, limits), Node(2, limits), acquainted=False) as (one, two):
-            raws: list[Raw] = []
-            try:
-                fd_count = len(os.listdir("/proc/self/fd"))
-                for number in range(2000):
-                    raws.append(await Raw().dial(one.port))
-                    assert one.link.stats().handshake_count <= 16
-                    if number == 1000:
-                        introduce(one, two)
-                await connected(one, two)
-                await eventually(lambda: one.link.stats().accepted_count >= 2000)
-                await eventually(lambda: one.closed_counts.get(CloseCode.DISPLACED, 0) >= 1980)
-                own_fd_count = len(os.listdir("/proc/self/fd")) - fd_count - len(raws)
-                assert own_fd_count <= 16 + 8, f"{own_fd_count} descriptors for idle strangers"
-                for raw in raws[:100]:
-                    await raw.ended()
-            finally:
-                for raw in raws:
-                    raw.close()
-
-    run(work(), loop)
+async def test_idle_strangers_are_bounded_and_keep_no_peer_out(loop: str) -> None:
+    limits = replace(LIMITS, handshake_count_max=16, handshake_ms_max=60_000)
+    async with nodes(Node(1, limits), Node(2, limits), acquainted=False) as (one, two):
+        raws: list[Raw] = []
+        try:
+            fd_count = len(os.listdir("/proc/self/fd"))
+            for number in range(2000):
+                raws.append(await Raw().dial(one.port))
+                assert one.link.stats().handshake_count <= 16
+                if number == 1000:
+                    introduce(one, two)
+            await connected(one, two)
+            await eventually(lambda: one.link.stats().accepted_count >= 2000)
+            await eventually(lambda: one.closed_counts.get(CloseCode.DISPLACED, 0) >= 1980)
+            own_fd_count = len(os.listdir("/proc/self/fd")) - fd_count - len(raws)
+            assert own_fd_count <= 16 + 8, f"{own_fd_count} descriptors for idle strangers"
+            for raw in raws[:100]:
+                await raw.ended()
+        finally:
+            for raw in raws:
+                raw.close()
 
 
 @both_loops
-def test_descriptors_that_run_out_do_not_end_the_accepting(
+async def test_descriptors_that_run_out_do_not_end_the_accepting(
     loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = [errno.EMFILE, errno.ECONNABORTED]
     accept = socket.socket.accept
 
-    async def work() -> None:
-        async with nodes(Node(1), Node(2), acquainted=False) as (one, two):
+    async with nodes(Node(1), Node(2), acquainted=False) as (one, two):
 
-            def failing(listener: socket.socket) -> tuple[socket.socket, Any]:
-                if failures and listener.getsockname()[1] == one.port:
-                    raise OSError(failures.pop(0), "as the kernel would say")
-                return accept(listener)
+        def failing(listener: socket.socket) -> tuple[socket.socket, Any]:
+            if failures and listener.getsockname()[1] == one.port:
+                raise OSError(failures.pop(0), "as the kernel would say")
+            return accept(listener)
 
-            monkeypatch.setattr(socket.socket, "accept", failing)
-            async with raw_to(one) as raw:
-                await raw.next_frame()
-            introduce(one, two)
-            await connected(one, two)
-            assert failures == []
-            assert one.link.stats().accept_failure_count == 2
-
-    run(work(), loop)
+        monkeypatch.setattr(socket.socket, "accept", failing)
+        async with raw_to(one) as raw:
+            await raw.next_frame()
+        introduce(one, two)
+        await connected(one, two)
+        assert failures == []
+        assert one.link.stats().accept_failure_count == 2
 
 
 @both_loops
-def test_a_connection_in_the_turn_of_a_stop_is_closed(loop: str) -> None:
-    async def work() -> None:
-        for turns in range(6):
-            async with nodes(Node(1)) as (one,):
-                with socket.create_connection(("127.0.0.1", one.port)) as raw:
-                    for _ in range(turns):
-                        await asyncio.sleep(0)
-                    await one.link.stop()
-                    raw.setblocking(False)
-                    with contextlib.suppress(ConnectionResetError):
-                        while await asyncio.get_running_loop().sock_recv(raw, 4096):
-                            pass
-
-    run(work(), loop)
-
-
-@both_loops
-def test_a_peer_that_does_not_read_costs_bounded_memory(loop: str) -> None:
-    async def work() -> None:
-        limits = replace(LIMITS, queued_size_bytes_max=6 << 20, silence_ms_max=60_000)
-        async with nodes(Node(1, limits), acquainted=False) as (one,):
-            one.link.set_peers({2: ("127.0.0.1", 1)})
-            async with raw_to(one) as raw:
-                await raw.shake_hands(identity(2), to=1)
-                payload = bytes(100_000)
-                tracemalloc.start()
-                sent = 0
-                while one.link.send(2, FrameKind.APPEND, b"", payload):
-                    sent += 1
-                    # Each turn: what the kernel takes does not count.
-                    await eventually(lambda: True)
-                    assert sent < 1000, "the limit does not hold"
-                assert one.link.queued_size_bytes(2) <= 6 << 20
-                for _ in range(50):
-                    assert not one.link.send(2, FrameKind.APPEND, b"", payload)
-                peak = tracemalloc.get_traced_memory()[1]
-                tracemalloc.stop()
-                # uvloop and asyncio keep copies of different kinds; neither more than two.
-                assert peak <= 2 * (6 << 20) + (1 << 20)
-                assert one.link.stats().peers[0].dropped_full_count == 51
-                # Once it reads again, everything that was taken arrives, and there is room.
-                for _ in range(sent):
-                    frame = await raw.next_but_pings()
-                    assert frame is not None
-                    assert len(frame[2]) == len(payload)
-                assert one.link.send(2, FrameKind.APPEND, b"", payload)
-
-    run(work(), loop)
-
-
-@both_loops
-def test_a_peer_that_does_not_read_does_not_delay_the_stop(loop: str) -> None:
-    async def work() -> None:
-        limits = replace(LIMITS, silence_ms_max=60_000, close_ms_max=20)
-        async with nodes(Node(1, limits), acquainted=False) as (one,):
-            one.link.set_peers({2: ("127.0.0.1", 1)})
-            async with raw_to(one) as raw:
-                await raw.shake_hands(identity(2), to=1)
-                while one.link.send(2, FrameKind.APPEND, b"", bytes(1_000_000)):
-                    await eventually(lambda: True)
+async def test_a_connection_in_the_turn_of_a_stop_is_closed(loop: str) -> None:
+    for turns in range(6):
+        async with nodes(Node(1)) as (one,):
+            with socket.create_connection(("127.0.0.1", one.port)) as raw:
+                for _ in range(turns):
+                    await asyncio.sleep(0)
                 await one.link.stop()
-
-    run(work(), loop)
+                raw.setblocking(False)
+                with contextlib.suppress(ConnectionResetError):
+                    while await asyncio.get_running_loop().sock_recv(raw, 4096):
+                        pass
 
 
 @both_loops
-def test_a_second_connection_of_a_peer_replaces_the_first(loop: str) -> None:
-    async def work() -> None:
-        async with nodes(Node(1), acquainted=False) as (one,):
-            one.link.set_peers({2: ("127.0.0.1", 1)})
-            async with raw_to(one) as first, raw_to(one) as second:
-                await first.shake_hands(identity(2), to=1)
-                await second.shake_hands(identity(2), to=1)
-                frames = await first.ended()
-                assert handshake.read_goodbye(frames[-1][1])[0] == "replaced"
-                assert [event[0] for event in one.events] == ["up", "down", "up"]
-                assert one.link.send(2, FrameKind.APPEND, b"to the second")
-                frame = await second.next_but_pings()
-                assert frame == (FrameKind.APPEND, b"to the second", b"")
-                assert one.link.stats().peers[0].connection_count == 1
+async def test_a_peer_that_does_not_read_costs_bounded_memory(loop: str) -> None:
+    limits = replace(LIMITS, queued_size_bytes_max=6 << 20, silence_ms_max=60_000)
+    async with nodes(Node(1, limits), acquainted=False) as (one,):
+        one.link.set_peers({2: ("127.0.0.1", 1)})
+        async with raw_to(one) as raw:
+            await raw.shake_hands(identity(2), to=1)
+            payload = bytes(100_000)
+            tracemalloc.start()
+            sent = 0
+            while one.link.send(2, FrameKind.APPEND, b"", payload):
+                sent += 1
+                # Each turn: what the kernel takes does not count.
+                await eventually(lambda: True)
+                assert sent < 1000, "the limit does not hold"
+            assert one.link.queued_size_bytes(2) <= 6 << 20
+            for _ in range(50):
+                assert not one.link.send(2, FrameKind.APPEND, b"", payload)
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            # uvloop and asyncio keep copies of different kinds; neither more than two.
+            assert peak <= 2 * (6 << 20) + (1 << 20)
+            assert one.link.stats().peers[0].dropped_full_count == 51
+            # Once it reads again, everything that was taken arrives, and there is room.
+            for _ in range(sent):
+                frame = await raw.next_but_pings()
+                assert frame is not None
+                assert len(frame[2]) == len(payload)
+            assert one.link.send(2, FrameKind.APPEND, b"", payload)
 
-    run(work(), loop)
+
+@both_loops
+async def test_a_peer_that_does_not_read_does_not_delay_the_stop(loop: str) -> None:
+    limits = replace(LIMITS, silence_ms_max=60_000, close_ms_max=20)
+    async with nodes(Node(1, limits), acquainted=False) as (one,):
+        one.link.set_peers({2: ("127.0.0.1", 1)})
+        async with raw_to(one) as raw:
+            await raw.shake_hands(identity(2), to=1)
+            while one.link.send(2, FrameKind.APPEND, b"", bytes(1_000_000)):
+                await eventually(lambda: True)
+            await one.link.stop()
+
+
+@both_loops
+async def test_a_second_connection_of_a_peer_replaces_the_first(loop: str) -> None:
+    async with nodes(Node(1), acquainted=False) as (one,):
+        one.link.set_peers({2: ("127.0.0.1", 1)})
+        async with raw_to(one) as first, raw_to(one) as second:
+            await first.shake_hands(identity(2), to=1)
+            await second.shake_hands(identity(2), to=1)
+            frames = await first.ended()
+            assert handshake.read_goodbye(frames[-1][1])[0] == "replaced"
+            assert [event[0] for event in one.events] == ["up", "down", "up"]
+            assert one.link.send(2, FrameKind.APPEND, b"to the second")
+            frame = await second.next_but_pings()
+            assert frame == (FrameKind.APPEND, b"to the second", b"")
+            assert one.link.stats().peers[0].connection_count == 1
 
 
 @pytest.mark.parametrize("kind", [FrameKind.CHALLENGE, FrameKind.HELLO, FrameKind.WELCOME])
 @both_loops
-def test_a_handshake_frame_after_the_handshake_is_a_violation(kind: FrameKind, loop: str) -> None:
-    async def work() -> None:
-        async with nodes(Node(1), acquainted=False) as (one,):
-            one.link.set_peers({2: ("127.0.0.1", 1)})
-            async with raw_to(one) as raw:
-                await raw.shake_hands(identity(2), to=1)
-                await raw.send(kind)
-                frames = await raw.ended()
-                assert handshake.read_goodbye(frames[-1][1])[0] == "protocol_error"
-            assert one.closed_counts == {CloseCode.PROTOCOL_ERROR: 1}
-
-    run(work(), loop)
+async def test_a_handshake_frame_after_the_handshake_is_a_violation(
+    kind: FrameKind, loop: str
+) -> None:
+    async with nodes(Node(1), acquainted=False) as (one,):
+        one.link.set_peers({2: ("127.0.0.1", 1)})
+        async with raw_to(one) as raw:
+            await raw.shake_hands(identity(2), to=1)
+            await raw.send(kind)
+            frames = await raw.ended()
+            assert handshake.read_goodbye(frames[-1][1])[0] == "protocol_error"
+        assert one.closed_counts == {CloseCode.PROTOCOL_ERROR: 1}
 
 
 @both_loops
-def test_bytes_that_break_the_protocol_later_drop_the_connection(loop: str) -> None:
-    async def work() -> None:
-        async with nodes(Node(1), acquainted=False) as (one,):
-            one.link.set_peers({2: ("127.0.0.1", 1)})
-            async with raw_to(one) as raw:
-                await raw.shake_hands(identity(2), to=1)
-                await raw.send(FrameKind.APPEND, b"good")
-                await raw.put(b"GET / HTTP/1.1\r\n")
-                frames = await raw.ended()
-                assert handshake.read_goodbye(frames[-1][1])[0] == "protocol_error"
-            assert [frame[1] for frame in one.frames] == [(FrameKind.APPEND, b"good", b"")]
-            assert [event[0] for event in one.events] == ["up", "down"]
-
-    run(work(), loop)
+async def test_bytes_that_break_the_protocol_later_drop_the_connection(loop: str) -> None:
+    async with nodes(Node(1), acquainted=False) as (one,):
+        one.link.set_peers({2: ("127.0.0.1", 1)})
+        async with raw_to(one) as raw:
+            await raw.shake_hands(identity(2), to=1)
+            await raw.send(FrameKind.APPEND, b"good")
+            await raw.put(b"GET / HTTP/1.1\r\n")
+            frames = await raw.ended()
+            assert handshake.read_goodbye(frames[-1][1])[0] == "protocol_error"
+        assert [frame[1] for frame in one.frames] == [(FrameKind.APPEND, b"good", b"")]
+        assert [event[0] for event in one.events] == ["up", "down"]
 
 
 def test_trouble_is_logged_once_an_interval(caplog: pytest.LogCaptureFixture) -> None:

@@ -60,33 +60,30 @@ def _node(node: int, files: TlsFiles, limits: LinkLimits = LIMITS) -> Node:
 
 @pytest.mark.slow
 @both_loops
-def test_frames_pass_over_tls(authority: Authority, loop: str) -> None:
-    async def work() -> None:
-        one, two = (_node(node, authority.files(f"node{node}")) for node in (1, 2))
-        async with nodes(one, two):
-            frames: list[Frame] = [
-                (FrameKind.APPEND, b"%d" % size, os.urandom(size))
-                for size in (0, 1, 5000, 100_000, PAYLOAD_SIZE_BYTES_MAX, 3)
-            ] * 2
-            for frame in frames:
-                await send(one.link, 2, frame)
-                await send(two.link, 1, frame)
-            await eventually(lambda: len(one.frames) == len(two.frames) == len(frames))
-            assert two.frames == [(1, frame) for frame in frames]
-            assert one.frames == [(2, frame) for frame in frames]
-            dialled = one.peer(2).dialled
-            assert dialled is not None
-            tls = transport_of(dialled).get_extra_info("ssl_object")
-            assert tls.version() == "TLSv1.3"
-
-    run(work(), loop)
+async def test_frames_pass_over_tls(authority: Authority, loop: str) -> None:
+    one, two = (_node(node, authority.files(f"node{node}")) for node in (1, 2))
+    async with nodes(one, two):
+        frames: list[Frame] = [
+            (FrameKind.APPEND, b"%d" % size, os.urandom(size))
+            for size in (0, 1, 5000, 100_000, PAYLOAD_SIZE_BYTES_MAX, 3)
+        ] * 2
+        for frame in frames:
+            await send(one.link, 2, frame)
+            await send(two.link, 1, frame)
+        await eventually(lambda: len(one.frames) == len(two.frames) == len(frames))
+        assert two.frames == [(1, frame) for frame in frames]
+        assert one.frames == [(2, frame) for frame in frames]
+        dialled = one.peer(2).dialled
+        assert dialled is not None
+        tls = transport_of(dialled).get_extra_info("ssl_object")
+        assert tls.version() == "TLSv1.3"
 
 
 @pytest.mark.parametrize(
     "case", ["other authority", "other address", "no client certificate", "expired"]
 )
 @both_loops
-def test_a_certificate_that_does_not_fit_is_refused(
+async def test_a_certificate_that_does_not_fit_is_refused(
     case: str, files: TlsFiles, authority: Authority, tmp_path: Path, loop: str
 ) -> None:
     wrong = {
@@ -96,114 +93,98 @@ def test_a_certificate_that_does_not_fit_is_refused(
         "expired": authority.files("expired", to=new_year(2021)),
     }[case]
 
-    async def work() -> None:
-        one, two = _node(1, files), _node(2, wrong)
-        if case == "no client certificate":
-            bare = ssl.create_default_context(cafile=files.ca)
-            two.link._dialler.tls = bare
-        async with nodes(one, two, acquainted=False):
-            # Node 1 refuses what node 2 shows when it dials, and when it is dialled.
-            if case != "other address":
-                two.link.set_peers({1: ("127.0.0.1", one.port)})
-                await eventually(lambda: one.closed_counts.get(CloseCode.TLS, 0) >= 1)
-            if case != "no client certificate":
-                one.link.set_peers({2: ("127.0.0.1", two.port)})
-                await eventually(lambda: one.link.stats().peers[0].last_trouble.startswith("tls: "))
-                trouble = one.link.stats().peers[0].last_trouble
-                assert "certificate verify failed" in trouble
-                assert ("has expired" in trouble) is (case == "expired")
-            assert one.events == []
-
-    run(work(), loop)
+    one, two = _node(1, files), _node(2, wrong)
+    if case == "no client certificate":
+        bare = ssl.create_default_context(cafile=files.ca)
+        two.link._dialler.tls = bare
+    async with nodes(one, two, acquainted=False):
+        # Node 1 refuses what node 2 shows when it dials, and when it is dialled.
+        if case != "other address":
+            two.link.set_peers({1: ("127.0.0.1", one.port)})
+            await eventually(lambda: one.closed_counts.get(CloseCode.TLS, 0) >= 1)
+        if case != "no client certificate":
+            one.link.set_peers({2: ("127.0.0.1", two.port)})
+            await eventually(lambda: one.link.stats().peers[0].last_trouble.startswith("tls: "))
+            trouble = one.link.stats().peers[0].last_trouble
+            assert "certificate verify failed" in trouble
+            assert ("has expired" in trouble) is (case == "expired")
+        assert one.events == []
 
 
 @both_loops
-def test_plain_bytes_on_a_tls_port_get_nowhere(files: TlsFiles, loop: str) -> None:
-    async def work() -> None:
-        async with nodes(_node(1, files), acquainted=False) as (one,):
-            for data in (b"GET / HTTP/1.1\r\n\r\n", bytes(64)):
-                async with raw_to(one) as raw:
-                    await raw.put(data)
-                    await _closed(raw)
-            await eventually(lambda: one.closed_counts == {CloseCode.TLS: 2})
-
-    run(work(), loop)
+async def test_plain_bytes_on_a_tls_port_get_nowhere(files: TlsFiles, loop: str) -> None:
+    async with nodes(_node(1, files), acquainted=False) as (one,):
+        for data in (b"GET / HTTP/1.1\r\n\r\n", bytes(64)):
+            async with raw_to(one) as raw:
+                await raw.put(data)
+                await _closed(raw)
+        await eventually(lambda: one.closed_counts == {CloseCode.TLS: 2})
 
 
 @both_loops
-def test_tls_at_one_side_only_is_named_as_a_possible_cause(files: TlsFiles, loop: str) -> None:
-    async def work() -> None:
-        limits = replace(LIMITS, handshake_ms_max=100)
-        async with nodes(_node(1, files, limits), Node(2, limits), acquainted=False) as (one, two):
-            introduce(one, two)
-            await eventually(lambda: CloseCode.TIMEOUT in two.closed_counts)
-            assert "is TLS on at one side only?" in two.link.stats().peers[0].last_trouble
-            assert (one.events, two.events) == ([], [])
-
-    run(work(), loop)
+async def test_tls_at_one_side_only_is_named_as_a_possible_cause(
+    files: TlsFiles, loop: str
+) -> None:
+    limits = replace(LIMITS, handshake_ms_max=100)
+    async with nodes(_node(1, files, limits), Node(2, limits), acquainted=False) as (one, two):
+        introduce(one, two)
+        await eventually(lambda: CloseCode.TIMEOUT in two.closed_counts)
+        assert "is TLS on at one side only?" in two.link.stats().peers[0].last_trouble
+        assert (one.events, two.events) == ([], [])
 
 
 @pytest.mark.slow
 @both_loops
-def test_unfinished_tls_handshakes_are_bounded_in_number_and_time(
+async def test_unfinished_tls_handshakes_are_bounded_in_number_and_time(
     files: TlsFiles, loop: str
 ) -> None:
-    async def work() -> None:
-        limits = replace(LIMITS, handshake_count_max=8, handshake_ms_max=300)
-        async with nodes(_node(1, limits=limits, files=files), acquainted=False) as (one,):
-            fd_count = len(os.listdir("/proc/self/fd"))
-            raws: list[Raw] = []
-            try:
-                for _ in range(100):
-                    raws.append(await Raw().dial(one.port))
-                    assert one.link.stats().handshake_count <= 8
-                await eventually(lambda: one.link.stats().accepted_count == 100)
-                await eventually(lambda: sum(one.closed_counts.values()) == 100)
-                assert set(one.closed_counts) == {CloseCode.DISPLACED, CloseCode.TIMEOUT}
-                # The loop may open one of its own meanwhile.
-                await eventually(
-                    lambda: len(os.listdir("/proc/self/fd")) <= fd_count + len(raws) + 2,
-                    "sockets closed",
-                )
-            finally:
-                for raw in raws:
-                    raw.close()
-
-    run(work(), loop)
+    limits = replace(LIMITS, handshake_count_max=8, handshake_ms_max=300)
+    async with nodes(_node(1, limits=limits, files=files), acquainted=False) as (one,):
+        fd_count = len(os.listdir("/proc/self/fd"))
+        raws: list[Raw] = []
+        try:
+            for _ in range(100):
+                raws.append(await Raw().dial(one.port))
+                assert one.link.stats().handshake_count <= 8
+            await eventually(lambda: one.link.stats().accepted_count == 100)
+            await eventually(lambda: sum(one.closed_counts.values()) == 100)
+            assert set(one.closed_counts) == {CloseCode.DISPLACED, CloseCode.TIMEOUT}
+            # The loop may open one of its own meanwhile.
+            await eventually(
+                lambda: len(os.listdir("/proc/self/fd")) <= fd_count + len(raws) + 2,
+                "sockets closed",
+            )
+        finally:
+            for raw in raws:
+                raw.close()
 
 
 @both_loops
-def test_a_slow_reader_over_tls_is_bounded(files: TlsFiles, loop: str) -> None:
-    async def work() -> None:
-        limits = replace(LIMITS, queued_size_bytes_max=6 << 20, silence_ms_max=60_000)
-        async with nodes(_node(1, files, limits), _node(2, files, limits)) as (one, two):
-            for connection in two.peer(1).connections:
-                transport_of(connection).pause_reading()
-            sent = 0
-            while one.link.send(2, FrameKind.APPEND, b"", bytes(100_000)):
-                sent += 1
-                await eventually(lambda: True)
-                assert sent < 2000, "the limit does not hold"
-            assert one.link.queued_size_bytes(2) <= 6 << 20
-            two.is_counting_only = True
-            for connection in two.peer(1).connections:
-                transport_of(connection).resume_reading()
-            await eventually(lambda: two.received_count == sent)
-
-    run(work(), loop)
+async def test_a_slow_reader_over_tls_is_bounded(files: TlsFiles, loop: str) -> None:
+    limits = replace(LIMITS, queued_size_bytes_max=6 << 20, silence_ms_max=60_000)
+    async with nodes(_node(1, files, limits), _node(2, files, limits)) as (one, two):
+        for connection in two.peer(1).connections:
+            transport_of(connection).pause_reading()
+        sent = 0
+        while one.link.send(2, FrameKind.APPEND, b"", bytes(100_000)):
+            sent += 1
+            await eventually(lambda: True)
+            assert sent < 2000, "the limit does not hold"
+        assert one.link.queued_size_bytes(2) <= 6 << 20
+        two.is_counting_only = True
+        for connection in two.peer(1).connections:
+            transport_of(connection).resume_reading()
+        await eventually(lambda: two.received_count == sent)
 
 
-def test_reconnecting_over_tls(files: TlsFiles) -> None:
-    async def work() -> None:
-        async with nodes(_node(1, files), _node(2, files)) as (one, two):
-            for connection in one.peer(2).connections:
-                connection.cut()
-            await eventually(lambda: one.count("down") == 2)
-            await connected(one, two)
-            assert one.link.send(2, FrameKind.APPEND, b"after")
-            await eventually(lambda: two.frames)
-
-    run(work())
+async def test_reconnecting_over_tls(files: TlsFiles) -> None:
+    async with nodes(_node(1, files), _node(2, files)) as (one, two):
+        for connection in one.peer(2).connections:
+            connection.cut()
+        await eventually(lambda: one.count("down") == 2)
+        await connected(one, two)
+        assert one.link.send(2, FrameKind.APPEND, b"after")
+        await eventually(lambda: two.frames)
 
 
 def test_grpc_credentials(files: TlsFiles) -> None:

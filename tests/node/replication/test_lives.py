@@ -24,7 +24,7 @@ from raft.lives import PAST_MAX, Known, Lives, Told
 from raft.messages import NO_INDEX, Index, Standing
 from store.errors import StoreFullError
 from store.files.file_system import FileSystem
-from tests.node.links import DEADLINE_S, Node, eventually, identity, nodes, run
+from tests.node.links import DEADLINE_S, Node, eventually, identity, nodes
 
 _NUMBER = st.integers(0, (1 << 63) - 1)
 _INDEX = st.integers(NO_INDEX, (1 << 63) - 1)
@@ -231,28 +231,25 @@ class HangingDisk(FileSystem):
         self.count -= 1
 
 
-def test_a_stop_saves_after_the_save_that_runs(tmp_path: Path) -> None:
+async def test_a_stop_saves_after_the_save_that_runs(tmp_path: Path) -> None:
     """Two at a time would write one temporary file, and a torn file is a lost life."""
 
-    async def work() -> None:
-        fs, disk = HangingDisk(), Disk()
-        lives = NodeLives(1, _fail)
-        lives.open(fs, str(tmp_path), "cluster", disk)
-        fs.may_go.clear()
-        fs.has_come.clear()
-        disk.seen[2] = Known(term=3)
-        lives.save_soon()
-        await eventually(fs.has_come.is_set, "a save")
-        disk.seen[2] = Known(term=4)
-        stop = asyncio.ensure_future(lives.stop())
-        for _ in range(100):  # Long enough to begin a second one.
-            await asyncio.sleep(0)
-        fs.may_go.set()
-        await stop
-        assert fs.count_max == 1
-        assert LivesFile(FileSystem(), str(tmp_path)).load("cluster", 1).known[2].term == 4
-
-    run(work())
+    fs, disk = HangingDisk(), Disk()
+    lives = NodeLives(1, _fail)
+    lives.open(fs, str(tmp_path), "cluster", disk)
+    fs.may_go.clear()
+    fs.has_come.clear()
+    disk.seen[2] = Known(term=3)
+    lives.save_soon()
+    await eventually(fs.has_come.is_set, "a save")
+    disk.seen[2] = Known(term=4)
+    stop = asyncio.ensure_future(lives.stop())
+    for _ in range(100):  # Long enough to begin a second one.
+        await asyncio.sleep(0)
+    fs.may_go.set()
+    await stop
+    assert fs.count_max == 1
+    assert LivesFile(FileSystem(), str(tmp_path)).load("cluster", 1).known[2].term == 4
 
 
 class FullDisk(FileSystem):
@@ -264,45 +261,39 @@ class FullDisk(FileSystem):
         return super().open(path, create=create, read_only=read_only)
 
 
-def test_a_disk_that_stays_full_is_told_once(tmp_path: Path) -> None:
+async def test_a_disk_that_stays_full_is_told_once(tmp_path: Path) -> None:
     """It is tried again each second, and lines take room as well."""
 
-    async def work() -> None:
-        fs, disk = FullDisk(), Disk()
-        lives = NodeLives(1, _fail)
-        lives.open(fs, str(tmp_path), "cluster", disk)
-        with capture_logs() as lines:
-            for term in range(4, 9):
-                fs.is_full = term != 6
-                disk.seen[2] = Known(term=term)
-                await lives.save()
-        assert len([line for line in lines if "was not saved" in line["event"]]) == 2
-        fs.is_full = False
-        await lives.stop()
-        assert LivesFile(FileSystem(), str(tmp_path)).load("cluster", 1).known[2].term == 8
-
-    run(work())
+    fs, disk = FullDisk(), Disk()
+    lives = NodeLives(1, _fail)
+    lives.open(fs, str(tmp_path), "cluster", disk)
+    with capture_logs() as lines:
+        for term in range(4, 9):
+            fs.is_full = term != 6
+            disk.seen[2] = Known(term=term)
+            await lives.save()
+    assert len([line for line in lines if "was not saved" in line["event"]]) == 2
+    fs.is_full = False
+    await lives.stop()
+    assert LivesFile(FileSystem(), str(tmp_path)).load("cluster", 1).known[2].term == 8
 
 
 # --- What cannot be ---
 
 
-def test_of_nodes_that_are_no_peers_nothing_is_remembered(tmp_path: Path) -> None:
+async def test_of_nodes_that_are_no_peers_nothing_is_remembered(tmp_path: Path) -> None:
     """Else a peer could fill the memory, and what is told then would be too much for the others."""
 
-    async def work() -> None:
-        one, _ = opened(tmp_path / "1", 1)
-        two, _ = opened(tmp_path / "2", 2)
-        one.forget(frozenset({1, 2, 3}))
-        for first in (3, 1000, 2000):
-            strange = {first + n: Known(life=7) for n in range(KNOWN_LIVES_MAX)}
-            said = encode_lives(two.own(), strange)
-            one.on_frame(2, FrameKind.LIVES, said, memoryview(b""))
-        assert set(one.remembered()) == {2, 3}
-        for lives in (one, two):
-            await lives.stop()
-
-    run(work())
+    one, _ = opened(tmp_path / "1", 1)
+    two, _ = opened(tmp_path / "2", 2)
+    one.forget(frozenset({1, 2, 3}))
+    for first in (3, 1000, 2000):
+        strange = {first + n: Known(life=7) for n in range(KNOWN_LIVES_MAX)}
+        said = encode_lives(two.own(), strange)
+        one.on_frame(2, FrameKind.LIVES, said, memoryview(b""))
+    assert set(one.remembered()) == {2, 3}
+    for lives in (one, two):
+        await lives.stop()
 
 
 @pytest.mark.parametrize(
@@ -314,199 +305,169 @@ def test_of_nodes_that_are_no_peers_nothing_is_remembered(tmp_path: Path) -> Non
         ({"joined": (1 << 40) + 1}, {}),
     ],
 )
-def test_an_incarnation_that_no_peer_would_take_is_not_believed(
+async def test_an_incarnation_that_no_peer_would_take_is_not_believed(
     tmp_path: Path, own: dict[str, Any], known: dict[int, Known]
 ) -> None:
     """A node that took one above it would never be heard again, whatever became of it."""
 
-    async def work() -> None:
-        one, disk = opened(tmp_path / "1", 1)
-        two, _ = opened(tmp_path / "2", 2)
-        one.forget(frozenset({1, 2, 3}))
-        said = encode_lives(two.own()._replace(**own), known)
-        with pytest.raises(LivesFormatError, match="incarnation"):
-            one.judge(2, said, {})
-        with pytest.raises(PeerProtocolError, match="incarnation"):
-            one.on_frame(2, FrameKind.LIVES, said, memoryview(b""))
-        assert (disk.facts(), one.lost, one.remembered()) == (Disk().facts(), "", {})
-        believed = encode_lives(two.own(), {1: Known(incarnation=(1 << 40) - 1)})
-        assert one.judge(2, believed, {}) == ""
-        assert disk.found is not None
-        assert disk.found.incarnation == 1 << 40, "the highest that is taken"
-        for lives in (one, two):
-            await lives.stop()
-
-    run(work())
+    one, disk = opened(tmp_path / "1", 1)
+    two, _ = opened(tmp_path / "2", 2)
+    one.forget(frozenset({1, 2, 3}))
+    said = encode_lives(two.own()._replace(**own), known)
+    with pytest.raises(LivesFormatError, match="incarnation"):
+        one.judge(2, said, {})
+    with pytest.raises(PeerProtocolError, match="incarnation"):
+        one.on_frame(2, FrameKind.LIVES, said, memoryview(b""))
+    assert (disk.facts(), one.lost, one.remembered()) == (Disk().facts(), "", {})
+    believed = encode_lives(two.own(), {1: Known(incarnation=(1 << 40) - 1)})
+    assert one.judge(2, believed, {}) == ""
+    assert disk.found is not None
+    assert disk.found.incarnation == 1 << 40, "the highest that is taken"
+    for lives in (one, two):
+        await lives.stop()
 
 
 # --- Two nodes ---
 
 
-def test_an_old_copy_is_refused_hears_why_and_comes_in_without_a_vote(tmp_path: Path) -> None:
-    async def work() -> None:
-        one, _ = opened(tmp_path / "1", 1)
-        two, disk = opened(tmp_path / "2", 2)
-        one.judge(2, encode_lives(two.own()._replace(life=5, nonce=55), {}), {})
-        first, second = Node(1, lives=one), Node(2, lives=two)
-        async with nodes(first, second, acquainted=False):
-            first.link.set_peers({2: ("127.0.0.1", second.port)})
-            second.link.set_peers({1: ("127.0.0.1", first.port)})
-            await eventually(lambda: second.link.is_connected(1), "the node to be let in")
-            assert disk.found is not None
-            assert disk.found.standing is Standing.JOINING
-            assert "seen in life 5" in two.lost
-            assert "by node 1" in two.lost
-            await eventually(lambda: not one.refused)
-        for lives in (one, two):
-            await lives.stop()
-        again = LivesFile(FileSystem(), str(tmp_path / "1")).load("cluster", 1)
-        assert again.known[2].incarnation == disk.found.incarnation
-
-    run(work())
+async def test_an_old_copy_is_refused_hears_why_and_comes_in_without_a_vote(tmp_path: Path) -> None:
+    one, _ = opened(tmp_path / "1", 1)
+    two, disk = opened(tmp_path / "2", 2)
+    one.judge(2, encode_lives(two.own()._replace(life=5, nonce=55), {}), {})
+    first, second = Node(1, lives=one), Node(2, lives=two)
+    async with nodes(first, second, acquainted=False):
+        first.link.set_peers({2: ("127.0.0.1", second.port)})
+        second.link.set_peers({1: ("127.0.0.1", first.port)})
+        await eventually(lambda: second.link.is_connected(1), "the node to be let in")
+        assert disk.found is not None
+        assert disk.found.standing is Standing.JOINING
+        assert "seen in life 5" in two.lost
+        assert "by node 1" in two.lost
+        await eventually(lambda: not one.refused)
+    for lives in (one, two):
+        await lives.stop()
+    again = LivesFile(FileSystem(), str(tmp_path / "1")).load("cluster", 1)
+    assert again.known[2].incarnation == disk.found.incarnation
 
 
-def test_a_life_is_saved_at_the_handshake_that_told_it(tmp_path: Path) -> None:
+async def test_a_life_is_saved_at_the_handshake_that_told_it(tmp_path: Path) -> None:
     """A replica of a master-slave group hears of peers in handshakes only. One that was killed
     within a second of a peer's start took the peer's former disk back for the newest."""
 
-    async def work() -> None:
-        one, _ = opened(tmp_path / "1", 1)
-        two, _ = opened(tmp_path / "2", 2)
-        assert one.judge(2, two.tell(1), {}) == ""
-        kept = LivesFile(FileSystem(), str(tmp_path / "1"))
-        await eventually(lambda: 2 in kept.load("cluster", 1).known, "the life to be saved")
-        assert kept.load("cluster", 1).known[2].nonce == two.own().nonce
-        for lives in (one, two):
-            await lives.stop()
-
-    run(work())
+    one, _ = opened(tmp_path / "1", 1)
+    two, _ = opened(tmp_path / "2", 2)
+    assert one.judge(2, two.tell(1), {}) == ""
+    kept = LivesFile(FileSystem(), str(tmp_path / "1"))
+    await eventually(lambda: 2 in kept.load("cluster", 1).known, "the life to be saved")
+    assert kept.load("cluster", 1).known[2].nonce == two.own().nonce
+    for lives in (one, two):
+        await lives.stop()
 
 
-def test_a_node_that_cannot_join_gets_no_connection(tmp_path: Path) -> None:
+async def test_a_node_that_cannot_join_gets_no_connection(tmp_path: Path) -> None:
     """A node whose disk is full cannot give its vote up; it is refused as long as that is so."""
 
     class Full(Disk):
         def become_joining(self, incarnation: int) -> None:
             pass
 
-    async def work() -> None:
-        one, _ = opened(tmp_path / "1", 1)
-        two, _ = opened(tmp_path / "2", 2, Full())
-        one.judge(2, encode_lives(two.own()._replace(life=5, nonce=55), {}), {})
-        first, second = Node(1, lives=one), Node(2, lives=two)
-        async with nodes(first, second, acquainted=False):
-            first.link.set_peers({2: ("127.0.0.1", second.port)})
-            second.link.set_peers({1: ("127.0.0.1", first.port)})
-            await eventually(lambda: one.refused_count > 3, "refusals")
-            assert not first.link.is_connected(2)
-            assert first.events == []
-            assert first.closed_counts[CloseCode.OLD_COPY] > 0
-            assert "old copy" in one.warnings()[0]
-            await eventually(lambda: first.link.stats().peers[0].last_trouble != "")
-        for lives in (one, two):
-            await lives.stop()
-
-    run(work())
-
-
-def test_peers_that_tell_no_lives_are_connected(tmp_path: Path) -> None:
-    async def work() -> None:
-        one, _ = opened(tmp_path / "1", 1)
-        async with nodes(Node(1, lives=one), Node(2)) as made:
-            assert made[0].link.is_connected(2)
-        await one.stop()
-        assert one.refused_count == 0
-
-    run(work())
-
-
-def test_a_start_waits_for_peers_that_can_be_reached(tmp_path: Path) -> None:
-    """One is there, one refuses the connection; nobody is waited for after that."""
-
-    async def work() -> None:
-        async with nodes(Node(1), Node(2), acquainted=False) as made:
-            made[0].link.set_peers({2: ("127.0.0.1", made[1].port), 3: ("127.0.0.1", 1)})
-            made[1].link.set_peers({1: ("127.0.0.1", made[0].port)})
-            await made[0].link.wait_tried()
-            assert made[0].link.is_connected(2)
-
-    run(work())
-
-
-def test_acks_within_a_life_are_not_held_against_it(tmp_path: Path) -> None:
-    """They may come while a handshake is under way, and are beyond what it says then."""
-
-    async def work() -> None:
-        one, disk = opened(tmp_path / "1", 1)
-        two, theirs = opened(tmp_path / "2", 2)
-        assert one.judge(2, two.tell(1), {}) == ""
-        asked = one.remembered()
-        said = two.tell(1)
-        disk.seen[2] = Known(0, 0, 0, 3, 3, 500, 500)
-        assert one.judge(2, said, asked) == ""
-        assert theirs.found is not None
-        assert "had acked 500" in one.judge(2, said, one.remembered())
-        for lives in (one, two):
-            await lives.stop()
-
-    run(work())
-
-
-def test_a_peer_met_in_a_repair_is_known_by_its_life_then(tmp_path: Path) -> None:
-    """What it promises from then on is of that life, and not of the one that is in the file."""
-
-    async def work() -> None:
-        one, disk = opened(tmp_path / "1", 1)
-        two, theirs = opened(tmp_path / "2", 2)
-        assert one.judge(2, two.tell(1), {}) == ""
-        for lives in (one, two):
-            await lives.stop()
-        two, _ = opened(tmp_path / "2", 2, theirs)
-        one = NodeLives(1, _fail)
-        assert one.judge(2, two.tell(1), {}) == "", "the own log is not open yet"
-        one.open(FileSystem(), str(tmp_path / "1"), "cluster", disk)
-        assert one.remembered()[2].life == 2
-        theirs.found = Facts(4, 20, Standing.FULL, 0)
-        disk.seen[2] = Known(0, 0, 0, 4, 4, 20, 20)
-        assert one.judge(2, two.tell(1), one.remembered()) == ""
-        for lives in (one, two):
-            await lives.stop()
-
-    run(work())
-
-
-def test_an_old_copy_that_was_met_for_a_repair_is_found_out(tmp_path: Path) -> None:
-    async def work() -> None:
-        one, disk = opened(tmp_path / "1", 1)
-        two, _ = opened(tmp_path / "2", 2)
-        newer = two.own()._replace(life=5, nonce=55)
-        assert one.judge(2, encode_lives(newer, {}), {}) == ""
-        await one.stop()
-        one = NodeLives(1, _fail)
-        first, second = Node(1, lives=one), Node(2, lives=two)
-        one.attach_link(first.link)
-        async with nodes(first, second):
-            one.open(FileSystem(), str(tmp_path / "1"), "cluster", disk)
-            assert "seen in life 5" in one.refused[2]
-            await eventually(lambda: "seen in life 5" in two.lost, "the node to hear it")
-            await eventually(lambda: not one.refused, "the node to be let in")
-        for lives in (one, two):
-            await lives.stop()
-
-    run(work())
-
-
-def test_a_commit_index_of_an_earlier_incarnation_is_not_believed(tmp_path: Path) -> None:
-    """After a loss of power other entries may lie there."""
-
-    async def work() -> None:
-        lives, disk = opened(tmp_path, 1)
-        disk.committed_index = 7
-        await lives.save()
-        assert opened(tmp_path, 1)[0].committed_index == 7
-        assert disk.found is not None
-        disk.found = disk.found._replace(incarnation=1)
-        assert opened(tmp_path, 1, disk)[0].committed_index == NO_INDEX
+    one, _ = opened(tmp_path / "1", 1)
+    two, _ = opened(tmp_path / "2", 2, Full())
+    one.judge(2, encode_lives(two.own()._replace(life=5, nonce=55), {}), {})
+    first, second = Node(1, lives=one), Node(2, lives=two)
+    async with nodes(first, second, acquainted=False):
+        first.link.set_peers({2: ("127.0.0.1", second.port)})
+        second.link.set_peers({1: ("127.0.0.1", first.port)})
+        await eventually(lambda: one.refused_count > 3, "refusals")
+        assert not first.link.is_connected(2)
+        assert first.events == []
+        assert first.closed_counts[CloseCode.OLD_COPY] > 0
+        assert "old copy" in one.warnings()[0]
+        await eventually(lambda: first.link.stats().peers[0].last_trouble != "")
+    for lives in (one, two):
         await lives.stop()
 
-    run(work())
+
+async def test_peers_that_tell_no_lives_are_connected(tmp_path: Path) -> None:
+    one, _ = opened(tmp_path / "1", 1)
+    async with nodes(Node(1, lives=one), Node(2)) as made:
+        assert made[0].link.is_connected(2)
+    await one.stop()
+    assert one.refused_count == 0
+
+
+async def test_a_start_waits_for_peers_that_can_be_reached(tmp_path: Path) -> None:
+    """One is there, one refuses the connection; nobody is waited for after that."""
+
+    async with nodes(Node(1), Node(2), acquainted=False) as made:
+        made[0].link.set_peers({2: ("127.0.0.1", made[1].port), 3: ("127.0.0.1", 1)})
+        made[1].link.set_peers({1: ("127.0.0.1", made[0].port)})
+        await made[0].link.wait_tried()
+        assert made[0].link.is_connected(2)
+
+
+async def test_acks_within_a_life_are_not_held_against_it(tmp_path: Path) -> None:
+    """They may come while a handshake is under way, and are beyond what it says then."""
+
+    one, disk = opened(tmp_path / "1", 1)
+    two, theirs = opened(tmp_path / "2", 2)
+    assert one.judge(2, two.tell(1), {}) == ""
+    asked = one.remembered()
+    said = two.tell(1)
+    disk.seen[2] = Known(0, 0, 0, 3, 3, 500, 500)
+    assert one.judge(2, said, asked) == ""
+    assert theirs.found is not None
+    assert "had acked 500" in one.judge(2, said, one.remembered())
+    for lives in (one, two):
+        await lives.stop()
+
+
+async def test_a_peer_met_in_a_repair_is_known_by_its_life_then(tmp_path: Path) -> None:
+    """What it promises from then on is of that life, and not of the one that is in the file."""
+
+    one, disk = opened(tmp_path / "1", 1)
+    two, theirs = opened(tmp_path / "2", 2)
+    assert one.judge(2, two.tell(1), {}) == ""
+    for lives in (one, two):
+        await lives.stop()
+    two, _ = opened(tmp_path / "2", 2, theirs)
+    one = NodeLives(1, _fail)
+    assert one.judge(2, two.tell(1), {}) == "", "the own log is not open yet"
+    one.open(FileSystem(), str(tmp_path / "1"), "cluster", disk)
+    assert one.remembered()[2].life == 2
+    theirs.found = Facts(4, 20, Standing.FULL, 0)
+    disk.seen[2] = Known(0, 0, 0, 4, 4, 20, 20)
+    assert one.judge(2, two.tell(1), one.remembered()) == ""
+    for lives in (one, two):
+        await lives.stop()
+
+
+async def test_an_old_copy_that_was_met_for_a_repair_is_found_out(tmp_path: Path) -> None:
+    one, disk = opened(tmp_path / "1", 1)
+    two, _ = opened(tmp_path / "2", 2)
+    newer = two.own()._replace(life=5, nonce=55)
+    assert one.judge(2, encode_lives(newer, {}), {}) == ""
+    await one.stop()
+    one = NodeLives(1, _fail)
+    first, second = Node(1, lives=one), Node(2, lives=two)
+    one.attach_link(first.link)
+    async with nodes(first, second):
+        one.open(FileSystem(), str(tmp_path / "1"), "cluster", disk)
+        assert "seen in life 5" in one.refused[2]
+        await eventually(lambda: "seen in life 5" in two.lost, "the node to hear it")
+        await eventually(lambda: not one.refused, "the node to be let in")
+    for lives in (one, two):
+        await lives.stop()
+
+
+async def test_a_commit_index_of_an_earlier_incarnation_is_not_believed(tmp_path: Path) -> None:
+    """After a loss of power other entries may lie there."""
+
+    lives, disk = opened(tmp_path, 1)
+    disk.committed_index = 7
+    await lives.save()
+    assert opened(tmp_path, 1)[0].committed_index == 7
+    assert disk.found is not None
+    disk.found = disk.found._replace(incarnation=1)
+    assert opened(tmp_path, 1, disk)[0].committed_index == NO_INDEX
+    await lives.stop()

@@ -170,16 +170,13 @@ def test_a_pass_begins_where_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> 
     assert steps.shares == [0.25]
 
 
-def test_zero_turns_it_off() -> None:
-    async def work() -> None:
-        steps = Steps(1 << 30, Piece(1))
-        made, _ = of(steps, 0)
-        made.start()
-        await asyncio.sleep(0.02)
-        await made.stop()
-        assert (steps.count, steps.shares) == (0, [])
-
-    run(work())
+async def test_zero_turns_it_off() -> None:
+    steps = Steps(1 << 30, Piece(1))
+    made, _ = of(steps, 0)
+    made.start()
+    await asyncio.sleep(0.02)
+    await made.stop()
+    assert (steps.count, steps.shares) == (0, [])
 
 
 # --- What follows ---
@@ -200,56 +197,50 @@ async def beside(
             yield store, LedgerScrubber(ledger, lambda: ledger.max_position), fetcher
 
 
-def test_the_scrubber_ends_with_the_node_and_reports_fatal_errors() -> None:
-    async def work() -> None:
-        steps = Steps(1 << 30, Piece(1))
-        made, fatal = of(steps)
-        made.start()
-        await eventually(lambda: steps.count)
-        thread: Any = made._thread
-        thread.is_stopped = True
-        task = made._task
-        assert task is not None
-        await eventually(task.done)
-        assert fatal.errors == []
-        error = SyncFailedError("path", 5)
-        made, fatal = of(Steps(1 << 30, error))
-        made.start()
-        await eventually(lambda: fatal.errors == [error])
-        made, fatal = of(steps := Steps(1 << 30, FileSystemError("read", "path", 5)))
-        made.start()
-        await eventually(lambda: steps.count > 2)
-        await made.stop()
-        assert fatal.errors == []
-
-    run(work())
+async def test_the_scrubber_ends_with_the_node_and_reports_fatal_errors() -> None:
+    steps = Steps(1 << 30, Piece(1))
+    made, fatal = of(steps)
+    made.start()
+    await eventually(lambda: steps.count)
+    thread: Any = made._thread
+    thread.is_stopped = True
+    task = made._task
+    assert task is not None
+    await eventually(task.done)
+    assert fatal.errors == []
+    error = SyncFailedError("path", 5)
+    made, fatal = of(Steps(1 << 30, error))
+    made.start()
+    await eventually(lambda: fatal.errors == [error])
+    made, fatal = of(steps := Steps(1 << 30, FileSystemError("read", "path", 5)))
+    made.start()
+    await eventually(lambda: steps.count > 2)
+    await made.stop()
+    assert fatal.errors == []
 
 
-def test_damage_is_found_and_repaired_from_a_peer_and_both_are_compared(wreck: Wreck) -> None:
+async def test_damage_is_found_and_repaired_from_a_peer_and_both_are_compared(wreck: Wreck) -> None:
     """Nobody reads what is damaged, and the log is opened, so that nothing looks at it."""
 
-    async def work() -> None:
-        async with beside(wreck, wreck) as (store, scrubber, fetcher):
-            reports: list[Any] = []
-            fatal: Any = Fatal()
-            live = LiveRepair(store, fetcher, reports.append, fatal, RepairLimits(retry_ms=5))
-            made, _ = of(scrubber, on_damage=live.on_damage, fetcher=fetcher, fail_stop=fatal)
-            for position in (wreck.spots[5].position + 60, 2 * FILE + Random(3).randrange(FILE)):
-                wreck.flip(position)
-            made.start()
-            await eventually(lambda: len(reports) == 2, "both repaired")
-            done = made.stats().pass_count
-            await eventually(lambda: made.stats().pass_count >= done + 2, "whole passes")
-            await made.stop()
-            found = made.stats()
-            assert found.damage_count >= 2
-            assert found.read_size_bytes >= 2 * scrubber.sealed_size_bytes
-            assert found.compared_count >= len(scrubber.sealed())
-            assert found.differing_count == 0
-            assert fatal.errors == []
-        assert wreck.find() == []
-
-    run(work())
+    async with beside(wreck, wreck) as (store, scrubber, fetcher):
+        reports: list[Any] = []
+        fatal: Any = Fatal()
+        live = LiveRepair(store, fetcher, reports.append, fatal, RepairLimits(retry_ms=5))
+        made, _ = of(scrubber, on_damage=live.on_damage, fetcher=fetcher, fail_stop=fatal)
+        for position in (wreck.spots[5].position + 60, 2 * FILE + Random(3).randrange(FILE)):
+            wreck.flip(position)
+        made.start()
+        await eventually(lambda: len(reports) == 2, "both repaired")
+        done = made.stats().pass_count
+        await eventually(lambda: made.stats().pass_count >= done + 2, "whole passes")
+        await made.stop()
+        found = made.stats()
+        assert found.damage_count >= 2
+        assert found.read_size_bytes >= 2 * scrubber.sealed_size_bytes
+        assert found.compared_count >= len(scrubber.sealed())
+        assert found.differing_count == 0
+        assert fatal.errors == []
+    assert wreck.find() == []
 
 
 async def one_pass(scrubber: LedgerScrubber, fetcher: EntryFetcher) -> ScrubStats:
@@ -262,23 +253,17 @@ async def one_pass(scrubber: LedgerScrubber, fetcher: EntryFetcher) -> ScrubStat
     return made.stats()
 
 
-def test_replicas_that_have_come_apart_are_told(wreck: Wreck, tmp_path: Path) -> None:
+async def test_replicas_that_have_come_apart_are_told(wreck: Wreck, tmp_path: Path) -> None:
     """Each log is whole, and they are not the same: only the comparison can tell."""
     other = make_wreck(tmp_path, 8)
 
-    async def work() -> None:
-        async with beside(wreck, other) as (_, scrubber, fetcher):
-            found = await one_pass(scrubber, fetcher)
-            assert found.differing_count > 0
-            assert found.compared_count == found.damage_count == 0
-
-    run(work())
+    async with beside(wreck, other) as (_, scrubber, fetcher):
+        found = await one_pass(scrubber, fetcher)
+        assert found.differing_count > 0
+        assert found.compared_count == found.damage_count == 0
 
 
-def test_a_lagging_replica_is_not_compared(wreck: Wreck) -> None:
-    async def work() -> None:
-        async with beside(wreck, wreck, commit_index=0) as (_, scrubber, fetcher):
-            found = await one_pass(scrubber, fetcher)
-            assert found.compared_count == found.differing_count == found.damage_count == 0
-
-    run(work())
+async def test_a_lagging_replica_is_not_compared(wreck: Wreck) -> None:
+    async with beside(wreck, wreck, commit_index=0) as (_, scrubber, fetcher):
+        found = await one_pass(scrubber, fetcher)
+        assert found.compared_count == found.differing_count == found.damage_count == 0

@@ -66,117 +66,98 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(work, 10))
 
 
-def test_fast_syncs_run_here_and_are_durable_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        world = World(monkeypatch)
-        assert all(world.flush() for _ in range(50))
-        assert world.durable == list(range(1, 51))
-        assert world.log.asked == []
-
-    run(work())
+async def test_fast_syncs_run_here_and_are_durable_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    assert all(world.flush() for _ in range(50))
+    assert world.durable == list(range(1, 51))
+    assert world.log.asked == []
 
 
-def test_a_slow_sync_among_fast_ones_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        world = World(monkeypatch)
-        world.flush()
-        world.log.sync_us = 200_000  # It was preempted.
-        world.flush()
-        world.log.sync_us = 50
-        assert world.flush()
-        assert world.log.here_count == 3
-
-    run(work())
+async def test_a_slow_sync_among_fast_ones_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    world.flush()
+    world.log.sync_us = 200_000  # It was preempted.
+    world.flush()
+    world.log.sync_us = 50
+    assert world.flush()
+    assert world.log.here_count == 3
 
 
-def test_slow_syncs_go_to_the_thread_for_a_hundred_times_as_long(
+async def test_slow_syncs_go_to_the_thread_for_a_hundred_times_as_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else a slow disk would stop the loop, and with it heartbeats and reads."""
 
-    async def work() -> None:
-        world = World(monkeypatch)
-        world.log.sync_us = 10_000
-        waited_s = 0.0
-        for _ in range(2_000):
-            before = world.clock.now_s
-            if not world.flush():
-                await world.answer()
-            waited_s += world.clock.now_s - before
-            world.clock.now_s += 0.005  # Until the next turn.
-        assert waited_s < 0.02 * world.clock.now_s
-        assert world.durable == sorted(world.durable)
-        assert world.durable[-1] == world.ticket
-
-    run(work())
+    world = World(monkeypatch)
+    world.log.sync_us = 10_000
+    waited_s = 0.0
+    for _ in range(2_000):
+        before = world.clock.now_s
+        if not world.flush():
+            await world.answer()
+        waited_s += world.clock.now_s - before
+        world.clock.now_s += 0.005  # Until the next turn.
+    assert waited_s < 0.02 * world.clock.now_s
+    assert world.durable == sorted(world.durable)
+    assert world.durable[-1] == world.ticket
 
 
-def test_how_long_a_sync_hangs_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        world = World(monkeypatch)
-        assert world.syncs.waiting_s == 0
-        world.log.is_busy = True
-        world.flush()
-        world.clock.now_s += 3
-        world.flush()  # A later one does not make the first younger.
-        assert world.syncs.waiting_s == 3
-        await world.answer()
-        assert world.syncs.waiting_s == 0, "the next one has just begun"
-        world.clock.now_s += 1
-        assert world.syncs.waiting_s == 1
-        await world.answer()
-        assert world.syncs.waiting_s == 0
-
-    run(work())
+async def test_how_long_a_sync_hangs_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    assert world.syncs.waiting_s == 0
+    world.log.is_busy = True
+    world.flush()
+    world.clock.now_s += 3
+    world.flush()  # A later one does not make the first younger.
+    assert world.syncs.waiting_s == 3
+    await world.answer()
+    assert world.syncs.waiting_s == 0, "the next one has just begun"
+    world.clock.now_s += 1
+    assert world.syncs.waiting_s == 1
+    await world.answer()
+    assert world.syncs.waiting_s == 0
 
 
-def test_while_the_thread_is_at_it_syncs_are_asked_for_and_bounded(
+async def test_while_the_thread_is_at_it_syncs_are_asked_for_and_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def work() -> None:
-        world = World(monkeypatch)
-        world.log.is_busy = True
-        assert not any(world.flush() for _ in range(20))
-        assert len(world.log.asked) == SYNC_REQUEST_COUNT_MAX
-        world.log.is_busy = False
-        assert not world.flush(), "a sync here would overtake those that were asked for"
-        for ticket in range(1, SYNC_REQUEST_COUNT_MAX + 1):
-            assert world.durable == list(range(1, ticket))
-            await world.answer()
-        while world.log.asked:
-            await world.answer()
-        assert world.durable[-1] == world.ticket
-
-    run(work())
+    world = World(monkeypatch)
+    world.log.is_busy = True
+    assert not any(world.flush() for _ in range(20))
+    assert len(world.log.asked) == SYNC_REQUEST_COUNT_MAX
+    world.log.is_busy = False
+    assert not world.flush(), "a sync here would overtake those that were asked for"
+    for ticket in range(1, SYNC_REQUEST_COUNT_MAX + 1):
+        assert world.durable == list(range(1, ticket))
+        await world.answer()
+    while world.log.asked:
+        await world.answer()
+    assert world.durable[-1] == world.ticket
 
 
-def test_async_waits_for_no_sync_but_where_term_and_vote_need_one(
+async def test_async_waits_for_no_sync_but_where_term_and_vote_need_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def work() -> None:
-        world = World(monkeypatch, is_flush_sync=False)
-        assert world.flush()
-        assert (world.log.here_count, world.log.asked) == (0, [])
-        world.log.is_busy = True
-        assert not world.flush(must_sync=True)
-        assert not world.flush(), "its ticket covers the one before"
-        assert world.durable == [1]
-        await world.answer()
-        await world.answer()
-        assert world.durable == [1, 2, 3]
-        assert world.flush()
-
-    run(work())
+    world = World(monkeypatch, is_flush_sync=False)
+    assert world.flush()
+    assert (world.log.here_count, world.log.asked) == (0, [])
+    world.log.is_busy = True
+    assert not world.flush(must_sync=True)
+    assert not world.flush(), "its ticket covers the one before"
+    assert world.durable == [1]
+    await world.answer()
+    await world.answer()
+    assert world.durable == [1, 2, 3]
+    assert world.flush()
 
 
-def test_a_failed_sync_is_fatal_and_makes_nothing_durable(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        world = World(monkeypatch)
-        world.log.is_busy = True
-        world.flush()
-        await world.answer(SyncFailedError("log", 5))
-        assert len(world.fatal) == 1
-        assert world.durable == []
-        world.syncs.stop()
-
-    run(work())
+async def test_a_failed_sync_is_fatal_and_makes_nothing_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    world.log.is_busy = True
+    world.flush()
+    await world.answer(SyncFailedError("log", 5))
+    assert len(world.fatal) == 1
+    assert world.durable == []
+    world.syncs.stop()

@@ -14,7 +14,7 @@ from node.rocketmq import forwarder as forwarding
 from node.rocketmq.cluster import Leader
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code
-from tests.node.links import eventually, run
+from tests.node.links import eventually
 from tests.node.rocketmq.test_service import GROUP, TOPIC, Gateway, gateway_at
 
 
@@ -114,116 +114,99 @@ def status_of(answer: object) -> pb.Status:
 
 
 @pytest.mark.slow
-def test_a_send_whose_answer_was_lost_is_not_sent_again(tmp_path: Path) -> None:
-    async def go() -> None:
-        async with pair_at(tmp_path) as pair:
-            assert status_of(await pair.follower.send(b"first")).code == Code.OK
-            pair.wire.loses_answers = True
-            sending = asyncio.ensure_future(pair.follower.send(b"second"))
-            await eventually(lambda: pair.stored_count() == 2, "the leader stored it")
-            pair.wire.kill()
-            status = status_of(await sending)
-            assert status.code == Code.MASTER_PERSISTENCE_TIMEOUT
-            assert "not known" in status.message
-            assert pair.stored_count() == 2, "it is there once"
-            assert status_of(await pair.follower.send(b"third")).code == Code.OK
-            assert pair.stored_count() == 3
-
-    run(go())
+async def test_a_send_whose_answer_was_lost_is_not_sent_again(tmp_path: Path) -> None:
+    async with pair_at(tmp_path) as pair:
+        assert status_of(await pair.follower.send(b"first")).code == Code.OK
+        pair.wire.loses_answers = True
+        sending = asyncio.ensure_future(pair.follower.send(b"second"))
+        await eventually(lambda: pair.stored_count() == 2, "the leader stored it")
+        pair.wire.kill()
+        status = status_of(await sending)
+        assert status.code == Code.MASTER_PERSISTENCE_TIMEOUT
+        assert "not known" in status.message
+        assert pair.stored_count() == 2, "it is there once"
+        assert status_of(await pair.follower.send(b"third")).code == Code.OK
+        assert pair.stored_count() == 3
 
 
 @pytest.mark.slow
-def test_an_ack_whose_answer_was_lost_is_sent_again(tmp_path: Path) -> None:
-    async def go() -> None:
-        async with pair_at(tmp_path) as pair:
-            await pair.leader.send(b"first")
-            found = await pair.follower.receive()
-            (message,) = (e.message for e in found if e.HasField("message"))
-            handle = message.system_properties.receipt_handle
-            change = pb.ChangeInvisibleDurationRequest(
-                group=GROUP,
-                topic=TOPIC,
-                receipt_handle=handle,
-                invisible_duration=Duration(seconds=60),
-            )
-            ack = pb.AckMessageRequest(
-                group=GROUP, topic=TOPIC, entries=[pb.AckMessageEntry(receipt_handle=handle)]
-            )
-            counters = pair.leader.rocketmq.counters
-            for name, request in (("ChangeInvisibleDuration", change), ("AckMessage", ack)):
-                pair.wire.loses_answers = True
-                calling = asyncio.ensure_future(pair.follower.call(name, request))
-                ended = partial(counters.ended.__getitem__, f"MessagingService/{name}")
-                await eventually(ended, "it is done")
-                pair.wire.kill()
-                assert status_of(await calling).code == Code.OK
-                assert counters.begun[f"MessagingService/{name}"] == 2
-            assert pair.leader.node.broker.pop.stats().in_flight_count == 0
-
-    run(go())
-
-
-def test_a_message_that_is_given_up_is_not_given_up_again(tmp_path: Path) -> None:
-    async def go() -> None:
-        async with pair_at(tmp_path) as pair:
-            await pair.leader.send(b"first")
-            found = await pair.follower.receive()
-            (message,) = (e.message for e in found if e.HasField("message"))
-            request = pb.ForwardMessageToDeadLetterQueueRequest(
-                group=GROUP, topic=TOPIC, receipt_handle=message.system_properties.receipt_handle
-            )
+async def test_an_ack_whose_answer_was_lost_is_sent_again(tmp_path: Path) -> None:
+    async with pair_at(tmp_path) as pair:
+        await pair.leader.send(b"first")
+        found = await pair.follower.receive()
+        (message,) = (e.message for e in found if e.HasField("message"))
+        handle = message.system_properties.receipt_handle
+        change = pb.ChangeInvisibleDurationRequest(
+            group=GROUP,
+            topic=TOPIC,
+            receipt_handle=handle,
+            invisible_duration=Duration(seconds=60),
+        )
+        ack = pb.AckMessageRequest(
+            group=GROUP, topic=TOPIC, entries=[pb.AckMessageEntry(receipt_handle=handle)]
+        )
+        counters = pair.leader.rocketmq.counters
+        for name, request in (("ChangeInvisibleDuration", change), ("AckMessage", ack)):
             pair.wire.loses_answers = True
-            name = "ForwardMessageToDeadLetterQueue"
             calling = asyncio.ensure_future(pair.follower.call(name, request))
-            stats = pair.leader.node.broker.pop.stats
-            await eventually(lambda: stats().dead_total == 1, "it is dead")
+            ended = partial(counters.ended.__getitem__, f"MessagingService/{name}")
+            await eventually(ended, "it is done")
             pair.wire.kill()
-            assert status_of(await calling).code == Code.PROXY_TIMEOUT
-            begun = pair.leader.rocketmq.counters.begun
-            assert begun[f"MessagingService/{name}"] == 1
+            assert status_of(await calling).code == Code.OK
+            assert counters.begun[f"MessagingService/{name}"] == 2
+        assert pair.leader.node.broker.pop.stats().in_flight_count == 0
 
-    run(go())
+
+async def test_a_message_that_is_given_up_is_not_given_up_again(tmp_path: Path) -> None:
+    async with pair_at(tmp_path) as pair:
+        await pair.leader.send(b"first")
+        found = await pair.follower.receive()
+        (message,) = (e.message for e in found if e.HasField("message"))
+        request = pb.ForwardMessageToDeadLetterQueueRequest(
+            group=GROUP, topic=TOPIC, receipt_handle=message.system_properties.receipt_handle
+        )
+        pair.wire.loses_answers = True
+        name = "ForwardMessageToDeadLetterQueue"
+        calling = asyncio.ensure_future(pair.follower.call(name, request))
+        stats = pair.leader.node.broker.pop.stats
+        await eventually(lambda: stats().dead_total == 1, "it is dead")
+        pair.wire.kill()
+        assert status_of(await calling).code == Code.PROXY_TIMEOUT
+        begun = pair.leader.rocketmq.counters.begun
+        assert begun[f"MessagingService/{name}"] == 1
 
 
 @pytest.mark.slow
-def test_a_send_waits_for_a_leader_that_cannot_be_connected_to(
+async def test_a_send_waits_for_a_leader_that_cannot_be_connected_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of it was sent, so it is tried again: to the same one, or the next."""
 
-    async def go() -> None:
-        async with pair_at(tmp_path) as pair:
-            pair.wire.is_refusing = True
-            sending = asyncio.ensure_future(pair.follower.send(b"first"))
-            await eventually(
-                lambda: pair.wire.connection_count >= 6, "one attempt soon after another"
-            )
-            assert pair.stored_count() == 0
-            pair.follower.node.driver.lead()  # As the next leader.
-            assert status_of(await sending).code == Code.OK
-            assert pair.stored_count() == 0
-            pair.follower.node.driver.lose()
-            monkeypatch.setattr(forwarding, "HOLD_S", 0.2)
-            status = status_of(await pair.follower.send(b"second"))
-            assert status.code == Code.HA_NOT_AVAILABLE
-            assert pair.stored_count() == 0
-
-    run(go())
+    async with pair_at(tmp_path) as pair:
+        pair.wire.is_refusing = True
+        sending = asyncio.ensure_future(pair.follower.send(b"first"))
+        await eventually(lambda: pair.wire.connection_count >= 6, "one attempt soon after another")
+        assert pair.stored_count() == 0
+        pair.follower.node.driver.lead()  # As the next leader.
+        assert status_of(await sending).code == Code.OK
+        assert pair.stored_count() == 0
+        pair.follower.node.driver.lose()
+        monkeypatch.setattr(forwarding, "HOLD_S", 0.2)
+        status = status_of(await pair.follower.send(b"second"))
+        assert status.code == Code.HA_NOT_AVAILABLE
+        assert pair.stored_count() == 0
 
 
 @pytest.mark.slow
-def test_a_send_does_not_wait_for_a_leader_that_says_nothing_when_there_is_another(
+async def test_a_send_does_not_wait_for_a_leader_that_says_nothing_when_there_is_another(
     tmp_path: Path,
 ) -> None:
     """A machine that is cut off does not even refuse a connection."""
 
-    async def go() -> None:
-        async with pair_at(tmp_path) as pair:
-            pair.wire.is_silent = True
-            sending = asyncio.ensure_future(pair.follower.send(b"first"))
-            await eventually(lambda: pair.wire.connection_count > 0, "an attempt")
-            pair.follower.node.driver.lead()
-            assert status_of(await sending).code == Code.OK
-            assert pair.stored_count() == 0
-
-    run(go())
+    async with pair_at(tmp_path) as pair:
+        pair.wire.is_silent = True
+        sending = asyncio.ensure_future(pair.follower.send(b"first"))
+        await eventually(lambda: pair.wire.connection_count > 0, "an attempt")
+        pair.follower.node.driver.lead()
+        assert status_of(await sending).code == Code.OK
+        assert pair.stored_count() == 0

@@ -18,7 +18,7 @@ from quorumlog.pb.log_pb2 import GroupRoute, NodeAddress, TopicRoute
 from quorumlog.pb.rocketmq_pb2 import Code
 from raft.errors import TransferringError
 from tests.node.broker_fakes import Fixture, node_at
-from tests.node.links import eventually, run
+from tests.node.links import eventually
 from tests.node.rocketmq.test_service import GROUP, TOPIC, Gateway, gateway_at, message
 
 SEND = "MessagingService/SendMessage"
@@ -63,118 +63,100 @@ def refused_count(node: Fixture) -> int:
 
 
 @pytest.mark.slow
-def test_a_send_at_a_node_that_drains_is_answered_by_the_next_leader(tmp_path: Path) -> None:
-    async def go() -> None:
-        async with pair_at(tmp_path) as pair:
-            node = pair.last.node
-            node.broker.set_draining(True)
-            sending = [asyncio.ensure_future(pair.last.send(b"%d" % n)) for n in range(3)]
-            await eventually(lambda: refused_count(node) >= 3, "all were refused once")
-            assert not any(task.done() for task in sending)
-            pair.hand_over()
-            answers = await asyncio.gather(*sending)
-            assert [answer.entries[0].status.code for answer in answers] == [Code.OK] * 3
-            assert (stored_count(pair.last), stored_count(pair.next)) == (0, 3)
-
-    run(go())
+async def test_a_send_at_a_node_that_drains_is_answered_by_the_next_leader(tmp_path: Path) -> None:
+    async with pair_at(tmp_path) as pair:
+        node = pair.last.node
+        node.broker.set_draining(True)
+        sending = [asyncio.ensure_future(pair.last.send(b"%d" % n)) for n in range(3)]
+        await eventually(lambda: refused_count(node) >= 3, "all were refused once")
+        assert not any(task.done() for task in sending)
+        pair.hand_over()
+        answers = await asyncio.gather(*sending)
+        assert [answer.entries[0].status.code for answer in answers] == [Code.OK] * 3
+        assert (stored_count(pair.last), stored_count(pair.next)) == (0, 3)
 
 
 @pytest.mark.slow
-def test_a_call_that_meets_a_hand_over_that_fails_is_answered_here(tmp_path: Path) -> None:
-    async def go() -> None:
-        async with gateway_at(tmp_path) as gateway:
-            driver = gateway.node.driver
-            driver.failure = TransferringError(2)
-            assert (await gateway.send()).status.code == Code.OK
-            assert stored_count(gateway) == 1
-            driver.failure = TransferringError(2)
-            found = await gateway.receive()
-            assert found[0].status.code == Code.OK
-            handle = found[1].message.system_properties.receipt_handle
-            driver.failure = TransferringError(2)
-            entry = pb.AckMessageEntry(receipt_handle=handle)
-            acked = await gateway.call(
-                "AckMessage", pb.AckMessageRequest(group=GROUP, topic=TOPIC, entries=[entry])
-            )
-            assert acked.status.code == Code.OK
-            assert driver.failure is None
-
-    run(go())
+async def test_a_call_that_meets_a_hand_over_that_fails_is_answered_here(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        driver = gateway.node.driver
+        driver.failure = TransferringError(2)
+        assert (await gateway.send()).status.code == Code.OK
+        assert stored_count(gateway) == 1
+        driver.failure = TransferringError(2)
+        found = await gateway.receive()
+        assert found[0].status.code == Code.OK
+        handle = found[1].message.system_properties.receipt_handle
+        driver.failure = TransferringError(2)
+        entry = pb.AckMessageEntry(receipt_handle=handle)
+        acked = await gateway.call(
+            "AckMessage", pb.AckMessageRequest(group=GROUP, topic=TOPIC, entries=[entry])
+        )
+        assert acked.status.code == Code.OK
+        assert driver.failure is None
 
 
 @pytest.mark.slow
-def test_a_send_is_refused_by_name_when_nobody_takes_over(
+async def test_a_send_is_refused_by_name_when_nobody_takes_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forwarding, "HOLD_S", 0.2)
 
-    async def go() -> None:
-        async with gateway_at(tmp_path) as gateway:
-            gateway.node.broker.set_draining(True)
-            status = (await gateway.send()).status
-            assert status.code == Code.HA_NOT_AVAILABLE
-            assert status.message.startswith("node.draining")
-            assert gateway.rocketmq.counters.failed[SEND, "node.draining"] == 1
-            assert stored_count(gateway) == 0
-
-    run(go())
+    async with gateway_at(tmp_path) as gateway:
+        gateway.node.broker.set_draining(True)
+        status = (await gateway.send()).status
+        assert status.code == Code.HA_NOT_AVAILABLE
+        assert status.message.startswith("node.draining")
+        assert gateway.rocketmq.counters.failed[SEND, "node.draining"] == 1
+        assert stored_count(gateway) == 0
 
 
 @pytest.mark.slow
-def test_a_partly_stored_request_is_not_sent_on(tmp_path: Path) -> None:
-    async def go() -> None:
-        async with pair_at(tmp_path) as pair:
-            node = pair.last.node
-            node.driver.is_holding = True
-            request = pb.SendMessageRequest(messages=[message(b"1"), message(b"2")])
-            sending = asyncio.ensure_future(pair.last.call("SendMessage", request))
-            await eventually(lambda: len(node.driver.pending) == 1, "the first one is written")
-            node.broker.set_draining(True)
-            node.driver.release()
-            answer = await sending
-            codes = [entry.status.code for entry in answer.entries]
-            assert codes == [Code.OK, Code.HA_NOT_AVAILABLE]
-            assert (stored_count(pair.last), stored_count(pair.next)) == (1, 0)
-
-    run(go())
+async def test_a_partly_stored_request_is_not_sent_on(tmp_path: Path) -> None:
+    async with pair_at(tmp_path) as pair:
+        node = pair.last.node
+        node.driver.is_holding = True
+        request = pb.SendMessageRequest(messages=[message(b"1"), message(b"2")])
+        sending = asyncio.ensure_future(pair.last.call("SendMessage", request))
+        await eventually(lambda: len(node.driver.pending) == 1, "the first one is written")
+        node.broker.set_draining(True)
+        node.driver.release()
+        answer = await sending
+        codes = [entry.status.code for entry in answer.entries]
+        assert codes == [Code.OK, Code.HA_NOT_AVAILABLE]
+        assert (stored_count(pair.last), stored_count(pair.next)) == (1, 0)
 
 
 @pytest.mark.slow
-def test_a_receive_that_waits_goes_on_at_the_next_leader(tmp_path: Path) -> None:
-    async def go() -> None:
-        async with pair_at(tmp_path) as pair:
-            waiting = Duration(seconds=20)
-            receiving = asyncio.ensure_future(pair.last.receive(long_polling_timeout=waiting))
-            pop = pair.last.node.broker.pop
-            await eventually(lambda: pop.stats().parked_count == 1, "it waits")
-            await pair.next.send(b"from there")
-            pair.hand_over()
-            found = await receiving
-            assert [e.message.body for e in found if e.HasField("message")] == [b"from there"]
-
-    run(go())
+async def test_a_receive_that_waits_goes_on_at_the_next_leader(tmp_path: Path) -> None:
+    async with pair_at(tmp_path) as pair:
+        waiting = Duration(seconds=20)
+        receiving = asyncio.ensure_future(pair.last.receive(long_polling_timeout=waiting))
+        pop = pair.last.node.broker.pop
+        await eventually(lambda: pop.stats().parked_count == 1, "it waits")
+        await pair.next.send(b"from there")
+        pair.hand_over()
+        found = await receiving
+        assert [e.message.body for e in found if e.HasField("message")] == [b"from there"]
 
 
 # --- What nobody foresaw ---
 
 
 @pytest.mark.slow
-def test_an_error_that_nobody_foresaw_is_counted_and_logged(
+async def test_an_error_that_nobody_foresaw_is_counted_and_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(_request: object) -> None:
         raise ValueError("never seen before")
 
-    async def go() -> None:
-        async with gateway_at(tmp_path) as gateway:
-            monkeypatch.setattr(gateway.node.broker, "append", fail)
-            with capture_logs() as logs:
-                answer = await gateway.send()
-            assert answer.entries[0].status.code == Code.INTERNAL_SERVER_ERROR
-            assert gateway.rocketmq.counters.failed[SEND, "node.internal"] == 1
-            assert [line["method"] for line in logs if line["log_level"] == "error"] == [SEND]
-
-    run(go())
+    async with gateway_at(tmp_path) as gateway:
+        monkeypatch.setattr(gateway.node.broker, "append", fail)
+        with capture_logs() as logs:
+            answer = await gateway.send()
+        assert answer.entries[0].status.code == Code.INTERNAL_SERVER_ERROR
+        assert gateway.rocketmq.counters.failed[SEND, "node.internal"] == 1
+        assert [line["method"] for line in logs if line["log_level"] == "error"] == [SEND]
 
 
 # --- Message groups ---
@@ -186,35 +168,32 @@ def route(group: str, queue_count: int) -> GroupRoute:
     return GroupRoute(group=group, leader_id=1, nodes=[node], topics=[topic])
 
 
-def test_a_message_group_stays_when_other_broker_groups_come_and_go(tmp_path: Path) -> None:
+async def test_a_message_group_stays_when_other_broker_groups_come_and_go(tmp_path: Path) -> None:
     names = [f"message group {number}" for number in range(300)]
     others = [route("g1", 4), route("g2", 8)]
 
     def other_groups(_topics: Iterable[str]) -> list[GroupRoute]:
         return others
 
-    async def go() -> None:
-        async with node_at(tmp_path) as node:
-            cluster = Cluster(node.broker.context, other_groups, lambda _: True)
+    async with node_at(tmp_path) as node:
+        cluster = Cluster(node.broker.context, other_groups, lambda _: True)
 
-            def places() -> dict[str, tuple[str, int]]:
-                return {name: cluster.queue_of_message_group("orders", name) for name in names}
+        def places() -> dict[str, tuple[str, int]]:
+            return {name: cluster.queue_of_message_group("orders", name) for name in names}
 
-            before = places()
-            assert set(before.values()) == {
-                *(("g0", number) for number in range(4)),
-                *(("g1", number) for number in range(4)),
-                *(("g2", number) for number in range(8)),
-            }
-            away = others.pop()
-            without = places()
-            moved = {name for name in names if without[name] != before[name]}
-            assert moved == {name for name in names if before[name][0] == "g2"}
-            assert {without[name][0] for name in moved} == {"g0", "g1"}
-            others.append(away)
-            assert places() == before
-            others.append(route("g3", 4))
-            after = places()
-            assert {after[name][0] for name in names if after[name] != before[name]} == {"g3"}
-
-    run(go())
+        before = places()
+        assert set(before.values()) == {
+            *(("g0", number) for number in range(4)),
+            *(("g1", number) for number in range(4)),
+            *(("g2", number) for number in range(8)),
+        }
+        away = others.pop()
+        without = places()
+        moved = {name for name in names if without[name] != before[name]}
+        assert moved == {name for name in names if before[name][0] == "g2"}
+        assert {without[name][0] for name in moved} == {"g0", "g1"}
+        others.append(away)
+        assert places() == before
+        others.append(route("g3", 4))
+        after = places()
+        assert {after[name][0] for name in names if after[name] != before[name]} == {"g3"}

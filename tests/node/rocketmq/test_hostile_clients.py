@@ -20,7 +20,7 @@ from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.pop_pb2 import ChangeInvisibleRequest, ChangeInvisibleResponse
 from quorumlog.pb.rocketmq_pb2 import Code
 from store.record.message import decode_message, encode_message
-from tests.node.links import eventually, run
+from tests.node.links import eventually
 from tests.node.rocketmq.test_service import HANDLE, TOPIC, Gateway, gateway_at, message
 
 STRANGE = [
@@ -58,17 +58,14 @@ def test_any_time_becomes_one_that_clients_can_read(milliseconds: int) -> None:
     timestamp(milliseconds).ToJsonString()  # Raises for years that protobuf has not.
 
 
-def test_a_strange_record_is_delivered_with_those_around_it(tmp_path: Path) -> None:
-    async def go() -> None:
-        async with gateway_at(tmp_path) as gateway:
-            records = record_with(STRANGE[0]) + encode_message("orders", 0, b"good")
-            await gateway.node.broker.append(AppendRequest(records=records, record_count=2))
-            found = await gateway.receive()
-            assert found[0].status.code == Code.OK
-            bodies = [e.message.body for e in found if e.HasField("message")]
-            assert bodies == [b"strange", b"good"]
-
-    run(go())
+async def test_a_strange_record_is_delivered_with_those_around_it(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        records = record_with(STRANGE[0]) + encode_message("orders", 0, b"good")
+        await gateway.node.broker.append(AppendRequest(records=records, record_count=2))
+        found = await gateway.receive()
+        assert found[0].status.code == Code.OK
+        bodies = [e.message.body for e in found if e.HasField("message")]
+        assert bodies == [b"strange", b"good"]
 
 
 LONG = "x" * 20_000
@@ -118,18 +115,15 @@ REFUSED: list[tuple[str, Any, Code]] = [
 
 
 @pytest.mark.slow
-def test_input_without_a_bound_is_refused(tmp_path: Path) -> None:
-    async def go() -> None:
-        async with gateway_at(tmp_path) as gateway:
-            for name, request, code in REFUSED:
-                answer = await gateway.call(name, request)
-                assert answer.status.code == code, (name, answer)
-            pattern = pb.FilterExpression(expression=LONG)
-            found = await gateway.receive(filter_expression=pattern)
-            assert found[0].status.code == Code.ILLEGAL_FILTER_EXPRESSION
-            await refuses_settings(gateway)
-
-    run(go())
+async def test_input_without_a_bound_is_refused(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        for name, request, code in REFUSED:
+            answer = await gateway.call(name, request)
+            assert answer.status.code == code, (name, answer)
+        pattern = pb.FilterExpression(expression=LONG)
+        found = await gateway.receive(filter_expression=pattern)
+        assert found[0].status.code == Code.ILLEGAL_FILTER_EXPRESSION
+        await refuses_settings(gateway)
 
 
 async def refuses_settings(gateway: Gateway) -> None:
@@ -154,23 +148,20 @@ def not_foreseen(error: Exception) -> None:
     raise error
 
 
-def test_a_stream_that_is_cancelled_leaves_nothing_running() -> None:
-    async def go() -> None:
-        before = asyncio.all_tasks()
-        done = asyncio.Event()
+async def test_a_stream_that_is_cancelled_leaves_nothing_running() -> None:
+    before = asyncio.all_tasks()
+    done = asyncio.Event()
 
-        async def requests() -> AsyncIterator[bytes]:
-            await done.wait()
-            yield b""
+    async def requests() -> AsyncIterator[bytes]:
+        await done.wait()
+        yield b""
 
-        stream = Telemetry(Clients(), lambda asked: asked, not_foreseen).serve("c", requests())
-        reading = asyncio.ensure_future(anext(stream))
-        await eventually(lambda: len(asyncio.all_tasks() - before) == 3, "it waits")
-        reading.cancel()
-        await asyncio.wait({reading})
-        assert asyncio.all_tasks() == before
-
-    run(go())
+    stream = Telemetry(Clients(), lambda asked: asked, not_foreseen).serve("c", requests())
+    reading = asyncio.ensure_future(anext(stream))
+    await eventually(lambda: len(asyncio.all_tasks() - before) == 3, "it waits")
+    reading.cancel()
+    await asyncio.wait({reading})
+    assert asyncio.all_tasks() == before
 
 
 class Invisible:
@@ -192,54 +183,45 @@ class Invisible:
         return ChangeInvisibleResponse()
 
 
-def test_many_messages_are_renewed_together() -> None:
-    async def go() -> None:
-        clients, broker = Clients(), Invisible()
-        clients.heard("c")
-        renewals = Renewals(clients, broker)
-        renewals.hold("c", "g", "t", map(str, range(2 * AT_ONCE + 1)))
-        renewals._round()
-        await eventually(lambda: renewals.renewed_total == 2 * AT_ONCE + 1, "all are renewed")
-        assert broker.most_at_once == AT_ONCE
-        await renewals.stop()
-
-    run(go())
+async def test_many_messages_are_renewed_together() -> None:
+    clients, broker = Clients(), Invisible()
+    clients.heard("c")
+    renewals = Renewals(clients, broker)
+    renewals.hold("c", "g", "t", map(str, range(2 * AT_ONCE + 1)))
+    renewals._round()
+    await eventually(lambda: renewals.renewed_total == 2 * AT_ONCE + 1, "all are renewed")
+    assert broker.most_at_once == AT_ONCE
+    await renewals.stop()
 
 
-def test_a_message_that_could_not_be_renewed_once_is_tried_again() -> None:
-    async def go() -> None:
-        clients, broker = Clients(), Invisible()
-        clients.heard("c")
-        renewals = Renewals(clients, broker)
-        renewals.hold("c", "g", "t", ["1"])
-        for failure, held_count in ((BusyError("x", 1, 1), 1), (StaleHandleError("1", "gone"), 0)):
-            broker.failure = failure
-            await renewals._renew()
-            assert len(renewals) == held_count
-        assert broker.asked == ["1", "1"]
-        assert renewals.renewed_total == 0
-        await renewals.stop()
-
-    run(go())
+async def test_a_message_that_could_not_be_renewed_once_is_tried_again() -> None:
+    clients, broker = Clients(), Invisible()
+    clients.heard("c")
+    renewals = Renewals(clients, broker)
+    renewals.hold("c", "g", "t", ["1"])
+    for failure, held_count in ((BusyError("x", 1, 1), 1), (StaleHandleError("1", "gone"), 0)):
+        broker.failure = failure
+        await renewals._renew()
+        assert len(renewals) == held_count
+    assert broker.asked == ["1", "1"]
+    assert renewals.renewed_total == 0
+    await renewals.stop()
 
 
-def test_a_leader_of_a_new_term_renews_no_old_delivery(tmp_path: Path) -> None:
+async def test_a_leader_of_a_new_term_renews_no_old_delivery(tmp_path: Path) -> None:
     """Its client may have told the leader in between that the message may come again soon."""
 
-    async def go() -> None:
-        async with gateway_at(tmp_path) as gateway:
-            await gateway.send(b"slow")
-            assert len(await gateway.receive(auto_renew=True)) == 3
-            assert len(gateway.rocketmq.renewals) == 1
-            gateway.node.driver.lose()
-            gateway.node.driver.lead()
-            assert len(gateway.rocketmq.renewals) == 0
-            gateway.node.clock.now_ms += RENEWED_MS
-            found = await gateway.receive(auto_renew=True)
-            assert found[1].message.system_properties.delivery_attempt == 2
-            assert len(gateway.rocketmq.renewals) == 1
-
-    run(go())
+    async with gateway_at(tmp_path) as gateway:
+        await gateway.send(b"slow")
+        assert len(await gateway.receive(auto_renew=True)) == 3
+        assert len(gateway.rocketmq.renewals) == 1
+        gateway.node.driver.lose()
+        gateway.node.driver.lead()
+        assert len(gateway.rocketmq.renewals) == 0
+        gateway.node.clock.now_ms += RENEWED_MS
+        found = await gateway.receive(auto_renew=True)
+        assert found[1].message.system_properties.delivery_attempt == 2
+        assert len(gateway.rocketmq.renewals) == 1
 
 
 def orphan(size_bytes: int) -> pb.TelemetryCommand:
@@ -247,47 +229,42 @@ def orphan(size_bytes: int) -> pb.TelemetryCommand:
     return pb.TelemetryCommand(recover_orphaned_transaction_command=asked)
 
 
-def test_questions_that_wait_for_clients_have_a_limit_of_bytes(
+async def test_questions_that_wait_for_clients_have_a_limit_of_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("node.rocketmq.telemetry.AGAIN_S", 3_600.0)
 
-    async def go() -> None:
-        clients, streams = Clients(), []
-        never = asyncio.Event()
+    clients, streams = Clients(), []
+    never = asyncio.Event()
 
-        async def requests(topic: str) -> AsyncIterator[bytes]:
-            publishing = pb.Publishing(topics=[pb.Resource(name=topic)])
-            yield pb.TelemetryCommand(
-                settings=pb.Settings(publishing=publishing)
-            ).SerializeToString()
-            await never.wait()
+    async def requests(topic: str) -> AsyncIterator[bytes]:
+        publishing = pb.Publishing(topics=[pb.Resource(name=topic)])
+        yield pb.TelemetryCommand(settings=pb.Settings(publishing=publishing)).SerializeToString()
+        await never.wait()
 
-        for number in range(QUESTION_SHARES + 1):
-            telemetry = Telemetry(clients, lambda asked: asked, not_foreseen)
-            stream = cast(
-                "AsyncGenerator[pb.TelemetryCommand]",
-                telemetry.serve(f"c{number}", requests(f"t{number}")),
-            )
-            assert (await anext(stream)).settings.publishing.topics
-            streams.append(stream)
-        large = orphan(QUESTION_SIZE_BYTES_MAX // QUESTION_SHARES - 200)
-        asked = [clients.ask(f"t{number}", large) for number in range(QUESTION_SHARES + 1)]
-        assert asked == [True] * QUESTION_SHARES + [False], "all together"
-        assert clients.question_size_bytes == QUESTION_SHARES * large.ByteSize()
-        assert not clients.ask("t0", orphan(1_000)), "who takes none has a share"
-        found = await anext(streams[0])
-        assert found == large
-        assert not clients.ask("t8", large), "it is on its way"
-        waiting = asyncio.ensure_future(anext(streams[0]))
-        await eventually(lambda: clients.ask("t8", large), "it went out")
-        waiting.cancel()
-        await asyncio.wait({waiting})
-        for stream in streams:
-            await stream.aclose()
-        assert clients.question_size_bytes == 0, "who goes leaves nothing behind"
-
-    run(go())
+    for number in range(QUESTION_SHARES + 1):
+        telemetry = Telemetry(clients, lambda asked: asked, not_foreseen)
+        stream = cast(
+            "AsyncGenerator[pb.TelemetryCommand]",
+            telemetry.serve(f"c{number}", requests(f"t{number}")),
+        )
+        assert (await anext(stream)).settings.publishing.topics
+        streams.append(stream)
+    large = orphan(QUESTION_SIZE_BYTES_MAX // QUESTION_SHARES - 200)
+    asked = [clients.ask(f"t{number}", large) for number in range(QUESTION_SHARES + 1)]
+    assert asked == [True] * QUESTION_SHARES + [False], "all together"
+    assert clients.question_size_bytes == QUESTION_SHARES * large.ByteSize()
+    assert not clients.ask("t0", orphan(1_000)), "who takes none has a share"
+    found = await anext(streams[0])
+    assert found == large
+    assert not clients.ask("t8", large), "it is on its way"
+    waiting = asyncio.ensure_future(anext(streams[0]))
+    await eventually(lambda: clients.ask("t8", large), "it went out")
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    for stream in streams:
+        await stream.aclose()
+    assert clients.question_size_bytes == 0, "who goes leaves nothing behind"
 
 
 def test_the_oldest_client_is_forgotten_without_a_look_at_all(
@@ -302,47 +279,41 @@ def test_the_oldest_client_is_forgotten_without_a_look_at_all(
     assert clients.is_alive("2")
 
 
-def test_only_topics_that_there_are_have_somebody_to_ask_for(tmp_path: Path) -> None:
-    async def go() -> None:
-        async with gateway_at(tmp_path) as gateway:
-            ending, client = gateway.rocketmq.ending, gateway.rocketmq.clients.heard("c")
-            client.commands = asyncio.Queue()
-            client.topics = frozenset({"orders", *(f"none{n}" for n in range(1_024))})
-            ending.end()
-            ending.begin()
-            own = gateway.node.broker.context.identity.group
-            assert set(ending._checks) == {(own, "orders")}
-
-    run(go())
+async def test_only_topics_that_there_are_have_somebody_to_ask_for(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        ending, client = gateway.rocketmq.ending, gateway.rocketmq.clients.heard("c")
+        client.commands = asyncio.Queue()
+        client.topics = frozenset({"orders", *(f"none{n}" for n in range(1_024))})
+        ending.end()
+        ending.begin()
+        own = gateway.node.broker.context.identity.group
+        assert set(ending._checks) == {(own, "orders")}
 
 
-def test_without_room_for_a_question_the_broker_keeps_it(
+async def test_without_room_for_a_question_the_broker_keeps_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("node.rocketmq.calls.ends.LOOK_S", 0.01)
 
-    async def go() -> None:
-        async with gateway_at(tmp_path) as gateway:
-            ending, clients, node = gateway.rocketmq.ending, gateway.rocketmq.clients, gateway.node
-            client = clients.heard("c")
-            client.commands = asyncio.Queue()
-            client.topics = frozenset({"orders"})
-            clients.question_size_bytes = QUESTION_SIZE_BYTES_MAX  # Others have all of it.
-            ending.watch()
-            await gateway.send(b"half", message_type=pb.MessageType.TRANSACTION)
-            await eventually(
-                lambda: node.broker.stats().transaction_producer_count == 1, "somebody to ask"
-            )
-            node.clock.now_ms += 6_000
-            await node.broker.transactions.checks.round()
-            await eventually(lambda: node.broker.stats().transaction_checks_total == 1, "it asks")
-            assert client.commands.empty()
-            assert node.broker.stats().transaction_question_size_bytes > 0
-            clients.question_size_bytes = 0
-            await eventually(lambda: ending.asked_total == 1, "there is room")
-            assert client.commands.qsize() == 1
-            await eventually(
-                lambda: node.broker.stats().transaction_question_size_bytes == 0, "it is taken"
-            )
-
-    run(go())
+    async with gateway_at(tmp_path) as gateway:
+        ending, clients, node = gateway.rocketmq.ending, gateway.rocketmq.clients, gateway.node
+        client = clients.heard("c")
+        client.commands = asyncio.Queue()
+        client.topics = frozenset({"orders"})
+        clients.question_size_bytes = QUESTION_SIZE_BYTES_MAX  # Others have all of it.
+        ending.watch()
+        await gateway.send(b"half", message_type=pb.MessageType.TRANSACTION)
+        await eventually(
+            lambda: node.broker.stats().transaction_producer_count == 1, "somebody to ask"
+        )
+        node.clock.now_ms += 6_000
+        await node.broker.transactions.checks.round()
+        await eventually(lambda: node.broker.stats().transaction_checks_total == 1, "it asks")
+        assert client.commands.empty()
+        assert node.broker.stats().transaction_question_size_bytes > 0
+        clients.question_size_bytes = 0
+        await eventually(lambda: ending.asked_total == 1, "there is room")
+        assert client.commands.qsize() == 1
+        await eventually(
+            lambda: node.broker.stats().transaction_question_size_bytes == 0, "it is taken"
+        )

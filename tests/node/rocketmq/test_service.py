@@ -227,250 +227,217 @@ REFUSED: list[tuple[str, Any, Code]] = [
 
 
 @pytest.mark.slow
-def test_every_refusal_has_its_code(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with gateway_at(tmp_path) as gateway:
-            for name, request, code in REFUSED:
-                response = await gateway.call(name, request)
-                found = response.status
-                assert found.code == code, f"{name}: {Code.Name(found.code)} {found.message}"
-                assert found.message
-            assert (await gateway.send()).status.code == Code.OK, "the gateway goes on"
-
-    asyncio.run(main())
+async def test_every_refusal_has_its_code(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        for name, request, code in REFUSED:
+            response = await gateway.call(name, request)
+            found = response.status
+            assert found.code == code, f"{name}: {Code.Name(found.code)} {found.message}"
+            assert found.message
+        assert (await gateway.send()).status.code == Code.OK, "the gateway goes on"
 
 
 @pytest.mark.slow
-def test_receives_that_cannot_be(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with gateway_at(tmp_path) as gateway:
-            sql = pb.FilterExpression(type=FilterType.SQL, expression="a >")
-            tag = pb.FilterExpression(type=FilterType.TAG, expression="a || ")
-            none = pb.MessageQueue(topic=pb.Resource(name="none"))
-            for fields, code in (
-                ({"group": pb.Resource(name="")}, Code.ILLEGAL_CONSUMER_GROUP),
-                ({"message_queue": none}, Code.TOPIC_NOT_FOUND),
-                ({"message_queue": pb.MessageQueue()}, Code.ILLEGAL_TOPIC),
-                ({"filter_expression": sql}, Code.ILLEGAL_FILTER_EXPRESSION),
-                ({"filter_expression": tag}, Code.ILLEGAL_FILTER_EXPRESSION),
-                ({"invisible_duration": Duration()}, Code.ILLEGAL_INVISIBLE_TIME),
-                ({"invisible_duration": Duration(seconds=50_000)}, Code.ILLEGAL_INVISIBLE_TIME),
-            ):
-                elements = await gateway.receive(**fields)
-                assert [e.status.code for e in elements] == [code], f"{fields}: {elements}"
-
-    asyncio.run(main())
+async def test_receives_that_cannot_be(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        sql = pb.FilterExpression(type=FilterType.SQL, expression="a >")
+        tag = pb.FilterExpression(type=FilterType.TAG, expression="a || ")
+        none = pb.MessageQueue(topic=pb.Resource(name="none"))
+        for fields, code in (
+            ({"group": pb.Resource(name="")}, Code.ILLEGAL_CONSUMER_GROUP),
+            ({"message_queue": none}, Code.TOPIC_NOT_FOUND),
+            ({"message_queue": pb.MessageQueue()}, Code.ILLEGAL_TOPIC),
+            ({"filter_expression": sql}, Code.ILLEGAL_FILTER_EXPRESSION),
+            ({"filter_expression": tag}, Code.ILLEGAL_FILTER_EXPRESSION),
+            ({"invisible_duration": Duration()}, Code.ILLEGAL_INVISIBLE_TIME),
+            ({"invisible_duration": Duration(seconds=50_000)}, Code.ILLEGAL_INVISIBLE_TIME),
+        ):
+            elements = await gateway.receive(**fields)
+            assert [e.status.code for e in elements] == [code], f"{fields}: {elements}"
 
 
 @pytest.mark.slow
-def test_receivers_may_filter_by_properties(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with gateway_at(tmp_path) as gateway:
-            for number in range(6):
-                sent = message(b"%d" % number)
-                sent.user_properties["a"] = str(number)
-                await gateway.call("SendMessage", pb.SendMessageRequest(messages=[sent]))
-            sql = pb.FilterExpression(type=FilterType.SQL, expression="a > 3 OR a = 1")
-            elements = await gateway.receive(filter_expression=sql)
-            found = [e.message.body for e in elements if e.WhichOneof("content") == "message"]
-            assert sorted(found) == [b"1", b"4", b"5"]
-
-    asyncio.run(main())
+async def test_receivers_may_filter_by_properties(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        for number in range(6):
+            sent = message(b"%d" % number)
+            sent.user_properties["a"] = str(number)
+            await gateway.call("SendMessage", pb.SendMessageRequest(messages=[sent]))
+        sql = pb.FilterExpression(type=FilterType.SQL, expression="a > 3 OR a = 1")
+        elements = await gateway.receive(filter_expression=sql)
+        found = [e.message.body for e in elements if e.WhichOneof("content") == "message"]
+        assert sorted(found) == [b"1", b"4", b"5"]
 
 
 @pytest.mark.slow
-def test_a_delivery_has_all_that_clients_need_in_order(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with gateway_at(tmp_path) as gateway:
-            sent = (await gateway.send(b"body", tag="red")).entries[0]
-            assert sent.status.code == Code.OK
-            assert sent.message_id == "01" * 17
-            assert sent.transaction_id
+async def test_a_delivery_has_all_that_clients_need_in_order(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        sent = (await gateway.send(b"body", tag="red")).entries[0]
+        assert sent.status.code == Code.OK
+        assert sent.message_id == "01" * 17
+        assert sent.transaction_id
+        elements = await gateway.receive()
+        kinds = [element.WhichOneof("content") for element in elements]
+        assert kinds == ["status", "message", "delivery_timestamp"]
+        system = elements[1].message.system_properties
+        assert system.delivery_attempt == 1
+        assert system.receipt_handle
+        assert system.body_digest.checksum
+        assert system.body_encoding
+        nothing = await gateway.receive()
+        assert nothing[0].status.code == Code.MESSAGE_NOT_FOUND
+        entry = pb.AckMessageEntry(message_id="m", receipt_handle=system.receipt_handle)
+        ack = pb.AckMessageRequest(group=GROUP, topic=TOPIC, entries=[entry])
+        for _ in range(2):  # Clients repeat an ack whose answer was lost.
+            answer = await gateway.call("AckMessage", ack)
+            assert answer.status.code == Code.OK
+            assert answer.entries[0].message_id == "m"
+        mixed = pb.AckMessageRequest(
+            group=GROUP,
+            topic=TOPIC,
+            entries=[entry, pb.AckMessageEntry(receipt_handle=HANDLE)],
+        )
+        answer = await gateway.call("AckMessage", mixed)
+        assert answer.status.code == Code.MULTIPLE_RESULTS
+        assert [e.status.code for e in answer.entries] == [
+            Code.OK,
+            Code.INVALID_RECEIPT_HANDLE,
+        ]
+
+
+@pytest.mark.slow
+async def test_after_the_last_attempt_a_message_is_a_dead_letter(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        await gateway.send(b"poison")
+        attempts = []
+        while True:
             elements = await gateway.receive()
-            kinds = [element.WhichOneof("content") for element in elements]
-            assert kinds == ["status", "message", "delivery_timestamp"]
+            if elements[0].status.code == Code.MESSAGE_NOT_FOUND:
+                break
             system = elements[1].message.system_properties
-            assert system.delivery_attempt == 1
-            assert system.receipt_handle
-            assert system.body_digest.checksum
-            assert system.body_encoding
-            nothing = await gateway.receive()
-            assert nothing[0].status.code == Code.MESSAGE_NOT_FOUND
-            entry = pb.AckMessageEntry(message_id="m", receipt_handle=system.receipt_handle)
-            ack = pb.AckMessageRequest(group=GROUP, topic=TOPIC, entries=[entry])
-            for _ in range(2):  # Clients repeat an ack whose answer was lost.
-                answer = await gateway.call("AckMessage", ack)
-                assert answer.status.code == Code.OK
-                assert answer.entries[0].message_id == "m"
-            mixed = pb.AckMessageRequest(
-                group=GROUP,
-                topic=TOPIC,
-                entries=[entry, pb.AckMessageEntry(receipt_handle=HANDLE)],
+            attempts.append(system.delivery_attempt)
+            await gateway.call(
+                "ChangeInvisibleDuration",
+                pb.ChangeInvisibleDurationRequest(
+                    group=GROUP, topic=TOPIC, receipt_handle=system.receipt_handle
+                ),
             )
-            answer = await gateway.call("AckMessage", mixed)
-            assert answer.status.code == Code.MULTIPLE_RESULTS
-            assert [e.status.code for e in answer.entries] == [
-                Code.OK,
-                Code.INVALID_RECEIPT_HANDLE,
-            ]
-
-    asyncio.run(main())
-
-
-@pytest.mark.slow
-def test_after_the_last_attempt_a_message_is_a_dead_letter(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with gateway_at(tmp_path) as gateway:
-            await gateway.send(b"poison")
-            attempts = []
-            while True:
-                elements = await gateway.receive()
-                if elements[0].status.code == Code.MESSAGE_NOT_FOUND:
-                    break
-                system = elements[1].message.system_properties
-                attempts.append(system.delivery_attempt)
-                await gateway.call(
-                    "ChangeInvisibleDuration",
-                    pb.ChangeInvisibleDurationRequest(
-                        group=GROUP, topic=TOPIC, receipt_handle=system.receipt_handle
-                    ),
-                )
-            assert attempts == list(range(1, 18))
-            queue = pb.MessageQueue(topic=pb.Resource(name="%DLQ%readers"))
-            dead: list[Any] = []
-            while not dead:  # It is moved beside.
-                elements = await gateway.receive(
-                    message_queue=queue,
-                    group=pb.Resource(name="undertakers"),
-                    long_polling_timeout=Duration(seconds=1),
-                )
-                dead = [e.message for e in elements if e.WhichOneof("content") == "message"]
-            assert dead[0].body == b"poison"
-            assert dead[0].system_properties.dead_letter_queue.topic == "orders"
-            assert dead[0].system_properties.dead_letter_queue.message_id == "01" * 17
-
-    asyncio.run(main())
+        assert attempts == list(range(1, 18))
+        queue = pb.MessageQueue(topic=pb.Resource(name="%DLQ%readers"))
+        dead: list[Any] = []
+        while not dead:  # It is moved beside.
+            elements = await gateway.receive(
+                message_queue=queue,
+                group=pb.Resource(name="undertakers"),
+                long_polling_timeout=Duration(seconds=1),
+            )
+            dead = [e.message for e in elements if e.WhichOneof("content") == "message"]
+        assert dead[0].body == b"poison"
+        assert dead[0].system_properties.dead_letter_queue.topic == "orders"
+        assert dead[0].system_properties.dead_letter_queue.message_id == "01" * 17
 
 
 @pytest.mark.slow
-def test_a_push_consumer_that_ends_gives_its_messages_back(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with gateway_at(tmp_path) as gateway:
-            await gateway.send()
-            push: dict[str, Any] = {"auto_renew": True, "attempt_id": "attempt-1"}
-            first = await gateway.receive(**push)
-            again = await gateway.receive(**push)
-            handles = {e[1].message.system_properties.receipt_handle for e in (first, again)}
-            assert len(handles) == 1, "the same attempt gets the same messages"
-            assert len(gateway.rocketmq.renewals) == 1
-            assert (await gateway.receive())[0].status.code == Code.MESSAGE_NOT_FOUND
-            end = pb.NotifyClientTerminationRequest(group=GROUP)
-            assert (await gateway.call("NotifyClientTermination", end)).status.code == Code.OK
-            assert len(gateway.rocketmq.renewals) == 0
-            elements = await gateway.receive(long_polling_timeout=Duration(seconds=20))
-            assert elements[1].message.system_properties.delivery_attempt == 2
-
-    asyncio.run(main())
+async def test_a_push_consumer_that_ends_gives_its_messages_back(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        await gateway.send()
+        push: dict[str, Any] = {"auto_renew": True, "attempt_id": "attempt-1"}
+        first = await gateway.receive(**push)
+        again = await gateway.receive(**push)
+        handles = {e[1].message.system_properties.receipt_handle for e in (first, again)}
+        assert len(handles) == 1, "the same attempt gets the same messages"
+        assert len(gateway.rocketmq.renewals) == 1
+        assert (await gateway.receive())[0].status.code == Code.MESSAGE_NOT_FOUND
+        end = pb.NotifyClientTerminationRequest(group=GROUP)
+        assert (await gateway.call("NotifyClientTermination", end)).status.code == Code.OK
+        assert len(gateway.rocketmq.renewals) == 0
+        elements = await gateway.receive(long_polling_timeout=Duration(seconds=20))
+        assert elements[1].message.system_properties.delivery_attempt == 2
 
 
 @pytest.mark.slow
-def test_deliveries_of_a_live_push_consumer_are_renewed(
+async def test_deliveries_of_a_live_push_consumer_are_renewed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("node.rocketmq.calls.renewals.EVERY_S", 0.05)
 
-    async def main() -> None:
-        async with gateway_at(tmp_path) as gateway:
-            clock = gateway.node.clock
-            await gateway.send()
-            await gateway.receive(auto_renew=True)
-            described = DescribePopRequest(group="readers")
-            visible = []
-            for _ in range(3):
-                clock.now_ms += RENEWED_MS // 2
-                before = gateway.rocketmq.renewals.renewed_total
-                async with asyncio.timeout(TIMEOUT_S):
-                    while gateway.rocketmq.renewals.renewed_total == before:
-                        await gateway.call("Heartbeat", HEARTBEAT)
-                pop = await gateway.node.broker.pop.describe_pop(described)
-                visible.append(pop.queues[0].first_visible_unix_ms)
-            assert visible == sorted(set(visible)), "later each time"
-            assert (await gateway.receive())[0].status.code == Code.MESSAGE_NOT_FOUND
-
-    asyncio.run(main())
+    async with gateway_at(tmp_path) as gateway:
+        clock = gateway.node.clock
+        await gateway.send()
+        await gateway.receive(auto_renew=True)
+        described = DescribePopRequest(group="readers")
+        visible = []
+        for _ in range(3):
+            clock.now_ms += RENEWED_MS // 2
+            before = gateway.rocketmq.renewals.renewed_total
+            async with asyncio.timeout(TIMEOUT_S):
+                while gateway.rocketmq.renewals.renewed_total == before:
+                    await gateway.call("Heartbeat", HEARTBEAT)
+            pop = await gateway.node.broker.pop.describe_pop(described)
+            visible.append(pop.queues[0].first_visible_unix_ms)
+        assert visible == sorted(set(visible)), "later each time"
+        assert (await gateway.receive())[0].status.code == Code.MESSAGE_NOT_FOUND
 
 
 @pytest.mark.slow
-def test_without_a_client_id_or_a_key_nobody_is_served(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with gateway_at(tmp_path, {"ak": "sk"}) as gateway:
-            request = pb.QueryRouteRequest(topic=TOPIC)
-            answer = await gateway.call("QueryRoute", request, metadata=())
-            assert answer.status.code == Code.CLIENT_ID_REQUIRED
-            answer = await gateway.call("QueryRoute", request)
-            assert answer.status.code == Code.UNAUTHORIZED
-
-    asyncio.run(main())
+async def test_without_a_client_id_or_a_key_nobody_is_served(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path, {"ak": "sk"}) as gateway:
+        request = pb.QueryRouteRequest(topic=TOPIC)
+        answer = await gateway.call("QueryRoute", request, metadata=())
+        assert answer.status.code == Code.CLIENT_ID_REQUIRED
+        answer = await gateway.call("QueryRoute", request)
+        assert answer.status.code == Code.UNAUTHORIZED
 
 
 @pytest.mark.slow
-def test_a_stream_of_telemetry_ends_with_ok_when_the_client_is_done(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with gateway_at(tmp_path) as gateway:
-            method = gateway.channel.stream_stream(f"/{SERVICE}/Telemetry")
-            stream: Any = method(metadata=CLIENT, timeout=TIMEOUT_S)
-            settings = pb.Settings(publishing=pb.Publishing(topics=[TOPIC]))
-            await stream.write(pb.TelemetryCommand(settings=settings).SerializeToString())
-            answer = pb.TelemetryCommand.FromString(await stream.read())
-            assert answer.status.code == Code.OK
-            assert answer.settings.publishing.max_body_size > 0
-            assert gateway.rocketmq.clients.producer_topics() == {"orders"}
-            await stream.write(b"\xff no command")
-            bad = pb.Settings()
-            await stream.write(pb.TelemetryCommand(settings=bad).SerializeToString())
-            answer = pb.TelemetryCommand.FromString(await stream.read())
-            assert answer.status.code == Code.BAD_REQUEST
-            await stream.done_writing()
-            rest = 0
-            while await stream.read() is not grpc.aio.EOF:
-                rest += 1
-            assert rest <= 1, "the settings once more, at most"
-            assert await stream.code() is grpc.StatusCode.OK
-            assert gateway.rocketmq.clients.producer_topics() == set()
-
-    asyncio.run(main())
+async def test_a_stream_of_telemetry_ends_with_ok_when_the_client_is_done(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        method = gateway.channel.stream_stream(f"/{SERVICE}/Telemetry")
+        stream: Any = method(metadata=CLIENT, timeout=TIMEOUT_S)
+        settings = pb.Settings(publishing=pb.Publishing(topics=[TOPIC]))
+        await stream.write(pb.TelemetryCommand(settings=settings).SerializeToString())
+        answer = pb.TelemetryCommand.FromString(await stream.read())
+        assert answer.status.code == Code.OK
+        assert answer.settings.publishing.max_body_size > 0
+        assert gateway.rocketmq.clients.producer_topics() == {"orders"}
+        await stream.write(b"\xff no command")
+        bad = pb.Settings()
+        await stream.write(pb.TelemetryCommand(settings=bad).SerializeToString())
+        answer = pb.TelemetryCommand.FromString(await stream.read())
+        assert answer.status.code == Code.BAD_REQUEST
+        await stream.done_writing()
+        rest = 0
+        while await stream.read() is not grpc.aio.EOF:
+            rest += 1
+        assert rest <= 1, "the settings once more, at most"
+        assert await stream.code() is grpc.StatusCode.OK
+        assert gateway.rocketmq.clients.producer_topics() == set()
 
 
 @pytest.mark.slow
-def test_bytes_that_are_no_request_are_told(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with gateway_at(tmp_path) as gateway:
-            method = gateway.channel.unary_unary(f"/{SERVICE}/SendMessage")
-            data = await method(b"\xff\xff\xff", metadata=CLIENT, timeout=TIMEOUT_S)
-            answer = pb.SendMessageResponse.FromString(data)
-            assert answer.status.code == Code.BAD_REQUEST
-            with pytest.raises(grpc.aio.AioRpcError) as raised:
-                await gateway.channel.unary_unary(f"/{SERVICE}/PullMessage")(b"", metadata=CLIENT)
-            assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-    asyncio.run(main())
+async def test_bytes_that_are_no_request_are_told(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        method = gateway.channel.unary_unary(f"/{SERVICE}/SendMessage")
+        data = await method(b"\xff\xff\xff", metadata=CLIENT, timeout=TIMEOUT_S)
+        answer = pb.SendMessageResponse.FromString(data)
+        assert answer.status.code == Code.BAD_REQUEST
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await gateway.channel.unary_unary(f"/{SERVICE}/PullMessage")(b"", metadata=CLIENT)
+        assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 @pytest.mark.slow
-def test_without_a_leader_a_call_is_held_then_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with gateway_at(tmp_path) as gateway:
-            driver = gateway.node.driver
-            driver.lose(leader_id=0)
-            sending = asyncio.create_task(gateway.send())
-            done, _ = await asyncio.wait({sending}, timeout=0.3)
-            assert not done, "it waits for an election"
-            driver.lead()
-            assert (await sending).status.code == Code.OK
-            driver.lose(leader_id=0)
-            assert (await gateway.send()).status.code == Code.HA_NOT_AVAILABLE
-
-    asyncio.run(main())
+async def test_without_a_leader_a_call_is_held_then_refused(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        driver = gateway.node.driver
+        driver.lose(leader_id=0)
+        sending = asyncio.create_task(gateway.send())
+        done, _ = await asyncio.wait({sending}, timeout=0.3)
+        assert not done, "it waits for an election"
+        driver.lead()
+        assert (await sending).status.code == Code.OK
+        driver.lose(leader_id=0)
+        assert (await gateway.send()).status.code == Code.HA_NOT_AVAILABLE
 
 
 def test_endpoints_name_other_nodes_only_where_all_are_ipv4() -> None:

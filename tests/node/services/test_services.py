@@ -153,141 +153,123 @@ def test_a_broken_invariant_is_handed_on_and_no_answer_says_it_is_well(error: Ex
     error.__traceback__ = None  # It outlives the test, and would keep the server.
 
 
-def test_bytes_that_are_no_request_are_a_bad_request() -> None:
-    async def test() -> None:
-        served = Served()
-        async with served.running():
-            call = served.channel.unary_unary("/quorumlog.v1.LogService/Pull")
+async def test_bytes_that_are_no_request_are_a_bad_request() -> None:
+    served = Served()
+    async with served.running():
+        call = served.channel.unary_unary("/quorumlog.v1.LogService/Pull")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(b"\xff\xff\xff")
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert trailer(caught.value).code == "node.bad_request"
+        assert "PullRequest" in trailer(caught.value).message
+
+
+async def test_a_request_over_the_limit_is_refused_and_the_largest_is_taken() -> None:
+    async def append(request: log_pb2.AppendRequest) -> log_pb2.AppendResponse:
+        return log_pb2.AppendResponse(position=len(request.records))
+
+    served = Served()
+    served.methods["Append"] = append
+    async with served.running() as stub:
+        response = await stub.Append(log_pb2.AppendRequest(records=bytes(4 << 20)))
+        assert response.position == 4 << 20
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Append(log_pb2.AppendRequest(records=bytes(REQUEST_SIZE_BYTES_MAX)))
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_before_the_node_serves_every_call_is_told_to_come_back() -> None:
+    server, calls = GrpcServer(rpc_count_max=100), Calls(_must_not_die)
+    port = server.bind(Address("127.0.0.1", 0))
+    await server.open([LOG_SERVICE])
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        log = stub(channel, log_pb2.DESCRIPTOR)
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        for name in ("", LOG_SERVICE.full_name):
+            found = await health.Check(health_pb2.HealthCheckRequest(service=name))
+            assert found.status == health_pb2.HealthCheckResponse.NOT_SERVING
+        stream = log.AppendStream()  # Nothing is sent on it.
+        for call in (log.Route(log_pb2.RouteRequest()), stream.read()):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await call(b"\xff\xff\xff")
-            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-            assert trailer(caught.value).code == "node.bad_request"
-            assert "PullRequest" in trailer(caught.value).message
-
-    run(test)
-
-
-def test_a_request_over_the_limit_is_refused_and_the_largest_is_taken() -> None:
-    async def test() -> None:
-        async def append(request: log_pb2.AppendRequest) -> log_pb2.AppendResponse:
-            return log_pb2.AppendResponse(position=len(request.records))
-
-        served = Served()
-        served.methods["Append"] = append
-        async with served.running() as stub:
-            response = await stub.Append(log_pb2.AppendRequest(records=bytes(4 << 20)))
-            assert response.position == 4 << 20
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await stub.Append(log_pb2.AppendRequest(records=bytes(REQUEST_SIZE_BYTES_MAX)))
-            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-
-    run(test)
-
-
-def test_before_the_node_serves_every_call_is_told_to_come_back() -> None:
-    async def test() -> None:
-        server, calls = GrpcServer(rpc_count_max=100), Calls(_must_not_die)
-        port = server.bind(Address("127.0.0.1", 0))
-        await server.open([LOG_SERVICE])
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            log = stub(channel, log_pb2.DESCRIPTOR)
-            health: Any = health_pb2_grpc.HealthStub(channel)
-            for name in ("", LOG_SERVICE.full_name):
-                found = await health.Check(health_pb2.HealthCheckRequest(service=name))
-                assert found.status == health_pb2.HealthCheckResponse.NOT_SERVING
-            stream = log.AppendStream()  # Nothing is sent on it.
-            for call in (log.Route(log_pb2.RouteRequest()), stream.read()):
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await call
-                assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-                told = trailer(caught.value)
-                assert (told.code, told.retryable) == ("node.not_ready", True)
-                assert told.outcome == common_pb2.OUTCOME_NOT_APPLIED
-                assert "does not serve yet" in told.message
-
-            async def route(_request: object) -> log_pb2.RouteResponse:
-                return log_pb2.RouteResponse(node_id=7)
-
-            methods = {**dict.fromkeys(LOG_SERVICE.methods_by_name, _not_given), "Route": route}
-            await server.start({LOG_SERVICE: calls.handler(LOG_SERVICE, methods)})
-            assert (await log.Route(log_pb2.RouteRequest())).node_id == 7
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await channel.unary_unary("/none/None")(b"")
-            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-        await server.stop(0)
-
-    run(test)
-
-
-def test_calls_over_the_limit_are_refused_and_the_others_are_served() -> None:
-    async def test() -> None:
-        served, release = Served(rpc_count_max=4), asyncio.Event()
+                await call
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            told = trailer(caught.value)
+            assert (told.code, told.retryable) == ("node.not_ready", True)
+            assert told.outcome == common_pb2.OUTCOME_NOT_APPLIED
+            assert "does not serve yet" in told.message
 
         async def route(_request: object) -> log_pb2.RouteResponse:
-            await release.wait()
-            return log_pb2.RouteResponse()
+            return log_pb2.RouteResponse(node_id=7)
 
-        served.methods["Route"] = route
-        async with served.running() as stub:
-            calls = [asyncio.ensure_future(stub.Route(log_pb2.RouteRequest())) for _ in range(8)]
-            done, waiting = set[Any](), set(calls)
-            while len(done) < 4:
-                more, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                done |= more
-            refused = [call.exception() for call in done]
-            assert [e.code() for e in refused] == [grpc.StatusCode.RESOURCE_EXHAUSTED] * 4
-            for error in refused:  # gRPC itself refuses, so no typed error of ours comes along.
-                told = from_rpc(error, "node")
-                assert isinstance(told, BusyError)
-                assert (told.code, told.retryable) == ("node.busy", True)
-                assert told.outcome is Outcome.NOT_APPLIED
-            release.set()
-            assert await asyncio.gather(*waiting) == [log_pb2.RouteResponse()] * 4
-
-    run(test)
+        methods = {**dict.fromkeys(LOG_SERVICE.methods_by_name, _not_given), "Route": route}
+        await server.start({LOG_SERVICE: calls.handler(LOG_SERVICE, methods)})
+        assert (await log.Route(log_pb2.RouteRequest())).node_id == 7
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary("/none/None")(b"")
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    await server.stop(0)
 
 
-def test_a_stream_of_responses_ends_with_its_error() -> None:
-    async def test() -> None:
-        async def tail(request: log_pb2.TailRequest) -> AsyncIterator[log_pb2.PullResponse]:
-            yield log_pb2.PullResponse(next_offset=request.offset + 1)
-            raise NotLeaderError(3)
+async def test_calls_over_the_limit_are_refused_and_the_others_are_served() -> None:
+    served, release = Served(rpc_count_max=4), asyncio.Event()
 
-        served = Served()
-        served.methods["Tail"] = tail
-        async with served.running() as stub:
-            call = stub.Tail(log_pb2.TailRequest(offset=7))
-            assert (await call.read()).next_offset == 8
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await call.read()
-            assert (trailer(caught.value).code, trailer(caught.value).leader_id) == (
-                "node.not_leader",
-                3,
-            )
+    async def route(_request: object) -> log_pb2.RouteResponse:
+        await release.wait()
+        return log_pb2.RouteResponse()
 
-    run(test)
+    served.methods["Route"] = route
+    async with served.running() as stub:
+        calls = [asyncio.ensure_future(stub.Route(log_pb2.RouteRequest())) for _ in range(8)]
+        done, waiting = set[Any](), set(calls)
+        while len(done) < 4:
+            more, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            done |= more
+        refused = [call.exception() for call in done]
+        assert [e.code() for e in refused] == [grpc.StatusCode.RESOURCE_EXHAUSTED] * 4
+        for error in refused:  # gRPC itself refuses, so no typed error of ours comes along.
+            told = from_rpc(error, "node")
+            assert isinstance(told, BusyError)
+            assert (told.code, told.retryable) == ("node.busy", True)
+            assert told.outcome is Outcome.NOT_APPLIED
+        release.set()
+        assert await asyncio.gather(*waiting) == [log_pb2.RouteResponse()] * 4
 
 
-def test_a_client_that_goes_away_cancels_its_stream() -> None:
-    async def test() -> None:
-        ended = asyncio.Event()
+async def test_a_stream_of_responses_ends_with_its_error() -> None:
+    async def tail(request: log_pb2.TailRequest) -> AsyncIterator[log_pb2.PullResponse]:
+        yield log_pb2.PullResponse(next_offset=request.offset + 1)
+        raise NotLeaderError(3)
 
-        async def tail(_request: object) -> AsyncIterator[log_pb2.PullResponse]:
-            try:
-                yield log_pb2.PullResponse()
-                await asyncio.Event().wait()
-            finally:
-                ended.set()
-
-        served = Served()
-        served.methods["Tail"] = tail
-        async with served.running() as stub:
-            call = stub.Tail(log_pb2.TailRequest())
+    served = Served()
+    served.methods["Tail"] = tail
+    async with served.running() as stub:
+        call = stub.Tail(log_pb2.TailRequest(offset=7))
+        assert (await call.read()).next_offset == 8
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call.read()
-            call.cancel()
-            await ended.wait()
+        assert (trailer(caught.value).code, trailer(caught.value).leader_id) == (
+            "node.not_leader",
+            3,
+        )
 
-    run(test)
+
+async def test_a_client_that_goes_away_cancels_its_stream() -> None:
+    ended = asyncio.Event()
+
+    async def tail(_request: object) -> AsyncIterator[log_pb2.PullResponse]:
+        try:
+            yield log_pb2.PullResponse()
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    served = Served()
+    served.methods["Tail"] = tail
+    async with served.running() as stub:
+        call = stub.Tail(log_pb2.TailRequest())
+        await call.read()
+        call.cancel()
+        await ended.wait()
 
 
 # --- Append streams ---
@@ -306,164 +288,143 @@ def stream_method(served: Served, append: Any) -> BothStreams:
     return method
 
 
-def test_a_stream_answers_in_order_whatever_ends_first_and_errors_take_their_place() -> None:
-    async def test() -> None:
-        served, turns = Served(), [asyncio.Event() for _ in range(5)]
-        begun: list[int] = []
+async def test_a_stream_answers_in_order_whatever_ends_first_and_errors_take_their_place() -> None:
+    served, turns = Served(), [asyncio.Event() for _ in range(5)]
+    begun: list[int] = []
 
-        async def append(request: log_pb2.AppendRequest) -> log_pb2.AppendResponse:
-            begun.append(request.sequence)
-            await turns[request.sequence].wait()
-            if request.sequence == 2:
-                raise NotLeaderError(3)
-            return log_pb2.AppendResponse(index=request.sequence)
+    async def append(request: log_pb2.AppendRequest) -> log_pb2.AppendResponse:
+        begun.append(request.sequence)
+        await turns[request.sequence].wait()
+        if request.sequence == 2:
+            raise NotLeaderError(3)
+        return log_pb2.AppendResponse(index=request.sequence)
 
-        served.methods["AppendStream"] = stream_method(served, append)
-        async with served.running() as stub:
-            call = stub.AppendStream()
-            for sequence in range(5):
-                await call.write(log_pb2.AppendRequest(sequence=sequence, records=b"r"))
-            for turn in reversed(turns):
-                turn.set()
-            found = [await call.read() for _ in range(5)]
-            await call.done_writing()
-            assert await call.read() is grpc.aio.EOF
-            assert begun == [0, 1, 2, 3, 4]
-            assert [response.index for response in found] == [0, 1, 0, 3, 4]
-            assert [response.error.code for response in found] == [
-                "",
-                "",
-                "node.not_leader",
-                "",
-                "",
-            ]
-            assert served.calls.counters.failed["stream", "node.not_leader"] == 1
-
-    run(test)
+    served.methods["AppendStream"] = stream_method(served, append)
+    async with served.running() as stub:
+        call = stub.AppendStream()
+        for sequence in range(5):
+            await call.write(log_pb2.AppendRequest(sequence=sequence, records=b"r"))
+        for turn in reversed(turns):
+            turn.set()
+        found = [await call.read() for _ in range(5)]
+        await call.done_writing()
+        assert await call.read() is grpc.aio.EOF
+        assert begun == [0, 1, 2, 3, 4]
+        assert [response.index for response in found] == [0, 1, 0, 3, 4]
+        assert [response.error.code for response in found] == [
+            "",
+            "",
+            "node.not_leader",
+            "",
+            "",
+        ]
+        assert served.calls.counters.failed["stream", "node.not_leader"] == 1
 
 
-def test_a_stream_reads_no_more_than_its_window() -> None:
-    async def test() -> None:
-        taken, release = 0, asyncio.Event()
+async def test_a_stream_reads_no_more_than_its_window() -> None:
+    taken, release = 0, asyncio.Event()
 
-        async def append(_request: log_pb2.AppendRequest) -> log_pb2.AppendResponse:
-            await release.wait()
-            return log_pb2.AppendResponse()
+    async def append(_request: log_pb2.AppendRequest) -> log_pb2.AppendResponse:
+        await release.wait()
+        return log_pb2.AppendResponse()
 
-        async def requests() -> AsyncIterator[log_pb2.AppendRequest]:
-            nonlocal taken
-            for _ in range(3 * WINDOW_COUNT_MAX):
-                taken += 1
-                yield log_pb2.AppendRequest(records=b"r")
+    async def requests() -> AsyncIterator[log_pb2.AppendRequest]:
+        nonlocal taken
+        for _ in range(3 * WINDOW_COUNT_MAX):
+            taken += 1
+            yield log_pb2.AppendRequest(records=b"r")
 
-        stream = AppendStream(lambda r: asyncio.ensure_future(append(r)), lambda _error: None)
-        responses = stream.responses(requests())
-        first = asyncio.ensure_future(anext(responses))
-        for _ in range(10 * WINDOW_COUNT_MAX):
-            await asyncio.sleep(0)
-        assert taken == WINDOW_COUNT_MAX + 1
-        release.set()
-        await first
-        assert sum([1 async for _ in responses]) == 3 * WINDOW_COUNT_MAX - 1
-
-    run(test)
+    stream = AppendStream(lambda r: asyncio.ensure_future(append(r)), lambda _error: None)
+    responses = stream.responses(requests())
+    first = asyncio.ensure_future(anext(responses))
+    for _ in range(10 * WINDOW_COUNT_MAX):
+        await asyncio.sleep(0)
+    assert taken == WINDOW_COUNT_MAX + 1
+    release.set()
+    await first
+    assert sum([1 async for _ in responses]) == 3 * WINDOW_COUNT_MAX - 1
 
 
-def test_a_stream_takes_an_unreadable_request_in_its_turn() -> None:
-    async def test() -> None:
-        async def append(request: log_pb2.AppendRequest) -> log_pb2.AppendResponse:
-            return log_pb2.AppendResponse(index=request.sequence)
+async def test_a_stream_takes_an_unreadable_request_in_its_turn() -> None:
+    async def append(request: log_pb2.AppendRequest) -> log_pb2.AppendResponse:
+        return log_pb2.AppendResponse(index=request.sequence)
 
-        served = Served()
-        served.methods["AppendStream"] = stream_method(served, append)
-        async with served.running():
-            call = served.channel.stream_stream(
-                "/quorumlog.v1.LogService/AppendStream",
-                response_deserializer=log_pb2.AppendResponse.FromString,
-            )()
-            await call.write(b"\xff\xff\xff")
-            await call.write(log_pb2.AppendRequest(sequence=1).SerializeToString())
-            assert (await call.read()).error.code == "node.bad_request"
-            assert (await call.read()).index == 1
-            call.cancel()
-
-    run(test)
+    served = Served()
+    served.methods["AppendStream"] = stream_method(served, append)
+    async with served.running():
+        call = served.channel.stream_stream(
+            "/quorumlog.v1.LogService/AppendStream",
+            response_deserializer=log_pb2.AppendResponse.FromString,
+        )()
+        await call.write(b"\xff\xff\xff")
+        await call.write(log_pb2.AppendRequest(sequence=1).SerializeToString())
+        assert (await call.read()).error.code == "node.bad_request"
+        assert (await call.read()).index == 1
+        call.cancel()
 
 
-def test_appends_of_a_stream_whose_client_went_away_are_cancelled() -> None:
-    async def test() -> None:
-        begun, cancelled = asyncio.Event(), asyncio.Event()
+async def test_appends_of_a_stream_whose_client_went_away_are_cancelled() -> None:
+    begun, cancelled = asyncio.Event(), asyncio.Event()
 
-        async def append(_request: log_pb2.AppendRequest) -> log_pb2.AppendResponse:
-            begun.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                cancelled.set()
-            raise AssertionError
+    async def append(_request: log_pb2.AppendRequest) -> log_pb2.AppendResponse:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        raise AssertionError
 
-        served = Served()
-        served.methods["AppendStream"] = stream_method(served, append)
-        async with served.running() as stub:
-            call = stub.AppendStream()
-            await call.write(log_pb2.AppendRequest(records=b"r"))
-            await begun.wait()
-            call.cancel()
-            await cancelled.wait()
-
-    run(test)
+    served = Served()
+    served.methods["AppendStream"] = stream_method(served, append)
+    async with served.running() as stub:
+        call = stub.AppendStream()
+        await call.write(log_pb2.AppendRequest(records=b"r"))
+        await begun.wait()
+        call.cancel()
+        await cancelled.wait()
 
 
 # --- The server ---
 
 
-def test_a_port_that_is_taken_is_said_by_name() -> None:
-    async def test() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            server = GrpcServer(rpc_count_max=1)
-            with pytest.raises(PortTakenError, match="listen") as caught:
-                server.bind(Address("127.0.0.1", taken.getsockname()[1]))
-            assert caught.value.code == "node.port_taken"
-            await server.stop(0)
-
-    run(test)
+async def test_a_port_that_is_taken_is_said_by_name() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        server = GrpcServer(rpc_count_max=1)
+        with pytest.raises(PortTakenError, match="listen") as caught:
+            server.bind(Address("127.0.0.1", taken.getsockname()[1]))
+        assert caught.value.code == "node.port_taken"
+        await server.stop(0)
 
 
-def test_health_follows_the_node_and_reflection_names_the_services() -> None:
-    async def test() -> None:
-        served = Served()
-        async with served.running():
-            health = health_pb2_grpc.HealthStub(served.channel)
-            request = health_pb2.HealthCheckRequest(service="quorumlog.v1.LogService")
-            status = health_pb2.HealthCheckResponse
-            assert (await health.Check(request)).status == status.NOT_SERVING
-            await served.server.set_serving(True)
-            assert (await health.Check(request)).status == status.SERVING
-            assert (await health.Check(health_pb2.HealthCheckRequest())).status == status.SERVING
+async def test_health_follows_the_node_and_reflection_names_the_services() -> None:
+    served = Served()
+    async with served.running():
+        health = health_pb2_grpc.HealthStub(served.channel)
+        request = health_pb2.HealthCheckRequest(service="quorumlog.v1.LogService")
+        status = health_pb2.HealthCheckResponse
+        assert (await health.Check(request)).status == status.NOT_SERVING
+        await served.server.set_serving(True)
+        assert (await health.Check(request)).status == status.SERVING
+        assert (await health.Check(health_pb2.HealthCheckRequest())).status == status.SERVING
 
-            reflection = reflection_pb2_grpc.ServerReflectionStub(served.channel)
-            call = reflection.ServerReflectionInfo()
-            await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
-            names = {s.name for s in (await call.read()).list_services_response.service}
-            assert "quorumlog.v1.LogService" in names
-            call.cancel()
-
-    run(test)
+        reflection = reflection_pb2_grpc.ServerReflectionStub(served.channel)
+        call = reflection.ServerReflectionInfo()
+        await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+        names = {s.name for s in (await call.read()).list_services_response.service}
+        assert "quorumlog.v1.LogService" in names
+        call.cancel()
 
 
 @pytest.mark.slow
-def test_many_idle_connections_cost_a_descriptor_each_and_nobody_is_refused() -> None:
-    async def test() -> None:
-        async def route(_request: object) -> log_pb2.RouteResponse:
-            return log_pb2.RouteResponse(node_id=1)
+async def test_many_idle_connections_cost_a_descriptor_each_and_nobody_is_refused() -> None:
+    async def route(_request: object) -> log_pb2.RouteResponse:
+        return log_pb2.RouteResponse(node_id=1)
 
-        served, count = Served(rpc_count_max=16), 1_000
-        served.methods["Route"] = route
-        async with served.running() as stub:
-            idle = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(count)]
-            assert (await stub.Route(log_pb2.RouteRequest())).node_id == 1
-            for _, writer in idle:
-                writer.close()
-            await asyncio.gather(*(writer.wait_closed() for _, writer in idle))
-
-    run(test)
+    served, count = Served(rpc_count_max=16), 1_000
+    served.methods["Route"] = route
+    async with served.running() as stub:
+        idle = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(count)]
+        assert (await stub.Route(log_pb2.RouteRequest())).node_id == 1
+        for _, writer in idle:
+            writer.close()
+        await asyncio.gather(*(writer.wait_closed() for _, writer in idle))

@@ -89,60 +89,54 @@ def test_signals_set_events_one_after_the_other() -> None:
     assert asyncio.run(act()) == [(True, False), (True, True)]
 
 
-def test_work_ends_by_itself_or_when_told() -> None:
-    async def act() -> None:
-        event = asyncio.Event()
-        assert await until(event, asyncio.sleep(0, "done")) == "done"
-        event.set()
-        cleaned = asyncio.Event()
+async def test_work_ends_by_itself_or_when_told() -> None:
+    event = asyncio.Event()
+    assert await until(event, asyncio.sleep(0, "done")) == "done"
+    event.set()
+    cleaned = asyncio.Event()
 
-        async def forever() -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                await asyncio.sleep(0)
-                cleaned.set()
-
-        await until(event, forever())
-        assert cleaned.is_set(), "the work was not waited for"
-
-        async def fail() -> None:
-            raise ValueError("broken")
-
-        with pytest.raises(ValueError, match="broken"):
-            await until(asyncio.Event(), fail())
-
-    asyncio.run(act())
-
-
-def test_a_helper_ends_with_the_work_and_may_fail_it() -> None:
-    async def act() -> None:
-        ended = []
-
-        async def forever(name: str) -> str:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                await asyncio.sleep(0)
-                ended.append(name)
-            return name
-
-        async def fail() -> None:
-            raise ValueError("broken")
-
-        async def helper() -> None:
-            await forever("helper")
-
-        async def short() -> None:
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
             await asyncio.sleep(0)
+            cleaned.set()
 
-        assert await beside(helper(), asyncio.sleep(0, "done")) == "done"
-        with pytest.raises(ValueError, match="broken"):
-            await beside(fail(), forever("work"))
-        assert await beside(short(), asyncio.sleep(0.01, "done")) == "done"
-        assert ended == ["helper", "work"]
+    await until(event, forever())
+    assert cleaned.is_set(), "the work was not waited for"
 
-    asyncio.run(act())
+    async def fail() -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        await until(asyncio.Event(), fail())
+
+
+async def test_a_helper_ends_with_the_work_and_may_fail_it() -> None:
+    ended = []
+
+    async def forever(name: str) -> str:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append(name)
+        return name
+
+    async def fail() -> None:
+        raise ValueError("broken")
+
+    async def helper() -> None:
+        await forever("helper")
+
+    async def short() -> None:
+        await asyncio.sleep(0)
+
+    assert await beside(helper(), asyncio.sleep(0, "done")) == "done"
+    with pytest.raises(ValueError, match="broken"):
+        await beside(fail(), forever("work"))
+    assert await beside(short(), asyncio.sleep(0.01, "done")) == "done"
+    assert ended == ["helper", "work"]
 
 
 @pytest.mark.slow

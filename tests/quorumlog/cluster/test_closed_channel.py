@@ -60,58 +60,52 @@ class _Asking:
         return transaction_pb2.EndTransactionResponse()
 
 
-def test_a_producer_is_asked_again_after_its_connection_was_closed() -> None:
+async def test_a_producer_is_asked_again_after_its_connection_was_closed() -> None:
     """It never listened again, and its transactions were given up after a day."""
 
-    async def work() -> None:
-        asking, server = _Asking(), grpc.aio.server()
-        services.add(server, log_pb2.DESCRIPTOR, asking)
-        services.add(server, transaction_pb2.DESCRIPTOR, asking)
-        asking.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-        await server.start()
-        try:
-            async with quorumlog.connect(asking.address) as client:
-                producer = client.transactional_producer("billing", lambda _: "commit")
-                producer.start()
-                await asking.asked.wait()
-                await client._started().groups.home.router.channels.keep_only(set())
-                assert await asking.ended.get() == 7
-                assert producer.checks_count == 1
-        finally:
-            await server.stop(None)
-
-    asyncio.run(asyncio.wait_for(work(), 30.0))
+    asking, server = _Asking(), grpc.aio.server()
+    services.add(server, log_pb2.DESCRIPTOR, asking)
+    services.add(server, transaction_pb2.DESCRIPTOR, asking)
+    asking.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    try:
+        async with quorumlog.connect(asking.address) as client:
+            producer = client.transactional_producer("billing", lambda _: "commit")
+            producer.start()
+            await asking.asked.wait()
+            await client._started().groups.home.router.channels.keep_only(set())
+            assert await asking.ended.get() == 7
+            assert producer.checks_count == 1
+    finally:
+        await server.stop(None)
 
 
-def test_a_closed_channel_is_an_error_and_a_cancelled_caller_is_cancelled() -> None:
-    async def work() -> None:
-        holding, server, channels = _Holding(), grpc.aio.server(), Channels()
-        services.add(server, log_pb2.DESCRIPTOR, holding)
-        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-        await server.start()
-        try:
-            calls, request = Calls(cast(Router, None)), log_pb2.RouteRequest()
+async def test_a_closed_channel_is_an_error_and_a_cancelled_caller_is_cancelled() -> None:
+    holding, server, channels = _Holding(), grpc.aio.server(), Channels()
+    services.add(server, log_pb2.DESCRIPTOR, holding)
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    try:
+        calls, request = Calls(cast(Router, None)), log_pb2.RouteRequest()
 
-            async def asking() -> asyncio.Task[Any]:
-                holding.asked.clear()
-                node = channels.get(address)
-                task = asyncio.create_task(calls.once(node, "log", "Route", request, 30.0))
-                await holding.asked.wait()
-                return task
+        async def asking() -> asyncio.Task[Any]:
+            holding.asked.clear()
+            node = channels.get(address)
+            task = asyncio.create_task(calls.once(node, "log", "Route", request, 30.0))
+            await holding.asked.wait()
+            return task
 
-            task = await asking()
-            await channels.keep_only(set())
-            with pytest.raises(UnavailableError, match="closed") as caught:
-                await task
-            assert caught.value.outcome is Outcome.UNKNOWN
-            assert caught.value.retryable
+        task = await asking()
+        await channels.keep_only(set())
+        with pytest.raises(UnavailableError, match="closed") as caught:
+            await task
+        assert caught.value.outcome is Outcome.UNKNOWN
+        assert caught.value.retryable
 
-            task = await asking()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        finally:
-            await channels.close()
-            await server.stop(None)
-
-    asyncio.run(asyncio.wait_for(work(), 30.0))
+        task = await asking()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    finally:
+        await channels.close()
+        await server.stop(None)

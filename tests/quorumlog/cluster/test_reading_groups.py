@@ -16,182 +16,161 @@ async def read_into(got: list[bytes], client: quorumlog.Client) -> None:
         got.append(message.body)
 
 
-def test_a_lost_group_does_not_stop_readers_and_is_named() -> None:
-    async def scenario() -> None:
-        async with fake_groups("g0", "g1") as groups, connect(groups, timeout_ms=1_000) as client:
-            async with client.producer() as producer:
-                for i in range(16):
-                    group = ("g0", "g1")[i % 2]
-                    await producer.send("orders", b"%02d" % i, queue_id=i // 4, group=group)
-            tailing = client.pull_consumer("orders")
-            assert len([await anext(tailing) for _ in range(16)]) == 16
-            await stop(groups["g1"])
-            got: list[bytes] = []
-            with pytest.raises(errors.QuorumlogError, match="of group g1"):
-                await read_into(got, client)
-            assert sorted(got) == sorted(groups["g0"].bodies())
-            with pytest.raises(errors.QuorumlogError, match="of group g1"):
-                await client.query_by_key("orders", "k")
-            late = client.pull_consumer("orders")
-            assert {(await anext(late)).group for _ in range(8)} == {"g0"}
-            async with client.producer() as producer:
-                await producer.send("orders", b"news", queue_id=0)
-            assert (await anext(tailing)).body == b"news"
-            await start(groups["g1"])
-            seen = Counter([(await anext(late)).group for _ in range(9)])
-            assert seen == {"g0": 1, "g1": 8}
-            await tailing.close()
-            await late.close()
-
-    asyncio.run(scenario())
+async def test_a_lost_group_does_not_stop_readers_and_is_named() -> None:
+    async with fake_groups("g0", "g1") as groups, connect(groups, timeout_ms=1_000) as client:
+        async with client.producer() as producer:
+            for i in range(16):
+                group = ("g0", "g1")[i % 2]
+                await producer.send("orders", b"%02d" % i, queue_id=i // 4, group=group)
+        tailing = client.pull_consumer("orders")
+        assert len([await anext(tailing) for _ in range(16)]) == 16
+        await stop(groups["g1"])
+        got: list[bytes] = []
+        with pytest.raises(errors.QuorumlogError, match="of group g1"):
+            await read_into(got, client)
+        assert sorted(got) == sorted(groups["g0"].bodies())
+        with pytest.raises(errors.QuorumlogError, match="of group g1"):
+            await client.query_by_key("orders", "k")
+        late = client.pull_consumer("orders")
+        assert {(await anext(late)).group for _ in range(8)} == {"g0"}
+        async with client.producer() as producer:
+            await producer.send("orders", b"news", queue_id=0)
+        assert (await anext(tailing)).body == b"news"
+        await start(groups["g1"])
+        seen = Counter([(await anext(late)).group for _ in range(9)])
+        assert seen == {"g0": 1, "g1": 8}
+        await tailing.close()
+        await late.close()
 
 
-def test_members_share_the_queues_of_all_groups() -> None:
-    async def scenario() -> None:
-        async with fake_groups("g0", "g1") as groups, connect(groups) as client:
-            everything = {Queue("orders", i, group) for group in groups for i in range(4)}
-            members = [client.group_consumer("g", "orders") for _ in range(3)]
-            for member in members:
-                await member.start()
+async def test_members_share_the_queues_of_all_groups() -> None:
+    async with fake_groups("g0", "g1") as groups, connect(groups) as client:
+        everything = {Queue("orders", i, group) for group in groups for i in range(4)}
+        members = [client.group_consumer("g", "orders") for _ in range(3)]
+        for member in members:
+            await member.start()
 
-            def shares() -> list[int]:
-                dealt = [queue for member in members for queue in member.assignment()]
-                is_whole = len(dealt) == len(everything) and set(dealt) == everything
-                return sorted(len(m.assignment()) for m in members) if is_whole else []
+        def shares() -> list[int]:
+            dealt = [queue for member in members for queue in member.assignment()]
+            is_whole = len(dealt) == len(everything) and set(dealt) == everything
+            return sorted(len(m.assignment()) for m in members) if is_whole else []
 
-            await until(lambda: shares() == [2, 3, 3])
-            async with client.producer() as producer:
-                for i in range(80):
-                    await producer.send("orders", b"%02d" % i)
-            got: list[bytes] = []
-            done = asyncio.Event()
+        await until(lambda: shares() == [2, 3, 3])
+        async with client.producer() as producer:
+            for i in range(80):
+                await producer.send("orders", b"%02d" % i)
+        got: list[bytes] = []
+        done = asyncio.Event()
 
-            async def read(member: quorumlog.GroupConsumer) -> None:
-                async for message in member:
-                    got.append(message.body)
-                    if len(set(got)) == 80:
-                        done.set()
+        async def read(member: quorumlog.GroupConsumer) -> None:
+            async for message in member:
+                got.append(message.body)
+                if len(set(got)) == 80:
+                    done.set()
 
-            readers = [asyncio.create_task(read(member)) for member in members]
-            async with asyncio.timeout(10):
-                await done.wait()
-            for reader in readers:
-                reader.cancel()
-            await asyncio.gather(*readers, return_exceptions=True)
-            await members.pop().close()
-            await until(lambda: shares() == [4, 4])
-            assert sorted(got) == [b"%02d" % i for i in range(80)]
-            for member in members:
-                await member.commit()
-                await member.close()
-            for group in groups.values():  # Each has the offsets of its own queues.
-                expected = {("g", *key): len(queue) for key, queue in group.queues.items()}
-                assert group.offsets == expected
-            assert sum((await client.admin.fetch_offsets("g", sorted(everything))).values()) == 80
-
-    asyncio.run(scenario())
+        readers = [asyncio.create_task(read(member)) for member in members]
+        async with asyncio.timeout(10):
+            await done.wait()
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+        await members.pop().close()
+        await until(lambda: shares() == [4, 4])
+        assert sorted(got) == [b"%02d" % i for i in range(80)]
+        for member in members:
+            await member.commit()
+            await member.close()
+        for group in groups.values():  # Each has the offsets of its own queues.
+            expected = {("g", *key): len(queue) for key, queue in group.queues.items()}
+            assert group.offsets == expected
+        assert sum((await client.admin.fetch_offsets("g", sorted(everything))).values()) == 80
 
 
-def test_more_members_than_queues_of_a_group_all_have_work() -> None:
-    async def scenario() -> None:
-        async with fake_groups("g0", "g1") as groups, connect(groups) as client:
-            members = [client.group_consumer("g", "orders") for _ in range(8)]
-            for member in members:
-                await member.start()
-            await until(lambda: all(len(m.members()) == 8 for m in members))
-            await until(lambda: [len(m.assignment()) for m in members] == [1] * 8)
-            for member in members:
-                await member.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_member_goes_on_and_commits_while_a_group_is_away() -> None:
-    async def scenario() -> None:
-        async with fake_groups("g0", "g1") as groups, connect(groups) as client:
-            await client.producer().send("orders", b"first", queue_id=0)
-            member = client.group_consumer("g", "orders", commit_interval_ms=20)
-            assert (await anext(member)).body == b"first"
-            assert len(member.assignment()) == 8
-            await stop(groups["g1"])
-            for i in range(20):
-                await client.producer().send("orders", b"%d" % i, queue_id=0)
-                assert (await anext(member)).body == b"%d" % i
-            await until(lambda: groups["g0"].offsets.get(("g", "orders", 0)) == 20)
-            late = client.group_consumer("g", "orders")
-            await late.start()  # It hears of one group only, and takes its share there.
-            await until(lambda: len([q for q in member.assignment() if q.group == "g0"]) == 2)
-            assert {q.group for q in late.assignment()} == {"g0"}
-            await late.close()
-            await start(groups["g1"])
-            await client.producer().send("orders", b"there", queue_id=3, group="g1")
-            async with asyncio.timeout(10):  # What was not processed comes again before it.
-                while (await anext(member)).body != b"there":
-                    pass
+async def test_more_members_than_queues_of_a_group_all_have_work() -> None:
+    async with fake_groups("g0", "g1") as groups, connect(groups) as client:
+        members = [client.group_consumer("g", "orders") for _ in range(8)]
+        for member in members:
+            await member.start()
+        await until(lambda: all(len(m.members()) == 8 for m in members))
+        await until(lambda: [len(m.assignment()) for m in members] == [1] * 8)
+        for member in members:
             await member.close()
 
-    asyncio.run(scenario())
+
+async def test_a_member_goes_on_and_commits_while_a_group_is_away() -> None:
+    async with fake_groups("g0", "g1") as groups, connect(groups) as client:
+        await client.producer().send("orders", b"first", queue_id=0)
+        member = client.group_consumer("g", "orders", commit_interval_ms=20)
+        assert (await anext(member)).body == b"first"
+        assert len(member.assignment()) == 8
+        await stop(groups["g1"])
+        for i in range(20):
+            await client.producer().send("orders", b"%d" % i, queue_id=0)
+            assert (await anext(member)).body == b"%d" % i
+        await until(lambda: groups["g0"].offsets.get(("g", "orders", 0)) == 20)
+        late = client.group_consumer("g", "orders")
+        await late.start()  # It hears of one group only, and takes its share there.
+        await until(lambda: len([q for q in member.assignment() if q.group == "g0"]) == 2)
+        assert {q.group for q in late.assignment()} == {"g0"}
+        await late.close()
+        await start(groups["g1"])
+        await client.producer().send("orders", b"there", queue_id=3, group="g1")
+        async with asyncio.timeout(10):  # What was not processed comes again before it.
+            while (await anext(member)).body != b"there":
+                pass
+        await member.close()
 
 
-def test_topics_are_made_in_every_group() -> None:
-    async def scenario() -> None:
-        async with fake_groups("g0", "g1") as groups, connect(groups, timeout_ms=500) as client:
-            made = await client.admin.create_topic("pies", queue_count=3, must_be_new=True)
-            assert (made.queue_count, [s.group for s in made.shares]) == (6, ["g0", "g1"])
-            assert [group.topics["pies"] for group in groups.values()] == [3, 3]
-            groups["g0"].topics["old"] = 1
-            with pytest.raises(errors.TopicExistsError):
-                await client.admin.create_topic("old", must_be_new=True)
-            assert "old" not in groups["g1"].topics
-            listed = {t.topic: t.queue_count for t in await client.admin.list_topics()}
-            assert listed == {"old": 1, "orders": 8, "pies": 6}
-            await stop(groups["g1"])
-            part = await client.admin.create_topic("cakes", queue_count=2)
-            assert (part.queue_count, part.away) == (2, ("g1",))
-            assert (await client.producer().send("cakes", b"")).group == "g0"
-
-    asyncio.run(scenario())
+async def test_topics_are_made_in_every_group() -> None:
+    async with fake_groups("g0", "g1") as groups, connect(groups, timeout_ms=500) as client:
+        made = await client.admin.create_topic("pies", queue_count=3, must_be_new=True)
+        assert (made.queue_count, [s.group for s in made.shares]) == (6, ["g0", "g1"])
+        assert [group.topics["pies"] for group in groups.values()] == [3, 3]
+        groups["g0"].topics["old"] = 1
+        with pytest.raises(errors.TopicExistsError):
+            await client.admin.create_topic("old", must_be_new=True)
+        assert "old" not in groups["g1"].topics
+        listed = {t.topic: t.queue_count for t in await client.admin.list_topics()}
+        assert listed == {"old": 1, "orders": 8, "pies": 6}
+        await stop(groups["g1"])
+        part = await client.admin.create_topic("cakes", queue_count=2)
+        assert (part.queue_count, part.away) == (2, ("g1",))
+        assert (await client.producer().send("cakes", b"")).group == "g0"
 
 
-def test_the_status_of_a_cluster_has_all_nodes_of_all_groups() -> None:
-    async def scenario() -> None:
-        async with fake_groups("g0", "g1", count=2) as groups, connect(groups) as client:
-            groups["g1"].elect(4)
-            status = await client.admin.cluster_status()
-            assert [(n.node_id, n.group) for n in status.nodes] == [
-                (1, "g0"),
-                (2, "g0"),
-                (3, "g1"),
-                (4, "g1"),
-            ]
-            assert [(g.group, g.leader_id) for g in status.groups] == [("g0", 1), ("g1", 4)]
-            assert status.leader_id == 1
-            assert (await client.admin.node_status(3)).group == "g1"
-            moved = await client.admin.transfer_leadership(3)
-            assert (moved.leader_id, moved.group) == (3, "g1")
-            assert (groups["g0"].leader_id, groups["g1"].leader_id) == (1, 3)
-
-    asyncio.run(scenario())
+async def test_the_status_of_a_cluster_has_all_nodes_of_all_groups() -> None:
+    async with fake_groups("g0", "g1", count=2) as groups, connect(groups) as client:
+        groups["g1"].elect(4)
+        status = await client.admin.cluster_status()
+        assert [(n.node_id, n.group) for n in status.nodes] == [
+            (1, "g0"),
+            (2, "g0"),
+            (3, "g1"),
+            (4, "g1"),
+        ]
+        assert [(g.group, g.leader_id) for g in status.groups] == [("g0", 1), ("g1", 4)]
+        assert status.leader_id == 1
+        assert (await client.admin.node_status(3)).group == "g1"
+        moved = await client.admin.transfer_leadership(3)
+        assert (moved.leader_id, moved.group) == (3, "g1")
+        assert (groups["g0"].leader_id, groups["g1"].leader_id) == (1, 3)
 
 
-def test_numbers_of_queues_name_one_of_several_groups_or_nothing() -> None:
-    async def scenario() -> None:
-        async with fake_groups("g0", "g1") as groups, connect(groups) as client:
-            producer = client.producer()
-            for group in groups:
-                for body in (b"0", b"1"):
-                    await producer.send("orders", body, queue_id=0, group=group)
-            async with client.pull_consumer("orders") as consumer:
-                got = [await anext(consumer) for _ in range(4)]
-                assert {message.group for message in got} == {"g0", "g1"}
-                with pytest.raises(errors.InvalidRequestError, match="queue_offsets"):
-                    consumer.offsets()
-                await consumer.seek(0, 1)  # A number is that of the first group.
-                again = await anext(consumer)
-                assert (again.group, again.body) == ("g0", b"1")
-                assert consumer.queue_offsets()[Queue("orders", 0, "g1")] == 2
-            async with client.pull_consumer("orders", queues=[Queue("orders", 0, "g1")]) as one:
-                await anext(one)
-                assert one.offsets() == {0: 1}
-
-    asyncio.run(scenario())
+async def test_numbers_of_queues_name_one_of_several_groups_or_nothing() -> None:
+    async with fake_groups("g0", "g1") as groups, connect(groups) as client:
+        producer = client.producer()
+        for group in groups:
+            for body in (b"0", b"1"):
+                await producer.send("orders", body, queue_id=0, group=group)
+        async with client.pull_consumer("orders") as consumer:
+            got = [await anext(consumer) for _ in range(4)]
+            assert {message.group for message in got} == {"g0", "g1"}
+            with pytest.raises(errors.InvalidRequestError, match="queue_offsets"):
+                consumer.offsets()
+            await consumer.seek(0, 1)  # A number is that of the first group.
+            again = await anext(consumer)
+            assert (again.group, again.body) == ("g0", b"1")
+            assert consumer.queue_offsets()[Queue("orders", 0, "g1")] == 2
+        async with client.pull_consumer("orders", queues=[Queue("orders", 0, "g1")]) as one:
+            await anext(one)
+            assert one.offsets() == {0: 1}

@@ -1,6 +1,5 @@
 """Which groups a client follows: those that its addresses, or the nodes there, vouch for."""
 
-import asyncio
 from collections import Counter
 
 import pytest
@@ -27,90 +26,80 @@ async def asked_again(client: quorumlog.Client, count: int = 3) -> None:
 
 
 @pytest.mark.slow
-def test_a_group_that_only_another_one_names_is_not_followed(
+async def test_a_group_that_only_another_one_names_is_not_followed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """g1 is vouched for, and what it says of others is not."""
     be_quick(monkeypatch)
 
-    async def scenario() -> None:
-        async with fake_groups("g0", "g1", "g2") as groups:
-            groups["g0"].neighbours = [groups["g1"]]
-            async with connect(groups, "g0") as client:
-                await asked_again(client)
-                assert client.groups == ("g0", "g1")
-                await all_sent_to(client, "g0", "g1")
-            assert groups["g2"].entries == []
-            async with connect(groups, "g0", "g1") as client:
-                assert client.groups == ("g0", "g1", "g2"), "the caller points at g1"
-
-    asyncio.run(scenario())
+    async with fake_groups("g0", "g1", "g2") as groups:
+        groups["g0"].neighbours = [groups["g1"]]
+        async with connect(groups, "g0") as client:
+            await asked_again(client)
+            assert client.groups == ("g0", "g1")
+            await all_sent_to(client, "g0", "g1")
+        assert groups["g2"].entries == []
+        async with connect(groups, "g0", "g1") as client:
+            assert client.groups == ("g0", "g1", "g2"), "the caller points at g1"
 
 
 @pytest.mark.slow
-def test_a_group_that_nobody_names_any_more_is_left_out_though_it_answers(
+async def test_a_group_that_nobody_names_any_more_is_left_out_though_it_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     be_quick(monkeypatch)
 
-    async def scenario() -> None:
-        async with fake_groups("g0", "g1") as groups, connect(groups, "g0") as client:
-            assert client.groups == ("g0", "g1")
-            groups["g0"].neighbours = []
-            await until(lambda: client.groups == ("g0",))
-            before = len(groups["g1"].entries)
-            await all_sent_to(client, "g0")
-            assert len(groups["g1"].entries) == before
-            groups["g0"].neighbours = [groups["g1"]]
-            await until(lambda: client.groups == ("g0", "g1"))
-            await asked_again(client)
-            assert client.groups == ("g0", "g1")
-
-    asyncio.run(scenario())
+    async with fake_groups("g0", "g1") as groups, connect(groups, "g0") as client:
+        assert client.groups == ("g0", "g1")
+        groups["g0"].neighbours = []
+        await until(lambda: client.groups == ("g0",))
+        before = len(groups["g1"].entries)
+        await all_sent_to(client, "g0")
+        assert len(groups["g1"].entries) == before
+        groups["g0"].neighbours = [groups["g1"]]
+        await until(lambda: client.groups == ("g0", "g1"))
+        await asked_again(client)
+        assert client.groups == ("g0", "g1")
 
 
 @pytest.mark.slow
-def test_a_group_stays_while_those_who_vouch_are_down(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_group_stays_while_those_who_vouch_are_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     be_quick(monkeypatch)
 
-    async def scenario() -> None:
-        async with fake_groups("g0", "g1") as groups, connect(groups, "g0") as client:
-            await stop(groups["g0"])
-            await until(lambda: client.groups == ("g1",))
-            await asked_again(client)
-            assert client.groups == ("g1",)
-            await all_sent_to(client, "g1")
-
-    asyncio.run(scenario())
+    async with fake_groups("g0", "g1") as groups, connect(groups, "g0") as client:
+        await stop(groups["g0"])
+        await until(lambda: client.groups == ("g1",))
+        await asked_again(client)
+        assert client.groups == ("g1",)
+        await all_sent_to(client, "g1")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("claims", [{"cluster_id": "other"}, {"group": "g7"}, {"group": ""}])
-def test_an_impostor_at_the_address_of_a_group_gets_nothing(
+async def test_an_impostor_at_the_address_of_a_group_gets_nothing(
     monkeypatch: pytest.MonkeyPatch, claims: dict[str, str]
 ) -> None:
     """Whoever listens where g1 was has to say that it is g1 of this cluster."""
     be_quick(monkeypatch)
 
-    async def scenario() -> None:
-        async with fake_groups("g0", "g1") as groups:
-            impostor = groups["g1"]
-            groups["g0"].neighbours = [groups["g1"]]
-            route_name = impostor.group
-            if "group" in claims:
-                # g0 goes on to name g1 there.
-                groups["g0"].neighbours = [Named(route_name, impostor)]  # type: ignore[list-item]
-            for name, value in claims.items():
-                setattr(impostor, name, value)
-            async with connect(groups, "g0", timeout_ms=1_000) as client:
-                await asked_again(client)
-                assert set(client.groups) <= {"g0", "g1"}
-                await all_sent_to(client, "g0")
-                with pytest.raises(errors.QuorumlogError):
-                    await client.producer(timeout_ms=300).send("orders", b"x", group="g1")
-            assert impostor.entries == []
-
-    asyncio.run(scenario())
+    async with fake_groups("g0", "g1") as groups:
+        impostor = groups["g1"]
+        groups["g0"].neighbours = [groups["g1"]]
+        route_name = impostor.group
+        if "group" in claims:
+            # g0 goes on to name g1 there.
+            groups["g0"].neighbours = [Named(route_name, impostor)]  # type: ignore[list-item]
+        for name, value in claims.items():
+            setattr(impostor, name, value)
+        async with connect(groups, "g0", timeout_ms=1_000) as client:
+            await asked_again(client)
+            assert set(client.groups) <= {"g0", "g1"}
+            await all_sent_to(client, "g0")
+            with pytest.raises(errors.QuorumlogError):
+                await client.producer(timeout_ms=300).send("orders", b"x", group="g1")
+        assert impostor.entries == []
 
 
 class Named:

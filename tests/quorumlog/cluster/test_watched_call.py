@@ -14,33 +14,30 @@ from quorumlog.cluster.routing import Router
 from quorumlog.errors import Outcome, UnavailableError
 
 
-def test_an_answer_counts_that_comes_while_others_are_asked(
+async def test_an_answer_counts_that_comes_while_others_are_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It may say that nothing was applied, which is more than unknown; and it is not left over."""
 
-    async def work() -> None:
-        asked = asyncio.Event()
+    asked = asyncio.Event()
 
-        class LateCalls(calls.Calls):
-            async def once(self, *_: Any, **__: Any) -> Any:
-                await asked.wait()
-                raise UnavailableError("replaced by a newer leader's", outcome=Outcome.NOT_APPLIED)
+    class LateCalls(calls.Calls):
+        async def once(self, *_: Any, **__: Any) -> Any:
+            await asked.wait()
+            raise UnavailableError("replaced by a newer leader's", outcome=Outcome.NOT_APPLIED)
 
-        async def moved(*_: Any) -> bool:
-            asked.set()
-            await asyncio.sleep(0)
-            return True
+    async def moved(*_: Any) -> bool:
+        asked.set()
+        await asyncio.sleep(0)
+        return True
 
-        monkeypatch.setattr(calls, "SUSPECT_AFTER_MS", 1)
-        monkeypatch.setattr(calls, "has_moved", moved)
-        late = LateCalls(cast(Router, SimpleNamespace()))
-        node = cast(Node, SimpleNamespace(address="127.0.0.1:1"))
-        with pytest.raises(UnavailableError, match="replaced") as refused:
-            await late._watched(node, "log", "Append", None, Deadline(30_000), 0)
-        assert refused.value.outcome is Outcome.NOT_APPLIED
-
-    asyncio.run(work())
+    monkeypatch.setattr(calls, "SUSPECT_AFTER_MS", 1)
+    monkeypatch.setattr(calls, "has_moved", moved)
+    late = LateCalls(cast(Router, SimpleNamespace()))
+    node = cast(Node, SimpleNamespace(address="127.0.0.1:1"))
+    with pytest.raises(UnavailableError, match="replaced") as refused:
+        await late._watched(node, "log", "Append", None, Deadline(30_000), 0)
+    assert refused.value.outcome is Outcome.NOT_APPLIED
 
 
 def test_a_call_that_fails_as_its_caller_is_cancelled_leaves_nothing_to_complain_of() -> None:

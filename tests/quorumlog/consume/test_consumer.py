@@ -38,281 +38,239 @@ def expected(count: int) -> dict[int, list[bytes]]:
     return {q: [b"%03d" % i for i in range(count) if i % 4 == q] for q in range(4)}
 
 
-def test_all_is_read_in_the_order_of_each_queue_up_to_the_end() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            await fill(client, 100)
-            consumer = client.pull_consumer("orders", until="end", batch_size_bytes_max=500)
-            messages = [message async for message in consumer]
-            assert by_queue(messages) == expected(100)
-            assert [m.queue_offset for m in messages if m.queue_id == 2] == list(range(25))
-            assert consumer.offsets() == dict.fromkeys(range(4), 25)
-            batches = [b async for b in client.pull_consumer("orders", until="end").batches()]
-            assert by_queue([m for batch in batches for m in batch]) == expected(100)
-            assert sum(map(len, batches)) == 100
-            assert batches[0].bodies() == [m.body for m in batches[0]]
-            empty = client.pull_consumer("orders", until="end", position="end")
-            assert [m async for m in empty] == []
-
-    asyncio.run(scenario())
+async def test_all_is_read_in_the_order_of_each_queue_up_to_the_end() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await fill(client, 100)
+        consumer = client.pull_consumer("orders", until="end", batch_size_bytes_max=500)
+        messages = [message async for message in consumer]
+        assert by_queue(messages) == expected(100)
+        assert [m.queue_offset for m in messages if m.queue_id == 2] == list(range(25))
+        assert consumer.offsets() == dict.fromkeys(range(4), 25)
+        batches = [b async for b in client.pull_consumer("orders", until="end").batches()]
+        assert by_queue([m for batch in batches for m in batch]) == expected(100)
+        assert sum(map(len, batches)) == 100
+        assert batches[0].bodies() == [m.body for m in batches[0]]
+        empty = client.pull_consumer("orders", until="end", position="end")
+        assert [m async for m in empty] == []
 
 
-def test_the_end_is_that_of_the_start_even_if_more_comes_in() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            await fill(client, 20)
-            consumer = client.pull_consumer("orders", until="end", queues=[1, 1])
-            await consumer.start()
-            await fill(client, 20)
-            assert [m.body async for m in consumer] == expected(20)[1]
-
-    asyncio.run(scenario())
+async def test_the_end_is_that_of_the_start_even_if_more_comes_in() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await fill(client, 20)
+        consumer = client.pull_consumer("orders", until="end", queues=[1, 1])
+        await consumer.start()
+        await fill(client, 20)
+        assert [m.body async for m in consumer] == expected(20)[1]
 
 
-def test_reading_goes_on_as_the_queues_grow() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            got: list[bytes] = []
+async def test_reading_goes_on_as_the_queues_grow() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        got: list[bytes] = []
 
-            async def read() -> None:
-                async for message in client.consume("orders", queues=[0]):
-                    got.append(message.body)
-                    if len(got) == 30:
-                        return
+        async def read() -> None:
+            async for message in client.consume("orders", queues=[0]):
+                got.append(message.body)
+                if len(got) == 30:
+                    return
 
-            reading = asyncio.create_task(read())
-            for i in range(30):
-                await client.producer().send("orders", b"%d" % i, queue_id=0)
-            async with asyncio.timeout(30):
-                await reading
-            assert got == [b"%d" % i for i in range(30)]
-
-    asyncio.run(scenario())
+        reading = asyncio.create_task(read())
+        for i in range(30):
+            await client.producer().send("orders", b"%d" % i, queue_id=0)
+        async with asyncio.timeout(30):
+            await reading
+        assert got == [b"%d" % i for i in range(30)]
 
 
-def test_two_who_iterate_over_one_consumer_share_the_messages() -> None:
+async def test_two_who_iterate_over_one_consumer_share_the_messages() -> None:
     """What one had begun to hand out was dropped for the batch that the other had waited for."""
 
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            got: list[bytes] = []
-            consumer = client.pull_consumer("orders", queues=[0])
-            await consumer.start()
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        got: list[bytes] = []
+        consumer = client.pull_consumer("orders", queues=[0])
+        await consumer.start()
 
-            async def read() -> None:
-                async for message in consumer:
-                    got.append(message.body)
-                    await asyncio.sleep(0)
-
-            reading = [asyncio.create_task(read()) for _ in range(3)]
-            await until(lambda: cluster.waits_total > 0)
-            await fill(client, 300, queue_count=1)
-            await until(lambda: len(got) >= 300)
-            assert sorted(got) == [b"%03d" % i for i in range(300)]
-            await consumer.close()
-            await asyncio.gather(*reading, return_exceptions=True)
-
-    asyncio.run(scenario())
-
-
-def test_positions_are_offsets_ends_and_times() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            producer = client.producer()
-            for i in range(10):
-                await producer.send("orders", b"%d" % i, queue_id=0)
-            time_ms = 1_700_000_000_004
-            iso = datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC).isoformat()
-            for position, first in ((7, b"7"), ("7", b"7"), ("first", b"0"), (f"@{time_ms}", b"3")):
-                consumer = client.pull_consumer("orders", queues=[0], position=position)
-                assert (await anext(consumer)).body == first
-                await consumer.close()
-            async with client.pull_consumer("orders", queues=[0], position=f"@{iso}") as consumer:
-                assert (await anext(consumer)).body == b"3"
-                assert consumer.offsets() == {0: 4}
-                await consumer.seek(0, 8)
-                assert [(await anext(consumer)).body for _ in range(2)] == [b"8", b"9"]
-                await consumer.seek(0, "first")
-                assert (await anext(consumer)).body == b"0"
-            for wrong in (-1, "soon", "@soon", True):
-                with pytest.raises(errors.InvalidRequestError):
-                    await anext(client.pull_consumer("orders", position=wrong))
-            assert await client.offset_by_time("orders", 0, time_ms) == 3
-
-    asyncio.run(scenario())
-
-
-def test_tags_filter_and_offsets_move_past_what_was_filtered_out() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            await fill(client, 40, queue_count=1)
-            consumer = client.pull_consumer("orders", queues=[0], tags=["odd"], until="end")
-            bodies = [m.body async for m in consumer]
-            assert bodies == [b"%03d" % i for i in range(40) if i % 2]
-            assert consumer.offsets() == {0: 40}
-
-    asyncio.run(scenario())
-
-
-def test_messages_that_the_filter_drops_at_the_end_are_not_waited_for() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            await fill(client, 39, queue_count=1)
-            consumer = client.pull_consumer("orders", queues=[0], tags=["odd"], until="end")
-            assert len([m async for m in consumer]) == 19
-            assert consumer.offsets() == {0: 39}
-            assert cluster.waits_total == 0
-            consumer = client.pull_consumer("orders", queues=[0], tags=["none"], until="end")
-            assert [m async for m in consumer] == []
-            assert cluster.waits_total == 0
-
-    asyncio.run(scenario())
-
-
-def test_a_new_leader_and_a_dead_one_do_not_disturb_the_order() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            await fill(client, 200)
-            consumer = client.pull_consumer("orders", until="end", batch_count_max=5, prefetch=1)
-            messages = []
+        async def read() -> None:
             async for message in consumer:
-                messages.append(message)
-                if len(messages) == 50:
-                    cluster.elect(2)
-                if len(messages) == 100:
-                    await cluster.nodes[2].stop()
-                    cluster.elect(3)
-            assert by_queue(messages) == expected(200)
+                got.append(message.body)
+                await asyncio.sleep(0)
 
-    asyncio.run(scenario())
+        reading = [asyncio.create_task(read()) for _ in range(3)]
+        await until(lambda: cluster.waits_total > 0)
+        await fill(client, 300, queue_count=1)
+        await until(lambda: len(got) >= 300)
+        assert sorted(got) == [b"%03d" % i for i in range(300)]
+        await consumer.close()
+        await asyncio.gather(*reading, return_exceptions=True)
 
 
-def test_a_master_that_lost_the_end_of_its_log_is_read_from_that_end_on() -> None:
+async def test_positions_are_offsets_ends_and_times() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer()
+        for i in range(10):
+            await producer.send("orders", b"%d" % i, queue_id=0)
+        time_ms = 1_700_000_000_004
+        iso = datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC).isoformat()
+        for position, first in ((7, b"7"), ("7", b"7"), ("first", b"0"), (f"@{time_ms}", b"3")):
+            consumer = client.pull_consumer("orders", queues=[0], position=position)
+            assert (await anext(consumer)).body == first
+            await consumer.close()
+        async with client.pull_consumer("orders", queues=[0], position=f"@{iso}") as consumer:
+            assert (await anext(consumer)).body == b"3"
+            assert consumer.offsets() == {0: 4}
+            await consumer.seek(0, 8)
+            assert [(await anext(consumer)).body for _ in range(2)] == [b"8", b"9"]
+            await consumer.seek(0, "first")
+            assert (await anext(consumer)).body == b"0"
+        for wrong in (-1, "soon", "@soon", True):
+            with pytest.raises(errors.InvalidRequestError):
+                await anext(client.pull_consumer("orders", position=wrong))
+        assert await client.offset_by_time("orders", 0, time_ms) == 3
+
+
+async def test_tags_filter_and_offsets_move_past_what_was_filtered_out() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await fill(client, 40, queue_count=1)
+        consumer = client.pull_consumer("orders", queues=[0], tags=["odd"], until="end")
+        bodies = [m.body async for m in consumer]
+        assert bodies == [b"%03d" % i for i in range(40) if i % 2]
+        assert consumer.offsets() == {0: 40}
+
+
+async def test_messages_that_the_filter_drops_at_the_end_are_not_waited_for() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await fill(client, 39, queue_count=1)
+        consumer = client.pull_consumer("orders", queues=[0], tags=["odd"], until="end")
+        assert len([m async for m in consumer]) == 19
+        assert consumer.offsets() == {0: 39}
+        assert cluster.waits_total == 0
+        consumer = client.pull_consumer("orders", queues=[0], tags=["none"], until="end")
+        assert [m async for m in consumer] == []
+        assert cluster.waits_total == 0
+
+
+async def test_a_new_leader_and_a_dead_one_do_not_disturb_the_order() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await fill(client, 200)
+        consumer = client.pull_consumer("orders", until="end", batch_count_max=5, prefetch=1)
+        messages = []
+        async for message in consumer:
+            messages.append(message)
+            if len(messages) == 50:
+                cluster.elect(2)
+            if len(messages) == 100:
+                await cluster.nodes[2].stop()
+                cluster.elect(3)
+        assert by_queue(messages) == expected(200)
+
+
+async def test_a_master_that_lost_the_end_of_its_log_is_read_from_that_end_on() -> None:
     """Its log is longer again when the reader asks: offsets alone would tell nothing."""
 
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            got: list[bytes] = []
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        got: list[bytes] = []
 
-            async def read() -> None:
-                async for message in client.pull_consumer("orders", queues=[0], batch_count_max=4):
-                    got.append(message.body)
+        async def read() -> None:
+            async for message in client.pull_consumer("orders", queues=[0], batch_count_max=4):
+                got.append(message.body)
 
-            producer = client.producer()
-            for i in range(20):
-                await producer.send("orders", b"%d" % i, queue_id=0)
-            reading = asyncio.create_task(read())
-            await until(lambda: len(got) == 20)
-            await cluster.nodes[1].stop()
-            del cluster.queues["orders", 0][12:]
-            new = [b"%d" % i for i in range(100, 130)]
-            records = b"".join(encode_message("orders", 0, body) for body in new)
-            cluster.append(log_pb2.AppendRequest(records=records, record_count=len(new)))
-            cluster.elect(2)
-            await until(lambda: len(got) >= 50)
-            assert got == [*(b"%d" % i for i in range(20)), *new]
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
-
-    asyncio.run(scenario())
+        producer = client.producer()
+        for i in range(20):
+            await producer.send("orders", b"%d" % i, queue_id=0)
+        reading = asyncio.create_task(read())
+        await until(lambda: len(got) == 20)
+        await cluster.nodes[1].stop()
+        del cluster.queues["orders", 0][12:]
+        new = [b"%d" % i for i in range(100, 130)]
+        records = b"".join(encode_message("orders", 0, body) for body in new)
+        cluster.append(log_pb2.AppendRequest(records=records, record_count=len(new)))
+        cluster.elect(2)
+        await until(lambda: len(got) >= 50)
+        assert got == [*(b"%d" % i for i in range(20)), *new]
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
 
 
-def test_local_reads_ask_the_replica_that_was_named() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            await fill(client, 20)
-            for node_id in (1, 2, 3):
-                consumer = client.pull_consumer("orders", until="end", node_id=node_id)
-                batches = [batch async for batch in consumer.batches()]
-                assert {batch.node_id for batch in batches} == {node_id}
-                assert by_queue([m for b in batches for m in b]) == expected(20)
-            await cluster.nodes[1].stop()
-            cluster.leader_id = 0
-            consumer = client.pull_consumer("orders", until="end", consistency="local")
-            assert by_queue([m async for m in consumer]) == expected(20)
-            for wrong in ("best", "linearizable"):
-                with pytest.raises(errors.InvalidRequestError):
-                    client.pull_consumer("orders", consistency=wrong, node_id=2)
+async def test_local_reads_ask_the_replica_that_was_named() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await fill(client, 20)
+        for node_id in (1, 2, 3):
+            consumer = client.pull_consumer("orders", until="end", node_id=node_id)
+            batches = [batch async for batch in consumer.batches()]
+            assert {batch.node_id for batch in batches} == {node_id}
+            assert by_queue([m for b in batches for m in b]) == expected(20)
+        await cluster.nodes[1].stop()
+        cluster.leader_id = 0
+        consumer = client.pull_consumer("orders", until="end", consistency="local")
+        assert by_queue([m async for m in consumer]) == expected(20)
+        for wrong in ("best", "linearizable"):
             with pytest.raises(errors.InvalidRequestError):
-                await client.pull("orders", 0, 0, node_id=9)
-
-    asyncio.run(scenario())
-
-
-def test_reads_of_missing_things_are_refused() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            await fill(client, 8)
-            with pytest.raises(errors.UnknownTopicError):
-                await anext(client.pull_consumer("none"))
-            with pytest.raises(errors.InvalidRequestError):
-                await anext(client.pull_consumer("orders", queues=[4]))
-            with pytest.raises(errors.NotFoundError):
-                await client.get_message("00" * 16)
-            cluster.min_offsets["orders", 0] = 2
-            with pytest.raises(errors.OffsetOutOfRangeError) as caught:
-                await anext(client.pull_consumer("orders", queues=[0], position=0))
-            assert (caught.value.min_offset, caught.value.max_offset) == (2, 2)
-            assert (await client.pull("orders", 0, 0)).is_out_of_range
-            batch = await client.pull("orders", 1, 0, max_count=1)
-            assert (batch.next_offset, batch.max_offset, len(batch)) == (1, 2, 1)
-
-    asyncio.run(scenario())
+                client.pull_consumer("orders", consistency=wrong, node_id=2)
+        with pytest.raises(errors.InvalidRequestError):
+            await client.pull("orders", 0, 0, node_id=9)
 
 
-def test_a_record_that_changed_on_its_way_is_not_handed_out() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            await fill(client, 4)
-            record = bytearray(cluster.queues["orders", 0][0])
-            record[88] ^= 1
-            cluster.queues["orders", 0][0] = bytes(record)
-            with pytest.raises(errors.CorruptRecordError, match="body CRC"):
-                await anext(client.pull_consumer("orders", queues=[0]))
-            cluster.queues["orders", 1] = cluster.queues["orders", 2]
-            with pytest.raises(errors.CorruptRecordError, match="asked for orders/1"):
-                await anext(client.pull_consumer("orders", queues=[1]))
+async def test_reads_of_missing_things_are_refused() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await fill(client, 8)
+        with pytest.raises(errors.UnknownTopicError):
+            await anext(client.pull_consumer("none"))
+        with pytest.raises(errors.InvalidRequestError):
+            await anext(client.pull_consumer("orders", queues=[4]))
+        with pytest.raises(errors.NotFoundError):
+            await client.get_message("00" * 16)
+        cluster.min_offsets["orders", 0] = 2
+        with pytest.raises(errors.OffsetOutOfRangeError) as caught:
+            await anext(client.pull_consumer("orders", queues=[0], position=0))
+        assert (caught.value.min_offset, caught.value.max_offset) == (2, 2)
+        assert (await client.pull("orders", 0, 0)).is_out_of_range
+        batch = await client.pull("orders", 1, 0, max_count=1)
+        assert (batch.next_offset, batch.max_offset, len(batch)) == (1, 2, 1)
 
-    asyncio.run(scenario())
+
+async def test_a_record_that_changed_on_its_way_is_not_handed_out() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await fill(client, 4)
+        record = bytearray(cluster.queues["orders", 0][0])
+        record[88] ^= 1
+        cluster.queues["orders", 0][0] = bytes(record)
+        with pytest.raises(errors.CorruptRecordError, match="body CRC"):
+            await anext(client.pull_consumer("orders", queues=[0]))
+        cluster.queues["orders", 1] = cluster.queues["orders", 2]
+        with pytest.raises(errors.CorruptRecordError, match="asked for orders/1"):
+            await anext(client.pull_consumer("orders", queues=[1]))
 
 
-def test_messages_are_found_by_id_and_by_key_without_what_only_collides() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            producer = client.producer()
-            for i in range(6):
-                await producer.send("orders", b"%d" % i, key=f"k{i % 3} shared")
-            found = await client.query_by_key("orders", "k1")
-            assert sorted(m.body for m in found) == [b"1", b"4"]
-            assert len(await client.query_by_key("orders", "shared")) == 6
-            assert (await client.get_message(found[0].message_id)) == found[0]
-            offsets = await client.queue_offsets("orders")
-            assert sum(q.max_offset for q in offsets) == 6
-
-    asyncio.run(scenario())
+async def test_messages_are_found_by_id_and_by_key_without_what_only_collides() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer()
+        for i in range(6):
+            await producer.send("orders", b"%d" % i, key=f"k{i % 3} shared")
+        found = await client.query_by_key("orders", "k1")
+        assert sorted(m.body for m in found) == [b"1", b"4"]
+        assert len(await client.query_by_key("orders", "shared")) == 6
+        assert (await client.get_message(found[0].message_id)) == found[0]
+        offsets = await client.queue_offsets("orders")
+        assert sum(q.max_offset for q in offsets) == 6
 
 
 @pytest.mark.slow
-def test_prefetched_batches_are_bounded() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            await fill(client, 200, queue_count=1)
-            pulls: list[int] = []
-            consumer = client.pull_consumer("orders", queues=[0], batch_count_max=10, prefetch=3)
+async def test_prefetched_batches_are_bounded() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await fill(client, 200, queue_count=1)
+        pulls: list[int] = []
+        consumer = client.pull_consumer("orders", queues=[0], batch_count_max=10, prefetch=3)
+        await anext(consumer)
+        inbox = consumer._inbox
+        await until(lambda: len(inbox._ready) == 3)
+        await asyncio.sleep(0.1)
+        pulls.append(len(inbox._ready))
+        assert pulls == [3]
+        await consumer.close()
+        with pytest.raises(errors.ClosedError):
             await anext(consumer)
-            inbox = consumer._inbox
-            await until(lambda: len(inbox._ready) == 3)
-            await asyncio.sleep(0.1)
-            pulls.append(len(inbox._ready))
-            assert pulls == [3]
-            await consumer.close()
-            with pytest.raises(errors.ClosedError):
-                await anext(consumer)
-
-    asyncio.run(scenario())
 
 
-def test_a_replica_that_lags_behind_the_end_is_asked_to_wait() -> None:
+async def test_a_replica_that_lags_behind_the_end_is_asked_to_wait() -> None:
     """It was asked again and again at once, else."""
 
     class Lagging:
@@ -325,10 +283,7 @@ def test_a_replica_that_lags_behind_the_end_is_asked_to_wait() -> None:
             end = 3 if how["wait_ms"] else offset
             return MessageBatch("t", 0, offset, end, 0, 3, 0, 1, 0, False, [], queue)
 
-    async def scenario() -> None:
-        reads: Any = Lagging()
-        fetcher = Fetcher(reads, Queue("t", 0), 0, FetchOptions(), Inbox(), end_offset=3)
-        await asyncio.wait_for(fetcher._task, 10)
-        assert reads.waits == [0, FetchOptions().wait_ms]
-
-    asyncio.run(scenario())
+    reads: Any = Lagging()
+    fetcher = Fetcher(reads, Queue("t", 0), 0, FetchOptions(), Inbox(), end_offset=3)
+    await asyncio.wait_for(fetcher._task, 10)
+    assert reads.waits == [0, FetchOptions().wait_ms]

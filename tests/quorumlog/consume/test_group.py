@@ -39,154 +39,132 @@ async def read_until(consumer: GroupConsumer, into: list[bytes], done: Callable[
             return
 
 
-def test_a_group_goes_on_where_it_left_off() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            await fill(client, 0, 40)
+async def test_a_group_goes_on_where_it_left_off() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await fill(client, 0, 40)
+        async with client.group_consumer("g", "orders") as consumer:
+            first = await take(consumer, 40)
+            assert consumer.assignment() == [("orders", q) for q in range(4)]
+        assert cluster.offsets == {("g", "orders", q): 10 for q in range(4)}
+        assert cluster.members["g"] == []
+        await fill(client, 40, 60)
+        async with client.group_consumer("g", "orders", position="end") as consumer:
+            second = await take(consumer, 20)
+        assert sorted(m.body for m in first + second) == [b"%03d" % i for i in range(60)]
+
+
+async def test_unprocessed_messages_come_again() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await fill(client, 0, 8)
+        with pytest.raises(RuntimeError):  # noqa: PT012 - the block is what fails.
             async with client.group_consumer("g", "orders") as consumer:
-                first = await take(consumer, 40)
-                assert consumer.assignment() == [("orders", q) for q in range(4)]
-            assert cluster.offsets == {("g", "orders", q): 10 for q in range(4)}
-            assert cluster.members["g"] == []
-            await fill(client, 40, 60)
-            async with client.group_consumer("g", "orders", position="end") as consumer:
-                second = await take(consumer, 20)
-            assert sorted(m.body for m in first + second) == [b"%03d" % i for i in range(60)]
-
-    asyncio.run(scenario())
+                got = await take(consumer, 3)
+                raise RuntimeError("processing of the third one failed")
+        third = got[2]
+        async with client.group_consumer("g", "orders") as consumer:
+            again = await take(consumer, 6)
+        assert third.body in [m.body for m in again]
+        assert {m.body for m in got[:2]}.isdisjoint(m.body for m in again)
 
 
-def test_unprocessed_messages_come_again() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            await fill(client, 0, 8)
-            with pytest.raises(RuntimeError):  # noqa: PT012 - the block is what fails.
-                async with client.group_consumer("g", "orders") as consumer:
-                    got = await take(consumer, 3)
-                    raise RuntimeError("processing of the third one failed")
-            third = got[2]
-            async with client.group_consumer("g", "orders") as consumer:
-                again = await take(consumer, 6)
-            assert third.body in [m.body for m in again]
-            assert {m.body for m in got[:2]}.isdisjoint(m.body for m in again)
-
-    asyncio.run(scenario())
-
-
-def test_offsets_are_stored_by_interval_and_by_hand() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            await fill(client, 0, 40)
-            consumer = client.group_consumer("g", "orders", commit_interval_ms=20)
-            await take(consumer, 13)
-            async with asyncio.timeout(30):
-                while sum(cluster.offsets.values()) < 12:  # noqa: ASYNC110
-                    await asyncio.sleep(0.005)
-            assert sum(cluster.offsets.values()) == 12
-            await consumer.close()
-            assert sum(cluster.offsets.values()) == 13
-            manual = client.group_consumer("h", "orders", auto_commit=False)
-            await take(manual, 5)
-            assert not any(group == "h" for group, _, _ in cluster.offsets)
-            await manual.commit()
-            assert sum(v for (g, _, _), v in cluster.offsets.items() if g == "h") == 5
-            await take(manual, 5)
-            stored = {key: v for key, v in cluster.offsets.items() if key[0] == "h"}
-            await manual.commit_offsets({("orders", 0): 2})
-            await manual.close()
-            stored["h", "orders", 0] = 2
-            assert {key: v for key, v in cluster.offsets.items() if key[0] == "h"} == stored
-
-    asyncio.run(scenario())
+async def test_offsets_are_stored_by_interval_and_by_hand() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await fill(client, 0, 40)
+        consumer = client.group_consumer("g", "orders", commit_interval_ms=20)
+        await take(consumer, 13)
+        async with asyncio.timeout(30):
+            while sum(cluster.offsets.values()) < 12:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        assert sum(cluster.offsets.values()) == 12
+        await consumer.close()
+        assert sum(cluster.offsets.values()) == 13
+        manual = client.group_consumer("h", "orders", auto_commit=False)
+        await take(manual, 5)
+        assert not any(group == "h" for group, _, _ in cluster.offsets)
+        await manual.commit()
+        assert sum(v for (g, _, _), v in cluster.offsets.items() if g == "h") == 5
+        await take(manual, 5)
+        stored = {key: v for key, v in cluster.offsets.items() if key[0] == "h"}
+        await manual.commit_offsets({("orders", 0): 2})
+        await manual.close()
+        stored["h", "orders", 0] = 2
+        assert {key: v for key, v in cluster.offsets.items() if key[0] == "h"} == stored
 
 
 @pytest.mark.parametrize("strategy", ["averagely", "circle", "consistent_hash"])
-def test_members_share_the_queues_and_take_over_from_those_who_leave(strategy: str) -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            cluster.topics["orders"] = 8
-            members = [client.group_consumer("g", "orders", strategy=strategy) for _ in range(3)]
-            for member in members:
-                await member.start()
+async def test_members_share_the_queues_and_take_over_from_those_who_leave(strategy: str) -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.topics["orders"] = 8
+        members = [client.group_consumer("g", "orders", strategy=strategy) for _ in range(3)]
+        for member in members:
+            await member.start()
 
-            def is_settled() -> bool:
-                shares = [queue for member in members for queue in member.assignment()]
-                return sorted(shares) == [("orders", q) for q in range(8)]
+        def is_settled() -> bool:
+            shares = [queue for member in members for queue in member.assignment()]
+            return sorted(shares) == [("orders", q) for q in range(8)]
 
-            await until(lambda: is_settled() and all(len(m.members()) == 3 for m in members))
-            await members.pop().close()
-            await until(is_settled)
-            got: list[bytes] = []
-            producer = client.producer()
-            for i in range(80):
-                await producer.enqueue("orders", b"%d" % i, queue_id=i % 8)
-            await producer.close()
-            readers = [
-                asyncio.create_task(read_until(m, got, lambda: len(set(got)) == 80))
-                for m in members
-            ]
-            await until(lambda: len(set(got)) == 80)
-            for reader in readers:
-                reader.cancel()
-            await asyncio.gather(*readers, return_exceptions=True)
-            assert len(got) == 80
-
-    asyncio.run(scenario())
+        await until(lambda: is_settled() and all(len(m.members()) == 3 for m in members))
+        await members.pop().close()
+        await until(is_settled)
+        got: list[bytes] = []
+        producer = client.producer()
+        for i in range(80):
+            await producer.enqueue("orders", b"%d" % i, queue_id=i % 8)
+        await producer.close()
+        readers = [
+            asyncio.create_task(read_until(m, got, lambda: len(set(got)) == 80)) for m in members
+        ]
+        await until(lambda: len(set(got)) == 80)
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+        assert len(got) == 80
 
 
-def test_a_rebalance_loses_nothing() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            await fill(client, 0, 400)
-            got: list[bytes] = []
+async def test_a_rebalance_loses_nothing() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await fill(client, 0, 400)
+        got: list[bytes] = []
 
-            def all_read() -> bool:
-                return len(set(got)) == 400
+        def all_read() -> bool:
+            return len(set(got)) == 400
 
-            options = {"batch_count_max": 10, "prefetch": 1}
-            first = client.group_consumer("g", "orders", **options)  # type: ignore[arg-type]
-            reading = [asyncio.create_task(read_until(first, got, all_read))]
-            await until(lambda: len(got) > 50)
-            second = client.group_consumer("g", "orders", **options)  # type: ignore[arg-type]
-            reading.append(asyncio.create_task(read_until(second, got, all_read)))
-            await until(all_read)
-            for task in reading:
-                task.cancel()
-            await asyncio.gather(*reading, return_exceptions=True)
-            assert sorted(set(got)) == [b"%03d" % i for i in range(400)]
-
-    asyncio.run(scenario())
+        options = {"batch_count_max": 10, "prefetch": 1}
+        first = client.group_consumer("g", "orders", **options)  # type: ignore[arg-type]
+        reading = [asyncio.create_task(read_until(first, got, all_read))]
+        await until(lambda: len(got) > 50)
+        second = client.group_consumer("g", "orders", **options)  # type: ignore[arg-type]
+        reading.append(asyncio.create_task(read_until(second, got, all_read)))
+        await until(all_read)
+        for task in reading:
+            task.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
+        assert sorted(set(got)) == [b"%03d" % i for i in range(400)]
 
 
-def test_a_leader_that_is_away_for_a_while_does_not_end_a_member() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            await fill(client, 0, 20)
-            async with client.group_consumer("g", "orders") as consumer:
-                await take(consumer, 20)
-                await cluster.nodes[1].stop()
-                cluster.leader_id = 0
-                await asyncio.sleep(0.1)
-                cluster.elect(2)
-                await fill(client, 20, 40)
-                await take(consumer, 20)
-            assert sum(cluster.offsets.values()) == 40
-
-    asyncio.run(scenario())
+async def test_a_leader_that_is_away_for_a_while_does_not_end_a_member() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await fill(client, 0, 20)
+        async with client.group_consumer("g", "orders") as consumer:
+            await take(consumer, 20)
+            await cluster.nodes[1].stop()
+            cluster.leader_id = 0
+            await asyncio.sleep(0.1)
+            cluster.elect(2)
+            await fill(client, 20, 40)
+            await take(consumer, 20)
+        assert sum(cluster.offsets.values()) == 40
 
 
-def test_expired_messages_are_skipped_by_a_group() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            await fill(client, 0, 40)
-            cluster.offsets["g", "orders", 0] = 1
-            for queue_id in range(4):
-                cluster.min_offsets["orders", queue_id] = 5
-            async with client.group_consumer("g", "orders") as consumer:
-                got = await take(consumer, 20)
-            assert {m.queue_offset for m in got} == set(range(5, 10))
-
-    asyncio.run(scenario())
+async def test_expired_messages_are_skipped_by_a_group() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await fill(client, 0, 40)
+        cluster.offsets["g", "orders", 0] = 1
+        for queue_id in range(4):
+            cluster.min_offsets["orders", queue_id] = 5
+        async with client.group_consumer("g", "orders") as consumer:
+            got = await take(consumer, 20)
+        assert {m.queue_offset for m in got} == set(range(5, 10))
 
 
 def test_broadcasting_gives_everybody_everything_and_keeps_offsets_locally(tmp_path: Path) -> None:
@@ -215,102 +193,90 @@ def test_broadcasting_gives_everybody_everything_and_keeps_offsets_locally(tmp_p
     asyncio.run(scenario())
 
 
-def test_options_that_make_no_sense_are_refused() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            for options in (
-                {"mode": "shouting"},
-                {"strategy": "by_luck"},
-                {"offsets_path": "x"},
-                {"commit_interval_ms": 0},
-                {"position": "soon"},
-                {"prefetch": 0},
-            ):
-                with pytest.raises(errors.InvalidRequestError):
-                    client.group_consumer("g", "orders", **options)
-            with pytest.raises(errors.UnknownTopicError):
-                await client.group_consumer("g", "none").start()
-
-    asyncio.run(scenario())
+async def test_options_that_make_no_sense_are_refused() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        for options in (
+            {"mode": "shouting"},
+            {"strategy": "by_luck"},
+            {"offsets_path": "x"},
+            {"commit_interval_ms": 0},
+            {"position": "soon"},
+            {"prefetch": 0},
+        ):
+            with pytest.raises(errors.InvalidRequestError):
+                client.group_consumer("g", "orders", **options)
+        with pytest.raises(errors.UnknownTopicError):
+            await client.group_consumer("g", "none").start()
 
 
-def test_a_message_handed_out_while_another_is_given_back_is_not_processed(
+async def test_a_message_handed_out_while_another_is_given_back_is_not_processed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It counted as processed when the answer came, and a kill would have lost it."""
 
-    async def scenario() -> None:
-        asked, answered = asyncio.Event(), asyncio.Event()
+    asked, answered = asyncio.Event(), asyncio.Event()
 
-        async def give_back(*_: object, **__: object) -> Redelivery:
-            asked.set()
-            await answered.wait()
-            return Redelivery(1, 0)
+    async def give_back(*_: object, **__: object) -> Redelivery:
+        asked.set()
+        await answered.wait()
+        return Redelivery(1, 0)
 
-        monkeypatch.setattr("quorumlog.consume.redelivery.Redeliveries.give_back", give_back)
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            cluster.topics["orders"] = 1
-            producer = client.producer()
-            for i in range(3):
-                await producer.send("orders", b"%d" % i, queue_id=0)
-            consumer = client.group_consumer("g", "orders", commit_interval_ms=10)
-            (first,) = await take(consumer, 1)
-            giving = asyncio.create_task(consumer.retry_later(first))
-            await asked.wait()
-            (second,) = await take(consumer, 1)
-            answered.set()
-            await giving
-            assert consumer._processed() == {("orders", 0): second.queue_offset}
-            (third,) = await take(consumer, 1)
-            await consumer.retry_later(third)
-            assert consumer._processed() == {("orders", 0): 3}
-            await consumer.close(is_processed=False)
-
-    asyncio.run(scenario())
+    monkeypatch.setattr("quorumlog.consume.redelivery.Redeliveries.give_back", give_back)
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.topics["orders"] = 1
+        producer = client.producer()
+        for i in range(3):
+            await producer.send("orders", b"%d" % i, queue_id=0)
+        consumer = client.group_consumer("g", "orders", commit_interval_ms=10)
+        (first,) = await take(consumer, 1)
+        giving = asyncio.create_task(consumer.retry_later(first))
+        await asked.wait()
+        (second,) = await take(consumer, 1)
+        answered.set()
+        await giving
+        assert consumer._processed() == {("orders", 0): second.queue_offset}
+        (third,) = await take(consumer, 1)
+        await consumer.retry_later(third)
+        assert consumer._processed() == {("orders", 0): 3}
+        await consumer.close(is_processed=False)
 
 
-def test_giving_back_some_of_a_batch_does_not_process_the_rest(
+async def test_giving_back_some_of_a_batch_does_not_process_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The offset behind the whole batch would lose the others, should the member die."""
 
-    async def scenario() -> None:
-        sent: list[dict[Queue, int]] = []
+    sent: list[dict[Queue, int]] = []
 
-        async def give_back(*_: object, offsets: dict[Queue, int], **__: object) -> Redelivery:
-            sent.append(offsets)
-            return Redelivery(1, 0)
+    async def give_back(*_: object, offsets: dict[Queue, int], **__: object) -> Redelivery:
+        sent.append(offsets)
+        return Redelivery(1, 0)
 
-        monkeypatch.setattr("quorumlog.consume.redelivery.Redeliveries.give_back", give_back)
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            cluster.topics["orders"] = 1
-            await client.producer().send_batch("orders", [b"0", b"1", b"2"], queue_id=0)
-            consumer = client.group_consumer("g", "orders", commit_interval_ms=60_000)
-            batch = await consumer.next_batch()
-            assert batch is not None
-            assert len(batch.messages) == 3
-            await consumer.retry_later(batch.messages[1:])
-            await consumer.retry_later(batch.messages[0])
-            assert consumer._processed() == {("orders", 0): 0}
-            await consumer.retry_later(batch.messages)
-            assert consumer._processed() == {("orders", 0): 3}
-            assert sent == [{}, {}, {Queue("orders", 0): 3}]
-            await consumer.close(is_processed=False)
-
-    asyncio.run(scenario())
+    monkeypatch.setattr("quorumlog.consume.redelivery.Redeliveries.give_back", give_back)
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.topics["orders"] = 1
+        await client.producer().send_batch("orders", [b"0", b"1", b"2"], queue_id=0)
+        consumer = client.group_consumer("g", "orders", commit_interval_ms=60_000)
+        batch = await consumer.next_batch()
+        assert batch is not None
+        assert len(batch.messages) == 3
+        await consumer.retry_later(batch.messages[1:])
+        await consumer.retry_later(batch.messages[0])
+        assert consumer._processed() == {("orders", 0): 0}
+        await consumer.retry_later(batch.messages)
+        assert consumer._processed() == {("orders", 0): 3}
+        assert sent == [{}, {}, {Queue("orders", 0): 3}]
+        await consumer.close(is_processed=False)
 
 
-def test_consume_is_a_short_way() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            await fill(client, 0, 12)
-            bodies = [m.body async for m in client.consume("orders", until="end")]
-            assert sorted(bodies) == [b"%03d" % i for i in range(12)]
-            got: list[bytes] = []
-            async for message in client.consume("orders", group="g"):
-                got.append(message.body)
-                if len(got) == 12:
-                    break
-            assert sorted(got) == sorted(bodies)
-
-    asyncio.run(scenario())
+async def test_consume_is_a_short_way() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await fill(client, 0, 12)
+        bodies = [m.body async for m in client.consume("orders", until="end")]
+        assert sorted(bodies) == [b"%03d" % i for i in range(12)]
+        got: list[bytes] = []
+        async for message in client.consume("orders", group="g"):
+            got.append(message.body)
+            if len(got) == 12:
+                break
+        assert sorted(got) == sorted(bodies)

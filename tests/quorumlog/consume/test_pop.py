@@ -101,144 +101,120 @@ async def cancel(task: "asyncio.Task[Any]") -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def test_two_receives_at_once_get_different_messages() -> None:
+async def test_two_receives_at_once_get_different_messages() -> None:
     """They had one name for their calls, so the second one was given what the first one was."""
 
-    async def work() -> None:
-        broker = FakeBroker(orders="ab")
-        consumer = consumer_of(broker)
-        broker.gate.clear()
-        receiving = [asyncio.create_task(consumer.receive(1)) for _ in range(2)]
-        await asked(broker, 2)
-        broker.gate.set()
-        found = await asyncio.wait_for(asyncio.gather(*receiving), 20)
-        assert sorted(bodies(*messages) for messages in found) == ["a", "b"]
-
-    asyncio.run(work())
+    broker = FakeBroker(orders="ab")
+    consumer = consumer_of(broker)
+    broker.gate.clear()
+    receiving = [asyncio.create_task(consumer.receive(1)) for _ in range(2)]
+    await asked(broker, 2)
+    broker.gate.set()
+    found = await asyncio.wait_for(asyncio.gather(*receiving), 20)
+    assert sorted(bodies(*messages) for messages in found) == ["a", "b"]
 
 
-def test_several_may_iterate_and_each_message_is_handed_out_once() -> None:
-    async def work() -> None:
-        broker = FakeBroker()
-        consumer = consumer_of(broker)
-        found: list[str] = []
+async def test_several_may_iterate_and_each_message_is_handed_out_once() -> None:
+    broker = FakeBroker()
+    consumer = consumer_of(broker)
+    found: list[str] = []
 
-        async def iterate() -> None:
-            async for message in consumer:
-                found.append(bodies(message))
+    async def iterate() -> None:
+        async for message in consumer:
+            found.append(bodies(message))
 
-        tasks = [asyncio.create_task(iterate()) for _ in range(3)]
-        await asked(broker, 3)
-        await broker.send("orders", "abcdefghij" * 9)
-        async with asyncio.timeout(20):
-            while len(found) < 90:  # noqa: ASYNC110 - it has no event.
-                await asyncio.sleep(0)
-        await consumer.close()
-        for ended in await asyncio.gather(*tasks, return_exceptions=True):
-            assert isinstance(ended, errors.ClosedError)
-        assert sorted(found) == sorted("abcdefghij" * 9)
-
-    asyncio.run(work())
+    tasks = [asyncio.create_task(iterate()) for _ in range(3)]
+    await asked(broker, 3)
+    await broker.send("orders", "abcdefghij" * 9)
+    async with asyncio.timeout(20):
+        while len(found) < 90:  # noqa: ASYNC110 - it has no event.
+            await asyncio.sleep(0)
+    await consumer.close()
+    for ended in await asyncio.gather(*tasks, return_exceptions=True):
+        assert isinstance(ended, errors.ClosedError)
+    assert sorted(found) == sorted("abcdefghij" * 9)
 
 
-def test_messages_of_a_cancelled_receive_come_with_the_next() -> None:
-    async def work() -> None:
-        broker = FakeBroker(orders="abcde")
-        consumer = consumer_of(broker)
-        broker.gate.clear()
-        receiving = asyncio.create_task(consumer.receive(3))
-        await asked(broker, 1)
-        await cancel(receiving)
-        broker.gate.set()
-        assert bodies(*await consumer.receive(3)) == "abc"
-        assert bodies(*await consumer.receive(3)) == "de"
-
-    asyncio.run(work())
+async def test_messages_of_a_cancelled_receive_come_with_the_next() -> None:
+    broker = FakeBroker(orders="abcde")
+    consumer = consumer_of(broker)
+    broker.gate.clear()
+    receiving = asyncio.create_task(consumer.receive(3))
+    await asked(broker, 1)
+    await cancel(receiving)
+    broker.gate.set()
+    assert bodies(*await consumer.receive(3)) == "abc"
+    assert bodies(*await consumer.receive(3)) == "de"
 
 
-def test_no_more_is_handed_out_than_was_asked_for() -> None:
+async def test_no_more_is_handed_out_than_was_asked_for() -> None:
     """Of several topics; more was taken for a call that was cancelled."""
 
-    async def work() -> None:
-        broker = FakeBroker(orders="abcde")
-        consumer = consumer_of(broker, "orders", "bills")
-        consumer._turn = 1  # The next call begins with the first topic.
-        broker.gate.clear()
-        receiving = asyncio.create_task(consumer.receive(5))
-        await asked(broker, 1)
-        assert list(broker.given.values()) == [[*"abcde"]]
-        await cancel(receiving)
-        broker.gate.set()
-        assert [bodies(*await consumer.receive(1)) for _ in range(5)] == [*"abcde"]
-
-    asyncio.run(work())
+    broker = FakeBroker(orders="abcde")
+    consumer = consumer_of(broker, "orders", "bills")
+    consumer._turn = 1  # The next call begins with the first topic.
+    broker.gate.clear()
+    receiving = asyncio.create_task(consumer.receive(5))
+    await asked(broker, 1)
+    assert list(broker.given.values()) == [[*"abcde"]]
+    await cancel(receiving)
+    broker.gate.set()
+    assert [bodies(*await consumer.receive(1)) for _ in range(5)] == [*"abcde"]
 
 
-def test_a_failure_loses_nothing_that_came_at_the_same_moment() -> None:
-    async def work() -> None:
-        broker = FakeBroker(orders="a", bills="b", debts="c")
-        consumer = consumer_of(broker, "orders", "bills", "debts")
-        broker.refusals["bills"] = errors.PermissionDeniedError("no")
-        targets: Any = [("bills", broker), ("orders", broker), ("debts", broker)]
-        broker.gate.clear()
-        polling = asyncio.create_task(consumer._poll_all(targets, 1, 1_000))
-        await asked(broker, 3)
-        broker.gate.set()
-        await asyncio.gather(polling, return_exceptions=True)
-        found = [await consumer.receive(1) for _ in range(2)]
-        assert sorted(bodies(*messages) for messages in found) == ["a", "c"]
-
-    asyncio.run(asyncio.wait_for(work(), 30))
+async def test_a_failure_loses_nothing_that_came_at_the_same_moment() -> None:
+    broker = FakeBroker(orders="a", bills="b", debts="c")
+    consumer = consumer_of(broker, "orders", "bills", "debts")
+    broker.refusals["bills"] = errors.PermissionDeniedError("no")
+    targets: Any = [("bills", broker), ("orders", broker), ("debts", broker)]
+    broker.gate.clear()
+    polling = asyncio.create_task(consumer._poll_all(targets, 1, 1_000))
+    await asked(broker, 3)
+    broker.gate.set()
+    await asyncio.gather(polling, return_exceptions=True)
+    found = [await consumer.receive(1) for _ in range(2)]
+    assert sorted(bodies(*messages) for messages in found) == ["a", "c"]
 
 
-def test_a_receive_that_fails_says_why_and_an_unknown_topic_only_if_it_is_nowhere() -> None:
-    async def work() -> None:
-        broker = FakeBroker(orders="a")
-        broker.refusals["bills"] = errors.UnknownTopicError("no bills")
-        broker.refusals["debts"] = errors.UnknownTopicError("no debts either")
-        assert bodies(*await consumer_of(broker, "bills", "orders").receive()) == "a"
-        for topics in (("bills",), ("bills", "debts")):
-            with pytest.raises(errors.UnknownTopicError):
-                await consumer_of(broker, *topics).receive()
-        broker.refusals["debts"] = errors.PermissionDeniedError("no")
-        with pytest.raises(errors.PermissionDeniedError):
-            await consumer_of(broker, "bills", "debts").receive()
-
-    asyncio.run(asyncio.wait_for(work(), 30))
+async def test_a_receive_that_fails_says_why_and_an_unknown_topic_only_if_it_is_nowhere() -> None:
+    broker = FakeBroker(orders="a")
+    broker.refusals["bills"] = errors.UnknownTopicError("no bills")
+    broker.refusals["debts"] = errors.UnknownTopicError("no debts either")
+    assert bodies(*await consumer_of(broker, "bills", "orders").receive()) == "a"
+    for topics in (("bills",), ("bills", "debts")):
+        with pytest.raises(errors.UnknownTopicError):
+            await consumer_of(broker, *topics).receive()
+    broker.refusals["debts"] = errors.PermissionDeniedError("no")
+    with pytest.raises(errors.PermissionDeniedError):
+        await consumer_of(broker, "bills", "debts").receive()
 
 
-def test_a_closing_consumer_gives_prefetched_messages_back() -> None:
-    async def work() -> None:
-        broker = FakeBroker(orders="abc")
-        consumer = consumer_of(broker)
-        assert bodies(await anext(consumer)) == "a"
-        await asyncio.gather(consumer.close(), consumer.close())
-        assert sorted(broker.nacked) == ["b", "c"]
-        for call in (consumer.receive, consumer.__anext__):
-            with pytest.raises(errors.ClosedError):
-                await call()
-        waiting = consumer_of(broker)
-        receiving = asyncio.create_task(waiting.receive())
-        await asked(broker, 2)
-        await waiting.close()
+async def test_a_closing_consumer_gives_prefetched_messages_back() -> None:
+    broker = FakeBroker(orders="abc")
+    consumer = consumer_of(broker)
+    assert bodies(await anext(consumer)) == "a"
+    await asyncio.gather(consumer.close(), consumer.close())
+    assert sorted(broker.nacked) == ["b", "c"]
+    for call in (consumer.receive, consumer.__anext__):
         with pytest.raises(errors.ClosedError):
-            await receiving
+            await call()
+    waiting = consumer_of(broker)
+    receiving = asyncio.create_task(waiting.receive())
+    await asked(broker, 2)
+    await waiting.close()
+    with pytest.raises(errors.ClosedError):
+        await receiving
 
-    asyncio.run(asyncio.wait_for(work(), 30))
 
-
-def test_an_acknowledgement_of_which_a_part_was_refused_is_in_doubt() -> None:
-    async def work() -> None:
-        broker = FakeBroker(orders="a", bills="b")
-        consumer = consumer_of(broker, "orders", "bills")
-        found = [await anext(consumer), await anext(consumer)]
-        broker.refusals[found[1].topic] = errors.PermissionDeniedError("no")
-        with pytest.raises(errors.PermissionDeniedError) as caught:
-            await consumer.ack(found)
-        assert caught.value.outcome is Outcome.UNKNOWN
-        assert broker.acked == [found[0].handle]
-        with pytest.raises(errors.PermissionDeniedError) as caught:
-            await consumer.ack(found[1])
-        assert caught.value.outcome is Outcome.NOT_APPLIED
-
-    asyncio.run(asyncio.wait_for(work(), 30))
+async def test_an_acknowledgement_of_which_a_part_was_refused_is_in_doubt() -> None:
+    broker = FakeBroker(orders="a", bills="b")
+    consumer = consumer_of(broker, "orders", "bills")
+    found = [await anext(consumer), await anext(consumer)]
+    broker.refusals[found[1].topic] = errors.PermissionDeniedError("no")
+    with pytest.raises(errors.PermissionDeniedError) as caught:
+        await consumer.ack(found)
+    assert caught.value.outcome is Outcome.UNKNOWN
+    assert broker.acked == [found[0].handle]
+    with pytest.raises(errors.PermissionDeniedError) as caught:
+        await consumer.ack(found[1])
+    assert caught.value.outcome is Outcome.NOT_APPLIED

@@ -59,20 +59,17 @@ def give_back(group: FakeGroup) -> Callable[[int], Any]:
     return one
 
 
-def test_calls_are_numbered_one_after_the_other() -> None:
-    async def work() -> None:
-        group = FakeGroup()
-        one = give_back(group)
-        done: list[Redelivery] = await asyncio.gather(*map(one, range(3)))
-        assert done == [Redelivery(1, 0)] * 3
-        assert [asked.sequence for asked in group.asked] == [0, 1, 2]
-        assert len({asked.producer_id for asked in group.asked}) == 1
-        (given,) = group.asked[2].messages
-        assert (given.topic, given.queue_id, given.offset, given.delay_ms) == ("orders", 0, 2, 5)
-        assert [(row.topic, row.offset) for row in group.asked[2].offsets] == [("orders", 3)]
-        assert (group.asked[2].attempt_count_max, group.asked[2].group) == (3, "readers")
-
-    asyncio.run(work())
+async def test_calls_are_numbered_one_after_the_other() -> None:
+    group = FakeGroup()
+    one = give_back(group)
+    done: list[Redelivery] = await asyncio.gather(*map(one, range(3)))
+    assert done == [Redelivery(1, 0)] * 3
+    assert [asked.sequence for asked in group.asked] == [0, 1, 2]
+    assert len({asked.producer_id for asked in group.asked}) == 1
+    (given,) = group.asked[2].messages
+    assert (given.topic, given.queue_id, given.offset, given.delay_ms) == ("orders", 0, 2, 5)
+    assert [(row.topic, row.offset) for row in group.asked[2].offsets] == [("orders", 3)]
+    assert (group.asked[2].attempt_count_max, group.asked[2].group) == (3, "readers")
 
 
 @pytest.mark.parametrize(
@@ -84,33 +81,27 @@ def test_calls_are_numbered_one_after_the_other() -> None:
         asyncio.CancelledError(),
     ],
 )
-def test_after_a_failure_another_numbering_begins(error: Any) -> None:
-    async def work() -> None:
-        group = FakeGroup()
-        one = give_back(group)
-        await one(0)
-        group.answers = [error]
-        with pytest.raises(type(error)):
-            await one(1)
-        await one(2)
-        _, second, third = group.asked
-        assert second.sequence == 1
-        assert third.sequence == 0
-        assert third.producer_id != second.producer_id
-
-    asyncio.run(work())
+async def test_after_a_failure_another_numbering_begins(error: Any) -> None:
+    group = FakeGroup()
+    one = give_back(group)
+    await one(0)
+    group.answers = [error]
+    with pytest.raises(type(error)):
+        await one(1)
+    await one(2)
+    _, second, third = group.asked
+    assert second.sequence == 1
+    assert third.sequence == 0
+    assert third.producer_id != second.producer_id
 
 
-def test_a_forgotten_redelivery_producer_begins_anew() -> None:
-    async def work() -> None:
-        group = FakeGroup()
-        one = give_back(group)
-        await one(0)
-        group.answers = [errors.UnknownProducerError("silent for long")]
-        assert await one(1) == Redelivery(1, 0)
-        assert [asked.sequence for asked in group.asked] == [0, 1, 0]
-
-    asyncio.run(work())
+async def test_a_forgotten_redelivery_producer_begins_anew() -> None:
+    group = FakeGroup()
+    one = give_back(group)
+    await one(0)
+    group.answers = [errors.UnknownProducerError("silent for long")]
+    assert await one(1) == Redelivery(1, 0)
+    assert [asked.sequence for asked in group.asked] == [0, 1, 0]
 
 
 def test_a_message_says_where_it_was_sent() -> None:
@@ -121,18 +112,15 @@ def test_a_message_says_where_it_was_sent() -> None:
 
 
 @pytest.mark.parametrize("limits", [(1, 100), (1_000_000, 3)])
-def test_no_more_is_read_ahead_than_the_bounds_allow(limits: tuple[int, int]) -> None:
-    async def work() -> None:
-        inbox = Inbox(*limits)
-        fetcher: Any = type("Fetcher", (), {"credits": asyncio.Semaphore(9)})()
-        batch = MessageBatch(
-            "t", 0, 0, 3, 0, 3, 0, 1, 300, False, [message(n) for n in range(3)], Queue("t", 0)
-        )
-        inbox.put(fetcher, batch)
-        waiting = asyncio.ensure_future(inbox.wait_for_room())
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        assert await inbox.get() is batch
-        await waiting
-
-    asyncio.run(work())
+async def test_no_more_is_read_ahead_than_the_bounds_allow(limits: tuple[int, int]) -> None:
+    inbox = Inbox(*limits)
+    fetcher: Any = type("Fetcher", (), {"credits": asyncio.Semaphore(9)})()
+    batch = MessageBatch(
+        "t", 0, 0, 3, 0, 3, 0, 1, 300, False, [message(n) for n in range(3)], Queue("t", 0)
+    )
+    inbox.put(fetcher, batch)
+    waiting = asyncio.ensure_future(inbox.wait_for_room())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    assert await inbox.get() is batch
+    await waiting

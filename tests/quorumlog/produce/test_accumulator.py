@@ -18,115 +18,103 @@ async def key_of(client: quorumlog.Client, group: str) -> str:
     raise AssertionError("all keys are of one group")
 
 
-def test_messages_that_stay_of_split_batches_keep_their_order() -> None:
+async def test_messages_that_stay_of_split_batches_keep_their_order() -> None:
     """What stayed of each batch was put before that of the one before it."""
 
-    async def scenario() -> None:
-        async with fake_groups("g0", "g1") as groups, connect(groups) as client:
-            groups["g1"].topics["late"] = 1
-            key = await key_of(client, "g0")
-            sent = [b"%03d" % i for i in range(60)]
-            async with client.producer(batch_count_max=4) as producer:
-                for i, body in enumerate(sent):
-                    await producer.enqueue("orders", body, key=key)
-                    if i % 5 == 0:
-                        await producer.enqueue("late", b"late" + body, key=key)
-            there = groups["g0"].bodies()
-            assert [body for body in there if body != b"probe"] == sent
-            late = [body for body in groups["g1"].bodies() if body != b"probe"]
-            assert late == [b"late" + body for body in sent[::5]]
-
-    asyncio.run(scenario())
+    async with fake_groups("g0", "g1") as groups, connect(groups) as client:
+        groups["g1"].topics["late"] = 1
+        key = await key_of(client, "g0")
+        sent = [b"%03d" % i for i in range(60)]
+        async with client.producer(batch_count_max=4) as producer:
+            for i, body in enumerate(sent):
+                await producer.enqueue("orders", body, key=key)
+                if i % 5 == 0:
+                    await producer.enqueue("late", b"late" + body, key=key)
+        there = groups["g0"].bodies()
+        assert [body for body in there if body != b"probe"] == sent
+        late = [body for body in groups["g1"].bodies() if body != b"probe"]
+        assert late == [b"late" + body for body in sent[::5]]
 
 
-def test_atomic_batches_that_no_other_group_can_take_keep_their_order(
+async def test_atomic_batches_that_no_other_group_can_take_keep_their_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each of their topics is elsewhere, and nowhere both: they were taken out, and put back."""
     monkeypatch.setattr("quorumlog.produce.accumulator.WATCH_MS", 60_000)
 
-    async def scenario() -> None:
-        async with fake_groups("g0", "g1", "g2") as groups, connect(groups) as client:
-            for name, topics in {"g0": "ab", "g1": "a", "g2": "b"}.items():
-                groups[name].topics.update(dict.fromkeys(topics, 1))
-            await client.route("a", "b")
-            producer = client.producer()
-            await stop(groups["g0"])
-            sending = []
-            for i in range(3):
-                both = [quorumlog.OutgoingMessage(b"%d" % i, topic=topic) for topic in "ab"]
-                sending.append(asyncio.create_task(producer.send_batch("a", both)))
-            lane = producer._lanes.home
-            await until(lambda: lane.sender.load == 3)
-            lane.group.is_away = True
-            producer._lanes._move(lane)
-            lane.group.is_away = False
-            await start(groups["g0"])
-            await asyncio.gather(*sending)
-            assert groups["g0"].bodies() == [b"0", b"0", b"1", b"1", b"2", b"2"]
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    async with fake_groups("g0", "g1", "g2") as groups, connect(groups) as client:
+        for name, topics in {"g0": "ab", "g1": "a", "g2": "b"}.items():
+            groups[name].topics.update(dict.fromkeys(topics, 1))
+        await client.route("a", "b")
+        producer = client.producer()
+        await stop(groups["g0"])
+        sending = []
+        for i in range(3):
+            both = [quorumlog.OutgoingMessage(b"%d" % i, topic=topic) for topic in "ab"]
+            sending.append(asyncio.create_task(producer.send_batch("a", both)))
+        lane = producer._lanes.home
+        await until(lambda: lane.sender.load == 3)
+        lane.group.is_away = True
+        producer._lanes._move(lane)
+        lane.group.is_away = False
+        await start(groups["g0"])
+        await asyncio.gather(*sending)
+        assert groups["g0"].bodies() == [b"0", b"0", b"1", b"1", b"2", b"2"]
 
 
-def test_a_batch_that_leaves_a_group_stays_one_and_one_with_a_queue_stays(
+async def test_a_batch_that_leaves_a_group_stays_one_and_one_with_a_queue_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both were made while there was one group; then one message with a queue binds its batch."""
     monkeypatch.setattr("quorumlog.produce.accumulator.WATCH_MS", 60_000)
 
-    async def scenario() -> None:
-        async with fake_groups("g0", "g1", "g2") as groups, connect(groups) as client:
-            await client.route("orders")
-            producer = client.producer()
-            await stop(groups["g0"])
-            lanes = producer._lanes
-            lanes.only = lane = lanes.home
-            free = [await producer.enqueue("orders", b"f%d" % i) for i in range(8)]
-            lane.close_open()
-            bound = [await producer.enqueue("orders", b"b0")]
-            bound.append(await producer.enqueue("orders", b"b1", queue_id=3))
-            lane.close_open()
-            lanes.only = None
-            lane.group.is_away = True
-            lanes._move(lane)
-            lane.group.is_away = False
-            moved = await asyncio.gather(*(delivery.receipt() for delivery in free))
-            assert len({(receipt.group, receipt.index) for receipt in moved}) == 1
-            assert moved[0].group != "g0"
-            await start(groups["g0"])
-            stayed = await asyncio.gather(*(delivery.receipt() for delivery in bound))
-            assert {receipt.group for receipt in stayed} == {"g0"}
-            assert stayed[1].queue_id == 3
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    async with fake_groups("g0", "g1", "g2") as groups, connect(groups) as client:
+        await client.route("orders")
+        producer = client.producer()
+        await stop(groups["g0"])
+        lanes = producer._lanes
+        lanes.only = lane = lanes.home
+        free = [await producer.enqueue("orders", b"f%d" % i) for i in range(8)]
+        lane.close_open()
+        bound = [await producer.enqueue("orders", b"b0")]
+        bound.append(await producer.enqueue("orders", b"b1", queue_id=3))
+        lane.close_open()
+        lanes.only = None
+        lane.group.is_away = True
+        lanes._move(lane)
+        lane.group.is_away = False
+        moved = await asyncio.gather(*(delivery.receipt() for delivery in free))
+        assert len({(receipt.group, receipt.index) for receipt in moved}) == 1
+        assert moved[0].group != "g0"
+        await start(groups["g0"])
+        stayed = await asyncio.gather(*(delivery.receipt() for delivery in bound))
+        assert {receipt.group for receipt in stayed} == {"g0"}
+        assert stayed[1].queue_id == 3
 
 
 @pytest.mark.slow
-def test_a_group_that_is_cut_off_after_a_pause_is_left_soon(
+async def test_a_group_that_is_cut_off_after_a_pause_is_left_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The time without an answer did not count in a stream that had answered everything before."""
     for name in ("REFRESH_FIRST_MS", "REFRESH_MS"):  # Else that finds it some time.
         monkeypatch.setattr(f"quorumlog.cluster.broker_groups.{name}", 600_000)
 
-    async def scenario() -> None:
-        async with (
-            fake_groups("g0", "g1") as groups,
-            connect(groups, timeout_ms=60_000) as client,
-        ):
-            key = await key_of(client, "g1")
-            producer = client.producer()
-            for group in groups:
-                await producer.send("orders", b"warm", group=group)
-            (node,) = groups["g1"].nodes.values()
-            node.gate.clear()
-            unanswered = asyncio.create_task(producer.send("orders", b"named", group="g1"))
-            (lane,) = (lane for lane in producer._lanes if lane.group.name == "g1")
-            await until(lambda: lane.sender.in_flight_count == 1)
-            # Sooner than by the deadline of the one without an answer.
-            receipt = await asyncio.wait_for(producer.send("orders", b"keyed", key=key), 30)
-            assert receipt.group == "g0"
-            node.gate.set()
-            assert (await unanswered).group == "g1"
-
-    asyncio.run(scenario())
+    async with (
+        fake_groups("g0", "g1") as groups,
+        connect(groups, timeout_ms=60_000) as client,
+    ):
+        key = await key_of(client, "g1")
+        producer = client.producer()
+        for group in groups:
+            await producer.send("orders", b"warm", group=group)
+        (node,) = groups["g1"].nodes.values()
+        node.gate.clear()
+        unanswered = asyncio.create_task(producer.send("orders", b"named", group="g1"))
+        (lane,) = (lane for lane in producer._lanes if lane.group.name == "g1")
+        await until(lambda: lane.sender.in_flight_count == 1)
+        # Sooner than by the deadline of the one without an answer.
+        receipt = await asyncio.wait_for(producer.send("orders", b"keyed", key=key), 30)
+        assert receipt.group == "g0"
+        node.gate.set()
+        assert (await unanswered).group == "g1"

@@ -17,308 +17,263 @@ def connect(cluster: FakeCluster, timeout_ms: int = 10_000) -> quorumlog.Client:
     return quorumlog.connect(cluster.bootstrap, timeout_ms=timeout_ms)
 
 
-def test_a_receipt_says_all_about_a_message() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            producer = client.producer()
-            first = await producer.send("orders", b"one", queue_id=2)
-            second = await producer.send("orders", "zwei", queue_id=2, key="k", tag="t")
-            assert (first.queue_id, first.queue_offset, first.index) == (2, 0, 0)
-            assert (second.queue_offset, second.index, second.term) == (1, 1, 1)
-            assert first.durability is quorumlog.Durability.QUORUM_DISK
-            assert (first.synced_by, first.attempts, first.is_duplicate) == ((1, 2), 1, False)
-            assert first.commit_us == 123
-            assert first.duration_ms > 0
-            assert first.sent_unix_ms > 1_600_000_000_000
-            assert first.store_unix_ms == 1_700_000_000_001
-            assert first.message_id == message_id(("127.0.0.1", 8081), 48)
-            message = await client.get_message(second.message_id)
-            assert (message.body, message.key, message.tag) == (b"zwei", "k", "t")
-            assert message.position == second.position
-            assert second.to_dict()["durability"] == "quorum_disk"
-
-    asyncio.run(scenario())
+async def test_a_receipt_says_all_about_a_message() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer()
+        first = await producer.send("orders", b"one", queue_id=2)
+        second = await producer.send("orders", "zwei", queue_id=2, key="k", tag="t")
+        assert (first.queue_id, first.queue_offset, first.index) == (2, 0, 0)
+        assert (second.queue_offset, second.index, second.term) == (1, 1, 1)
+        assert first.durability is quorumlog.Durability.QUORUM_DISK
+        assert (first.synced_by, first.attempts, first.is_duplicate) == ((1, 2), 1, False)
+        assert first.commit_us == 123
+        assert first.duration_ms > 0
+        assert first.sent_unix_ms > 1_600_000_000_000
+        assert first.store_unix_ms == 1_700_000_000_001
+        assert first.message_id == message_id(("127.0.0.1", 8081), 48)
+        message = await client.get_message(second.message_id)
+        assert (message.body, message.key, message.tag) == (b"zwei", "k", "t")
+        assert message.position == second.position
+        assert second.to_dict()["durability"] == "quorum_disk"
 
 
-def test_messages_of_one_turn_share_a_batch_and_keep_their_order() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            producer = client.producer()
-            receipts = await asyncio.gather(
-                *(producer.send("orders", b"%d" % i, queue_id=i % 2) for i in range(100))
-            )
-            assert len(cluster.entries) == 1
-            assert cluster.bodies() == [b"%d" % i for i in range(100)]
-            assert [r.queue_offset for r in receipts] == [i // 2 for i in range(100)]
-            positions = [r.position for r in receipts]
-            assert positions == sorted(set(positions))
-            stats = producer.stats()
-            assert (stats.acked_count, stats.batches_acked) == (100, 1)
-            assert stats.held_size_bytes == 0
-
-    asyncio.run(scenario())
+async def test_messages_of_one_turn_share_a_batch_and_keep_their_order() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer()
+        receipts = await asyncio.gather(
+            *(producer.send("orders", b"%d" % i, queue_id=i % 2) for i in range(100))
+        )
+        assert len(cluster.entries) == 1
+        assert cluster.bodies() == [b"%d" % i for i in range(100)]
+        assert [r.queue_offset for r in receipts] == [i // 2 for i in range(100)]
+        positions = [r.position for r in receipts]
+        assert positions == sorted(set(positions))
+        stats = producer.stats()
+        assert (stats.acked_count, stats.batches_acked) == (100, 1)
+        assert stats.held_size_bytes == 0
 
 
-def test_batches_are_bounded_and_several_are_in_flight() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            producer = client.producer(batch_count_max=10, batch_size_bytes_max=2_000)
-            for i in range(95):
-                producer.send_nowait("orders", b"%02d" % i)
-            producer.send_nowait("orders", b"x" * 3_000)
-            producer.send_nowait("orders", b"last")
+async def test_batches_are_bounded_and_several_are_in_flight() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer(batch_count_max=10, batch_size_bytes_max=2_000)
+        for i in range(95):
+            producer.send_nowait("orders", b"%02d" % i)
+        producer.send_nowait("orders", b"x" * 3_000)
+        producer.send_nowait("orders", b"last")
+        await producer.flush()
+        counts = [entry.request.record_count for entry in cluster.entries]
+        assert counts == [*[10] * 9, 5, 1, 1]
+        assert cluster.bodies()[:95] == [b"%02d" % i for i in range(95)]
+
+
+async def test_batches_are_as_small_as_the_nodes_want_them() -> None:
+    async with fake_cluster() as cluster:
+        cluster.batch_size_bytes_max = 10_000
+        async with connect(cluster) as client, client.producer() as producer:
+            await producer.send("orders", b"the route is known")
+            for _ in range(50):
+                producer.send_nowait("orders", b"x" * 1_000)
             await producer.flush()
-            counts = [entry.request.record_count for entry in cluster.entries]
-            assert counts == [*[10] * 9, 5, 1, 1]
-            assert cluster.bodies()[:95] == [b"%02d" % i for i in range(95)]
-
-    asyncio.run(scenario())
+            sizes = [len(entry.request.records) for entry in cluster.entries]
+            assert len(sizes) > 5
+            assert max(sizes) <= 10_000
 
 
-def test_batches_are_as_small_as_the_nodes_want_them() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster:
-            cluster.batch_size_bytes_max = 10_000
-            async with connect(cluster) as client, client.producer() as producer:
-                await producer.send("orders", b"the route is known")
-                for _ in range(50):
-                    producer.send_nowait("orders", b"x" * 1_000)
-                await producer.flush()
-                sizes = [len(entry.request.records) for entry in cluster.entries]
-                assert len(sizes) > 5
-                assert max(sizes) <= 10_000
-
-    asyncio.run(scenario())
+async def test_queues_are_chosen_by_key_by_hand_or_in_turn() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer()
+        keyed = await asyncio.gather(
+            *(producer.send("orders", b"", key=f"key-{i}") for i in range(20))
+        )
+        assert [r.queue_id for r in keyed] == [key_queue(f"key-{i}", 4) for i in range(20)]
+        in_turn = [(await producer.send("orders", b"")).queue_id for _ in range(8)]
+        assert sorted(in_turn[:4]) == sorted(in_turn[4:]) == [0, 1, 2, 3]
 
 
-def test_queues_are_chosen_by_key_by_hand_or_in_turn() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            producer = client.producer()
-            keyed = await asyncio.gather(
-                *(producer.send("orders", b"", key=f"key-{i}") for i in range(20))
-            )
-            assert [r.queue_id for r in keyed] == [key_queue(f"key-{i}", 4) for i in range(20)]
-            in_turn = [(await producer.send("orders", b"")).queue_id for _ in range(8)]
-            assert sorted(in_turn[:4]) == sorted(in_turn[4:]) == [0, 1, 2, 3]
-
-    asyncio.run(scenario())
-
-
-def test_an_atomic_batch_is_one_entry_and_may_mix_topics() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            cluster.topics["audit"] = 1
-            producer = client.producer()
-            receipts = await producer.send_batch(
-                "orders",
-                [b"a", "b", OutgoingMessage(b"c", topic="audit", tag="t", queue_id=0)],
-                queue_id=3,
-            )
-            assert [(r.topic, r.queue_id, r.queue_offset) for r in receipts] == [
-                ("orders", 3, 0),
-                ("orders", 3, 1),
-                ("audit", 0, 0),
-            ]
-            assert len({r.index for r in receipts}) == 1
-            assert receipts[1:] == [receipts[1], receipts[-1]]
-            assert pickle.loads(pickle.dumps(receipts)) == list(receipts)
-            with pytest.raises(IndexError):
-                receipts[3]
-            with pytest.raises(errors.UnknownTopicError) as caught:
-                await producer.send_batch("orders", [b"d", OutgoingMessage(b"e", topic="none")])
-            assert caught.value.outcome is errors.Outcome.NOT_APPLIED
-            with pytest.raises(errors.TooLargeError):
-                await producer.send_batch("orders", [bytes(1 << 20)] * 5)
-            assert await producer.send_batch("orders", []) == []
-            assert (await producer.send("orders", b"f")).index == 1
-            assert cluster.bodies() == [b"a", b"b", b"c", b"f"]
-
-    asyncio.run(scenario())
+async def test_an_atomic_batch_is_one_entry_and_may_mix_topics() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.topics["audit"] = 1
+        producer = client.producer()
+        receipts = await producer.send_batch(
+            "orders",
+            [b"a", "b", OutgoingMessage(b"c", topic="audit", tag="t", queue_id=0)],
+            queue_id=3,
+        )
+        assert [(r.topic, r.queue_id, r.queue_offset) for r in receipts] == [
+            ("orders", 3, 0),
+            ("orders", 3, 1),
+            ("audit", 0, 0),
+        ]
+        assert len({r.index for r in receipts}) == 1
+        assert receipts[1:] == [receipts[1], receipts[-1]]
+        assert pickle.loads(pickle.dumps(receipts)) == list(receipts)
+        with pytest.raises(IndexError):
+            receipts[3]
+        with pytest.raises(errors.UnknownTopicError) as caught:
+            await producer.send_batch("orders", [b"d", OutgoingMessage(b"e", topic="none")])
+        assert caught.value.outcome is errors.Outcome.NOT_APPLIED
+        with pytest.raises(errors.TooLargeError):
+            await producer.send_batch("orders", [bytes(1 << 20)] * 5)
+        assert await producer.send_batch("orders", []) == []
+        assert (await producer.send("orders", b"f")).index == 1
+        assert cluster.bodies() == [b"a", b"b", b"c", b"f"]
 
 
-def test_an_unknown_topic_fails_its_own_messages_only() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            producer = client.producer()
-            wanted = [producer.send_nowait("orders", b"1"), producer.send_nowait("none", b"2")]
-            wanted += [producer.send_nowait("orders", b"3")]
-            results = await asyncio.gather(*(d.receipt() for d in wanted), return_exceptions=True)
-            assert isinstance(results[1], errors.UnknownTopicError)
-            assert cluster.bodies() == [b"1", b"3"]
-            stored = [r for r in results if isinstance(r, quorumlog.Receipt)]
-            assert [r.queue_offset for r in stored] == [0, 1]
-            assert producer.stats().failed_count == 1
-            cluster.topics["none"] = 3
-            assert (await producer.send("none", b"4", key="x")).queue_id == key_queue("x", 3)
-            await producer.close()
-
-    asyncio.run(scenario())
+async def test_an_unknown_topic_fails_its_own_messages_only() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer()
+        wanted = [producer.send_nowait("orders", b"1"), producer.send_nowait("none", b"2")]
+        wanted += [producer.send_nowait("orders", b"3")]
+        results = await asyncio.gather(*(d.receipt() for d in wanted), return_exceptions=True)
+        assert isinstance(results[1], errors.UnknownTopicError)
+        assert cluster.bodies() == [b"1", b"3"]
+        stored = [r for r in results if isinstance(r, quorumlog.Receipt)]
+        assert [r.queue_offset for r in stored] == [0, 1]
+        assert producer.stats().failed_count == 1
+        cluster.topics["none"] = 3
+        assert (await producer.send("none", b"4", key="x")).queue_id == key_queue("x", 3)
+        await producer.close()
 
 
-def test_a_bad_message_is_refused_at_once() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            producer = client.producer()
-            for topic, code in (("", "client.bad_topic"), ("a b", "client.bad_topic")):
-                with pytest.raises(errors.InvalidRequestError) as caught:
-                    producer.send_nowait(topic, b"")
-                assert caught.value.code == code
-            with pytest.raises(errors.InvalidRequestError):
-                producer.send_nowait("orders", b"", queue_id=-1)
-            with pytest.raises(errors.InvalidRequestError):
-                producer.send_nowait("orders", b"", properties={"a": ""})
-            with pytest.raises(errors.TooLargeError):
-                producer.send_nowait("orders", bytes(5 << 20))
-            with pytest.raises(errors.TooLargeError):
-                producer.send_nowait("orders", b"", properties={"a": "x" * 40_000})
-            with pytest.raises(errors.NotFoundError):
-                await producer.send("orders", b"", queue_id=9)
-            assert cluster.entries == []
-
-    asyncio.run(scenario())
+async def test_a_bad_message_is_refused_at_once() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer()
+        for topic, code in (("", "client.bad_topic"), ("a b", "client.bad_topic")):
+            with pytest.raises(errors.InvalidRequestError) as caught:
+                producer.send_nowait(topic, b"")
+            assert caught.value.code == code
+        with pytest.raises(errors.InvalidRequestError):
+            producer.send_nowait("orders", b"", queue_id=-1)
+        with pytest.raises(errors.InvalidRequestError):
+            producer.send_nowait("orders", b"", properties={"a": ""})
+        with pytest.raises(errors.TooLargeError):
+            producer.send_nowait("orders", bytes(5 << 20))
+        with pytest.raises(errors.TooLargeError):
+            producer.send_nowait("orders", b"", properties={"a": "x" * 40_000})
+        with pytest.raises(errors.NotFoundError):
+            await producer.send("orders", b"", queue_id=9)
+        assert cluster.entries == []
 
 
-def test_the_buffer_is_bounded() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            cluster.append_delay_s = 0.01
-            producer = client.producer(buffer_size_bytes_max=5_000, batch_size_bytes_max=1_000)
-            for _ in range(10):
-                producer.send_nowait("orders", bytes(400))
-            with pytest.raises(errors.BusyError) as caught:
-                producer.send_nowait("orders", bytes(400))
-            assert (caught.value.code, caught.value.retryable) == ("client.busy", True)
-            held = []
-            for i in range(50):
-                await producer.enqueue("orders", b"%02d" % i + bytes(398))
-                held.append(producer.stats().held_size_bytes)
-            assert max(held) <= 5_000
-            # In line: whoever waits longest is first.
-            await asyncio.gather(*(producer.send("orders", b"x%02d" % i) for i in range(50)))
-            bodies = [body for body in cluster.bodies() if body.startswith(b"x")]
-            assert bodies == sorted(bodies)
-
-    asyncio.run(scenario())
+async def test_the_buffer_is_bounded() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.append_delay_s = 0.01
+        producer = client.producer(buffer_size_bytes_max=5_000, batch_size_bytes_max=1_000)
+        for _ in range(10):
+            producer.send_nowait("orders", bytes(400))
+        with pytest.raises(errors.BusyError) as caught:
+            producer.send_nowait("orders", bytes(400))
+        assert (caught.value.code, caught.value.retryable) == ("client.busy", True)
+        held = []
+        for i in range(50):
+            await producer.enqueue("orders", b"%02d" % i + bytes(398))
+            held.append(producer.stats().held_size_bytes)
+        assert max(held) <= 5_000
+        # In line: whoever waits longest is first.
+        await asyncio.gather(*(producer.send("orders", b"x%02d" % i) for i in range(50)))
+        bodies = [body for body in cluster.bodies() if body.startswith(b"x")]
+        assert bodies == sorted(bodies)
 
 
 @pytest.mark.slow
-def test_waiting_for_room_ends_with_the_deadline_or_a_cancellation() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            cluster.nodes[1].gate.clear()
-            cluster.nodes[2].gate.clear()
-            cluster.nodes[3].gate.clear()
-            producer = client.producer(buffer_size_bytes_max=1_000, timeout_ms=3_000)
-            producer.send_nowait("orders", bytes(800))
-            waiting = asyncio.create_task(producer.enqueue("orders", bytes(800)))
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.05):
-                    await producer.enqueue("orders", bytes(800))
-            done = await asyncio.gather(waiting, return_exceptions=True)
-            # The first message gave up at the same time, so there may have been room after all.
-            assert isinstance(done[0], errors.BusyError | quorumlog.Delivery)
-            await producer.abort()
-            for node in cluster.nodes.values():
-                node.gate.set()
-
-    asyncio.run(scenario())
+async def test_waiting_for_room_ends_with_the_deadline_or_a_cancellation() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.nodes[1].gate.clear()
+        cluster.nodes[2].gate.clear()
+        cluster.nodes[3].gate.clear()
+        producer = client.producer(buffer_size_bytes_max=1_000, timeout_ms=3_000)
+        producer.send_nowait("orders", bytes(800))
+        waiting = asyncio.create_task(producer.enqueue("orders", bytes(800)))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await producer.enqueue("orders", bytes(800))
+        done = await asyncio.gather(waiting, return_exceptions=True)
+        # The first message gave up at the same time, so there may have been room after all.
+        assert isinstance(done[0], errors.BusyError | quorumlog.Delivery)
+        await producer.abort()
+        for node in cluster.nodes.values():
+            node.gate.set()
 
 
-def test_close_flushes_and_reports_what_nobody_asked_about() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            producer = client.producer()
-            for i in range(10):
-                producer.send_nowait("orders", b"%d" % i)
-            await producer.close()
-            assert cluster.bodies() == [b"%d" % i for i in range(10)]
-            with pytest.raises(errors.ClosedError):
-                producer.send_nowait("orders", b"")
-            await producer.close()
+async def test_close_flushes_and_reports_what_nobody_asked_about() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer()
+        for i in range(10):
+            producer.send_nowait("orders", b"%d" % i)
+        await producer.close()
+        assert cluster.bodies() == [b"%d" % i for i in range(10)]
+        with pytest.raises(errors.ClosedError):
+            producer.send_nowait("orders", b"")
+        await producer.close()
 
-            producer = client.producer()
-            asked = producer.send_nowait("none", b"")
-            with pytest.raises(errors.UnknownTopicError):
-                await asked
+        producer = client.producer()
+        asked = producer.send_nowait("none", b"")
+        with pytest.raises(errors.UnknownTopicError):
+            await asked
+        await producer.flush()
+        producer.send_nowait("none", b"")
+        with pytest.raises(errors.UnknownTopicError):
             await producer.flush()
-            producer.send_nowait("none", b"")
-            with pytest.raises(errors.UnknownTopicError):
-                await producer.flush()
-            await producer.flush()
-            producer.send_nowait("none", b"")
-            with pytest.raises(errors.UnknownTopicError):
-                await producer.close()
-
-    asyncio.run(scenario())
+        await producer.flush()
+        producer.send_nowait("none", b"")
+        with pytest.raises(errors.UnknownTopicError):
+            await producer.close()
 
 
-def test_abort_leaves_nobody_waiting() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            cluster.nodes[1].gate.clear()
-            producer = client.producer()
-            sending = asyncio.create_task(producer.send("orders", b"1"))
-            await asyncio.sleep(0)
-            await producer.abort()
-            with pytest.raises(errors.ClosedError) as caught:
-                await sending
-            assert caught.value.outcome is errors.Outcome.UNKNOWN
-            cluster.nodes[1].gate.set()
-
-    asyncio.run(scenario())
+async def test_abort_leaves_nobody_waiting() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.nodes[1].gate.clear()
+        producer = client.producer()
+        sending = asyncio.create_task(producer.send("orders", b"1"))
+        await asyncio.sleep(0)
+        await producer.abort()
+        with pytest.raises(errors.ClosedError) as caught:
+            await sending
+        assert caught.value.outcome is errors.Outcome.UNKNOWN
+        cluster.nodes[1].gate.set()
 
 
-def test_cancelling_a_send_does_not_withdraw_it_or_hurt_others() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            cluster.append_delay_s = 0.02
-            producer = client.producer()
-            tasks = [asyncio.create_task(producer.send("orders", b"%d" % i)) for i in range(3)]
-            await asyncio.sleep(0)
-            tasks[1].cancel()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-            assert isinstance(results[1], asyncio.CancelledError)
-            assert [type(r) for r in (results[0], results[2])] == [quorumlog.Receipt] * 2
-            assert cluster.bodies() == [b"0", b"1", b"2"]
-
-    asyncio.run(scenario())
+async def test_cancelling_a_send_does_not_withdraw_it_or_hurt_others() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.append_delay_s = 0.02
+        producer = client.producer()
+        tasks = [asyncio.create_task(producer.send("orders", b"%d" % i)) for i in range(3)]
+        await asyncio.sleep(0)
+        tasks[1].cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(results[1], asyncio.CancelledError)
+        assert [type(r) for r in (results[0], results[2])] == [quorumlog.Receipt] * 2
+        assert cluster.bodies() == [b"0", b"1", b"2"]
 
 
 @pytest.mark.slow
-def test_lingering_waits_for_more_and_flush_does_not() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            producer = client.producer(linger_ms=100)
-            first = producer.send_nowait("orders", b"1")
-            await asyncio.sleep(0.02)
-            second = producer.send_nowait("orders", b"2")
-            await asyncio.gather(first.receipt(), second.receipt())
-            assert len(cluster.entries) == 1
-            slow = client.producer(linger_ms=60_000)
-            slow.send_nowait("orders", b"3")
-            await asyncio.sleep(0.02)
-            await slow.flush()
-            assert cluster.bodies() == [b"1", b"2", b"3"]
-
-    asyncio.run(scenario())
+async def test_lingering_waits_for_more_and_flush_does_not() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer(linger_ms=100)
+        first = producer.send_nowait("orders", b"1")
+        await asyncio.sleep(0.02)
+        second = producer.send_nowait("orders", b"2")
+        await asyncio.gather(first.receipt(), second.receipt())
+        assert len(cluster.entries) == 1
+        slow = client.producer(linger_ms=60_000)
+        slow.send_nowait("orders", b"3")
+        await asyncio.sleep(0.02)
+        await slow.flush()
+        assert cluster.bodies() == [b"1", b"2", b"3"]
 
 
-def test_a_refusal_for_good_carries_the_words_of_the_node() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            cluster.script.actions.append(error("store.full_of_something"))
-            producer = client.producer()
-            with pytest.raises(errors.ServerError) as caught:
-                await producer.send("orders", b"1")
-            assert caught.value.code == "store.full_of_something"
-            assert caught.value.attempts == 1
-            assert (await producer.send("orders", b"2")).index == 0
-
-    asyncio.run(scenario())
+async def test_a_refusal_for_good_carries_the_words_of_the_node() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.script.actions.append(error("store.full_of_something"))
+        producer = client.producer()
+        with pytest.raises(errors.ServerError) as caught:
+            await producer.send("orders", b"1")
+        assert caught.value.code == "store.full_of_something"
+        assert caught.value.attempts == 1
+        assert (await producer.send("orders", b"2")).index == 0
 
 
-def test_a_message_whose_claim_is_late_was_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_message_whose_claim_is_late_was_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the name was claimed is not known; what became of the message is."""
 
     async def never(self: Node, request: Any, context: Any) -> Any:
@@ -326,50 +281,41 @@ def test_a_message_whose_claim_is_late_was_not_sent(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Node, "ClaimProducer", never, raising=False)
 
-    async def scenario() -> None:
-        async with fake_cluster(1) as cluster, connect(cluster) as client:
-            producer = client.producer(name="billing", timeout_ms=300)
-            with pytest.raises(errors.DeadlineError, match="ClaimProducer") as caught:
-                await producer.send("orders", b"1")
-            assert caught.value.outcome is errors.Outcome.NOT_APPLIED
-            assert not cluster.bodies()
-
-    asyncio.run(scenario())
+    async with fake_cluster(1) as cluster, connect(cluster) as client:
+        producer = client.producer(name="billing", timeout_ms=300)
+        with pytest.raises(errors.DeadlineError, match="ClaimProducer") as caught:
+            await producer.send("orders", b"1")
+        assert caught.value.outcome is errors.Outcome.NOT_APPLIED
+        assert not cluster.bodies()
 
 
 @pytest.mark.parametrize("is_asked", [True, False])
-def test_a_flush_raises_for_the_message_that_failed_if_nobody_asked_about_that_one(
+async def test_a_flush_raises_for_the_message_that_failed_if_nobody_asked_about_that_one(
     is_asked: bool,
 ) -> None:
     """The others of its batch have arrived, so whether somebody asked about those is no matter."""
 
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            producer = client.producer()
-            good: list[quorumlog.Delivery] = []
-            bad: list[quorumlog.Delivery] = []
-            for queue_id in (0, 99, 1, 98, 0):
-                some = bad if queue_id > 3 else good
-                some.append(producer.send_nowait("orders", b"x", queue_id=queue_id))
-            for delivery in bad if is_asked else good:
-                await asyncio.gather(delivery.receipt(), return_exceptions=True)
-            if not is_asked:
-                with pytest.raises(errors.QuorumlogError, match="unknown_queue"):
-                    await producer.flush()
-            await producer.flush()
-            assert producer.stats().failed_count == len(bad)
-
-    asyncio.run(scenario())
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer()
+        good: list[quorumlog.Delivery] = []
+        bad: list[quorumlog.Delivery] = []
+        for queue_id in (0, 99, 1, 98, 0):
+            some = bad if queue_id > 3 else good
+            some.append(producer.send_nowait("orders", b"x", queue_id=queue_id))
+        for delivery in bad if is_asked else good:
+            await asyncio.gather(delivery.receipt(), return_exceptions=True)
+        if not is_asked:
+            with pytest.raises(errors.QuorumlogError, match="unknown_queue"):
+                await producer.flush()
+        await producer.flush()
+        assert producer.stats().failed_count == len(bad)
 
 
-def test_a_producer_with_nothing_to_do_is_not_stuck_and_holds_nothing() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            producer = client.producer()
-            for i in range(3):
-                await producer.send("orders", b"%d" % i)
-            assert [lane.sender.stuck_ms for lane in producer._lanes] == [0]
-            assert not producer._unfinished, "what is acknowledged is let go"
-            assert producer.stats().held_size_bytes == 0
-
-    asyncio.run(scenario())
+async def test_a_producer_with_nothing_to_do_is_not_stuck_and_holds_nothing() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer()
+        for i in range(3):
+            await producer.send("orders", b"%d" % i)
+        assert [lane.sender.stuck_ms for lane in producer._lanes] == [0]
+        assert not producer._unfinished, "what is acknowledged is let go"
+        assert producer.stats().held_size_bytes == 0

@@ -42,205 +42,169 @@ def check_once_and_in_order(cluster: FakeCluster, count: int) -> None:
 @pytest.mark.parametrize(
     ("action", "duplicates"), [(BREAK_BEFORE, False), (BREAK_AFTER, True)], ids=["before", "after"]
 )
-def test_a_connection_that_breaks_is_no_loss_and_no_duplicate(
+async def test_a_connection_that_breaks_is_no_loss_and_no_duplicate(
     action: str, duplicates: bool
 ) -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            cluster.script.actions.extend([None, None, action])
-            producer = client.producer(batch_count_max=5)
-            receipts = await send_all(producer, 50)
-            check_once_and_in_order(cluster, 50)
-            assert [r.queue_offset for r in receipts] == list(range(50))
-            assert receipts[0].attempts == 1
-            assert receipts[10].attempts == 2
-            assert receipts[10].is_duplicate is duplicates
-            assert producer.stats().retried_batches >= 1
-
-    asyncio.run(scenario())
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.script.actions.extend([None, None, action])
+        producer = client.producer(batch_count_max=5)
+        receipts = await send_all(producer, 50)
+        check_once_and_in_order(cluster, 50)
+        assert [r.queue_offset for r in receipts] == list(range(50))
+        assert receipts[0].attempts == 1
+        assert receipts[10].attempts == 2
+        assert receipts[10].is_duplicate is duplicates
+        assert producer.stats().retried_batches >= 1
 
 
-def test_a_new_leader_is_found_by_its_hint() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            producer = client.producer(batch_count_max=3)
-            await producer.send("orders", b"0000", queue_id=0)
-            cluster.elect(2)
-            results = await asyncio.gather(
-                *(producer.send("orders", b"%04d" % i, queue_id=0) for i in range(1, 40))
-            )
-            check_once_and_in_order(cluster, 40)
-            assert {r.term for r in results} == {2}
-            assert producer.stats().leader_changes == 1
-            assert cluster.nodes[3].requests_total == 0
-
-    asyncio.run(scenario())
+async def test_a_new_leader_is_found_by_its_hint() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer(batch_count_max=3)
+        await producer.send("orders", b"0000", queue_id=0)
+        cluster.elect(2)
+        results = await asyncio.gather(
+            *(producer.send("orders", b"%04d" % i, queue_id=0) for i in range(1, 40))
+        )
+        check_once_and_in_order(cluster, 40)
+        assert {r.term for r in results} == {2}
+        assert producer.stats().leader_changes == 1
+        assert cluster.nodes[3].requests_total == 0
 
 
-def test_a_leader_that_dies_is_replaced_and_nothing_is_lost_or_doubled() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            producer = client.producer(batch_count_max=4)
-            cluster.append_delay_s = 0.002
-            sending = asyncio.create_task(send_all(producer, 200))
-            await until(lambda: len(cluster.entries) >= 10)
-            # The others go on naming the dead one for a while, as before an election.
-            cluster.leader_id = 1
-            await cluster.nodes[1].stop()
-            await until(lambda: client.stats().questions > 10)
-            assert not sending.done()
-            cluster.elect(3)
-            results = await sending
-            check_once_and_in_order(cluster, 200)
-            assert all(isinstance(r, quorumlog.Receipt) for r in results)
-
-    asyncio.run(scenario())
+async def test_a_leader_that_dies_is_replaced_and_nothing_is_lost_or_doubled() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer(batch_count_max=4)
+        cluster.append_delay_s = 0.002
+        sending = asyncio.create_task(send_all(producer, 200))
+        await until(lambda: len(cluster.entries) >= 10)
+        # The others go on naming the dead one for a while, as before an election.
+        cluster.leader_id = 1
+        await cluster.nodes[1].stop()
+        await until(lambda: client.stats().questions > 10)
+        assert not sending.done()
+        cluster.elect(3)
+        results = await sending
+        check_once_and_in_order(cluster, 200)
+        assert all(isinstance(r, quorumlog.Receipt) for r in results)
 
 
-def test_a_node_that_comes_back_is_found_soon() -> None:
-    async def scenario() -> None:
-        async with fake_cluster(1) as cluster, connect(cluster) as client:
-            producer = client.producer()
-            await producer.send("orders", b"0000", queue_id=0)
-            node = cluster.nodes[1]
-            await node.stop()
-            sending = asyncio.create_task(producer.send("orders", b"0001", queue_id=0))
-            await until(lambda: client.stats().questions > 5)
-            await node.start()
-            began = asyncio.get_running_loop().time()
-            await sending
-            assert asyncio.get_running_loop().time() - began < 2.0
-            check_once_and_in_order(cluster, 2)
-
-    asyncio.run(scenario())
+async def test_a_node_that_comes_back_is_found_soon() -> None:
+    async with fake_cluster(1) as cluster, connect(cluster) as client:
+        producer = client.producer()
+        await producer.send("orders", b"0000", queue_id=0)
+        node = cluster.nodes[1]
+        await node.stop()
+        sending = asyncio.create_task(producer.send("orders", b"0001", queue_id=0))
+        await until(lambda: client.stats().questions > 5)
+        await node.start()
+        began = asyncio.get_running_loop().time()
+        await sending
+        assert asyncio.get_running_loop().time() - began < 2.0
+        check_once_and_in_order(cluster, 2)
 
 
-def test_a_connection_that_is_closed_while_nothing_is_sent_is_made_again() -> None:
+async def test_a_connection_that_is_closed_while_nothing_is_sent_is_made_again() -> None:
     """So is that of a leader that was removed. Its sender ended, and nobody was told."""
 
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            producer = client.producer()
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer()
+        await producer.send("orders", b"0000", queue_id=0)
+        await client._started().groups.home.router.channels.keep_only(set())
+        await asyncio.wait_for(producer.send("orders", b"0001", queue_id=0), 30)
+        check_once_and_in_order(cluster, 2)
+
+
+async def test_a_refusal_that_passes_is_waited_for_in_order() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        busy = error("node.busy", retryable=True, retry_after_ms=5)
+        full = error("store.full", retryable=True)
+        lost = error("node.outcome_unknown", retryable=True, outcome=UNKNOWN)
+        cluster.script.actions.extend([None, busy, None, None, full, lost, busy])
+        producer = client.producer(batch_count_max=2)
+        await send_all(producer, 40)
+        check_once_and_in_order(cluster, 40)
+        assert producer.stats().failed_count == 0
+
+
+async def test_an_unknown_outcome_that_was_applied_becomes_a_duplicate() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.script.actions.append(apply_and_say_unknown)
+        producer = client.producer()
+        receipt = await producer.send("orders", b"0000", queue_id=0)
+        assert receipt.is_duplicate
+        assert producer.stats().duplicates_count == 1
+        check_once_and_in_order(cluster, 1)
+
+
+async def test_without_idempotence_an_unknown_outcome_is_told_and_not_repeated() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        busy = error("node.busy", retryable=True)
+        cluster.script.actions.extend([busy, BREAK_AFTER])
+        producer = client.producer(idempotent=False, in_flight_max=1)
+        with pytest.raises(errors.OutcomeUnknownError) as caught:
             await producer.send("orders", b"0000", queue_id=0)
-            await client._started().groups.home.router.channels.keep_only(set())
-            await asyncio.wait_for(producer.send("orders", b"0001", queue_id=0), 30)
-            check_once_and_in_order(cluster, 2)
-
-    asyncio.run(scenario())
-
-
-def test_a_refusal_that_passes_is_waited_for_in_order() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            busy = error("node.busy", retryable=True, retry_after_ms=5)
-            full = error("store.full", retryable=True)
-            lost = error("node.outcome_unknown", retryable=True, outcome=UNKNOWN)
-            cluster.script.actions.extend([None, busy, None, None, full, lost, busy])
-            producer = client.producer(batch_count_max=2)
-            await send_all(producer, 40)
-            check_once_and_in_order(cluster, 40)
-            assert producer.stats().failed_count == 0
-
-    asyncio.run(scenario())
+        assert (caught.value.outcome, caught.value.attempts) == (Outcome.UNKNOWN, 2)
+        await producer.send("orders", b"0001", queue_id=0)
+        check_once_and_in_order(cluster, 2)
+        assert {e.request.producer_id for e in cluster.entries} == {0}
 
 
-def test_an_unknown_outcome_that_was_applied_becomes_a_duplicate() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            cluster.script.actions.append(apply_and_say_unknown)
-            producer = client.producer()
-            receipt = await producer.send("orders", b"0000", queue_id=0)
-            assert receipt.is_duplicate
-            assert producer.stats().duplicates_count == 1
-            check_once_and_in_order(cluster, 1)
-
-    asyncio.run(scenario())
-
-
-def test_without_idempotence_an_unknown_outcome_is_told_and_not_repeated() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            busy = error("node.busy", retryable=True)
-            cluster.script.actions.extend([busy, BREAK_AFTER])
-            producer = client.producer(idempotent=False, in_flight_max=1)
-            with pytest.raises(errors.OutcomeUnknownError) as caught:
-                await producer.send("orders", b"0000", queue_id=0)
-            assert (caught.value.outcome, caught.value.attempts) == (Outcome.UNKNOWN, 2)
-            await producer.send("orders", b"0001", queue_id=0)
-            check_once_and_in_order(cluster, 2)
-            assert {e.request.producer_id for e in cluster.entries} == {0}
-
-    asyncio.run(scenario())
+async def test_a_batch_refused_for_good_does_not_hold_up_or_reorder_the_rest() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.script.actions.extend([None, error("node.topic_not_writable")])
+        producer = client.producer(batch_count_max=2)
+        results = await send_all(producer, 20)
+        failed = [r for r in results if isinstance(r, errors.PermissionDeniedError)]
+        assert len(failed) == 2
+        assert [f.outcome for f in failed] == [Outcome.NOT_APPLIED] * 2
+        assert cluster.bodies() == [b"%04d" % i for i in range(20) if i not in (2, 3)]
+        assert len(cluster.producers) == 1  # Sequences went on without a gap.
 
 
-def test_a_batch_refused_for_good_does_not_hold_up_or_reorder_the_rest() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            cluster.script.actions.extend([None, error("node.topic_not_writable")])
-            producer = client.producer(batch_count_max=2)
-            results = await send_all(producer, 20)
-            failed = [r for r in results if isinstance(r, errors.PermissionDeniedError)]
-            assert len(failed) == 2
-            assert [f.outcome for f in failed] == [Outcome.NOT_APPLIED] * 2
-            assert cluster.bodies() == [b"%04d" % i for i in range(20) if i not in (2, 3)]
-            assert len(cluster.producers) == 1  # Sequences went on without a gap.
-
-    asyncio.run(scenario())
-
-
-def test_batches_that_are_taken_apart_keep_their_order() -> None:
+async def test_batches_that_are_taken_apart_keep_their_order() -> None:
     """Two in a row were once put back the wrong way round."""
 
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            cluster.topics["audit"] = 1
-            cluster.script.actions.extend([error("node.topic_not_writable")] * 2)
-            producer = client.producer(batch_count_max=2)
-            for i in range(20):
-                topic = "audit" if i % 2 else "orders"
-                await producer.enqueue(topic, b"%04d" % i, queue_id=0)
-            await producer.close()
-            for lo in (0, 1):
-                stored = [b for b in cluster.bodies() if int(b) % 2 == lo]
-                assert stored == [b"%04d" % i for i in range(lo, 20, 2)]
-            assert len(cluster.producers) == 1
-
-    asyncio.run(scenario())
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.topics["audit"] = 1
+        cluster.script.actions.extend([error("node.topic_not_writable")] * 2)
+        producer = client.producer(batch_count_max=2)
+        for i in range(20):
+            topic = "audit" if i % 2 else "orders"
+            await producer.enqueue(topic, b"%04d" % i, queue_id=0)
+        await producer.close()
+        for lo in (0, 1):
+            stored = [b for b in cluster.bodies() if int(b) % 2 == lo]
+            assert stored == [b"%04d" % i for i in range(lo, 20, 2)]
+        assert len(cluster.producers) == 1
 
 
-def test_a_producer_that_was_forgotten_begins_anew() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            producer = client.producer(batch_count_max=2)
-            await producer.send("orders", b"0000", queue_id=0)
-            cluster.producers.clear()
-            results = await asyncio.gather(
-                *(producer.send("orders", b"%04d" % i, queue_id=0) for i in range(1, 10))
-            )
-            check_once_and_in_order(cluster, 10)
-            assert all(r.attempts <= 3 for r in results)
-
-    asyncio.run(scenario())
+async def test_a_producer_that_was_forgotten_begins_anew() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer(batch_count_max=2)
+        await producer.send("orders", b"0000", queue_id=0)
+        cluster.producers.clear()
+        results = await asyncio.gather(
+            *(producer.send("orders", b"%04d" % i, queue_id=0) for i in range(1, 10))
+        )
+        check_once_and_in_order(cluster, 10)
+        assert all(r.attempts <= 3 for r in results)
 
 
-def test_a_forgotten_producer_does_not_repeat_what_may_be_stored() -> None:
+async def test_a_forgotten_producer_does_not_repeat_what_may_be_stored() -> None:
     async def apply_forget_and_break(node: Any, request: Any) -> Any:
         node.cluster.append(request)
         node.cluster.producers.clear()
         return BREAK_BEFORE
 
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            producer = client.producer(batch_count_max=1, in_flight_max=1)
-            await producer.send("orders", b"0000", queue_id=0)
-            cluster.script.actions.append(apply_forget_and_break)
-            with pytest.raises(errors.OutcomeUnknownError):
-                await producer.send("orders", b"0001", queue_id=0)
-            receipt = await producer.send("orders", b"0002", queue_id=0)
-            assert receipt.attempts == 1, "under another name, which nobody has to forget first"
-            check_once_and_in_order(cluster, 3)
-
-    asyncio.run(scenario())
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer(batch_count_max=1, in_flight_max=1)
+        await producer.send("orders", b"0000", queue_id=0)
+        cluster.script.actions.append(apply_forget_and_break)
+        with pytest.raises(errors.OutcomeUnknownError):
+            await producer.send("orders", b"0001", queue_id=0)
+        receipt = await producer.send("orders", b"0002", queue_id=0)
+        assert receipt.attempts == 1, "under another name, which nobody has to forget first"
+        check_once_and_in_order(cluster, 3)
 
 
 def pauses_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -255,97 +219,82 @@ def pauses_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return pauses
 
 
-def test_pauses_are_short_again_after_a_receipt(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        pauses = pauses_of(monkeypatch)
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            busy = error("node.busy", retryable=True)
-            cluster.script.actions.extend([busy, busy, None] * 3)
-            producer = client.producer()
-            for i in range(3):
-                await producer.send("orders", b"%04d" % i, queue_id=0)
-            assert pauses == [0, 1] * 3
-            check_once_and_in_order(cluster, 3)
-
-    asyncio.run(scenario())
+async def test_pauses_are_short_again_after_a_receipt(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses = pauses_of(monkeypatch)
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        busy = error("node.busy", retryable=True)
+        cluster.script.actions.extend([busy, busy, None] * 3)
+        producer = client.producer()
+        for i in range(3):
+            await producer.send("orders", b"%04d" % i, queue_id=0)
+        assert pauses == [0, 1] * 3
+        check_once_and_in_order(cluster, 3)
 
 
-def test_a_final_refusal_costs_later_batches_no_pause(
+async def test_a_final_refusal_costs_later_batches_no_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario() -> None:
-        pauses = pauses_of(monkeypatch)
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            cluster.script.actions.append(error("node.topic_not_writable"))
-            results = await send_all(client.producer(batch_count_max=1), 5)
-            assert isinstance(results[0], errors.PermissionDeniedError)
-            assert cluster.bodies() == [b"%04d" % i for i in range(1, 5)]
-            assert pauses == []
-
-    asyncio.run(scenario())
+    pauses = pauses_of(monkeypatch)
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.script.actions.append(error("node.topic_not_writable"))
+        results = await send_all(client.producer(batch_count_max=1), 5)
+        assert isinstance(results[0], errors.PermissionDeniedError)
+        assert cluster.bodies() == [b"%04d" % i for i in range(1, 5)]
+        assert pauses == []
 
 
 @pytest.mark.slow
-def test_an_order_that_is_lost_for_good_is_not_tried_for_ever() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            cluster.script.actions.extend([error("node.out_of_sequence", retryable=True)] * 9)
-            producer = client.producer()
+async def test_an_order_that_is_lost_for_good_is_not_tried_for_ever() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.script.actions.extend([error("node.out_of_sequence", retryable=True)] * 9)
+        producer = client.producer()
+        await producer.send("orders", b"0000", queue_id=0)
+        check_once_and_in_order(cluster, 1)
+        (entry,) = cluster.entries
+        assert entry.request.sequence == 0
+
+
+@pytest.mark.slow
+async def test_time_runs_out_with_the_truth_about_the_outcome() -> None:
+    async with fake_cluster() as cluster, connect(cluster, timeout_ms=400) as client:
+        cluster.script.actions.append(HANG_AFTER)
+        producer = client.producer()
+        with pytest.raises(errors.OutcomeUnknownError) as unknown:
             await producer.send("orders", b"0000", queue_id=0)
-            check_once_and_in_order(cluster, 1)
-            (entry,) = cluster.entries
-            assert entry.request.sequence == 0
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.slow
-def test_time_runs_out_with_the_truth_about_the_outcome() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster, timeout_ms=400) as client:
-            cluster.script.actions.append(HANG_AFTER)
-            producer = client.producer()
-            with pytest.raises(errors.OutcomeUnknownError) as unknown:
-                await producer.send("orders", b"0000", queue_id=0)
-            assert unknown.value.outcome is Outcome.UNKNOWN
-            # A new identity: nothing of the old one is in the way.
-            await producer.send("orders", b"0001", queue_id=0)
-            check_once_and_in_order(cluster, 2)
-            cluster.script.actions.extend([error("node.busy", retryable=True)] * 1000)
-            with pytest.raises(errors.DeadlineError) as late:
-                await producer.send("orders", b"0002", queue_id=0)
-            assert late.value.outcome is Outcome.NOT_APPLIED
-            assert late.value.attempts > 1
-            cluster.script.actions.clear()
-            for node in cluster.nodes.values():
-                await node.stop()
-            with pytest.raises(errors.QuorumlogError):
-                await producer.send("orders", b"0003", queue_id=0)
-            check_once_and_in_order(cluster, 2)
-
-    asyncio.run(scenario())
+        assert unknown.value.outcome is Outcome.UNKNOWN
+        # A new identity: nothing of the old one is in the way.
+        await producer.send("orders", b"0001", queue_id=0)
+        check_once_and_in_order(cluster, 2)
+        cluster.script.actions.extend([error("node.busy", retryable=True)] * 1000)
+        with pytest.raises(errors.DeadlineError) as late:
+            await producer.send("orders", b"0002", queue_id=0)
+        assert late.value.outcome is Outcome.NOT_APPLIED
+        assert late.value.attempts > 1
+        cluster.script.actions.clear()
+        for node in cluster.nodes.values():
+            await node.stop()
+        with pytest.raises(errors.QuorumlogError):
+            await producer.send("orders", b"0003", queue_id=0)
+        check_once_and_in_order(cluster, 2)
 
 
 @pytest.mark.slow
-def test_a_paused_leader_is_left_for_its_successor() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            producer = client.producer(batch_count_max=2)
-            await producer.send("orders", b"0000", queue_id=0)
-            cluster.nodes[1].gate.clear()
-            sending = [
-                asyncio.create_task(producer.send("orders", b"%04d" % i, queue_id=0))
-                for i in range(1, 10)
-            ]
-            await asyncio.sleep(0.05)
-            cluster.elect(2)
-            began = asyncio.get_running_loop().time()
-            await asyncio.gather(*sending)
-            assert asyncio.get_running_loop().time() - began < 3
-            check_once_and_in_order(cluster, 10)
-            cluster.nodes[1].gate.set()
-
-    asyncio.run(scenario())
+async def test_a_paused_leader_is_left_for_its_successor() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer(batch_count_max=2)
+        await producer.send("orders", b"0000", queue_id=0)
+        cluster.nodes[1].gate.clear()
+        sending = [
+            asyncio.create_task(producer.send("orders", b"%04d" % i, queue_id=0))
+            for i in range(1, 10)
+        ]
+        await asyncio.sleep(0.05)
+        cluster.elect(2)
+        began = asyncio.get_running_loop().time()
+        await asyncio.gather(*sending)
+        assert asyncio.get_running_loop().time() - began < 3
+        check_once_and_in_order(cluster, 10)
+        cluster.nodes[1].gate.set()
 
 
 async def elect(node: Any, request: Any) -> Any:
@@ -379,50 +328,47 @@ FAULTS = [
     ("is_idempotent", "timeout_ms"), [(True, 10_000), (False, 10_000), (True, 150)]
 )
 @pytest.mark.parametrize("seed", range(5))
-def test_random_faults_leave_no_doubt_about_any_message(
+async def test_random_faults_leave_no_doubt_about_any_message(
     seed: int, is_idempotent: bool, timeout_ms: int
 ) -> None:
-    async def scenario() -> None:
-        dice = random.Random(seed)
-        async with fake_cluster() as cluster, connect(cluster, timeout_ms) as client:
-            cluster.topics["audit"] = 1
-            kinds = [None] * 20 + FAULTS
-            if timeout_ms < 1_000:  # Then some run out of time, on either side of being stored.
-                kinds += [HANG_AFTER, hang_before]
-            cluster.script.actions.extend(dice.choice(kinds) for _ in range(400))
-            producer = client.producer(
-                batch_count_max=3,
-                in_flight_max=4 if is_idempotent else 1,
-                idempotent=is_idempotent,
-            )
-            sent = []
-            for i in range(500):
-                topic = "audit" if dice.random() < 0.2 else "orders"
-                delivery = await producer.enqueue(topic, b"%04d" % i, queue_id=0)
-                sent.append((b"%04d" % i, delivery))
-                if dice.random() < 0.1:
-                    await asyncio.gather(delivery.receipt(), return_exceptions=True)
-            await asyncio.gather(*(d.receipt() for _, d in sent), return_exceptions=True)
-            counts = Counter(cluster.bodies())
-            acked = {}
-            for body, delivery in sent:
-                (result,) = await asyncio.gather(delivery.receipt(), return_exceptions=True)
-                if isinstance(result, quorumlog.Receipt):
-                    acked[body] = result
-                    assert counts[body] == 1, f"{body!r} was acknowledged"
-                    continue
-                assert isinstance(result, errors.QuorumlogError), result
-                most = 1 if result.outcome is Outcome.UNKNOWN else 0
-                assert counts[body] <= most, f"{body!r} failed: {result!r}"
-            stored = [body for body in cluster.bodies() if body in acked]
-            for topic in ("orders", "audit"):
-                ours = [body for body in stored if acked[body].topic == topic]
-                assert ours == sorted(ours)
-                for body in ours:
-                    record = cluster.queues[topic, 0][acked[body].queue_offset]
-                    assert decode_message(record).body == body
-                    assert decode_message(record).position == acked[body].position
-            assert len(acked) > 100
-            assert producer.stats().held_size_bytes == 0
-
-    asyncio.run(scenario())
+    dice = random.Random(seed)
+    async with fake_cluster() as cluster, connect(cluster, timeout_ms) as client:
+        cluster.topics["audit"] = 1
+        kinds = [None] * 20 + FAULTS
+        if timeout_ms < 1_000:  # Then some run out of time, on either side of being stored.
+            kinds += [HANG_AFTER, hang_before]
+        cluster.script.actions.extend(dice.choice(kinds) for _ in range(400))
+        producer = client.producer(
+            batch_count_max=3,
+            in_flight_max=4 if is_idempotent else 1,
+            idempotent=is_idempotent,
+        )
+        sent = []
+        for i in range(500):
+            topic = "audit" if dice.random() < 0.2 else "orders"
+            delivery = await producer.enqueue(topic, b"%04d" % i, queue_id=0)
+            sent.append((b"%04d" % i, delivery))
+            if dice.random() < 0.1:
+                await asyncio.gather(delivery.receipt(), return_exceptions=True)
+        await asyncio.gather(*(d.receipt() for _, d in sent), return_exceptions=True)
+        counts = Counter(cluster.bodies())
+        acked = {}
+        for body, delivery in sent:
+            (result,) = await asyncio.gather(delivery.receipt(), return_exceptions=True)
+            if isinstance(result, quorumlog.Receipt):
+                acked[body] = result
+                assert counts[body] == 1, f"{body!r} was acknowledged"
+                continue
+            assert isinstance(result, errors.QuorumlogError), result
+            most = 1 if result.outcome is Outcome.UNKNOWN else 0
+            assert counts[body] <= most, f"{body!r} failed: {result!r}"
+        stored = [body for body in cluster.bodies() if body in acked]
+        for topic in ("orders", "audit"):
+            ours = [body for body in stored if acked[body].topic == topic]
+            assert ours == sorted(ours)
+            for body in ours:
+                record = cluster.queues[topic, 0][acked[body].queue_offset]
+                assert decode_message(record).body == body
+                assert decode_message(record).position == acked[body].position
+        assert len(acked) > 100
+        assert producer.stats().held_size_bytes == 0

@@ -66,36 +66,30 @@ def test_messages_are_consumed_in_order_and_without_a_gap() -> None:
     made.consumed(message(9))
 
 
-def test_a_transaction_that_consumed_nothing_is_refused() -> None:
-    async def work() -> None:
-        made = transaction()
+async def test_a_transaction_that_consumed_nothing_is_refused() -> None:
+    made = transaction()
+    made.send("bills", b"x")
+    with pytest.raises(InvalidRequestError, match="nothing was consumed"):
+        await made.commit()
+    with pytest.raises(InvalidRequestError, match="has ended"):
         made.send("bills", b"x")
-        with pytest.raises(InvalidRequestError, match="nothing was consumed"):
-            await made.commit()
-        with pytest.raises(InvalidRequestError, match="has ended"):
-            made.send("bills", b"x")
-        async with transaction():
-            pass  # Nothing at all is no mistake.
-        with pytest.raises(TooLargeError):
-            transaction().send("bills", bytes(5_000_000))
-
-    asyncio.run(work())
+    async with transaction():
+        pass  # Nothing at all is no mistake.
+    with pytest.raises(TooLargeError):
+        transaction().send("bills", bytes(5_000_000))
 
 
-def test_a_consumer_that_commits_by_itself_is_refused() -> None:
-    async def work() -> None:
-        async with (
-            fake_cluster() as cluster,
-            quorumlog.connect(cluster.bootstrap) as client,
-        ):
-            client.group_consumer("g", "orders")
-            with pytest.raises(InvalidRequestError, match="auto_commit=False"):
-                client.transaction("g")
-            client.transaction("other")
-            with pytest.raises(InvalidRequestError, match="needs a name"):
-                client.transactional_producer("", lambda _: "commit")
-
-    asyncio.run(work())
+async def test_a_consumer_that_commits_by_itself_is_refused() -> None:
+    async with (
+        fake_cluster() as cluster,
+        quorumlog.connect(cluster.bootstrap) as client,
+    ):
+        client.group_consumer("g", "orders")
+        with pytest.raises(InvalidRequestError, match="auto_commit=False"):
+            client.transaction("g")
+        client.transaction("other")
+        with pytest.raises(InvalidRequestError, match="needs a name"):
+            client.transactional_producer("", lambda _: "commit")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +101,7 @@ def test_a_consumer_that_commits_by_itself_is_refused() -> None:
         (Outcome.UNKNOWN, None, OutcomeUnknownError),
     ],
 )
-def test_a_commit_that_met_a_conflict_after_an_attempt_without_an_answer(
+async def test_a_commit_that_met_a_conflict_after_an_attempt_without_an_answer(
     conflict: Outcome, stored: int | None, expected: type[Exception] | None
 ) -> None:
     """It may be its own first attempt that it met; who cannot look does not know."""
@@ -129,21 +123,18 @@ def test_a_commit_that_met_a_conflict_after_an_attempt_without_an_answer(
             response.offsets.add(topic="orders", queue_id=0, offset=stored)
             return response
 
-    async def work() -> None:
-        made = transaction()
-        group: Any = Group()
-        made._groups = group
-        made._stored[Queue("orders", 0, "g0")] = 5
-        made.consumed(message(5))
-        if expected is None:
-            await made.commit()
-            return
-        with pytest.raises(expected) as caught:
-            await made.commit()
-        assert isinstance(caught.value, QuorumlogError)
-        assert caught.value.outcome is conflict
-
-    asyncio.run(work())
+    made = transaction()
+    group: Any = Group()
+    made._groups = group
+    made._stored[Queue("orders", 0, "g0")] = 5
+    made.consumed(message(5))
+    if expected is None:
+        await made.commit()
+        return
+    with pytest.raises(expected) as caught:
+        await made.commit()
+    assert isinstance(caught.value, QuorumlogError)
+    assert caught.value.outcome is conflict
 
 
 def test_unique_keys_are_unique_and_of_the_published_form() -> None:
@@ -159,39 +150,33 @@ def test_unique_keys_are_unique_and_of_the_published_form() -> None:
     assert re.fullmatch(b"UNIQ_KEY\x01[0-9A-F]{32}\x02", own)
 
 
-def test_the_time_of_one_transaction_is_not_that_of_another() -> None:
+async def test_the_time_of_one_transaction_is_not_that_of_another() -> None:
     """Whoever began first does not say how long the others may take."""
 
-    async def work() -> None:
-        async with (
-            fake_cluster() as cluster,
-            quorumlog.connect(cluster.bootstrap, timeout_ms=10_000) as client,
-        ):
-            for i in range(2):
-                await client.producer().send("orders", b"%d" % i, queue_id=0)
-            first, second = await client.pull("orders", 0, 0)
-            cluster.append_delay_s = 1.0
-            async with asyncio.timeout(8):
-                for consumed, timeout_ms in ((first, 200), (second, None)):
-                    made = client.transaction("g", timeout_ms=timeout_ms)
-                    made.consumed(consumed)
-                    made.send("orders", b"made", queue_id=1)
-                    if timeout_ms:
-                        with pytest.raises(OutcomeUnknownError):
-                            await made.commit()
-                        cluster.offsets["g", "orders", 0] = 1  # It was stored after all.
-                    else:
+    async with (
+        fake_cluster() as cluster,
+        quorumlog.connect(cluster.bootstrap, timeout_ms=10_000) as client,
+    ):
+        for i in range(2):
+            await client.producer().send("orders", b"%d" % i, queue_id=0)
+        first, second = await client.pull("orders", 0, 0)
+        cluster.append_delay_s = 1.0
+        async with asyncio.timeout(8):
+            for consumed, timeout_ms in ((first, 200), (second, None)):
+                made = client.transaction("g", timeout_ms=timeout_ms)
+                made.consumed(consumed)
+                made.send("orders", b"made", queue_id=1)
+                if timeout_ms:
+                    with pytest.raises(OutcomeUnknownError):
                         await made.commit()
-            assert [receipt.queue_id for receipt in made.receipts] == [1]
+                    cluster.offsets["g", "orders", 0] = 1  # It was stored after all.
+                else:
+                    await made.commit()
+        assert [receipt.queue_id for receipt in made.receipts] == [1]
 
-    asyncio.run(work())
 
-
-def test_transactions_of_many_times_do_not_make_a_producer_each() -> None:
-    async def work() -> None:
-        async with fake_cluster() as cluster, quorumlog.connect(cluster.bootstrap) as client:
-            for timeout_ms in range(1_000, 1_100):
-                client.transaction("g", timeout_ms=timeout_ms)
-            assert len(client._made) <= 20
-
-    asyncio.run(work())
+async def test_transactions_of_many_times_do_not_make_a_producer_each() -> None:
+    async with fake_cluster() as cluster, quorumlog.connect(cluster.bootstrap) as client:
+        for timeout_ms in range(1_000, 1_100):
+            client.transaction("g", timeout_ms=timeout_ms)
+        assert len(client._made) <= 20

@@ -10,7 +10,6 @@ from node.errors.common import LimitReachedError, UnknownTopicError
 from quorumlog.pb.admin_pb2 import DeleteTopicRequest
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, CommitOffsetsResponse, GroupOffset
 from tests.node.broker_fakes import Fixture, node_at
-from tests.node.links import run
 from tests.store.records import PAGE
 
 
@@ -19,41 +18,32 @@ async def commit(node: Fixture, group: str) -> CommitOffsetsResponse:
     return await node.broker.groups.commit_offsets(CommitOffsetsRequest(group=group, offsets=[row]))
 
 
-def test_every_refused_command_of_a_crowd_is_told(tmp_path: Path) -> None:
+async def test_every_refused_command_of_a_crowd_is_told(tmp_path: Path) -> None:
     limits = replace(Limits(), group_count_max=1)
 
-    async def work() -> None:
-        async with node_at(tmp_path, limits=limits, file_size_bytes=256 * PAGE) as node:
-            crowd = [commit(node, f"g{n}") for n in range(3000)]
-            found = await asyncio.gather(*crowd, return_exceptions=True)
-            assert len(node.machine.state.groups) == 1
-            refused = [one for one in found if isinstance(one, LimitReachedError)]
-            assert len(refused) == len(found) - 1
-
-    run(work())
+    async with node_at(tmp_path, limits=limits, file_size_bytes=256 * PAGE) as node:
+        crowd = [commit(node, f"g{n}") for n in range(3000)]
+        found = await asyncio.gather(*crowd, return_exceptions=True)
+        assert len(node.machine.state.groups) == 1
+        refused = [one for one in found if isinstance(one, LimitReachedError)]
+        assert len(refused) == len(found) - 1
 
 
-def test_commits_that_meet_the_deletion_of_their_topic_are_not_acked(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path, file_size_bytes=256 * PAGE) as node:
-            delete = node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
-            first = asyncio.ensure_future(delete)
-            await asyncio.sleep(0)
-            crowd = [commit(node, f"g{n}") for n in range(2000)]
-            found = await asyncio.gather(*crowd, return_exceptions=True)
-            await first
-            assert not node.machine.state.groups
-            assert {type(one) for one in found} == {UnknownTopicError}
-
-    run(work())
+async def test_commits_that_meet_the_deletion_of_their_topic_are_not_acked(tmp_path: Path) -> None:
+    async with node_at(tmp_path, file_size_bytes=256 * PAGE) as node:
+        delete = node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
+        first = asyncio.ensure_future(delete)
+        await asyncio.sleep(0)
+        crowd = [commit(node, f"g{n}") for n in range(2000)]
+        found = await asyncio.gather(*crowd, return_exceptions=True)
+        await first
+        assert not node.machine.state.groups
+        assert {type(one) for one in found} == {UnknownTopicError}
 
 
-def test_commands_of_one_turn_fit_into_small_batches(tmp_path: Path) -> None:
-    async def work() -> None:
-        limit = 4096  # The smallest that the settings allow.
-        config: dict[str, Any] = {"batch_size_bytes_max": limit, "body_size_bytes_max": limit}
-        async with node_at(tmp_path, **config) as node:
-            await asyncio.gather(*(commit(node, f"group-{n}") for n in range(100)))
-            assert len(node.machine.state.groups) == 100
-
-    run(work())
+async def test_commands_of_one_turn_fit_into_small_batches(tmp_path: Path) -> None:
+    limit = 4096  # The smallest that the settings allow.
+    config: dict[str, Any] = {"batch_size_bytes_max": limit, "body_size_bytes_max": limit}
+    async with node_at(tmp_path, **config) as node:
+        await asyncio.gather(*(commit(node, f"group-{n}") for n in range(100)))
+        assert len(node.machine.state.groups) == 100

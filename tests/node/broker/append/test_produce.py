@@ -21,7 +21,6 @@ from store.errors import LimitExceededError, Outcome, StoreFullError
 from store.record.message import encode_message, message_id
 from tests.node.broker_fakes import Fixture, node_at, request
 from tests.node.commands import producer_batch
-from tests.node.links import run
 from tests.store.records import batch, messages, numbers, record
 
 
@@ -49,51 +48,45 @@ async def stored(node: Fixture, queue_id: int = 0) -> list[int]:
 
 
 @pytest.mark.parametrize("producer_id", [0, 7])
-def test_a_receipt_says_where_the_messages_are(tmp_path: Path, producer_id: int) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            await node.append(0, 2)
-            both = record(2, queue_id=1) + batch(3, 5)
-            receipt = await node.broker.append(
-                AppendRequest(records=both, record_count=3, producer_id=producer_id)
-            )
-            assert receipt.index == node.log.last_index
-            assert (receipt.term, receipt.record_count, receipt.is_duplicate) == (1, 3, False)
-            assert receipt.durability == common_pb2.DURABILITY_QUORUM_DISK
-            assert list(receipt.synced_by) == [1, 2]
-            assert receipt.commit_us == 7
-            ranges = {(q.topic, q.queue_id): (q.first_offset, q.count) for q in receipt.queues}
-            assert ranges == {("orders", 1): (0, 1), ("orders", 0): (2, 2)}
-            position = receipt.position
-            for message in messages(both):
-                found = node.log.store.reads.message_at(position)
-                assert found.body == message.body
-                assert found.store_unix_ms == receipt.store_unix_ms
-                host = "127.0.0.1", 0
-                assert found.message_id == message_id(host, position)
-                position += message.size_bytes
-
-    run(work())
+async def test_a_receipt_says_where_the_messages_are(tmp_path: Path, producer_id: int) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 2)
+        both = record(2, queue_id=1) + batch(3, 5)
+        receipt = await node.broker.append(
+            AppendRequest(records=both, record_count=3, producer_id=producer_id)
+        )
+        assert receipt.index == node.log.last_index
+        assert (receipt.term, receipt.record_count, receipt.is_duplicate) == (1, 3, False)
+        assert receipt.durability == common_pb2.DURABILITY_QUORUM_DISK
+        assert list(receipt.synced_by) == [1, 2]
+        assert receipt.commit_us == 7
+        ranges = {(q.topic, q.queue_id): (q.first_offset, q.count) for q in receipt.queues}
+        assert ranges == {("orders", 1): (0, 1), ("orders", 0): (2, 2)}
+        position = receipt.position
+        for message in messages(both):
+            found = node.log.store.reads.message_at(position)
+            assert found.body == message.body
+            assert found.store_unix_ms == receipt.store_unix_ms
+            host = "127.0.0.1", 0
+            assert found.message_id == message_id(host, position)
+            position += message.size_bytes
 
 
-def test_receipts_of_one_turn_come_together_and_in_order(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(20)]
-            indexes = [(await future).index for future in futures]
-            assert indexes == list(range(indexes[0], indexes[0] + 20))
-            assert await stored(node) == list(range(20))
-            stats = node.broker.stats()
-            assert (stats.batches_total, stats.records_total) == (20, 20)
-            assert (stats.in_flight_count, stats.in_flight_size_bytes) == (0, 0)
-
-    run(work())
+async def test_receipts_of_one_turn_come_together_and_in_order(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(20)]
+        indexes = [(await future).index for future in futures]
+        assert indexes == list(range(indexes[0], indexes[0] + 20))
+        assert await stored(node) == list(range(20))
+        stats = node.broker.stats()
+        assert (stats.batches_total, stats.records_total) == (20, 20)
+        assert (stats.in_flight_count, stats.in_flight_size_bytes) == (0, 0)
 
 
 # --- Refusals ---
 
 
-def test_a_batch_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+async def test_a_batch_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     command = CommandEncoder(("127.0.0.1", 0)).encode(producer_batch(9, 0))
     cases = [
         (request(0, 1, cluster_id="other"), "node.wrong_cluster"),
@@ -116,177 +109,147 @@ def test_a_batch_is_refused_before_anything_is_written(tmp_path: Path) -> None:
         (request(0, 1, producer_id=4, sequence=1), "node.out_of_sequence"),
     ]
 
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            for asked, code in cases:
-                error = await refused(node, asked, Exception)
-                assert describe(error).code == code, f"{asked!r}: {error}"
-            assert (await node.append(0, 1, cluster_id="cluster")).record_count == 1
-            assert node.broker.stats().failed_total == len(cases)
-
-    run(work())
+    async with node_at(tmp_path) as node:
+        for asked, code in cases:
+            error = await refused(node, asked, Exception)
+            assert describe(error).code == code, f"{asked!r}: {error}"
+        assert (await node.append(0, 1, cluster_id="cluster")).record_count == 1
+        assert node.broker.stats().failed_total == len(cases)
 
 
-def test_a_full_disk_is_told_as_it_is(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            node.driver.failure = StoreFullError("log", 100, 1)
-            assert describe(await refused(node, request(0, 1), StoreFullError)).code == "store.full"
-            await node.append(0, 1, producer_id=5, sequence=0)
-            node.driver.failure = StoreFullError("log", 100, 1)
-            await refused(node, request(1, 2, producer_id=5, sequence=1), StoreFullError)
-            error = await refused(node, request(2, 3, producer_id=5, sequence=2))
-            assert isinstance(error, errors.OutOfSequenceError), "the one before was not written"
-            assert error.expected == 1
-
-    run(work())
+async def test_a_full_disk_is_told_as_it_is(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        node.driver.failure = StoreFullError("log", 100, 1)
+        assert describe(await refused(node, request(0, 1), StoreFullError)).code == "store.full"
+        await node.append(0, 1, producer_id=5, sequence=0)
+        node.driver.failure = StoreFullError("log", 100, 1)
+        await refused(node, request(1, 2, producer_id=5, sequence=1), StoreFullError)
+        error = await refused(node, request(2, 3, producer_id=5, sequence=2))
+        assert isinstance(error, errors.OutOfSequenceError), "the one before was not written"
+        assert error.expected == 1
 
 
-def test_permissions_and_deleted_topics_are_heeded(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            await node.append(0, 1)
-            await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", permission=4))
-            assert type(await refused(node, request(1, 2))) is errors.TopicNotWritableError
-            await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
-            assert type(await refused(node, request(1, 2))) is errors.UnknownTopicError
-            await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
-            again = await node.append(1, 2)
-            assert again.queues[0].first_offset == 1, "offsets go on: they name one message"
-            offsets = await node.broker.queries.queue_offsets(
-                QueueOffsetsRequest(queues=[QueueId(topic="orders", queue_id=0)])
-            )
-            assert offsets.queues[0].max_offset == 2
-
-    run(work())
+async def test_permissions_and_deleted_topics_are_heeded(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 1)
+        await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", permission=4))
+        assert type(await refused(node, request(1, 2))) is errors.TopicNotWritableError
+        await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
+        assert type(await refused(node, request(1, 2))) is errors.UnknownTopicError
+        await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
+        again = await node.append(1, 2)
+        assert again.queues[0].first_offset == 1, "offsets go on: they name one message"
+        offsets = await node.broker.queries.queue_offsets(
+            QueueOffsetsRequest(queues=[QueueId(topic="orders", queue_id=0)])
+        )
+        assert offsets.queues[0].max_offset == 2
 
 
-def test_the_largest_batch_that_is_promised_is_taken(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            limit = node.broker.stats().batch_size_bytes_max
-            overhead = len(record(0)) - 40
-            fits = request(0, 1, size_bytes=limit - overhead, producer_id=1)
-            assert len(fits.records) == limit
-            assert (await node.broker.append(fits)).record_count == 1
-            too_large = request(0, 1, size_bytes=limit - overhead + 1)
-            await refused(node, too_large, LimitExceededError)
-
-    run(work())
+async def test_the_largest_batch_that_is_promised_is_taken(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        limit = node.broker.stats().batch_size_bytes_max
+        overhead = len(record(0)) - 40
+        fits = request(0, 1, size_bytes=limit - overhead, producer_id=1)
+        assert len(fits.records) == limit
+        assert (await node.broker.append(fits)).record_count == 1
+        too_large = request(0, 1, size_bytes=limit - overhead + 1)
+        await refused(node, too_large, LimitExceededError)
 
 
 # --- Who may answer ---
 
 
-def test_only_a_leader_that_knows_its_past_takes_appends(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            node.driver.lose(2)
-            error = await refused(node, request(0, 1))
-            assert isinstance(error, errors.NotLeaderError)
-            assert (error.leader_id, error.leader_address) == (2, "host2:8082")
-            node.driver.lose(0)
-            error = await refused(node, request(0, 1))
-            assert isinstance(error, errors.NotLeaderError)
-            assert (error.leader_id, error.leader_address) == (0, "")
-            assert error.retry_after_ms > 0
-            node.driver.lead(is_ready=False)
-            error = await refused(node, request(0, 1))
-            assert isinstance(error, errors.NotReadyError)
-            assert error.leader_address == "host1:8081"
-            node.driver.get_ready()
-            assert (await node.append(0, 1)).term == node.driver.term
-
-    run(work())
+async def test_only_a_leader_that_knows_its_past_takes_appends(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        node.driver.lose(2)
+        error = await refused(node, request(0, 1))
+        assert isinstance(error, errors.NotLeaderError)
+        assert (error.leader_id, error.leader_address) == (2, "host2:8082")
+        node.driver.lose(0)
+        error = await refused(node, request(0, 1))
+        assert isinstance(error, errors.NotLeaderError)
+        assert (error.leader_id, error.leader_address) == (0, "")
+        assert error.retry_after_ms > 0
+        node.driver.lead(is_ready=False)
+        error = await refused(node, request(0, 1))
+        assert isinstance(error, errors.NotReadyError)
+        assert error.leader_address == "host1:8081"
+        node.driver.get_ready()
+        assert (await node.append(0, 1)).term == node.driver.term
 
 
-def test_errors_of_the_driver_get_an_address(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            node.driver.failure = raft_errors.TransferringError(2)
-            error = await refused(node, request(0, 1), errors.TransferringError)
-            assert describe(error).leader_address == "host2:8082"
-            await node.broker.put_member(2, "elsewhere:1", "elsewhere:2")
-            node.driver.failure = raft_errors.NotLeaderError(2)
-            error = await refused(node, request(0, 1), errors.NotLeaderError)
-            assert describe(error).leader_address == "elsewhere:1", "replicated ones count more"
-
-    run(work())
+async def test_errors_of_the_driver_get_an_address(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        node.driver.failure = raft_errors.TransferringError(2)
+        error = await refused(node, request(0, 1), errors.TransferringError)
+        assert describe(error).leader_address == "host2:8082"
+        await node.broker.put_member(2, "elsewhere:1", "elsewhere:2")
+        node.driver.failure = raft_errors.NotLeaderError(2)
+        error = await refused(node, request(0, 1), errors.NotLeaderError)
+        assert describe(error).leader_address == "elsewhere:1", "replicated ones count more"
 
 
-def test_a_draining_node_takes_no_appends_and_a_stopped_one_nothing(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            node.broker.set_draining(True)
-            error = await refused(node, request(0, 1))
-            assert isinstance(error, errors.DrainingError)
-            assert error.leader_id == 1
-            node.broker.set_draining(False)
-            await node.append(0, 1)
-            node.broker.stop()
-            assert type(await refused(node, request(1, 2))) is errors.ShuttingDownError
-            with pytest.raises(errors.ShuttingDownError):
-                await stored(node)
-
-    run(work())
+async def test_a_draining_node_takes_no_appends_and_a_stopped_one_nothing(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        node.broker.set_draining(True)
+        error = await refused(node, request(0, 1))
+        assert isinstance(error, errors.DrainingError)
+        assert error.leader_id == 1
+        node.broker.set_draining(False)
+        await node.append(0, 1)
+        node.broker.stop()
+        assert type(await refused(node, request(1, 2))) is errors.ShuttingDownError
+        with pytest.raises(errors.ShuttingDownError):
+            await stored(node)
 
 
 # --- Time-outs and lost leadership ---
 
 
-def test_a_timeout_says_that_nobody_knows_and_the_batch_goes_its_way(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            node.driver.is_holding = True
-            with pytest.raises(errors.AppendTimeoutError) as caught:
-                await node.append(0, 1, timeout_ms=5)
-            assert describe(caught.value).outcome is Outcome.UNKNOWN
-            assert node.broker.stats().in_flight_count == 1, "it still is under way"
-            node.driver.release()
-            await asyncio.sleep(0)
-            assert await stored(node) == [0]
-            stats = node.broker.stats()
-            assert (stats.in_flight_count, stats.timeouts_total) == (0, 1)
-
-    run(work())
+async def test_a_timeout_says_that_nobody_knows_and_the_batch_goes_its_way(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        node.driver.is_holding = True
+        with pytest.raises(errors.AppendTimeoutError) as caught:
+            await node.append(0, 1, timeout_ms=5)
+        assert describe(caught.value).outcome is Outcome.UNKNOWN
+        assert node.broker.stats().in_flight_count == 1, "it still is under way"
+        node.driver.release()
+        await asyncio.sleep(0)
+        assert await stored(node) == [0]
+        stats = node.broker.stats()
+        assert (stats.in_flight_count, stats.timeouts_total) == (0, 1)
 
 
-def test_cancelling_does_not_withdraw_a_batch(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            node.driver.is_holding = True
-            call = asyncio.create_task(node.append(0, 1))
-            await asyncio.sleep(0)
-            call.cancel()
-            await asyncio.gather(call, return_exceptions=True)
-            node.driver.release()
-            await asyncio.sleep(0)
-            assert await stored(node) == [0]
-            assert node.broker.stats().in_flight_count == 0
-
-    run(work())
+async def test_cancelling_does_not_withdraw_a_batch(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        node.driver.is_holding = True
+        call = asyncio.create_task(node.append(0, 1))
+        await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        node.driver.release()
+        await asyncio.sleep(0)
+        assert await stored(node) == [0]
+        assert node.broker.stats().in_flight_count == 0
 
 
-def test_lost_leadership_is_told_as_far_as_it_is_known(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            node.driver.is_holding = True
-            futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(3)]
-            node.driver.lose()
-            node.driver.decide(1)
-            kept, *cut = await asyncio.gather(*futures, return_exceptions=True)
-            assert isinstance(kept, AppendResponse)
-            assert [type(error) for error in cut] == [errors.NotAppliedError] * 2
-            node.driver.lead()
-            unknown = [node.broker.append_nowait(request(n, n + 1)) for n in range(3, 5)]
-            node.driver.lose()
-            node.driver.decide(2, is_known=False)
-            found = await asyncio.gather(*unknown, return_exceptions=True)
-            assert [type(error) for error in found] == [errors.OutcomeUnknownError] * 2
-            node.driver.lead()
-            assert await stored(node) == [0, 3, 4]
-
-    run(work())
+async def test_lost_leadership_is_told_as_far_as_it_is_known(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        node.driver.is_holding = True
+        futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(3)]
+        node.driver.lose()
+        node.driver.decide(1)
+        kept, *cut = await asyncio.gather(*futures, return_exceptions=True)
+        assert isinstance(kept, AppendResponse)
+        assert [type(error) for error in cut] == [errors.NotAppliedError] * 2
+        node.driver.lead()
+        unknown = [node.broker.append_nowait(request(n, n + 1)) for n in range(3, 5)]
+        node.driver.lose()
+        node.driver.decide(2, is_known=False)
+        found = await asyncio.gather(*unknown, return_exceptions=True)
+        assert [type(error) for error in found] == [errors.OutcomeUnknownError] * 2
+        node.driver.lead()
+        assert await stored(node) == [0, 3, 4]
 
 
 # --- Bounds ---
@@ -294,133 +257,114 @@ def test_lost_leadership_is_told_as_far_as_it_is_known(tmp_path: Path) -> None:
 TIGHT = replace(Limits(), in_flight_count_max=2, parked_append_count_max=3)
 
 
-def test_above_the_bound_appends_wait_in_order(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path, limits=TIGHT) as node:
-            node.driver.is_holding = True
-            futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(5)]
-            stats = node.broker.stats()
-            assert (stats.in_flight_count, stats.parked_append_count) == (2, 3)
-            assert stats.parked_append_size_bytes == 3 * len(record(0))
-            error = await refused(node, request(9, 10))
-            assert isinstance(error, errors.BusyError)
-            assert (error.what, error.held, error.limit) == ("waiting appends", 3, 3)
-            node.driver.release()
-            await asyncio.gather(*futures)
-            assert await stored(node) == [0, 1, 2, 3, 4]
-            stats = node.broker.stats()
-            assert (stats.parked_append_count, stats.parked_append_size_bytes) == (0, 0)
-
-    run(work())
+async def test_above_the_bound_appends_wait_in_order(tmp_path: Path) -> None:
+    async with node_at(tmp_path, limits=TIGHT) as node:
+        node.driver.is_holding = True
+        futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(5)]
+        stats = node.broker.stats()
+        assert (stats.in_flight_count, stats.parked_append_count) == (2, 3)
+        assert stats.parked_append_size_bytes == 3 * len(record(0))
+        error = await refused(node, request(9, 10))
+        assert isinstance(error, errors.BusyError)
+        assert (error.what, error.held, error.limit) == ("waiting appends", 3, 3)
+        node.driver.release()
+        await asyncio.gather(*futures)
+        assert await stored(node) == [0, 1, 2, 3, 4]
+        stats = node.broker.stats()
+        assert (stats.parked_append_count, stats.parked_append_size_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("name", ["in_flight_size_bytes_max", "parked_append_size_bytes_max"])
-def test_bytes_are_bounded_too(tmp_path: Path, name: str) -> None:
+async def test_bytes_are_bounded_too(tmp_path: Path, name: str) -> None:
     size_bytes = len(record(0))
     usual = {"in_flight_size_bytes_max": size_bytes, "parked_append_size_bytes_max": size_bytes}
     limits = replace(Limits(), **{**usual, name: 2 * size_bytes})
 
-    async def work() -> None:
-        async with node_at(tmp_path, limits=limits) as node:
-            node.driver.is_holding = True
-            futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(3)]
-            stats = node.broker.stats()
-            assert stats.in_flight_count + stats.parked_append_count == 3
-            error = await refused(node, request(9, 10))
-            assert isinstance(error, errors.BusyError)
-            assert error.what == "bytes of waiting appends"
-            node.driver.release()
-            await asyncio.gather(*futures)
-            assert node.broker.stats().busy_total == 1
-
-    run(work())
+    async with node_at(tmp_path, limits=limits) as node:
+        node.driver.is_holding = True
+        futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(3)]
+        stats = node.broker.stats()
+        assert stats.in_flight_count + stats.parked_append_count == 3
+        error = await refused(node, request(9, 10))
+        assert isinstance(error, errors.BusyError)
+        assert error.what == "bytes of waiting appends"
+        node.driver.release()
+        await asyncio.gather(*futures)
+        assert node.broker.stats().busy_total == 1
 
 
-def test_an_append_that_waits_too_long_for_room_is_not_applied(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path, limits=TIGHT) as node:
-            node.driver.is_holding = True
-            first = [node.broker.append_nowait(request(n, n + 1)) for n in range(2)]
-            with pytest.raises(errors.BusyError):
-                await node.append(2, 3, timeout_ms=5)
-            last = node.broker.append_nowait(request(3, 4))
-            cancelled = node.broker.append_nowait(request(4, 5))
-            cancelled.cancel()
-            node.driver.release()
-            await asyncio.gather(*first, last)
-            assert await stored(node) == [0, 1, 3]
-            assert node.broker.stats().parked_append_count == 0
-
-    run(work())
+async def test_an_append_that_waits_too_long_for_room_is_not_applied(tmp_path: Path) -> None:
+    async with node_at(tmp_path, limits=TIGHT) as node:
+        node.driver.is_holding = True
+        first = [node.broker.append_nowait(request(n, n + 1)) for n in range(2)]
+        with pytest.raises(errors.BusyError):
+            await node.append(2, 3, timeout_ms=5)
+        last = node.broker.append_nowait(request(3, 4))
+        cancelled = node.broker.append_nowait(request(4, 5))
+        cancelled.cancel()
+        node.driver.release()
+        await asyncio.gather(*first, last)
+        assert await stored(node) == [0, 1, 3]
+        assert node.broker.stats().parked_append_count == 0
 
 
-def test_appends_that_gave_up_leave_nothing_parked(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path, limits=TIGHT) as node:
-            node.driver.is_holding = True
-            first = [node.broker.append_nowait(request(n, n + 1)) for n in range(2)]
-            last = node.broker.append_nowait(request(2, 3))
-            for n in range(10):
-                given_up = [node.append(n, n + 1, timeout_ms=1) for _ in range(2)]
-                found = await asyncio.gather(*given_up, return_exceptions=True)
-                assert all(isinstance(error, errors.BusyError) for error in found)
-            stats = node.broker.stats()
-            assert (stats.parked_append_count, len(node.broker._produce._parked)) == (1, 1)
-            assert stats.parked_append_size_bytes == len(record(2))
-            node.driver.release()
-            await asyncio.gather(*first, last)
-            assert await stored(node) == [0, 1, 2]
-
-    run(work())
+async def test_appends_that_gave_up_leave_nothing_parked(tmp_path: Path) -> None:
+    async with node_at(tmp_path, limits=TIGHT) as node:
+        node.driver.is_holding = True
+        first = [node.broker.append_nowait(request(n, n + 1)) for n in range(2)]
+        last = node.broker.append_nowait(request(2, 3))
+        for n in range(10):
+            given_up = [node.append(n, n + 1, timeout_ms=1) for _ in range(2)]
+            found = await asyncio.gather(*given_up, return_exceptions=True)
+            assert all(isinstance(error, errors.BusyError) for error in found)
+        stats = node.broker.stats()
+        assert (stats.parked_append_count, len(node.broker._produce._parked)) == (1, 1)
+        assert stats.parked_append_size_bytes == len(record(2))
+        node.driver.release()
+        await asyncio.gather(*first, last)
+        assert await stored(node) == [0, 1, 2]
 
 
-def test_a_parked_append_learns_that_another_node_leads(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path, limits=TIGHT) as node:
-            node.driver.is_holding = True
-            futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(4)]
-            node.driver.lose()
-            stats = node.broker.stats()
-            assert (stats.parked_append_count, stats.parked_append_size_bytes) == (0, 0)
-            node.driver.decide(0)
-            found = await asyncio.gather(*futures, return_exceptions=True)
-            assert [type(error) for error in found] == (
-                [errors.NotAppliedError] * 2 + [errors.NotLeaderError] * 2
-            )
-
-    run(work())
+async def test_a_parked_append_learns_that_another_node_leads(tmp_path: Path) -> None:
+    async with node_at(tmp_path, limits=TIGHT) as node:
+        node.driver.is_holding = True
+        futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(4)]
+        node.driver.lose()
+        stats = node.broker.stats()
+        assert (stats.parked_append_count, stats.parked_append_size_bytes) == (0, 0)
+        node.driver.decide(0)
+        found = await asyncio.gather(*futures, return_exceptions=True)
+        assert [type(error) for error in found] == (
+            [errors.NotAppliedError] * 2 + [errors.NotLeaderError] * 2
+        )
 
 
-def test_a_log_full_of_undecided_entries_makes_callers_wait(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            node.driver.failure = raft_errors.BusyError("entries", 1, 1)
-            error = await refused(node, request(0, 1))
-            assert isinstance(error, errors.BusyError), "nothing under way: nobody to wait for"
-            node.driver.is_holding = True
-            first = node.broker.append_nowait(request(1, 2))
-            node.driver.failure = raft_errors.BusyError("entries", 1, 1)
-            second = node.broker.append_nowait(request(2, 3))
-            assert node.broker.stats().parked_append_count == 1
-            node.driver.release()
-            await asyncio.gather(first, second)
-            assert await stored(node) == [1, 2]
-
-    run(work())
+async def test_a_log_full_of_undecided_entries_makes_callers_wait(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        node.driver.failure = raft_errors.BusyError("entries", 1, 1)
+        error = await refused(node, request(0, 1))
+        assert isinstance(error, errors.BusyError), "nothing under way: nobody to wait for"
+        node.driver.is_holding = True
+        first = node.broker.append_nowait(request(1, 2))
+        node.driver.failure = raft_errors.BusyError("entries", 1, 1)
+        second = node.broker.append_nowait(request(2, 3))
+        assert node.broker.stats().parked_append_count == 1
+        node.driver.release()
+        await asyncio.gather(first, second)
+        assert await stored(node) == [1, 2]
 
 
-def test_a_small_batch_does_not_overtake_a_large_one_that_waits_for_room(tmp_path: Path) -> None:
+async def test_a_small_batch_does_not_overtake_a_large_one_that_waits_for_room(
+    tmp_path: Path,
+) -> None:
     limits = replace(Limits(), in_flight_size_bytes_max=2 * len(record(0)))
 
-    async def work() -> None:
-        async with node_at(tmp_path, limits=limits) as node:
-            node.driver.is_holding = True
-            asked = [request(0, 1), request(1, 3), request(3, 4)]
-            futures = [node.broker.append_nowait(one) for one in asked]
-            stats = node.broker.stats()
-            assert (stats.in_flight_count, stats.parked_append_count) == (1, 2)
-            node.driver.release()
-            await asyncio.gather(*futures)
-            assert await stored(node) == [0, 1, 2, 3]
-
-    run(work())
+    async with node_at(tmp_path, limits=limits) as node:
+        node.driver.is_holding = True
+        asked = [request(0, 1), request(1, 3), request(3, 4)]
+        futures = [node.broker.append_nowait(one) for one in asked]
+        stats = node.broker.stats()
+        assert (stats.in_flight_count, stats.parked_append_count) == (1, 2)
+        node.driver.release()
+        await asyncio.gather(*futures)
+        assert await stored(node) == [0, 1, 2, 3]

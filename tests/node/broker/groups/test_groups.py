@@ -30,7 +30,6 @@ from quorumlog.pb.consumer_pb2 import (
 from store.errors import Outcome
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.commands import SMALL_LIMITS
-from tests.node.links import run
 
 TOPICS = {"orders": 4, "bills": 2}
 
@@ -74,105 +73,90 @@ async def describe_group(node: Fixture, group: str = "g") -> DescribeGroupRespon
 # --- Members ---
 
 
-def test_members_share_the_topics_they_have_in_common(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path, topics=TOPICS) as node:
-            assert list((await beat(node, "b")).client_ids) == ["b"]
-            found = await beat(node, "a", "orders", "bills")
-            assert list(found.client_ids) == ["a", "b"]
-            assert (found.heartbeat_ms, found.session_ms) == (2_000, 10_000)
-            assert list((await beat(node, "c", "bills")).client_ids) == ["a", "c"]
-            assert list((await beat(node, "b")).client_ids) == ["a", "b"]
-            assert list((await beat(node, "x", group="other")).client_ids) == ["x"]
-            alone = await beat(node, "all", is_broadcasting=True)
-            assert list(alone.client_ids) == ["all"], "who takes all shares with nobody"
-
-    run(work())
+async def test_members_share_the_topics_they_have_in_common(tmp_path: Path) -> None:
+    async with node_at(tmp_path, topics=TOPICS) as node:
+        assert list((await beat(node, "b")).client_ids) == ["b"]
+        found = await beat(node, "a", "orders", "bills")
+        assert list(found.client_ids) == ["a", "b"]
+        assert (found.heartbeat_ms, found.session_ms) == (2_000, 10_000)
+        assert list((await beat(node, "c", "bills")).client_ids) == ["a", "c"]
+        assert list((await beat(node, "b")).client_ids) == ["a", "b"]
+        assert list((await beat(node, "x", group="other")).client_ids) == ["x"]
+        alone = await beat(node, "all", is_broadcasting=True)
+        assert list(alone.client_ids) == ["all"], "who takes all shares with nobody"
 
 
-def test_a_generation_changes_with_the_members_and_only_then(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path, topics=TOPICS) as node:
-            first = (await beat(node, "a")).generation
-            assert (await beat(node, "a")).generation == first
-            second = (await beat(node, "b")).generation
-            assert second > first
-            third = (await beat(node, "b", "orders", "bills")).generation
-            assert third > second, "other topics are another sharing"
-            await node.broker.groups.leave_group(LeaveGroupRequest(group="g", client_id="b"))
-            await node.broker.groups.leave_group(LeaveGroupRequest(group="g", client_id="nobody"))
-            fourth = await beat(node, "a")
-            assert fourth.generation > third
-            assert list(fourth.client_ids) == ["a"]
-
-    run(work())
+async def test_a_generation_changes_with_the_members_and_only_then(tmp_path: Path) -> None:
+    async with node_at(tmp_path, topics=TOPICS) as node:
+        first = (await beat(node, "a")).generation
+        assert (await beat(node, "a")).generation == first
+        second = (await beat(node, "b")).generation
+        assert second > first
+        third = (await beat(node, "b", "orders", "bills")).generation
+        assert third > second, "other topics are another sharing"
+        await node.broker.groups.leave_group(LeaveGroupRequest(group="g", client_id="b"))
+        await node.broker.groups.leave_group(LeaveGroupRequest(group="g", client_id="nobody"))
+        fourth = await beat(node, "a")
+        assert fourth.generation > third
+        assert list(fourth.client_ids) == ["a"]
 
 
-def test_a_silent_member_is_out(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
+async def test_a_silent_member_is_out(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await beat(node, "a")
+        node.clock.now_ms += 6_000
+        await beat(node, "b")
+        node.clock.now_ms += 3_999
+        assert list((await beat(node, "b")).client_ids) == ["a", "b"]
+        node.clock.now_ms += 1
+        assert list((await beat(node, "b")).client_ids) == ["b"]
+        node.clock.now_ms += 10_000
+        assert not (await node.broker.groups.list_groups(ListGroupsRequest())).groups
+        assert node.broker.stats().group_member_count == 0
+
+
+async def test_a_new_leader_collects_members_before_it_names_them(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        node.clock.now_ms += 60_000
+        await commit(node, ("orders", 0, 1))
+        generation = (await beat(node, "a")).generation
+        node.driver.lose(2)
+        with pytest.raises(errors.NotLeaderError):
             await beat(node, "a")
-            node.clock.now_ms += 6_000
-            await beat(node, "b")
-            node.clock.now_ms += 3_999
-            assert list((await beat(node, "b")).client_ids) == ["a", "b"]
-            node.clock.now_ms += 1
-            assert list((await beat(node, "b")).client_ids) == ["b"]
-            node.clock.now_ms += 10_000
-            assert not (await node.broker.groups.list_groups(ListGroupsRequest())).groups
-            assert node.broker.stats().group_member_count == 0
-
-    run(work())
-
-
-def test_a_new_leader_collects_members_before_it_names_them(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            node.clock.now_ms += 60_000
-            await commit(node, ("orders", 0, 1))
-            generation = (await beat(node, "a")).generation
-            node.driver.lose(2)
-            with pytest.raises(errors.NotLeaderError):
-                await beat(node, "a")
-            node.driver.lead()
-            for client in ("a", "b"):
-                with pytest.raises(errors.NotReadyError) as caught:
-                    await beat(node, client)
-                assert describe(caught.value).retry_after_ms == 3_000
-                assert describe(caught.value).leader_address == "host1:8081"
-            assert list((await beat(node, "z", group="new")).client_ids) == ["z"], "nobody to miss"
-            node.clock.now_ms += 3_000
-            found = await beat(node, "a")
-            assert list(found.client_ids) == ["a", "b"]
-            assert found.generation > generation, "through all terms"
-
-    run(work())
+        node.driver.lead()
+        for client in ("a", "b"):
+            with pytest.raises(errors.NotReadyError) as caught:
+                await beat(node, client)
+            assert describe(caught.value).retry_after_ms == 3_000
+            assert describe(caught.value).leader_address == "host1:8081"
+        assert list((await beat(node, "z", group="new")).client_ids) == ["z"], "nobody to miss"
+        node.clock.now_ms += 3_000
+        found = await beat(node, "a")
+        assert list(found.client_ids) == ["a", "b"]
+        assert found.generation > generation, "through all terms"
 
 
-def test_members_are_bounded(tmp_path: Path) -> None:
+async def test_members_are_bounded(tmp_path: Path) -> None:
     limits = replace(Limits(), group_member_count_max=2, group_member_total_count_max=3)
 
-    async def work() -> None:
-        async with node_at(tmp_path, limits=limits) as node:
-            await beat(node, "a")
-            await beat(node, "b")
-            with pytest.raises(errors.LimitReachedError, match="members of group 'g'"):
-                await beat(node, "c")
-            await beat(node, "c", group="h")
-            with pytest.raises(errors.LimitReachedError, match="members of all groups"):
-                await beat(node, "d", group="i")
-            node.clock.now_ms += 10_000
+    async with node_at(tmp_path, limits=limits) as node:
+        await beat(node, "a")
+        await beat(node, "b")
+        with pytest.raises(errors.LimitReachedError, match="members of group 'g'"):
+            await beat(node, "c")
+        await beat(node, "c", group="h")
+        with pytest.raises(errors.LimitReachedError, match="members of all groups"):
             await beat(node, "d", group="i")
-            assert node.broker.stats().group_member_count == 1, "the silent ones made room"
-
-    run(work())
+        node.clock.now_ms += 10_000
+        await beat(node, "d", group="i")
+        assert node.broker.stats().group_member_count == 1, "the silent ones made room"
 
 
 def bad(how: dict[str, Any]) -> HeartbeatRequest:
     return HeartbeatRequest(**{"group": "g", "client_id": "a", "topics": ["orders"], **how})
 
 
-def test_bad_heartbeats_are_refused(tmp_path: Path) -> None:
+async def test_bad_heartbeats_are_refused(tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"group": ""}, "node.bad_request"),
         ({"group": "a@b"}, "node.bad_request"),
@@ -184,217 +168,179 @@ def test_bad_heartbeats_are_refused(tmp_path: Path) -> None:
         ({"cluster_id": "other"}, "node.wrong_cluster"),
     ]
 
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            for how, code in cases:
-                with pytest.raises(errors.NodeError) as caught:
-                    await node.broker.groups.heartbeat(bad(how))
-                assert caught.value.code == code, how
-
-    run(work())
+    async with node_at(tmp_path) as node:
+        for how, code in cases:
+            with pytest.raises(errors.NodeError) as caught:
+                await node.broker.groups.heartbeat(bad(how))
+            assert caught.value.code == code, how
 
 
 # --- Offsets ---
 
 
-def test_offsets_are_stored_and_fetched(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path, topics=TOPICS) as node:
-            assert await fetch(node) == []
-            index = await commit(node, ("orders", 1, 5), ("bills", 0, 7))
-            assert index == node.driver.applied_index
-            assert await fetch(node) == [("bills", 0, 7), ("orders", 1, 5)]
-            asked = [("orders", 1), ("orders", 0), ("nobody", 0)]
-            found = [("orders", 1, 5), ("orders", 0, -1), ("nobody", 0, -1)]
-            assert await fetch(node, *asked) == found
-            await commit(node, ("orders", 1, 3))
-            assert await fetch(node, ("orders", 1)) == [("orders", 1, 3)]
-            assert node.broker.stats().barriers_total == 4, "each fetch is linearizable"
-            node.driver.lose(2)
-            with pytest.raises(errors.NotLeaderError):
-                await fetch(node)
-
-    run(work())
+async def test_offsets_are_stored_and_fetched(tmp_path: Path) -> None:
+    async with node_at(tmp_path, topics=TOPICS) as node:
+        assert await fetch(node) == []
+        index = await commit(node, ("orders", 1, 5), ("bills", 0, 7))
+        assert index == node.driver.applied_index
+        assert await fetch(node) == [("bills", 0, 7), ("orders", 1, 5)]
+        asked = [("orders", 1), ("orders", 0), ("nobody", 0)]
+        found = [("orders", 1, 5), ("orders", 0, -1), ("nobody", 0, -1)]
+        assert await fetch(node, *asked) == found
+        await commit(node, ("orders", 1, 3))
+        assert await fetch(node, ("orders", 1)) == [("orders", 1, 3)]
+        assert node.broker.stats().barriers_total == 4, "each fetch is linearizable"
+        node.driver.lose(2)
+        with pytest.raises(errors.NotLeaderError):
+            await fetch(node)
 
 
-def test_commits_of_many_consumers_share_an_entry(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            before = node.driver.append_count
-            indexes = await asyncio.gather(
-                *(commit(node, ("orders", q, q), group=f"g{n}") for n in range(50) for q in (0, 1))
-            )
-            assert node.driver.append_count == before + 1
-            assert len(set(indexes)) == 1
-            assert node.broker.stats().offset_count == 100
-
-    run(work())
+async def test_commits_of_many_consumers_share_an_entry(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        before = node.driver.append_count
+        indexes = await asyncio.gather(
+            *(commit(node, ("orders", q, q), group=f"g{n}") for n in range(50) for q in (0, 1))
+        )
+        assert node.driver.append_count == before + 1
+        assert len(set(indexes)) == 1
+        assert node.broker.stats().offset_count == 100
 
 
-def test_offsets_survive_a_restart(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            await commit(node, ("orders", 1, 5))
-        async with node_at(tmp_path, topics={}) as node:
-            assert await fetch(node) == [("orders", 1, 5)]
-
-    run(work())
+async def test_offsets_survive_a_restart(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await commit(node, ("orders", 1, 5))
+    async with node_at(tmp_path, topics={}) as node:
+        assert await fetch(node) == [("orders", 1, 5)]
 
 
-def test_bad_commits_are_refused(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path, limits=SMALL_LIMITS) as node:
-            last = node.log.last_index
-            for rows, kind in (
-                ([], errors.BadRequestError),
-                ([("nobody", 0, 1)], errors.UnknownTopicError),
-                ([("orders", 4, 1)], errors.UnknownQueueError),
-                ([("orders", 0, -1)], errors.BadRequestError),
-            ):
-                with pytest.raises(kind):
-                    await commit(node, *rows)
-            with pytest.raises(errors.BadRequestError):
-                await commit(node, ("orders", 0, 1), group="a@b")
-            with pytest.raises(errors.WrongClusterError):
-                await node.broker.groups.commit_offsets(
-                    CommitOffsetsRequest(group="g", cluster_id="x")
-                )
-            assert node.log.last_index == last
-            for group in "xyz":
-                await commit(node, ("orders", 0, 1), group=group)
-            with pytest.raises(errors.LimitReachedError):
-                await commit(node, ("orders", 0, 1), group="w")
-
-    run(work())
+async def test_bad_commits_are_refused(tmp_path: Path) -> None:
+    async with node_at(tmp_path, limits=SMALL_LIMITS) as node:
+        last = node.log.last_index
+        for rows, kind in (
+            ([], errors.BadRequestError),
+            ([("nobody", 0, 1)], errors.UnknownTopicError),
+            ([("orders", 4, 1)], errors.UnknownQueueError),
+            ([("orders", 0, -1)], errors.BadRequestError),
+        ):
+            with pytest.raises(kind):
+                await commit(node, *rows)
+        with pytest.raises(errors.BadRequestError):
+            await commit(node, ("orders", 0, 1), group="a@b")
+        with pytest.raises(errors.WrongClusterError):
+            await node.broker.groups.commit_offsets(CommitOffsetsRequest(group="g", cluster_id="x"))
+        assert node.log.last_index == last
+        for group in "xyz":
+            await commit(node, ("orders", 0, 1), group=group)
+        with pytest.raises(errors.LimitReachedError):
+            await commit(node, ("orders", 0, 1), group="w")
 
 
-def test_questions_and_commits_are_bounded(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path, limits=replace(Limits(), queue_offsets_count_max=2)) as node:
-            with pytest.raises(errors.BadRequestError, match="offsets is 3"):
-                await commit(node, *((("orders", 0, 1),) * 3))
-            with pytest.raises(errors.BadRequestError, match="queues is 3"):
-                await fetch(node, *((("orders", 0),) * 3))
-
-    run(work())
+async def test_questions_and_commits_are_bounded(tmp_path: Path) -> None:
+    async with node_at(tmp_path, limits=replace(Limits(), queue_offsets_count_max=2)) as node:
+        with pytest.raises(errors.BadRequestError, match="offsets is 3"):
+            await commit(node, *((("orders", 0, 1),) * 3))
+        with pytest.raises(errors.BadRequestError, match="queues is 3"):
+            await fetch(node, *((("orders", 0),) * 3))
 
 
 # --- For people ---
 
 
-def test_a_group_is_described_with_its_lag(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path, topics=TOPICS) as node:
-            await node.append(0, 10)
-            await node.append(0, 4, topic="bills", queue_id=1)
-            await commit(node, ("orders", 0, 7), ("bills", 1, 4), ("bills", 0, 0))
-            node.clock.now_ms += 60_000
-            await beat(node, "a", "orders")
-            found = await describe_group(node)
-            assert found.info.lag_count == 3
-            assert list(found.info.topics) == ["bills", "orders"]
-            assert list(found.client_ids) == ["a"]
-            rows = {(q.topic, q.queue_id): (q.offset, q.max_offset) for q in found.queues}
-            assert rows == {("orders", 0): (7, 10), ("bills", 1): (4, 4), ("bills", 0): (0, 0)}
-            await beat(node, "m", "bills", group="only-members")
-            listed = await node.broker.groups.list_groups(ListGroupsRequest())
-            assert [(g.group, g.member_count, g.lag_count) for g in listed.groups] == [
-                ("g", 1, 3),
-                ("only-members", 1, 0),
-            ]
-            assert (await describe_group(node, "only-members")).info.topics == ["bills"]
-            with pytest.raises(errors.UnknownGroupError):
-                await describe_group(node, "nobody")
-
-    run(work())
+async def test_a_group_is_described_with_its_lag(tmp_path: Path) -> None:
+    async with node_at(tmp_path, topics=TOPICS) as node:
+        await node.append(0, 10)
+        await node.append(0, 4, topic="bills", queue_id=1)
+        await commit(node, ("orders", 0, 7), ("bills", 1, 4), ("bills", 0, 0))
+        node.clock.now_ms += 60_000
+        await beat(node, "a", "orders")
+        found = await describe_group(node)
+        assert found.info.lag_count == 3
+        assert list(found.info.topics) == ["bills", "orders"]
+        assert list(found.client_ids) == ["a"]
+        rows = {(q.topic, q.queue_id): (q.offset, q.max_offset) for q in found.queues}
+        assert rows == {("orders", 0): (7, 10), ("bills", 1): (4, 4), ("bills", 0): (0, 0)}
+        await beat(node, "m", "bills", group="only-members")
+        listed = await node.broker.groups.list_groups(ListGroupsRequest())
+        assert [(g.group, g.member_count, g.lag_count) for g in listed.groups] == [
+            ("g", 1, 3),
+            ("only-members", 1, 0),
+        ]
+        assert (await describe_group(node, "only-members")).info.topics == ["bills"]
+        with pytest.raises(errors.UnknownGroupError):
+            await describe_group(node, "nobody")
 
 
-def test_a_group_with_members_is_not_deleted(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            await commit(node, ("orders", 0, 7))
-            node.clock.now_ms += 60_000
-            await beat(node, "a")
-            with pytest.raises(errors.GroupNotEmptyError):
-                await node.broker.groups.delete_group(DeleteGroupRequest(group="g"))
-            await node.broker.groups.leave_group(LeaveGroupRequest(group="g", client_id="a"))
+async def test_a_group_with_members_is_not_deleted(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await commit(node, ("orders", 0, 7))
+        node.clock.now_ms += 60_000
+        await beat(node, "a")
+        with pytest.raises(errors.GroupNotEmptyError):
             await node.broker.groups.delete_group(DeleteGroupRequest(group="g"))
-            assert await fetch(node) == []
-            with pytest.raises(errors.UnknownGroupError):
-                await node.broker.groups.delete_group(DeleteGroupRequest(group="g"))
-
-    run(work())
-
-
-def test_a_new_leader_does_not_take_a_group_for_empty(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            await commit(node, ("orders", 0, 7))
-            await beat(node, "a")
-            node.driver.lose(2)
-            node.driver.lead()
-            back = CommitOffsetsRequest(
-                group="g",
-                offsets=[GroupOffset(topic="orders", queue_id=0, offset=1)],
-                must_be_empty=True,
-            )
-            delete = DeleteGroupRequest(group="g")
-            for left_ms in (3_000, 1):
-                with pytest.raises(errors.NotReadyError) as caught:
-                    await node.broker.groups.delete_group(delete)
-                assert describe(caught.value).retry_after_ms == left_ms
-                assert describe(caught.value).outcome is Outcome.NOT_APPLIED
-                with pytest.raises(errors.NotReadyError):
-                    await node.broker.groups.commit_offsets(back)
-                node.clock.now_ms += 2_999 if left_ms > 1 else 1
-            assert await fetch(node, ("orders", 0)) == [("orders", 0, 7)]
-            with pytest.raises(errors.UnknownGroupError):
-                await node.broker.groups.delete_group(DeleteGroupRequest(group="new"))
-            await node.broker.groups.commit_offsets(back)
-            assert await fetch(node, ("orders", 0)) == [("orders", 0, 1)]
-            await node.broker.groups.delete_group(delete)
-            assert await fetch(node) == []
-
-    run(work())
+        await node.broker.groups.leave_group(LeaveGroupRequest(group="g", client_id="a"))
+        await node.broker.groups.delete_group(DeleteGroupRequest(group="g"))
+        assert await fetch(node) == []
+        with pytest.raises(errors.UnknownGroupError):
+            await node.broker.groups.delete_group(DeleteGroupRequest(group="g"))
 
 
-def test_a_member_that_spoke_keeps_its_group_with_a_new_leader(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            await commit(node, ("orders", 0, 7))
-            node.driver.lose(2)
-            node.driver.lead()
+async def test_a_new_leader_does_not_take_a_group_for_empty(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await commit(node, ("orders", 0, 7))
+        await beat(node, "a")
+        node.driver.lose(2)
+        node.driver.lead()
+        back = CommitOffsetsRequest(
+            group="g",
+            offsets=[GroupOffset(topic="orders", queue_id=0, offset=1)],
+            must_be_empty=True,
+        )
+        delete = DeleteGroupRequest(group="g")
+        for left_ms in (3_000, 1):
+            with pytest.raises(errors.NotReadyError) as caught:
+                await node.broker.groups.delete_group(delete)
+            assert describe(caught.value).retry_after_ms == left_ms
+            assert describe(caught.value).outcome is Outcome.NOT_APPLIED
             with pytest.raises(errors.NotReadyError):
-                await beat(node, "a")
-            with pytest.raises(errors.GroupNotEmptyError):
-                await node.broker.groups.delete_group(DeleteGroupRequest(group="g"))
-
-    run(work())
-
-
-def test_many_queues_are_described_in_turns_with_others(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path, topics={"wide": 200}) as node:
-            await commit(node, *(("wide", q, q) for q in range(200)))
-            assert len((await describe_group(node)).queues) == 200
-
-    run(work())
+                await node.broker.groups.commit_offsets(back)
+            node.clock.now_ms += 2_999 if left_ms > 1 else 1
+        assert await fetch(node, ("orders", 0)) == [("orders", 0, 7)]
+        with pytest.raises(errors.UnknownGroupError):
+            await node.broker.groups.delete_group(DeleteGroupRequest(group="new"))
+        await node.broker.groups.commit_offsets(back)
+        assert await fetch(node, ("orders", 0)) == [("orders", 0, 1)]
+        await node.broker.groups.delete_group(delete)
+        assert await fetch(node) == []
 
 
-def test_large_messages_are_looked_at_in_turns_with_others(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path, file_size_bytes=1 << 20) as node:
-            for queue_id in range(4):
-                await node.append(0, 1, queue_id=queue_id, size_bytes=20_000)
-            await commit(node, *(("orders", q, 1) for q in range(4)))
-            topic = node.broker.topics.describe_topic(DescribeTopicRequest(topic="orders"))
-            calls: list[Coroutine[Any, Any, Any]] = [describe_group(node), topic]
-            for call in calls:
-                task, turn_count = asyncio.ensure_future(call), 0
-                while not task.done():
-                    await asyncio.sleep(0)
-                    turn_count += 1
-                assert len((await task).queues) == 4
-                assert turn_count >= 4
+async def test_a_member_that_spoke_keeps_its_group_with_a_new_leader(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await commit(node, ("orders", 0, 7))
+        node.driver.lose(2)
+        node.driver.lead()
+        with pytest.raises(errors.NotReadyError):
+            await beat(node, "a")
+        with pytest.raises(errors.GroupNotEmptyError):
+            await node.broker.groups.delete_group(DeleteGroupRequest(group="g"))
 
-    run(work())
+
+async def test_many_queues_are_described_in_turns_with_others(tmp_path: Path) -> None:
+    async with node_at(tmp_path, topics={"wide": 200}) as node:
+        await commit(node, *(("wide", q, q) for q in range(200)))
+        assert len((await describe_group(node)).queues) == 200
+
+
+async def test_large_messages_are_looked_at_in_turns_with_others(tmp_path: Path) -> None:
+    async with node_at(tmp_path, file_size_bytes=1 << 20) as node:
+        for queue_id in range(4):
+            await node.append(0, 1, queue_id=queue_id, size_bytes=20_000)
+        await commit(node, *(("orders", q, 1) for q in range(4)))
+        topic = node.broker.topics.describe_topic(DescribeTopicRequest(topic="orders"))
+        calls: list[Coroutine[Any, Any, Any]] = [describe_group(node), topic]
+        for call in calls:
+            task, turn_count = asyncio.ensure_future(call), 0
+            while not task.done():
+                await asyncio.sleep(0)
+                turn_count += 1
+            assert len((await task).queues) == 4
+            assert turn_count >= 4

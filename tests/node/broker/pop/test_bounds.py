@@ -33,110 +33,90 @@ from tests.node.broker.pop.pop_calls import (
 )
 from tests.node.broker_fakes import expire_some, node_at, request
 from tests.node.delayed import on_loop
-from tests.node.links import eventually, run
+from tests.node.links import eventually
 
 
-def test_a_full_window_gives_nothing_new_until_something_is_done(tmp_path: Path) -> None:
-    async def work() -> None:
-        limits = replace(Limits(), pop_window_count_max=3, pop_in_flight_count_max=4)
-        async with node_at(tmp_path, limits=limits) as node:
-            await send(node, *"12345")
-            await send(node, *"abc", queue_id=1)
-            first = await receive(node, queue_id=0)
-            assert bodies(first) == [*"123"]
-            response = await ask(node, queue_id=0)
-            assert (response.full_queue_count, got(response)) == (1, [])
-            (queue,) = (await node.broker.pop.describe_pop(DescribePopRequest(group=GROUP))).queues
-            assert (queue.is_full, queue.in_flight_count, queue.offset) == (True, 3, 0)
-            assert bodies(await receive(node)) == ["a"], "all groups together have a limit too"
-            assert await ack(node, first[0]) == 0
-            assert bodies(await receive(node, queue_id=0)) == ["4"]
-            pass_time(node, 1_000)
-            assert len(await receive(node)) == 4, "what is in flight comes again all the same"
-
-    run(work())
+async def test_a_full_window_gives_nothing_new_until_something_is_done(tmp_path: Path) -> None:
+    limits = replace(Limits(), pop_window_count_max=3, pop_in_flight_count_max=4)
+    async with node_at(tmp_path, limits=limits) as node:
+        await send(node, *"12345")
+        await send(node, *"abc", queue_id=1)
+        first = await receive(node, queue_id=0)
+        assert bodies(first) == [*"123"]
+        response = await ask(node, queue_id=0)
+        assert (response.full_queue_count, got(response)) == (1, [])
+        (queue,) = (await node.broker.pop.describe_pop(DescribePopRequest(group=GROUP))).queues
+        assert (queue.is_full, queue.in_flight_count, queue.offset) == (True, 3, 0)
+        assert bodies(await receive(node)) == ["a"], "all groups together have a limit too"
+        assert await ack(node, first[0]) == 0
+        assert bodies(await receive(node, queue_id=0)) == ["4"]
+        pass_time(node, 1_000)
+        assert len(await receive(node)) == 4, "what is in flight comes again all the same"
 
 
-def test_a_receive_at_a_full_window_is_woken_by_room(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path, limits=replace(Limits(), pop_window_count_max=2)) as node:
-            await send(node, *"123")
-            first = await receive(node)
-            waiting = asyncio.create_task(receive(node, wait_ms=30_000))
-            await eventually(lambda: node.broker.pop.stats().parked_count == 1)
-            await ack(node, first[1])
-            assert bodies(await waiting) == ["3"]
-
-    run(work())
+async def test_a_receive_at_a_full_window_is_woken_by_room(tmp_path: Path) -> None:
+    async with node_at(tmp_path, limits=replace(Limits(), pop_window_count_max=2)) as node:
+        await send(node, *"123")
+        first = await receive(node)
+        waiting = asyncio.create_task(receive(node, wait_ms=30_000))
+        await eventually(lambda: node.broker.pop.stats().parked_count == 1)
+        await ack(node, first[1])
+        assert bodies(await waiting) == ["3"]
 
 
-def test_a_receive_at_a_full_window_is_woken_when_all_is_done(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path, limits=replace(Limits(), pop_window_count_max=2)) as node:
-            await send(node, *"123")
-            first = await receive(node)
-            waiting = asyncio.create_task(receive(node, wait_ms=30_000))
-            await eventually(lambda: node.broker.pop.stats().parked_count == 1)
-            await ack(node, *first)
-            assert bodies(await waiting) == ["3"]
-
-    run(work())
+async def test_a_receive_at_a_full_window_is_woken_when_all_is_done(tmp_path: Path) -> None:
+    async with node_at(tmp_path, limits=replace(Limits(), pop_window_count_max=2)) as node:
+        await send(node, *"123")
+        first = await receive(node)
+        waiting = asyncio.create_task(receive(node, wait_ms=30_000))
+        await eventually(lambda: node.broker.pop.stats().parked_count == 1)
+        await ack(node, *first)
+        assert bodies(await waiting) == ["3"]
 
 
-def test_setting_the_offset_of_a_group_ends_what_is_in_flight(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            await send(node, "1", "2", "3")
-            first = await receive(node)
-            back = GroupOffset(topic="orders", queue_id=0, offset=1)
-            await node.broker.groups.commit_offsets(
-                CommitOffsetsRequest(group=GROUP, offsets=[back])
-            )
-            assert part(node).in_flight_count == 0
-            assert await ack(node, first[2]) == 1, "it was set back behind it"
-            assert [(one.body, one.count) for one in await receive(node)] == [("2", 1), ("3", 1)]
-            assert await ack(node, first[2]) == 1, "it is another delivery"
-
-    run(work())
+async def test_setting_the_offset_of_a_group_ends_what_is_in_flight(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await send(node, "1", "2", "3")
+        first = await receive(node)
+        back = GroupOffset(topic="orders", queue_id=0, offset=1)
+        await node.broker.groups.commit_offsets(CommitOffsetsRequest(group=GROUP, offsets=[back]))
+        assert part(node).in_flight_count == 0
+        assert await ack(node, first[2]) == 1, "it was set back behind it"
+        assert [(one.body, one.count) for one in await receive(node)] == [("2", 1), ("3", 1)]
+        assert await ack(node, first[2]) == 1, "it is another delivery"
 
 
-def test_a_reset_that_crosses_a_take_wins(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            await send(node, "1", "2", "3")
-            assert await ack(node, *(await receive(node, 1))) == 0
-            node.driver.is_holding = True
-            back = GroupOffset(topic="orders", queue_id=0, offset=2)
-            reset = asyncio.create_task(
-                node.broker.groups.commit_offsets(CommitOffsetsRequest(group=GROUP, offsets=[back]))
-            )
-            await eventually(lambda: len(node.driver.pending) == 1)
-            asked = asyncio.create_task(receive(node))
-            await eventually(lambda: len(node.driver.pending) == 2)
-            node.driver.release()
-            await reset
-            assert bodies(await asked) == ["3"]
-
-    run(work())
+async def test_a_reset_that_crosses_a_take_wins(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await send(node, "1", "2", "3")
+        assert await ack(node, *(await receive(node, 1))) == 0
+        node.driver.is_holding = True
+        back = GroupOffset(topic="orders", queue_id=0, offset=2)
+        reset = asyncio.create_task(
+            node.broker.groups.commit_offsets(CommitOffsetsRequest(group=GROUP, offsets=[back]))
+        )
+        await eventually(lambda: len(node.driver.pending) == 1)
+        asked = asyncio.create_task(receive(node))
+        await eventually(lambda: len(node.driver.pending) == 2)
+        node.driver.release()
+        await reset
+        assert bodies(await asked) == ["3"]
 
 
-def test_deleting_the_topic_or_the_group_clears_the_windows(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path, topics={"orders": 1, "bills": 1}) as node:
-            await send(node, "1")
-            await send(node, "2", topic="bills")
-            await receive(node)
-            await receive(node, topic="bills")
-            await node.broker.topics.delete_topic(DeleteTopicRequest(topic="bills"))
-            assert list(part(node).windows) == [(GROUP, "orders", 0)]
-            waiting = asyncio.create_task(receive(node, wait_ms=30_000))
-            await eventually(lambda: node.broker.pop.stats().parked_count == 1)
-            await node.broker.groups.delete_group(DeleteGroupRequest(group=GROUP))
-            assert (part(node).windows, part(node).in_flight_count) == ({}, 0)
-            node.broker.pop.on_grown([(b"orders", 0)])
-            assert [(one.body, one.count) for one in await waiting] == [("1", 1)], "a new group"
-
-    run(work())
+async def test_deleting_the_topic_or_the_group_clears_the_windows(tmp_path: Path) -> None:
+    async with node_at(tmp_path, topics={"orders": 1, "bills": 1}) as node:
+        await send(node, "1")
+        await send(node, "2", topic="bills")
+        await receive(node)
+        await receive(node, topic="bills")
+        await node.broker.topics.delete_topic(DeleteTopicRequest(topic="bills"))
+        assert list(part(node).windows) == [(GROUP, "orders", 0)]
+        waiting = asyncio.create_task(receive(node, wait_ms=30_000))
+        await eventually(lambda: node.broker.pop.stats().parked_count == 1)
+        await node.broker.groups.delete_group(DeleteGroupRequest(group=GROUP))
+        assert (part(node).windows, part(node).in_flight_count) == ({}, 0)
+        node.broker.pop.on_grown([(b"orders", 0)])
+        assert [(one.body, one.count) for one in await waiting] == [("1", 1)], "a new group"
 
 
 @pytest.mark.parametrize(
@@ -154,62 +134,49 @@ def test_deleting_the_topic_or_the_group_clears_the_windows(tmp_path: Path) -> N
         ({"cluster_id": "other"}, errors.WrongClusterError, "node.wrong_cluster"),
     ],
 )
-def test_a_bad_receive_is_refused(
+async def test_a_bad_receive_is_refused(
     tmp_path: Path, fields: dict[str, object], problem: type[Exception], code: str
 ) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            with pytest.raises(problem) as caught:
-                await ask(node, **fields)
-            assert describe(caught.value).code == code
-
-    run(work())
+    async with node_at(tmp_path) as node:
+        with pytest.raises(problem) as caught:
+            await ask(node, **fields)
+        assert describe(caught.value).code == code
 
 
-def test_bad_handles_are_stale(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            await send(node, "1")
-            (one,) = await receive(node)
-            never = encode_handle(GROUP, "orders", Handle(0, 7, 1))
-            wrong = ["", "?", "x" * 40, one.handle[:-2] + "AA", never]
-            response = await node.broker.pop.ack(
-                AckRequest(group=GROUP, topic="orders", handles=wrong)
-            )
-            assert list(response.stale_handles) == wrong
-            assert await ack(node, one, group="other") == 1, "of another group"
-            for handles in ([], [one.handle] * 1_025):
-                with pytest.raises(errors.BadRequestError, match="handles"):
-                    await node.broker.pop.ack(
-                        AckRequest(group=GROUP, topic="orders", handles=handles)
-                    )
-            with pytest.raises(errors.BadRequestError, match="invisible_ms"):
-                await hide(node, one, 43_200_001)
-            with pytest.raises(StaleHandleError, match="not one of ours"):
-                await hide(node, one._replace(handle="?"), 1)
-            assert await ack(node, one) == 0
-
-    run(work())
+async def test_bad_handles_are_stale(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await send(node, "1")
+        (one,) = await receive(node)
+        never = encode_handle(GROUP, "orders", Handle(0, 7, 1))
+        wrong = ["", "?", "x" * 40, one.handle[:-2] + "AA", never]
+        response = await node.broker.pop.ack(AckRequest(group=GROUP, topic="orders", handles=wrong))
+        assert list(response.stale_handles) == wrong
+        assert await ack(node, one, group="other") == 1, "of another group"
+        for handles in ([], [one.handle] * 1_025):
+            with pytest.raises(errors.BadRequestError, match="handles"):
+                await node.broker.pop.ack(AckRequest(group=GROUP, topic="orders", handles=handles))
+        with pytest.raises(errors.BadRequestError, match="invisible_ms"):
+            await hide(node, one, 43_200_001)
+        with pytest.raises(StaleHandleError, match="not one of ours"):
+            await hide(node, one._replace(handle="?"), 1)
+        assert await ack(node, one) == 0
 
 
-def test_a_follower_refuses_receives_and_wakes_the_waiting(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            await node.broker.append(request(0, 1))
-            (one,) = got(await ask(node))
-            waiting = asyncio.create_task(receive(node, wait_ms=30_000))
-            await eventually(lambda: node.broker.pop.stats().parked_count == 1)
-            node.driver.lose()
-            for call in (waiting, receive(node), ack(node, one), hide(node, one, 5)):
-                with pytest.raises(errors.NotLeaderError):
-                    await call
+async def test_a_follower_refuses_receives_and_wakes_the_waiting(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.broker.append(request(0, 1))
+        (one,) = got(await ask(node))
+        waiting = asyncio.create_task(receive(node, wait_ms=30_000))
+        await eventually(lambda: node.broker.pop.stats().parked_count == 1)
+        node.driver.lose()
+        for call in (waiting, receive(node), ack(node, one), hide(node, one, 5)):
             with pytest.raises(errors.NotLeaderError):
-                await give_up(node, one)
-            node.driver.lead()
-            assert window(node) is not None
-            assert await ack(node, one) == 0
-
-    run(work())
+                await call
+        with pytest.raises(errors.NotLeaderError):
+            await give_up(node, one)
+        node.driver.lead()
+        assert window(node) is not None
+        assert await ack(node, one) == 0
 
 
 @on_loop
@@ -231,19 +198,16 @@ async def test_deliveries_of_a_leader_whose_clock_is_behind_are_newer_all_the_sa
         assert second > before
 
 
-def test_a_dead_one_that_expires_before_it_is_moved_is_only_taken_out(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            settings = GroupSettings(retry_count_max=0)
-            await node.broker.group_settings.set_group_settings(
-                SetGroupSettingsRequest(group=GROUP, settings=settings)
-            )
-            await node.append(0, 2)
-            assert len(await receive(node, 2)) == 2
-            await expire_some(node)
-            pass_time(node, 1_000)
-            await eventually(lambda: not part(node).windows)
-            assert f"%DLQ%{GROUP}" not in node.machine.state.topics
-            assert node.broker.pop.stats().dead_total == 0
-
-    run(work())
+async def test_a_dead_one_that_expires_before_it_is_moved_is_only_taken_out(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        settings = GroupSettings(retry_count_max=0)
+        await node.broker.group_settings.set_group_settings(
+            SetGroupSettingsRequest(group=GROUP, settings=settings)
+        )
+        await node.append(0, 2)
+        assert len(await receive(node, 2)) == 2
+        await expire_some(node)
+        pass_time(node, 1_000)
+        await eventually(lambda: not part(node).windows)
+        assert f"%DLQ%{GROUP}" not in node.machine.state.topics
+        assert node.broker.pop.stats().dead_total == 0

@@ -30,7 +30,6 @@ from tests.node.broker.pop.pop_calls import (
     send,
 )
 from tests.node.broker_fakes import Fixture, node_at
-from tests.node.links import run
 from tests.store.records import messages
 
 QUEUES = 2
@@ -270,22 +269,19 @@ async def stored(node: Fixture, topic: str, queue_id: int) -> list[Message]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(16))
-def test_a_random_walk_loses_and_doubles_nothing(tmp_path: Path, seed: int) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path, topics={"orders": QUEUES}) as node:
-            change = SetGroupSettingsRequest(
-                group=GROUP, settings=GroupSettings(retry_count_max=RETRIES)
-            )
-            await node.broker.group_settings.set_group_settings(change)
-            walk = Walk(node, seed)
-            await walk.run(150)
-            before = node.machine.image()
-        async with node_at(tmp_path, topics={}) as node:
-            after = node.machine.image()
-            assert after.parts["pop"] == before.parts["pop"], "the log says it all"
-            assert after.groups == before.groups
-            node.clock.now_ms = walk.node.clock.now_ms
-            walk.node = node
-            await walk.finish()
-
-    run(work())
+async def test_a_random_walk_loses_and_doubles_nothing(tmp_path: Path, seed: int) -> None:
+    async with node_at(tmp_path, topics={"orders": QUEUES}) as node:
+        change = SetGroupSettingsRequest(
+            group=GROUP, settings=GroupSettings(retry_count_max=RETRIES)
+        )
+        await node.broker.group_settings.set_group_settings(change)
+        walk = Walk(node, seed)
+        await walk.run(150)
+        before = node.machine.image()
+    async with node_at(tmp_path, topics={}) as node:
+        after = node.machine.image()
+        assert after.parts["pop"] == before.parts["pop"], "the log says it all"
+        assert after.groups == before.groups
+        node.clock.now_ms = walk.node.clock.now_ms
+        walk.node = node
+        await walk.finish()

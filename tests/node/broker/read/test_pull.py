@@ -16,7 +16,7 @@ from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.log_pb2 import AppendRequest, PullRequest, PullResponse
 from store.record.message import encode_message, java_hash
 from tests.node.broker_fakes import Fixture, expire_some, node_at, request
-from tests.node.links import eventually, run
+from tests.node.links import eventually
 from tests.store.records import messages, numbers
 
 LOCAL = common_pb2.CONSISTENCY_LOCAL
@@ -44,73 +44,61 @@ async def waiting(node: Fixture, count: int) -> None:
 # --- Once ---
 
 
-def test_a_pull_tells_of_which_entries_the_records_are_if_asked(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            first = await node.append(0, 3)
-            far = [await node.append(n, n + 1, queue_id=1) for n in range(20)]
-            last = await node.append(3, 5)
-            found = await pull(node, 1, with_entries=True)
-            assert numbers(found.records) == [1, 2, 3, 4]
-            assert list(found.entry_first_records) == [0, 2], "one run an entry"
-            assert list(found.entry_indexes) == [first.index, last.index]
-            assert list(found.entry_terms) == [first.term, last.term]
-            other = await pull(node, queue_id=1, with_entries=True)
-            assert list(other.entry_indexes) == [receipt.index for receipt in far]
-            assert list(other.entry_first_records) == list(range(20))
-            assert not (await pull(node)).entry_indexes, "nobody asked"
-            assert not (await pull(node, 5, with_entries=True)).entry_indexes, "nothing is there"
-
-    run(work())
+async def test_a_pull_tells_of_which_entries_the_records_are_if_asked(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        first = await node.append(0, 3)
+        far = [await node.append(n, n + 1, queue_id=1) for n in range(20)]
+        last = await node.append(3, 5)
+        found = await pull(node, 1, with_entries=True)
+        assert numbers(found.records) == [1, 2, 3, 4]
+        assert list(found.entry_first_records) == [0, 2], "one run an entry"
+        assert list(found.entry_indexes) == [first.index, last.index]
+        assert list(found.entry_terms) == [first.term, last.term]
+        other = await pull(node, queue_id=1, with_entries=True)
+        assert list(other.entry_indexes) == [receipt.index for receipt in far]
+        assert list(other.entry_first_records) == list(range(20))
+        assert not (await pull(node)).entry_indexes, "nobody asked"
+        assert not (await pull(node, 5, with_entries=True)).entry_indexes, "nothing is there"
 
 
-def test_a_pull_returns_records_and_where_to_go_on(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            await node.append(0, 10)
-            found = await pull(node, 2, max_count=3)
-            assert numbers(found.records) == [2, 3, 4]
-            assert (found.status, found.record_count, found.next_offset) == (FOUND, 3, 5)
-            assert (found.min_offset, found.max_offset, found.node_id) == (0, 10, 1)
-            assert found.applied_index == node.driver.applied_index
-            small = await pull(node, 0, max_size_bytes=1)
-            assert numbers(small.records) == [0], "one is returned whatever its size"
-            commands = await node.broker.pull(PullRequest(topic=COMMAND_TOPIC))
-            assert commands.record_count == 1, "system topics may be read"
-
-    run(work())
+async def test_a_pull_returns_records_and_where_to_go_on(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 10)
+        found = await pull(node, 2, max_count=3)
+        assert numbers(found.records) == [2, 3, 4]
+        assert (found.status, found.record_count, found.next_offset) == (FOUND, 3, 5)
+        assert (found.min_offset, found.max_offset, found.node_id) == (0, 10, 1)
+        assert found.applied_index == node.driver.applied_index
+        small = await pull(node, 0, max_size_bytes=1)
+        assert numbers(small.records) == [0], "one is returned whatever its size"
+        commands = await node.broker.pull(PullRequest(topic=COMMAND_TOPIC))
+        assert commands.record_count == 1, "system topics may be read"
 
 
 @pytest.mark.parametrize(
     ("offset", "queue_id", "status", "next_offset"),
     [(5, 0, NO_NEW, 5), (6, 0, TOO_BIG, 5), (0, 1, NO_NEW, 0), (1, 1, TOO_BIG, 0)],
 )
-def test_an_offset_at_or_behind_the_end(
+async def test_an_offset_at_or_behind_the_end(
     tmp_path: Path, offset: int, queue_id: int, status: int, next_offset: int
 ) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            await node.append(0, 5)
-            found = await pull(node, offset, queue_id=queue_id)
-            assert (found.status, found.next_offset) == (status, next_offset)
-            assert found.records == b""
-
-    run(work())
+    async with node_at(tmp_path) as node:
+        await node.append(0, 5)
+        found = await pull(node, offset, queue_id=queue_id)
+        assert (found.status, found.next_offset) == (status, next_offset)
+        assert found.records == b""
 
 
-def test_expired_offsets_say_where_to_go_on(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            await expire_some(node)
-            found = await pull(node, 0)
-            assert found.status == TOO_SMALL
-            assert found.next_offset == found.min_offset > 0
-            assert (await pull(node, found.min_offset)).status == FOUND
-
-    run(work())
+async def test_expired_offsets_say_where_to_go_on(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await expire_some(node)
+        found = await pull(node, 0)
+        assert found.status == TOO_SMALL
+        assert found.next_offset == found.min_offset > 0
+        assert (await pull(node, found.min_offset)).status == FOUND
 
 
-def test_bad_questions_are_refused(tmp_path: Path) -> None:
+async def test_bad_questions_are_refused(tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"topic": "nobody"}, "node.unknown_topic"),
         ({"queue_id": 4}, "node.unknown_queue"),
@@ -123,244 +111,199 @@ def test_bad_questions_are_refused(tmp_path: Path) -> None:
         ({"topic": "secret"}, "node.topic_not_readable"),
     ]
 
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            await node.broker.topics.create_topic(CreateTopicRequest(topic="secret", permission=2))
-            for how, code in cases:
-                with pytest.raises(NodeError) as caught:
-                    await pull(node, **how)
-                assert caught.value.code == code, how
-
-    run(work())
+    async with node_at(tmp_path) as node:
+        await node.broker.topics.create_topic(CreateTopicRequest(topic="secret", permission=2))
+        for how, code in cases:
+            with pytest.raises(NodeError) as caught:
+                await pull(node, **how)
+            assert caught.value.code == code, how
 
 
 # --- How fresh ---
 
 
-def test_only_committed_messages_are_seen(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            node.driver.is_holding = True
-            future = node.broker.append_nowait(request(0, 3))
-            for consistency in (0, LOCAL, LINEARIZABLE):
-                found = await pull(node, consistency=consistency)
-                assert found.status == NO_NEW
-            node.driver.release()
-            await future
-            assert (await pull(node)).record_count == 3
-
-    run(work())
+async def test_only_committed_messages_are_seen(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        node.driver.is_holding = True
+        future = node.broker.append_nowait(request(0, 3))
+        for consistency in (0, LOCAL, LINEARIZABLE):
+            found = await pull(node, consistency=consistency)
+            assert found.status == NO_NEW
+        node.driver.release()
+        await future
+        assert (await pull(node)).record_count == 3
 
 
-def test_a_follower_answers_local_reads_only(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            await node.append(0, 3)
-            node.driver.lose(2)
-            assert (await pull(node, consistency=LOCAL)).record_count == 3
-            for consistency in (0, common_pb2.CONSISTENCY_LEADER, LINEARIZABLE):
-                with pytest.raises(errors.NotLeaderError) as caught:
-                    await pull(node, consistency=consistency)
-                assert caught.value.leader_address == "host2:8082"
-
-    run(work())
+async def test_a_follower_answers_local_reads_only(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 3)
+        node.driver.lose(2)
+        assert (await pull(node, consistency=LOCAL)).record_count == 3
+        for consistency in (0, common_pb2.CONSISTENCY_LEADER, LINEARIZABLE):
+            with pytest.raises(errors.NotLeaderError) as caught:
+                await pull(node, consistency=consistency)
+            assert caught.value.leader_address == "host2:8082"
 
 
-def test_a_linearizable_read_waits_for_a_quorum(tmp_path: Path) -> None:
+async def test_a_linearizable_read_waits_for_a_quorum(tmp_path: Path) -> None:
     limits = replace(Limits(), read_wait_ms_max=20)
 
-    async def work() -> None:
-        async with node_at(tmp_path, limits=limits) as node:
-            await node.append(0, 3)
-            assert (await pull(node, consistency=LINEARIZABLE)).record_count == 3
-            node.driver.is_cut_off = True
-            with pytest.raises(errors.ReadTimeoutError, match="no quorum confirmed"):
-                await pull(node, consistency=LINEARIZABLE)
-            task = asyncio.create_task(pull(node, consistency=LINEARIZABLE))
-            await eventually(lambda: len(node.driver.barriers) == 2)
-            node.driver.lose(2)
-            with pytest.raises(errors.ReadFailedError) as caught:
-                await task
-            assert caught.value.leader_address == "host2:8082"
-            assert node.broker.stats().waiting_read_count == 0
-
-    run(work())
+    async with node_at(tmp_path, limits=limits) as node:
+        await node.append(0, 3)
+        assert (await pull(node, consistency=LINEARIZABLE)).record_count == 3
+        node.driver.is_cut_off = True
+        with pytest.raises(errors.ReadTimeoutError, match="no quorum confirmed"):
+            await pull(node, consistency=LINEARIZABLE)
+        task = asyncio.create_task(pull(node, consistency=LINEARIZABLE))
+        await eventually(lambda: len(node.driver.barriers) == 2)
+        node.driver.lose(2)
+        with pytest.raises(errors.ReadFailedError) as caught:
+            await task
+        assert caught.value.leader_address == "host2:8082"
+        assert node.broker.stats().waiting_read_count == 0
 
 
-def test_reads_that_wait_are_bounded(tmp_path: Path) -> None:
+async def test_reads_that_wait_are_bounded(tmp_path: Path) -> None:
     limits = replace(Limits(), read_waiters_max=1)
 
-    async def work() -> None:
-        async with node_at(tmp_path, limits=limits) as node:
-            node.driver.is_cut_off = True
-            task = asyncio.create_task(pull(node, consistency=LINEARIZABLE))
-            await eventually(lambda: node.driver.barriers)
-            for how in ({"consistency": LINEARIZABLE}, {"at_least_index": 99}):
-                with pytest.raises(errors.BusyError, match="waiting reads"):
-                    await pull(node, **how)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            assert node.broker.stats().waiting_read_count == 0
-
-    run(work())
+    async with node_at(tmp_path, limits=limits) as node:
+        node.driver.is_cut_off = True
+        task = asyncio.create_task(pull(node, consistency=LINEARIZABLE))
+        await eventually(lambda: node.driver.barriers)
+        for how in ({"consistency": LINEARIZABLE}, {"at_least_index": 99}):
+            with pytest.raises(errors.BusyError, match="waiting reads"):
+                await pull(node, **how)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert node.broker.stats().waiting_read_count == 0
 
 
 @pytest.mark.parametrize("consistency", [0, LOCAL])
-def test_a_read_waits_until_an_index_is_applied(tmp_path: Path, consistency: Any) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            node.driver.is_holding = True
-            future = node.broker.append_nowait(request(0, 3))
-            index = node.log.last_index
-            task = asyncio.create_task(pull(node, at_least_index=index, consistency=consistency))
-            later = asyncio.create_task(pull(node, at_least_index=index + 1, consistency=LOCAL))
-            await eventually(lambda: node.broker.stats().waiting_read_count == 2)
-            node.driver.release()
-            await future
-            assert (await task).record_count == 3
-            assert not later.done()
-            await node.append(3, 4)
-            assert (await later).record_count == 4
-
-    run(work())
+async def test_a_read_waits_until_an_index_is_applied(tmp_path: Path, consistency: Any) -> None:
+    async with node_at(tmp_path) as node:
+        node.driver.is_holding = True
+        future = node.broker.append_nowait(request(0, 3))
+        index = node.log.last_index
+        task = asyncio.create_task(pull(node, at_least_index=index, consistency=consistency))
+        later = asyncio.create_task(pull(node, at_least_index=index + 1, consistency=LOCAL))
+        await eventually(lambda: node.broker.stats().waiting_read_count == 2)
+        node.driver.release()
+        await future
+        assert (await task).record_count == 3
+        assert not later.done()
+        await node.append(3, 4)
+        assert (await later).record_count == 4
 
 
-def test_the_ends_of_queues_wait_for_an_index_too(tmp_path: Path) -> None:
+async def test_the_ends_of_queues_wait_for_an_index_too(tmp_path: Path) -> None:
     """Else a reader of a slow replica would stop before what it wants to read."""
 
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            node.driver.is_holding = True
-            future = node.broker.append_nowait(request(0, 3))
-            asked = log_pb2.QueueOffsetsRequest(
-                queues=[common_pb2.QueueId(topic="orders", queue_id=0)],
-                consistency=LOCAL,
-                at_least_index=node.log.last_index,
-            )
-            task = asyncio.create_task(node.broker.queries.queue_offsets(asked))
-            await eventually(lambda: node.broker.stats().waiting_read_count == 1)
-            node.driver.release()
-            await future
-            assert (await task).queues[0].max_offset == 3
-
-    run(work())
+    async with node_at(tmp_path) as node:
+        node.driver.is_holding = True
+        future = node.broker.append_nowait(request(0, 3))
+        asked = log_pb2.QueueOffsetsRequest(
+            queues=[common_pb2.QueueId(topic="orders", queue_id=0)],
+            consistency=LOCAL,
+            at_least_index=node.log.last_index,
+        )
+        task = asyncio.create_task(node.broker.queries.queue_offsets(asked))
+        await eventually(lambda: node.broker.stats().waiting_read_count == 1)
+        node.driver.release()
+        await future
+        assert (await task).queues[0].max_offset == 3
 
 
-def test_an_index_that_does_not_come_is_a_timeout(tmp_path: Path) -> None:
+async def test_an_index_that_does_not_come_is_a_timeout(tmp_path: Path) -> None:
     limits = replace(Limits(), read_wait_ms_max=5)
 
-    async def work() -> None:
-        async with node_at(tmp_path, limits=limits) as node:
-            with pytest.raises(errors.ReadTimeoutError, match="entry 99 was not applied here"):
-                await pull(node, at_least_index=99, consistency=LOCAL)
-
-    run(work())
+    async with node_at(tmp_path, limits=limits) as node:
+        with pytest.raises(errors.ReadTimeoutError, match="entry 99 was not applied here"):
+            await pull(node, at_least_index=99, consistency=LOCAL)
 
 
 # --- Waiting ---
 
 
-def test_a_parked_pull_is_woken_by_its_queue_only(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            task, other = parked(node), parked(node, queue_id=1)
-            await waiting(node, 2)
-            await node.append(0, 2)
-            assert numbers((await task).records) == [0, 1]
-            assert not other.done()
-            assert node.broker.stats().woken_total == 1
-            other.cancel()
-            await asyncio.gather(other, return_exceptions=True)
-            assert node.broker.stats().waiting_reader_count == 0
-
-    run(work())
+async def test_a_parked_pull_is_woken_by_its_queue_only(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        task, other = parked(node), parked(node, queue_id=1)
+        await waiting(node, 2)
+        await node.append(0, 2)
+        assert numbers((await task).records) == [0, 1]
+        assert not other.done()
+        assert node.broker.stats().woken_total == 1
+        other.cancel()
+        await asyncio.gather(other, return_exceptions=True)
+        assert node.broker.stats().waiting_reader_count == 0
 
 
-def test_a_parked_pull_ends_with_nothing_when_its_time_is_over(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            await node.append(0, 2)
-            found = await pull(node, 2, wait_ms=5)
-            assert (found.status, found.next_offset) == (NO_NEW, 2)
-            assert node.broker.stats().waiting_reader_count == 0
-
-    run(work())
+async def test_a_parked_pull_ends_with_nothing_when_its_time_is_over(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 2)
+        found = await pull(node, 2, wait_ms=5)
+        assert (found.status, found.next_offset) == (NO_NEW, 2)
+        assert node.broker.stats().waiting_reader_count == 0
 
 
-def test_parked_pulls_are_bounded(tmp_path: Path) -> None:
+async def test_parked_pulls_are_bounded(tmp_path: Path) -> None:
     limits = replace(Limits(), pull_waiters_max=2)
 
-    async def work() -> None:
-        async with node_at(tmp_path, limits=limits) as node:
-            tasks = [parked(node) for _ in range(2)]
-            await waiting(node, 2)
-            with pytest.raises(errors.BusyError, match="waiting readers: 2 held"):
-                await pull(node, wait_ms=10)
-            await node.append(0, 1)
-            assert [(await task).record_count for task in tasks] == [1, 1]
-
-    run(work())
+    async with node_at(tmp_path, limits=limits) as node:
+        tasks = [parked(node) for _ in range(2)]
+        await waiting(node, 2)
+        with pytest.raises(errors.BusyError, match="waiting readers: 2 held"):
+            await pull(node, wait_ms=10)
+        await node.append(0, 1)
+        assert [(await task).record_count for task in tasks] == [1, 1]
 
 
-def test_a_parked_reader_of_the_leader_learns_that_it_leads_no_more(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            task, local = parked(node), parked(node, consistency=LOCAL)
-            await waiting(node, 2)
-            node.driver.lose(2)
-            with pytest.raises(errors.NotLeaderError):
-                await task
-            await waiting(node, 1)
-            node.driver.lead()
-            await node.append(0, 1)
-            assert (await local).record_count == 1, "any replica serves it"
-
-    run(work())
+async def test_a_parked_reader_of_the_leader_learns_that_it_leads_no_more(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        task, local = parked(node), parked(node, consistency=LOCAL)
+        await waiting(node, 2)
+        node.driver.lose(2)
+        with pytest.raises(errors.NotLeaderError):
+            await task
+        await waiting(node, 1)
+        node.driver.lead()
+        await node.append(0, 1)
+        assert (await local).record_count == 1, "any replica serves it"
 
 
-def test_a_local_reader_ahead_of_its_replica_waits_for_it(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            await node.append(0, 2)
-            node.driver.lose(2)
-            task = parked(node, 3, consistency=LOCAL)
-            await waiting(node, 1)
-            node.driver.lead()
-            await node.append(2, 3)
-            await waiting(node, 1)
-            await node.append(3, 5)
-            found = await task
-            assert numbers(found.records) == [3, 4]
-
-    run(work())
+async def test_a_local_reader_ahead_of_its_replica_waits_for_it(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 2)
+        node.driver.lose(2)
+        task = parked(node, 3, consistency=LOCAL)
+        await waiting(node, 1)
+        node.driver.lead()
+        await node.append(2, 3)
+        await waiting(node, 1)
+        await node.append(3, 5)
+        found = await task
+        assert numbers(found.records) == [3, 4]
 
 
-def test_a_deleted_topic_wakes_nobody_but_is_told_in_the_end(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            task = asyncio.create_task(pull(node, wait_ms=30))
-            await waiting(node, 1)
-            await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
-            with pytest.raises(errors.UnknownTopicError):
-                await task
-
-    run(work())
+async def test_a_deleted_topic_wakes_nobody_but_is_told_in_the_end(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        task = asyncio.create_task(pull(node, wait_ms=30))
+        await waiting(node, 1)
+        await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
+        with pytest.raises(errors.UnknownTopicError):
+            await task
 
 
-def test_a_stop_wakes_everybody(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            tasks = [
-                parked(node),
-                parked(node, consistency=LOCAL),
-                asyncio.create_task(pull(node, at_least_index=99, consistency=LOCAL)),
-            ]
-            await waiting(node, 2)
-            node.broker.stop()
-            found = await asyncio.gather(*tasks, return_exceptions=True)
-            assert [type(error) for error in found] == [errors.ShuttingDownError] * 3
-
-    run(work())
+async def test_a_stop_wakes_everybody(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        tasks = [
+            parked(node),
+            parked(node, consistency=LOCAL),
+            asyncio.create_task(pull(node, at_least_index=99, consistency=LOCAL)),
+        ]
+        await waiting(node, 2)
+        node.broker.stop()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(error) for error in found] == [errors.ShuttingDownError] * 3
 
 
 # --- Tags ---
@@ -376,76 +319,63 @@ def tagged(tags: list[str], host: tuple[str, int] = ("127.0.0.1", 0)) -> AppendR
 
 
 @pytest.mark.parametrize("host", [("127.0.0.1", 8081), ("::1", 8081)])
-def test_a_filter_compares_the_tag_and_not_its_hash(tmp_path: Path, host: tuple[str, int]) -> None:
+async def test_a_filter_compares_the_tag_and_not_its_hash(
+    tmp_path: Path, host: tuple[str, int]
+) -> None:
     assert java_hash("Aa") == java_hash("BB"), "the example of two tags with one hash"
 
-    async def work() -> None:
-        async with node_at(tmp_path, store_host=host) as node:
-            await node.broker.append(tagged(["Aa", "BB", "x", "Aa", "BB"], host))
-            found = await pull(node, tags=["Aa"])
-            assert [m.body for m in messages(found.records)] == [b"Aa", b"Aa"]
-            assert (found.record_count, found.next_offset) == (2, 5)
-            found = await pull(node, tags=["BB", "x"])
-            assert [m.body for m in messages(found.records)] == [b"BB", b"x", b"BB"]
-            found = await pull(node, tags=["BB"], max_count=1)
-            assert (found.status, found.record_count, found.next_offset) == (NO_MATCHED, 0, 1)
-            assert (await pull(node, tags=["other"])).status == NO_MATCHED
-
-    run(work())
+    async with node_at(tmp_path, store_host=host) as node:
+        await node.broker.append(tagged(["Aa", "BB", "x", "Aa", "BB"], host))
+        found = await pull(node, tags=["Aa"])
+        assert [m.body for m in messages(found.records)] == [b"Aa", b"Aa"]
+        assert (found.record_count, found.next_offset) == (2, 5)
+        found = await pull(node, tags=["BB", "x"])
+        assert [m.body for m in messages(found.records)] == [b"BB", b"x", b"BB"]
+        found = await pull(node, tags=["BB"], max_count=1)
+        assert (found.status, found.record_count, found.next_offset) == (NO_MATCHED, 0, 1)
+        assert (await pull(node, tags=["other"])).status == NO_MATCHED
 
 
-def test_a_message_without_a_tag_matches_none(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            plain = encode_message("orders", 0, b"plain", {"A": "TAGS"})
-            await node.broker.append(AppendRequest(records=plain, record_count=1))
-            assert (await pull(node, tags=["TAGS"])).status == NO_MATCHED
-
-    run(work())
+async def test_a_message_without_a_tag_matches_none(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        plain = encode_message("orders", 0, b"plain", {"A": "TAGS"})
+        await node.broker.append(AppendRequest(records=plain, record_count=1))
+        assert (await pull(node, tags=["TAGS"])).status == NO_MATCHED
 
 
-def test_a_filtered_pull_waits_for_a_match(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            await node.broker.append(tagged(["x", "x"]))
-            task = parked(node, tags=["y"])
-            await waiting(node, 1)
-            await node.broker.append(tagged(["x", "x"]))
-            await eventually(lambda: node.broker.stats().woken_total == 1)
-            await waiting(node, 1)
-            await node.broker.append(tagged(["y"]))
-            found = await task
-            assert [m.body for m in messages(found.records)] == [b"y"]
-            assert found.next_offset == 5
-
-    run(work())
+async def test_a_filtered_pull_waits_for_a_match(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.broker.append(tagged(["x", "x"]))
+        task = parked(node, tags=["y"])
+        await waiting(node, 1)
+        await node.broker.append(tagged(["x", "x"]))
+        await eventually(lambda: node.broker.stats().woken_total == 1)
+        await waiting(node, 1)
+        await node.broker.append(tagged(["y"]))
+        found = await task
+        assert [m.body for m in messages(found.records)] == [b"y"]
+        assert found.next_offset == 5
 
 
-def test_as_many_tags_may_be_asked_for_as_the_limit_says(tmp_path: Path) -> None:
+async def test_as_many_tags_may_be_asked_for_as_the_limit_says(tmp_path: Path) -> None:
     limits = replace(Limits(), pull_tag_count_max=2)
 
-    async def work() -> None:
-        async with node_at(tmp_path, limits=limits) as node:
-            await node.append(0, 1)
-            assert (await pull(node, tags=["a", "b"])).status == NO_MATCHED
-            with pytest.raises(errors.BadRequestError, match="at most 2"):
-                await pull(node, tags=["a", "b", "c"])
-
-    run(work())
+    async with node_at(tmp_path, limits=limits) as node:
+        await node.append(0, 1)
+        assert (await pull(node, tags=["a", "b"])).status == NO_MATCHED
+        with pytest.raises(errors.BadRequestError, match="at most 2"):
+            await pull(node, tags=["a", "b", "c"])
 
 
-def test_a_read_that_waits_to_be_confirmed_is_an_audience(tmp_path: Path) -> None:
+async def test_a_read_that_waits_to_be_confirmed_is_an_audience(tmp_path: Path) -> None:
     """The driver applies at once what somebody waits for."""
 
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            assert not node.broker.has_waiting_readers()
-            node.driver.is_cut_off = True
-            reading = asyncio.create_task(pull(node, consistency=LINEARIZABLE))
-            await eventually(lambda: len(node.driver.barriers) == 1)
-            assert node.broker.has_waiting_readers()
-            node.driver.barriers[0].set_result(node.driver.applied_index)
-            await reading
-            assert not node.broker.has_waiting_readers()
-
-    run(work())
+    async with node_at(tmp_path) as node:
+        assert not node.broker.has_waiting_readers()
+        node.driver.is_cut_off = True
+        reading = asyncio.create_task(pull(node, consistency=LINEARIZABLE))
+        await eventually(lambda: len(node.driver.barriers) == 1)
+        assert node.broker.has_waiting_readers()
+        node.driver.barriers[0].set_result(node.driver.applied_index)
+        await reading
+        assert not node.broker.has_waiting_readers()

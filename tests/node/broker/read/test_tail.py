@@ -13,7 +13,7 @@ from node.errors import common as errors
 from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.pb.log_pb2 import PullResponse, TailRequest
 from tests.node.broker_fakes import Fixture, expire_some, node_at
-from tests.node.links import eventually, run
+from tests.node.links import eventually
 from tests.store.records import batch, messages, numbers
 
 LINEARIZABLE = common_pb2.CONSISTENCY_LINEARIZABLE
@@ -40,98 +40,83 @@ async def close(stream: AsyncIterator[PullResponse]) -> None:
     await stream.aclose()  # type: ignore[attr-defined]
 
 
-def test_a_tail_gives_what_is_there_and_what_comes(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            await node.append(0, 4)
-            stream = tail(node, 1, max_size_bytes=2 * len(batch(0, 1)))
-            assert numbers((await following(stream)).records) == [1, 2]
-            assert numbers((await following(stream)).records) == [3]
-            task = asyncio.create_task(following(stream))
-            await waiting(node, 1)
-            await node.append(4, 6)
-            assert numbers((await task).records) == [4, 5]
-            assert node.broker.stats().tail_count == 1
-            await close(stream)
-            assert node.broker.stats().tail_count == 0
-
-    run(work())
+async def test_a_tail_gives_what_is_there_and_what_comes(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 4)
+        stream = tail(node, 1, max_size_bytes=2 * len(batch(0, 1)))
+        assert numbers((await following(stream)).records) == [1, 2]
+        assert numbers((await following(stream)).records) == [3]
+        task = asyncio.create_task(following(stream))
+        await waiting(node, 1)
+        await node.append(4, 6)
+        assert numbers((await task).records) == [4, 5]
+        assert node.broker.stats().tail_count == 1
+        await close(stream)
+        assert node.broker.stats().tail_count == 0
 
 
-def test_a_tail_reads_nothing_ahead_of_a_slow_reader(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            await node.append(0, 20)
-            stream = tail(node, max_size_bytes=1)
-            await following(stream)
-            before = node.broker.stats().pulled_records_total
-            await node.append(20, 40)
-            await asyncio.sleep(0)
-            assert node.broker.stats().pulled_records_total == before
-            assert numbers((await following(stream)).records) == [1]
-            await close(stream)
-
-    run(work())
+async def test_a_tail_reads_nothing_ahead_of_a_slow_reader(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 20)
+        stream = tail(node, max_size_bytes=1)
+        await following(stream)
+        before = node.broker.stats().pulled_records_total
+        await node.append(20, 40)
+        await asyncio.sleep(0)
+        assert node.broker.stats().pulled_records_total == before
+        assert numbers((await following(stream)).records) == [1]
+        await close(stream)
 
 
-def test_an_idle_tail_says_so(tmp_path: Path) -> None:
+async def test_an_idle_tail_says_so(tmp_path: Path) -> None:
     limits = replace(Limits(), tail_idle_ms=5)
 
-    async def work() -> None:
-        async with node_at(tmp_path, limits=limits) as node:
-            stream = tail(node)
-            assert (await following(stream)).status == NO_NEW
-            assert (await following(stream)).status == NO_NEW
-            await node.append(0, 1)
+    async with node_at(tmp_path, limits=limits) as node:
+        stream = tail(node)
+        assert (await following(stream)).status == NO_NEW
+        assert (await following(stream)).status == NO_NEW
+        await node.append(0, 1)
+        found = await following(stream)
+        while found.status == NO_NEW:
             found = await following(stream)
-            while found.status == NO_NEW:
-                found = await following(stream)
-            assert numbers(found.records) == [0]
-            await close(stream)
-
-    run(work())
+        assert numbers(found.records) == [0]
+        await close(stream)
 
 
-def test_a_tail_passes_over_what_has_expired_and_waits_for_what_is_to_come(
+async def test_a_tail_passes_over_what_has_expired_and_waits_for_what_is_to_come(
     tmp_path: Path,
 ) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            await expire_some(node)
-            stream = tail(node)
-            first = await following(stream)
-            assert first.status == TOO_SMALL
-            second = await following(stream)
-            first_offset = messages(second.records)[0].queue_offset
-            assert (second.status, first_offset) == (FOUND, first.min_offset)
-            await close(stream)
+    async with node_at(tmp_path) as node:
+        await expire_some(node)
+        stream = tail(node)
+        first = await following(stream)
+        assert first.status == TOO_SMALL
+        second = await following(stream)
+        first_offset = messages(second.records)[0].queue_offset
+        assert (second.status, first_offset) == (FOUND, first.min_offset)
+        await close(stream)
 
-            end = second.max_offset
-            stream = tail(node, end + 2)
-            assert (await following(stream)).status == TOO_BIG, "told at once: a mistake?"
-            task = asyncio.create_task(following(stream))
-            await waiting(node, 1)
-            await node.append(0, 1)
-            await waiting(node, 1)
-            await node.append(1, 3)
-            found = await task
-            assert messages(found.records)[0].queue_offset == end + 2, "and it never goes back"
-            await close(stream)
-
-    run(work())
+        end = second.max_offset
+        stream = tail(node, end + 2)
+        assert (await following(stream)).status == TOO_BIG, "told at once: a mistake?"
+        task = asyncio.create_task(following(stream))
+        await waiting(node, 1)
+        await node.append(0, 1)
+        await waiting(node, 1)
+        await node.append(1, 3)
+        found = await task
+        assert messages(found.records)[0].queue_offset == end + 2, "and it never goes back"
+        await close(stream)
 
 
-def test_a_tail_of_the_leader_ends_with_it(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            stream = tail(node)
-            task = asyncio.create_task(following(stream))
-            await waiting(node, 1)
-            node.driver.lose(2)
-            with pytest.raises(errors.NotLeaderError):
-                await task
-            assert node.broker.stats().tail_count == 0
-            with pytest.raises(errors.BadRequestError):
-                await following(tail(node, consistency=LINEARIZABLE))
-
-    run(work())
+async def test_a_tail_of_the_leader_ends_with_it(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        stream = tail(node)
+        task = asyncio.create_task(following(stream))
+        await waiting(node, 1)
+        node.driver.lose(2)
+        with pytest.raises(errors.NotLeaderError):
+            await task
+        assert node.broker.stats().tail_count == 0
+        with pytest.raises(errors.BadRequestError):
+            await following(tail(node, consistency=LINEARIZABLE))

@@ -15,7 +15,6 @@ from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DescribeTopicRequest, ListTopicsRequest
 from quorumlog.pb.rocketmq_pb2 import Code, MessageType
 from tests.node.broker_fakes import node_at
-from tests.node.links import run
 from tests.node.rocketmq.test_service import gateway_at
 
 MESSAGES: dict[str, dict[str, Any]] = {
@@ -26,22 +25,19 @@ MESSAGES: dict[str, dict[str, Any]] = {
 }
 
 
-def test_a_type_is_chosen_shown_changed_and_kept(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with node_at(tmp_path) as node:
-            topics = node.broker.topics
-            made = await topics.create_topic(CreateTopicRequest(topic="pay", message_type="FIFO"))
-            assert made.message_type == "FIFO"
-            await topics.create_topic(CreateTopicRequest(topic="pay", queue_count=9))
-            found = await topics.describe_topic(DescribeTopicRequest(topic="pay"))
-            assert (found.info.message_type, found.info.queue_count) == ("FIFO", 9)
-            await topics.create_topic(CreateTopicRequest(topic="pay", message_type="MIXED"))
-            rows = (await topics.list_topics(ListTopicsRequest())).topics
-            assert {row.topic: row.message_type for row in rows}["pay"] == "MIXED"
-            with pytest.raises(BadRequestError, match="one of NORMAL, FIFO"):
-                await topics.create_topic(CreateTopicRequest(topic="pay", message_type="fifo"))
-
-    run(work())
+async def test_a_type_is_chosen_shown_changed_and_kept(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        topics = node.broker.topics
+        made = await topics.create_topic(CreateTopicRequest(topic="pay", message_type="FIFO"))
+        assert made.message_type == "FIFO"
+        await topics.create_topic(CreateTopicRequest(topic="pay", queue_count=9))
+        found = await topics.describe_topic(DescribeTopicRequest(topic="pay"))
+        assert (found.info.message_type, found.info.queue_count) == ("FIFO", 9)
+        await topics.create_topic(CreateTopicRequest(topic="pay", message_type="MIXED"))
+        rows = (await topics.list_topics(ListTopicsRequest())).topics
+        assert {row.topic: row.message_type for row in rows}["pay"] == "MIXED"
+        with pytest.raises(BadRequestError, match="one of NORMAL, FIFO"):
+            await topics.create_topic(CreateTopicRequest(topic="pay", message_type="fifo"))
 
 
 def test_types_are_in_checkpoints_and_snapshots_and_builds_without_them_read_both() -> None:
@@ -57,20 +53,17 @@ def test_types_are_in_checkpoints_and_snapshots_and_builds_without_them_read_bot
 
 
 @pytest.mark.parametrize("topic_type", TOPIC_TYPES)
-def test_a_topic_takes_messages_of_its_type_only(tmp_path: Path, topic_type: str) -> None:
-    async def work() -> None:
-        async with gateway_at(tmp_path) as gateway:
-            await gateway.node.broker.topics.create_topic(
-                CreateTopicRequest(topic="orders", message_type=topic_type)
-            )
-            route = await gateway.call(
-                "QueryRoute", pb.QueryRouteRequest(topic=pb.Resource(name="orders"))
-            )
-            taken = {MessageType.Name(t) for t in route.message_queues[0].accept_message_types}
-            assert taken == (set(MESSAGES) if topic_type == "MIXED" else {topic_type})
-            for name, system in MESSAGES.items():
-                answer = await gateway.send(**system)
-                expected = Code.OK if name in taken else Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
-                assert answer.status.code == expected, (name, answer.status.message)
-
-    run(work())
+async def test_a_topic_takes_messages_of_its_type_only(tmp_path: Path, topic_type: str) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        await gateway.node.broker.topics.create_topic(
+            CreateTopicRequest(topic="orders", message_type=topic_type)
+        )
+        route = await gateway.call(
+            "QueryRoute", pb.QueryRouteRequest(topic=pb.Resource(name="orders"))
+        )
+        taken = {MessageType.Name(t) for t in route.message_queues[0].accept_message_types}
+        assert taken == (set(MESSAGES) if topic_type == "MIXED" else {topic_type})
+        for name, system in MESSAGES.items():
+            answer = await gateway.send(**system)
+            expected = Code.OK if name in taken else Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+            assert answer.status.code == expected, (name, answer.status.message)

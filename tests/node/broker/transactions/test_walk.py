@@ -28,7 +28,6 @@ from quorumlog.pb.transaction_pb2 import (
 )
 from store.errors import Outcome
 from tests.node.broker_fakes import Fixture, node_at, request
-from tests.node.links import run
 from tests.node.transaction_calls import (
     COMMITTED,
     GROUP,
@@ -205,20 +204,17 @@ def check_images(node: Fixture, random: Random) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
-def test_transactions_happen_once_under_any_leader(tmp_path: Path, seed: int) -> None:
-    async def work() -> None:
-        random = Random(seed)
-        topics = {"orders": 2, "bills": 1}
-        async with node_at(tmp_path / "n", topics=topics, limits=LIMITS) as node:
-            walk = Walk(node, random)
-            for _ in range(STEPS):
-                await walk.step()
-            await walk.settle()
-            await check_transactions(walk)
-            await check_consumed(walk)
-            check_images(node, random)
-            assert not node.broker.consumed._coming
-            conflicts = [f for _, f in walk.made if isinstance(f.exception(), OffsetConflictError)]
-            assert len(conflicts) < len(walk.made), "some must get through"
-
-    run(work())
+async def test_transactions_happen_once_under_any_leader(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    topics = {"orders": 2, "bills": 1}
+    async with node_at(tmp_path / "n", topics=topics, limits=LIMITS) as node:
+        walk = Walk(node, random)
+        for _ in range(STEPS):
+            await walk.step()
+        await walk.settle()
+        await check_transactions(walk)
+        await check_consumed(walk)
+        check_images(node, random)
+        assert not node.broker.consumed._coming
+        conflicts = [f for _, f in walk.made if isinstance(f.exception(), OffsetConflictError)]
+        assert len(conflicts) < len(walk.made), "some must get through"

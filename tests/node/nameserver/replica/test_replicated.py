@@ -36,76 +36,67 @@ PASSWORD = "0123456789abcdef0123456789abcdef"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("password", [None, PASSWORD])
-def test_three_replicas_agree(tmp_path: Path, password: str | None) -> None:
-    async def main() -> None:
-        async with servers(tmp_path, password=password) as replicas:
-            for number, replica in enumerate(replicas):
-                pair = put_pair_command("ns", f"k{number}", "v")
-                assert (await replica.change(pair, timeout_ms=20_000)).is_accepted
-            refusal = await replicas[0].change({**pair, "expected": "other"})
-            assert (refusal.is_accepted, refusal.reason) == (False, "changed")
+async def test_three_replicas_agree(tmp_path: Path, password: str | None) -> None:
+    async with servers(tmp_path, password=password) as replicas:
+        for number, replica in enumerate(replicas):
+            pair = put_pair_command("ns", f"k{number}", "v")
+            assert (await replica.change(pair, timeout_ms=20_000)).is_accepted
+        refusal = await replicas[0].change({**pair, "expected": "other"})
+        assert (refusal.is_accepted, refusal.reason) == (False, "changed")
 
-            def snapshots() -> list[dict[str, Any]]:
-                return [replica.snapshot() for replica in replicas]
+        def snapshots() -> list[dict[str, Any]]:
+            return [replica.snapshot() for replica in replicas]
 
-            await until("equal directories", lambda: len({str(each) for each in snapshots()}) == 1)
-            assert snapshots()[0]["pairs"] == {"ns": {"k0": "v", "k1": "v", "k2": "v"}}
-            states = sorted(replica.status().state for replica in replicas)
-            assert states == ["follower", "follower", "leader"]
-            assert replicas[0].status().commit_index > 3
-            assert replicas[0].status().failure == ""
-
-    run(main)
+        await until("equal directories", lambda: len({str(each) for each in snapshots()}) == 1)
+        assert snapshots()[0]["pairs"] == {"ns": {"k0": "v", "k1": "v", "k2": "v"}}
+        states = sorted(replica.status().state for replica in replicas)
+        assert states == ["follower", "follower", "leader"]
+        assert replicas[0].status().commit_index > 3
+        assert replicas[0].status().failure == ""
 
 
 @pytest.mark.slow
-def test_a_replica_alone_serves_and_keeps_what_it_was_told(tmp_path: Path) -> None:
-    async def main() -> None:
-        (settings,) = settings_of(tmp_path, 1)
-        server = NameServer(NameServerSettings(**settings))
-        await server.start()
-        await server.change(raft_leader(1, 4).command(), timeout_ms=20_000)
-        beat = heartbeat("raft", 1, 1, NOW_MS + 5, epoch=4, log_end=NO_LOG)
-        assert (await server.report(beat)).is_accepted
-        (share,) = server.route("orders", NOW_MS).shares
-        assert share.master_id == 1
-        server.compact()
-        await until("a dump", (tmp_path / "replica0" / "dump").exists)
-        await server.change(put_pair_command("ns", "k", "v"))
-        before = server.snapshot()
-        await server.stop()
-        again = NameServer(NameServerSettings(**settings))
-        await again.start()
-        await until("the state", lambda: again.snapshot() == before)
-        await again.stop()
-        mode = os.stat(settings["directory"]).st_mode
-        assert stat.S_IMODE(mode) == 0o700
-
-    run(main)
+async def test_a_replica_alone_serves_and_keeps_what_it_was_told(tmp_path: Path) -> None:
+    (settings,) = settings_of(tmp_path, 1)
+    server = NameServer(NameServerSettings(**settings))
+    await server.start()
+    await server.change(raft_leader(1, 4).command(), timeout_ms=20_000)
+    beat = heartbeat("raft", 1, 1, NOW_MS + 5, epoch=4, log_end=NO_LOG)
+    assert (await server.report(beat)).is_accepted
+    (share,) = server.route("orders", NOW_MS).shares
+    assert share.master_id == 1
+    server.compact()
+    await until("a dump", (tmp_path / "replica0" / "dump").exists)
+    await server.change(put_pair_command("ns", "k", "v"))
+    before = server.snapshot()
+    await server.stop()
+    again = NameServer(NameServerSettings(**settings))
+    await again.start()
+    await until("the state", lambda: again.snapshot() == before)
+    await again.stop()
+    mode = os.stat(settings["directory"]).st_mode
+    assert stat.S_IMODE(mode) == 0o700
 
 
 @pytest.mark.slow
-def test_without_a_quorum_nothing_is_taken_and_routes_still_answer(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with servers(tmp_path) as replicas:
-            await replicas[0].change(raft_leader(1, 4).command(), timeout_ms=20_000)
-            for replica in replicas[1:]:
-                await replica.stop()
-            await until("no leader", lambda: replicas[0].status().state == "no_leader")
-            with pytest.raises(NoQuorumError):
-                await replicas[0].change(expire_command(NOW_MS), timeout_ms=300)
-            with pytest.raises(NoQuorumError):
-                await replicas[0].report(expire_command(NOW_MS), timeout_ms=300)
-            assert replicas[0].route("orders", NOW_MS).shares
-            with pytest.raises(ReplicaFailedError):
-                await replicas[1].change(expire_command(NOW_MS))
-
-    run(main)
+async def test_without_a_quorum_nothing_is_taken_and_routes_still_answer(tmp_path: Path) -> None:
+    async with servers(tmp_path) as replicas:
+        await replicas[0].change(raft_leader(1, 4).command(), timeout_ms=20_000)
+        for replica in replicas[1:]:
+            await replica.stop()
+        await until("no leader", lambda: replicas[0].status().state == "no_leader")
+        with pytest.raises(NoQuorumError):
+            await replicas[0].change(expire_command(NOW_MS), timeout_ms=300)
+        with pytest.raises(NoQuorumError):
+            await replicas[0].report(expire_command(NOW_MS), timeout_ms=300)
+        assert replicas[0].route("orders", NOW_MS).shares
+        with pytest.raises(ReplicaFailedError):
+            await replicas[1].change(expire_command(NOW_MS))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lies", [1, 1_000])
-def test_a_success_that_is_not_true_is_not_passed_on(
+async def test_a_success_that_is_not_true_is_not_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lies: int
 ) -> None:
     truth = Replica.submit
@@ -118,99 +109,81 @@ def test_a_success_that_is_not_true_is_not_passed_on(
         told.append(encoded)
         callback(Result(True), FAIL_REASON.SUCCESS)
 
-    async def main() -> None:
-        async with servers(tmp_path, 1) as (server,):
+    async with servers(tmp_path, 1) as (server,):
+        await until("a leader", lambda: server.status().state == "leader")
+        monkeypatch.setattr(Replica, "submit", submit)
+        pair = put_pair_command("ns", "k", "v")
+        if lies == 1:
+            assert (await server.change(pair, timeout_ms=20_000)).is_accepted
+        else:
+            with pytest.raises(ChangeUnknownError):
+                await server.change(pair, timeout_ms=400)
+        kept = server.look(lambda directory: dict(directory.pairs))
+        assert kept == ({"ns": {"k": "v"}} if lies == 1 else {})
+        assert told
+
+
+@pytest.mark.slow
+async def test_commands_in_flight_are_bounded(tmp_path: Path) -> None:
+    async with servers(tmp_path, 1) as (server,):
+        await until("a leader", lambda: server.status().state == "leader")
+        beats = [server.report(expire_command(1)) for _ in range(IN_FLIGHT_COUNT_MAX + 5)]
+        results = await asyncio.gather(*beats, return_exceptions=True)
+        busy = [result for result in results if isinstance(result, BusyError)]
+        assert len(busy) == 5
+        assert server.status().in_flight_count == 0
+
+
+@pytest.mark.slow
+async def test_a_clean_stop_leaves_no_thread_no_descriptor_and_no_port(tmp_path: Path) -> None:
+    for number in range(2):  # The first time opens what stays, such as the loop's own threads.
+        descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+        async with servers(tmp_path / str(number), 1) as (server,):
             await until("a leader", lambda: server.status().state == "leader")
-            monkeypatch.setattr(Replica, "submit", submit)
-            pair = put_pair_command("ns", "k", "v")
-            if lies == 1:
-                assert (await server.change(pair, timeout_ms=20_000)).is_accepted
-            else:
-                with pytest.raises(ChangeUnknownError):
-                    await server.change(pair, timeout_ms=400)
-            kept = server.look(lambda directory: dict(directory.pairs))
-            assert kept == ({"ns": {"k": "v"}} if lies == 1 else {})
-            assert told
-
-    run(main)
+            address = server.status().leader
+        assert server.status().state == "stopped"
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert threading.active_count() == threads
+    host, port = address.split(":")
+    with socket.socket() as probe, pytest.raises(ConnectionRefusedError):
+        probe.connect((host, int(port)))
 
 
 @pytest.mark.slow
-def test_commands_in_flight_are_bounded(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with servers(tmp_path, 1) as (server,):
-            await until("a leader", lambda: server.status().state == "leader")
-            beats = [server.report(expire_command(1)) for _ in range(IN_FLIGHT_COUNT_MAX + 5)]
-            results = await asyncio.gather(*beats, return_exceptions=True)
-            busy = [result for result in results if isinstance(result, BusyError)]
-            assert len(busy) == 5
-            assert server.status().in_flight_count == 0
-
-    run(main)
-
-
-@pytest.mark.slow
-def test_a_clean_stop_leaves_no_thread_no_descriptor_and_no_port(tmp_path: Path) -> None:
-    async def main() -> None:
-        for number in range(2):  # The first time opens what stays, such as the loop's own threads.
-            descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
-            async with servers(tmp_path / str(number), 1) as (server,):
-                await until("a leader", lambda: server.status().state == "leader")
-                address = server.status().leader
-            assert server.status().state == "stopped"
-        assert len(os.listdir("/proc/self/fd")) == descriptors
-        assert threading.active_count() == threads
-        host, port = address.split(":")
-        with socket.socket() as probe, pytest.raises(ConnectionRefusedError):
-            probe.connect((host, int(port)))
-
-    run(main)
-
-
-@pytest.mark.slow
-def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
-    async def main() -> None:
-        (settings,) = settings_of(tmp_path, 1)
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", int(settings["address"].split(":")[1])))
-            taken.listen()
-            with pytest.raises(NameServerSettingsError, match="cannot be bound"):
-                await NameServer(NameServerSettings(**settings)).start()
-
-    run(main)
-
-
-@pytest.mark.slow
-def test_a_fault_on_disk_ends_the_replica_and_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def main() -> None:
-        (settings,) = settings_of(tmp_path, 1)
-        server = NameServer(NameServerSettings(**settings))
-        await server.start()
-        await server.change(put_pair_command("ns", "k", "v"), timeout_ms=20_000)
-        (tmp_path / "replica0" / "dump.tmp").mkdir()  # Where the dump is written.
-        with caplog.at_level(logging.CRITICAL, "node.nameserver.replica.replicated"):
-            server.compact()
-            await until("the end", lambda: server.status().state == "failed")
-        assert server.status().failure
-        with pytest.raises(ReplicaFailedError):
-            await server.change(put_pair_command("ns", "k", "w"))
-        await server.stop()
-
-    run(main)
-
-
-@pytest.mark.slow
-def test_a_directory_of_another_replica_is_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with servers(tmp_path, 1) as (server,):
-            await until("a leader", lambda: server.status().state == "leader")
-        (settings,) = settings_of(tmp_path, 1)
-        with pytest.raises(FilesDamagedError, match="belongs to"):
+async def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+    (settings,) = settings_of(tmp_path, 1)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", int(settings["address"].split(":")[1])))
+        taken.listen()
+        with pytest.raises(NameServerSettingsError, match="cannot be bound"):
             await NameServer(NameServerSettings(**settings)).start()
 
-    run(main)
+
+@pytest.mark.slow
+async def test_a_fault_on_disk_ends_the_replica_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (settings,) = settings_of(tmp_path, 1)
+    server = NameServer(NameServerSettings(**settings))
+    await server.start()
+    await server.change(put_pair_command("ns", "k", "v"), timeout_ms=20_000)
+    (tmp_path / "replica0" / "dump.tmp").mkdir()  # Where the dump is written.
+    with caplog.at_level(logging.CRITICAL, "node.nameserver.replica.replicated"):
+        server.compact()
+        await until("the end", lambda: server.status().state == "failed")
+    assert server.status().failure
+    with pytest.raises(ReplicaFailedError):
+        await server.change(put_pair_command("ns", "k", "w"))
+    await server.stop()
+
+
+@pytest.mark.slow
+async def test_a_directory_of_another_replica_is_refused(tmp_path: Path) -> None:
+    async with servers(tmp_path, 1) as (server,):
+        await until("a leader", lambda: server.status().state == "leader")
+    (settings,) = settings_of(tmp_path, 1)
+    with pytest.raises(FilesDamagedError, match="belongs to"):
+        await NameServer(NameServerSettings(**settings)).start()
 
 
 def test_another_version_of_the_library_is_refused(

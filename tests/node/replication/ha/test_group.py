@@ -24,7 +24,7 @@ from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import DrainRequest, HaStatusRequest
 from quorumlog.pb.log_pb2 import PullRequest, QueueOffsetsRequest
 from store.files.file_system import FileSystem
-from tests.node.links import eventually, run
+from tests.node.links import eventually
 from tests.node.replication.ha.ha_logs import log_bytes
 from tests.node.replication.ha.ha_nodes import HaNodes, WholeHaNode, group
 
@@ -38,49 +38,43 @@ async def refused(node: WholeHaNode, lo: int = 0) -> NodeError:
     return found.value
 
 
-def test_fence_before_serving(tmp_path: Path) -> None:
+async def test_fence_before_serving(tmp_path: Path) -> None:
     """A promoted node serves nobody before its fence stands, and then has the longest log."""
 
-    async def work() -> None:
-        async with group(tmp_path) as world:
-            one, two, three = (world.nodes[n] for n in (1, 2, 3))
-            world.isolate(2)
-            acked = [await one.append(n, n + 1) for n in range(5)]
-            assert [tuple(receipt.synced_by) for receipt in acked] == [(1, 3)] * 5
-            await one.crash()
-            await three.crash()
-            with pytest.raises(PromotionTimeoutError, match="1 of the 2 replicas"):
-                await two.driver.promote(50)
-            assert two.driver.machine.role is Role.CANDIDATE
-            assert isinstance(await refused(two), NotMasterError)
-            assert await two.seen() == []
-            world.heal()
-            await world.restart(3)
-            await world.master(2)
-            assert await two.seen() == list(range(5)), "the longest log of the fence"
-            receipt = await two.append(5, 6)
-            assert (receipt.term, tuple(receipt.synced_by)) == (two.driver.term, (2, 3))
-
-    run(work())
+    async with group(tmp_path) as world:
+        one, two, three = (world.nodes[n] for n in (1, 2, 3))
+        world.isolate(2)
+        acked = [await one.append(n, n + 1) for n in range(5)]
+        assert [tuple(receipt.synced_by) for receipt in acked] == [(1, 3)] * 5
+        await one.crash()
+        await three.crash()
+        with pytest.raises(PromotionTimeoutError, match="1 of the 2 replicas"):
+            await two.driver.promote(50)
+        assert two.driver.machine.role is Role.CANDIDATE
+        assert isinstance(await refused(two), NotMasterError)
+        assert await two.seen() == []
+        world.heal()
+        await world.restart(3)
+        await world.master(2)
+        assert await two.seen() == list(range(5)), "the longest log of the fence"
+        receipt = await two.append(5, 6)
+        assert (receipt.term, tuple(receipt.synced_by)) == (two.driver.term, (2, 3))
 
 
-def test_no_task_or_thread_outlives_a_crashed_node(tmp_path: Path) -> None:
+async def test_no_task_or_thread_outlives_a_crashed_node(tmp_path: Path) -> None:
     """What would still write into its directory would write over what its next life promised."""
 
-    async def work() -> None:
-        before, threads = asyncio.all_tasks(), set(threading.enumerate())
-        async with group(tmp_path) as world:
-            await world.nodes[1].append(0, 1)
-            for node in world.nodes.values():
-                await node.lives.save()
-        assert asyncio.all_tasks() == before
-        left = {thread.name for thread in set(threading.enumerate()) - threads}
-        assert {name.partition("_")[0] for name in left} <= {"asyncio", "uvloop"}, "of the loop"
-
-    run(work())
+    before, threads = asyncio.all_tasks(), set(threading.enumerate())
+    async with group(tmp_path) as world:
+        await world.nodes[1].append(0, 1)
+        for node in world.nodes.values():
+            await node.lives.save()
+    assert asyncio.all_tasks() == before
+    left = {thread.name for thread in set(threading.enumerate()) - threads}
+    assert {name.partition("_")[0] for name in left} <= {"asyncio", "uvloop"}, "of the loop"
 
 
-def test_two_controller_leaders_lose_nothing(tmp_path: Path) -> None:
+async def test_two_controller_leaders_lose_nothing(tmp_path: Path) -> None:
     """Two that both claim to lead give one number to two nodes, again and again."""
     for seed in range(1, 13):
         report = World(seed).run()
@@ -88,30 +82,27 @@ def test_two_controller_leaders_lose_nothing(tmp_path: Path) -> None:
             f"python -m node.replication.ha.simulator run --seeds {seed}: {report.detail}"
         )
 
-    async def work() -> None:
-        acked: dict[int, int] = {}
-        """By message: its index."""
-        async with group(tmp_path) as world:
-            stopped = asyncio.Event()
-            client = asyncio.create_task(append_all(world, acked, stopped))
-            for number in range(10, 30, 2):
-                for node, nonce in ((2, 7), (3, 8)):
-                    world.nodes[node].driver.advise(number, node, nonce)
-                before = set(acked)
-                await asyncio.sleep(0)
-                # The loser of a number needs a higher one; the winner may be anybody, or nobody.
-                world.nodes[1].driver.advise(number + 1, 1, 9)
-                await more_than(before, acked)
-            stopped.set()
-            await client
-            await world.settled()
-            assert len(world.masters()) == 1
-            assert len(set(acked.values())) == len(acked), "two masters acked at one place"
-            found = await world.nodes[1].seen()
-            assert not (lost := acked.keys() - set(found)), f"acked and lost: {lost}"
-            assert len({log_bytes(node.log) for node in world.nodes.values()}) == 1
-
-    run(work())
+    acked: dict[int, int] = {}
+    """By message: its index."""
+    async with group(tmp_path) as world:
+        stopped = asyncio.Event()
+        client = asyncio.create_task(append_all(world, acked, stopped))
+        for number in range(10, 30, 2):
+            for node, nonce in ((2, 7), (3, 8)):
+                world.nodes[node].driver.advise(number, node, nonce)
+            before = set(acked)
+            await asyncio.sleep(0)
+            # The loser of a number needs a higher one; the winner may be anybody, or nobody.
+            world.nodes[1].driver.advise(number + 1, 1, 9)
+            await more_than(before, acked)
+        stopped.set()
+        await client
+        await world.settled()
+        assert len(world.masters()) == 1
+        assert len(set(acked.values())) == len(acked), "two masters acked at one place"
+        found = await world.nodes[1].seen()
+        assert not (lost := acked.keys() - set(found)), f"acked and lost: {lost}"
+        assert len({log_bytes(node.log) for node in world.nodes.values()}) == 1
 
 
 async def more_than(before: set[int], acked: dict[int, int]) -> None:
@@ -133,191 +124,170 @@ async def append_all(world: HaNodes, acked: dict[int, int], stopped: asyncio.Eve
                 acked[number] = receipt.index
 
 
-def test_readers_stop_at_the_confirm_offset(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with group(tmp_path) as world:
-            one, two = world.nodes[1], world.nodes[2]
-            await one.append(0, 3)
-            await world.settled()
-            world.isolate(1)
-            under_way = asyncio.create_task(one.append(3, 5))
-            await eventually(lambda: one.log.end > one.applied.applied, "it is written")
-            await eventually(lambda: one.log.durable == one.log.end, "and synced")
-            assert await one.seen() == [0, 1, 2], "one copy is not two"
-            asked = QueueOffsetsRequest(consistency=common_pb2.CONSISTENCY_LOCAL)
-            asked.queues.add(topic="orders", queue_id=0)
-            assert (await one.broker.queries.queue_offsets(asked)).queues[0].max_offset == 3
-            assert not under_way.done()
-            world.heal()
-            receipt = await under_way
-            assert receipt.durability == common_pb2.DURABILITY_QUORUM_DISK
-            # Read your own writes at a slave, by the index of the receipt.
-            pull = PullRequest(topic="orders", offset=3, at_least_index=receipt.index)
-            pull.consistency = common_pb2.CONSISTENCY_LOCAL
-            pull.with_entries = True
-            found = await two.broker.pull(pull)
-            assert found.record_count == 2
-            assert not found.entry_indexes, "this log has no entries to tell of"
-
-    run(work())
+async def test_readers_stop_at_the_confirm_offset(tmp_path: Path) -> None:
+    async with group(tmp_path) as world:
+        one, two = world.nodes[1], world.nodes[2]
+        await one.append(0, 3)
+        await world.settled()
+        world.isolate(1)
+        under_way = asyncio.create_task(one.append(3, 5))
+        await eventually(lambda: one.log.end > one.applied.applied, "it is written")
+        await eventually(lambda: one.log.durable == one.log.end, "and synced")
+        assert await one.seen() == [0, 1, 2], "one copy is not two"
+        asked = QueueOffsetsRequest(consistency=common_pb2.CONSISTENCY_LOCAL)
+        asked.queues.add(topic="orders", queue_id=0)
+        assert (await one.broker.queries.queue_offsets(asked)).queues[0].max_offset == 3
+        assert not under_way.done()
+        world.heal()
+        receipt = await under_way
+        assert receipt.durability == common_pb2.DURABILITY_QUORUM_DISK
+        # Read your own writes at a slave, by the index of the receipt.
+        pull = PullRequest(topic="orders", offset=3, at_least_index=receipt.index)
+        pull.consistency = common_pb2.CONSISTENCY_LOCAL
+        pull.with_entries = True
+        found = await two.broker.pull(pull)
+        assert found.record_count == 2
+        assert not found.entry_indexes, "this log has no entries to tell of"
 
 
-def test_an_old_master_is_fenced_and_its_suffix_set_aside(tmp_path: Path) -> None:
+async def test_an_old_master_is_fenced_and_its_suffix_set_aside(tmp_path: Path) -> None:
     """It acked alone (async), so this is a loss: counted, exact, a suffix, and kept in a file."""
 
-    async def work() -> None:
-        async with group(tmp_path, replication="async_master") as world:
-            one, two = world.nodes[1], world.nodes[2]
-            assert (await one.append(0, 3)).durability == common_pb2.DURABILITY_LEADER_DISK
-            await world.settled()
-            parting = one.log.end
-            world.isolate(1)
-            for n in range(3, 8):
-                assert tuple((await one.append(n, n + 1)).synced_by) == (1,)
-            lost = log_bytes(one.log)[parting:]
-            assert await two.driver.promote(10_000) == 2
-            assert two.driver.machine.state.mode is Mode.ASYNC, "as the group was served"
-            await two.append(100, 101)
-            assert await one.seen() == [0, 1, 2, 3, 4, 5, 6, 7], "it knows no better yet"
-            world.heal()
-            await eventually(lambda: one.losses.losses, "the cut")
-            await world.settled()
-            assert await one.seen() == await two.seen() == [0, 1, 2, 100]
-            error = await refused(one)
-            assert isinstance(error, NotMasterError)
-            assert (error.leader_id, error.leader_address) == (2, "127.0.0.1:8002")
-            (loss,) = one.losses.losses
-            assert (loss.epoch, loss.lo, loss.hi) == (1, parting, parting + len(lost))
-            assert (loss.record_count, loss.acked_record_count, loss.is_exact) == (5, 5, True)
-            assert loss.acked_hi == loss.hi
-            aside = await asyncio.to_thread(Path(loss.file).read_bytes)
-            assert lost in aside
-            status = await one.admin.ha_status(HaStatusRequest())
-            assert (status.role, status.master_id, len(status.losses)) == ("slave", 2, 1)
-            await one.crash()
-            again = await world.restart(1)
-            assert again.losses.losses == [loss], "kept over a restart"
-
-    run(work())
+    async with group(tmp_path, replication="async_master") as world:
+        one, two = world.nodes[1], world.nodes[2]
+        assert (await one.append(0, 3)).durability == common_pb2.DURABILITY_LEADER_DISK
+        await world.settled()
+        parting = one.log.end
+        world.isolate(1)
+        for n in range(3, 8):
+            assert tuple((await one.append(n, n + 1)).synced_by) == (1,)
+        lost = log_bytes(one.log)[parting:]
+        assert await two.driver.promote(10_000) == 2
+        assert two.driver.machine.state.mode is Mode.ASYNC, "as the group was served"
+        await two.append(100, 101)
+        assert await one.seen() == [0, 1, 2, 3, 4, 5, 6, 7], "it knows no better yet"
+        world.heal()
+        await eventually(lambda: one.losses.losses, "the cut")
+        await world.settled()
+        assert await one.seen() == await two.seen() == [0, 1, 2, 100]
+        error = await refused(one)
+        assert isinstance(error, NotMasterError)
+        assert (error.leader_id, error.leader_address) == (2, "127.0.0.1:8002")
+        (loss,) = one.losses.losses
+        assert (loss.epoch, loss.lo, loss.hi) == (1, parting, parting + len(lost))
+        assert (loss.record_count, loss.acked_record_count, loss.is_exact) == (5, 5, True)
+        assert loss.acked_hi == loss.hi
+        aside = await asyncio.to_thread(Path(loss.file).read_bytes)
+        assert lost in aside
+        status = await one.admin.ha_status(HaStatusRequest())
+        assert (status.role, status.master_id, len(status.losses)) == ("slave", 2, 1)
+        await one.crash()
+        again = await world.restart(1)
+        assert again.losses.losses == [loss], "kept over a restart"
 
 
-def test_appends_in_flight_at_a_step_down_are_unknown(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with group(tmp_path) as world:
-            one, two = world.nodes[1], world.nodes[2]
-            world.isolate(1)
-            under_way = asyncio.create_task(one.append(0, 1))
-            await eventually(lambda: one.broker.stats().in_flight_count == 1)
-            await two.driver.promote(10_000)
-            world.heal()
-            with pytest.raises(OutcomeUnknownError):
-                await under_way
-            await two.append(1, 2)
-            await world.settled()
-            assert await one.seen() == [1]
-            (loss,) = one.losses.losses
-            assert (loss.record_count, loss.acked_record_count, loss.is_exact) == (1, 0, True)
-
-    run(work())
+async def test_appends_in_flight_at_a_step_down_are_unknown(tmp_path: Path) -> None:
+    async with group(tmp_path) as world:
+        one, two = world.nodes[1], world.nodes[2]
+        world.isolate(1)
+        under_way = asyncio.create_task(one.append(0, 1))
+        await eventually(lambda: one.broker.stats().in_flight_count == 1)
+        await two.driver.promote(10_000)
+        world.heal()
+        with pytest.raises(OutcomeUnknownError):
+            await under_way
+        await two.append(1, 2)
+        await world.settled()
+        assert await one.seen() == [1]
+        (loss,) = one.losses.losses
+        assert (loss.record_count, loss.acked_record_count, loss.is_exact) == (1, 0, True)
 
 
-def test_a_retry_after_a_failover_finds_the_first_receipt(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with group(tmp_path) as world:
-            one, two = world.nodes[1], world.nodes[2]
-            first = await one.append(0, 3, producer_id=5, sequence=0)
-            await one.append(3, 5, producer_id=5, sequence=1)
-            await one.crash()
-            await two.driver.promote(10_000)
-            again = await two.append(0, 3, producer_id=5, sequence=0)
-            assert again.is_duplicate
-            for field in ("index", "term", "position", "store_unix_ms", "record_count"):
-                assert getattr(again, field) == getattr(first, field), field
-            assert list(again.queues) == list(first.queues)
-            more = await two.append(5, 6, producer_id=5, sequence=2)
-            assert not more.is_duplicate
-            assert await two.seen() == list(range(6))
-
-    run(work())
+async def test_a_retry_after_a_failover_finds_the_first_receipt(tmp_path: Path) -> None:
+    async with group(tmp_path) as world:
+        one, two = world.nodes[1], world.nodes[2]
+        first = await one.append(0, 3, producer_id=5, sequence=0)
+        await one.append(3, 5, producer_id=5, sequence=1)
+        await one.crash()
+        await two.driver.promote(10_000)
+        again = await two.append(0, 3, producer_id=5, sequence=0)
+        assert again.is_duplicate
+        for field in ("index", "term", "position", "store_unix_ms", "record_count"):
+            assert getattr(again, field) == getattr(first, field), field
+        assert list(again.queues) == list(first.queues)
+        more = await two.append(5, 6, producer_id=5, sequence=2)
+        assert not more.is_duplicate
+        assert await two.seen() == list(range(6))
 
 
-def test_a_drained_master_stops_acking_first(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with group(tmp_path) as world:
-            one, two = world.nodes[1], world.nodes[2]
-            appends = [asyncio.create_task(one.append(n, n + 1)) for n in range(20)]
-            await asyncio.sleep(0)
-            await one.admin.drain(DrainRequest())
-            assert len({(await append).index for append in appends}) == 20, "all were decided"
-            assert (await refused(one)).code == "node.draining"
-            assert one.driver.machine.role is Role.SLAVE
-            one.driver.advise(9, 1, 5)
-            assert one.driver.machine.role is Role.SLAVE, "it takes no advice while it drains"
-            with pytest.raises(PromotionRefusedError, match="draining"):
-                await one.driver.promote(1_000)
-            await eventually(lambda: two.driver.leader_id == 0, "nobody is believed to serve")
-            assert await two.driver.promote(10_000) == 2
-            assert await two.seen() == list(range(20))
-            await one.admin.drain(DrainRequest(undo=True))
-            assert await one.driver.promote(10_000) == 3
-            await one.append(20, 21)
-
-    run(work())
+async def test_a_drained_master_stops_acking_first(tmp_path: Path) -> None:
+    async with group(tmp_path) as world:
+        one, two = world.nodes[1], world.nodes[2]
+        appends = [asyncio.create_task(one.append(n, n + 1)) for n in range(20)]
+        await asyncio.sleep(0)
+        await one.admin.drain(DrainRequest())
+        assert len({(await append).index for append in appends}) == 20, "all were decided"
+        assert (await refused(one)).code == "node.draining"
+        assert one.driver.machine.role is Role.SLAVE
+        one.driver.advise(9, 1, 5)
+        assert one.driver.machine.role is Role.SLAVE, "it takes no advice while it drains"
+        with pytest.raises(PromotionRefusedError, match="draining"):
+            await one.driver.promote(1_000)
+        await eventually(lambda: two.driver.leader_id == 0, "nobody is believed to serve")
+        assert await two.driver.promote(10_000) == 2
+        assert await two.seen() == list(range(20))
+        await one.admin.drain(DrainRequest(undo=True))
+        assert await one.driver.promote(10_000) == 3
+        await one.append(20, 21)
 
 
-def test_a_linearizable_read_needs_enough_replicas(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with group(tmp_path) as world:
-            one = world.nodes[1]
-            await one.append(0, 1)
-            assert await one.driver.read_barrier() == one.driver.applied_index
-            world.isolate(1)
-            read = asyncio.ensure_future(one.driver.read_barrier())
-            later = asyncio.ensure_future(one.driver.read_barrier())
-            await world.nodes[2].driver.promote(10_000)
-            await world.nodes[2].append(1, 2)
-            assert not read.done(), "nobody confirmed that it is still the only master"
-            world.heal()
-            for one_read in (read, later):
-                with pytest.raises(NodeError) as found:
-                    await one_read
-                assert found.value.code == "node.read_failed"
-            with pytest.raises(NotMasterError):
-                one.driver.read_barrier()
-
-    run(work())
+async def test_a_linearizable_read_needs_enough_replicas(tmp_path: Path) -> None:
+    async with group(tmp_path) as world:
+        one = world.nodes[1]
+        await one.append(0, 1)
+        assert await one.driver.read_barrier() == one.driver.applied_index
+        world.isolate(1)
+        read = asyncio.ensure_future(one.driver.read_barrier())
+        later = asyncio.ensure_future(one.driver.read_barrier())
+        await world.nodes[2].driver.promote(10_000)
+        await world.nodes[2].append(1, 2)
+        assert not read.done(), "nobody confirmed that it is still the only master"
+        world.heal()
+        for one_read in (read, later):
+            with pytest.raises(NodeError) as found:
+                await one_read
+            assert found.value.code == "node.read_failed"
+        with pytest.raises(NotMasterError):
+            one.driver.read_barrier()
 
 
-def test_a_new_disk_counts_once_it_is_safe(tmp_path: Path) -> None:
+async def test_a_new_disk_counts_once_it_is_safe(tmp_path: Path) -> None:
     """It gets the log and an image of the state, as the first files of the master are gone."""
 
-    async def work() -> None:
-        async with group(tmp_path) as world:
-            one = world.nodes[1]
-            for n in range(0, 240, 8):
-                await one.append(n, n + 8, size_bytes=500)
-            await world.settled()
-            await world.nodes[3].crash()
-            one.maintenance._is_stopping.set()
-            await asyncio.gather(one.maintenance._task or asyncio.sleep(0))
-            await shorten(one)
-            for path in sorted((tmp_path / "n3").rglob("*"), reverse=True):
-                path.unlink() if path.is_file() else path.rmdir()
-            three = await world.restart(3)
-            assert three.log.replica.standing is Standing.JOINING
-            assert three.log.min_position == 0
-            state = three.driver.machine.state
-            await eventually(lambda: state.replica.standing is Standing.FULL, "its admission")
-            assert three.log.min_position == one.log.min_position > 0
-            await world.settled(1, 3)
-            assert not three.applied.is_missing
-            assert set(three.state.state.topics) == set(one.state.state.topics)
-            assert await three.seen() == await one.seen() != []
-            await one.crash()
-            assert await three.driver.promote(10_000) > 1
-            await three.append(900, 901)
-
-    run(work())
+    async with group(tmp_path) as world:
+        one = world.nodes[1]
+        for n in range(0, 240, 8):
+            await one.append(n, n + 8, size_bytes=500)
+        await world.settled()
+        await world.nodes[3].crash()
+        one.maintenance._is_stopping.set()
+        await asyncio.gather(one.maintenance._task or asyncio.sleep(0))
+        await shorten(one)
+        for path in sorted((tmp_path / "n3").rglob("*"), reverse=True):
+            path.unlink() if path.is_file() else path.rmdir()
+        three = await world.restart(3)
+        assert three.log.replica.standing is Standing.JOINING
+        assert three.log.min_position == 0
+        state = three.driver.machine.state
+        await eventually(lambda: state.replica.standing is Standing.FULL, "its admission")
+        assert three.log.min_position == one.log.min_position > 0
+        await world.settled(1, 3)
+        assert not three.applied.is_missing
+        assert set(three.state.state.topics) == set(one.state.state.topics)
+        assert await three.seen() == await one.seen() != []
+        await one.crash()
+        assert await three.driver.promote(10_000) > 1
+        await three.append(900, 901)
 
 
 async def shorten(node: WholeHaNode) -> None:
@@ -334,44 +304,38 @@ async def shorten(node: WholeHaNode) -> None:
     assert node.log.min_position == first
 
 
-def test_a_slave_without_room_takes_nothing_and_goes_on_later(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with group(tmp_path) as world:
-            one, three = world.nodes[1], world.nodes[3]
-            has_room: Any = three.log.has_room
-            three.log.has_room = lambda size_bytes: False  # type: ignore[method-assign]
-            before = three.log.end
-            receipt = await one.append(0, 5)
-            assert tuple(receipt.synced_by) == (1, 2)
-            await eventually(lambda: three.driver.intake.no_room_count > 1, "it looks again")
-            assert three.log.end == before
-            three.log.has_room = has_room  # type: ignore[method-assign]
-            await world.settled()
-            assert await three.seen() == list(range(5))
-
-    run(work())
+async def test_a_slave_without_room_takes_nothing_and_goes_on_later(tmp_path: Path) -> None:
+    async with group(tmp_path) as world:
+        one, three = world.nodes[1], world.nodes[3]
+        has_room: Any = three.log.has_room
+        three.log.has_room = lambda size_bytes: False  # type: ignore[method-assign]
+        before = three.log.end
+        receipt = await one.append(0, 5)
+        assert tuple(receipt.synced_by) == (1, 2)
+        await eventually(lambda: three.driver.intake.no_room_count > 1, "it looks again")
+        assert three.log.end == before
+        three.log.has_room = has_room  # type: ignore[method-assign]
+        await world.settled()
+        assert await three.seen() == list(range(5))
 
 
-def test_two_of_two_wait_for_each_other(tmp_path: Path) -> None:
+async def test_two_of_two_wait_for_each_other(tmp_path: Path) -> None:
     """k = n = 2: nothing is acked alone, and nobody can be promoted alone."""
 
-    async def work() -> None:
-        async with group(tmp_path, 2) as world:
-            one, two = world.nodes[1], world.nodes[2]
-            await one.append(0, 1)
-            await two.crash()
-            with pytest.raises(AppendTimeoutError):
-                await one.append(1, 2, timeout_ms=50)
-            await one.crash()
-            two = await world.restart(2)
-            with pytest.raises(PromotionTimeoutError):
-                await two.driver.promote(50)
-            one = await world.restart(1)
-            await world.master(2)
-            await world.settled()
-            assert await two.seen() == [0, 1], "it was written before the master died"
-
-    run(work())
+    async with group(tmp_path, 2) as world:
+        one, two = world.nodes[1], world.nodes[2]
+        await one.append(0, 1)
+        await two.crash()
+        with pytest.raises(AppendTimeoutError):
+            await one.append(1, 2, timeout_ms=50)
+        await one.crash()
+        two = await world.restart(2)
+        with pytest.raises(PromotionTimeoutError):
+            await two.driver.promote(50)
+        one = await world.restart(1)
+        await world.master(2)
+        await world.settled()
+        assert await two.seen() == [0, 1], "it was written before the master died"
 
 
 @pytest.mark.parametrize(
@@ -382,16 +346,13 @@ def test_two_of_two_wait_for_each_other(tmp_path: Path) -> None:
         (5, 2, common_pb2.DURABILITY_COPIES_DISK),
     ],
 )
-def test_a_receipt_says_how_safe_it_is(
+async def test_a_receipt_says_how_safe_it_is(
     tmp_path: Path, count: int, copies: int, durability: int
 ) -> None:
-    async def work() -> None:
-        async with group(tmp_path, count, copies=copies) as world:
-            receipt = await world.nodes[1].append(0, 1)
-            assert receipt.durability == durability
-            assert len(receipt.synced_by) >= copies
-
-    run(work())
+    async with group(tmp_path, count, copies=copies) as world:
+        receipt = await world.nodes[1].append(0, 1)
+        assert receipt.durability == durability
+        assert len(receipt.synced_by) >= copies
 
 
 def test_errors_of_a_start_have_exit_codes() -> None:

@@ -14,7 +14,7 @@ from node.replication.ha.core.types import Role, Standing
 from quorumlog.pb.log_pb2 import PullRequest
 from store.errors import FileSystemError, StoreFullError
 from store.files.file_system import FileSystem
-from tests.node.links import eventually, run
+from tests.node.links import eventually
 from tests.node.replication.ha.ha_logs import log_bytes
 from tests.node.replication.ha.ha_nodes import HaNodes, WholeHaNode, group
 
@@ -87,142 +87,133 @@ async def refused(node: WholeHaNode) -> NodeError:
     return found.value
 
 
-def test_a_deposed_master_that_cannot_apply_answers_no_more(
+async def test_a_deposed_master_that_cannot_apply_answers_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work() -> None:
-        async with group(tmp_path) as world:
-            one, two = world.nodes[1], world.nodes[2]
-            await one.append(0, 1)
+    async with group(tmp_path) as world:
+        one, two = world.nodes[1], world.nodes[2]
+        await one.append(0, 1)
 
-            def full(position: int) -> None:
-                raise StoreFullError(str(tmp_path), 4096, 0)
+        def full(position: int) -> None:
+            raise StoreFullError(str(tmp_path), 4096, 0)
 
-            with monkeypatch.context() as stuck:
-                stuck.setattr(one.log, "dispatch", full)
-                pending = asyncio.create_task(one.append(1, 2))
-                parked = PullRequest(topic="orders", offset=1, wait_ms=60_000)
-                reader = asyncio.create_task(one.broker.pull(parked))
-                await eventually(lambda: one.driver.apply_retry_count > 1, "retries")
-                assert one.driver.is_ready
-                with pytest.raises(StoreFullError):
-                    await one.append(7, 8)
-                assert one.log.store.counters.store_full_count == 1
-                await two.driver.promote(10_000)
-                await eventually(lambda: one.driver.machine.role is Role.SLAVE, "the new epoch")
-                await eventually(lambda: not one.driver.is_ready, "and it knows")
-                assert isinstance(await refused(one), NotMasterError)
-                with pytest.raises(NotMasterError):
-                    await reader
-                with pytest.raises(NodeError):
-                    await one.append(5, 6)
-                assert not pending.done()
-            assert (await pending).record_count == 1, "two copies had it"
-            await two.append(2, 3)
-            await world.settled()
-            assert await one.seen() == [0, 1, 2]
-            assert await one.driver.promote(10_000) > 2
-            await one.append(3, 4)
-
-    run(work())
+        with monkeypatch.context() as stuck:
+            stuck.setattr(one.log, "dispatch", full)
+            pending = asyncio.create_task(one.append(1, 2))
+            parked = PullRequest(topic="orders", offset=1, wait_ms=60_000)
+            reader = asyncio.create_task(one.broker.pull(parked))
+            await eventually(lambda: one.driver.apply_retry_count > 1, "retries")
+            assert one.driver.is_ready
+            with pytest.raises(StoreFullError):
+                await one.append(7, 8)
+            assert one.log.store.counters.store_full_count == 1
+            await two.driver.promote(10_000)
+            await eventually(lambda: one.driver.machine.role is Role.SLAVE, "the new epoch")
+            await eventually(lambda: not one.driver.is_ready, "and it knows")
+            assert isinstance(await refused(one), NotMasterError)
+            with pytest.raises(NotMasterError):
+                await reader
+            with pytest.raises(NodeError):
+                await one.append(5, 6)
+            assert not pending.done()
+        assert (await pending).record_count == 1, "two copies had it"
+        await two.append(2, 3)
+        await world.settled()
+        assert await one.seen() == [0, 1, 2]
+        assert await one.driver.promote(10_000) > 2
+        await one.append(3, 4)
 
 
-def test_a_new_master_that_is_cut_and_knows_of_more_reports_both(tmp_path: Path) -> None:
+async def test_a_new_master_that_is_cut_and_knows_of_more_reports_both(tmp_path: Path) -> None:
     """It takes a shorter log of a newer epoch, and a replica in the fence heard of a longer one."""
 
-    async def work() -> None:
-        async with group(tmp_path, replication="async_master") as world:
-            one, two, three = (world.nodes[n] for n in (1, 2, 3))
-            await one.append(0, 1)
-            await world.settled()
-            world.isolate(1)
-            await fill(one, 1, 241)
-            assert len(one.log.store.log.files.files) > 1
-            # Three gets the first transfer of these, which tells how far readers may see, no more.
-            before, real = three.log.end, three.log.has_room
+    async with group(tmp_path, replication="async_master") as world:
+        one, two, three = (world.nodes[n] for n in (1, 2, 3))
+        await one.append(0, 1)
+        await world.settled()
+        world.isolate(1)
+        await fill(one, 1, 241)
+        assert len(one.log.store.log.files.files) > 1
+        # Three gets the first transfer of these, which tells how far readers may see, no more.
+        before, real = three.log.end, three.log.has_room
 
-            def has_room(size_bytes: int) -> bool:
-                return three.log.end == before and real(size_bytes)
+        def has_room(size_bytes: int) -> bool:
+            return three.log.end == before and real(size_bytes)
 
-            three.log.has_room = has_room  # type: ignore[method-assign]
-            world.gates[1, 3].is_open = world.gates[3, 1].is_open = True
-            await eventually(lambda: three.driver.intake.no_room_count > 1, "a part of the log")
-            parting = three.log.end
-            assert before < parting < three.driver.machine.state.known_confirm == one.log.end
-            world.isolate(1)
-            await two.driver.promote(10_000)
-            assert two.log.end == parting
-            await eventually(lambda: three.driver.machine.state.epochs.last.number == 2, "epoch 2")
-            await two.crash()
-            three.log.has_room = real  # type: ignore[method-assign]
-            world.gates[1, 3].is_open = world.gates[3, 1].is_open = True
-            await eventually(lambda: one.driver.machine.state.highest_seen >= 2, "three's epoch")
-            lost_hi = one.log.end
-            assert await one.driver.promote(10_000) == 3
-            world.check_alive()
-            assert one.driver.machine.state.copies.epoch_start == parting
-            assert {(x.lo, x.hi, x.is_exact) for x in one.losses.losses} == {
-                (parting, lost_hi, True),
-                (parting, lost_hi, False),
-            }
-            await eventually(lambda: one.log.has_room(2000), "the next file")
-            await one.append(300, 301)
-            await world.settled(1, 3)
-
-    run(work())
+        three.log.has_room = has_room  # type: ignore[method-assign]
+        world.gates[1, 3].is_open = world.gates[3, 1].is_open = True
+        await eventually(lambda: three.driver.intake.no_room_count > 1, "a part of the log")
+        parting = three.log.end
+        assert before < parting < three.driver.machine.state.known_confirm == one.log.end
+        world.isolate(1)
+        await two.driver.promote(10_000)
+        assert two.log.end == parting
+        await eventually(lambda: three.driver.machine.state.epochs.last.number == 2, "epoch 2")
+        await two.crash()
+        three.log.has_room = real  # type: ignore[method-assign]
+        world.gates[1, 3].is_open = world.gates[3, 1].is_open = True
+        await eventually(lambda: one.driver.machine.state.highest_seen >= 2, "three's epoch")
+        lost_hi = one.log.end
+        assert await one.driver.promote(10_000) == 3
+        world.check_alive()
+        assert one.driver.machine.state.copies.epoch_start == parting
+        assert {(x.lo, x.hi, x.is_exact) for x in one.losses.losses} == {
+            (parting, lost_hi, True),
+            (parting, lost_hi, False),
+        }
+        await eventually(lambda: one.log.has_room(2000), "the next file")
+        await one.append(300, 301)
+        await world.settled(1, 3)
 
 
-def test_a_slave_behind_what_its_master_keeps_begins_anew(tmp_path: Path) -> None:
+async def test_a_slave_behind_what_its_master_keeps_begins_anew(tmp_path: Path) -> None:
     """It has another log of some files then, and what it had is not lost before that is whole."""
 
-    async def work() -> None:
-        async with group(tmp_path) as world:
-            one, two, three = (world.nodes[n] for n in (1, 2, 3))
-            await fill(one, 0, 240)
-            await world.settled()
-            await three.crash()
-            old = log_bytes(three.log) if three.is_up else b""
-            three = await world.restart(3)
-            await world.settled()
-            old, end = log_bytes(three.log), three.log.end
-            assert len(three.log.store.log.files.files) > 1
-            await three.crash()
-            await fill(one, 240, 600)
-            await shorten(one, files_from(one, end))
-            make_image = one.maintenance.steps.make_image
-            gate = asyncio.Event()
+    async with group(tmp_path) as world:
+        one, two, three = (world.nodes[n] for n in (1, 2, 3))
+        await fill(one, 0, 240)
+        await world.settled()
+        await three.crash()
+        old = log_bytes(three.log) if three.is_up else b""
+        three = await world.restart(3)
+        await world.settled()
+        old, end = log_bytes(three.log), three.log.end
+        assert len(three.log.store.log.files.files) > 1
+        await three.crash()
+        await fill(one, 240, 600)
+        await shorten(one, files_from(one, end))
+        make_image = one.maintenance.steps.make_image
+        gate = asyncio.Event()
 
-            async def late() -> bytes:
-                await gate.wait()
-                return await make_image()
+        async def late() -> bytes:
+            await gate.wait()
+            return await make_image()
 
-            one.maintenance.steps.make_image = late  # type: ignore[method-assign]
-            three = await world.restart(3)
-            sources = three.driver.intake._images
-            await eventually(lambda: sources.source is not None, "it asks for an image")
-            assert log_bytes(three.log) == old, "nothing goes before there is another state"
-            assert await three.seen() == list(range(240))
-            assert 3 not in one.driver.report().in_sync
-            gate.set()
-            await world.settled()
-            assert three.log.replica.standing is Standing.FULL
-            assert three.log.min_position == one.log.min_position > end
-            assert not three.applied.is_missing
-            assert log_bytes(three.log) == log_bytes(one.log)
-            assert await three.seen() == await one.seen() != []
-            assert three.losses.losses == [], "what expired is not lost"
-            directory = tmp_path / "n3"
-            assert old == aside_in(directory), "kept until a checkpoint has the state"
-            await three.maintenance.steps.checkpoint()
-            assert not list(directory.glob("aside/*"))
-            await two.crash()
-            await one.append(900, 901)
-            await one.crash()
-            await world.restart(2)
-            assert await three.driver.promote(10_000) > 1
-            assert 900 in await three.seen()
-
-    run(work())
+        one.maintenance.steps.make_image = late  # type: ignore[method-assign]
+        three = await world.restart(3)
+        sources = three.driver.intake._images
+        await eventually(lambda: sources.source is not None, "it asks for an image")
+        assert log_bytes(three.log) == old, "nothing goes before there is another state"
+        assert await three.seen() == list(range(240))
+        assert 3 not in one.driver.report().in_sync
+        gate.set()
+        await world.settled()
+        assert three.log.replica.standing is Standing.FULL
+        assert three.log.min_position == one.log.min_position > end
+        assert not three.applied.is_missing
+        assert log_bytes(three.log) == log_bytes(one.log)
+        assert await three.seen() == await one.seen() != []
+        assert three.losses.losses == [], "what expired is not lost"
+        directory = tmp_path / "n3"
+        assert old == aside_in(directory), "kept until a checkpoint has the state"
+        await three.maintenance.steps.checkpoint()
+        assert not list(directory.glob("aside/*"))
+        await two.crash()
+        await one.append(900, 901)
+        await one.crash()
+        await world.restart(2)
+        assert await three.driver.promote(10_000) > 1
+        assert 900 in await three.seen()
 
 
 def aside_in(directory: Path) -> bytes:
@@ -232,150 +223,135 @@ def aside_in(directory: Path) -> bytes:
     return b"".join(found)
 
 
-def test_a_candidate_behind_what_the_longest_log_keeps_begins_anew(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with group(tmp_path) as world:
-            one, two, three = (world.nodes[n] for n in (1, 2, 3))
-            await fill(one, 0, 80)
-            await world.settled()
-            end = three.log.end
-            await three.crash()
-            await fill(one, 80, 400)
-            await world.settled(1, 2)
-            await shorten(two, files_from(two, end))
-            await one.crash()
-            three = await world.restart(3)
-            assert await three.driver.promote(15_000) > 1
-            await three.append(400, 401)
-            await world.settled(2, 3)
-            assert await three.seen() == await two.seen()
-            assert 400 in await two.seen()
-
-    run(work())
+async def test_a_candidate_behind_what_the_longest_log_keeps_begins_anew(tmp_path: Path) -> None:
+    async with group(tmp_path) as world:
+        one, two, three = (world.nodes[n] for n in (1, 2, 3))
+        await fill(one, 0, 80)
+        await world.settled()
+        end = three.log.end
+        await three.crash()
+        await fill(one, 80, 400)
+        await world.settled(1, 2)
+        await shorten(two, files_from(two, end))
+        await one.crash()
+        three = await world.restart(3)
+        assert await three.driver.promote(15_000) > 1
+        await three.append(400, 401)
+        await world.settled(2, 3)
+        assert await three.seen() == await two.seen()
+        assert 400 in await two.seen()
 
 
-def test_a_master_that_lost_its_state_gets_it_from_who_follows(tmp_path: Path) -> None:
+async def test_a_master_that_lost_its_state_gets_it_from_who_follows(tmp_path: Path) -> None:
     """The cut to its donor's log took it back behind its only checkpoint, and files are gone."""
 
-    async def work() -> None:
-        async with group(tmp_path, replication="async_master") as world:
-            one, two, three = (world.nodes[n] for n in (1, 2, 3))
-            await fill(one, 0, 240)
-            await world.settled()
-            world.isolate(1)
-            await fill(one, 240, 480)
-            first = one.log.store.log.files.files[0].end_position
-            assert first < two.log.end < one.log.end
-            await shorten(one, first)
-            assert await two.driver.promote(10_000) == 2
-            await two.append(1000, 1001)
-            await two.crash()
-            # It becomes a candidate before it hears of the newer epoch.
-            one.driver.resign("to be promoted again")
-            one.driver.machine.state.highest_seen = 5
-            promotion = asyncio.create_task(one.driver.promote(15_000))
-            await eventually(lambda: one.driver.machine.role is Role.CANDIDATE, "a candidate")
-            world.heal()
-            assert await promotion == 6
-            assert not one.applied.is_missing
-            assert one.losses.losses
-            await one.append(1001, 1002)
-            await world.settled(1, 3)
-            assert set(one.state.state.topics) == set(three.state.state.topics) != set()
-            assert (await one.seen())[-2:] == (await three.seen())[-2:] == [1000, 1001]
-
-    run(work())
+    async with group(tmp_path, replication="async_master") as world:
+        one, two, three = (world.nodes[n] for n in (1, 2, 3))
+        await fill(one, 0, 240)
+        await world.settled()
+        world.isolate(1)
+        await fill(one, 240, 480)
+        first = one.log.store.log.files.files[0].end_position
+        assert first < two.log.end < one.log.end
+        await shorten(one, first)
+        assert await two.driver.promote(10_000) == 2
+        await two.append(1000, 1001)
+        await two.crash()
+        # It becomes a candidate before it hears of the newer epoch.
+        one.driver.resign("to be promoted again")
+        one.driver.machine.state.highest_seen = 5
+        promotion = asyncio.create_task(one.driver.promote(15_000))
+        await eventually(lambda: one.driver.machine.role is Role.CANDIDATE, "a candidate")
+        world.heal()
+        assert await promotion == 6
+        assert not one.applied.is_missing
+        assert one.losses.losses
+        await one.append(1001, 1002)
+        await world.settled(1, 3)
+        assert set(one.state.state.topics) == set(three.state.state.topics) != set()
+        assert (await one.seen())[-2:] == (await three.seen())[-2:] == [1000, 1001]
 
 
-def test_a_replica_without_state_serves_no_reads(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with group(tmp_path) as world:
-            one, two = world.nodes[1], world.nodes[2]
-            await one.append(0, 1)
-            await world.settled()
-            two.applied.is_missing = True
-            with pytest.raises(StateMissingError) as found:
-                await two.seen()
-            assert (found.value.retryable, found.value.leader_id) == (True, 1)
-            two.applied.is_missing = False
-            assert await two.seen() == [0]
-
-    run(work())
+async def test_a_replica_without_state_serves_no_reads(tmp_path: Path) -> None:
+    async with group(tmp_path) as world:
+        one, two = world.nodes[1], world.nodes[2]
+        await one.append(0, 1)
+        await world.settled()
+        two.applied.is_missing = True
+        with pytest.raises(StateMissingError) as found:
+            await two.seen()
+        assert (found.value.retryable, found.value.leader_id) == (True, 1)
+        two.applied.is_missing = False
+        assert await two.seen() == [0]
 
 
 @pytest.mark.parametrize("errno_value", [errno.ENOSPC, errno.EMFILE])
-def test_a_full_disk_makes_a_change_of_masters_wait(tmp_path: Path, errno_value: int) -> None:
+async def test_a_full_disk_makes_a_change_of_masters_wait(tmp_path: Path, errno_value: int) -> None:
     """Nothing is promised that is not written, nothing is forgotten, and no process ends."""
 
-    async def work() -> None:
-        world = Disks(tmp_path)
-        try:
-            one = await world.start()
-            two, three = world.nodes[2], world.nodes[3]
-            await one.create_topic()
-            await world.settled()
-            world.disks[3].errno_value = errno_value
-            assert await two.driver.promote(10_000) == 2
-            assert tuple((await two.append(0, 1)).synced_by) == (1, 2)
-            await eventually(lambda: three.driver.save_error is not None, "it waits")
-            assert three.log.replica.bound.number == 1, "and has promised nothing"
-            assert await three.seen() == []
-            with pytest.raises(PromotionRefusedError, match="cannot write"):
-                await three.driver.promote(1_000)
-            world.isolate(3)
-            await two.append(1, 2)
-            world.heal()
-            await two.append(2, 3)
-            world.disks[3].errno_value = 0
-            await world.settled()
-            assert await three.seen() == [0, 1, 2]
-            # Of the master: it is deposed, and has to cut what nobody else has.
-            world.isolate(2)
-            lost = asyncio.create_task(two.append(9, 10))
-            await eventually(lambda: two.log.durable > three.log.end, "written and synced")
-            world.disks[2].errno_value = errno_value
-            assert await three.driver.promote(10_000) == 3
-            world.heal()
-            await eventually(lambda: two.driver.save_error is not None, "it waits")
-            await eventually(lambda: not two.driver.is_ready, "and serves nobody")
-            await three.append(3, 4)
-            assert two.losses.losses == []
-            world.disks[2].errno_value = 0
-            with pytest.raises(NodeError):
-                await lost
-            await world.settled()
-            assert await two.seen() == [0, 1, 2, 3]
-            assert [loss.record_count for loss in two.losses.losses] == [1]
-            assert not world.nodes[2].driver.save_error
-            world.check_alive()
-        finally:
-            await world.stop()
-
-    run(work())
+    world = Disks(tmp_path)
+    try:
+        one = await world.start()
+        two, three = world.nodes[2], world.nodes[3]
+        await one.create_topic()
+        await world.settled()
+        world.disks[3].errno_value = errno_value
+        assert await two.driver.promote(10_000) == 2
+        assert tuple((await two.append(0, 1)).synced_by) == (1, 2)
+        await eventually(lambda: three.driver.save_error is not None, "it waits")
+        assert three.log.replica.bound.number == 1, "and has promised nothing"
+        assert await three.seen() == []
+        with pytest.raises(PromotionRefusedError, match="cannot write"):
+            await three.driver.promote(1_000)
+        world.isolate(3)
+        await two.append(1, 2)
+        world.heal()
+        await two.append(2, 3)
+        world.disks[3].errno_value = 0
+        await world.settled()
+        assert await three.seen() == [0, 1, 2]
+        # Of the master: it is deposed, and has to cut what nobody else has.
+        world.isolate(2)
+        lost = asyncio.create_task(two.append(9, 10))
+        await eventually(lambda: two.log.durable > three.log.end, "written and synced")
+        world.disks[2].errno_value = errno_value
+        assert await three.driver.promote(10_000) == 3
+        world.heal()
+        await eventually(lambda: two.driver.save_error is not None, "it waits")
+        await eventually(lambda: not two.driver.is_ready, "and serves nobody")
+        await three.append(3, 4)
+        assert two.losses.losses == []
+        world.disks[2].errno_value = 0
+        with pytest.raises(NodeError):
+            await lost
+        await world.settled()
+        assert await two.seen() == [0, 1, 2, 3]
+        assert [loss.record_count for loss in two.losses.losses] == [1]
+        assert not world.nodes[2].driver.save_error
+        world.check_alive()
+    finally:
+        await world.stop()
 
 
-def test_a_node_that_cannot_write_its_promise_is_no_master_yet(tmp_path: Path) -> None:
-    async def work() -> None:
-        world = Disks(tmp_path)
-        try:
-            one = await world.start()
-            await one.create_topic()
-            await world.settled()
-            disk: Any = world.disks[2]
-            disk.errno_value = errno.ENOSPC
-            two = world.nodes[2]
-            promotion = asyncio.create_task(two.driver.promote(15_000))
-            await eventually(lambda: two.driver.save_error is not None, "it waits")
-            await one.append(0, 1)
-            assert not promotion.done()
-            assert not two.driver.is_ready
-            disk.errno_value = 0
-            assert await promotion == 2
-            await two.append(1, 2)
-            await world.settled()
-            assert await world.nodes[3].seen() == [0, 1]
-            world.check_alive()
-        finally:
-            await world.stop()
-
-    run(work())
+async def test_a_node_that_cannot_write_its_promise_is_no_master_yet(tmp_path: Path) -> None:
+    world = Disks(tmp_path)
+    try:
+        one = await world.start()
+        await one.create_topic()
+        await world.settled()
+        disk: Any = world.disks[2]
+        disk.errno_value = errno.ENOSPC
+        two = world.nodes[2]
+        promotion = asyncio.create_task(two.driver.promote(15_000))
+        await eventually(lambda: two.driver.save_error is not None, "it waits")
+        await one.append(0, 1)
+        assert not promotion.done()
+        assert not two.driver.is_ready
+        disk.errno_value = 0
+        assert await promotion == 2
+        await two.append(1, 2)
+        await world.settled()
+        assert await world.nodes[3].seen() == [0, 1]
+        world.check_alive()
+    finally:
+        await world.stop()

@@ -11,7 +11,6 @@ from node.replication.ha.core.wire import Frame, ImageRequest, Transfer
 from node.replication.ha.inbound import Intake
 from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.storage.log import HaLog, ImageNeededError
-from tests.node.links import run
 
 
 class Connection(HaConnection):
@@ -92,57 +91,42 @@ class World:
 TRANSFER = Transfer(50, 1, 0, 0, b"bytes")
 
 
-def test_a_master_whose_bytes_need_an_image_first_is_alive_all_the_same() -> None:
-    async def work() -> None:
-        world, master = World(Log(ImageNeededError(50))), Connection(1)
-        assert world.intake.on_frame(master, TRANSFER)
-        assert [type(frame) for frame in master.sent] == [ImageRequest]
-        assert world.machine.inputs == [("heard", master)]
-        assert world.closed == []
-
-    run(work())
+async def test_a_master_whose_bytes_need_an_image_first_is_alive_all_the_same() -> None:
+    world, master = World(Log(ImageNeededError(50))), Connection(1)
+    assert world.intake.on_frame(master, TRANSFER)
+    assert [type(frame) for frame in master.sent] == [ImageRequest]
+    assert world.machine.inputs == [("heard", master)]
+    assert world.closed == []
 
 
-def test_bytes_that_are_none_end_the_connection() -> None:
-    async def work() -> None:
-        world, master = World(Log(HaProtocolError("no records"))), Connection(1)
-        assert world.intake.on_frame(master, TRANSFER)
-        assert [connection for connection, _ in world.closed] == [master]
-        assert world.closed[0][1].startswith("no records")
-        assert world.machine.inputs == [("disconnected", master)]
-
-    run(work())
+async def test_bytes_that_are_none_end_the_connection() -> None:
+    world, master = World(Log(HaProtocolError("no records"))), Connection(1)
+    assert world.intake.on_frame(master, TRANSFER)
+    assert [connection for connection, _ in world.closed] == [master]
+    assert world.closed[0][1].startswith("no records")
+    assert world.machine.inputs == [("disconnected", master)]
 
 
-def test_good_bytes_reach_the_machine() -> None:
-    async def work() -> None:
-        world, master = World(Log()), Connection(1)
-        assert world.intake.on_frame(master, TRANSFER)
-        assert (world.machine.inputs, world.closed) == ([("received", master)], [])
-
-    run(work())
+async def test_good_bytes_reach_the_machine() -> None:
+    world, master = World(Log()), Connection(1)
+    assert world.intake.on_frame(master, TRANSFER)
+    assert (world.machine.inputs, world.closed) == ([("received", master)], [])
 
 
 @pytest.mark.parametrize(("floor", "needed"), [(0, 60), (60, 60), (61, 80), (80, 80), (81, 100)])
-def test_records_that_a_slave_lacks_are_kept_above_the_floor(floor: int, needed: int) -> None:
-    async def work() -> None:
-        world = World(Log())
-        world.stream_to(2, 70, acked=60)
-        world.stream_to(3, 80)
-        world.stream_to(4, None)
-        assert world.intake.needed_position(floor) == needed
-
-    run(work())
+async def test_records_that_a_slave_lacks_are_kept_above_the_floor(floor: int, needed: int) -> None:
+    world = World(Log())
+    world.stream_to(2, 70, acked=60)
+    world.stream_to(3, 80)
+    world.stream_to(4, None)
+    assert world.intake.needed_position(floor) == needed
 
 
-def test_a_slave_that_needs_deleted_records_is_dropped() -> None:
-    async def work() -> None:
-        world = World(Log())
-        world.stream_to(2, None)
-        behind = world.stream_to(3, 49)
-        world.stream_to(4, 50)
-        world.machine.links.append(SimpleNamespace(id=Connection(5), peer=5, sender=None))
-        world.intake.drop_left_behind()
-        assert [connection for connection, _ in world.closed] == [behind]
-
-    run(work())
+async def test_a_slave_that_needs_deleted_records_is_dropped() -> None:
+    world = World(Log())
+    world.stream_to(2, None)
+    behind = world.stream_to(3, 49)
+    world.stream_to(4, 50)
+    world.machine.links.append(SimpleNamespace(id=Connection(5), peer=5, sender=None))
+    world.intake.drop_left_behind()
+    assert [connection for connection, _ in world.closed] == [behind]

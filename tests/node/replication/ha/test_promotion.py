@@ -10,7 +10,6 @@ import pytest
 from node.errors.ha import PromotionLostError
 from node.replication.ha.core.types import NO_EPOCH, Role
 from node.replication.ha.promotion import Promotion
-from tests.node.links import run
 
 MS = 10_000
 
@@ -65,59 +64,47 @@ def made(*, is_first_master: bool = False) -> tuple[Driver, Promotion]:
     return driver, Promotion(cast(Any, driver), is_first_master=is_first_master)
 
 
-def test_advice_for_an_epoch_that_was_reached_or_for_another_node_is_none() -> None:
-    async def work() -> None:
-        driver, promotion = made()
-        promotion.advise(3, 1, 7)
-        promotion.advise(4, 1, 7)
-        promotion.advise(5, 2, 7)
-        assert driver.machine.advised == []
-        promotion.advise(5, 1, 7)
-        assert (driver.machine.advised, promotion.advice_refused_count) == ([5], 0)
-
-    run(work())
+async def test_advice_for_an_epoch_that_was_reached_or_for_another_node_is_none() -> None:
+    driver, promotion = made()
+    promotion.advise(3, 1, 7)
+    promotion.advise(4, 1, 7)
+    promotion.advise(5, 2, 7)
+    assert driver.machine.advised == []
+    promotion.advise(5, 1, 7)
+    assert (driver.machine.advised, promotion.advice_refused_count) == ([5], 0)
 
 
-def test_a_promotion_ends_with_a_higher_epoch_also_of_a_candidate() -> None:
+async def test_a_promotion_ends_with_a_higher_epoch_also_of_a_candidate() -> None:
     """As when a controller's advice made it begin anew: the epoch that was asked for is over."""
 
-    async def work() -> None:
-        driver, promotion = made()
-        call = asyncio.ensure_future(promotion.promote(MS))
-        await asyncio.sleep(0)
-        assert driver.machine.role is Role.CANDIDATE
-        driver.term, driver.is_ready = 6, False
-        promotion.changed.set()
-        with pytest.raises(PromotionLostError):
-            await asyncio.wait_for(call, MS / 2000)
-
-    run(work())
+    driver, promotion = made()
+    call = asyncio.ensure_future(promotion.promote(MS))
+    await asyncio.sleep(0)
+    assert driver.machine.role is Role.CANDIDATE
+    driver.term, driver.is_ready = 6, False
+    promotion.changed.set()
+    with pytest.raises(PromotionLostError):
+        await asyncio.wait_for(call, MS / 2000)
 
 
-def test_a_promotion_ends_once_the_node_serves() -> None:
-    async def work() -> None:
-        driver, promotion = made()
-        call = asyncio.ensure_future(promotion.promote(MS))
-        await asyncio.sleep(0)
-        promotion.changed.set()
-        await asyncio.sleep(0)
-        assert not call.done()
-        driver.machine.role, driver.is_ready = Role.MASTER, True
-        promotion.changed.set()
-        assert await call == 5
-
-    run(work())
+async def test_a_promotion_ends_once_the_node_serves() -> None:
+    driver, promotion = made()
+    call = asyncio.ensure_future(promotion.promote(MS))
+    await asyncio.sleep(0)
+    promotion.changed.set()
+    await asyncio.sleep(0)
+    assert not call.done()
+    driver.machine.role, driver.is_ready = Role.MASTER, True
+    promotion.changed.set()
+    assert await call == 5
 
 
-def test_a_nonce_fits_into_its_field_however_large(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_nonce_fits_into_its_field_however_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames have eight bytes for it."""
     monkeypatch.setattr("secrets.randbits", lambda count: (1 << count) - 1)
 
-    async def work() -> None:
-        driver, promotion = made(is_first_master=True)
-        promotion.maybe_propose()
-        promotion.maybe_propose()
-        (nonce,) = driver.machine.nonces
-        assert nonce == (1 << 64) - 1
-
-    run(work())
+    driver, promotion = made(is_first_master=True)
+    promotion.maybe_propose()
+    promotion.maybe_propose()
+    (nonce,) = driver.machine.nonces
+    assert nonce == (1 << 64) - 1

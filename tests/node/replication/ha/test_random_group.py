@@ -39,7 +39,7 @@ from store import format as fmt
 from store.errors import Outcome, StoreError
 from store.record.message import Message, encode_message
 from tests import seeds
-from tests.node.links import eventually, run
+from tests.node.links import eventually
 from tests.node.replication.ha.ha_faults import Faults, RandomGroup
 from tests.node.replication.ha.ha_nodes import WholeHaNode
 from tests.store.records import messages
@@ -323,13 +323,10 @@ async def attempt(root: Path, seed: int, replication: str, seconds: float = FAUL
 @pytest.mark.slow
 @pytest.mark.parametrize("replication", ["sync_master", "async_master"])
 @pytest.mark.parametrize("seed", [1, seeds.FRESH])
-def test_promises_hold_under_random_faults(
+async def test_promises_hold_under_random_faults(
     tmp_path: Path, seed: int | str, replication: str
 ) -> None:
     this = f"{THIS}::test_promises_hold_under_random_faults[{seed}-{replication}]"
     number = seeds.chosen(seed, f"'{this}'")
 
-    async def work() -> None:
-        print(f"seed {number}, {replication}:", await attempt(tmp_path, number, replication))
-
-    run(work(), deadline_s=RUN_S)
+    print(f"seed {number}, {replication}:", await attempt(tmp_path, number, replication))

@@ -19,7 +19,7 @@ from raft.rules.membership import Change, ChangeKind
 from raft.transitions import Role
 from store.errors import RecordFormatError, StoreError, StoreFullError
 from tests.node.drivers import DriverCluster, accept, drivers
-from tests.node.links import eventually, run
+from tests.node.links import eventually
 from tests.store.records import batch, numbers
 
 pytestmark = pytest.mark.slow
@@ -36,23 +36,20 @@ async def append(driver: Driver, lo: int, hi: int) -> int:
     return committed.index
 
 
-def test_appends_reach_every_replica_and_receipts_say_who_has_it(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with drivers(tmp_path) as cluster:
-            leader = await cluster.leader()
-            pending = [leader.append(batch(n, n + 3), accept) for n in range(0, 60, 3)]
-            committed = [await one for one in pending]
-            indexes = [one.index for one in committed]
-            assert indexes == list(range(indexes[0], indexes[0] + 20))
-            assert all(len(one.synced_by) >= 2 for one in committed)
-            assert committed[4].result.queue_offsets == [12, 13, 14]
-            await cluster.settled()
-            for node_id in cluster.nodes:
-                assert stored(cluster, node_id) == list(range(60))
-            logs = [node.log for node in cluster.nodes.values()]
-            assert len({log.chain_at(log.last_index) for log in logs}) == 1
-
-    run(work())
+async def test_appends_reach_every_replica_and_receipts_say_who_has_it(tmp_path: Path) -> None:
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        pending = [leader.append(batch(n, n + 3), accept) for n in range(0, 60, 3)]
+        committed = [await one for one in pending]
+        indexes = [one.index for one in committed]
+        assert indexes == list(range(indexes[0], indexes[0] + 20))
+        assert all(len(one.synced_by) >= 2 for one in committed)
+        assert committed[4].result.queue_offsets == [12, 13, 14]
+        await cluster.settled()
+        for node_id in cluster.nodes:
+            assert stored(cluster, node_id) == list(range(60))
+        logs = [node.log for node in cluster.nodes.values()]
+        assert len({log.chain_at(log.last_index) for log in logs}) == 1
 
 
 def stop_ticks(cluster: DriverCluster) -> None:
@@ -62,438 +59,374 @@ def stop_ticks(cluster: DriverCluster) -> None:
         driver._turn()  # So that no tick is due any more.
 
 
-def test_a_follower_of_whom_nobody_wants_anything_applies_many_entries_at_once(
+async def test_a_follower_of_whom_nobody_wants_anything_applies_many_entries_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("node.replication.raft.driver.LATE_APPLY_COUNT_MAX", 20)
 
-    async def work() -> None:
-        async with drivers(tmp_path) as cluster:
-            leader = await cluster.leader()
-            await cluster.settled()
-            stop_ticks(cluster)
-            follower = next(driver for driver in cluster.up if driver is not leader)
-            # A tick may be due from before: the first one, told of by the second, uses it up.
-            first = follower.applied_index + 1
-            await append(leader, 0, 1)
-            await append(leader, 1, 2)
-            await eventually(lambda: follower.applied_index == first, "the first")
-            follower.has_audience = lambda: False
-            before = follower.applied_index
-            for n in range(2, 12):
-                await append(leader, n, n + 1)
-            await eventually(lambda: follower.commit_index >= before + 9, "commits")
-            assert follower.applied_index == before
-            for n in range(12, 30):
-                await append(leader, n, n + 1)
-            await eventually(lambda: follower.applied_index >= before + 20, "enough of them")
-            # News of commits without entries: nothing more is coming.
-            leader._on_tick()
-            await eventually(lambda: follower.applied_index == before + 29, "the rest")
-            assert stored(cluster, follower.node_id) == list(range(30))
-
-    run(work())
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        await cluster.settled()
+        stop_ticks(cluster)
+        follower = next(driver for driver in cluster.up if driver is not leader)
+        # A tick may be due from before: the first one, told of by the second, uses it up.
+        first = follower.applied_index + 1
+        await append(leader, 0, 1)
+        await append(leader, 1, 2)
+        await eventually(lambda: follower.applied_index == first, "the first")
+        follower.has_audience = lambda: False
+        before = follower.applied_index
+        for n in range(2, 12):
+            await append(leader, n, n + 1)
+        await eventually(lambda: follower.commit_index >= before + 9, "commits")
+        assert follower.applied_index == before
+        for n in range(12, 30):
+            await append(leader, n, n + 1)
+        await eventually(lambda: follower.applied_index >= before + 20, "enough of them")
+        # News of commits without entries: nothing more is coming.
+        leader._on_tick()
+        await eventually(lambda: follower.applied_index == before + 29, "the rest")
+        assert stored(cluster, follower.node_id) == list(range(30))
 
 
-def test_a_follower_applies_at_once_for_an_audience_and_with_a_tick(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with drivers(tmp_path) as cluster:
-            leader = await cluster.leader()
-            await cluster.settled()
-            stop_ticks(cluster)
-            follower = next(driver for driver in cluster.up if driver is not leader)
-            before = follower.applied_index
-            await append(leader, 0, 1)
-            await append(leader, 1, 2)
-            await eventually(lambda: follower.applied_index == before + 1, "the first")
-            follower.has_audience = lambda: False
-            await append(leader, 2, 3)
-            await eventually(lambda: follower.commit_index == before + 2, "the second")
-            assert follower.applied_index == before + 1
-            follower._on_tick()
-            assert follower._tick_timer is not None
-            follower._tick_timer.cancel()  # Ticks that go on would make it a candidate.
-            follower._turn()
-            assert follower.applied_index == before + 2
-
-    run(work())
+async def test_a_follower_applies_at_once_for_an_audience_and_with_a_tick(tmp_path: Path) -> None:
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        await cluster.settled()
+        stop_ticks(cluster)
+        follower = next(driver for driver in cluster.up if driver is not leader)
+        before = follower.applied_index
+        await append(leader, 0, 1)
+        await append(leader, 1, 2)
+        await eventually(lambda: follower.applied_index == before + 1, "the first")
+        follower.has_audience = lambda: False
+        await append(leader, 2, 3)
+        await eventually(lambda: follower.commit_index == before + 2, "the second")
+        assert follower.applied_index == before + 1
+        follower._on_tick()
+        assert follower._tick_timer is not None
+        follower._tick_timer.cancel()  # Ticks that go on would make it a candidate.
+        follower._turn()
+        assert follower.applied_index == before + 2
 
 
-def test_a_batch_that_is_refused_leaves_no_trace(tmp_path: Path) -> None:
+async def test_a_batch_that_is_refused_leaves_no_trace(tmp_path: Path) -> None:
     def refuse(prepared: Prepared) -> None:
         assert prepared.queues == {(b"orders", 0): (0, 2)}
         raise KeyError("no such topic")
 
-    async def work() -> None:
-        async with drivers(tmp_path, 1) as cluster:
-            leader = await cluster.leader()
-            last = leader.last_index
-            with pytest.raises(KeyError):
-                leader.append(batch(0, 2), refuse)
-            with pytest.raises(RecordFormatError):
-                leader.append(b"garbage" * 20, accept)
-            assert leader.last_index == last
-            assert await append(leader, 0, 2) == last + 1
-
-    run(work())
+    async with drivers(tmp_path, 1) as cluster:
+        leader = await cluster.leader()
+        last = leader.last_index
+        with pytest.raises(KeyError):
+            leader.append(batch(0, 2), refuse)
+        with pytest.raises(RecordFormatError):
+            leader.append(b"garbage" * 20, accept)
+        assert leader.last_index == last
+        assert await append(leader, 0, 2) == last + 1
 
 
-def test_followers_refuse_and_name_the_leader(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with drivers(tmp_path) as cluster:
-            leader = await cluster.leader()
-            await append(leader, 0, 1)
-            await cluster.settled()
-            follower = next(driver for driver in cluster.up if driver is not leader)
-            with pytest.raises(NotLeaderError) as refused:
-                follower.append(batch(0, 1), accept)
-            assert refused.value.leader_hint == leader.node_id
-            with pytest.raises(NotLeaderError):
-                follower.read_barrier()
-
-    run(work())
+async def test_followers_refuse_and_name_the_leader(tmp_path: Path) -> None:
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        await append(leader, 0, 1)
+        await cluster.settled()
+        follower = next(driver for driver in cluster.up if driver is not leader)
+        with pytest.raises(NotLeaderError) as refused:
+            follower.append(batch(0, 1), accept)
+        assert refused.value.leader_hint == leader.node_id
+        with pytest.raises(NotLeaderError):
+            follower.read_barrier()
 
 
-def test_a_read_barrier_waits_for_what_was_acked_before(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with drivers(tmp_path) as cluster:
-            leader = await cluster.leader()
-            index = await append(leader, 0, 5)
-            assert await leader.read_barrier() >= index
-            assert leader.applied_index >= index
-
-    run(work())
+async def test_a_read_barrier_waits_for_what_was_acked_before(tmp_path: Path) -> None:
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        index = await append(leader, 0, 5)
+        assert await leader.read_barrier() >= index
+        assert leader.applied_index >= index
 
 
-def test_a_leader_without_a_quorum_confirms_no_read_and_no_append(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with drivers(tmp_path) as cluster:
-            leader = await cluster.leader()
-            await append(leader, 0, 1)
-            for node_id in cluster.nodes:
-                if node_id != leader.node_id:
-                    await cluster.nodes[node_id].crash()
-            read = leader.read_barrier()
-            pending = leader.append(batch(1, 2), accept)
-            with pytest.raises(errors.ReadFailedError):
-                await read
-            await eventually(lambda: leader.role is not Role.LEADER, "stepping down")
-            assert not leader.is_ready
-            with pytest.raises(errors.OutcomeUnknownError):
-                await pending
-
-    run(work())
-
-
-def test_acked_entries_survive_crashes_of_leader_and_cluster(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with drivers(tmp_path) as cluster:
-            first = await cluster.leader()
-            await append(first, 0, 10)
-            await cluster.nodes[first.node_id].crash()
-            second = await cluster.leader()
-            assert second.node_id != first.node_id
-            await append(second, 10, 20)
-            await cluster.restart(first.node_id)
-            await cluster.settled()
-            for node_id in cluster.nodes:
+async def test_a_leader_without_a_quorum_confirms_no_read_and_no_append(tmp_path: Path) -> None:
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        await append(leader, 0, 1)
+        for node_id in cluster.nodes:
+            if node_id != leader.node_id:
                 await cluster.nodes[node_id].crash()
-            for node_id in cluster.nodes:
-                await cluster.restart(node_id)
-            await append(await cluster.leader(), 20, 30)
-            await cluster.settled()
-            for node_id in cluster.nodes:
-                assert stored(cluster, node_id) == list(range(30))
-
-    run(work())
-
-
-def test_leadership_moves_on_request_and_appends_go_on(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with drivers(tmp_path) as cluster:
-            leader = await cluster.leader()
-            await append(leader, 0, 1)
-            target = leader.transfer_leadership()
-            assert target != leader.node_id
-            await eventually(lambda: leader.leader_id == target, "hand-over")
-            moved = await cluster.leader()
-            assert moved.node_id == target
-            await append(moved, 1, 2)
-            with pytest.raises(TransferRefusedError):
-                moved.transfer_leadership(9)
-
-    run(work())
+        read = leader.read_barrier()
+        pending = leader.append(batch(1, 2), accept)
+        with pytest.raises(errors.ReadFailedError):
+            await read
+        await eventually(lambda: leader.role is not Role.LEADER, "stepping down")
+        assert not leader.is_ready
+        with pytest.raises(errors.OutcomeUnknownError):
+            await pending
 
 
-def test_a_draining_node_takes_no_leadership(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with drivers(tmp_path) as cluster:
-            leader = await cluster.leader()
-            await append(leader, 0, 1)
-            await cluster.settled()
-            term, state = leader.term, leader.replica.core.state
-            first = leader.transfer_leadership()
-            draining = cluster.nodes[first].driver
-            assert draining is not None
-            draining.is_draining = True  # Before the order can have come.
-            await eventually(lambda: not state.transferee, "the end of the hand-over")
-            assert (leader.role, leader.term) == (Role.LEADER, term)
-            await append(leader, 1, 2)
-            second = leader.transfer_leadership()
-            assert second not in (first, leader.node_id)
-            await eventually(lambda: leader.leader_id == second, "hand-over")
-
-    run(work())
-
-
-def test_a_change_and_an_append_of_one_turn_do_not_collide(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with drivers(tmp_path) as cluster:
-            leader = await cluster.leader()
-            change = leader.change_member(Change(ChangeKind.ADD_LEARNER, 7))
-            first = leader.append(batch(0, 2), accept)
-            index = await change
-            assert (await first).index == index + 1
-            assert leader.replica.core.state.learners == (7,)
-
-    run(work())
+async def test_acked_entries_survive_crashes_of_leader_and_cluster(tmp_path: Path) -> None:
+    async with drivers(tmp_path) as cluster:
+        first = await cluster.leader()
+        await append(first, 0, 10)
+        await cluster.nodes[first.node_id].crash()
+        second = await cluster.leader()
+        assert second.node_id != first.node_id
+        await append(second, 10, 20)
+        await cluster.restart(first.node_id)
+        await cluster.settled()
+        for node_id in cluster.nodes:
+            await cluster.nodes[node_id].crash()
+        for node_id in cluster.nodes:
+            await cluster.restart(node_id)
+        await append(await cluster.leader(), 20, 30)
+        await cluster.settled()
+        for node_id in cluster.nodes:
+            assert stored(cluster, node_id) == list(range(30))
 
 
-def test_pending_calls_are_answered_when_the_node_stops(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with drivers(tmp_path) as cluster:
-            leader = await cluster.leader()
-            pending = leader.append(batch(0, 1), accept)
-            reading = leader.read_barrier()
-            leader.stop()
-            with pytest.raises(errors.OutcomeUnknownError):
-                await pending
-            with pytest.raises(errors.ShuttingDownError):
-                await reading
-            with pytest.raises(errors.ShuttingDownError):
-                leader.append(batch(0, 1), accept)
-            cluster.nodes[leader.node_id].driver = leader  # Stopped twice does no harm.
-
-    run(work())
+async def test_leadership_moves_on_request_and_appends_go_on(tmp_path: Path) -> None:
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        await append(leader, 0, 1)
+        target = leader.transfer_leadership()
+        assert target != leader.node_id
+        await eventually(lambda: leader.leader_id == target, "hand-over")
+        moved = await cluster.leader()
+        assert moved.node_id == target
+        await append(moved, 1, 2)
+        with pytest.raises(TransferRefusedError):
+            moved.transfer_leadership(9)
 
 
-def test_a_new_leader_takes_nothing_before_it_knows_what_was_committed(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with drivers(tmp_path) as cluster:
-            leader = await cluster.leader()
-            await cluster.settled()
-            leader.is_ready = False
-            with pytest.raises(errors.NotReadyError):
-                leader.append(batch(0, 1), accept)
+async def test_a_draining_node_takes_no_leadership(tmp_path: Path) -> None:
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        await append(leader, 0, 1)
+        await cluster.settled()
+        term, state = leader.term, leader.replica.core.state
+        first = leader.transfer_leadership()
+        draining = cluster.nodes[first].driver
+        assert draining is not None
+        draining.is_draining = True  # Before the order can have come.
+        await eventually(lambda: not state.transferee, "the end of the hand-over")
+        assert (leader.role, leader.term) == (Role.LEADER, term)
+        await append(leader, 1, 2)
+        second = leader.transfer_leadership()
+        assert second not in (first, leader.node_id)
+        await eventually(lambda: leader.leader_id == second, "hand-over")
 
-    run(work())
+
+async def test_a_change_and_an_append_of_one_turn_do_not_collide(tmp_path: Path) -> None:
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        change = leader.change_member(Change(ChangeKind.ADD_LEARNER, 7))
+        first = leader.append(batch(0, 2), accept)
+        index = await change
+        assert (await first).index == index + 1
+        assert leader.replica.core.state.learners == (7,)
 
 
-def test_a_full_disk_of_the_leader_moves_leadership_and_reads_go_on(
+async def test_pending_calls_are_answered_when_the_node_stops(tmp_path: Path) -> None:
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        pending = leader.append(batch(0, 1), accept)
+        reading = leader.read_barrier()
+        leader.stop()
+        with pytest.raises(errors.OutcomeUnknownError):
+            await pending
+        with pytest.raises(errors.ShuttingDownError):
+            await reading
+        with pytest.raises(errors.ShuttingDownError):
+            leader.append(batch(0, 1), accept)
+        cluster.nodes[leader.node_id].driver = leader  # Stopped twice does no harm.
+
+
+async def test_a_new_leader_takes_nothing_before_it_knows_what_was_committed(
+    tmp_path: Path,
+) -> None:
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        await cluster.settled()
+        leader.is_ready = False
+        with pytest.raises(errors.NotReadyError):
+            leader.append(batch(0, 1), accept)
+
+
+async def test_a_full_disk_of_the_leader_moves_leadership_and_reads_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work() -> None:
-        async with drivers(tmp_path) as cluster:
-            leader = await cluster.leader()
-            await append(leader, 0, 4)
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        await append(leader, 0, 4)
 
-            def full(data: bytes) -> Prepared:
-                raise StoreFullError(str(tmp_path), 4096, 0)
+        def full(data: bytes) -> Prepared:
+            raise StoreFullError(str(tmp_path), 4096, 0)
 
-            monkeypatch.setattr(leader.log, "prepare", full)
-            with pytest.raises(StoreFullError):
-                leader.append(batch(4, 5), accept)
-            await eventually(lambda: leader.leader_id not in (0, leader.node_id), "hand-over")
-            assert await append(await cluster.leader(), 4, 8) > 0
-            await cluster.settled()
-            assert stored(cluster, leader.node_id) == list(range(8))
-
-    run(work())
+        monkeypatch.setattr(leader.log, "prepare", full)
+        with pytest.raises(StoreFullError):
+            leader.append(batch(4, 5), accept)
+        await eventually(lambda: leader.leader_id not in (0, leader.node_id), "hand-over")
+        assert await append(await cluster.leader(), 4, 8) > 0
+        await cluster.settled()
+        assert stored(cluster, leader.node_id) == list(range(8))
 
 
-def test_a_follower_without_room_stays_and_catches_up_later(
+async def test_a_follower_without_room_stays_and_catches_up_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work() -> None:
-        async with drivers(tmp_path) as cluster:
-            leader = await cluster.leader()
-            await append(leader, 0, 1)
-            await cluster.settled()
-            follower = next(driver for driver in cluster.up if driver is not leader)
-            with monkeypatch.context() as full:
-                full.setattr(follower.log, "has_room", lambda size_bytes: False)
-                for n in range(1, 6):
-                    await append(leader, n, n + 1)
-                await eventually(lambda: follower.dropped_for_room_count > 0, "a dropped append")
-                assert follower.leader_id == leader.node_id
-                assert follower.last_index < leader.last_index
-            await cluster.settled()
-            assert stored(cluster, follower.node_id) == list(range(6))
-
-    run(work())
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        await append(leader, 0, 1)
+        await cluster.settled()
+        follower = next(driver for driver in cluster.up if driver is not leader)
+        with monkeypatch.context() as full:
+            full.setattr(follower.log, "has_room", lambda size_bytes: False)
+            for n in range(1, 6):
+                await append(leader, n, n + 1)
+            await eventually(lambda: follower.dropped_for_room_count > 0, "a dropped append")
+            assert follower.leader_id == leader.node_id
+            assert follower.last_index < leader.last_index
+        await cluster.settled()
+        assert stored(cluster, follower.node_id) == list(range(6))
 
 
-def test_committed_entries_wait_while_the_queues_cannot_grow(
+async def test_committed_entries_wait_while_the_queues_cannot_grow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work() -> None:
-        async with drivers(tmp_path) as cluster:
-            leader = await cluster.leader()
-            await append(leader, 0, 1)
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        await append(leader, 0, 1)
 
-            def full(hi: int) -> None:
-                raise StoreFullError(str(tmp_path), 4096, 0)
+        def full(hi: int) -> None:
+            raise StoreFullError(str(tmp_path), 4096, 0)
 
-            with monkeypatch.context() as stuck:
-                stuck.setattr(leader.log, "dispatch", full)
-                pending = leader.append(batch(1, 2), accept)
-                await eventually(lambda: leader.apply_retry_count > 2, "retries")
-                assert not pending.done()
-            assert (await pending).result.queue_offsets == [1]
-
-    run(work())
+        with monkeypatch.context() as stuck:
+            stuck.setattr(leader.log, "dispatch", full)
+            pending = leader.append(batch(1, 2), accept)
+            await eventually(lambda: leader.apply_retry_count > 2, "retries")
+            assert not pending.done()
+        assert (await pending).result.queue_offsets == [1]
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
-def test_a_slow_disk_gets_few_syncs_for_many_appends(
+async def test_a_slow_disk_gets_few_syncs_for_many_appends(
     tmp_path: Path, flush: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With sync a bounded number is asked for; with async a receipt waits for none."""
 
-    async def work() -> None:
-        async with drivers(tmp_path, flush=flush) as cluster:
-            leader = await cluster.leader()
-            await append(leader, 0, 1)
-            asked: list[Callable[[StoreError | None], None]] = []
-            real = leader.log.store.request_sync
-            monkeypatch.setattr(leader.log.store, "request_sync", asked.append)
-            monkeypatch.setattr(leader.log.store, "sync_here", lambda: False)
-            pending = []
-            for n in range(1, 40):
-                pending.append(leader.append(batch(n, n + 1), accept))
-                await asyncio.sleep(0)
-            if flush == "async":
-                await asyncio.gather(*pending)
-                assert asked == []
-                return
-            await eventually(lambda: len(asked) == SYNC_REQUEST_COUNT_MAX, "syncs")
-            await eventually(lambda: leader.commit_index == leader.last_index, "the two others")
-            assert not any(one.done() for one in pending)  # R45: applied once it is durable here.
-            assert len(asked) == SYNC_REQUEST_COUNT_MAX
-            monkeypatch.setattr(leader.log.store, "request_sync", real)
-            for done in asked:
-                real(done)
-            committed = await asyncio.gather(*pending)
-            assert all(leader.node_id in one.synced_by for one in committed)
-
-    run(work())
+    async with drivers(tmp_path, flush=flush) as cluster:
+        leader = await cluster.leader()
+        await append(leader, 0, 1)
+        asked: list[Callable[[StoreError | None], None]] = []
+        real = leader.log.store.request_sync
+        monkeypatch.setattr(leader.log.store, "request_sync", asked.append)
+        monkeypatch.setattr(leader.log.store, "sync_here", lambda: False)
+        pending = []
+        for n in range(1, 40):
+            pending.append(leader.append(batch(n, n + 1), accept))
+            await asyncio.sleep(0)
+        if flush == "async":
+            await asyncio.gather(*pending)
+            assert asked == []
+            return
+        await eventually(lambda: len(asked) == SYNC_REQUEST_COUNT_MAX, "syncs")
+        await eventually(lambda: leader.commit_index == leader.last_index, "the two others")
+        assert not any(one.done() for one in pending)  # R45: applied once it is durable here.
+        assert len(asked) == SYNC_REQUEST_COUNT_MAX
+        monkeypatch.setattr(leader.log.store, "request_sync", real)
+        for done in asked:
+            real(done)
+        committed = await asyncio.gather(*pending)
+        assert all(leader.node_id in one.synced_by for one in committed)
 
 
-def test_the_next_tick_is_due_an_interval_behind_this_one(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with drivers(tmp_path, 1) as cluster:
-            driver, now = await cluster.leader(), asyncio.get_running_loop().time()
-            assert driver._tick_timer is not None
-            driver._tick_timer.cancel()
-            driver._tick_interval_s, driver._next_tick_s = 600.0, now
-            driver._on_tick()
-            assert driver._tick_timer.when() == pytest.approx(now + 600, abs=0.01)  # uvloop rounds.
-            driver._tick_timer.cancel()
-            driver._next_tick_s = now - 6000
-            driver._on_tick()
-            assert driver._next_tick_s >= now, "what was missed is not caught up with"
-
-    run(work())
+async def test_the_next_tick_is_due_an_interval_behind_this_one(tmp_path: Path) -> None:
+    async with drivers(tmp_path, 1) as cluster:
+        driver, now = await cluster.leader(), asyncio.get_running_loop().time()
+        assert driver._tick_timer is not None
+        driver._tick_timer.cancel()
+        driver._tick_interval_s, driver._next_tick_s = 600.0, now
+        driver._on_tick()
+        assert driver._tick_timer.when() == pytest.approx(now + 600, abs=0.01)  # uvloop rounds.
+        driver._tick_timer.cancel()
+        driver._next_tick_s = now - 6000
+        driver._on_tick()
+        assert driver._next_tick_s >= now, "what was missed is not caught up with"
 
 
-def test_role_listeners_hear_of_a_hand_over(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with drivers(tmp_path) as cluster:
-            leader = await cluster.leader()
-            await cluster.settled()
-            heard: list[Role] = []
-            leader.add_role_listener(lambda change: heard.append(change.role))
-            leader.transfer_leadership()
-            await eventually(lambda: leader.role is Role.FOLLOWER, "the hand-over")
-            assert Role.FOLLOWER in heard
-
-    run(work())
+async def test_role_listeners_hear_of_a_hand_over(tmp_path: Path) -> None:
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        await cluster.settled()
+        heard: list[Role] = []
+        leader.add_role_listener(lambda change: heard.append(change.role))
+        leader.transfer_leadership()
+        await eventually(lambda: leader.role is Role.FOLLOWER, "the hand-over")
+        assert Role.FOLLOWER in heard
 
 
-def test_acks_go_on_without_ticks_in_small_turns(
+async def test_acks_go_on_without_ticks_in_small_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = partial(RaftConfig, apply_entry_count_max=2)
     monkeypatch.setattr("tests.node.drivers.RaftConfig", few)
 
-    async def work() -> None:
-        async with drivers(tmp_path, 1) as cluster:
-            leader = await cluster.leader()
-            await cluster.settled()
-            stop_ticks(cluster)
-            pending = [leader.append(batch(n, n + 1), accept) for n in range(20)]
-            await eventually(lambda: all(one.done() for one in pending), "all of them")
-            assert leader.applied_index == leader.last_index
-
-    run(work())
+    async with drivers(tmp_path, 1) as cluster:
+        leader = await cluster.leader()
+        await cluster.settled()
+        stop_ticks(cluster)
+        pending = [leader.append(batch(n, n + 1), accept) for n in range(20)]
+        await eventually(lambda: all(one.done() for one in pending), "all of them")
+        assert leader.applied_index == leader.last_index
 
 
-def test_a_sync_that_ends_at_once_begins_no_turn_within_the_turn(tmp_path: Path) -> None:
+async def test_a_sync_that_ends_at_once_begins_no_turn_within_the_turn(tmp_path: Path) -> None:
     """What the first one was told to do would come after what the second one does."""
 
-    async def work() -> None:
-        async with drivers(tmp_path, 1, flush="async") as cluster:
-            leader = await cluster.leader()
-            real, depth, deepest = leader._carry_out, 0, 0
+    async with drivers(tmp_path, 1, flush="async") as cluster:
+        leader = await cluster.leader()
+        real, depth, deepest = leader._carry_out, 0, 0
 
-            def carry_out(effects: Effects, *, is_last: bool) -> None:
-                nonlocal depth, deepest
-                depth += 1
-                deepest = max(deepest, depth)
-                real(effects, is_last=is_last)
-                depth -= 1
+        def carry_out(effects: Effects, *, is_last: bool) -> None:
+            nonlocal depth, deepest
+            depth += 1
+            deepest = max(deepest, depth)
+            real(effects, is_last=is_last)
+            depth -= 1
 
-            leader._carry_out = carry_out  # type: ignore[method-assign]
-            await append(leader, 0, 1)
-            assert deepest == 1
-
-    run(work())
+        leader._carry_out = carry_out  # type: ignore[method-assign]
+        await append(leader, 0, 1)
+        assert deepest == 1
 
 
-def test_a_loss_that_raft_tells_of_stays_known(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with drivers(tmp_path, 1) as cluster:
-            leader = await cluster.leader()
-            assert leader.loss_from == NO_INDEX
-            effects = Effects()
-            effects.loss_from = 3
-            leader._carry_out(effects, is_last=True)
-            leader._carry_out(Effects(), is_last=True)
-            assert leader.loss_from == 3
-
-    run(work())
+async def test_a_loss_that_raft_tells_of_stays_known(tmp_path: Path) -> None:
+    async with drivers(tmp_path, 1) as cluster:
+        leader = await cluster.leader()
+        assert leader.loss_from == NO_INDEX
+        effects = Effects()
+        effects.loss_from = 3
+        leader._carry_out(effects, is_last=True)
+        leader._carry_out(Effects(), is_last=True)
+        assert leader.loss_from == 3
 
 
-def test_a_leader_without_room_asks_once_in_a_while_for_a_successor(
+async def test_a_leader_without_room_asks_once_in_a_while_for_a_successor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work() -> None:
-        async with drivers(tmp_path) as cluster:
-            leader = await cluster.leader()
-            asked: list[int] = []
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        asked: list[int] = []
 
-            def refuse(node: int) -> None:
-                asked.append(node)
-                raise TransferRefusedError(node, "it is too far behind")
+        def refuse(node: int) -> None:
+            asked.append(node)
+            raise TransferRefusedError(node, "it is too far behind")
 
-            def full(data: bytes) -> Prepared:
-                raise StoreFullError(str(tmp_path), 4096, 0)
+        def full(data: bytes) -> Prepared:
+            raise StoreFullError(str(tmp_path), 4096, 0)
 
-            monkeypatch.setattr(leader.replica, "transfer_leadership", refuse)
-            monkeypatch.setattr(leader.log, "prepare", full)
-            for _ in range(3):
-                with pytest.raises(StoreFullError):
-                    leader.append(batch(1, 2), accept)
-            assert len(asked) == 1
-
-    run(work())
+        monkeypatch.setattr(leader.replica, "transfer_leadership", refuse)
+        monkeypatch.setattr(leader.log, "prepare", full)
+        for _ in range(3):
+            with pytest.raises(StoreFullError):
+                leader.append(batch(1, 2), accept)
+        assert len(asked) == 1

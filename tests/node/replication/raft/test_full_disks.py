@@ -11,51 +11,45 @@ from raft.rules.membership import Change, ChangeKind
 from raft.transitions import Role
 from store.errors import StoreFullError
 from tests.node.drivers import accept, drivers
-from tests.node.links import eventually, run
+from tests.node.links import eventually
 from tests.store.records import batch
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_full_follower_helps_to_elect_when_its_leader_is_gone(
+async def test_a_full_follower_helps_to_elect_when_its_leader_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work() -> None:
-        async with drivers(tmp_path) as cluster:
-            leader = await cluster.leader()
-            await leader.append(batch(0, 3), accept)
-            await cluster.settled()
-            full, other = (n for n in cluster.nodes if n != leader.node_id)
-            monkeypatch.setattr(cluster.nodes[full].log, "has_room", lambda size_bytes: False)
-            await cluster.nodes[leader.node_id].crash()
-            successor = cluster.nodes[other].driver
-            assert successor is not None
-            await eventually(lambda: successor.role.name == "LEADER", "a vote of the full node")
-
-    run(work())
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        await leader.append(batch(0, 3), accept)
+        await cluster.settled()
+        full, other = (n for n in cluster.nodes if n != leader.node_id)
+        monkeypatch.setattr(cluster.nodes[full].log, "has_room", lambda size_bytes: False)
+        await cluster.nodes[leader.node_id].crash()
+        successor = cluster.nodes[other].driver
+        assert successor is not None
+        await eventually(lambda: successor.role.name == "LEADER", "a vote of the full node")
 
 
-def test_a_full_follower_does_not_take_leadership_over(
+async def test_a_full_follower_does_not_take_leadership_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work() -> None:
-        async with drivers(tmp_path) as cluster:
-            leader = await cluster.leader()
-            await leader.append(batch(0, 3), accept)
-            await cluster.settled()
-            full = next(n for n in cluster.nodes if n != leader.node_id)
-            term, log = leader.term, cluster.nodes[full].log
-            monkeypatch.setattr(log, "has_room", lambda size_bytes: False)
-            leader.transfer_leadership(full)
-            state = leader.replica.core.state
-            await eventually(lambda: not state.transferee, "the end of the hand-over")
-            assert (leader.role, leader.term) == (Role.LEADER, term)
-            await leader.append(batch(3, 4), accept)
-
-    run(work())
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        await leader.append(batch(0, 3), accept)
+        await cluster.settled()
+        full = next(n for n in cluster.nodes if n != leader.node_id)
+        term, log = leader.term, cluster.nodes[full].log
+        monkeypatch.setattr(log, "has_room", lambda size_bytes: False)
+        leader.transfer_leadership(full)
+        state = leader.replica.core.state
+        await eventually(lambda: not state.transferee, "the end of the hand-over")
+        assert (leader.role, leader.term) == (Role.LEADER, term)
+        await leader.append(batch(3, 4), accept)
 
 
-def test_an_append_to_a_full_leader_is_refused_without_a_successor(
+async def test_an_append_to_a_full_leader_is_refused_without_a_successor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(data: bytes) -> Prepared:
@@ -64,18 +58,15 @@ def test_an_append_to_a_full_leader_is_refused_without_a_successor(
     def refuse(node: int) -> None:
         raise TransferRefusedError(node, "it is 2000 entries behind, at most 1000 allowed")
 
-    async def work() -> None:
-        async with drivers(tmp_path) as cluster:
-            leader = await cluster.leader()
-            monkeypatch.setattr(leader.log, "prepare", full)
-            monkeypatch.setattr(leader.replica, "transfer_leadership", refuse)
-            with pytest.raises(StoreFullError):
-                leader.append(batch(0, 1), accept)
-
-    run(work())
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        monkeypatch.setattr(leader.log, "prepare", full)
+        monkeypatch.setattr(leader.replica, "transfer_leadership", refuse)
+        with pytest.raises(StoreFullError):
+            leader.append(batch(0, 1), accept)
 
 
-def test_a_full_leader_refuses_a_change_of_members_and_lives_on(
+async def test_a_full_leader_refuses_a_change_of_members_and_lives_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its entry is written by consensus, where an error means the end of the process."""
@@ -83,17 +74,14 @@ def test_a_full_leader_refuses_a_change_of_members_and_lives_on(
     def full(kind: int, term: int, body: bytes) -> int:
         raise StoreFullError("/disk", 1, 0)
 
-    async def work() -> None:
-        async with drivers(tmp_path) as cluster:
-            leader = await cluster.leader()
-            with monkeypatch.context() as disk:
-                disk.setattr(leader.log, "has_room", lambda size_bytes: False)
-                disk.setattr(leader.log.store, "append_own", full)
-                with pytest.raises(ChangeRefusedError, match="no room"):
-                    leader.change_member(Change(ChangeKind.ADD_LEARNER, 9))
-            assert await leader.change_member(Change(ChangeKind.ADD_LEARNER, 9)) > 0
-
-    run(work())
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        with monkeypatch.context() as disk:
+            disk.setattr(leader.log, "has_room", lambda size_bytes: False)
+            disk.setattr(leader.log.store, "append_own", full)
+            with pytest.raises(ChangeRefusedError, match="no room"):
+                leader.change_member(Change(ChangeKind.ADD_LEARNER, 9))
+        assert await leader.change_member(Change(ChangeKind.ADD_LEARNER, 9)) > 0
 
 
 def no_byte(record: object) -> int:
@@ -101,56 +89,47 @@ def no_byte(record: object) -> int:
     raise StoreFullError("/disk/raft.0", 400, 0)
 
 
-def test_a_follower_that_cannot_note_new_members_stays_and_learns_of_them_later(
+async def test_a_follower_that_cannot_note_new_members_stays_and_learns_of_them_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work() -> None:
-        async with drivers(tmp_path) as cluster:
-            leader = await cluster.leader()
-            await leader.append(batch(0, 3), accept)
-            await cluster.settled()
-            full = next(driver for driver in cluster.up if driver is not leader)
-            before = full.last_index
-            with monkeypatch.context() as disk:
-                disk.setattr(full.log.node_file._meta, "save", no_byte)
-                await leader.change_member(Change(ChangeKind.ADD_LEARNER, 9))
-                await eventually(lambda: full.dropped_for_room_count > 0, "a dropped append")
-                assert (full.last_index, full.leader_id) == (before, leader.node_id)
-            await cluster.settled()
-            assert full.replica.core.state.learners == (9,)
-            assert full.log.load().configurations == leader.log.load().configurations
-
-    run(work())
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        await leader.append(batch(0, 3), accept)
+        await cluster.settled()
+        full = next(driver for driver in cluster.up if driver is not leader)
+        before = full.last_index
+        with monkeypatch.context() as disk:
+            disk.setattr(full.log.node_file._meta, "save", no_byte)
+            await leader.change_member(Change(ChangeKind.ADD_LEARNER, 9))
+            await eventually(lambda: full.dropped_for_room_count > 0, "a dropped append")
+            assert (full.last_index, full.leader_id) == (before, leader.node_id)
+        await cluster.settled()
+        assert full.replica.core.state.learners == (9,)
+        assert full.log.load().configurations == leader.log.load().configurations
 
 
-def test_a_leader_that_cannot_note_new_members_refuses_them(
+async def test_a_leader_that_cannot_note_new_members_refuses_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work() -> None:
-        async with drivers(tmp_path) as cluster:
-            leader = await cluster.leader()
-            last = leader.last_index
-            with monkeypatch.context() as disk:
-                disk.setattr(leader.log.node_file._meta, "save", no_byte)
-                with pytest.raises(ChangeRefusedError, match="no room"):
-                    leader.change_member(Change(ChangeKind.ADD_LEARNER, 9))
-                assert (leader.role, leader.last_index) == (Role.LEADER, last)
-            assert await leader.change_member(Change(ChangeKind.ADD_LEARNER, 9)) > last
-
-    run(work())
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        last = leader.last_index
+        with monkeypatch.context() as disk:
+            disk.setattr(leader.log.node_file._meta, "save", no_byte)
+            with pytest.raises(ChangeRefusedError, match="no room"):
+                leader.change_member(Change(ChangeKind.ADD_LEARNER, 9))
+            assert (leader.role, leader.last_index) == (Role.LEADER, last)
+        assert await leader.change_member(Change(ChangeKind.ADD_LEARNER, 9)) > last
 
 
-def test_refusing_again_and_again_keeps_no_trace_of_the_batches(tmp_path: Path) -> None:
+async def test_refusing_again_and_again_keeps_no_trace_of_the_batches(tmp_path: Path) -> None:
     """An error object that is raised again grows by the frames of each time, batch included."""
 
-    async def work() -> None:
-        async with drivers(tmp_path, 1) as cluster:
-            leader = await cluster.leader()
-            leader._apply_error = error = StoreFullError("/disk", 1, 0)
-            for _ in range(20):
-                with pytest.raises(StoreFullError):
-                    leader.append(batch(0, 1), accept)
-            assert len(traceback.extract_tb(error.__traceback__)) < 5
-            assert leader.log.store.counters.store_full_count == 20
-
-    run(work())
+    async with drivers(tmp_path, 1) as cluster:
+        leader = await cluster.leader()
+        leader._apply_error = error = StoreFullError("/disk", 1, 0)
+        for _ in range(20):
+            with pytest.raises(StoreFullError):
+                leader.append(batch(0, 1), accept)
+        assert len(traceback.extract_tb(error.__traceback__)) < 5
+        assert leader.log.store.counters.store_full_count == 20

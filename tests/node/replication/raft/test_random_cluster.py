@@ -34,7 +34,7 @@ from store.errors import Outcome, StoreError
 from store.record.message import encode_message
 from tests import seeds
 from tests.node.ledger_cluster import CLUSTER
-from tests.node.links import eventually, run
+from tests.node.links import eventually
 from tests.node.whole_nodes import WholeNode, WholeNodes
 from tests.store.records import PAGE, messages, small_config
 
@@ -403,11 +403,10 @@ async def _attempt(world: WholeNodes, seconds: float) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("flush", ["sync", "async"])
 @pytest.mark.parametrize("seed", [1, seeds.FRESH])
-def test_promises_hold_under_random_faults(tmp_path: Path, seed: int | str, flush: str) -> None:
+async def test_promises_hold_under_random_faults(
+    tmp_path: Path, seed: int | str, flush: str
+) -> None:
     this = f"{THIS}::test_promises_hold_under_random_faults[{seed}-{flush}]"
     number = seeds.chosen(seed, f"'{this}'")
 
-    async def work() -> None:
-        print(f"seed {number}, flush {flush}:", await attempt(tmp_path, number, flush=flush))
-
-    run(work())
+    print(f"seed {number}, flush {flush}:", await attempt(tmp_path, number, flush=flush))

@@ -132,28 +132,22 @@ def test_a_damaged_log_is_repaired_before_it_is_opened(wreck: Wreck, damage: str
         assert repaired.read_entries(0, last + 1) == intact.read_entries(0, last + 1)
 
 
-def test_a_good_log_is_opened_and_nobody_is_asked(wreck: Wreck) -> None:
-    async def work() -> None:
-        async with two(wreck) as (asker, server, _):
-            store, reports = await open_repaired(
-                lambda: open_replica(wreck.root), closed(wreck, asker.fetcher)
-            )
-            store.close()
-            assert (reports, server.server.answered_count) == ([], 0)
-
-    run(work())
+async def test_a_good_log_is_opened_and_nobody_is_asked(wreck: Wreck) -> None:
+    async with two(wreck) as (asker, server, _):
+        store, reports = await open_repaired(
+            lambda: open_replica(wreck.root), closed(wreck, asker.fetcher)
+        )
+        store.close()
+        assert (reports, server.server.answered_count) == ([], 0)
 
 
-def test_damage_that_no_peer_can_heal_is_what_the_opening_says(wreck: Wreck) -> None:
+async def test_damage_that_no_peer_can_heal_is_what_the_opening_says(wreck: Wreck) -> None:
     def fail() -> ReplicaStore:
         raise CorruptionError("elsewhere", 0, "field", "1", "2")
 
-    async def work() -> None:
-        async with two(wreck) as (asker, _, _):
-            with pytest.raises(CorruptionError, match="elsewhere"):
-                await open_repaired(fail, closed(wreck, asker.fetcher))
-
-    run(work())
+    async with two(wreck) as (asker, _, _):
+        with pytest.raises(CorruptionError, match="elsewhere"):
+            await open_repaired(fail, closed(wreck, asker.fetcher))
 
 
 def test_a_repair_waits_for_a_peer_and_says_for_what(wreck: Wreck) -> None:
@@ -299,77 +293,65 @@ def _read(store: ReplicaStore, index: int) -> CorruptionError:
     return found.value
 
 
-def test_damage_that_a_read_meets_is_repaired_while_the_store_is_open(wreck: Wreck) -> None:
-    async def work() -> None:
-        async with two(wreck) as (asker, _, source):
-            with open_replica(wreck.root) as store:
-                live, reports, fatal = _live(store, asker.fetcher)
-                spot = wreck.spots[4]
-                wreck.flip(spot.position + 50)
-                error = _read(store, spot.index)
-                for _ in range(5):
-                    live.on_damage(error)
-                assert live.stats().waiting_count == 1
-                await eventually(lambda: reports and live.stats().waiting_count == 0)
-                ledger = store.log
-                assert isinstance(ledger, Ledger)
-                assert ledger.read_entries(4, 5) == source.read_entries(4, 5)
-                assert live.stats().repaired_entry_count == 1
-                live.on_damage(error)  # It is good by now.
-                await eventually(lambda: live.stats().waiting_count == 0)
-                assert (len(reports), fatal) == (1, [])
-
-    run(work())
-
-
-def test_live_repair_gives_up_for_now_without_peers(wreck: Wreck) -> None:
-    async def work() -> None:
-        async with two(wreck) as (asker, server, _):
-            server.commit_index = 0
-            with open_replica(wreck.root) as store:
-                limits = RepairLimits(retry_ms=1, live_attempt_count_max=2)
-                live, reports, fatal = _live(store, asker.fetcher, limits)
-                wreck.flip(wreck.spots[4].position + 50)
-                error = _read(store, 4)
+async def test_damage_that_a_read_meets_is_repaired_while_the_store_is_open(wreck: Wreck) -> None:
+    async with two(wreck) as (asker, _, source):
+        with open_replica(wreck.root) as store:
+            live, reports, fatal = _live(store, asker.fetcher)
+            spot = wreck.spots[4]
+            wreck.flip(spot.position + 50)
+            error = _read(store, spot.index)
+            for _ in range(5):
                 live.on_damage(error)
-                await eventually(lambda: live.stats().given_up_count == 1)
-                assert "has no committed entry 4" in live.stats().last_trouble
-                server.commit_index = 10_000
-                await eventually(lambda: live.stats().waiting_count == 0)
-                live.on_damage(error)
-                await eventually(lambda: reports)
-                assert fatal == []
-
-    run(work())
-
-
-def test_a_large_damage_is_left_to_the_next_start(wreck: Wreck) -> None:
-    async def work() -> None:
-        async with two(wreck) as (asker, _, _):
-            with open_replica(wreck.root) as store:
-                limits = RepairLimits(1, live_size_bytes_max=100, live_attempt_count_max=1)
-                live, reports, _ = _live(store, asker.fetcher, limits)
-                spot = next(each for each in wreck.spots[2:] if each.size_bytes > 200)
-                wreck.flip(spot.position + 50)
-                live.on_damage(_read(store, spot.index))
-                await eventually(lambda: live.stats().given_up_count == 1)
-                assert "restart it" in live.stats().last_trouble
-                assert reports == []
-
-    run(work())
+            assert live.stats().waiting_count == 1
+            await eventually(lambda: reports and live.stats().waiting_count == 0)
+            ledger = store.log
+            assert isinstance(ledger, Ledger)
+            assert ledger.read_entries(4, 5) == source.read_entries(4, 5)
+            assert live.stats().repaired_entry_count == 1
+            live.on_damage(error)  # It is good by now.
+            await eventually(lambda: live.stats().waiting_count == 0)
+            assert (len(reports), fatal) == (1, [])
 
 
-def test_a_fatal_error_of_a_live_repair_is_reported(wreck: Wreck) -> None:
-    async def work() -> None:
-        async with two(wreck) as (asker, _, _):
-            with open_replica(wreck.root) as store:
-                live, _, fatal = _live(store, asker.fetcher)
-                live._store = None  # type: ignore[assignment]
-                live.on_damage(CorruptionError("path", 0, "field", "1", "2"))
-                await eventually(lambda: fatal)
-                await live.stop()
+async def test_live_repair_gives_up_for_now_without_peers(wreck: Wreck) -> None:
+    async with two(wreck) as (asker, server, _):
+        server.commit_index = 0
+        with open_replica(wreck.root) as store:
+            limits = RepairLimits(retry_ms=1, live_attempt_count_max=2)
+            live, reports, fatal = _live(store, asker.fetcher, limits)
+            wreck.flip(wreck.spots[4].position + 50)
+            error = _read(store, 4)
+            live.on_damage(error)
+            await eventually(lambda: live.stats().given_up_count == 1)
+            assert "has no committed entry 4" in live.stats().last_trouble
+            server.commit_index = 10_000
+            await eventually(lambda: live.stats().waiting_count == 0)
+            live.on_damage(error)
+            await eventually(lambda: reports)
+            assert fatal == []
 
-    run(work())
+
+async def test_a_large_damage_is_left_to_the_next_start(wreck: Wreck) -> None:
+    async with two(wreck) as (asker, _, _):
+        with open_replica(wreck.root) as store:
+            limits = RepairLimits(1, live_size_bytes_max=100, live_attempt_count_max=1)
+            live, reports, _ = _live(store, asker.fetcher, limits)
+            spot = next(each for each in wreck.spots[2:] if each.size_bytes > 200)
+            wreck.flip(spot.position + 50)
+            live.on_damage(_read(store, spot.index))
+            await eventually(lambda: live.stats().given_up_count == 1)
+            assert "restart it" in live.stats().last_trouble
+            assert reports == []
+
+
+async def test_a_fatal_error_of_a_live_repair_is_reported(wreck: Wreck) -> None:
+    async with two(wreck) as (asker, _, _):
+        with open_replica(wreck.root) as store:
+            live, _, fatal = _live(store, asker.fetcher)
+            live._store = None  # type: ignore[assignment]
+            live.on_damage(CorruptionError("path", 0, "field", "1", "2"))
+            await eventually(lambda: fatal)
+            await live.stop()
 
 
 # --- Fetching ---
@@ -383,32 +365,27 @@ def test_a_fatal_error_of_a_live_repair_is_reported(wreck: Wreck) -> None:
         (0, 0, r"entries \[0, 0\), asked for \[0, 6\)"),
     ],
 )
-def test_an_answer_to_another_question_is_a_violation(lo: int, hi: int, text: str) -> None:
-    async def work() -> None:
-        asker = Asker(2)
-        fetcher = asker.ask(1)
-        sent: list[bytes] = []
-        fetcher._link = _Wire(sent)
-        task = asyncio.ensure_future(fetcher.fetch(1, 0, 6))
-        await eventually(lambda: sent)
-        request_id = pb.FetchEntries.FromString(sent[0]).request_id
-        answer = pb.FetchedEntries(request_id=request_id, lo=lo, hi=hi)
-        with pytest.raises(PeerProtocolError, match=text):
-            fetcher.on_frame(
-                1, FrameKind.FETCHED_ENTRIES, answer.SerializeToString(), memoryview(b"x")
-            )
-        # From another node, late or unknown: not for anybody here.
-        good = pb.FetchedEntries(request_id=request_id, lo=0, hi=6).SerializeToString()
-        fetcher.on_frame(3, FrameKind.FETCHED_ENTRIES, good, memoryview(b"x"))
-        late = pb.FetchedEntries(request_id=99, lo=0, hi=6).SerializeToString()
-        fetcher.on_frame(1, FrameKind.FETCHED_ENTRIES, late, memoryview(b"x"))
-        assert not task.done()
-        fetcher.on_frame(1, FrameKind.FETCHED_ENTRIES, good, memoryview(b"x"))
-        assert (await task).raw_entries == b"x"
-        with pytest.raises(PeerProtocolError, match="header of fetched entries"):
-            fetcher.on_frame(1, FrameKind.FETCHED_ENTRIES, b"\xff", memoryview(b""))
-
-    run(work())
+async def test_an_answer_to_another_question_is_a_violation(lo: int, hi: int, text: str) -> None:
+    asker = Asker(2)
+    fetcher = asker.ask(1)
+    sent: list[bytes] = []
+    fetcher._link = _Wire(sent)
+    task = asyncio.ensure_future(fetcher.fetch(1, 0, 6))
+    await eventually(lambda: sent)
+    request_id = pb.FetchEntries.FromString(sent[0]).request_id
+    answer = pb.FetchedEntries(request_id=request_id, lo=lo, hi=hi)
+    with pytest.raises(PeerProtocolError, match=text):
+        fetcher.on_frame(1, FrameKind.FETCHED_ENTRIES, answer.SerializeToString(), memoryview(b"x"))
+    # From another node, late or unknown: not for anybody here.
+    good = pb.FetchedEntries(request_id=request_id, lo=0, hi=6).SerializeToString()
+    fetcher.on_frame(3, FrameKind.FETCHED_ENTRIES, good, memoryview(b"x"))
+    late = pb.FetchedEntries(request_id=99, lo=0, hi=6).SerializeToString()
+    fetcher.on_frame(1, FrameKind.FETCHED_ENTRIES, late, memoryview(b"x"))
+    assert not task.done()
+    fetcher.on_frame(1, FrameKind.FETCHED_ENTRIES, good, memoryview(b"x"))
+    assert (await task).raw_entries == b"x"
+    with pytest.raises(PeerProtocolError, match="header of fetched entries"):
+        fetcher.on_frame(1, FrameKind.FETCHED_ENTRIES, b"\xff", memoryview(b""))
 
 
 class _Wire:
@@ -423,14 +400,11 @@ class _Wire:
         return True
 
 
-def test_a_peer_that_never_answers_is_given_up() -> None:
-    async def work() -> None:
-        fetcher = EntryFetcher(_Wire([]), lambda: [1], FetchLimits(answer_ms_max=10))
-        with pytest.raises(FetchError, match="no answer within 10 ms"):
-            await fetcher.fetch(1, 0, 5)
-        assert fetcher._requests == {}
-
-    run(work())
+async def test_a_peer_that_never_answers_is_given_up() -> None:
+    fetcher = EntryFetcher(_Wire([]), lambda: [1], FetchLimits(answer_ms_max=10))
+    with pytest.raises(FetchError, match="no answer within 10 ms"):
+        await fetcher.fetch(1, 0, 5)
+    assert fetcher._requests == {}
 
 
 @pytest.mark.parametrize(

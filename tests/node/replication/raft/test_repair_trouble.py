@@ -27,7 +27,7 @@ from store.files.file_system import FileSystem
 from store.ledger.entry import Link
 from store.ledger.mending.damage import DamagedRange
 from store.ledger.mending.fetched import RepairReport
-from tests.node.links import eventually, run
+from tests.node.links import eventually
 from tests.store.records import small_config
 
 _QUICK = RepairLimits(retry_ms=1)
@@ -84,53 +84,46 @@ async def _turns() -> None:
     [_FULL, FileSystemError("read", "data/0", 5), _MET, DamageWiderError(7, 9, 300)],
     ids=lambda trouble: type(trouble).__name__,
 )
-def test_trouble_of_a_live_repair_passes_and_does_not_end_the_node(trouble: StoreError) -> None:
-    async def work() -> None:
-        live, reports, fatal = _live(Store(trouble))
-        live.on_damage(_MET)
-        await eventually(lambda: fatal or live.stats().waiting_count == 0)
-        assert (fatal, reports) == ([], [_DONE])
-        assert str(trouble) in live.stats().last_trouble
-        assert live.stats().given_up_count == 0
-
-    run(work())
-
-
-def test_a_live_repair_that_waits_for_its_next_attempt_is_stopped_at_once() -> None:
-    async def work() -> None:
-        store = Store(_FULL)
-        live, reports, _ = _live(store, _HOUR)
-        live.on_damage(_MET)
-        await eventually(lambda: live.stats().last_trouble)
-        stopping = asyncio.ensure_future(live.stop())
-        await _turns()
-        assert stopping.done()
-        assert (reports, store.is_damaged) == ([], True)
-
-    run(work())
+async def test_trouble_of_a_live_repair_passes_and_does_not_end_the_node(
+    trouble: StoreError,
+) -> None:
+    live, reports, fatal = _live(Store(trouble))
+    live.on_damage(_MET)
+    await eventually(lambda: fatal or live.stats().waiting_count == 0)
+    assert (fatal, reports) == ([], [_DONE])
+    assert str(trouble) in live.stats().last_trouble
+    assert live.stats().given_up_count == 0
 
 
-def test_stopping_a_live_repair_waits_for_its_thread() -> None:
+async def test_a_live_repair_that_waits_for_its_next_attempt_is_stopped_at_once() -> None:
+    store = Store(_FULL)
+    live, reports, _ = _live(store, _HOUR)
+    live.on_damage(_MET)
+    await eventually(lambda: live.stats().last_trouble)
+    stopping = asyncio.ensure_future(live.stop())
+    await _turns()
+    assert stopping.done()
+    assert (reports, store.is_damaged) == ([], True)
+
+
+async def test_stopping_a_live_repair_waits_for_its_thread() -> None:
     """The store is closed next."""
 
-    async def work() -> None:
-        begun, go_on, store = threading.Event(), threading.Event(), Store()
-        store.looks = [begun.set, lambda: cast(None, go_on.wait(10))]
-        live, reports, fatal = _live(store)
-        live.on_damage(_MET)
-        await eventually(begun.is_set)
-        stopping = asyncio.ensure_future(live.stop())
-        await _turns()
-        is_done = stopping.done()
-        go_on.set()
-        await stopping
-        assert not is_done
-        assert (reports, fatal, store.is_damaged) == ([], [], True)
-
-    run(work())
+    begun, go_on, store = threading.Event(), threading.Event(), Store()
+    store.looks = [begun.set, lambda: cast(None, go_on.wait(10))]
+    live, reports, fatal = _live(store)
+    live.on_damage(_MET)
+    await eventually(begun.is_set)
+    stopping = asyncio.ensure_future(live.stop())
+    await _turns()
+    is_done = stopping.done()
+    go_on.set()
+    await stopping
+    assert not is_done
+    assert (reports, fatal, store.is_damaged) == ([], [], True)
 
 
-def test_a_cancelled_search_ends_after_its_thread(
+async def test_a_cancelled_search_ends_after_its_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
@@ -142,18 +135,15 @@ def test_a_cancelled_search_ends_after_its_thread(
 
     monkeypatch.setattr("node.replication.raft.repair.find_damage", look)
 
-    async def work() -> None:
-        task = asyncio.ensure_future(find_damaged("root", small_config(), FileSystem()))
-        await eventually(begun.is_set)
-        task.cancel()
-        await _turns()
-        is_done = task.done()
-        go_on.set()
-        await asyncio.wait([task])
-        assert not is_done
-        assert task.cancelled()
-
-    run(work())
+    task = asyncio.ensure_future(find_damaged("root", small_config(), FileSystem()))
+    await eventually(begun.is_set)
+    task.cancel()
+    await _turns()
+    is_done = task.done()
+    go_on.set()
+    await asyncio.wait([task])
+    assert not is_done
+    assert task.cancelled()
 
 
 class _Repair:
@@ -170,21 +160,18 @@ class _Repair:
 @pytest.mark.parametrize(
     "error", [_MET, LayoutError("data", "a file of 8192 bytes", "one of 4096")]
 )
-def test_a_store_that_cannot_be_opened_is_repaired_first(error: StoreError) -> None:
-    async def work() -> None:
-        errors = [error]
+async def test_a_store_that_cannot_be_opened_is_repaired_first(error: StoreError) -> None:
+    errors = [error]
 
-        def open_store() -> str:
-            if errors:
-                raise errors.pop()
-            return "open"
+    def open_store() -> str:
+        if errors:
+            raise errors.pop()
+        return "open"
 
-        assert await open_repaired(open_store, _Repair()) == ("open", [_DONE])
-        errors = [error, error]
-        with pytest.raises(type(error)):
-            await open_repaired(open_store, _NothingToDo())
-
-    run(work())
+    assert await open_repaired(open_store, _Repair()) == ("open", [_DONE])
+    errors = [error, error]
+    with pytest.raises(type(error)):
+        await open_repaired(open_store, _NothingToDo())
 
 
 class _NothingToDo:
@@ -212,7 +199,7 @@ class _Session:
 
 
 @pytest.mark.parametrize("trouble", [_FULL, FileSystemError("write", "data/0", 5)])
-def test_a_closed_repair_waits_until_its_disk_takes_what_was_fetched(
+async def test_a_closed_repair_waits_until_its_disk_takes_what_was_fetched(
     trouble: StoreError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_Session, "troubles", [trouble], raising=False)
@@ -221,16 +208,13 @@ def test_a_closed_repair_waits_until_its_disk_takes_what_was_fetched(
     monkeypatch.setattr("node.replication.raft.repair.find_damage", lambda root, config, *, fs: [])
     waits: list[str] = []
 
-    async def work() -> None:
-        repair = ClosedRepair(
-            "root",
-            small_config(),
-            _nobody(),
-            lambda progress: waits.append(progress.waiting_for),
-            limits=_QUICK,
-        )
-        assert await repair.run([_BLANK]) == [_DONE]
-        assert str(trouble) in waits
-        assert _Session.closed_count == 1
-
-    run(work())
+    repair = ClosedRepair(
+        "root",
+        small_config(),
+        _nobody(),
+        lambda progress: waits.append(progress.waiting_for),
+        limits=_QUICK,
+    )
+    assert await repair.run([_BLANK]) == [_DONE]
+    assert str(trouble) in waits
+    assert _Session.closed_count == 1

@@ -14,7 +14,7 @@ from raft.errors import PeerProtocolError
 from raft.messages import Configuration, ConfigurationAt, InstallSnapshot, NodeId, SnapshotMeta
 from store.checksum import crc32c
 from store.errors import PositionRangeError
-from tests.node.links import Frame, Node, eventually, nodes, run
+from tests.node.links import Frame, Node, eventually, nodes
 from tests.raft.cluster import GROUP
 from tests.raft.rules.test_snapshot import lagging_cluster
 
@@ -349,38 +349,35 @@ def test_wrong_limits_are_named() -> None:
 
 
 @pytest.mark.slow
-def test_over_real_links_with_a_connection_that_breaks_on_the_way() -> None:
+async def test_over_real_links_with_a_connection_that_breaks_on_the_way() -> None:
     state = os.urandom(20 << 20)
 
-    async def work() -> None:
-        limits = LinkLimits(reconnect_ms_min=5, reconnect_ms_max=40)
-        async with nodes(Node(1, limits), Node(2, limits)) as (one, two):
-            failed: list[NodeId] = []
-            received: list[tuple[InstallSnapshot, bytes]] = []
-            sender = SnapshotSender(one.link, lambda _: state, lambda n, _: failed.append(n))
-            receiver = SnapshotReceiver("group", 2, lambda *what: received.append(what))
-            two.on_frame = receiver.on_frame  # type: ignore[method-assign]
-            one.on_disconnected = sender.on_disconnected  # type: ignore[method-assign]
-            two.on_disconnected = receiver.on_disconnected  # type: ignore[method-assign]
-            sender.begin(message())
-            queued = 0
+    limits = LinkLimits(reconnect_ms_min=5, reconnect_ms_max=40)
+    async with nodes(Node(1, limits), Node(2, limits)) as (one, two):
+        failed: list[NodeId] = []
+        received: list[tuple[InstallSnapshot, bytes]] = []
+        sender = SnapshotSender(one.link, lambda _: state, lambda n, _: failed.append(n))
+        receiver = SnapshotReceiver("group", 2, lambda *what: received.append(what))
+        two.on_frame = receiver.on_frame  # type: ignore[method-assign]
+        one.on_disconnected = sender.on_disconnected  # type: ignore[method-assign]
+        two.on_disconnected = receiver.on_disconnected  # type: ignore[method-assign]
+        sender.begin(message())
+        queued = 0
 
-            def pumped(done: object) -> bool:
-                nonlocal queued
-                sender.pump(0)
-                queued = max(queued, one.link.queued_size_bytes(2))
-                return bool(done)
+        def pumped(done: object) -> bool:
+            nonlocal queued
+            sender.pump(0)
+            queued = max(queued, one.link.queued_size_bytes(2))
+            return bool(done)
 
-            await eventually(lambda: pumped(receiver.stats().held_size_bytes > 5 << 20))
-            dialled = one.peer(2).dialled
-            assert dialled is not None
-            dialled.cut()
-            await eventually(lambda: pumped(failed == [2]))
-            await eventually(lambda: receiver.stats().held_size_bytes == 0)
-            sender.begin(message())
-            await eventually(lambda: pumped(received))
-            assert received == [(message(), state)]
-            assert queued < (1 << 20) + (300 << 10)
-            assert one.link.stats().peers[0].dropped_full_count == 0
-
-    run(work())
+        await eventually(lambda: pumped(receiver.stats().held_size_bytes > 5 << 20))
+        dialled = one.peer(2).dialled
+        assert dialled is not None
+        dialled.cut()
+        await eventually(lambda: pumped(failed == [2]))
+        await eventually(lambda: receiver.stats().held_size_bytes == 0)
+        sender.begin(message())
+        await eventually(lambda: pumped(received))
+        assert received == [(message(), state)]
+        assert queued < (1 << 20) + (300 << 10)
+        assert one.link.stats().peers[0].dropped_full_count == 0

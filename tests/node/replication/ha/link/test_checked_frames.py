@@ -37,7 +37,7 @@ from node.replication.ha.core.wire import (
 from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.link.link import HaLink
 from raft.messages import NO_INDEX
-from tests.node.links import LIMITS, eventually, identity, run
+from tests.node.links import LIMITS, eventually, identity
 from tests.node.replication.ha.link.test_link import HOST, Heard
 
 BODY = bytes(range(251)) * 3
@@ -189,65 +189,54 @@ def is_open_again(ends: tuple[Heard, Heard], before: tuple[int, int]) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("frame", FRAMES, ids=name)
-def test_a_changed_byte_on_a_real_link_drops_it_and_hands_out_nothing(frame: Frame) -> None:
-    async def work() -> None:
-        async with relayed() as (one, heard_one, two, heard_two, relay):
-            await eventually(lambda: heard_one.open and heard_two.open)
-            assert latest(heard_one).is_checked
-            assert latest(heard_two).is_checked
-            is_up = isinstance(frame, UpFrame)
-            sender, heard, link = (
-                (heard_one, heard_two, two) if is_up else (heard_two, heard_one, one)
-            )
+async def test_a_changed_byte_on_a_real_link_drops_it_and_hands_out_nothing(frame: Frame) -> None:
+    async with relayed() as (one, heard_one, two, heard_two, relay):
+        await eventually(lambda: heard_one.open and heard_two.open)
+        assert latest(heard_one).is_checked
+        assert latest(heard_two).is_checked
+        is_up = isinstance(frame, UpFrame)
+        sender, heard, link = (heard_one, heard_two, two) if is_up else (heard_two, heard_one, one)
+        latest(sender).send_frame(frame)
+        await eventually(lambda: len(heard.frames) == 1)
+        size_bytes = len(encode(frame, is_checked=True))
+        # The state, the size or what follows it, the middle, and the check at the end.
+        places = sorted({1, 6, 11, size_bytes // 2, size_bytes - 1})
+        for number, at in enumerate(places, 1):
+            setattr(relay, "flip_up" if is_up else "flip_down", 8 * at + 3)
+            count = len(heard.open), len(sender.open)
             latest(sender).send_frame(frame)
-            await eventually(lambda: len(heard.frames) == 1)
-            size_bytes = len(encode(frame, is_checked=True))
-            # The state, the size or what follows it, the middle, and the check at the end.
-            places = sorted({1, 6, 11, size_bytes // 2, size_bytes - 1})
-            for number, at in enumerate(places, 1):
-                setattr(relay, "flip_up" if is_up else "flip_down", 8 * at + 3)
-                count = len(heard.open), len(sender.open)
-                latest(sender).send_frame(frame)
-                await eventually(partial(has_dropped, link, number), f"byte {at}")
-                await eventually(partial(is_open_again, (heard, sender), count))
-            assert len(heard.frames) == 1, "nothing of what was changed was handed out"
-            assert link.stats().closed_counts["bad_checksum"] >= len(places) - 1
-            latest(sender).send_frame(frame)
-            await eventually(lambda: len(heard.frames) == 2)
-            assert heard.frames[1][1] == frame
-
-    run(work())
+            await eventually(partial(has_dropped, link, number), f"byte {at}")
+            await eventually(partial(is_open_again, (heard, sender), count))
+        assert len(heard.frames) == 1, "nothing of what was changed was handed out"
+        assert link.stats().closed_counts["bad_checksum"] >= len(places) - 1
+        latest(sender).send_frame(frame)
+        await eventually(lambda: len(heard.frames) == 2)
+        assert heard.frames[1][1] == frame
 
 
 @pytest.mark.parametrize("old", [(1,), (2,), (1, 2)])
-def test_an_older_node_is_spoken_to_as_before(old: tuple[int, ...]) -> None:
-    async def work() -> None:
-        async with relayed(old=old) as (_, heard_one, _, heard_two, _):
-            await eventually(lambda: heard_one.open and heard_two.open)
-            up, down = latest(heard_one), latest(heard_two)
-            assert not up.is_checked
-            assert not down.is_checked
-            for frame in UP:
-                up.send_frame(frame)
-            for other in DOWN:
-                down.send_frame(other)
-            await eventually(lambda: len(heard_two.frames) == len(UP))
-            await eventually(lambda: len(heard_one.frames) == len(DOWN))
-            assert [frame for _, frame in heard_two.frames] == UP
-            assert [frame for _, frame in heard_one.frames] == DOWN
-
-    run(work())
+async def test_an_older_node_is_spoken_to_as_before(old: tuple[int, ...]) -> None:
+    async with relayed(old=old) as (_, heard_one, _, heard_two, _):
+        await eventually(lambda: heard_one.open and heard_two.open)
+        up, down = latest(heard_one), latest(heard_two)
+        assert not up.is_checked
+        assert not down.is_checked
+        for frame in UP:
+            up.send_frame(frame)
+        for other in DOWN:
+            down.send_frame(other)
+        await eventually(lambda: len(heard_two.frames) == len(UP))
+        await eventually(lambda: len(heard_one.frames) == len(DOWN))
+        assert [frame for _, frame in heard_two.frames] == UP
+        assert [frame for _, frame in heard_one.frames] == DOWN
 
 
-def test_without_checks_a_changed_ack_would_be_believed() -> None:
+async def test_without_checks_a_changed_ack_would_be_believed() -> None:
     """What is at stake, and that the relay does change bytes."""
 
-    async def work() -> None:
-        async with relayed(old=(1,)) as (_, heard_one, _, heard_two, relay):
-            await eventually(lambda: heard_one.open and heard_two.open)
-            relay.flip_up = 8 * 11
-            latest(heard_one).send_frame(Ack(4096))
-            await eventually(lambda: heard_two.frames)
-            assert heard_two.frames[0][1] == Ack(4097)
-
-    run(work())
+    async with relayed(old=(1,)) as (_, heard_one, _, heard_two, relay):
+        await eventually(lambda: heard_one.open and heard_two.open)
+        relay.flip_up = 8 * 11
+        latest(heard_one).send_frame(Ack(4096))
+        await eventually(lambda: heard_two.frames)
+        assert heard_two.frames[0][1] == Ack(4097)

@@ -16,7 +16,7 @@ from node.replication.ha.core.wire import Ack, Bind, Frame, Hello, Transfer, enc
 from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.link.link import HaLink
 from raft.messages import NO_INDEX
-from tests.node.links import LIMITS, LOOPS, SECRET, eventually, identity, run
+from tests.node.links import LIMITS, LOOPS, SECRET, eventually, identity
 
 HOST = "127.0.0.1"
 
@@ -82,64 +82,55 @@ async def pair(**changes: Any) -> AsyncIterator[tuple[HaLink, Heard, HaLink, Hea
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_each_dials_the_other_and_frames_go_both_ways(loop: str) -> None:
-    async def work() -> None:
-        async with pair() as (one, heard_one, _, heard_two):
-            await eventually(lambda: len(heard_one.open) == len(heard_two.open) == 2)
-            assert one.is_connected(2)
-            body = bytes(range(256)) * 2000
-            down: list[Frame] = [
-                Bind(Binding(3, 1, 9)),
-                Transfer(64, 3, 0, 10, body),
-                Transfer(5, 3, 0, 10),
-            ]
-            for frame in down:
-                heard_one.accepted().send_frame(frame)
-            up: list[Frame] = [Hello(1, 7, "g"), Ack(77)]
-            for frame in up:
-                heard_one.dialled().send_frame(frame)
-            await eventually(lambda: len(heard_two.frames) == 5)
-            assert [f for side, f in heard_two.frames if side is Side.DIALLED] == down
-            ups = [f for side, f in heard_two.frames if side is Side.ACCEPTED]
-            assert ups == up
-            (stats,) = one.stats().peers
-            assert (stats.is_connected, stats.connection_count) == (True, 2)
-            assert stats.sent_size_bytes > len(body)
-
-    run(work(), loop)
+async def test_each_dials_the_other_and_frames_go_both_ways(loop: str) -> None:
+    async with pair() as (one, heard_one, _, heard_two):
+        await eventually(lambda: len(heard_one.open) == len(heard_two.open) == 2)
+        assert one.is_connected(2)
+        body = bytes(range(256)) * 2000
+        down: list[Frame] = [
+            Bind(Binding(3, 1, 9)),
+            Transfer(64, 3, 0, 10, body),
+            Transfer(5, 3, 0, 10),
+        ]
+        for frame in down:
+            heard_one.accepted().send_frame(frame)
+        up: list[Frame] = [Hello(1, 7, "g"), Ack(77)]
+        for frame in up:
+            heard_one.dialled().send_frame(frame)
+        await eventually(lambda: len(heard_two.frames) == 5)
+        assert [f for side, f in heard_two.frames if side is Side.DIALLED] == down
+        ups = [f for side, f in heard_two.frames if side is Side.ACCEPTED]
+        assert ups == up
+        (stats,) = one.stats().peers
+        assert (stats.is_connected, stats.connection_count) == (True, 2)
+        assert stats.sent_size_bytes > len(body)
 
 
-def test_a_receiver_without_room_stops_reading_until_it_has_some() -> None:
-    async def work() -> None:
-        async with pair() as (_, heard_one, _, heard_two):
-            await eventually(lambda: len(heard_one.open) == len(heard_two.open) == 2)
-            heard_two.is_full = True
-            source = heard_one.accepted()
-            frames = [Transfer(n, 1, 0, n, b"x" * 60_000) for n in range(200)]
-            for frame in frames:
-                source.send_frame(frame)
-            await eventually(lambda: source.queued_size_bytes > 0)
-            assert heard_two.frames == []
-            heard_two.is_full = False
-            heard_two.dialled().resume()
-            await eventually(lambda: len(heard_two.frames) == len(frames))
-            assert [frame for _, frame in heard_two.frames] == frames
-
-    run(work())
+async def test_a_receiver_without_room_stops_reading_until_it_has_some() -> None:
+    async with pair() as (_, heard_one, _, heard_two):
+        await eventually(lambda: len(heard_one.open) == len(heard_two.open) == 2)
+        heard_two.is_full = True
+        source = heard_one.accepted()
+        frames = [Transfer(n, 1, 0, n, b"x" * 60_000) for n in range(200)]
+        for frame in frames:
+            source.send_frame(frame)
+        await eventually(lambda: source.queued_size_bytes > 0)
+        assert heard_two.frames == []
+        heard_two.is_full = False
+        heard_two.dialled().resume()
+        await eventually(lambda: len(heard_two.frames) == len(frames))
+        assert [frame for _, frame in heard_two.frames] == frames
 
 
-def test_a_link_that_is_closed_is_dialled_again() -> None:
-    async def work() -> None:
-        async with pair() as (one, heard_one, _, heard_two):
-            await eventually(lambda: len(heard_one.open) == len(heard_two.open) == 2)
-            first = heard_one.dialled()
-            one.close(first, "a reason")
-            await eventually(lambda: len(heard_one.open) == 3)
-            assert heard_one.closed == [], "who asked is not told"
-            await eventually(lambda: len(heard_two.closed) == 1)
-            assert one.stats().peers[0].last_trouble == "protocol_error: a reason"
-
-    run(work())
+async def test_a_link_that_is_closed_is_dialled_again() -> None:
+    async with pair() as (one, heard_one, _, heard_two):
+        await eventually(lambda: len(heard_one.open) == len(heard_two.open) == 2)
+        first = heard_one.dialled()
+        one.close(first, "a reason")
+        await eventually(lambda: len(heard_one.open) == 3)
+        assert heard_one.closed == [], "who asked is not told"
+        await eventually(lambda: len(heard_two.closed) == 1)
+        assert one.stats().peers[0].last_trouble == "protocol_error: a reason"
 
 
 @pytest.mark.parametrize(
@@ -151,78 +142,66 @@ def test_a_link_that_is_closed_is_dialled_again() -> None:
         ({"node_id": 3}, "unknown_node"),
     ],
 )
-def test_a_node_that_does_not_belong_here_is_refused_by_name(
+async def test_a_node_that_does_not_belong_here_is_refused_by_name(
     changes: dict[str, Any], code: str
 ) -> None:
-    async def work() -> None:
-        async with pair(**changes) as (one, heard_one, _, heard_two):
-            await eventually(lambda: one.stats().closed_counts.get(code, 0) > 0, code)
-            assert heard_one.open == heard_two.open == []
-
-    run(work())
+    async with pair(**changes) as (one, heard_one, _, heard_two):
+        await eventually(lambda: one.stats().closed_counts.get(code, 0) > 0, code)
+        assert heard_one.open == heard_two.open == []
 
 
 @pytest.mark.slow
-def test_strangers_cost_little_and_go_soon() -> None:
-    async def work() -> None:
-        async with pair() as (one, heard_one, two, _):
-            await eventually(lambda: len(heard_one.open) == 2)
-            port = two.stats().peers[0].port  # Where replica 2 finds replica 1.
-            garbage = [
-                b"GET / HTTP/1.1\r\n\r\n" * 10,
-                b"\xff" * 5000,
-                encode(Hello(2, 7, "g")),
-                encode_head(FrameKind.APPEND, b"x"),
-                encode_head(FrameKind.GOODBYE, handshake.goodbye(handshake.CloseCode.LOST, "x")),
-            ]
-            for data in garbage:
-                reader, writer = await asyncio.open_connection(HOST, port)
-                writer.write(data)
-                found = await reader.read()  # The challenge, and the end.
-                assert len(found) < 200
-                writer.close()
-            silent = [await asyncio.open_connection(HOST, port) for _ in range(80)]
-            assert one.stats().handshake_count <= LIMITS.handshake_count_max
-            for reader, writer in silent:
-                await reader.read()
-                writer.close()
-            assert one.stats().handshake_count == 0
-            assert len(heard_one.open) == 2
-            assert heard_one.frames == []
-
-    run(work())
-
-
-def test_bytes_that_are_no_frame_end_a_known_link() -> None:
-    async def work() -> None:
-        async with pair() as (one, heard_one, two, heard_two):
-            await eventually(lambda: len(heard_one.open) == len(heard_two.open) == 2)
-            heard_one.accepted().send(b"\x00\x00\x00\x63 is no state")
-            await eventually(lambda: two.stats().closed_counts.get("protocol_error"))
-            await eventually(lambda: len(heard_two.open) == 3, "and it is dialled again")
-            assert heard_two.frames == []
-            assert one.is_connected(2)
-
-    run(work())
-
-
-def test_a_second_hello_is_a_breach() -> None:
-    async def work() -> None:
-        async with pair() as (one, heard_one, two, _):
-            await eventually(lambda: len(heard_one.open) == 2)
-            port = two.stats().peers[0].port
+async def test_strangers_cost_little_and_go_soon() -> None:
+    async with pair() as (one, heard_one, two, _):
+        await eventually(lambda: len(heard_one.open) == 2)
+        port = two.stats().peers[0].port  # Where replica 2 finds replica 1.
+        garbage = [
+            b"GET / HTTP/1.1\r\n\r\n" * 10,
+            b"\xff" * 5000,
+            encode(Hello(2, 7, "g")),
+            encode_head(FrameKind.APPEND, b"x"),
+            encode_head(FrameKind.GOODBYE, handshake.goodbye(handshake.CloseCode.LOST, "x")),
+        ]
+        for data in garbage:
             reader, writer = await asyncio.open_connection(HOST, port)
-            parser = FrameParser()
-            data = await reader.read(1000)
-            parser.buffer()[: len(data)] = data
-            parser.filled(len(data))
-            frame = parser.next_frame()
-            assert frame is not None
-            mine = identity(2, secret=SECRET)
-            _, hello = handshake.hello(mine, frame[1], to=1, last_index=NO_INDEX)
-            writer.write(encode_head(FrameKind.HELLO, hello) * 2)
-            await reader.read()
-            await eventually(lambda: one.stats().closed_counts.get("protocol_error"))
+            writer.write(data)
+            found = await reader.read()  # The challenge, and the end.
+            assert len(found) < 200
             writer.close()
+        silent = [await asyncio.open_connection(HOST, port) for _ in range(80)]
+        assert one.stats().handshake_count <= LIMITS.handshake_count_max
+        for reader, writer in silent:
+            await reader.read()
+            writer.close()
+        assert one.stats().handshake_count == 0
+        assert len(heard_one.open) == 2
+        assert heard_one.frames == []
 
-    run(work())
+
+async def test_bytes_that_are_no_frame_end_a_known_link() -> None:
+    async with pair() as (one, heard_one, two, heard_two):
+        await eventually(lambda: len(heard_one.open) == len(heard_two.open) == 2)
+        heard_one.accepted().send(b"\x00\x00\x00\x63 is no state")
+        await eventually(lambda: two.stats().closed_counts.get("protocol_error"))
+        await eventually(lambda: len(heard_two.open) == 3, "and it is dialled again")
+        assert heard_two.frames == []
+        assert one.is_connected(2)
+
+
+async def test_a_second_hello_is_a_breach() -> None:
+    async with pair() as (one, heard_one, two, _):
+        await eventually(lambda: len(heard_one.open) == 2)
+        port = two.stats().peers[0].port
+        reader, writer = await asyncio.open_connection(HOST, port)
+        parser = FrameParser()
+        data = await reader.read(1000)
+        parser.buffer()[: len(data)] = data
+        parser.filled(len(data))
+        frame = parser.next_frame()
+        assert frame is not None
+        mine = identity(2, secret=SECRET)
+        _, hello = handshake.hello(mine, frame[1], to=1, last_index=NO_INDEX)
+        writer.write(encode_head(FrameKind.HELLO, hello) * 2)
+        await reader.read()
+        await eventually(lambda: one.stats().closed_counts.get("protocol_error"))
+        writer.close()
