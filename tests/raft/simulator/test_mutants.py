@@ -6,6 +6,7 @@ All of them are hunted by `python -m raft.simulator mutants`, which takes too lo
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from random import Random
 
@@ -29,8 +30,9 @@ def test_every_mutant_still_fits_the_source() -> None:
 def test_every_directed_test_is_there() -> None:
     for mutant in DIRECTED:
         path, _, name = str(mutant.killer).partition("::")
-        line = f"\ndef {name.partition('[')[0]}("
-        assert line in (ROOT / path).read_text(), f"{mutant.name}: there is no {mutant.killer}"
+        head = rf"^(async )?def {re.escape(name.partition('[')[0])}\("
+        found = re.search(head, (ROOT / path).read_text(), re.MULTILINE)
+        assert found, f"{mutant.name}: there is no {mutant.killer}"
 
 
 @pytest.mark.slow
