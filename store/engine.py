@@ -55,7 +55,7 @@ class Kind(Generic[LogT_co]):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a store gets from the process: see `store.store.Store.open`."""
+    """The file system, clock and callbacks of the process: see `store.store.Store.open`."""
 
     fs: FileSystem
     now_unix_ms: Callable[[], int]

@@ -45,7 +45,7 @@ LogT = TypeVar("LogT", bound=Ledger | ShippedLog)
 
 
 class ReplicatedStore(Generic[LogT]):
-    """What the stores of both kinds of replicas do; its owner calls `maintain` of the kind.
+    """The part that both kinds of replicas share; the owner calls `maintain` of the kind.
 
     Use it as a context manager, or call `close`. Readers use `reads`.
     """
