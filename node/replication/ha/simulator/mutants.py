@@ -123,6 +123,7 @@ MUTANTS = (
         "epochs:Epochs.truncate",
         "or self.last not in theirs",
         "or False",
+        200,
     ),
     Mutant("epochs outlive the log", "epochs:Epochs.trim", "if entry.start <= end", "if True", 0),
     Mutant(
