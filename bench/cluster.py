@@ -30,7 +30,7 @@ Progress = Callable[[str, float, float | None], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ClusterLoad:
     """Size and shape of a load."""
 
     seconds: float = 10.0
@@ -54,13 +54,13 @@ class Load:
         ]
 
 
-async def make_topic(client: "Client", load: Load) -> None:
+async def make_topic(client: "Client", load: ClusterLoad) -> None:
     """Make the topic, unless it exists."""
     await client.admin.create_topic(TOPIC, queue_count=load.queue_count)
 
 
 async def produce(
-    client: "Client", load: Load, show: Progress, *, pids: Mapping[str, int]
+    client: "Client", load: ClusterLoad, show: Progress, *, pids: Mapping[str, int]
 ) -> dict[str, Any]:
     """Send atomic batches for a while, several in flight, then single messages one by one.
 
@@ -111,7 +111,7 @@ async def produce(
     }
 
 
-async def _serial(client: "Client", load: Load, show: Progress) -> list[float]:
+async def _serial(client: "Client", load: ClusterLoad, show: Progress) -> list[float]:
     """Append single messages, each after the receipt of the last; return the milliseconds."""
     body = os.urandom(load.body_size_bytes)
     latencies_ms: list[float] = []
@@ -128,7 +128,7 @@ def _per_second(latencies_ms: Sequence[float]) -> float | None:
     return round(len(latencies_ms) * 1e3 / sum(latencies_ms), 1) if latencies_ms else None
 
 
-async def fill(client: "Client", load: Load, count: int, show: Progress) -> None:
+async def fill(client: "Client", load: ClusterLoad, count: int, show: Progress) -> None:
     """Append at least `count` messages, spread over the queues."""
     producer = client.producer(in_flight_max=load.in_flight_count)
     batches = load.bodies()
@@ -148,7 +148,7 @@ async def fill(client: "Client", load: Load, count: int, show: Progress) -> None
 
 
 async def consume(
-    client: "Client", load: Load, show: Progress, *, pids: Mapping[str, int]
+    client: "Client", load: ClusterLoad, show: Progress, *, pids: Mapping[str, int]
 ) -> dict[str, Any]:
     """Read the topic from first to end through batches, repeatedly until the time is over."""
     count, size_bytes, rounds = 0, 0, 0

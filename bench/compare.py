@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from bench import cluster, failover
-from bench.cluster import Load, Progress
+from bench.cluster import ClusterLoad, Progress
 from bench.delayed_links import DelayedLinks
 from bench.own_cluster import OwnCluster, own_cluster
 from bench.report import machine, machine_limits
@@ -24,7 +24,7 @@ LINK_DELAY_MS: Final = 50.0
 _TIMEOUT_MS: Final = 30_000
 
 
-class Mode(NamedTuple):
+class ComparedMode(NamedTuple):
     """One way to replicate."""
 
     name: str
@@ -35,10 +35,10 @@ class Mode(NamedTuple):
 
 
 MODES: Final = (
-    Mode("raft_sync", "raft", "sync", True),
-    Mode("raft_async", "raft", "async", True),
-    Mode("sync_master", "sync_master", "sync", True),
-    Mode("async_master", "async_master", "sync", False),
+    ComparedMode("raft_sync", "raft", "sync", True),
+    ComparedMode("raft_async", "raft", "async", True),
+    ComparedMode("sync_master", "sync_master", "sync", True),
+    ComparedMode("async_master", "async_master", "sync", False),
 )
 
 PUBLISHED: Final = (
@@ -50,8 +50,8 @@ PUBLISHED: Final = (
 
 async def compare(
     directory: str | None,
-    modes: Sequence[Mode],
-    load: Load,
+    modes: Sequence[ComparedMode],
+    load: ClusterLoad,
     *,
     kills: int,
     seed: int,
@@ -88,7 +88,7 @@ def is_wrong(row: Mapping[str, Any]) -> bool:
     return bool(row["lost_count"] > row["reported_lost_count"])
 
 
-def _named(show: Progress, mode: Mode) -> Progress:
+def _named(show: Progress, mode: ComparedMode) -> Progress:
     def named(what: str, done: float, total: float | None) -> None:
         show(f"{mode.name}: {what}", done, total)
 
@@ -96,7 +96,7 @@ def _named(show: Progress, mode: Mode) -> Progress:
 
 
 async def _speed(
-    directory: str | None, mode: Mode, load: Load, show: Progress
+    directory: str | None, mode: ComparedMode, load: ClusterLoad, show: Progress
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     with own_cluster(
         directory, node_count=NODE_COUNT, flush=mode.flush, replication=mode.replication
@@ -116,7 +116,7 @@ async def _speed(
 
 
 async def _deaths(
-    directory: str | None, mode: Mode, kills: int, seed: int, show: Progress
+    directory: str | None, mode: ComparedMode, kills: int, seed: int, show: Progress
 ) -> dict[str, Any]:
     with (
         DelayedLinks(LINK_DELAY_MS) as links,

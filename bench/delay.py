@@ -29,7 +29,7 @@ Progress = Callable[[str, float, float | None], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class DelayLoad:
     """Counts, sizes and times of a load."""
 
     message_count: int = 1_000_000
@@ -61,7 +61,7 @@ def anonymous_memory_bytes(pid: int) -> int:
 
 async def measure(
     client: "Client",
-    load: Load,
+    load: DelayLoad,
     show: Progress,
     *,
     pids: Mapping[str, int],
@@ -94,7 +94,7 @@ async def measure(
     }
 
 
-async def _hold(client: "Client", load: Load, begin_unix_ms: int, show: Progress) -> None:
+async def _hold(client: "Client", load: DelayLoad, begin_unix_ms: int, show: Progress) -> None:
     """Send all; each body begins with its due time."""
     padding = bytes(max(0, load.body_size_bytes - _DUE_MS.size))
     numbers = iter(range(load.message_count))
@@ -118,7 +118,7 @@ async def _hold(client: "Client", load: Load, begin_unix_ms: int, show: Progress
 
 
 async def _take(
-    client: "Client", load: Load, offsets: Mapping[int, int], show: Progress
+    client: "Client", load: DelayLoad, offsets: Mapping[int, int], show: Progress
 ) -> tuple[list[float], list[float], float]:
     """Consume all. Return the lateness of each message, the lateness of the store time for some,
     and the seconds from the first to the last."""

@@ -32,7 +32,7 @@ _FIRST_WRITE_FILE_SIZE_BYTES = 4 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class EngineScale:
     """Amount of work of a run."""
 
     rounds: int = 3
@@ -43,11 +43,11 @@ class Scale:
     first_write_files: int = 8
 
 
-QUICK = Scale(1, 300, 5_000, 30, 64 * MIB, 3)
+QUICK = EngineScale(1, 300, 5_000, 30, 64 * MIB, 3)
 
 
 @dataclass(slots=True)
-class Figure:
+class EngineFigure:
     """One line of the result. `ratio` is value / limit, both in `unit`."""
 
     what: str
@@ -130,12 +130,14 @@ def _await_files(store: Store) -> None:
         time.sleep(0.01)
 
 
-def _figure(values: list[float], **fields: Any) -> Figure:
+def _figure(values: list[float], **fields: Any) -> EngineFigure:
     median = statistics.median(values)
-    return Figure(value=median, spread=(max(values) - min(values)) / median, **fields)
+    return EngineFigure(value=median, spread=(max(values) - min(values)) / median, **fields)
 
 
-def append_rate(directory: str, where: str, scale: Scale, count: int) -> Iterator[Figure]:
+def append_rate(
+    directory: str, where: str, scale: EngineScale, count: int
+) -> Iterator[EngineFigure]:
     """Yield records/s of appends of `count` records each, checked, patched, copied; no sync."""
     batch = one_batch(count)
     rounds = scale.append_batches if count > 1 else scale.single_appends
@@ -161,7 +163,9 @@ def append_rate(directory: str, where: str, scale: Scale, count: int) -> Iterato
         )
 
 
-def read_rate(directory: str, where: str, scale: Scale, queue_count: int) -> Iterator[Figure]:
+def read_rate(
+    directory: str, where: str, scale: EngineScale, queue_count: int
+) -> Iterator[EngineFigure]:
     """Yield records/s of pulls of up to 1,000 records by the consume queue, not decoded."""
     batch = one_batch(BATCH_COUNT, queue_count)
     for container in CONTAINERS:
@@ -198,7 +202,7 @@ def read_rate(directory: str, where: str, scale: Scale, queue_count: int) -> Ite
         )
 
 
-def sync_group(directory: str, where: str, scale: Scale) -> Iterator[Figure]:
+def sync_group(directory: str, where: str, scale: EngineScale) -> Iterator[EngineFigure]:
     """Yield appends that a sync makes durable, with 64 threads that each wait for their own."""
     record = one_batch(1)
     limit = limits.syncs_per_second(directory, 500)
@@ -251,7 +255,7 @@ def _run_writers(store: Store, record: bytes, count: int) -> float:
     return time.perf_counter() - began
 
 
-def recovery_time(directory: str, where: str, scale: Scale) -> Iterator[Figure]:
+def recovery_time(directory: str, where: str, scale: EngineScale) -> Iterator[EngineFigure]:
     """Yield seconds to open after SIGKILL: check the log, build all queues and the index again."""
     for container in CONTAINERS:
         root = tempfile.mkdtemp(prefix="recovery-", dir=directory)
@@ -270,7 +274,7 @@ def recovery_time(directory: str, where: str, scale: Scale) -> Iterator[Figure]:
             assert records > 0, "nothing was written"
         finally:
             shutil.rmtree(root)
-        yield Figure(
+        yield EngineFigure(
             what="recovery after SIGKILL",
             where=where,
             container=container,
@@ -297,7 +301,7 @@ def write_and_die(root: str, container: Container, size_bytes: int) -> None:
     os.kill(os.getpid(), 9)
 
 
-def first_writes(directory: str, where: str, scale: Scale) -> Iterator[Figure]:
+def first_writes(directory: str, where: str, scale: EngineScale) -> Iterator[EngineFigure]:
     """Yield microseconds (p99) of synced 4 KiB appends into new files, with and without warm-up."""
     latencies: dict[bool, list[list[float]]] = {False: [], True: []}
     for _ in range(scale.rounds):
@@ -320,7 +324,7 @@ def first_writes(directory: str, where: str, scale: Scale) -> Iterator[Figure]:
         )
 
 
-def _first_write_latencies(directory: str, scale: Scale, is_warm: bool) -> list[float]:
+def _first_write_latencies(directory: str, scale: EngineScale, is_warm: bool) -> list[float]:
     """Return sorted microseconds of puts of one page each, over several new files."""
     record = encode_message("bench", 0, os.urandom(4000))
     config = bench_config(
@@ -339,7 +343,7 @@ def _first_write_latencies(directory: str, scale: Scale, is_warm: bool) -> list[
     return sorted(found)
 
 
-Measure = Callable[[str, str, Scale], Iterator[Figure]]
+Measure = Callable[[str, str, EngineScale], Iterator[EngineFigure]]
 MEASURES: dict[str, Measure] = {
     "append-batch": lambda d, w, s: append_rate(d, w, s, BATCH_COUNT),
     "append-single": lambda d, w, s: append_rate(d, w, s, 1),
@@ -352,8 +356,11 @@ MEASURES: dict[str, Measure] = {
 
 
 def measure(
-    directories: dict[str, str], scale: Scale, names: list[str], on_step: Callable[[str], None]
-) -> Iterator[Figure]:
+    directories: dict[str, str],
+    scale: EngineScale,
+    names: list[str],
+    on_step: Callable[[str], None],
+) -> Iterator[EngineFigure]:
     """Run the named measurements in each directory (name of the place -> path)."""
     for name in names:
         for where, directory in directories.items():

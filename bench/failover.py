@@ -60,7 +60,7 @@ async def _deadline(what: str, seconds: float) -> AsyncIterator[None]:
         raise NotBackError(what, seconds) from error
 
 
-class Nodes(Protocol):
+class KillableNodes(Protocol):
     """The operations on a cluster that this module needs."""
 
     def kill(self, node_id: int) -> None:
@@ -71,7 +71,7 @@ class Nodes(Protocol):
 
 
 @dataclass(slots=True)
-class Kill:
+class LeaderKill:
     """One failover."""
 
     node_id: int
@@ -130,7 +130,7 @@ class Senders:
 
 
 async def measure(
-    client: "Client", nodes: Nodes, *, kills: int, seed: int, show: Progress
+    client: "Client", nodes: KillableNodes, *, kills: int, seed: int, show: Progress
 ) -> dict[str, Any]:
     """Kill the leader `kills` times, then read everything back; one row of results."""
     await client.admin.create_topic(TOPIC, queue_count=_QUEUE_COUNT)
@@ -152,7 +152,7 @@ async def measure(
     return {**_row(done), **audit}
 
 
-async def _kill_once(client: "Client", nodes: Nodes, senders: Senders) -> Kill:
+async def _kill_once(client: "Client", nodes: KillableNodes, senders: Senders) -> LeaderKill:
     status = await _wait_healthy(client)
     leader_id, term = status.leader_id, status.term
     survivors = [node.node_id for node in status.nodes if node.node_id != leader_id]
@@ -166,7 +166,7 @@ async def _kill_once(client: "Client", nodes: Nodes, senders: Senders) -> Kill:
     restarted = time.perf_counter()
     await asyncio.to_thread(nodes.restart, leader_id)
     await _wait_healthy(client)
-    return Kill(
+    return LeaderKill(
         node_id=leader_id,
         term=term,
         next_ack_ms=next_ack_ms,
@@ -240,7 +240,7 @@ async def _audit(client: "Client", senders: Senders) -> dict[str, Any]:
     }
 
 
-def _row(done: list[Kill]) -> dict[str, Any]:
+def _row(done: list[LeaderKill]) -> dict[str, Any]:
     acks = [kill.next_ack_ms for kill in done]
     return {
         "kill_count": len(done),

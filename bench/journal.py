@@ -29,7 +29,7 @@ class OtherRunError(Exception):
         )
 
 
-class Journal:
+class SessionJournal:
     """Finished sessions, by their keys."""
 
     def __init__(self, directory: Path, plan: Mapping[str, Any]) -> None:

@@ -20,9 +20,9 @@ import pipeline
 from bench.own_cluster import own_cluster
 from pipeline.columns import record_batch
 from pipeline.connection import Connection
-from pipeline.options import Cluster, SourceOptions
+from pipeline.options import ClusterAddress, SourceOptions
 from pipeline.plan import bounds, queues_of, ranges
-from pipeline.reading import read_range
+from pipeline.reader import read_range
 from pipeline.schema import parse_columns, spark_schema
 from pipeline.session import spark_session
 from quorumlog import sync
@@ -36,7 +36,7 @@ SHAPES: Final = {"all columns": "", "body only": "body", "offsets only": "queue_
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class PipelineFigure:
     """Rows a second: of the source, and of the source that costs nothing."""
 
     what: str
@@ -49,7 +49,7 @@ class Figure:
 
 def measure(
     count: int, rounds: int, say: Callable[[str], None], directory: str | None = None
-) -> list[Figure]:
+) -> list[PipelineFigure]:
     """Fill a cluster of three nodes with `count` messages, and read them."""
     with own_cluster(directory, node_count=3, flush="async") as cluster:
         say(f"filling a topic with {count} messages")
@@ -79,9 +79,9 @@ def _fill(servers: str, count: int) -> None:
                 producer.enqueue("bench", body)
 
 
-def _without_spark(servers: str, count: int, rounds: int) -> Figure:
+def _without_spark(servers: str, count: int, rounds: int) -> PipelineFigure:
     """Read and decode in one process: the work of a task without Spark around it."""
-    options = SourceOptions(Cluster(servers), ("bench",))
+    options = SourceOptions(ClusterAddress(servers), ("bench",))
     with Connection(options.cluster) as connection:
         wanted = bounds(connection, options, queues_of(connection, options), "first")
         parts = ranges(connection, wanted, options.records_per_partition_max)
@@ -108,9 +108,9 @@ def _rates(
 
 def _figure(
     what: str, rates: Sequence[float], ceiling: Sequence[float] = (), target: int | None = None
-) -> Figure:
+) -> PipelineFigure:
     middle = statistics.median(rates)
-    return Figure(
+    return PipelineFigure(
         what,
         round(middle),
         round((max(rates) - min(rates)) / middle, 2),

@@ -17,7 +17,7 @@ SCENARIOS: Final[tuple[Scenario, ...]] = ("rates", "topics", "growth")
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class PlanScale:
     """Amount of work of a run."""
 
     rounds: Mapping[str, int]
@@ -48,7 +48,7 @@ class Scale:
         return {key: list(v) if isinstance(v, tuple) else v for key, v in found.items()}
 
 
-FULL: Final = Scale(
+FULL: Final = PlanScale(
     rounds={"tmpfs": 3, "disk": 3},
     seconds=2.5,
     warm_up_s=1.5,
@@ -61,7 +61,7 @@ FULL: Final = Scale(
     session_s_max={"limits": 120.0, "rates": 600.0, "growth": 5400.0, "topics": 900.0},
     run_s_max=24 * 3600.0,
 )
-QUICK: Final = Scale(
+QUICK: Final = PlanScale(
     rounds={"tmpfs": 2, "disk": 1},
     seconds=0.4,
     warm_up_s=0.3,
@@ -77,7 +77,7 @@ QUICK: Final = Scale(
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class PlannedSession:
     """One peer, started afresh, in one place, for one scenario."""
 
     scenario: Scenario
@@ -95,22 +95,22 @@ class Session:
 
 
 def sessions(
-    scale: Scale,
+    scale: PlanScale,
     places: Sequence[str],
     peers: Sequence[str],
     scenarios: Collection[Scenario] = SCENARIOS,
-) -> Iterator[Session]:
+) -> Iterator[PlannedSession]:
     """Yield all sessions in order. The log grows on the last place only, topics on the first."""
     for number in range(max(scale.rounds[place] for place in places)):
         for place in places:
             if number < scale.rounds[place] and "rates" in scenarios:
-                yield Session("limits", place, number, "")
+                yield PlannedSession("limits", place, number, "")
                 for peer in peers:
-                    yield Session("rates", place, number, peer)
+                    yield PlannedSession("rates", place, number, peer)
         if number == 0 and "topics" in scenarios:
             for count in scale.topic_counts:
                 for peer in peers:
-                    yield Session("topics", places[0], 0, peer, count)
+                    yield PlannedSession("topics", places[0], 0, peer, count)
         if number == 0 and "growth" in scenarios:
             for peer in peers:
-                yield Session("growth", places[-1], 0, peer)
+                yield PlannedSession("growth", places[-1], 0, peer)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.cluster import Load, make_topic, produce
+from bench.cluster import ClusterLoad, make_topic, produce
 from bench.report import CpuClock
 from deploy.local import LocalCluster
 
@@ -160,7 +160,9 @@ async def _idle_cpu(cluster: LocalCluster) -> float:
     return round(float(clock.rows(0)[0]["cpu_s"]) / seconds, 3)
 
 
-async def measure(directory: Path, scale: Scale, load: Load, round_count: int) -> dict[str, Any]:
+async def measure(
+    directory: Path, scale: Scale, load: ClusterLoad, round_count: int
+) -> dict[str, Any]:
     """Return the rates of both clusters, round by round, and the median of their ratios."""
     async with AsyncExitStack() as stack:
         alone, with_many = [
@@ -218,7 +220,7 @@ def main() -> None:
     if options.consume:
         asyncio.run(consume(options.consume, scale))
         return
-    load = Load(seconds=options.seconds, serial_seconds=0.0)
+    load = ClusterLoad(seconds=options.seconds, serial_seconds=0.0)
     with tempfile.TemporaryDirectory(dir=options.directory, prefix="qlog-scale-") as directory:
         result = asyncio.run(measure(Path(directory), scale, load, options.rounds))
     print(json.dumps(result, indent=2))

@@ -17,7 +17,7 @@ import psutil
 
 from bench.meter import Meter
 from bench.peers.measured import best_in_flight
-from bench.peers.peer import Load, NotOfferedError, Peer, Produced
+from bench.peers.peer import MeasuredPeer, NotOfferedError, PeerLoad, ProduceResult
 from bench.peers.registry import ENTRIES
 from bench.report import latency, machine_limits
 
@@ -51,7 +51,7 @@ def _check_memory(needed_bytes: float, what: str) -> None:
 class Session:
     """A running peer, and the scale of its measurements."""
 
-    def __init__(self, peer: Peer, directory: str, scale: dict[str, Any]) -> None:
+    def __init__(self, peer: MeasuredPeer, directory: str, scale: dict[str, Any]) -> None:
         """`scale` as `plan.Scale.row` gives it."""
         self._peer, self._directory, self._scale = peer, directory, scale
         self._in_flight = 16
@@ -63,7 +63,7 @@ class Session:
         except NotOfferedError as error:
             say(row, unit, None, reason=str(error))
 
-    async def _run(self, load: Load) -> tuple[Produced, dict[str, float]]:
+    async def _run(self, load: PeerLoad) -> tuple[ProduceResult, dict[str, float]]:
         meter = Meter(self._peer.pids())
         found = await self._peer.produce(load)
         return found, meter.read().per_million(found.message_count)
@@ -75,12 +75,12 @@ class Session:
         for name, size_bytes in _SIZES.items():
             await self._one_at_a_time(f"{name}, one in flight", size_bytes)
             row = f"{name}, {_IN_FLIGHT} in flight"
-            rate = await self._many(row, Load(
+            rate = await self._many(row, PeerLoad(
                 seconds=self._scale["seconds"], body_size_bytes=size_bytes,
                 in_flight_count=_IN_FLIGHT,
             ), with_cost=size_bytes == _BODY_SIZE_BYTES)  # fmt: skip
             half_per_s = half_per_s or rate / 2
-            await self._many(f"{name}, batches", Load(
+            await self._many(f"{name}, batches", PeerLoad(
                 seconds=self._scale["seconds"], body_size_bytes=size_bytes,
                 in_flight_count=self._in_flight, batch_count=_BATCH_COUNTS[name],
             ), with_cost=size_bytes == _BODY_SIZE_BYTES)  # fmt: skip
@@ -94,18 +94,20 @@ class Session:
         """Run each kind of load once, then find the count in flight that suits the peer."""
         seconds = self._scale["warm_up_s"]
         for in_flight_count, batch_count in ((1, 1), (_IN_FLIGHT, 1), (16, 100)):
-            load = Load(seconds=seconds, in_flight_count=in_flight_count, batch_count=batch_count)
+            load = PeerLoad(
+                seconds=seconds, in_flight_count=in_flight_count, batch_count=batch_count
+            )
             await self._peer.produce(load)
         self._in_flight = await best_in_flight(
             self._peer, trial_s=self._scale["trial_s"], batch_count=_FILL_BATCH_COUNT
         )
 
     async def _one_at_a_time(self, row: str, size_bytes: int) -> None:
-        load = Load(seconds=self._scale["seconds"], body_size_bytes=size_bytes)
+        load = PeerLoad(seconds=self._scale["seconds"], body_size_bytes=size_bytes)
         found = latency((await self._peer.produce(load)).latencies_ms())
         say(f"{row}, p50", "ms", found["p50_ms"], detail=found)
 
-    async def _many(self, row: str, load: Load, *, with_cost: bool) -> float:
+    async def _many(self, row: str, load: PeerLoad, *, with_cost: bool) -> float:
         """Write one row for the rate and, if wanted, rows for its costs; return the rate."""
         rate = 0.0
 
@@ -144,7 +146,7 @@ class Session:
         if not rate_per_s:
             say(f"{row}, p99", "ms", None, reason="there was no rate to take half of")
             return
-        load = Load(seconds=2 * self._scale["seconds"], rate_per_s=rate_per_s)
+        load = PeerLoad(seconds=2 * self._scale["seconds"], rate_per_s=rate_per_s)
         found = latency((await self._peer.produce(load)).latencies_ms())
         detail = {**found, "rate_per_s": round(rate_per_s, 1)}
         say(f"{row}, p50", "ms", found["p50_ms"], detail=detail)
@@ -155,7 +157,7 @@ class Session:
         row, seconds = "failover: kill to the next ack", self._scale["failover_s"]
 
         async def measure() -> None:
-            load = Load(
+            load = PeerLoad(
                 seconds=seconds + _FAILOVER_LEAD_S,
                 rate_per_s=_FAILOVER_RATE_PER_S,
                 tolerates_errors=True,
@@ -193,7 +195,7 @@ class Session:
                     say(f"{name}, restart", "s", None, reason=str(error))
                 continue
             kept_count += wanted
-            await self._many(f"{name}, batches", Load(
+            await self._many(f"{name}, batches", PeerLoad(
                 seconds=self._scale["seconds"], in_flight_count=self._in_flight,
                 batch_count=_FILL_BATCH_COUNT,
             ), with_cost=False)  # fmt: skip
@@ -204,7 +206,7 @@ class Session:
     async def _restart(self, name: str, size_bytes: int) -> None:
         _check_memory(size_bytes * self._peer.facts.restart_memory_share, "to start again with it")
         began_s = await self._peer.restart()
-        made = await self._peer.produce(Load(count=1))
+        made = await self._peer.produce(PeerLoad(count=1))
         seconds = made.began_s[0] + made.took_s[0] - began_s
         say(f"{name}, restart", "s", round(seconds, 3))
 
@@ -221,7 +223,7 @@ class Session:
 
     async def _fill(self, count: int) -> None:
         """Append `count` messages; first a part, to see whether it would take too long."""
-        load = Load(
+        load = PeerLoad(
             seconds=self._scale["trial_s"],
             in_flight_count=self._in_flight,
             batch_count=_FILL_BATCH_COUNT,
@@ -231,14 +233,16 @@ class Session:
         if needed_s > self._scale["fill_s_max"]:
             raise NotOfferedError(f"at {rate:.0f} msg/s it would take {needed_s:.0f} s to fill")
         await self._peer.produce(
-            Load(count=count, in_flight_count=self._in_flight, batch_count=_FILL_BATCH_COUNT)
+            PeerLoad(count=count, in_flight_count=self._in_flight, batch_count=_FILL_BATCH_COUNT)
         )
 
     async def topics(self, count: int) -> None:
         """Measure single messages to all topics in turn, after each had one."""
-        await self._peer.produce(Load(count=max(count, 1000), in_flight_count=_IN_FLIGHT,
+        await self._peer.produce(PeerLoad(count=max(count, 1000), in_flight_count=_IN_FLIGHT,
                                       topic_count=count))  # fmt: skip
-        load = Load(seconds=self._scale["seconds"], in_flight_count=_IN_FLIGHT, topic_count=count)
+        load = PeerLoad(
+            seconds=self._scale["seconds"], in_flight_count=_IN_FLIGHT, topic_count=count
+        )
         await self._many(f"1 KiB, {_IN_FLIGHT} in flight, {count:,} topics", load, with_cost=False)
 
 

@@ -26,10 +26,10 @@ import psutil
 
 from bench import comparison_plot, comparison_table
 from bench.comparison import compare
-from bench.journal import Journal, OtherRunError
+from bench.journal import OtherRunError, SessionJournal
 from bench.peers.own_python import python_words
 from bench.peers.registry import ENTRIES, OWN
-from bench.plan import FULL, QUICK, SCENARIOS, Scale, Session, sessions
+from bench.plan import FULL, QUICK, SCENARIOS, PlannedSession, PlanScale, sessions
 from bench.report import directory_kind, machine
 
 _TMPFS: Final = "/dev/shm"
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         "commit": _commit(),
     }
     try:
-        journal = Journal(given.output, plan)
+        journal = SessionJournal(given.output, plan)
     except OtherRunError as error:
         print(f"bench/run: {error}", file=sys.stderr)
         return 2
@@ -122,8 +122,8 @@ class _Run:
 
     def __init__(
         self,
-        journal: Journal,
-        scale: Scale,
+        journal: SessionJournal,
+        scale: PlanScale,
         places: Mapping[str, str],
         missing: Mapping[str, str],
     ) -> None:
@@ -133,7 +133,7 @@ class _Run:
         self.was_interrupted = True
         """Whether `all` has not come to its end."""
 
-    def all(self, planned: Sequence[Session]) -> None:
+    def all(self, planned: Sequence[PlannedSession]) -> None:
         """Run the sessions that are not in the journal, until the time is over."""
         for number, session in enumerate(planned, 1):
             if session.key in self._journal.sessions:
@@ -171,7 +171,9 @@ class _Run:
             )
         self.was_interrupted = False
 
-    def _one(self, session: Session, left_s: float) -> tuple[list[dict[str, Any]], str | None]:
+    def _one(
+        self, session: PlannedSession, left_s: float
+    ) -> tuple[list[dict[str, Any]], str | None]:
         """Run a session; return its cells, and the reason if they are incomplete."""
         if session.peer in self._missing:
             return [], self._missing[session.peer]
@@ -246,7 +248,7 @@ def _last_line(errors: Any) -> str:
 
 
 def _record(
-    journal: Journal,
+    journal: SessionJournal,
     peers: Sequence[str],
     missing: Mapping[str, str],
     arguments: Sequence[str],

@@ -8,17 +8,17 @@ import hashlib
 import os
 from typing import TYPE_CHECKING, Self
 
-from deploy.main_job_summary import Summary
-from deploy.progress import Step
+from deploy.main_job_summary import MainJobSummary
+from deploy.progress import JobStep
 from deploy.stdlib_source import QueueName, SourceFile
 
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-__all__ = ["Audit", "QueueName"]
+__all__ = ["LineAudit", "QueueName"]
 
 
-class Audit:
+class LineAudit:
     """The expectation, the acked lines, and the result of one reading."""
 
     def __init__(self, files: list[SourceFile], line_counts: list[int], digests: list[str]) -> None:
@@ -33,7 +33,7 @@ class Audit:
         self.begin_reading()
 
     @classmethod
-    def of_files(cls, files: list[SourceFile], step: Step) -> Self:
+    def of_files(cls, files: list[SourceFile], step: JobStep) -> Self:
         """Read all files and record the expected messages."""
         counts, digests = [], []
         for number, file in enumerate(files):
@@ -84,7 +84,7 @@ class Audit:
         again = sum(sum(found) - sum(map(bool, found)) for found in self._found)
         return again + self.unknown_count
 
-    def judge_leader(self, summary: Summary) -> None:
+    def judge_leader(self, summary: MainJobSummary) -> None:
         """Write the result of reading from the leader into the summary."""
         different = self.different_files()
         summary.read = self.read_count
@@ -93,7 +93,7 @@ class Audit:
         summary.files_equal = summary.files - len(different)
         summary.is_read = True
 
-    def judge_replica(self, summary: Summary, node_id: int) -> None:
+    def judge_replica(self, summary: MainJobSummary, node_id: int) -> None:
         """Write into the summary whether a replica, read alone, gave every file back."""
         bad = self.different_files() or self.lost_count() or self.duplicate_count()
         if not bad and self.read_count == self.line_count:

@@ -24,7 +24,7 @@ from typing import Any
 import click
 
 from deploy.engine_job_writer import STORE_CONFIG
-from deploy.progress import Progress, Step
+from deploy.progress import JobProgress, JobStep
 from deploy.stdlib_source import (
     PATH_PROPERTY,
     QueueName,
@@ -42,7 +42,7 @@ _PULL_SIZE_BYTES = 4 << 20
 
 
 @dataclass(slots=True)
-class Summary:
+class EngineJobSummary:
     """The result of the job; printed as one screen, or as one JSON object."""
 
     verdict: str = "failed"
@@ -66,7 +66,7 @@ class Summary:
 
 
 def run_writer(
-    directory: str, source: str, step: Step, kill_at: int
+    directory: str, source: str, step: JobStep, kill_at: int
 ) -> tuple[dict[QueueName, int], int, dict[str, Any]]:
     """Run the writing process; SIGKILL it once `kill_at` lines are acknowledged (0: never).
 
@@ -121,7 +121,7 @@ def pull_all(store: Store, topic: str, queue_id: int) -> Iterator[bytes]:
         offset = result.next_offset
 
 
-def read_back(store: Store, queues: list[QueueName], step: Step) -> tuple[dict[str, str], int]:
+def read_back(store: Store, queues: list[QueueName], step: JobStep) -> tuple[dict[str, str], int]:
     """Read every queue and return (SHA-256 of each file's lines, count of lines)."""
     digests: dict[str, Any] = {}
     count = 0
@@ -139,10 +139,10 @@ def read_back(store: Store, queues: list[QueueName], step: Step) -> tuple[dict[s
     return {name: digest.hexdigest() for name, digest in digests.items()}, count
 
 
-def run_job(directory: str, source: str, seed: int, progress: Progress) -> Summary:
+def run_job(directory: str, source: str, seed: int, progress: JobProgress) -> EngineJobSummary:
     """Do the whole job in `directory`, which must not exist or be empty."""
     began = time.monotonic()
-    summary = Summary(directory=directory)
+    summary = EngineJobSummary(directory=directory)
     files = find_files(source)
     if not files:
         raise CliError(
@@ -186,7 +186,7 @@ def run_job(directory: str, source: str, seed: int, progress: Progress) -> Summa
     return summary
 
 
-def count_lines(files: list[SourceFile], progress: Progress) -> dict[str, int]:
+def count_lines(files: list[SourceFile], progress: JobProgress) -> dict[str, int]:
     """Return the number of lines of each file."""
     step = progress.step("Read the standard library's files", len(files))
     counts = {}
@@ -197,7 +197,7 @@ def count_lines(files: list[SourceFile], progress: Progress) -> dict[str, int]:
 
 
 def compare(
-    summary: Summary,
+    summary: EngineJobSummary,
     files: list[SourceFile],
     found: dict[str, str],
     line_count: int,
@@ -220,7 +220,7 @@ def compare(
     summary.verdict = "passed" if good else "failed"
 
 
-def print_summary(summary: Summary) -> None:
+def print_summary(summary: EngineJobSummary) -> None:
     """Print one screen for a person."""
     s = summary
     rows = [
@@ -278,7 +278,7 @@ def engine_job(as_json: bool, directory: str | None, source: str | None, seed: i
             why="the job starts with an empty store and overwrites nothing",
             do="name a new directory, or remove this one",
         )
-    with Progress() as progress:
+    with JobProgress() as progress:
         click.echo(f"The seed of this run is {seed}.", err=True)
         summary = run_job(directory, source or standard_library(), seed, progress)
     if as_json:

@@ -23,10 +23,10 @@ from typing import Final
 import click
 
 import quorumlog
-from deploy.audit import Audit, QueueName
+from deploy.audit import LineAudit, QueueName
 from deploy.local import LocalCluster
-from deploy.main_job_summary import Summary, print_summary
-from deploy.progress import Progress, Step
+from deploy.main_job_summary import MainJobSummary, print_summary
+from deploy.progress import JobProgress, JobStep
 from deploy.stdlib_source import (
     LINE_PROPERTY,
     PATH_PROPERTY,
@@ -47,7 +47,11 @@ class _Sender:
     """Sends all lines, checks every receipt, and kills the leader on the way."""
 
     def __init__(
-        self, cluster: LocalCluster, client: quorumlog.Client, audit: Audit, summary: Summary
+        self,
+        cluster: LocalCluster,
+        client: quorumlog.Client,
+        audit: LineAudit,
+        summary: MainJobSummary,
     ) -> None:
         self._cluster, self._client = cluster, client
         self._audit, self._summary = audit, summary
@@ -59,7 +63,7 @@ class _Sender:
         self._killed_node = 0
         self.last_index = -1
 
-    async def run(self, files: list[SourceFile], kill_at: int, step: Step) -> None:
+    async def run(self, files: list[SourceFile], kill_at: int, step: JobStep) -> None:
         """Send every line of `files`; the leader is killed once `kill_at` lines are acked."""
         restart_at = kill_at + int(self._summary.lines * RESTART_AFTER)
         began = time.monotonic()
@@ -124,8 +128,8 @@ class _Sender:
 async def read_replica(
     client: quorumlog.Client,
     queues: list[QueueName],
-    audit: Audit,
-    step: Step,
+    audit: LineAudit,
+    step: JobStep,
     *,
     node_id: int | None,
     at_least_index: int,
@@ -150,7 +154,7 @@ async def read_replica(
                 step.reached(audit.read_count)
 
 
-async def compare_replicas(client: quorumlog.Client, summary: Summary) -> None:
+async def compare_replicas(client: quorumlog.Client, summary: MainJobSummary) -> None:
     """Wait until all replicas have applied the leader's last entry, then compare digests there."""
     admin = client.admin
     target = (await admin.node_status()).commit_index
@@ -176,7 +180,7 @@ async def compare_replicas(client: quorumlog.Client, summary: Summary) -> None:
 
 
 async def run_job(
-    cluster: LocalCluster, source: str, seed: int, progress: Progress, summary: Summary
+    cluster: LocalCluster, source: str, seed: int, progress: JobProgress, summary: MainJobSummary
 ) -> None:
     """Do the whole job against a running, empty cluster."""
     files = find_files(source)
@@ -186,7 +190,7 @@ async def run_job(
             why="the standard library may be packed in a zip file",
             do="name a directory with sources: --source DIR",
         )
-    audit = Audit.of_files(files, progress.step("Read the files", len(files)))
+    audit = LineAudit.of_files(files, progress.step("Read the files", len(files)))
     summary.files, summary.lines, summary.size_bytes = (
         len(files),
         audit.line_count,
@@ -257,12 +261,12 @@ def main_job(
             why="the job starts with an empty cluster and overwrites nothing",
             do="name a new directory, or remove this one",
         )
-    summary = Summary(directory=directory, seed=seed, nodes=NODE_COUNT)
+    summary = MainJobSummary(directory=directory, seed=seed, nodes=NODE_COUNT)
     began = time.monotonic()
     click.echo(f"The seed of this run is {seed}.", err=True)
     cluster = LocalCluster.create(directory, nodes=NODE_COUNT, flush="sync")
     try:
-        with Progress() as progress:
+        with JobProgress() as progress:
             progress.step("Start three nodes", NODE_COUNT)
             cluster.start()
             cluster.wait_ready()

@@ -6,7 +6,7 @@ import click
 
 
 @dataclass(slots=True)
-class Summary:
+class MainJobSummary:
     """The findings. A field that was not set speaks against the run, not for it."""
 
     directory: str
@@ -57,7 +57,7 @@ class Summary:
         self.verdict = "passed" if good else "failed"
 
 
-def print_summary(summary: Summary, kept: str | None) -> None:
+def print_summary(summary: MainJobSummary, kept: str | None) -> None:
     """Print one screen; `kept` is the address of a cluster that continues to run."""
     s = summary
     receipts = ", ".join(f"{n:,} {level}" for level, n in s.receipts_by_durability.items())

@@ -8,17 +8,16 @@ from typing import Any
 import click
 
 
-class Progress:
+class JobProgress:
     """Bars on a terminal, one line a step elsewhere. Writes to stderr: stdout is the result's."""
 
     def __init__(self) -> None:
         self._bars: Any = None
         if sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
-            from rich.progress import Progress as Bars
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-            self._bars = Bars(
+            self._bars = Progress(
                 "{task.description:<34}",
                 BarColumn(),
                 MofNCompleteColumn(),
@@ -26,7 +25,7 @@ class Progress:
                 console=Console(stderr=True),
             )
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "JobProgress":
         if self._bars:
             self._bars.start()
         return self
@@ -40,16 +39,16 @@ class Progress:
         if self._bars:
             self._bars.stop()
 
-    def step(self, text: str, total: int) -> "Step":
+    def step(self, text: str, total: int) -> "JobStep":
         """Begin a step of `total` units."""
         if not self._bars:
             click.echo(f"{text} ({total})", err=True)
-            return Step(None, None)
-        return Step(self._bars, self._bars.add_task(text, total=total))
+            return JobStep(None, None)
+        return JobStep(self._bars, self._bars.add_task(text, total=total))
 
 
 @dataclass(slots=True)
-class Step:
+class JobStep:
     """One bar."""
 
     bars: Any

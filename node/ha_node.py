@@ -24,18 +24,18 @@ from node.errors.ha import NotMasterError, StateMissingError
 from node.monitoring import metrics
 from node.monitoring.ha_samples import ha_samples
 from node.monitoring.health import Phase
-from node.monitoring.replica_status import ReplicaStatus
+from node.monitoring.replica_status import NodeReplicaStatus
 from node.nameserver.ha_broker import HaBroker
 from node.node import Node
 from node.offline.term_seal import epoch_warnings, refuse_epoch_end, refuse_if_sealed
 from node.peers.security.tls import TlsFiles, client_context, server_context
 from node.replication.derived_scrub import DerivedCare
-from node.replication.foundation import Verdict
+from node.replication.foundation import FoundingVerdict
 from node.replication.ha.applied import AppliedState
 from node.replication.ha.batches import PlainBatches
-from node.replication.ha.core.effects import RoleChange
-from node.replication.ha.core.types import Mode, Settings, Standing
-from node.replication.ha.discovery import Gathering
+from node.replication.ha.core.effects import HaRoleChange
+from node.replication.ha.core.types import AckMode, HaSettings, HaStanding
+from node.replication.ha.discovery import Discovery
 from node.replication.ha.driver import HaDriver
 from node.replication.ha.link.link import HaLink
 from node.replication.ha.maintenance import HaSteps
@@ -49,7 +49,7 @@ from raft.messages import NO_INDEX, Index, NodeId
 from raft.transitions import Role
 from store.errors import CorruptionError
 
-_MODES: Final = {"sync_master": Mode.SYNC, "async_master": Mode.ASYNC, "slave": None}
+_MODES: Final = {"sync_master": AckMode.SYNC, "async_master": AckMode.ASYNC, "slave": None}
 _ROLES: Final = (Role.FOLLOWER, Role.CANDIDATE, Role.LEADER)
 _log: Final = structlog.get_logger(component="node")
 
@@ -65,13 +65,13 @@ class HaNode(Node):
     maintenance: Maintenance[HaSteps]
     losses: LossFile
     memory: HaMemory
-    gathering: Gathering
+    discovery: Discovery
 
     @property
-    def group(self) -> Settings:
+    def group(self) -> HaSettings:
         """The group as this node is configured."""
         settings = self.settings
-        return Settings(
+        return HaSettings(
             group=f"{settings.cluster_id}/{settings.group}",
             replica_ids=tuple(sorted(settings.peers or (settings.node_id,))),
             copies=settings.copies,
@@ -110,20 +110,20 @@ class HaNode(Node):
         self.health.enter(Phase.STARTING, "meeting the other replicas")
 
     def make_link(self, tls: TlsFiles | None) -> HaLink:
-        """Return the link; `gathering` holds connections until the driver takes them."""
+        """Return the link; `discovery` holds connections until the driver takes them."""
         settings, group = self.settings, self.group
         addresses = {
             node: (peer.peer_address.host, peer.peer_address.port)
             for node, peer in settings.peers.items()
         }
-        self.gathering = Gathering(settings.node_id, group.replica_ids)
+        self.discovery = Discovery(settings.node_id, group.replica_ids)
         # The handshake refuses a node of another group, or of Raft mode, because its name differs.
         members = ",".join(map(str, group.replica_ids))
         name = f"{settings.group} (master-slave, {group.copies} copies of {members})"
         return HaLink(
             replace(self.identity, group=name),
             addresses,
-            self.gathering,
+            self.discovery,
             self._last_index,
             server_tls=server_context(tls) if tls is not None else None,
             client_tls=client_context(tls) if tls is not None else None,
@@ -142,13 +142,13 @@ class HaNode(Node):
         await self.link.wait_tried()
 
     async def _found_or_join(self) -> None:
-        gathering = self.gathering
-        while gathering.verdict is Verdict.WAIT:
-            missing = ", ".join(map(str, gathering.missing))
+        discovery = self.discovery
+        while discovery.verdict is FoundingVerdict.WAIT:
+            missing = ", ".join(map(str, discovery.missing))
             self.health.enter(Phase.WAITING, f"a new group needs to hear of node {missing} first")
-            await gathering.changed()
-        is_founder = gathering.verdict is Verdict.FOUND
-        standing = Standing.FULL if is_founder else Standing.JOINING
+            await discovery.changed()
+        is_founder = discovery.verdict is FoundingVerdict.FOUND
+        standing = HaStanding.FULL if is_founder else HaStanding.JOINING
         # The clock makes this incarnation higher than that of a disk which this one replaces.
         incarnation = int(time.time()) << 20 | secrets.randbits(20)
         state = self.log.replica._replace(standing=standing, incarnation=incarnation)
@@ -203,7 +203,7 @@ class HaNode(Node):
         self.admin = HaAdmin(self.parts(), self.driver, self.applied, self.losses, self.drain)
         self.memory.driver = self.driver
         self.lives.start()
-        self.gathering.attach(self.driver.intake)
+        self.discovery.attach(self.driver.inbound)
 
     def beside_nameserver(self) -> HaBroker:
         """Return the view of this node for the name server in its process."""
@@ -229,7 +229,7 @@ class HaNode(Node):
         await self.appends_decided()
         self.driver.resign("the node drains")
 
-    def _on_role(self, change: RoleChange) -> None:
+    def _on_role(self, change: HaRoleChange) -> None:
         _log.info(
             "role",
             role=change.role.value,
@@ -252,14 +252,14 @@ class HaNode(Node):
             log.replica.bound.number == 0
             and not log.epochs.entries
             and log.end <= log.min_position
-            and log.replica.standing is Standing.FULL
+            and log.replica.standing is HaStanding.FULL
         )
         return NO_INDEX if is_untouched or log.is_new else 0
 
     def _durability(self) -> common_pb2.Durability:
         """Return the durability that a receipt of this node promises now."""
         state = self.driver.machine.state
-        if state.mode is Mode.ASYNC or state.settings.copies == 1:
+        if state.mode is AckMode.ASYNC or state.settings.copies == 1:
             return common_pb2.DURABILITY_LEADER_DISK
         if 2 * state.settings.copies > len(state.settings.replica_ids):
             return common_pb2.DURABILITY_QUORUM_DISK
@@ -279,10 +279,10 @@ class HaNode(Node):
         """Return the shared warnings and those about the epoch."""
         return (*super().warnings(), *epoch_warnings(self.log.replica.bound.number))
 
-    def replica_status(self) -> ReplicaStatus:
+    def replica_status(self) -> NodeReplicaStatus:
         """Return the state of the machine, with positions in place of indexes."""
         driver, report = self.driver, self.driver.report()
-        return ReplicaStatus(
+        return NodeReplicaStatus(
             role=driver.role,
             standing=report.standing,
             term=driver.term,

@@ -15,20 +15,20 @@ import uvloop
 
 from node.config.environment import tls_files
 from node.config.exposure import exposures
-from node.config.load import ConfigError, Problem, load
+from node.config.load import ConfigError, ConfigProblem, load
 from node.config.settings import Settings
 from node.config.types import Address
 from node.errors.common import NodeError
 from node.errors.nameserver import FilesDamagedError
 from node.nameserver.calls import NameServerCalls
+from node.nameserver.report_judge import ReportJudge
 from node.nameserver.service import NameServerService
-from node.nameserver.vouching import Vouching
 from node.peers.security.tls import TlsFileError, grpc_server_credentials
 from node.runtime import logs
 from node.runtime.fail_stop import EXIT_BAD_CONFIG, EXIT_BAD_DATA, EXIT_OK, EXIT_TRY_LATER, FailStop
 from node.runtime.node_file import remove_node_file, write_node_file
 from node.runtime.private_files import make_private
-from node.services.calls import Calls
+from node.services.calls import ServedCalls
 from node.services.methods import nameserver_handlers
 from node.services.server import GrpcServer, PortTakenError
 from store.durability.fatal import EXIT_SYNC_FAILED
@@ -51,7 +51,7 @@ def load_settings(file: str | None, flags: Mapping[str, Any]) -> Settings:
         settings = load(file, {**flags, "node_id": "1", "join": "true"}).settings
     if settings.nameserver() is None:
         what, do = "nothing would run", "name an IP address and a port for the other replicas"
-        raise ConfigError((Problem("nameserver_listen", "off", "default", what, do),))
+        raise ConfigError((ConfigProblem("nameserver_listen", "off", "default", what, do),))
     return settings
 
 
@@ -71,8 +71,8 @@ def run(settings: Settings) -> int:
 
 
 async def _live(settings: Settings) -> int:
-    vouching = Vouching.of(settings, is_alone=True)
-    service = NameServerService(settings.nameserver(), None, vouching=vouching)
+    report_judge = ReportJudge.of(settings, is_standalone=True)
+    service = NameServerService(settings.nameserver(), None, report_judge=report_judge)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -103,7 +103,7 @@ async def _start(settings: Settings, service: NameServerService, life: AsyncExit
     write_node_file(settings.directory, found)
     life.push_async_callback(service.stop)
     service.start()
-    calls = Calls(FailStop(settings.directory))
+    calls = ServedCalls(FailStop(settings.directory))
     life.push_async_callback(server.stop, CALL_GRACE_MS)
     await server.start(nameserver_handlers(calls, NameServerCalls(service)))
     await server.set_serving(True)

@@ -28,12 +28,11 @@ from node.config.exposure import exposures
 from node.config.limits import Limits
 from node.config.settings import Settings
 from node.config.types import Address
-from node.monitoring import bound_samples, metrics
-from node.monitoring import rocketmq_samples as gateway
+from node.monitoring import bound_samples, metrics, rocketmq_samples
 from node.monitoring.health import Health, Phase, Replicated
 from node.monitoring.http import HttpServer
 from node.monitoring.pages import Pages
-from node.monitoring.replica_status import ReplicaStatus
+from node.monitoring.replica_status import NodeReplicaStatus
 from node.nameserver.brokers import LocalBroker
 from node.nameserver.calls import NameServerCalls
 from node.nameserver.service import NameServerService
@@ -54,8 +53,8 @@ from node.runtime.fail_stop import FailStop
 from node.runtime.node_file import remove_node_file, write_node_file
 from node.runtime.opening import Opening
 from node.runtime.sync_watch import SyncWatch, WatchedFileSystem
-from node.services.calls import Calls
-from node.services.methods import SERVICES, Admin, handlers
+from node.services.calls import ServedCalls
+from node.services.methods import SERVICES, AdminMethods, handlers
 from node.services.server import GrpcServer, PortTakenError
 from node.state.machine import StateMachine
 from quorumlog.version import __version__
@@ -72,14 +71,14 @@ GC_THRESHOLDS: Final = (20_000, 20, 20)
 _log: Final = structlog.get_logger(component="node")
 
 
-class Driver(Replicated, Protocol):
+class ReplicationDriver(Replicated, Protocol):
     """The methods of a driver that a node calls, in either replication mode."""
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
 
 
-class Link(Protocol):
+class NodeLink(Protocol):
     """The methods that a node calls on the connections to the other nodes."""
 
     async def start(self, host: str, port: int) -> int: ...
@@ -88,7 +87,7 @@ class Link(Protocol):
     def is_connected(self, node: NodeId) -> bool: ...
 
 
-class Log(Protocol):
+class NodeLog(Protocol):
     """The methods of the log that a node calls."""
 
     @property
@@ -114,10 +113,10 @@ class Node(ABC):
     grpc: GrpcServer
     http: HttpServer
 
-    log: Log
-    link: Link
-    driver: Driver
-    admin: Admin
+    log: NodeLog
+    link: NodeLink
+    driver: ReplicationDriver
+    admin: AdminMethods
     maintenance: Background
     scrub: Scrub
     derived: DerivedCare
@@ -126,7 +125,7 @@ class Node(ABC):
         self.settings: Final = settings
         self.fail_stop: Final = fail_stop
         self.health: Final = Health()
-        self.calls: Final = Calls(fail_stop, self.on_met)
+        self.calls: Final = ServedCalls(fail_stop, self.on_met)
         self.fs = watched = WatchedFileSystem()
         self.sync_watch: Final = SyncWatch(watched, settings.sync_hang_limit_ms, fail_stop)
         self.lives: Final = NodeLives(settings.node_id, fail_stop)
@@ -199,7 +198,7 @@ class Node(ABC):
         """Make `log` through `opening`, show it, and make `machine`."""
 
     @abstractmethod
-    def make_link(self, tls: TlsFiles | None) -> Link:
+    def make_link(self, tls: TlsFiles | None) -> NodeLink:
         """Return the link to the other nodes, not started."""
 
     @abstractmethod
@@ -220,7 +219,7 @@ class Node(ABC):
         """Answer the pending appends and give leadership up; new appends are refused already."""
 
     @abstractmethod
-    def replica_status(self) -> ReplicaStatus:
+    def replica_status(self) -> NodeReplicaStatus:
         """Return the place of the replica in its group. Needs `driver`."""
 
     @abstractmethod
@@ -326,7 +325,7 @@ class Node(ABC):
             one.start()
         self.rocketmq = self._rocketmq()
         life.push_async_callback(self.rocketmq.stop)
-        self.pages.add(samples=lambda: gateway.samples(self.rocketmq))
+        self.pages.add(samples=lambda: rocketmq_samples.samples(self.rocketmq))
         directory = NameServerCalls(self.nameserver)
         own = handlers(self.calls, self.broker, self.admin, directory)
         life.push_async_callback(self._end_calls)

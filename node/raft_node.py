@@ -19,7 +19,7 @@ from node.config.settings import Settings
 from node.config.types import Address
 from node.monitoring import metrics
 from node.monitoring.health import Phase
-from node.monitoring.replica_status import ReplicaStatus
+from node.monitoring.replica_status import NodeReplicaStatus
 from node.nameserver.brokers import RaftBroker
 from node.node import Node
 from node.offline.term_seal import refuse_if_sealed, refuse_term_end, term_warnings
@@ -28,9 +28,9 @@ from node.peers.frames import FrameKind
 from node.peers.link import PeerLink
 from node.peers.security.tls import TlsFiles, client_context, server_context
 from node.replication.derived_scrub import DerivedCare
-from node.replication.foundation import Founding, Verdict
+from node.replication.foundation import Foundation, FoundingVerdict
 from node.replication.maintenance import Maintenance
-from node.replication.raft.driver import Driver
+from node.replication.raft.driver import RaftDriver
 from node.replication.raft.fetch import EntryFetcher, EntryServer
 from node.replication.raft.maintenance import RaftSteps
 from node.replication.raft.memory import RaftMemory
@@ -80,7 +80,7 @@ class RaftNode(Node):
     link: PeerLink
     frames: PeerFrames
     replica: Replica
-    driver: Driver
+    driver: RaftDriver
     admin: NodeAdmin
     memory: RaftMemory
     maintenance: Maintenance[RaftSteps]
@@ -161,15 +161,15 @@ class RaftNode(Node):
         Returns at once for a disk with a history.
         """
         waiting = FoundingWatch(
-            Founding(self.settings.node_id, self.settings.voters), self._say_founded
+            Foundation(self.settings.node_id, self.settings.voters), self._say_founded
         )
         self.frames.take(FrameKind.FOUNDED, by=waiting.on_founded)
         self.frames.watch(waiting)
-        founding = waiting.founding
+        foundation = waiting.foundation
         if not self.log.is_founded:
-            while founding.verdict is Verdict.WAIT:
-                await self._wait_for(waiting, founding.missing)
-            if founding.verdict is Verdict.FOUND:
+            while foundation.verdict is FoundingVerdict.WAIT:
+                await self._wait_for(waiting, foundation.missing)
+            if foundation.verdict is FoundingVerdict.FOUND:
                 self.log.found(self.settings.voters)
                 _log.info("founds a cluster", voters=self.settings.voters)
             else:
@@ -177,8 +177,8 @@ class RaftNode(Node):
                 _log.info("joins a cluster as a node without memory")
             for node in self.settings.voters:
                 self._say_founded(node)
-        while self.log.is_untouched and not founding.may_begin:
-            await self._wait_for(waiting, founding.unfounded)
+        while self.log.is_untouched and not foundation.may_begin:
+            await self._wait_for(waiting, foundation.unfounded)
         self.lives.changed()  # Peers that connected before know no life of this node.
         # A peer may know that this disk is an old copy, so the node promises nothing before.
         await self.link.wait_tried()
@@ -199,7 +199,7 @@ class RaftNode(Node):
         self.machine.listen(self.log.store)
         self.replica = Replica(raft, self.log, SystemRandom())
         self.snapshots = Snapshots(self.log, self.machine, self.link, raft.group)
-        self.driver = Driver(
+        self.driver = RaftDriver(
             self.replica,
             self.log,
             self.machine,
@@ -371,10 +371,10 @@ class RaftNode(Node):
             return str(peer.peer_address)
         return self.peer_address if node == self.settings.node_id else ""
 
-    def replica_status(self) -> ReplicaStatus:
+    def replica_status(self) -> NodeReplicaStatus:
         """Return the state of the Raft core."""
         raft = self.replica.stats().raft
-        return ReplicaStatus(
+        return NodeReplicaStatus(
             role=raft.role,
             standing=raft.standing,
             term=raft.term,

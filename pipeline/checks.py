@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from pipeline.connection import Connection
 from pipeline.errors import OptionError
-from pipeline.options import Cluster, SourceOptions, source_options
+from pipeline.options import ClusterAddress, SourceOptions, source_options
 from pipeline.plan import bounds, queues_of
 from quorumlog.consume.reads import unknown_topic
 from quorumlog.errors import UnknownTopicError
@@ -25,7 +25,9 @@ def check_source(options: Mapping[str, str]) -> int:
     return sum(hi - lo for lo, hi in found.values())
 
 
-def check_target(cluster: Cluster, topics: Iterable[str], queue_id_max: int | None = None) -> None:
+def check_target(
+    cluster: ClusterAddress, topics: Iterable[str], queue_id_max: int | None = None
+) -> None:
     """Check that topics exist, and have a queue of that number. Raises UnknownTopicError, ..."""
     with Connection(cluster) as connection:
         for topic in topics:

@@ -70,13 +70,13 @@ def record_batch(
     `topic`: all records are of this one, so it need not be decoded; another one is damage. The
     columns hold no reference to `data`.
     """
-    records = Records(data)
+    records = RecordColumns(data)
     arrays = [_column(records, name, entries, group, topic) for name in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
 
 
 def _column(
-    records: "Records", name: str, entries: Entries | None, group: str | None, topic: str
+    records: "RecordColumns", name: str, entries: Entries | None, group: str | None, topic: str
 ) -> pa.Array:
     match name:
         case "topic" if topic:
@@ -116,7 +116,7 @@ def _column(
     raise AssertionError(f"column {name!r}")
 
 
-class Records:
+class RecordColumns:
     """Records in a buffer: where each begins, and its fields as arrays over all of them."""
 
     def __init__(self, data: bytes) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 import quorumlog
 from pipeline.errors import OptionError
-from pipeline.options import TLS, Cluster
+from pipeline.options import TLS, ClusterAddress
 
 _T = TypeVar("_T")
 
@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 class Connection:
     """A started client. Use it in a `with`, or close it."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterAddress) -> None:
         """Connect. Raises OptionError for a TLS file that cannot be read, and QuorumlogError."""
         try:
             credentials = cluster.tls.credentials()

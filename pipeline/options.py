@@ -49,7 +49,7 @@ class Offsets:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterAddress:
     """Addresses of the cluster, the timeout, and the files of TLS on the machine of a task."""
 
     servers: str
@@ -62,7 +62,7 @@ class Cluster:
 class SourceOptions:
     """The options of a read."""
 
-    cluster: Cluster
+    cluster: ClusterAddress
     topics: tuple[str, ...]
     columns: tuple[str, ...] = COLUMNS
     starting: Offsets | None = None
@@ -77,7 +77,7 @@ class SourceOptions:
 class SinkOptions:
     """The options of a write."""
 
-    cluster: Cluster
+    cluster: ClusterAddress
     topic: str | None = None
     write_id: str | None = None
     broker_group: str = ""
@@ -136,7 +136,7 @@ class _Given:
     def text(self, name: str, default: str) -> str:
         return self._options.get(name.lower(), default)
 
-    def cluster(self) -> Cluster:
+    def cluster(self) -> ClusterAddress:
         servers = self.text("servers", "")
         if not servers:
             raise OptionError("option 'servers' is missing", "name nodes: 'host:port,host:port'")
@@ -146,7 +146,7 @@ class _Given:
         if bool(tls.certificate) != bool(tls.key):
             one, other = TLS[1:]
             raise OptionError(f"only one of {one!r} and {other!r} is given", "give both or none")
-        return Cluster(servers, self.text("clusterId", "") or None, timeout_ms, tls)
+        return ClusterAddress(servers, self.text("clusterId", "") or None, timeout_ms, tls)
 
     def count(self, name: str, default: int | None) -> int | None:
         text = self.text(name, "")

@@ -26,7 +26,7 @@ Bounds = dict[Queue, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class OffsetRange:
     """Offsets [lo, hi) of one queue; `hi` is known to be there at the entry `at_least_index`."""
 
     queue: Queue
@@ -151,7 +151,7 @@ def check_survived(
 
 def ranges(
     connection: Connection, wanted: Mapping[Queue, tuple[int, int]], records_max: int
-) -> list[Range]:
+) -> list[OffsetRange]:
     """Cut the wanted offsets into ranges of at most `records_max` records, each of one queue."""
     chosen = {queue: (lo, hi) for queue, (lo, hi) in wanted.items() if lo < hi}
 
@@ -166,7 +166,7 @@ def ranges(
 
     indexes: Final = connection.call(every()) if chosen else {}
     return [
-        Range(queue, at, min(at + records_max, hi), indexes[queue.group])
+        OffsetRange(queue, at, min(at + records_max, hi), indexes[queue.group])
         for queue, (lo, hi) in chosen.items()
         for at in range(lo, hi, records_max)
     ]

@@ -68,7 +68,7 @@ assert _UNIT.itemsize == fmt.INDEX_UNIT_SIZE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SegmentOptions:
     """The options of a reader of segments."""
 
     directory: str
@@ -78,7 +78,7 @@ class Options:
     piece_size_bytes: int
 
 
-def parse_options(given: Mapping[str, str]) -> Options:
+def parse_options(given: Mapping[str, str]) -> SegmentOptions:
     """Check all options. Raises OptionError for the first bad one."""
     values = {name.lower(): value for name, value in given.items()}
     for name in given:
@@ -98,7 +98,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
     except UnknownColumnError as error:
         what, _, do = str(error).rpartition("; ")
         raise OptionError(what, do) from error
-    return Options(os.path.abspath(directory), columns, topics or None, int(size))
+    return SegmentOptions(os.path.abspath(directory), columns, topics or None, int(size))
 
 
 class SegmentsSource(DataSource):
@@ -119,7 +119,7 @@ class SegmentsSource(DataSource):
         return SegmentsReader(replace(options, columns=tuple(schema.names)))
 
 
-class Piece(InputPartition):
+class SegmentPiece(InputPartition):
     """A byte range of the log."""
 
     def __init__(self, lo: int, hi: int) -> None:
@@ -134,7 +134,7 @@ class SegmentsReader(DataSourceReader):
     are missing or short.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SegmentOptions) -> None:
         self._options = options
         self._log: SealedLog = open_sealed(options.directory)
         for wrong in self._log.wrong:
@@ -166,17 +166,17 @@ class SegmentsReader(DataSourceReader):
             topics = {topic for topic in topics if not topic.startswith(_SYSTEM_PREFIXES)}
         self._topics = frozenset(topics if self._topics is None else topics & self._topics)
 
-    def partitions(self) -> Sequence[Piece]:
+    def partitions(self) -> Sequence[SegmentPiece]:
         """Cut the log into pieces; return those that may hold the wanted positions."""
         pieces = self._log.pieces(self._options.piece_size_bytes, self._log.visible_position)
         # An entry that begins before `lo` may hold a wanted record.
         least = self._lo - fmt.ENTRY_SIZE_BYTES_MAX
-        found = [Piece(lo, hi) for lo, hi in pieces if hi > least and lo < self._hi]
-        return found or [Piece(0, 0)]
+        found = [SegmentPiece(lo, hi) for lo, hi in pieces if hi > least and lo < self._hi]
+        return found or [SegmentPiece(0, 0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of a piece, on a worker. Raises CorruptionError for damage."""
-        assert isinstance(partition, Piece), f"{partition!r}"
+        assert isinstance(partition, SegmentPiece), f"{partition!r}"
         if partition.lo < partition.hi:
             yield from read_piece(
                 self._log, partition.lo, partition.hi, self._options.columns, self._topics

@@ -13,7 +13,7 @@ from pipeline.segments_log import LogReader
 from store import format as fmt
 from store.derived.queues.consume_queue import UNIT_SIZE_BYTES
 from store.errors import FileSystemError
-from store.ledger.entry import Header, Link, unpack_header
+from store.ledger.entry import ChainLink, Header, unpack_header
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 _RECORD_HEAD_BYTES: Final = fmt.SYS_FLAG_AT
@@ -21,14 +21,14 @@ _QUEUES_MAX: Final = 32
 """Limit of the queues that are asked: each names a record near the byte; a walk does the rest."""
 
 
-class Boundary(NamedTuple):
+class SegmentBoundary(NamedTuple):
     """An entry or record begins at `position`; `link` is the entry before, None if unknown."""
 
     position: int
-    link: Link | None
+    link: ChainLink | None
 
 
-def find_boundary(reader: LogReader, lo: int) -> Boundary | None:
+def find_boundary(reader: LogReader, lo: int) -> SegmentBoundary | None:
     """Return the first boundary at or behind a position of the log.
 
     The boundary may be behind the file. None when damage is in the way: the bytes between the
@@ -36,7 +36,7 @@ def find_boundary(reader: LogReader, lo: int) -> Boundary | None:
     """
     log = reader.log
     if lo <= log.begin_position:
-        return Boundary(log.begin_position, log.link)
+        return SegmentBoundary(log.begin_position, log.link)
     try:
         found = _by_index(reader, lo) if log.is_ledger else None
         if found is None:
@@ -49,7 +49,7 @@ def find_boundary(reader: LogReader, lo: int) -> Boundary | None:
 # --- The index of a ledger ---
 
 
-def _by_index(reader: LogReader, lo: int) -> Boundary | None:
+def _by_index(reader: LogReader, lo: int) -> SegmentBoundary | None:
     """Return a boundary by the last entry of the index before `lo`; None without a reliable one."""
     log = reader.log
     first = max(log.link.entry_index + 1, log.unit_lo)
@@ -97,21 +97,21 @@ def _header(reader: LogReader, position: int) -> Header | None:
     return header if is_one else None
 
 
-def _behind(reader: LogReader, header: Header, lo: int) -> Boundary | None:
+def _behind(reader: LogReader, header: Header, lo: int) -> SegmentBoundary | None:
     """Return the boundary after an entry; None if neither it nor a blank reaches `lo`."""
     log, end = reader.log, header.position + header.size_bytes
-    link = Link(header.entry_index, header.term, header.chain_crc)
+    link = ChainLink(header.entry_index, header.term, header.chain_crc)
     if end >= lo:
-        return Boundary(end, link)
+        return SegmentBoundary(end, link)
     file_end = log.file_end(header.position)
     is_blank = reader.data(end, 4) == b"\xff\xff\xff\xff"
-    return Boundary(file_end, link) if is_blank and lo <= file_end else None
+    return SegmentBoundary(file_end, link) if is_blank and lo <= file_end else None
 
 
 # --- From the beginning of the file, or from a record that a queue names ---
 
 
-def _by_walk(reader: LogReader, lo: int) -> Boundary | None:
+def _by_walk(reader: LogReader, lo: int) -> SegmentBoundary | None:
     log = reader.log
     position = max(log.begin_position, lo - lo % log.file_size_bytes)
     link = log.link if position == log.begin_position else None
@@ -121,28 +121,28 @@ def _by_walk(reader: LogReader, lo: int) -> Boundary | None:
         header = _header(reader, position)
         if header is None:
             return _blank_end(reader, position, link)
-        link = Link(header.entry_index, header.term, header.chain_crc)
+        link = ChainLink(header.entry_index, header.term, header.chain_crc)
         position += header.size_bytes
-    return Boundary(position, link)
+    return SegmentBoundary(position, link)
 
 
-def _blank_end(reader: LogReader, position: int, link: Link | None) -> Boundary | None:
+def _blank_end(reader: LogReader, position: int, link: ChainLink | None) -> SegmentBoundary | None:
     """Return the end of the file if a blank begins here; None, for damage, otherwise."""
     if reader.data(position, 4) != b"\xff\xff\xff\xff":
         return None
-    return Boundary(reader.log.file_end(position), link)
+    return SegmentBoundary(reader.log.file_end(position), link)
 
 
-def _walk_records(reader: LogReader, position: int, lo: int) -> Boundary | None:
+def _walk_records(reader: LogReader, position: int, lo: int) -> SegmentBoundary | None:
     file_end = reader.log.file_end(position)
     while position < lo:
         size_bytes, magic = fmt.BLANK.unpack(reader.data(position, fmt.BLANK.size))
         if magic == fmt.MAGIC_BLANK:
-            return Boundary(file_end, None)
+            return SegmentBoundary(file_end, None)
         if magic not in (fmt.MAGIC_V1, fmt.MAGIC_V2) or size_bytes < fmt.RECORD_SIZE_BYTES_MIN:
             return None
         position += size_bytes
-    return Boundary(position, None)
+    return SegmentBoundary(position, None)
 
 
 def _queued(reader: LogReader, file_lo: int, lo: int) -> Iterator[int]:

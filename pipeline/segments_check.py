@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from pipeline.segments_bounds import Boundary, find_boundary
+from pipeline.segments_bounds import SegmentBoundary, find_boundary
 from pipeline.segments_log import LogReader, SealedLog
 from pipeline.segments_queues import QueueRun, RecordsOfQueues, Wanted
 from pipeline.segments_walk import Walk
@@ -22,7 +22,7 @@ from store import format as fmt
 from store.checksum import crc32c
 from store.config import MIB
 from store.errors import CorruptionError, FileSystemError
-from store.ledger.entry import KIND_DATA, Link, check_blank
+from store.ledger.entry import KIND_DATA, ChainLink, check_blank
 from store.record.check import check_records
 
 BLOCK_SIZE_BYTES: Final = MIB
@@ -32,7 +32,7 @@ _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 _KIND_AT: Final = 32
 
 
-class Finding(NamedTuple):
+class SegmentFinding(NamedTuple):
     """One fault: byte `at` of a file below the root of the replica.
 
     `kind`: log, gap, index, queue; `entry_index` and `position` are -1 where they mean nothing.
@@ -57,7 +57,7 @@ class Block(NamedTuple):
 
 
 @dataclass(slots=True)
-class Report:
+class SegmentReport:
     """The result of one range."""
 
     lo: int
@@ -73,34 +73,34 @@ class Report:
     bad: list[tuple[int, int]] = field(default_factory=list)
     """Byte ranges that are damaged, or not decodable because of damage."""
     finding_count: int = 0
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[SegmentFinding] = field(default_factory=list)
     runs: list[QueueRun] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
 
-    def add(self, finding: Finding) -> None:
+    def add(self, finding: SegmentFinding) -> None:
         """Count a finding, and keep it unless there are too many."""
         self.finding_count += 1
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(finding)
 
 
-def check_range(log: SealedLog, lo: int, hi: int, cuts: Sequence[int]) -> Report:
+def check_range(log: SealedLog, lo: int, hi: int, cuts: Sequence[int]) -> SegmentReport:
     """Check the entries or records that begin in [lo, hi), bytes of one file.
 
     `cuts` are the positions, in order, at which some replica's log begins or ends: no block spans
     one. Bytes before the first and behind the last one are not compared.
     """
     with LogReader(log) as reader:
-        return _Check(reader, Report(lo, hi)).run(cuts)
+        return _Check(reader, SegmentReport(lo, hi)).run(cuts)
 
 
 class _Check:
-    def __init__(self, reader: LogReader, report: Report) -> None:
+    def __init__(self, reader: LogReader, report: SegmentReport) -> None:
         self._reader, self._log, self._report = reader, reader.log, report
         self._queues = RecordsOfQueues(reader.log.without_queues)
-        self._link: Link | None = None
+        self._link: ChainLink | None = None
 
-    def run(self, cuts: Sequence[int]) -> Report:
+    def run(self, cuts: Sequence[int]) -> SegmentReport:
         report = self._report
         begin = find_boundary(self._reader, report.lo)
         if begin is None:
@@ -113,7 +113,7 @@ class _Check:
         report.blocks = list(self._blocks(cuts))
         return report
 
-    def _walk(self, begin: Boundary) -> Boundary | None:
+    def _walk(self, begin: SegmentBoundary) -> SegmentBoundary | None:
         """Check from a boundary to the end of the range, or to damage; return where to continue."""
         report, walk = self._report, Walk(self._reader, begin, self._report.hi)
         self._link, position = begin.link, begin.position
@@ -139,9 +139,9 @@ class _Check:
             what = (error.field, error.expected, error.found)
         else:
             what = ("bytes", "readable", os.strerror(error.errno_value))
-        self._report.add(Finding("log", path, at, *what, position, index))
+        self._report.add(SegmentFinding("log", path, at, *what, position, index))
 
-    def _after_damage(self, position: int, lo: int) -> Boundary | None:
+    def _after_damage(self, position: int, lo: int) -> SegmentBoundary | None:
         """Return the first boundary behind damage, and record the bytes between as bad."""
         report, step, found = self._report, 1, None
         while found is None and lo < report.hi:
@@ -184,7 +184,7 @@ class _Check:
         if problem is not None:
             at += problem.at - checked.end
             what = (problem.field, problem.expected, problem.found)
-        self._report.add(Finding("log", path, at, *what, own, index))
+        self._report.add(SegmentFinding("log", path, at, *what, own, index))
 
     def _check_units(self, units: bytes) -> int:
         """Compare the index with the units derived from the data; return the first one's number."""
@@ -211,7 +211,7 @@ class _Check:
                     byte = position - file_lo + lo
                     own = int(fmt.INDEX_UNIT.unpack(one)[1])
                     what = ("index unit", one.hex(), other.hex())
-                    self._report.add(Finding("index", path, byte, *what, own, number))
+                    self._report.add(SegmentFinding("index", path, byte, *what, own, number))
         return first
 
     def _check_blank(self, position: int) -> None:
@@ -231,7 +231,7 @@ class _Check:
             for finding in self._compare_queue(wanted):
                 self._report.add(finding)
 
-    def _compare_queue(self, wanted: Wanted) -> Iterator[Finding]:
+    def _compare_queue(self, wanted: Wanted) -> Iterator[SegmentFinding]:
         """Compare the units derived from the log with those of a consume queue."""
         log, unit = self._log, fmt.CONSUME_QUEUE_UNIT_SIZE_BYTES
         at, hi = 0, len(wanted.units)
@@ -252,7 +252,9 @@ class _Check:
                         yield self._unit_finding(wanted, position + lo, one, other)
             at += len(part)
 
-    def _unit_finding(self, wanted: Wanted, position: int, one: bytes, other: bytes) -> Finding:
+    def _unit_finding(
+        self, wanted: Wanted, position: int, one: bytes, other: bytes
+    ) -> SegmentFinding:
         log, unit = self._log, fmt.CONSUME_QUEUE_UNIT
         file_lo = position - position % log.queue_file_size_bytes
         path = f"consumequeue/{wanted.topic}/{wanted.queue_id}/{fmt.file_name(file_lo)}"
@@ -261,7 +263,7 @@ class _Check:
             "position {}, {} bytes, tags code {}".format(*unit.unpack(x)) for x in (one, other)
         )
         name = f"unit of offset {position // unit.size}"
-        return Finding("queue", path, position - file_lo, name, expected, found, own, -1)
+        return SegmentFinding("queue", path, position - file_lo, name, expected, found, own, -1)
 
     def _blocks(self, cuts: Sequence[int]) -> Iterator[Block]:
         report, log = self._report, self._log

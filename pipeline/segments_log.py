@@ -18,7 +18,7 @@ from store.errors import CorruptionError, LayoutError
 from store.fsck.check import Check
 from store.fsck.checks.log import NOWHERE
 from store.fsck.files import ReadOnlyFileSystem, Segments
-from store.ledger.entry import NO_LINK, Link
+from store.ledger.entry import NO_LINK, ChainLink
 from store.record.inner_batches import topics_of
 
 
@@ -51,7 +51,7 @@ class SealedLog:
     queue_file_size_bytes: int
     require_property_crc: bool
     begin_position: int
-    link: Link
+    link: ChainLink
     """The entry before the first one."""
     end_position: int
     """End of the part that must be good."""

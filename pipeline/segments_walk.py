@@ -9,13 +9,13 @@ Must not know the reader. Damage ends the walk with an error that names file and
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from pipeline.segments_bounds import Boundary
+from pipeline.segments_bounds import SegmentBoundary
 from pipeline.segments_log import LogReader
 from store import format as fmt
 from store.config import MIB
 from store.errors import CorruptionError
 from store.fsck.checks.log import READ_SIZE_BYTES
-from store.ledger.entry import Link, Problem, chain_of, check_run, unpack_header
+from store.ledger.entry import ChainLink, EntryProblem, chain_of, check_run, unpack_header
 from store.record.check import check_records
 
 CHUNK_SIZE_BYTES: Final = 4 * MIB
@@ -34,10 +34,10 @@ class Chunk(NamedTuple):
     data: bytes
     end: int
     units: bytes
-    link: Link | None
+    link: ChainLink | None
 
 
-class Stop(NamedTuple):
+class WalkEnd(NamedTuple):
     """The end of a walk: at its `hi` or behind it, or at a blank of `blank_size_bytes`."""
 
     position: int
@@ -47,11 +47,11 @@ class Stop(NamedTuple):
 class Walk:
     """One pass over one range. `chunks` does it; `stop` is known after it."""
 
-    def __init__(self, reader: LogReader, begin: Boundary, hi: int) -> None:
+    def __init__(self, reader: LogReader, begin: SegmentBoundary, hi: int) -> None:
         self._reader, self._log = reader, reader.log
         self._hi = hi
         self._position, self._link = begin
-        self.stop = Stop(begin.position, 0)
+        self.stop = WalkEnd(begin.position, 0)
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield the content of the range, some MiB at a time. Raises CorruptionError for damage."""
@@ -67,11 +67,11 @@ class Walk:
                 chunk = self._check(data, position, file_end, count_max=1)
             if chunk is None:
                 blank_size_bytes = self._blank(position, file_end)
-                self.stop = Stop(position, blank_size_bytes)
+                self.stop = WalkEnd(position, blank_size_bytes)
                 return
             self._position, self._link = position + chunk.end, chunk.link
             yield chunk
-        self.stop = Stop(self._position, 0)
+        self.stop = WalkEnd(self._position, 0)
 
     def _check(self, data: bytes, position: int, file_end: int, count_max: int = 0) -> Chunk | None:
         """Return the good part; None if nothing whole begins here. Raises CorruptionError."""
@@ -92,7 +92,7 @@ class Walk:
         unit = units[: fmt.INDEX_UNIT_SIZE_BYTES]
         size_bytes = fmt.INDEX_UNIT.unpack(unit)[2]
         header = unpack_header(data)
-        link = Link(header.entry_index, header.term, header.chain_crc)
+        link = ChainLink(header.entry_index, header.term, header.chain_crc)
         return Chunk(position, data, size_bytes, unit, link)
 
     def _check_unlinked(self, data: bytes, position: int, file_end: int) -> Chunk | None:
@@ -104,7 +104,7 @@ class Walk:
             return None
         # A chain before it that leads to the stored one proves nothing, and changes nothing: all
         # else is checked as if it were known.
-        before = Link(header.entry_index - 1, header.term, 0)
+        before = ChainLink(header.entry_index - 1, header.term, 0)
         run = check_run(
             _with_chain(data[: max(_HEADER, header.size_bytes)], before),
             position,
@@ -113,7 +113,7 @@ class Walk:
         )
         if run.problem is not None:
             raise self._damaged(position, run.problem)
-        link = Link(header.entry_index, header.term, header.chain_crc)
+        link = ChainLink(header.entry_index, header.term, header.chain_crc)
         return Chunk(position, data, run.end, run.units, link) if run.end else None
 
     def _check_plain(
@@ -128,7 +128,7 @@ class Walk:
             return Chunk(position, data, checked.end, b"", None)
         if checked.problem is not None:
             found = checked.problem
-            problem = Problem(found.at, found.field, found.expected, found.found)
+            problem = EntryProblem(found.at, found.field, found.expected, found.found)
             raise self._damaged(position, problem)
         return None
 
@@ -147,15 +147,15 @@ class Walk:
                 return room
         what = "entry" if self._log.is_ledger else "record"
         expected = f"a whole {what}, or a blank of {room} bytes"
-        raise self._damaged(position, Problem(0, what, expected, f"{data.hex()} (hex)"))
+        raise self._damaged(position, EntryProblem(0, what, expected, f"{data.hex()} (hex)"))
 
-    def _damaged(self, position: int, problem: Problem) -> CorruptionError:
+    def _damaged(self, position: int, problem: EntryProblem) -> CorruptionError:
         return self._log.damaged(
             position + problem.at, problem.field, problem.expected, problem.found
         )
 
 
-def _with_chain(entry: bytes, before: Link) -> bytes:
+def _with_chain(entry: bytes, before: ChainLink) -> bytes:
     """Return an entry whose chain follows a link, so that only the rest of it is checked."""
     chain = chain_of(before.chain_crc, entry[:_HEADER]).to_bytes(4, "big")
     at = fmt.ENTRY_CHAIN_CRC_AT

@@ -32,7 +32,7 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 
 
-class Written(WriterCommitMessage):
+class WrittenPartition(WriterCommitMessage):
     """The result of one task."""
 
     def __init__(self, record_count: int, duplicate_count: int) -> None:
@@ -55,7 +55,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = options
         self._write_id = options.write_id or secrets.token_hex(16)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenPartition:
         """Send the rows of a partition."""
         return send(iterator, self._options, f"write/{self._write_id}", _partition())
 
@@ -67,7 +67,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         check_columns(columns, options)
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenPartition:
         """Send the rows of a partition of a micro-batch."""
         context = TaskContext.get()
         assert context is not None, "Spark runs this in a task"
@@ -102,7 +102,7 @@ def producer_id(name: str) -> int:
 
 def send(
     batches: Iterator[pa.RecordBatch], options: SinkOptions, name: str, partition: int
-) -> Written:
+) -> WrittenPartition:
     """Send the rows of a partition of the write of that name. Raises RowError, QuorumlogError."""
     producer = producer_id(f"{name}/{partition}")
     sequence = record_count = duplicate_count = 0
@@ -122,4 +122,4 @@ def send(
             sequence += 1
             record_count += count
             duplicate_count += count if receipt.is_duplicate else 0
-    return Written(record_count, duplicate_count)
+    return WrittenPartition(record_count, duplicate_count)

@@ -30,8 +30,8 @@ from pyspark.sql.types import StructType
 
 from pipeline.connection import Connection
 from pipeline.options import Offsets, SourceOptions, sink_options, source_options
-from pipeline.plan import Bounds, Range, bounds, queue_of, queues_of, ranges, resolve
-from pipeline.reading import read_range
+from pipeline.plan import Bounds, OffsetRange, bounds, queue_of, queues_of, ranges, resolve
+from pipeline.reader import read_range
 from pipeline.schema import spark_schema
 from quorumlog.consume.reads import QueueOffsets
 from quorumlog.records.options import FIRST
@@ -82,10 +82,10 @@ class QuorumlogSource(DataSource):
         return StreamWriter(sink_options(self.options), tuple(schema.fieldNames()))
 
 
-class Part(InputPartition):
+class RangePartition(InputPartition):
     """One range, as Spark hands it to a task."""
 
-    def __init__(self, wanted: Range) -> None:
+    def __init__(self, wanted: OffsetRange) -> None:
         super().__init__(None)
         self.wanted = wanted
 
@@ -110,11 +110,11 @@ class BatchReader(DataSourceReader):
             wanted = bounds(connection, self._options, found, FIRST)
             wanted = self._pushed.narrow(connection, found, wanted)
             parts = ranges(connection, wanted, self._options.records_per_partition_max)
-        return [Part(part) for part in parts] or [InputPartition(None)]
+        return [RangePartition(part) for part in parts] or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a part."""
-        if isinstance(partition, Part):
+        if isinstance(partition, RangePartition):
             yield from read_range(self._options, partition.wanted)
 
 

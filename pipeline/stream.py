@@ -19,8 +19,8 @@ from pyspark.sql.streaming.datasource import (
 from pipeline.connection import Connection
 from pipeline.options import SourceOptions
 from pipeline.plan import bounds, check_survived, key_of, queue_of, queues_of, ranges
-from pipeline.reading import read_range
-from pipeline.source import Part
+from pipeline.reader import read_range
+from pipeline.source import RangePartition
 from quorumlog.consume.reads import QueueOffsets
 from quorumlog.records.options import END
 from quorumlog.records.queues import Queue
@@ -86,11 +86,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = _parsed(start)
         wanted = {queue: (begin.get(queue, 0), hi) for queue, hi in _parsed(end).items()}
         parts = ranges(self._connect(), wanted, self._options.records_per_partition_max)
-        return [Part(part) for part in parts]
+        return [RangePartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a part."""
-        assert isinstance(partition, Part), f"{partition} is none of ours"
+        assert isinstance(partition, RangePartition), f"{partition} is none of ours"
         yield from read_range(self._options, partition.wanted)
 
     def stop(self) -> None:

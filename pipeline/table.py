@@ -30,7 +30,7 @@ _MERGE: Final = "_merge.json"
 _NAME: Final = re.compile(r"batch-(\d+)(?:-(\d+))?-(\d+)\.parquet")
 
 
-class Table:
+class LakeTable:
     """A table with one writer at a time and any number of readers."""
 
     def __init__(self, spark: "SparkSession", path: str) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from quorumlog import errors, sync, testing
     from quorumlog.admin.admin import Admin
     from quorumlog.client import Client, connect
-    from quorumlog.cluster.routing import Route, TopicRoute
+    from quorumlog.cluster.routes import Route, TopicRoute
     from quorumlog.cluster.tls import ClientTls
     from quorumlog.consume.consumer import PullConsumer
     from quorumlog.consume.group import GroupConsumer
@@ -53,8 +53,8 @@ _MODULE_OF = {
     "ProducerStats": "produce.producer",
     "Queue": "records.queues",
     "QueueOffsets": "consume.reads",
-    "Route": "cluster.routing",
-    "TopicRoute": "cluster.routing",
+    "Route": "cluster.routes",
+    "TopicRoute": "cluster.routes",
     "ClientTls": "cluster.tls",
     "ConsumeTransaction": "transactions.consume",
     "CheckedTransaction": "transactions.types",

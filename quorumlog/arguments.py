@@ -393,7 +393,7 @@ def check_fields(made: Any) -> None:
 # The wrappers.
 
 
-class Plan:
+class ArgumentChecks:
     """The checks of one function, made at its first call: by then all names are known."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -437,7 +437,7 @@ class Plan:
 
 def checked_call(function: _Function) -> _Function:
     """Wrap a function so that its arguments are checked before it runs."""
-    plan = Plan(function)
+    plan = ArgumentChecks(function)
     call: Any
     if inspect.iscoroutinefunction(function):
 

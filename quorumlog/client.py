@@ -17,9 +17,9 @@ import grpc
 from quorumlog.admin.admin import Admin
 from quorumlog.arguments import checked, checked_call
 from quorumlog.cluster.broker_groups import BrokerGroups
-from quorumlog.cluster.close_once import Ending, Kept
+from quorumlog.cluster.close_once import CloseOnce, Kept
 from quorumlog.cluster.retry import Deadline
-from quorumlog.cluster.routing import parse_bootstrap
+from quorumlog.cluster.routes import parse_bootstrap
 from quorumlog.consume.consumer import PullConsumer
 from quorumlog.consume.group import GroupConsumer, GroupOptions, Mode
 from quorumlog.consume.pop import INVISIBLE_S, PopConsumer, PopOptions, Start
@@ -32,7 +32,7 @@ from quorumlog.consume.prefetch import (
     FetchOptions,
 )
 from quorumlog.consume.raw import Raw
-from quorumlog.consume.reads import Freshness, Reads
+from quorumlog.consume.reads import ReadCalls, ReadFreshness
 from quorumlog.consume.rebalance import Strategy
 from quorumlog.consume.single_reads import SingleReads
 from quorumlog.delegation import handed_on
@@ -72,7 +72,7 @@ class Parts:
 
     def __init__(self, groups: BrokerGroups, made: Kept, client_id: str, timeout_ms: int) -> None:
         self.groups = groups
-        self.reads = Reads(groups)
+        self.reads = ReadCalls(groups)
         self.admin = Admin(groups, timeout_ms)
         self.raw = Raw(groups, self.reads, timeout_ms)
         self.single_reads = SingleReads(groups, self.reads, timeout_ms)
@@ -105,7 +105,7 @@ class Client:
         self._parts: Parts | None = None
         self._starting = asyncio.Lock()
         self._is_closed = False
-        self._ending = Ending()
+        self._close_once = CloseOnce()
         self._made = Kept()
 
     # Life cycle.
@@ -136,7 +136,7 @@ class Client:
         again.
         """
         self._is_closed = True
-        await self._ending.once(self._close)
+        await self._close_once.once(self._close)
 
     async def _close(self) -> None:
         parts = self._parts
@@ -295,7 +295,7 @@ class Client:
         queue.
         """
         options = FetchOptions(
-            freshness=Freshness.of(consistency, at_least_index, node_id),
+            freshness=ReadFreshness.of(consistency, at_least_index, node_id),
             tags=tuple(tags),
             sql=sql,
             batch_size_bytes_max=batch_size_bytes_max,

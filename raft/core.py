@@ -52,11 +52,11 @@ from raft.rules import (
 )
 from raft.rules.membership import Change
 from raft.state.progress import ProgressState
-from raft.state.state import State
+from raft.state.state import RaftState
 from raft.stats import RaftStats, stats_of
 from raft.transitions import Role
 
-_HANDLERS: dict[type, Callable[[State, Any], None]] = {
+_HANDLERS: dict[type, Callable[[RaftState, Any], None]] = {
     AppendRequest: follower.handle_append,
     AppendReply: leader.handle_append_reply,
     VoteReply: election.handle_vote_reply,
@@ -83,7 +83,7 @@ def check_append(message: AppendRequest) -> None:
         raise PeerProtocolError(message.sender, f"entry of term {term} in term {message.term}")
 
 
-def _check_term(state: State, message: Message) -> None:
+def _check_term(state: RaftState, message: Message) -> None:
     """Raise TermJumpError for a term that is too far ahead, before anything is done with it.
 
     Deviation: the paper adopts any higher term (Raft paper, figure 2, rules for servers)."""
@@ -108,7 +108,7 @@ class RaftCore:
 
         `initial.hard_state` must be durable already. `random` is used for election time-outs only.
         """
-        state = State(config, initial, positions, random)
+        state = RaftState(config, initial, positions, random)
         state.assert_sane()
         self.state = state
 

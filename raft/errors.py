@@ -155,8 +155,8 @@ class ForeignChainError(PeerProtocolError):
 class HardStateNotSavedError(RaftError):
     """The log could not store term and vote and still holds the old ones; no promise may be made.
 
-    Raised by implementations of `raft.pump.replica.Log`. A *sync* that fails is another matter: the
-    content of the disk is then unknown and the process must end.
+    Raised by implementations of `raft.pump.replica.PumpLog`. A *sync* that fails is another matter:
+    the content of the disk is then unknown and the process must end.
     """
 
     code, retryable = "raft.hard_state_not_saved", True

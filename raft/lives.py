@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from raft.messages import NO_INDEX, NO_TERM, Index, NodeId, Standing, Term
 from raft.state.progress import UNHEARD
-from raft.state.state import State
+from raft.state.state import RaftState
 from raft.transitions import Role
 
 PAST_MAX = 64
@@ -38,7 +38,7 @@ NO_LIFE = 0
 """Life of a node that tells none: of an older version, or not yet part of a cluster."""
 
 
-class Told(NamedTuple):
+class ToldLife(NamedTuple):
     """Statement of a node on its own disk. All of it is durable there."""
 
     life: int
@@ -77,7 +77,7 @@ class Known(NamedTuple):
 UNKNOWN = Known()
 
 
-def memory_lost(known: Known, told: Told) -> str:
+def memory_lost(known: Known, told: ToldLife) -> str:
     """Return in what respect a node's disk is older than the memory of it; empty if in none."""
     if told.life == NO_LIFE or told.joined > known.incarnation:
         return ""
@@ -105,7 +105,7 @@ def memory_lost(known: Known, told: Told) -> str:
     return ""
 
 
-def _has_lived(told: Told, known: Known) -> bool:
+def _has_lived(told: ToldLife, known: Known) -> bool:
     """Whether the life in which a node was seen is one of its own, as far as it still knows.
 
     A copy that was started often enough has a number above all seen ones."""
@@ -113,7 +113,7 @@ def _has_lived(told: Told, known: Known) -> bool:
     return known.life == NO_LIFE or back >= len(told.past) or told.past[back] == known.nonce
 
 
-def learned(known: Known, told: Told) -> Known:
+def learned(known: Known, told: ToldLife) -> Known:
     """Return the memory of a node after it told `told` and was believed."""
     if told.life == NO_LIFE:
         return known
@@ -158,7 +158,7 @@ class Lives:
 
     def __init__(self, known: Mapping[NodeId, Known] | None = None) -> None:
         self._known: dict[NodeId, Known] = dict(known or {})
-        self._told: dict[NodeId, Told] = {}
+        self._told: dict[NodeId, ToldLife] = {}
 
     @property
     def known(self) -> Mapping[NodeId, Known]:
@@ -166,7 +166,7 @@ class Lives:
         return self._known
 
     @property
-    def told(self) -> Mapping[NodeId, Told]:
+    def told(self) -> Mapping[NodeId, ToldLife]:
         """Last statement of each node, of those believed since the start."""
         return self._told
 
@@ -174,7 +174,7 @@ class Lives:
         """Return the memory of a node; UNKNOWN if there is none."""
         return self._known.get(node, UNKNOWN)
 
-    def judge(self, node: NodeId, told: Told, *, asked: Known | None = None) -> str:
+    def judge(self, node: NodeId, told: ToldLife, *, asked: Known | None = None) -> str:
         """Return in what respect the node lacks memory, or believe it and return an empty text.
 
         `asked`: the memory at the time of the question, if acks may have come since then."""
@@ -217,7 +217,7 @@ class Lives:
         known = self.of(node)
         self._known[node] = known._replace(term=max(known.term, term))
 
-    def look(self, state: State) -> None:
+    def look(self, state: RaftState) -> None:
         """Take over everything the own replica has learned since the last call."""
         for node, found in _seen(state):
             self.note(node, found)
@@ -231,7 +231,7 @@ class Lives:
         self._told.pop(node, None)
 
 
-def _seen(state: State) -> Iterator[tuple[NodeId, Known]]:
+def _seen(state: RaftState) -> Iterator[tuple[NodeId, Known]]:
     """Yield how far the followers acked to this replica, if it leads. Not for the hot path."""
     if state.role is not Role.LEADER:
         return

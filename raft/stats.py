@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from raft.messages import Index, NodeId, Standing, Term
 from raft.state.progress import ProgressState
-from raft.state.state import State
+from raft.state.state import RaftState
 from raft.transitions import Role
 
 
@@ -40,7 +40,7 @@ class RaftStats(NamedTuple):
     divergent_peers: tuple[NodeId, ...]
 
 
-def stats_of(state: State) -> RaftStats:
+def stats_of(state: RaftState) -> RaftStats:
     """Return the status of a replica. Costs a few microseconds; not for the hot path."""
     position_of = state.positions.position_of
     rows = []

@@ -5,10 +5,10 @@ Owns that one choice; must not know why the leader hands over, nor when.
 
 from raft.messages import NO_NODE, NodeId, Term
 from raft.state.progress import ProgressState
-from raft.state.state import State
+from raft.state.state import RaftState
 
 
-def best_follower(state: State, *, asked_last: tuple[Term, NodeId]) -> NodeId:
+def best_follower(state: RaftState, *, asked_last: tuple[Term, NodeId]) -> NodeId:
     """Return the voter with most of the log; NO_NODE without one that counts.
 
     The node that was asked last in this term comes behind the others: it did not take over."""

@@ -27,6 +27,7 @@ from store.errors import BusyError, ClosedError, StoreError, StoreFullError, Syn
 from store.files import failpoints
 from store.files.file_system import FileSystem
 from store.log.put_lock import make_put_lock
+from store.maintenance.retention import Retention, RetentionPolicy
 from store.opening import (
     LogT_co,
     OpenLog,
@@ -40,11 +41,10 @@ from store.opening import (
     open_marks,
 )
 from store.stats import StoreCounters, StoreGauges, StoreStats, snapshot
-from store.upkeep.retention import Retention, RetentionPolicy
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[LogT_co]):
+class StoreKind(Generic[LogT_co]):
     """The kind of store that a directory is opened as."""
 
     open_log: OpenLog[LogT_co]
@@ -69,7 +69,7 @@ class Engine(Generic[LogT_co]):
 
     def __init__(
         self,
-        kind: Kind[LogT_co],
+        kind: StoreKind[LogT_co],
         root: str,
         config: StoreConfig,
         around: Surroundings,
@@ -100,7 +100,7 @@ class Engine(Generic[LogT_co]):
         undo.callback(self.checkpoint.close)
         self._make_parts()
 
-    def _open_log(self, kind: Kind[LogT_co], progress: Progress, undo: ExitStack) -> None:
+    def _open_log(self, kind: StoreKind[LogT_co], progress: Progress, undo: ExitStack) -> None:
         """Open the log, and queues and index up to its end."""
         fs, root, config, counters = self.fs, self.root, self.config, self.counters
         last_run = self._run_marker.last_run()
@@ -176,7 +176,7 @@ class Engine(Generic[LogT_co]):
     @classmethod
     @contextmanager
     def opening(
-        cls, kind: Kind[LogT_co], root: str, config: StoreConfig | None, around: Surroundings
+        cls, kind: StoreKind[LogT_co], root: str, config: StoreConfig | None, around: Surroundings
     ) -> Iterator[Self]:
         """Open a directory and start its threads; release it again if the body raises.
 

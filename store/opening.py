@@ -31,9 +31,9 @@ from store.ledger.ledger import Ledger
 from store.ledger.recovery import recover_ledger
 from store.log.commit_log import CommitLog
 from store.log.commit_log_recovery import recover_commit_log
+from store.maintenance.retention import RetainedFile
 from store.record.check import store_timestamp
 from store.stats import StoreCounters
-from store.upkeep.retention import RetainedFile
 
 LogT_co = TypeVar("LogT_co", bound=CommitLog | Ledger, covariant=True)
 """Class of the log of a store."""

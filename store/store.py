@@ -19,17 +19,17 @@ from typing import Final, Self
 from store.clock import unix_ms
 from store.config import StoreConfig
 from store.durability.fatal import end_process
-from store.engine import Engine, Kind, Surroundings
+from store.engine import Engine, StoreKind, Surroundings
 from store.errors import ClosedError, StoreError, StoreFullError, SyncFailedError
 from store.files.file_system import FileSystem
 from store.ledger.ledger import Ledger
 from store.log.commit_log import CommitLog
 from store.log.record_log import AppendResult
+from store.maintenance.retention import DiskUsage
+from store.maintenance.thread import StoreMaintenance
 from store.opening import Progress, Recovery, no_progress, open_log
 from store.reads import Reads
 from store.stats import StoreStats
-from store.upkeep.retention import DiskUsage
-from store.upkeep.thread import MaintenanceThread
 
 
 class Store:
@@ -62,7 +62,7 @@ class Store:
         StoreFullError, FileSystemError, SyncFailedError. No append is acknowledged before.
         """
         around = Surroundings(fs or FileSystem(), now_unix_ms, on_fatal, progress, before_running)
-        with Engine.opening(Kind(open_log), root, config, around) as engine:
+        with Engine.opening(StoreKind(open_log), root, config, around) as engine:
             store = cls(engine)
             if maintain:
                 store._maintenance.start()
@@ -77,7 +77,7 @@ class Store:
         self._derived_min_position = 0  # The derived files have nothing below it any more.
         self._dispatch_error: StoreFullError | None = None
         self._clock, self._put_lock, self._append = engine.clock, engine.put_lock, engine.log.append
-        self._maintenance = MaintenanceThread(
+        self._maintenance = StoreMaintenance(
             self.maintain, engine.config.derived_flush_interval_ms, engine.on_fatal
         )
         reads = self.reads = Reads(engine, self._catch_up)

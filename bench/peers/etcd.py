@@ -14,16 +14,16 @@ from typing import Any, Final
 
 import grpc.aio
 
-from bench.peers.driving import drive
 from bench.peers.etcd_messages import message_classes
+from bench.peers.load_driver import drive
 from bench.peers.peer import (
-    Consumed,
-    Facts,
-    Load,
+    ConsumeResult,
     NotOfferedError,
+    PeerFacts,
     PeerFailedError,
+    PeerLoad,
     PeerMissingError,
-    Produced,
+    ProduceResult,
 )
 from bench.peers.processes import START_DEADLINE_S, Processes
 from deploy.local_process import free_ports
@@ -62,7 +62,7 @@ def why_missing() -> str | None:
 class EtcdPeer:
     """Three processes; the client talks to the leader, as long as it lives."""
 
-    facts = Facts(
+    facts = PeerFacts(
         name="etcd",
         durability="synced on 2 of 3",
         client="gRPC (Python, asyncio)",
@@ -139,7 +139,7 @@ class EtcdPeer:
             response_deserializer=_M[f"{message}Response"].FromString,
         )
 
-    async def produce(self, load: Load) -> Produced:
+    async def produce(self, load: PeerLoad) -> ProduceResult:
         """Send puts or transactions to the leader; if errors are tolerated, to any live node."""
         if load.batch_count > PUTS_PER_TXN_MAX:
             raise NotOfferedError(f"etcd takes at most {PUTS_PER_TXN_MAX} puts in a transaction")
@@ -167,7 +167,7 @@ class EtcdPeer:
 
         return await drive(send, load)
 
-    async def consume(self) -> Consumed:
+    async def consume(self) -> ConsumeResult:
         """Read pages of the prefix in key order, from the leader."""
         call = self._call(self._leader, "KV/Range", "Range")
         count, size_bytes, began_s = 0, 0, time.monotonic()
@@ -181,7 +181,7 @@ class EtcdPeer:
             page_size_bytes = sum(len(one.value) for one in answer.kvs)
             size_bytes += page_size_bytes
             if not answer.more:
-                return Consumed(count, size_bytes, time.monotonic() - began_s)
+                return ConsumeResult(count, size_bytes, time.monotonic() - began_s)
             key = answer.kvs[-1].key + b"\0"
             mean_size_bytes = max(page_size_bytes // len(answer.kvs), 1)
             limit = max(1, min(_PAGE_COUNT, _PAGE_SIZE_BYTES_MAX // mean_size_bytes))

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any, Final
 
-from bench.peers.peer import Load, NotOfferedError, Peer, PeerFailedError
+from bench.peers.peer import MeasuredPeer, NotOfferedError, PeerFailedError, PeerLoad
 from bench.peers.registry import ENTRIES
 from bench.report import latency
 
@@ -17,11 +17,11 @@ _TRIAL_S: Final = 1.0
 _IN_FLIGHT_TRIALS: Final = (4, 16, 32)
 
 
-async def best_in_flight(peer: Peer, *, trial_s: float, batch_count: int) -> int:
+async def best_in_flight(peer: MeasuredPeer, *, trial_s: float, batch_count: int) -> int:
     """Return the count of 1 KiB batches in flight that suits the peer best, by short trials."""
     rates = {}
     for count in _IN_FLIGHT_TRIALS:
-        load = Load(seconds=trial_s, in_flight_count=count, batch_count=batch_count)
+        load = PeerLoad(seconds=trial_s, in_flight_count=count, batch_count=batch_count)
         rates[count] = (await peer.produce(load)).per_second
     return max(rates, key=lambda count: rates[count])
 
@@ -51,7 +51,7 @@ async def measure(
         in_flight = await best_in_flight(peer, trial_s=trial_s, batch_count=batch_count)
         on_step("batches")
         batched = await peer.produce(
-            Load(
+            PeerLoad(
                 seconds=seconds,
                 body_size_bytes=body_size_bytes,
                 batch_count=batch_count,
@@ -59,7 +59,9 @@ async def measure(
             )
         )
         on_step("one at a time")
-        serial = await peer.produce(Load(seconds=serial_seconds, body_size_bytes=body_size_bytes))
+        serial = await peer.produce(
+            PeerLoad(seconds=serial_seconds, body_size_bytes=body_size_bytes)
+        )
     except (NotOfferedError, PeerFailedError) as error:
         return {"peer": name, "missing": str(error)}
     finally:

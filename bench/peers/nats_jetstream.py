@@ -11,8 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.peers.driving import drive
-from bench.peers.peer import Consumed, Facts, Load, PeerFailedError, PeerMissingError, Produced
+from bench.peers.load_driver import drive
+from bench.peers.peer import (
+    ConsumeResult,
+    PeerFacts,
+    PeerFailedError,
+    PeerLoad,
+    PeerMissingError,
+    ProduceResult,
+)
 from bench.peers.processes import START_DEADLINE_S, Processes
 from deploy.local_process import free_ports
 
@@ -46,7 +53,7 @@ def why_missing() -> str | None:
 class NatsPeer:
     """Three servers, one stream with three replicas."""
 
-    facts = Facts(
+    facts = PeerFacts(
         name="nats",
         durability="in the page cache of 2 of 3",
         client="nats-py (Python, asyncio)",
@@ -128,7 +135,7 @@ class NatsPeer:
             else:
                 return
 
-    async def produce(self, load: Load) -> Produced:
+    async def produce(self, load: PeerLoad) -> ProduceResult:
         """Publish and await the ack; a batch is published whole before its acks are awaited."""
         stream = self._stream
         timeout_s = _FAILOVER_TIMEOUT_S if load.tolerates_errors else _TIMEOUT_S
@@ -144,7 +151,7 @@ class NatsPeer:
 
         return await drive(send, load)
 
-    async def consume(self) -> Consumed:
+    async def consume(self) -> ConsumeResult:
         """Read by a pull consumer that fetches hundreds at a time, without acks."""
         from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
@@ -165,7 +172,7 @@ class NatsPeer:
             size_bytes += sum(len(message.data) for message in messages)
         took_s = time.monotonic() - began_s
         await subscription.unsubscribe()
-        return Consumed(count, size_bytes, took_s)
+        return ConsumeResult(count, size_bytes, took_s)
 
     async def _message_count(self) -> int:
         info = await self._stream.stream_info(_STREAM, subjects_filter=f"{_STREAM}.0")

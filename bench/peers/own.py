@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final, Literal
 
-from bench.peers.driving import drive
-from bench.peers.peer import Consumed, Facts, Load, Produced
+from bench.peers.load_driver import drive
+from bench.peers.peer import ConsumeResult, PeerFacts, PeerLoad, ProduceResult
 from deploy.local import LocalCluster
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class OwnPeer:
 
     def __init__(self, flush: Literal["sync", "async"] = "sync") -> None:
         """Create the peer; no process runs yet."""
-        self.facts = Facts(
+        self.facts = PeerFacts(
             name="quorumlog" if flush == "sync" else "quorumlog-async",
             durability=_DURABILITY[flush],
             client="quorumlog (Python, asyncio)",
@@ -83,7 +83,7 @@ class OwnPeer:
             for _ in range(_TOPICS_AT_ONCE):
                 tasks.create_task(make())
 
-    async def produce(self, load: Load) -> Produced:
+    async def produce(self, load: PeerLoad) -> ProduceResult:
         """Send with one producer; batches of the caller are atomic, it batches single messages."""
         client = self._connected()
         if load.batch_count > 1:
@@ -100,7 +100,7 @@ class OwnPeer:
 
             return await drive(send, load)
 
-    async def consume(self) -> Consumed:
+    async def consume(self) -> ConsumeResult:
         """Read the batches of a pull consumer, bodies decoded and checked."""
         count, size_bytes, began_s = 0, 0, time.monotonic()
         reading = self._connected().pull_consumer(_topic(0), position="first", until="end")
@@ -108,7 +108,7 @@ class OwnPeer:
             async for batch in consumer.batches():
                 count += len(batch)
                 size_bytes += sum(map(len, batch.bodies()))
-        return Consumed(count, size_bytes, time.monotonic() - began_s)
+        return ConsumeResult(count, size_bytes, time.monotonic() - began_s)
 
     async def kill_leader(self) -> float:
         """SIGKILL the leader's process."""

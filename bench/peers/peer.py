@@ -25,7 +25,7 @@ class PeerMissingError(PeerFailedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class PeerFacts:
     """The facts in the table beside a peer's figures."""
 
     name: str
@@ -41,7 +41,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class PeerLoad:
     """Appends until the time is over or a count is acked; one of the two is given."""
 
     body_size_bytes: int = 1024
@@ -66,7 +66,7 @@ class Load:
 
 
 @dataclass(slots=True)
-class Produced:
+class ProduceResult:
     """Result of a load: a sample for each batch, in seconds of the monotonic clock."""
 
     message_count: int = 0
@@ -91,7 +91,7 @@ class Produced:
 
 
 @dataclass(frozen=True, slots=True)
-class Consumed:
+class ConsumeResult:
     """Result of reading the first topic, from its first message to its last."""
 
     message_count: int
@@ -99,10 +99,10 @@ class Consumed:
     seconds: float
 
 
-class Peer(Protocol):
+class MeasuredPeer(Protocol):
     """One system on three nodes. Every call may raise NotOfferedError or PeerFailedError."""
 
-    facts: Facts
+    facts: PeerFacts
 
     def pids(self) -> dict[str, int]:
         """Return running processes by name: the nodes', and the client's if it is another one."""
@@ -110,10 +110,10 @@ class Peer(Protocol):
     async def start(self, directory: str, *, topic_count: int = 1) -> None:
         """Start everything below that directory; afterwards appends to all topics are accepted."""
 
-    async def produce(self, load: Load) -> Produced:
+    async def produce(self, load: PeerLoad) -> ProduceResult:
         """Run a load."""
 
-    async def consume(self) -> Consumed:
+    async def consume(self) -> ConsumeResult:
         """Read the first topic once, as a consumer of the peer would."""
 
     async def kill_leader(self) -> float:

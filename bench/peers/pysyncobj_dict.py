@@ -10,7 +10,7 @@ from typing import Final
 
 from bench.peers import remote
 from bench.peers.own_python import python_words
-from bench.peers.peer import Consumed, Facts, Load, PeerFailedError, Produced
+from bench.peers.peer import ConsumeResult, PeerFacts, PeerFailedError, PeerLoad, ProduceResult
 from bench.peers.processes import START_DEADLINE_S, Processes
 from deploy.local_process import free_ports
 
@@ -22,7 +22,7 @@ _MARGIN_S: Final = 120.0
 class PySyncObjPeer:
     """Three processes of `bench.peers.pysyncobj_node`."""
 
-    facts = Facts(
+    facts = PeerFacts(
         name="pysyncobj",
         durability="in the page cache of 2 of 3 (a journal that it does not sync)",
         client="in the leader's process (Python); reads are of its own memory",
@@ -81,7 +81,7 @@ class PySyncObjPeer:
             return None  # Not up yet; the caller has a deadline.
         return found["leader"] if found["is_ready"] else None
 
-    async def produce(self, load: Load) -> Produced:
+    async def produce(self, load: PeerLoad) -> ProduceResult:
         """Run the load in the leader's process, or in another one if errors are expected."""
         assert self._processes is not None, "not started"
         name = self._leader
@@ -90,7 +90,7 @@ class PySyncObjPeer:
         timeout_s = (load.seconds or 0.0) + _MARGIN_S if load.count is None else 10 * _MARGIN_S
         return await remote.produce(self._control_ports[name], load, timeout_s=timeout_s)
 
-    async def consume(self) -> Consumed:
+    async def consume(self) -> ConsumeResult:
         """Read in the leader's process."""
         return await remote.consume(self._control_ports[self._leader], timeout_s=_MARGIN_S)
 

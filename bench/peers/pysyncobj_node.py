@@ -17,8 +17,8 @@ from pysyncobj import SyncObj, SyncObjConf
 from pysyncobj.batteries import ReplDict
 
 from bench.peers import remote
-from bench.peers.driving import drive
-from bench.peers.peer import Load, PeerFailedError
+from bench.peers.load_driver import drive
+from bench.peers.peer import PeerFailedError, PeerLoad
 
 _ACK_DEADLINE_S = 30.0
 
@@ -58,7 +58,7 @@ class _Node:
                 is_ready = self._cluster.isReady() and leader is not None
                 return {"is_ready": is_ready, "leader": str(leader) if leader else None}
             case "produce":
-                found = asdict(await drive(self._send, Load(**request)))
+                found = asdict(await drive(self._send, PeerLoad(**request)))
                 return {**found, "began_s": list(found["began_s"]), "took_s": list(found["took_s"])}
             case "consume":
                 return self._consume()

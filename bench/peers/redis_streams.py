@@ -11,15 +11,15 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from bench.peers.driving import drive
+from bench.peers.load_driver import drive
 from bench.peers.peer import (
-    Consumed,
-    Facts,
-    Load,
+    ConsumeResult,
     NotOfferedError,
+    PeerFacts,
     PeerFailedError,
+    PeerLoad,
     PeerMissingError,
-    Produced,
+    ProduceResult,
 )
 from bench.peers.processes import Processes
 from deploy.local_process import free_ports
@@ -48,7 +48,7 @@ class RedisPeer:
     def __init__(self, wait_count: int = 1) -> None:
         """`wait_count`: replicas that must have received an append."""
         received = "one replica" if wait_count == 1 else "both replicas"
-        self.facts = Facts(
+        self.facts = PeerFacts(
             name=f"redis-wait{wait_count}",
             durability=f"synced on the primary, received by {received}",
             client="redis-py (Python, asyncio)",
@@ -114,7 +114,7 @@ class RedisPeer:
                 raise PeerFailedError(f"the primary has no two replicas after {2 * _WAIT_MS} ms")
             await asyncio.sleep(0.05)
 
-    async def produce(self, load: Load) -> Produced:
+    async def produce(self, load: PeerLoad) -> ProduceResult:
         """Send a pipeline of XADDs and one WAIT: batches in flight share connections of a pool."""
         client, wait_count = self._client, self._wait_count
 
@@ -129,14 +129,14 @@ class RedisPeer:
 
         return await drive(send, load)
 
-    async def consume(self) -> Consumed:
+    async def consume(self) -> ConsumeResult:
         """XREAD a thousand entries at a time."""
         count, size_bytes, began_s = 0, 0, time.monotonic()
         last: bytes | str = "0"
         while True:
             found = await self._client.xread({"bench-0": last}, count=_PAGE_COUNT)
             if not found:
-                return Consumed(count, size_bytes, time.monotonic() - began_s)
+                return ConsumeResult(count, size_bytes, time.monotonic() - began_s)
             entries = found[0][1]
             last = entries[-1][0]
             count += len(entries)

@@ -15,7 +15,7 @@ from bench.peers import etcd, nats_jetstream, redis_streams, rocketmq
 from bench.peers.etcd import EtcdPeer
 from bench.peers.nats_jetstream import NatsPeer
 from bench.peers.own import OwnPeer
-from bench.peers.peer import Peer
+from bench.peers.peer import MeasuredPeer
 from bench.peers.pysyncobj_dict import PySyncObjPeer
 from bench.peers.redis_streams import RedisPeer
 from bench.peers.rocketmq import RocketMqPeer
@@ -25,10 +25,10 @@ OWN: Final = "quorumlog"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ListedPeer:
     """One peer of the list."""
 
-    make: Callable[[], Peer]
+    make: Callable[[], MeasuredPeer]
     why_missing: Callable[[], str | None]
     """Returns a reason, or None if the peer can be started here."""
     version: Callable[[], str]
@@ -56,17 +56,17 @@ def _rocketmq_version() -> str:
 
 _REDIS_VERSION: Final = _said_by("redis-server", "--version")
 
-ENTRIES: Final[dict[str, Entry]] = {
-    OWN: Entry(OwnPeer, _never, lambda: quorumlog.__version__),
-    "etcd": Entry(EtcdPeer, etcd.why_missing, _said_by("etcd", "--version")),
-    "nats": Entry(NatsPeer, nats_jetstream.why_missing, _said_by("nats-server", "-v")),
-    "redis-wait1": Entry(RedisPeer, redis_streams.why_missing, _REDIS_VERSION),
-    "redis-wait2": Entry(lambda: RedisPeer(2), redis_streams.why_missing, _REDIS_VERSION),
-    "pysyncobj": Entry(PySyncObjPeer, _never, lambda: version("pysyncobj")),
-    "rocketmq-dledger": Entry(
+ENTRIES: Final[dict[str, ListedPeer]] = {
+    OWN: ListedPeer(OwnPeer, _never, lambda: quorumlog.__version__),
+    "etcd": ListedPeer(EtcdPeer, etcd.why_missing, _said_by("etcd", "--version")),
+    "nats": ListedPeer(NatsPeer, nats_jetstream.why_missing, _said_by("nats-server", "-v")),
+    "redis-wait1": ListedPeer(RedisPeer, redis_streams.why_missing, _REDIS_VERSION),
+    "redis-wait2": ListedPeer(lambda: RedisPeer(2), redis_streams.why_missing, _REDIS_VERSION),
+    "pysyncobj": ListedPeer(PySyncObjPeer, _never, lambda: version("pysyncobj")),
+    "rocketmq-dledger": ListedPeer(
         lambda: RocketMqPeer("dledger"), rocketmq.why_missing, _rocketmq_version
     ),
-    "rocketmq-master-slave": Entry(
+    "rocketmq-master-slave": ListedPeer(
         lambda: RocketMqPeer("master_slave"), rocketmq.why_missing, _rocketmq_version
     ),
 }

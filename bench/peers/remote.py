@@ -11,7 +11,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from bench.peers.peer import Consumed, Load, NotOfferedError, PeerFailedError, Produced
+from bench.peers.peer import (
+    ConsumeResult,
+    NotOfferedError,
+    PeerFailedError,
+    PeerLoad,
+    ProduceResult,
+)
 
 Answer = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
@@ -45,10 +51,10 @@ async def ask(port: int, request: Mapping[str, Any], *, timeout_s: float) -> dic
     return answer
 
 
-async def produce(port: int, load: Load, *, timeout_s: float) -> Produced:
+async def produce(port: int, load: PeerLoad, *, timeout_s: float) -> ProduceResult:
     """Have the driver run a load."""
     found = await ask(port, {"op": "produce", **asdict(load)}, timeout_s=timeout_s)
-    return Produced(
+    return ProduceResult(
         message_count=found["message_count"],
         seconds=found["seconds"],
         error_count=found["error_count"],
@@ -57,10 +63,10 @@ async def produce(port: int, load: Load, *, timeout_s: float) -> Produced:
     )
 
 
-async def consume(port: int, *, timeout_s: float) -> Consumed:
+async def consume(port: int, *, timeout_s: float) -> ConsumeResult:
     """Have the driver read the first topic."""
     found = await ask(port, {"op": "consume"}, timeout_s=timeout_s)
-    return Consumed(found["message_count"], found["size_bytes"], found["seconds"])
+    return ConsumeResult(found["message_count"], found["size_bytes"], found["seconds"])
 
 
 async def serve(port: int, answer: Answer) -> None:

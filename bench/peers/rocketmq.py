@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from bench.peers import remote
 from bench.peers.peer import (
-    Consumed,
-    Facts,
-    Load,
+    ConsumeResult,
     NotOfferedError,
+    PeerFacts,
     PeerFailedError,
+    PeerLoad,
     PeerMissingError,
-    Produced,
+    ProduceResult,
 )
 from bench.peers.processes import START_DEADLINE_S, Processes
 from bench.peers.rocketmq_settings import (
@@ -38,13 +38,13 @@ _TOPICS_TIMEOUT_S: Final = 600.0
 _MARGIN_S: Final = 120.0
 _QUEUE_COUNT: Final = 4
 _FACTS: Final = {
-    "dledger": Facts(
+    "dledger": PeerFacts(
         name="rocketmq-dledger",
         durability="in the page cache of 2 of 3",
         client="RocketMQ's (Java), asynchronous",
         settings="enableDLegerCommitLog, enableBatchPush, sendMessageThreadPoolNums=16",
     ),
-    "master_slave": Facts(
+    "master_slave": PeerFacts(
         name="rocketmq-master-slave",
         durability="synced on the master, received by one slave",
         client="RocketMQ's (Java), asynchronous",
@@ -156,12 +156,12 @@ class RocketMqPeer:
             await asyncio.sleep(0.1)
         raise PeerFailedError(f"{what} after {START_DEADLINE_S} s{said}")
 
-    async def produce(self, load: Load) -> Produced:
+    async def produce(self, load: PeerLoad) -> ProduceResult:
         """Run the load in the driver."""
         timeout_s = 10 * _MARGIN_S if load.seconds is None else load.seconds + _MARGIN_S
         return await remote.produce(self._control_port, load, timeout_s=timeout_s)
 
-    async def consume(self) -> Consumed:
+    async def consume(self) -> ConsumeResult:
         """Read in the driver, with a lite pull consumer."""
         return await remote.consume(self._control_port, timeout_s=_MARGIN_S)
 

@@ -21,9 +21,9 @@ import chaos.scenarios  # noqa: F401  Registers them.
 from chaos.campaign import FEATURES, SHORT, SLICE, Campaign, drawn, possible
 from chaos.errors import ChaosError, NotPossibleHereError
 from chaos.page import page
-from chaos.profile import Mode, Options
+from chaos.profile import ClusterMode, ScenarioOptions
 from chaos.scenario import SCENARIOS, Scenario
-from chaos.summary import Summary
+from chaos.summary import CampaignSummary
 from deploy.run_guard import guard_this_process
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -39,7 +39,7 @@ Plan = Iterable[tuple[Scenario, int]]
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("names", nargs=-1)
-@click.option("--mode", type=click.Choice([mode.value for mode in Mode]), default="raft",
+@click.option("--mode", type=click.Choice([mode.value for mode in ClusterMode]), default="raft",
               show_default=True, help="How the nodes replicate.")  # fmt: skip
 @click.option("--seed", type=int, help="Draw everything from this number; else from a new one.")
 @click.option("--slice", "is_slice", is_flag=True, help="Four scenarios, about two minutes.")
@@ -71,7 +71,7 @@ def main(
     """
     if unknown := [name for name in names if name not in SCENARIOS]:
         raise click.UsageError(f"no scenario {', '.join(unknown)}; see --list")
-    chosen = Mode(mode)
+    chosen = ClusterMode(mode)
     if is_list:
         for scenario in possible(chosen):
             click.echo(f"{scenario.name:<20} {' '.join(scenario.rows):<14} {scenario.title}")
@@ -94,7 +94,7 @@ def main(
     click.echo(f"chaos-tests: seed {seed}, mode {mode}")
     guard_this_process()
     try:
-        sys.exit(asyncio.run(_run(plan, Options(seed, chosen), artifacts / str(seed))))
+        sys.exit(asyncio.run(_run(plan, ScenarioOptions(seed, chosen), artifacts / str(seed))))
     except (ChaosError, NotPossibleHereError) as error:
         click.echo(f"chaos-tests: cannot run: {error}", err=True)
         sys.exit(3)
@@ -110,13 +110,13 @@ def _for_hours(
         yield found
 
 
-def grows(summary: Summary) -> bool:
+def grows(summary: CampaignSummary) -> bool:
     """Whether most long-lived processes grew steadily, which is the purpose of --long (I16)."""
     growth = summary.growth_mib
     return growth is not None and growth.count >= GROWN_MIN and growth.p50 > GROWTH_MIB_MAX
 
 
-async def _run(plan: Plan, options: Options, artifacts: Path) -> int:
+async def _run(plan: Plan, options: ScenarioOptions, artifacts: Path) -> int:
     began = time.monotonic()
     async with Campaign(options, artifacts, click.echo) as campaign:
         click.echo(f"chaos-tests: toxiproxy {campaign.toxiproxy_version}")
@@ -132,7 +132,7 @@ async def _run(plan: Plan, options: Options, artifacts: Path) -> int:
                 result.recorder.operations.clear()
         if campaign.results:
             await asyncio.to_thread(campaign.finish_cluster)
-    summary = Summary.of(
+    summary = CampaignSummary.of(
         campaign.results,
         seed=options.seed,
         mode=options.mode.value,

@@ -36,7 +36,7 @@ _WAKE_S: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineSpeed:
     """The measures, in milliseconds; each the mean of its rounds."""
 
     work_ms: float
@@ -59,15 +59,15 @@ class Machine:
         )
 
 
-QUIET: Final = Machine(WORK_MS, SQUEEZE_MS, WAKE_MS, SYNC_MS)
+QUIET: Final = MachineSpeed(WORK_MS, SQUEEZE_MS, WAKE_MS, SYNC_MS)
 
 
-def calibrate(place: Path) -> Machine:
+def calibrate(place: Path) -> MachineSpeed:
     """Measure this machine for about half a second; `place` is the parent of the nodes' files.
 
     Call it while no node runs."""
     with tempfile.TemporaryDirectory(dir=place) as directory:
-        return Machine(
+        return MachineSpeed(
             _mean(_work_ms), _mean(_squeeze_ms), asyncio.run(_wake_ms()), _sync_ms(Path(directory))
         )
 

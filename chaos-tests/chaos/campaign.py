@@ -18,14 +18,14 @@ from random import Random
 from types import TracebackType
 from typing import Final, Self
 
-from chaos.calibration import QUIET, Machine, calibrate
+from chaos.calibration import QUIET, MachineSpeed, calibrate
 from chaos.cluster import ChaosCluster
 from chaos.errors import NotPossibleHereError, NotSoError, unless_demanded
-from chaos.profile import Mode, Options, Profile
+from chaos.profile import ClusterMode, Profile, ScenarioOptions
 from chaos.scenario import SCENARIOS, Scenario
 from chaos.shim import compile_shim
 from chaos.toxiproxy import Toxiproxy, install
-from chaos.trial import Result, Trial
+from chaos.trial import Trial, TrialResult
 
 TRIALS_OF_A_CLUSTER: Final = 12
 """Trials after which a cluster is stopped and every byte of it is checked."""
@@ -37,13 +37,13 @@ Show = Callable[[str], None]
 class Campaign:
     """A run of trials. In an `async with` the proxy server runs."""
 
-    options: Options
+    options: ScenarioOptions
     artifacts: Path
     """Directory of the remains of failures and of the report."""
     show: Show
-    results: list[Result] = field(default_factory=list)
+    results: list[TrialResult] = field(default_factory=list)
     toxiproxy_version: str = ""
-    machine: Machine = QUIET
+    machine: MachineSpeed = QUIET
     """Last measurement of the machine, before a cluster was started."""
     began_s: float = field(default_factory=time.monotonic)
     _root: Path = field(init=False)
@@ -85,11 +85,11 @@ class Campaign:
             self._server.__exit__(exc_type, exc, traceback)
             shutil.rmtree(self._root)
 
-    async def run(self, scenario: Scenario, seed: int) -> Result:
+    async def run(self, scenario: Scenario, seed: int) -> TrialResult:
         """Run one scenario, on the current cluster if it has the right profile."""
         self._trial_count += 1
         topic = f"chaos-{self._trial_count}"
-        result = Result(scenario, seed)
+        result = TrialResult(scenario, seed)
         try:
             cluster = await asyncio.to_thread(self._cluster_for, scenario)
             slowness = self.machine.slowness
@@ -134,7 +134,7 @@ class Campaign:
         cluster.wait_ready()
         return cluster
 
-    def _close_cluster(self, blamed: list[Result]) -> None:
+    def _close_cluster(self, blamed: list[TrialResult]) -> None:
         """Stop the cluster gracefully; check every byte, and derived files against the log
         (I18)."""
         cluster, self._cluster = self._cluster, None
@@ -149,7 +149,7 @@ class Campaign:
                 self.show(self._explained(blamed[-1]))
         cluster.remove()
 
-    def _keep(self, result: Result) -> None:
+    def _keep(self, result: TrialResult) -> None:
         """Save all data of a failure, and drop its cluster."""
         cluster, self._cluster = self._cluster, None
         if cluster is not None:
@@ -157,14 +157,14 @@ class Campaign:
             self._save(result, cluster)
             cluster.remove()
 
-    def _save(self, result: Result, cluster: ChaosCluster) -> None:
+    def _save(self, result: TrialResult, cluster: ChaosCluster) -> None:
         place = self.artifacts / f"{result.scenario.name}-{result.seed}"
         place.mkdir(parents=True, exist_ok=True)
         result.recorder.save(place)
         (place / "why.txt").write_text(self._explained(result), "utf-8")
         shutil.copytree(cluster.directory, place / "cluster", dirs_exist_ok=True)
 
-    def _explained(self, result: Result) -> str:
+    def _explained(self, result: TrialResult) -> str:
         place = self.artifacts / f"{result.scenario.name}-{result.seed}"
         again = f"chaos-tests/run --mode {self.options.mode.value} --seed {result.seed}"
         return (
@@ -204,7 +204,7 @@ FEATURES: Final = (
 """Features that the broker builds on the log; each has rules of its own."""
 
 
-def possible(mode: Mode, names: Iterable[str] = ()) -> list[Scenario]:
+def possible(mode: ClusterMode, names: Iterable[str] = ()) -> list[Scenario]:
     """Return the scenarios of a mode, all or the named ones, those of one cluster adjacent."""
     chosen = [SCENARIOS[name] for name in names] if names else list(SCENARIOS.values())
     first = {scenario.profile: at for at, scenario in reversed(list(enumerate(chosen)))}
@@ -212,7 +212,7 @@ def possible(mode: Mode, names: Iterable[str] = ()) -> list[Scenario]:
     return sorted(found, key=lambda scenario: first[scenario.profile])
 
 
-def drawn(mode: Mode, random: Random) -> Iterator[tuple[Scenario, int]]:
+def drawn(mode: ClusterMode, random: Random) -> Iterator[tuple[Scenario, int]]:
     """Yield scenarios without end, each with a seed, a few of one cluster at a time."""
     by_profile: dict[Profile, list[Scenario]] = {}
     for scenario in possible(mode):

@@ -11,16 +11,16 @@ from typing import Final
 
 import quorumlog
 from chaos.body import body_of, value_of
-from chaos.losses import Place
+from chaos.losses import MessagePlace
 from chaos.recorder import Recorder, now_ns
 from quorumlog.errors import QuorumlogError
-from quorumlog.records.options import Durability as Claim
+from quorumlog.records.options import Durability
 from raft.histories.history import (
     AppendCall,
-    Durability,
+    HistoryDurability,
+    HistoryReceipt,
     Kind,
     ReadCall,
-    Receipt,
     Records,
     Seen,
     Value,
@@ -34,10 +34,10 @@ QUEUE_COUNT: Final = 4
 WINDOW_COUNT: Final = 20
 READ_COUNT_MAX: Final = 64
 _DURABILITY: Final = {
-    Claim.QUORUM_DISK: Durability.QUORUM_DURABLE,
-    Claim.COPIES_DISK: Durability.QUORUM_DURABLE,  # Two or three of five nodes: as safe.
-    Claim.QUORUM_MEMORY: Durability.REPLICATED,
-    Claim.LEADER_DISK: Durability.APPENDED,
+    Durability.QUORUM_DISK: HistoryDurability.QUORUM_DURABLE,
+    Durability.COPIES_DISK: HistoryDurability.QUORUM_DURABLE,  # Two or three of five: as safe.
+    Durability.QUORUM_MEMORY: HistoryDurability.REPLICATED,
+    Durability.LEADER_DISK: HistoryDurability.APPENDED,
 }
 PATIENT_MS: Final = 20_000
 SHORT_MS: Final = 4_000
@@ -66,7 +66,7 @@ class Clients:
         self.first_ack_of_term: dict[int, int] = {}
         """Time of the first receipt of each term."""
         self.acked_values: dict[int, set[str]] = {queue: set() for queue in range(QUEUE_COUNT)}
-        self.places: dict[Value, Place] = {}
+        self.places: dict[Value, MessagePlace] = {}
         """Place of each acked message, by its receipt."""
         self.group_seen: set[str] = set()
         self._changed = asyncio.Event()
@@ -76,8 +76,8 @@ class Clients:
         self.acked_count += 1
         self.acked_values[queue].add(value)
         name, offset = queue_name(queue), receipt.queue_offset
-        is_copied = receipt.durability is not Claim.LEADER_DISK
-        self.places[value] = Place(
+        is_copied = receipt.durability is not Durability.LEADER_DISK
+        self.places[value] = MessagePlace(
             receipt.term, receipt.position, name, offset, is_copied, receipt.is_duplicate
         )
         self.last_index = max(self.last_index, receipt.index)
@@ -100,7 +100,7 @@ class Clients:
             await asyncio.sleep(self.pause_s)
 
 
-class Writer:
+class LoadWriter:
     """A producer that sends a window of messages and waits for all their receipts."""
 
     def __init__(self, clients: Clients, queue: int, name: str, *, is_idempotent: bool) -> None:
@@ -151,7 +151,7 @@ class Writer:
                 queue_name(self._queue),
                 began,
                 call,
-                Receipt(receipt.queue_offset, _DURABILITY[receipt.durability]),
+                HistoryReceipt(receipt.queue_offset, _DURABILITY[receipt.durability]),
                 node=receipt.synced_by[0] if receipt.synced_by else 0,
                 term=receipt.term,
             )
@@ -233,7 +233,7 @@ class RegisterReader:
         return Seen(value_of(batch.messages[0].body), end - 1)
 
 
-class TailReader:
+class TailClient:
     """Asks for the ends of the queues, and reads near them, both linearizably."""
 
     def __init__(self, clients: Clients) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from chaos.disks import Ballast, Disks
 from chaos.links import CLIENTS, Links, asking
-from chaos.profile import Mode, Profile
+from chaos.profile import ClusterMode, Profile
 from chaos.shim import Shim
 from chaos.target import Target
 from chaos.toxiproxy import HOST, Toxiproxy
@@ -28,7 +28,7 @@ class ChaosCluster(Target):
         profile: Profile,
         server: Toxiproxy,
         shim_library: Path | None,
-        mode: Mode = Mode.RAFT,
+        mode: ClusterMode = ClusterMode.RAFT,
     ) -> None:
         self.directory, self.profile, self.mode = directory, profile, mode
         self.links: Final = Links(server)

@@ -22,7 +22,7 @@ EXIT_SYNC_FAILED: Final = 74
 _WITH_DUMP: Final = frozenset({EXIT_BROKEN, EXIT_SYNC_FAILED})
 
 
-class Nodes(Protocol):
+class NodesPort(Protocol):
     """The port to a cluster: its processes and directories."""
 
     def process(self, node_id: int) -> NodeProcess | None:
@@ -56,10 +56,10 @@ class _End:
         return None
 
 
-class Ends:
+class ProcessEnds:
     """The ends of all processes of one cluster. Safe from any thread."""
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: NodesPort) -> None:
         self._nodes = nodes
         self._lock = threading.Lock()
         self._open: dict[NodeProcess, int] = {}

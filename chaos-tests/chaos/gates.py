@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from chaos.profile import Mode
+from chaos.profile import ClusterMode
 
 FACTOR_MAX: Final = 2.0
 """Largest factor. On a slower machine times prove nothing, and that is a failure."""
@@ -34,9 +34,9 @@ MASTER_SLAVE: Final = Gates(3.0, 5.5, 6.0, 2.0)
 silence, and when its own leader died with the master it elects one before."""
 
 
-def gates_of(mode: Mode) -> Gates:
+def gates_of(mode: ClusterMode) -> Gates:
     """Return the gates of a mode."""
-    return PUBLISHED if mode is Mode.RAFT else MASTER_SLAVE
+    return PUBLISHED if mode is ClusterMode.RAFT else MASTER_SLAVE
 
 
 def factor_of(slowness: float) -> float:

@@ -19,11 +19,11 @@ from chaos.clients import (
     QUEUE_COUNT,
     Clients,
     GroupMember,
+    LoadWriter,
     Poller,
     RegisterReader,
     RegisterWriter,
-    TailReader,
-    Writer,
+    TailClient,
 )
 from chaos.errors import NotSoError
 from chaos.recorder import Recorder
@@ -59,13 +59,13 @@ class Load:
         self.clients = clients = Clients(client, self._topic, self._recorder, pause_s=self._pause_s)
         prefix = self._topic
         for queue in IDEMPOTENT_QUEUES:
-            self._start(Writer(clients, queue, f"{prefix}-i{queue}", is_idempotent=True).run())
-        self._start(Writer(clients, PLAIN_QUEUE, f"{prefix}-p", is_idempotent=False).run())
+            self._start(LoadWriter(clients, queue, f"{prefix}-i{queue}", is_idempotent=True).run())
+        self._start(LoadWriter(clients, PLAIN_QUEUE, f"{prefix}-p", is_idempotent=False).run())
         for number in range(2):
             self._start(RegisterWriter(clients, f"{prefix}-r{number}").run())
         self._start(RegisterReader(clients).run())
         for _ in range(2):
-            self._start(TailReader(clients).run())
+            self._start(TailClient(clients).run())
         for queue in LOG_QUEUES:
             self._start(Poller(clients, queue).run())
         for _ in range(2):

@@ -12,17 +12,17 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from chaos.profile import Mode, Options, Profile
-from chaos.scenario import ALL_MODES, Context, Scenario
-from chaos.shim import Call, Shim, compile_shim
+from chaos.profile import ClusterMode, Profile, ScenarioOptions
+from chaos.scenario import ALL_MODES, Scenario, ScenarioContext
+from chaos.shim import Shim, SystemCall, compile_shim
 from chaos.target import Target
-from chaos.trial import Result, Trial
+from chaos.trial import Trial, TrialResult
 from deploy.local import LocalCluster
 
-Attack = Callable[[Context, int, float], Awaitable[None]]
+Attack = Callable[[ScenarioContext, int, float], Awaitable[None]]
 
 
-async def kill(x: Context, node: int, seconds: float) -> None:
+async def kill(x: ScenarioContext, node: int, seconds: float) -> None:
     """End a node by SIGKILL, and start it again."""
     is_leader = node == await x.leader()
     if is_leader:
@@ -35,7 +35,7 @@ async def kill(x: Context, node: int, seconds: float) -> None:
     await x.do(x.target.start, node)
 
 
-async def pause(x: Context, node: int, seconds: float) -> None:
+async def pause(x: ScenarioContext, node: int, seconds: float) -> None:
     """Stop a node from running (SIGSTOP), connections open, and let it go on."""
     if node == await x.leader():
         x.leader_lost()
@@ -47,7 +47,7 @@ async def pause(x: Context, node: int, seconds: float) -> None:
         await x.do(x.target.resume, node)
 
 
-async def partition(x: Context, node: int, seconds: float) -> None:
+async def partition(x: ScenarioContext, node: int, seconds: float) -> None:
     """Lose all messages between a node and the others; clients still reach all of them."""
     before = x.target.interceptor.counts()["dropped"]
     if node == await x.leader():
@@ -61,7 +61,7 @@ async def partition(x: Context, node: int, seconds: float) -> None:
     x.prove("messages were lost", True)
 
 
-async def slow_link(x: Context, node: int, seconds: float) -> None:
+async def slow_link(x: ScenarioContext, node: int, seconds: float) -> None:
     """Let all messages between a node and the others be late by up to 300 ms, in any order."""
     before = x.target.interceptor.counts()["late"]
     async with x.fault("slow-link", f"node {node}, for {seconds} s"):
@@ -73,7 +73,7 @@ async def slow_link(x: Context, node: int, seconds: float) -> None:
     x.prove("messages were late", True)
 
 
-async def lossy_link(x: Context, node: int, seconds: float) -> None:
+async def lossy_link(x: ScenarioContext, node: int, seconds: float) -> None:
     """Lose, double and delay a tenth each of all messages between all nodes."""
     before = x.target.interceptor.counts()["dropped"]
     async with x.fault("lossy-link", f"all nodes, for {seconds} s"):
@@ -85,7 +85,7 @@ async def lossy_link(x: Context, node: int, seconds: float) -> None:
     x.prove("messages were lost", True)
 
 
-async def slow_disk(x: Context, node: int, seconds: float) -> None:
+async def slow_disk(x: ScenarioContext, node: int, seconds: float) -> None:
     """Let every sync of a node take 200 ms longer; it is restarted before and after."""
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
         library = await x.do(compile_shim, Path(name))
@@ -94,10 +94,10 @@ async def slow_disk(x: Context, node: int, seconds: float) -> None:
         try:
             await _restart(x, node)
             async with x.fault("slow-disk", f"node {node}, for {seconds} s"):
-                shim.delay(Call.SYNC, 200)
+                shim.delay(SystemCall.SYNC, 200)
                 await x.linger(seconds)
                 await x.acked()
-                x.prove("syncs were slow", shim.hits(Call.SYNC))
+                x.prove("syncs were slow", shim.hits(SystemCall.SYNC))
                 shim.clear()
         finally:
             del x.target.shims[node]
@@ -105,18 +105,18 @@ async def slow_disk(x: Context, node: int, seconds: float) -> None:
             shim.close()
 
 
-async def _restart(x: Context, node: int) -> None:
+async def _restart(x: ScenarioContext, node: int) -> None:
     await x.do(x.target.stop, node)
     await x.do(x.target.start, node)
     await x.do(x.target.wait_ready)
 
 
-def _links(x: Context, node: int) -> list[tuple[int, int]]:
+def _links(x: ScenarioContext, node: int) -> list[tuple[int, int]]:
     others = [other for other in x.target.node_ids if other != node]
     return [(node, other) for other in others] + [(other, node) for other in others]
 
 
-def _has_counted(x: Context, what: str, before: int) -> bool:
+def _has_counted(x: ScenarioContext, what: str, before: int) -> bool:
     return x.target.interceptor.counts()[what] > before
 
 
@@ -132,10 +132,10 @@ ATTACKS: Final[dict[str, Attack]] = {
 
 async def run(
     cluster: LocalCluster, attack: Attack, *, node: int | None, seconds: float, seed: int
-) -> Result:
+) -> TrialResult:
     """Attack one node, by default the leader, and judge the clients' history."""
 
-    async def body(x: Context) -> None:
+    async def body(x: ScenarioContext) -> None:
         await attack(x, node if node is not None else await x.leader(), seconds)
 
     title = (attack.__doc__ or "").splitlines()[0]
@@ -144,5 +144,5 @@ async def run(
     )
     topic = f"chaos-{time.time_ns():x}"
     target = Target(cluster, cluster.bootstrap)
-    options = Options(seed, Mode(cluster.replication))
+    options = ScenarioOptions(seed, ClusterMode(cluster.replication))
     return await Trial(chosen, target, options, seed, topic).run()

@@ -21,7 +21,7 @@ _ACKED: Final = Outcome.APPLIED
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MessagePlace:
     """Place of a message, according to its receipt."""
 
     term: int
@@ -49,7 +49,7 @@ async def reported(client: quorumlog.Client) -> list[HaLoss]:
 
 
 def find_losses(
-    places: Mapping[Value, Place],
+    places: Mapping[Value, MessagePlace],
     drains: Iterable[Drain],
     said: Iterable[HaLoss],
     operations: Sequence[Operation] = (),
@@ -98,7 +98,7 @@ def _covers(report: HaLoss, position: int) -> bool:
 
 def _miscounted(
     lost: Iterable[Value],
-    places: Mapping[Value, Place],
+    places: Mapping[Value, MessagePlace],
     reports: Iterable[HaLoss],
     operations: Iterable[Operation],
 ) -> list[str]:

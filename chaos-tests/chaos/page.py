@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from chaos.recorder import Event, Recorder
-from chaos.summary import Summary
-from chaos.trial import Result
+from chaos.summary import CampaignSummary
+from chaos.trial import TrialResult
 from raft.errors import Outcome
 from raft.histories.history import Kind
 
@@ -29,7 +29,7 @@ pre{white-space:pre-wrap;background:#f7f9fb;padding:.6em;overflow-x:auto;max-hei
 """
 
 
-def page(summary: Summary, results: Sequence[Result]) -> str:
+def page(summary: CampaignSummary, results: Sequence[TrialResult]) -> str:
     """Return the whole document."""
     title = f"Faults injected into QuorumLog, mode {summary.mode}, seed {summary.seed}"
     rows = "".join(
@@ -50,7 +50,7 @@ def page(summary: Summary, results: Sequence[Result]) -> str:
     )
 
 
-def _section(result: Result) -> str:
+def _section(result: TrialResult) -> str:
     scenario = result.scenario
     faults = ", ".join(f"{kind} {count}" for kind, count in result.fault_counts.items())
     recovery = "" if result.recovery_ms is None else f", whole after {result.recovery_ms:,.0f} ms"

@@ -10,8 +10,8 @@ from typing import Final
 
 import quorumlog
 from chaos.body import body_of, value_of
-from chaos.popped import Delivery, Hide, PopHistory, Produced, Settle
-from chaos.told import Told, now_unix_ms, told_by
+from chaos.popped import Hide, PopDelivery, PopHistory, SentMessage, Settle
+from chaos.told import ToldOutcome, now_unix_ms, told_by
 from quorumlog.consume.pop import PopConsumer, PopMessage
 from quorumlog.errors import QuorumlogError, StaleHandleError
 
@@ -42,13 +42,13 @@ class PopProducer:
         """Send `count` messages, one after the other."""
         async with self._client.producer(timeout_ms=PATIENT_MS) as producer:
             for number in range(count):
-                value, told = f"{self._topic}-{number}", Told.OK
+                value, told = f"{self._topic}-{number}", ToldOutcome.OK
                 group = f"g{number % MESSAGE_GROUP_COUNT}"
                 try:
                     await producer.send(self._topic, body_of(value), message_group=group)
                 except QuorumlogError as error:
                     told = told_by(error)
-                self._history.produced[value] = Produced(value, told)
+                self._history.produced[value] = SentMessage(value, told)
                 await asyncio.sleep(PAUSE_S)
 
 
@@ -97,35 +97,35 @@ class PopWorker:
             await self._hide(message, 0)
             return False
         if what == "hold":
-            if await self._hide(message, LONGER_MS) is not Told.OK:
+            if await self._hide(message, LONGER_MS) is not ToldOutcome.OK:
                 return False
             await asyncio.sleep(HELD_S)
         told = await self._settle(message, is_ack=what != "reject")
-        self.held_count += what == "hold" and told is Told.OK
-        return told is Told.OK
+        self.held_count += what == "hold" and told is ToldOutcome.OK
+        return told is ToldOutcome.OK
 
-    async def _hide(self, message: PopMessage, asked_ms: int) -> Told:
-        began_ms, handle, told = now_unix_ms(), message.handle, Told.OK
+    async def _hide(self, message: PopMessage, asked_ms: int) -> ToldOutcome:
+        began_ms, handle, told = now_unix_ms(), message.handle, ToldOutcome.OK
         try:
             await self._consumer.change_invisible(message, asked_ms / 1000)
         except StaleHandleError:
-            told = Told.TOO_LATE
+            told = ToldOutcome.TOO_LATE
         except QuorumlogError as error:
             told = told_by(error)
         visible_ms = message.visible_unix_ms
         self._history.hides.append(Hide(handle, began_ms, asked_ms, told, visible_ms))
         return told
 
-    async def _settle(self, message: PopMessage, *, is_ack: bool) -> Told:
-        began_ms, handle, told = now_unix_ms(), message.handle, Told.OK
+    async def _settle(self, message: PopMessage, *, is_ack: bool) -> ToldOutcome:
+        began_ms, handle, told = now_unix_ms(), message.handle, ToldOutcome.OK
         try:
             await (self._consumer.ack(message) if is_ack else self._consumer.reject(message))
         except StaleHandleError:
-            told = Told.TOO_LATE
+            told = ToldOutcome.TOO_LATE
         except QuorumlogError as error:
             told = told_by(error)
         self._history.settles.append(Settle(handle, is_ack, began_ms, now_unix_ms(), told))
-        self.acked_count += is_ack and told is Told.OK
+        self.acked_count += is_ack and told is ToldOutcome.OK
         return told
 
 
@@ -133,8 +133,8 @@ def _message_group(message: PopMessage) -> str:
     return message.properties.get("__SHARDINGKEY", "")
 
 
-def _delivery_of(message: PopMessage, receive: int) -> Delivery:
-    return Delivery(
+def _delivery_of(message: PopMessage, receive: int) -> PopDelivery:
+    return PopDelivery(
         value_of(message.body),
         _message_group(message),
         message.queue_id,

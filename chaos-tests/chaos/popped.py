@@ -14,22 +14,22 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from chaos.told import Told
+from chaos.told import ToldOutcome
 
 DELIVERY_COUNT_MAX: Final = 16
 """Deliveries after which a message is dead, unless its group is set otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
-class Produced:
+class SentMessage:
     """One message that was sent."""
 
     value: str
-    told: Told
+    told: ToldOutcome
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class PopDelivery:
     """One message handed out once."""
 
     value: str
@@ -52,7 +52,7 @@ class Hide:
     handle: str
     invoke_unix_ms: int
     asked_ms: int
-    told: Told
+    told: ToldOutcome
     visible_unix_ms: int = 0
 
 
@@ -64,7 +64,7 @@ class Settle:
     is_ack: bool
     invoke_unix_ms: int
     return_unix_ms: int
-    told: Told
+    told: ToldOutcome
 
     @property
     def may_hold(self) -> bool:
@@ -72,8 +72,8 @@ class Settle:
 
         A rejection that is repeated, since its answer was lost, gets the answer "too late".
         """
-        return self.told in (Told.OK, Told.UNKNOWN) or (
-            not self.is_ack and self.told is Told.TOO_LATE
+        return self.told in (ToldOutcome.OK, ToldOutcome.UNKNOWN) or (
+            not self.is_ack and self.told is ToldOutcome.TOO_LATE
         )
 
 
@@ -81,8 +81,8 @@ class Settle:
 class PopHistory:
     """Whole history of one scenario, in order of time."""
 
-    produced: dict[str, Produced] = field(default_factory=dict)
-    deliveries: list[Delivery] = field(default_factory=list)
+    produced: dict[str, SentMessage] = field(default_factory=dict)
+    deliveries: list[PopDelivery] = field(default_factory=list)
     hides: list[Hide] = field(default_factory=list)
     settles: list[Settle] = field(default_factory=list)
     dead: list[str] = field(default_factory=list)
@@ -96,7 +96,7 @@ class _Life:
 
     def __init__(self, value: str) -> None:
         self.value = value
-        self.deliveries: list[Delivery] = []
+        self.deliveries: list[PopDelivery] = []
         self.hides: dict[str, list[Hide]] = defaultdict(list)
         self.settles: list[tuple[int, Settle]] = []
         """Each with the count of the delivery that it names."""
@@ -125,9 +125,9 @@ def check_pop(history: PopHistory, *, is_fifo: bool) -> list[str]:
 
 
 def _lives(history: PopHistory) -> dict[str, _Life]:
-    sent = [one.value for one in history.produced.values() if one.told is Told.OK]
+    sent = [one.value for one in history.produced.values() if one.told is ToldOutcome.OK]
     lives = {value: _Life(value) for value in sent}
-    by_handle: dict[str, Delivery] = {}
+    by_handle: dict[str, PopDelivery] = {}
     for delivery in history.deliveries:
         lives.setdefault(delivery.value, _Life(delivery.value)).deliveries.append(delivery)
         by_handle.setdefault(delivery.handle, delivery)
@@ -141,11 +141,11 @@ def _lives(history: PopHistory) -> dict[str, _Life]:
     return lives
 
 
-def _origin(life: _Life, produced: dict[str, Produced]) -> Iterator[str]:
+def _origin(life: _Life, produced: dict[str, SentMessage]) -> Iterator[str]:
     sent = produced.get(life.value)
     if sent is None:
         yield f"phantom: nobody sent {life.value}"
-    elif sent.told is Told.NOT_APPLIED:
+    elif sent.told is ToldOutcome.NOT_APPLIED:
         yield f"refused: {life.value} came although its send was refused"
 
 
@@ -158,13 +158,13 @@ def _holders(life: _Life) -> Iterator[str]:
             yield f"shared: {other} was taken {early_ms} ms before the time of {one} was over"
 
 
-def _free_from(delivery: Delivery, hides: list[Hide]) -> int:
+def _free_from(delivery: PopDelivery, hides: list[Hide]) -> int:
     """Return the earliest time, not ruled out, at which others could see the message again."""
     free = delivery.visible_unix_ms
     for hide in hides:
-        if hide.told is Told.OK:
+        if hide.told is ToldOutcome.OK:
             free = hide.visible_unix_ms
-        elif hide.told is not Told.NOT_APPLIED:
+        elif hide.told is not ToldOutcome.NOT_APPLIED:
             # With "too late" the call may be a repetition, and have taken effect the first time.
             free = min(free, hide.invoke_unix_ms + hide.asked_ms)
     return free
@@ -172,7 +172,7 @@ def _free_from(delivery: Delivery, hides: list[Hide]) -> int:
 
 def _ends(life: _Life) -> Iterator[str]:
     for count, settle in life.settles:
-        if settle.told is not Told.OK:
+        if settle.told is not ToldOutcome.OK:
             continue
         later = [one for one in life.deliveries if one.count > count]
         # A message that is done already is acknowledged to its earlier holders, too.
@@ -195,7 +195,7 @@ def _was_done_later(life: _Life, count: int, at_unix_ms: int) -> bool:
 def _letters(life: _Life, failed_receive_count: int) -> Iterator[str]:
     """Check that a message is dead only once, for a reason, and not done as well."""
     rejects = [(count, one) for count, one in life.settles if not one.is_ack]
-    if any(one.told is Told.OK for _, one in rejects) and not life.dead_count:
+    if any(one.told is ToldOutcome.OK for _, one in rejects) and not life.dead_count:
         yield f"lost: {life.value} was rejected, and is no dead letter"
     if not life.dead_count:
         return
@@ -207,7 +207,7 @@ def _letters(life: _Life, failed_receive_count: int) -> Iterator[str]:
         yield f"causeless: {life.value} is dead after {highest} deliveries"
     for count, one in life.settles:
         is_excused = is_used_up or _was_done_later(life, count, one.return_unix_ms)
-        if one.is_ack and one.told is Told.OK and not is_excused:
+        if one.is_ack and one.told is ToldOutcome.OK and not is_excused:
             yield f"both: {life.value} is dead although it was acknowledged: {one}"
 
 
@@ -225,7 +225,7 @@ def _order(lives: dict[str, _Life]) -> Iterator[str]:
             before.append(life)
 
 
-def _out_of_order(one: Delivery, before: list[_Life]) -> Iterator[str]:
+def _out_of_order(one: PopDelivery, before: list[_Life]) -> Iterator[str]:
     for life in before:
         is_together = any(other.receive == one.receive for other in life.deliveries)
         if is_together or (life.dead_count and not life.settles):
@@ -236,9 +236,9 @@ def _out_of_order(one: Delivery, before: list[_Life]) -> Iterator[str]:
             yield f"order: {one}: {why}"
 
 
-def _order_within(deliveries: list[Delivery]) -> Iterator[str]:
+def _order_within(deliveries: list[PopDelivery]) -> Iterator[str]:
     """Check the order of messages within one receive."""
-    last: dict[tuple[int, int, str], Delivery] = {}
+    last: dict[tuple[int, int, str], PopDelivery] = {}
     for one in deliveries:
         key = one.receive, one.queue_id, one.message_group
         other = last.setdefault(key, one)

@@ -8,7 +8,7 @@ from typing import Final
 DISK_SIZE_BYTES: Final = 24 << 20
 
 
-class Mode(StrEnum):
+class ClusterMode(StrEnum):
     """How the nodes replicate."""
 
     RAFT = "raft"
@@ -53,10 +53,10 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ScenarioOptions:
     """Choices for a whole run."""
 
     seed: int
-    mode: Mode = Mode.RAFT
+    mode: ClusterMode = ClusterMode.RAFT
     time_scale: float = field(default_factory=lambda: float(os.environ.get("CHAOS_SCALE", "1")))
     """Factor of all deadlines, for slow machines."""

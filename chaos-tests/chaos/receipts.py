@@ -8,7 +8,7 @@ later may not be acknowledged at all. Therefore no tolerance is needed.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from chaos.losses import Place
+from chaos.losses import MessagePlace
 from raft.errors import Outcome
 from raft.histories.history import AppendCall, Kind, Operation, Value
 
@@ -28,7 +28,7 @@ class Moment:
 
 def strays(
     operations: Iterable[Operation],
-    places: Mapping[Value, Place],
+    places: Mapping[Value, MessagePlace],
     moment: Moment,
     *,
     only_term: bool = False,

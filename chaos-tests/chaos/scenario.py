@@ -15,7 +15,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 from chaos.cluster import ChaosCluster
 from chaos.errors import NotSoError
 from chaos.load import Load
-from chaos.profile import Mode, Options, Profile
+from chaos.profile import ClusterMode, Profile, ScenarioOptions
 from chaos.receipts import Moment, strays
 from chaos.recorder import Event, Recorder, now_ns
 from chaos.target import Target
@@ -26,8 +26,8 @@ _POLL_S: Final = 0.05
 DEADLINE_S: Final = 60.0
 SHOWN_COUNT: Final = 10
 """Violations that are shown; all are kept."""
-ALL_MODES: Final = frozenset(Mode)
-RAFT: Final = frozenset({Mode.RAFT})
+ALL_MODES: Final = frozenset(ClusterMode)
+RAFT: Final = frozenset({ClusterMode.RAFT})
 HA: Final = ALL_MODES - RAFT
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
@@ -42,14 +42,14 @@ class Failover:
 
 
 @dataclass(slots=True)
-class Context:
+class ScenarioContext:
     """The cluster, the load and the reports of one scenario."""
 
     target: Target
     load: Load
     recorder: Recorder
     random: Random
-    options: Options
+    options: ScenarioOptions
     fault_counts: dict[str, int] = field(default_factory=dict)
     proofs: list[str] = field(default_factory=list)
     failovers: list[Failover] = field(default_factory=list)
@@ -186,7 +186,7 @@ class Context:
             raise NotSoError(f"{len(violations)} violations:\n{shown}")
 
 
-Body = Callable[[Context], Awaitable[None]]
+Body = Callable[[ScenarioContext], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ class Scenario:
     title: str
     body: Body
     profile: Profile
-    modes: frozenset[Mode]
+    modes: frozenset[ClusterMode]
     needs_shim: bool
     pause_s: float
     """Pause between calls of one client."""
@@ -213,7 +213,7 @@ def scenario(
     rows: str,
     *,
     profile: Profile | None = None,
-    modes: frozenset[Mode] = ALL_MODES,
+    modes: frozenset[ClusterMode] = ALL_MODES,
     needs_shim: bool = False,
     pause_s: float = 0.02,
 ) -> Callable[[Body], Body]:

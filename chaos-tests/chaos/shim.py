@@ -22,7 +22,7 @@ _CLOCK: Final = struct.Struct("=qQ")
 _SIZE_BYTES: Final = 4096
 
 
-class Call(IntEnum):
+class SystemCall(IntEnum):
     """Calls that can be made to fail; the numbers are shim.c's."""
 
     SYNC = 0
@@ -42,7 +42,7 @@ class _Action(IntEnum):
     HANG = 3
 
 
-_CLOCK_AT: Final = _RULE.size * len(Call)
+_CLOCK_AT: Final = _RULE.size * len(SystemCall)
 
 
 def compile_shim(directory: Path) -> Path:
@@ -87,21 +87,21 @@ class Shim:
             found["QUORUMLOG_TEST_SHIM_SHADOW"] = str(self._shadow)
         return found
 
-    def fail(self, call: Call, error: int, *, times: int = 0) -> None:
+    def fail(self, call: SystemCall, error: int, *, times: int = 0) -> None:
         """Let these calls fail, `times` times (0: until changed)."""
         self._set(call, _Action.FAIL, error, 0, times)
 
-    def delay(self, call: Call, delay_ms: int) -> None:
+    def delay(self, call: SystemCall, delay_ms: int) -> None:
         """Let these calls take `delay_ms` longer."""
         self._set(call, _Action.DELAY, 0, delay_ms, 0)
 
-    def hang(self, call: Call) -> None:
+    def hang(self, call: SystemCall) -> None:
         """Let these calls hang until changed."""
         self._set(call, _Action.HANG, 0, 0, 0)
 
     def clear(self) -> None:
         """End all faults of this shim."""
-        for call in Call:
+        for call in SystemCall:
             self._set(call, _Action.OFF, 0, 0, 0)
         _CLOCK.pack_into(self._map, _CLOCK_AT, 0, 0)
 
@@ -114,11 +114,11 @@ class Shim:
         """Number of reads of a moved clock."""
         return int(_CLOCK.unpack_from(self._map, _CLOCK_AT)[1])
 
-    def passes(self, call: Call) -> int:
+    def passes(self, call: SystemCall) -> int:
         """Return how many of these calls were made."""
         return int(_RULE.unpack_from(self._map, call * _RULE.size)[4])
 
-    def hits(self, call: Call) -> int:
+    def hits(self, call: SystemCall) -> int:
         """Return on how many of these calls a fault took effect."""
         return int(_RULE.unpack_from(self._map, call * _RULE.size)[5])
 
@@ -126,7 +126,9 @@ class Shim:
         """Release the control file."""
         self._map.close()
 
-    def _set(self, call: Call, action: _Action, error: int, delay_ms: int, times: int) -> None:
+    def _set(
+        self, call: SystemCall, action: _Action, error: int, delay_ms: int, times: int
+    ) -> None:
         # The counters behind stay; the action is set last, after all its parameters.
         at = call * _RULE.size
         struct.pack_into("=III", self._map, at + 4, error, delay_ms, times)

@@ -9,16 +9,16 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from chaos.errors import NotSoError
-from chaos.profile import Mode
-from chaos.scenario import DEADLINE_S, Context
+from chaos.profile import ClusterMode
+from chaos.scenario import DEADLINE_S, ScenarioContext
 from quorumlog.errors import QuorumlogError
 
 CUT_S: Final = 2.0
 """Duration of the cut of a master from its slaves: it continues as master."""
-Strike = Callable[[Context], Awaitable[None]]
+Strike = Callable[[ScenarioContext], Awaitable[None]]
 
 
-async def kill_leader(x: Context) -> None:
+async def kill_leader(x: ScenarioContext) -> None:
     """Kill the leader by SIGKILL, and start it once another node leads."""
     old = await x.leader()
     x.leader_lost()
@@ -29,7 +29,7 @@ async def kill_leader(x: Context) -> None:
     await x.do(x.cluster.wait_ready)
 
 
-async def pause_leader(x: Context) -> None:
+async def pause_leader(x: ScenarioContext) -> None:
     """Stop the leader by SIGSTOP until another node leads, and let it continue with stale work."""
     old = await x.leader()
     x.leader_lost()
@@ -41,10 +41,10 @@ async def pause_leader(x: Context) -> None:
     await x.do(x.cluster.wait_ready)
 
 
-async def cut_leader_off(x: Context) -> None:
+async def cut_leader_off(x: ScenarioContext) -> None:
     """Cut the leader from all other nodes, silently, and not from clients."""
     old, links = await x.leader(), x.cluster.links
-    if x.options.mode is Mode.RAFT:
+    if x.options.mode is ClusterMode.RAFT:
         x.leader_lost()
     others = [node for node in links.nodes if node != old]
     pairs = links.between([old], others)
@@ -55,7 +55,7 @@ async def cut_leader_off(x: Context) -> None:
     before = await x.do(swallowed_size_bytes)
     async with x.fault("isolate", f"the leader, node {old}"):
         await x.do(links.cut, pairs)
-        if x.options.mode is Mode.RAFT:
+        if x.options.mode is ClusterMode.RAFT:
             await x.new_leader(old)
         await x.linger(CUT_S)
         await x.until("the cut swallows bytes", lambda: swallowed_size_bytes() > before)
@@ -64,10 +64,10 @@ async def cut_leader_off(x: Context) -> None:
     await x.do(x.cluster.wait_ready)
 
 
-async def lead(x: Context, node: int) -> None:
+async def lead(x: ScenarioContext, node: int) -> None:
     """Make a node lead; the request may be refused while the node has not caught up."""
     admin, deadline = x.load.clients.client.admin, time.monotonic() + DEADLINE_S
-    give = admin.transfer_leadership if x.options.mode is Mode.RAFT else admin.ha_promote
+    give = admin.transfer_leadership if x.options.mode is ClusterMode.RAFT else admin.ha_promote
     while await x.leader() != node:
         try:
             await give(node)
@@ -79,7 +79,10 @@ async def lead(x: Context, node: int) -> None:
 
 
 async def strike_while(
-    x: Context, strikes: tuple[Strike, ...], what: str, has_moved: Callable[[], Callable[[], bool]]
+    x: ScenarioContext,
+    strikes: tuple[Strike, ...],
+    what: str,
+    has_moved: Callable[[], Callable[[], bool]],
 ) -> None:
     """Strike one after the other; before each strike, wait until the work has progressed.
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from chaos.gates import FACTOR_MAX, gates_of, late_in_run
 from chaos.gates import shown as shown_gates
-from chaos.profile import Mode
-from chaos.trial import Result
+from chaos.profile import ClusterMode
+from chaos.trial import TrialResult
 
 GROWN_COUNT_MIN: Final = 3
 
@@ -47,7 +47,7 @@ class Percentiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class CampaignSummary:
     """One run."""
 
     seed: int
@@ -79,8 +79,8 @@ class Summary:
 
     @classmethod
     def of(
-        cls, results: Sequence[Result], *, seed: int, mode: str, version: str, took_s: float
-    ) -> "Summary":
+        cls, results: Sequence[TrialResult], *, seed: int, mode: str, version: str, took_s: float
+    ) -> "CampaignSummary":
         faults: Counter[str] = Counter()
         outcomes: Counter[str] = Counter()
         errors: Counter[str] = Counter()
@@ -107,8 +107,8 @@ class Summary:
             Percentiles.of([r.recovery_ms for r in results if r.recovery_ms is not None]),
             Percentiles.of([ms for result in results for ms in result.restarts_ms]),
             max((result.slowness for result in results), default=1.0),
-            shown_gates(results, gates_of(Mode(mode))),
-            tuple(late_in_run(results, gates_of(Mode(mode)))),
+            shown_gates(results, gates_of(ClusterMode(mode))),
+            tuple(late_in_run(results, gates_of(ClusterMode(mode)))),
             Percentiles.of([b / 2**20 for r in results for b in r.memory_size_bytes.values()]),
             Percentiles.of(growth_mib(results)),
         )
@@ -173,7 +173,7 @@ def _mib(found: Percentiles | None) -> str:
     return "none" if found is None else f"{found.shown('MiB')} ({found.count})"
 
 
-def growth_mib(results: Sequence[Result]) -> list[float]:
+def growth_mib(results: Sequence[TrialResult]) -> list[float]:
     """Return the average growth of each process from one scenario to the next, in MiB.
 
     Only of processes that lived through at least three: memory that is needed once is no leak.

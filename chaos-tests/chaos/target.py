@@ -13,7 +13,7 @@ from typing import Final
 
 import psutil
 
-from chaos.ends import KILLED, STOPPED, Ends
+from chaos.ends import KILLED, STOPPED, ProcessEnds
 from chaos.errors import NotSoError
 from chaos.interceptor import Interceptor
 from chaos.shim import Shim
@@ -36,7 +36,7 @@ class Target:
         self.shims: Final[dict[int, Shim]] = {}
         self.interceptor: Final = Interceptor(local.directory / LINK_FAULTS_FILE)
         self._paused: set[int] = set()
-        self._ends: Final = Ends(local)
+        self._ends: Final = ProcessEnds(local)
         for node in local.node_ids:
             self._ends.watch(node)
 

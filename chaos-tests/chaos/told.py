@@ -9,7 +9,7 @@ from enum import StrEnum
 from quorumlog.errors import Outcome, QuorumlogError
 
 
-class Told(StrEnum):
+class ToldOutcome(StrEnum):
     """Outcome of a call, as far as its caller was told."""
 
     OK = "ok"
@@ -19,9 +19,9 @@ class Told(StrEnum):
     UNKNOWN = "unknown"
 
 
-def told_by(error: QuorumlogError) -> Told:
+def told_by(error: QuorumlogError) -> ToldOutcome:
     """Return the answer of an error that has no more information than its outcome."""
-    return Told.NOT_APPLIED if error.outcome is Outcome.NOT_APPLIED else Told.UNKNOWN
+    return ToldOutcome.NOT_APPLIED if error.outcome is Outcome.NOT_APPLIED else ToldOutcome.UNKNOWN
 
 
 def now_unix_ms() -> int:

@@ -19,9 +19,9 @@ from chaos.gates import factor_of, gates_of, late_in_trial
 from chaos.load import CONNECT_TIMEOUT_MS, Load
 from chaos.losses import Losses, find_losses, reported, without
 from chaos.pace import Pace
-from chaos.profile import Mode, Options
+from chaos.profile import ClusterMode, ScenarioOptions
 from chaos.recorder import Recorder, now_ns
-from chaos.scenario import SHOWN_COUNT, Context, Scenario
+from chaos.scenario import SHOWN_COUNT, Scenario, ScenarioContext
 from chaos.target import Target
 from chaos.usage import Usage
 from chaos.verdict import caught_up, drain, judge, leaders_of, same_digests
@@ -36,7 +36,7 @@ SCENARIO_TIMEOUT_S: Final = 300.0
 
 
 @dataclass(slots=True)
-class Result:
+class TrialResult:
     """Result of one trial."""
 
     scenario: Scenario
@@ -90,7 +90,7 @@ class Trial:
         self,
         scenario: Scenario,
         cluster: Target,
-        options: Options,
+        options: ScenarioOptions,
         seed: int,
         topic: str,
         slowness: float = 1.0,
@@ -98,16 +98,16 @@ class Trial:
         """`slowness` of the machine was measured before the cluster was started."""
         self._scenario, self._cluster, self._options = scenario, cluster, options
         self._topic, self._seed, self._slowness = topic, seed, slowness
-        self.result = Result(
+        self.result = TrialResult(
             scenario, seed, patience_ms=scenario.profile.patience_s * 1000, slowness=slowness
         )
 
     @property
     def may_lose(self) -> bool:
         """Whether masters may lose messages that they acked alone, if they report it."""
-        return self._options.mode is Mode.ASYNC_MASTER or self._scenario.profile.loses
+        return self._options.mode is ClusterMode.ASYNC_MASTER or self._scenario.profile.loses
 
-    async def run(self) -> Result:
+    async def run(self) -> TrialResult:
         """Run the scenario; problems are in the result, and never raised."""
         result, began = self.result, time.monotonic()
         try:
@@ -134,7 +134,7 @@ class Trial:
         result, cluster, recorder = self.result, self._cluster, self.result.recorder
         load = Load(cluster.bootstrap, self._topic, recorder, pause_s=self._scenario.pause_s)
         async with load:
-            context = Context(
+            context = ScenarioContext(
                 cluster,
                 load,
                 recorder,
@@ -193,7 +193,7 @@ class Trial:
         return frozenset(await reported(load.clients.client))
 
     async def _judge(
-        self, context: Context, healed_ns: int, known: frozenset[HaLoss]
+        self, context: ScenarioContext, healed_ns: int, known: frozenset[HaLoss]
     ) -> frozenset[Value]:
         """Compare all replicas, and let the checkers judge the history.
 
@@ -205,7 +205,7 @@ class Trial:
         ) as client:
             index = await caught_up(client, nodes, HEAL_TIMEOUT_S * scale)
             result.recovery_ms = (now_ns() - healed_ns) / 1e6
-            if self._options.mode is Mode.RAFT:
+            if self._options.mode is ClusterMode.RAFT:
                 # A plain log has no chain; its replicas are compared record by record below.
                 await same_digests(client, nodes, index)
             last = context.load.clients.last_index
@@ -239,7 +239,7 @@ class Trial:
         return found.lost
 
 
-async def _usage_is_back(context: Context, before: dict[int, Usage]) -> None:
+async def _usage_is_back(context: ScenarioContext, before: dict[int, Usage]) -> None:
     """Demand that no node holds much more than before the fault (I16)."""
     excess: list[str] = []
 
@@ -259,7 +259,7 @@ async def _usage_is_back(context: Context, before: dict[int, Usage]) -> None:
         raise NotSoError(f"I16: {error}: {'; '.join(excess)}") from error
 
 
-def _failovers(context: Context) -> list[float]:
+def _failovers(context: ScenarioContext) -> list[float]:
     clients: Clients = context.load.clients
     found = []
     for failover in context.failovers:

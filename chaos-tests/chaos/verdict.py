@@ -19,7 +19,7 @@ from chaos.clients import LOG_QUEUES, QUEUE_COUNT, REGISTER_QUEUE, queue_name
 from chaos.errors import NotSoError
 from quorumlog.errors import OffsetOutOfRangeError, QuorumlogError
 from raft.histories.checker import check_log
-from raft.histories.history import AppendCall, Drain, FaultNote, Kind, Operation, Receipt
+from raft.histories.history import AppendCall, Drain, FaultNote, HistoryReceipt, Kind, Operation
 from raft.histories.register import check_register_by_index, check_register_by_zones
 
 DRAIN_TIMEOUT_S: Final = 90.0
@@ -148,7 +148,7 @@ def _distinct(drains: list[Drain]) -> list[Drain]:
 
 def _as_append(put: Operation) -> Operation:
     assert isinstance(put.request, str), f"a put of {put.request!r}"
-    result = Receipt(put.result) if isinstance(put.result, int) else None
+    result = HistoryReceipt(put.result) if isinstance(put.result, int) else None
     return put._replace(kind=Kind.APPEND, request=AppendCall(put.request), result=result)
 
 

@@ -13,7 +13,7 @@ from node.admin.parts import NodeParts
 from node.errors.common import WrongModeError
 from node.monitoring.health import Phase
 from node.replication.ha.applied import AppliedState
-from node.replication.ha.core.types import Mode, Standing
+from node.replication.ha.core.types import AckMode, HaStanding
 from node.replication.ha.driver import HaDriver
 from node.replication.ha.storage.losses import LossFile
 from quorumlog.pb import admin_pb2 as pb
@@ -69,7 +69,7 @@ class HaAdmin:
 
     def _details(self) -> list[str]:
         found = []
-        if self._driver.machine.state.replica.standing is Standing.JOINING:
+        if self._driver.machine.state.replica.standing is HaStanding.JOINING:
             lost = self._parts.lives.lost
             why = (
                 f"its disk is an old copy of what it held: {lost}" if lost else "its disk was empty"
@@ -90,7 +90,7 @@ class HaAdmin:
             node_id=report.replica_id,
             replication=settings.replication,
             role=report.role.value,
-            mode="async" if report.mode is Mode.ASYNC else "sync",
+            mode="async" if report.mode is AckMode.ASYNC else "sync",
             epoch=report.bound.number,
             master_id=report.master_id,
             highest_epoch=report.highest_seen,

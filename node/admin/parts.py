@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from node.broker import Broker
 from node.config.settings import Settings
 from node.monitoring.health import Health
-from node.monitoring.replica_status import ReplicaStatus
+from node.monitoring.replica_status import NodeReplicaStatus
 from node.replication.lives import NodeLives
 from quorumlog.pb import admin_pb2 as pb
 from quorumlog.version import __version__
@@ -27,7 +27,7 @@ class NodeParts:
     health: Health
     broker: Broker
     lives: NodeLives
-    replica_status: Callable[[], ReplicaStatus]
+    replica_status: Callable[[], NodeReplicaStatus]
     store_stats: Callable[[], StoreStats]
     is_connected: Callable[[NodeId], bool]
     """Whether the link to another node is up."""

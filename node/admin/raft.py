@@ -20,7 +20,7 @@ from node.errors.common import (
 )
 from node.errors.members import ChangeTimeoutError
 from node.monitoring.health import Phase
-from node.replication.raft.driver import Driver
+from node.replication.raft.driver import RaftDriver
 from node.replication.raft.storage.log import LedgerLog
 from quorumlog.pb import admin_pb2 as pb
 from raft.errors import NotLeaderError, RaftError, TransferRefusedError
@@ -50,7 +50,9 @@ _log: Final = structlog.get_logger(component="admin")
 class NodeAdmin:
     """The calls of one node in Raft mode."""
 
-    def __init__(self, parts: NodeParts, driver: Driver, replica: Replica, log: LedgerLog) -> None:
+    def __init__(
+        self, parts: NodeParts, driver: RaftDriver, replica: Replica, log: LedgerLog
+    ) -> None:
         self._parts, self._driver, self._replica, self._log = parts, driver, replica, log
         self._leader_changed = asyncio.Event()
         driver.add_role_listener(self._on_role)

@@ -17,7 +17,7 @@ from node.broker.append.produce import Produce
 from node.broker.core.context import BrokerIdentity, Context, LogKind
 from node.broker.core.freshness import Freshness
 from node.broker.core.leader_work import LeaderWork
-from node.broker.core.parked_readers import Waits
+from node.broker.core.parked_readers import ParkedReaders
 from node.broker.core.ports import BrokerDriver, OtherGroups, no_other_groups
 from node.broker.delay.calls import Delay
 from node.broker.groups.groups import Groups
@@ -33,7 +33,7 @@ from node.broker.stats import BrokerStats
 from node.broker.topics.config_files import ConfigFiles
 from node.broker.topics.topics import Topics
 from node.broker.transactions import TransactionCalls
-from node.broker.transactions.consumed import Consumed
+from node.broker.transactions.consumed import OffsetsUnderWay
 from node.config.limits import Limits
 from node.errors.common import BadRequestError
 from node.runtime.clock import unix_ms
@@ -87,8 +87,8 @@ class Broker:
         self._context: Final = context
         self._clock_ms = clock_ms
         self._commands = Commands(context)
-        self._waits = Waits(context)
-        self._freshness = Freshness(context, self._waits)
+        self._parked = ParkedReaders(context)
+        self._freshness = Freshness(context, self._parked)
         self._members = Members(context)
         self._own_appends = OwnAppends(context)
         self._was_ready = False
@@ -96,8 +96,8 @@ class Broker:
 
         self.incarnations: Final = Incarnations(context, self._own_appends)
         self._produce = Produce(context, self.incarnations.check)
-        self._pulls = Pulls(context, self._waits, self._freshness)
-        self.consumed: Final = Consumed(context, self._produce, self._own_appends)
+        self._pulls = Pulls(context, self._parked, self._freshness)
+        self.consumed: Final = OffsetsUnderWay(context, self._produce, self._own_appends)
         self.transactions: Final = TransactionCalls(
             context, self._produce, self._own_appends, unix_ms
         )
@@ -121,10 +121,10 @@ class Broker:
             self.consumed,
             self.transactions.checks,
             self.pop,
-            self.delay.delivering,
+            self.delay.delivery_task,
         ]
         """Work that begins and ends with this node's leadership, in this order."""
-        self._waits.on_grown = self._on_grown
+        self._parked.on_grown = self._on_grown
         driver.add_listener(self._on_turn)
 
     @property
@@ -140,7 +140,7 @@ class Broker:
 
     def has_waiting_readers(self) -> bool:
         """Whether a reader waits for something that will be applied here."""
-        return not self._waits.is_empty
+        return not self._parked.is_empty
 
     # --- Data ---
 
@@ -235,11 +235,11 @@ class Broker:
             self._end_leader_works()
             self._was_ready = False
         self._produce.fail_parked()
-        self._waits.wake_all()
+        self._parked.wake_all()
 
     def _on_grown(self, queues: Iterable[QueueKey]) -> None:
         self.pop.on_grown(queues)
-        self.delay.delivering.on_grown(queues)
+        self.delay.delivery_task.on_grown(queues)
 
     def _on_turn(self) -> None:
         is_ready = self._context.driver.is_ready and not self._context.is_stopped
@@ -252,7 +252,7 @@ class Broker:
             else:
                 self._end_leader_works()
                 self._produce.fail_parked()
-        self._waits.on_turn()
+        self._parked.on_turn()
 
     def _end_leader_works(self) -> None:
         for work in self._leader_works:
@@ -260,7 +260,7 @@ class Broker:
 
     def stats(self) -> BrokerStats:
         """Return the counters and the levels at this moment."""
-        produce, pulls, waits = self._produce, self._pulls, self._waits
+        produce, pulls, parked = self._produce, self._pulls, self._parked
         state = self._context.state
         return BrokerStats(
             limits=self._context.limits,
@@ -281,9 +281,9 @@ class Broker:
             pulled_records_total=pulls.records_total,
             pulled_size_bytes_total=pulls.size_bytes_total,
             barriers_total=self._freshness.barriers_total,
-            waiting_reader_count=waits.reader_count,
-            waiting_read_count=waits.read_count,
-            woken_total=waits.woken_total,
+            waiting_reader_count=parked.reader_count,
+            waiting_read_count=parked.read_count,
+            woken_total=parked.woken_total,
             tail_count=pulls.tail_count,
             commands_total=self._commands.commands_total,
             command_entries_total=self._commands.entries_total,

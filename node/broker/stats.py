@@ -5,7 +5,7 @@ Owns one immutable status for metrics, health checks and the command line.
 
 from dataclasses import dataclass
 
-from node.broker.append.sizes import TopicSizes
+from node.broker.append.sizes import AppendedSizes
 from node.broker.delay.stats import DelayStats
 from node.broker.pop.pop import PopStats
 from node.config.limits import Limits
@@ -55,7 +55,7 @@ class BrokerStats:
     dead_letters_total: int
     resent_total: int
     """Dead letters sent again."""
-    record_sizes: TopicSizes
+    record_sizes: AppendedSizes
     """Record sizes of all topics: bucket k counts records below 2**k bytes, by batch mean."""
     open_transaction_count: int
     """Transactions neither committed nor rolled back."""

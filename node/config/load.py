@@ -29,7 +29,7 @@ OTHER_PREFIXES: Final = (f"{ENVIRONMENT_PREFIX}CLIENT_", f"{ENVIRONMENT_PREFIX}T
 _VALUE_LENGTH_MAX: Final = 60
 
 
-class Problem(NamedTuple):
+class ConfigProblem(NamedTuple):
     """One problem with one setting."""
 
     key: str
@@ -51,7 +51,7 @@ class ConfigError(Exception):
     retryable = False
     outcome = "not_applied"
 
-    def __init__(self, problems: tuple[Problem, ...]) -> None:
+    def __init__(self, problems: tuple[ConfigProblem, ...]) -> None:
         super().__init__(problems)
         self.problems = problems
 
@@ -91,7 +91,7 @@ def load(
     QUORUMLOG_CONFIG names the file; without both no file is read.
     """
     environment = os.environ if environment is None else environment
-    problems: list[Problem] = []
+    problems: list[ConfigProblem] = []
     file = file or environment.get(FILE_VARIABLE) or None
     layers = [] if file is None else [_from_file(Path(file), problems)]
     layers.append(_from_environment(environment, problems))
@@ -118,7 +118,7 @@ def load(
 _Layer = tuple[dict[str, Any], dict[str, str]]
 
 
-def _from_file(path: Path, problems: list[Problem]) -> _Layer:
+def _from_file(path: Path, problems: list[ConfigProblem]) -> _Layer:
     try:
         values = TomlConfigSettingsSource(Settings, path)()
         # The source ignores a missing file, so read it here, which raises.
@@ -127,7 +127,7 @@ def _from_file(path: Path, problems: list[Problem]) -> _Layer:
         what = error.strerror if isinstance(error, OSError) else str(error)
         is_wrong = not isinstance(error, OSError)
         do = "correct it; see docs/configuration.md" if is_wrong else "check the path"
-        problems.append(Problem("config", "", str(path), what or type(error).__name__, do))
+        problems.append(ConfigProblem("config", "", str(path), what or type(error).__name__, do))
         return {}, {}
     raw = tomllib.loads(text)
     return {**raw, **values}, {key: f"{path}{_line(text, key)}" for key in raw}
@@ -142,7 +142,7 @@ def _line(text: str, key: str) -> str:
     return ""
 
 
-def _from_environment(environment: Mapping[str, str], problems: list[Problem]) -> _Layer:
+def _from_environment(environment: Mapping[str, str], problems: list[ConfigProblem]) -> _Layer:
     values = _Environment(environment)()
     variables = {f"{ENVIRONMENT_PREFIX}{name.upper()}": name for name in Settings.model_fields}
     for variable in sorted(environment):
@@ -168,7 +168,7 @@ def _from_flags(flags: Mapping[str, Any]) -> _Layer:
 
 
 def _validated(
-    values: dict[str, Any], origins: Mapping[str, str], problems: list[Problem]
+    values: dict[str, Any], origins: Mapping[str, str], problems: list[ConfigProblem]
 ) -> tuple[Settings | None, set[str]]:
     """Check each value alone; return the settings without the wrong values, and their names."""
     try:
@@ -186,7 +186,7 @@ def _validated(
         return None, bad
 
 
-def _of_detail(detail: ErrorDetails, origins: Mapping[str, str]) -> Problem:
+def _of_detail(detail: ErrorDetails, origins: Mapping[str, str]) -> ConfigProblem:
     location = [part for part in detail["loc"] if part != "[key]"]
     key = ".".join(map(str, location))
     origin = origins.get(str(location[0]), "nowhere")
@@ -194,19 +194,19 @@ def _of_detail(detail: ErrorDetails, origins: Mapping[str, str]) -> Problem:
         names = Peer.model_fields
         close = difflib.get_close_matches(str(location[-1]), names, n=1)
         do = f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
-        return Problem(key, _written(detail["input"]), origin, "unknown key", do)
+        return ConfigProblem(key, _written(detail["input"]), origin, "unknown key", do)
     if detail["type"] == "missing":
         what = "is not set"
         if len(location) > 1:
-            return Problem(key, "", origin, what, "add it")
+            return ConfigProblem(key, "", origin, what, "add it")
         flag = f"--{key.replace('_', '-')}"
         do = f"add it to the file, or use {flag} or {ENVIRONMENT_PREFIX}{key.upper()}"
-        return Problem(key, "", origin, what, do)
+        return ConfigProblem(key, "", origin, what, do)
     text = detail["msg"].removeprefix("Value error, ")
     what, _, do = text.partition("; ")
     if not do and what.startswith("use "):
         what, do = "cannot be read", what
-    return Problem(key, _written(detail["input"]), origin, what, do or _hint(detail))
+    return ConfigProblem(key, _written(detail["input"]), origin, what, do or _hint(detail))
 
 
 def _hint(detail: ErrorDetails) -> str:
@@ -227,19 +227,19 @@ def _hint(detail: ErrorDetails) -> str:
 
 def _conflict_problems(
     settings: Settings, bad: set[str], origins: Mapping[str, str]
-) -> Iterable[Problem]:
+) -> Iterable[ConfigProblem]:
     for conflict in conflicts(settings):
         tops = [key.partition(".")[0] for key in conflict.keys]
         if bad.isdisjoint(tops):
             where = dict.fromkeys(origins.get(top, "default") for top in tops)
             key, origin = " + ".join(conflict.keys), ", ".join(where)
-            yield Problem(key, "", origin, conflict.what, conflict.suggestion)
+            yield ConfigProblem(key, "", origin, conflict.what, conflict.suggestion)
 
 
-def _unknown(key: str, value: object, origin: str, known: Iterable[str]) -> Problem:
+def _unknown(key: str, value: object, origin: str, known: Iterable[str]) -> ConfigProblem:
     close = difflib.get_close_matches(key, list(known), n=1, cutoff=0.55)
     do = f"did you mean {close[0]}?" if close else "remove it; docs/configuration.md has all"
-    return Problem(key, _written(value), origin, "unknown key", do)
+    return ConfigProblem(key, _written(value), origin, "unknown key", do)
 
 
 def _written(value: object) -> str:

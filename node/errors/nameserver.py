@@ -21,7 +21,7 @@ class NameServerSettingsError(NodeError):
         return f"name server: {self.setting} is {self.found}; {self.remedy}"
 
 
-class LibraryVersionError(NodeError):
+class PysyncobjVersionError(NodeError):
     """The installed version of PySyncObj is not the one whose faults were studied."""
 
     code, status = "nameserver.library_version", "FAILED_PRECONDITION"

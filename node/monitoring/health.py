@@ -38,7 +38,7 @@ class Replicated(Protocol):
     def is_ready(self) -> bool: ...
 
 
-class Verdict(NamedTuple):
+class HealthVerdict(NamedTuple):
     """An answer, and the reason as text for an operator."""
 
     is_good: bool
@@ -78,21 +78,21 @@ class Health:
             for listener in self._listeners:
                 listener(is_ready)
 
-    def live(self) -> Verdict:
+    def live(self) -> HealthVerdict:
         """Whether the process lives: always good, since a stuck process does not answer at all."""
-        return Verdict(True, self.phase.value)
+        return HealthVerdict(True, self.phase.value)
 
-    def ready(self) -> Verdict:
+    def ready(self) -> HealthVerdict:
         """Whether clients should use this node: it serves, and leads or knows the leader."""
         if self.phase is not Phase.SERVING:
-            return Verdict(False, f"{self.phase.value}: {self.detail}".removesuffix(": "))
+            return HealthVerdict(False, f"{self.phase.value}: {self.detail}".removesuffix(": "))
         problem = self.problem()
         if problem:
-            return Verdict(False, problem)
+            return HealthVerdict(False, problem)
         driver = self._driver
         if driver is None or driver.leader_id == NO_NODE:
-            return Verdict(False, "no leader is known")
+            return HealthVerdict(False, "no leader is known")
         if driver.role is Role.LEADER and not driver.is_ready:
-            return Verdict(False, "leads, and applies what was committed before")
+            return HealthVerdict(False, "leads, and applies what was committed before")
         leads = "leads" if driver.role is Role.LEADER else f"node {driver.leader_id} leads"
-        return Verdict(True, leads)
+        return HealthVerdict(True, leads)

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from node.config.types import Address
-from node.monitoring.health import Health, Verdict
+from node.monitoring.health import Health, HealthVerdict
 from node.monitoring.http_connections import (
     CONNECTION_COUNT_MAX,
     REQUEST_SIZE_BYTES_MAX,
@@ -110,6 +110,6 @@ class HttpServer:
         return JSONResponse(self._status())
 
 
-def _answer(verdict: Verdict) -> Response:
+def _answer(verdict: HealthVerdict) -> Response:
     content = {"ok": verdict.is_good, "reason": verdict.reason}
     return JSONResponse(content, status_code=200 if verdict.is_good else _UNAVAILABLE)

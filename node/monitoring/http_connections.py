@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from node.runtime.rate_limited_log import QuietLog
+from node.runtime.rate_limited_log import RateLimitedLog
 
 CONNECTION_COUNT_MAX: Final = 256
 """Connections at once. Above it the node closes an old one, so a new client is always let in."""
@@ -46,7 +46,9 @@ class HttpConnections:
         self.count = 0
         self.closed: Final[Counter[str]] = Counter(dict.fromkeys(REASONS, 0))
         """Connections that the node closed, by reason."""
-        self._quiet: Final = QuietLog(_log, interval_ms=LOG_INTERVAL_MS, monotonic_s=time.monotonic)
+        self._rate_limited: Final = RateLimitedLog(
+            _log, interval_ms=LOG_INTERVAL_MS, monotonic_s=time.monotonic
+        )
 
     def protocol(self, **given: Any) -> "HttpConnection":
         """Return the protocol of a new connection; `given` are uvicorn's arguments."""
@@ -78,7 +80,7 @@ class HttpConnections:
     def note(self, reason: str, host: str) -> None:
         """Count a reason, and log it at most once in LOG_INTERVAL_MS."""
         self.closed[reason] += 1
-        self._quiet.warn(reason, f"an HTTP connection from {host} was closed")
+        self._rate_limited.warn(reason, f"an HTTP connection from {host} was closed")
 
 
 class HttpConnection(H11Protocol):

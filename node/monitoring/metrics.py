@@ -16,7 +16,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from node.broker.append.sizes import TopicSizes
+from node.broker.append.sizes import AppendedSizes
 from node.broker.stats import BrokerStats
 from node.nameserver.replica.status import STATES
 from node.nameserver.service import NameServerService
@@ -219,7 +219,7 @@ METRICS: Final[Mapping[str, Spec]] = {
 
 Sample = tuple[str, tuple[str, ...], float]
 Source = Callable[[], Iterable[Sample]]
-Histograms = Mapping[str, LatencyStats | TopicSizes]
+Histograms = Mapping[str, LatencyStats | AppendedSizes]
 
 
 class NodeCollector(Collector):
@@ -234,7 +234,7 @@ class NodeCollector(Collector):
         for name, labels, value in self._samples():
             families[name].add_metric(labels, value)  # type: ignore[attr-defined]
         for name, found in self._histograms().items():
-            buckets, total = _sizes(found) if isinstance(found, TopicSizes) else _buckets(found)
+            buckets, total = _sizes(found) if isinstance(found, AppendedSizes) else _buckets(found)
             families[name].add_metric((), buckets, total)  # type: ignore[attr-defined]
         yield from families.values()
 
@@ -267,7 +267,7 @@ def _buckets(latencies: LatencyStats) -> tuple[list[tuple[str, float]], float]:
     return buckets, latencies.total_us / 1e6
 
 
-def _sizes(sizes: TopicSizes) -> tuple[list[tuple[str, float]], float]:
+def _sizes(sizes: AppendedSizes) -> tuple[list[tuple[str, float]], float]:
     """Return cumulative buckets and the sum, in bytes. Our bucket k counts sizes below 2**k."""
     seen, buckets = 0, []
     for k, count in enumerate(sizes.buckets[:-1]):
@@ -420,7 +420,7 @@ def nameserver_samples(service: NameServerService) -> Iterator[Sample]:
     yield "nameserver_refused_connections", (), status.refused_count
     yield "nameserver_old_copies", (), status.old_copy_count
     yield "nameserver_restarts", (), service.restart_count
-    for reason, count in service.vouching.refused_counts.items():
+    for reason, count in service.report_judge.refused_counts.items():
         yield "nameserver_refused_reports", (reason,), count
     watch = service.watch
     yield "nameserver_new_groups", (), watch.new_group_count

@@ -15,7 +15,7 @@ from raft.transitions import Role
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaStatus:
+class NodeReplicaStatus:
     """The values at one moment. In master-slave mode positions stand for indexes, epochs for
     terms."""
 

@@ -16,10 +16,10 @@ def samples(rocketmq: RocketMq) -> Iterator[Sample]:
     yield "rocketmq_clients", (), len(rocketmq.clients)
     yield "rocketmq_clients_limit", (), CLIENT_COUNT_MAX
     yield "rocketmq_streams", (), rocketmq.clients.stream_count
-    yield "rocketmq_forwarded", (), rocketmq.forwarding.forwarded_total
+    yield "rocketmq_forwarded", (), rocketmq.forwarder.forwarded_total
     yield "rocketmq_renewed", (), len(rocketmq.renewals)
     yield "rocketmq_renewed_limit", (), COUNT_MAX
     yield "rocketmq_not_renewed", (), rocketmq.renewals.dropped_total
     yield "rocketmq_question_bytes", (), rocketmq.clients.question_size_bytes
     yield "rocketmq_question_limit_bytes", (), QUESTION_SIZE_BYTES_MAX
-    yield "rocketmq_checks_asked", (), rocketmq.ending.asked_total
+    yield "rocketmq_checks_asked", (), rocketmq.end_calls.asked_total

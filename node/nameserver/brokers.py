@@ -11,7 +11,7 @@ from node.config.settings import Settings
 from node.nameserver.directory.controller import Replication
 from node.nameserver.directory.limits import HEARTBEAT_PERIOD_MS
 from node.nameserver.directory.reports import Binding, BrokerReport, TopicQueues
-from node.replication.raft.driver import Driver
+from node.replication.raft.driver import RaftDriver
 from node.runtime.clock import unix_ms
 from node.state.state import State
 
@@ -69,7 +69,9 @@ class RaftBroker:
     heartbeat_period_ms: int = HEARTBEAT_PERIOD_MS
     advised: None = None
 
-    def __init__(self, settings: Settings, address: str, machine: HasState, driver: Driver) -> None:
+    def __init__(
+        self, settings: Settings, address: str, machine: HasState, driver: RaftDriver
+    ) -> None:
         """Report the node of `settings`; clients dial `address`."""
         self.group: str = settings.group
         self.broker_id: int = settings.node_id

@@ -23,8 +23,8 @@ from node.nameserver.directory.directory import (
     put_pair_command,
 )
 from node.nameserver.directory.fields import Result
-from node.nameserver.directory.groups import Broker, Group
-from node.nameserver.directory.routes import GroupRoute, groups, route
+from node.nameserver.directory.groups import Group, RegisteredBroker
+from node.nameserver.directory.routes import KnownGroupRoute, groups, route
 from node.nameserver.group_routes import other_groups, version_of
 from node.nameserver.service import NameServerService
 from node.runtime.clock import unix_ms
@@ -73,7 +73,7 @@ class NameServerCalls:
             node_id=broker.broker_id if broker is not None else 0,
             group=broker.group if broker is not None else "",
             problem=registration.problem if registration is not None else "",
-            refused_reports=service.vouching.refused_count,
+            refused_reports=service.report_judge.refused_count,
             group_problems=[
                 pb.GroupProblem(group=group, problem=problem)
                 for group, problem in sorted(service.watch.problems.items())
@@ -90,7 +90,7 @@ class NameServerCalls:
         routed = server.look(lambda directory: route(directory, request.topic, now_ms))
         # Clients follow the route, so it has no share of another cluster, which a false report may
         # have brought into the directory.
-        routed = routed.of_cluster(service.vouching.cluster_id)
+        routed = routed.of_cluster(service.report_judge.cluster_id)
         return pb.TopicRouteResponse(
             shares=[_share(share) for share in routed.shares],
             rocketmq_json=json.dumps(routed.rocketmq_json()),
@@ -129,15 +129,15 @@ class NameServerCalls:
     async def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
         """Carry out the command of a node without a replica; return what a replica would know.
 
-        Raises the errors of `Vouching.believed`, since any process can send a report.
+        Raises the errors of `ReportJudge.believed`, since any process can send a report.
         """
         service, own = self._service, request.group
-        server, vouching, result = service.server, service.vouching, b""
+        server, report_judge, result = service.server, service.report_judge, b""
         if request.command:
-            command = vouching.believed(request, service.highest_epoch)
+            command = report_judge.believed(request, service.highest_epoch)
             is_beat = command["op"] in _UNCONFIRMED
             found = await (server.report(command) if is_beat else self._confirmed(command))
-            vouching.note(found)
+            report_judge.note(found)
             result = json.dumps(found.snapshot()).encode()
         known, now_ms = dict(request.known_topics), service.trusted_ms
 
@@ -150,12 +150,12 @@ class NameServerCalls:
             return pb.ReportResponse(
                 result=result,
                 leader=server.leader,
-                groups=other_groups(directory, vouching.cluster_id, own, now_ms, wanted),
+                groups=other_groups(directory, report_judge.cluster_id, own, now_ms, wanted),
                 topics_versions={
                     name: version_of(other) for name, other in directory.groups.items()
                 },
                 own_group=json.dumps(snapshot).encode() if snapshot is not None else b"",
-                challenge=vouching.challenge(),
+                challenge=report_judge.challenge(),
                 own_problem=service.watch.problems.get(own, ""),
             )
 
@@ -179,7 +179,7 @@ class NameServerCalls:
         raise DirectoryRefusedError(result.reason, result.detail)
 
 
-def _share(share: GroupRoute) -> pb.TopicShare:
+def _share(share: KnownGroupRoute) -> pb.TopicShare:
     queues, now_ms = share.queues, unix_ms()
     return pb.TopicShare(
         group=share.group,
@@ -195,7 +195,7 @@ def _share(share: GroupRoute) -> pb.TopicShare:
     )
 
 
-def _broker(broker: Broker, now_ms: int) -> pb.BrokerInfo:
+def _broker(broker: RegisteredBroker, now_ms: int) -> pb.BrokerInfo:
     return pb.BrokerInfo(
         broker_id=broker.broker_id,
         address=broker.address,

@@ -17,7 +17,7 @@ from node.nameserver.directory.controller import FailoverWatch, change_in_sync
 from node.nameserver.directory.directory import Command, Directory
 from node.nameserver.directory.groups import Group
 from node.nameserver.directory.reports import Binding
-from node.nameserver.registration import Access
+from node.nameserver.registration import DirectoryAccess
 from node.runtime.clock import unix_ms
 
 LOOK_PERIOD_MS: Final = 250
@@ -33,7 +33,7 @@ _NONCE_SIZE_BITS: Final = 62
 _log: Final = logging.getLogger(__name__)
 
 
-class LeadingAccess(Access, Protocol):
+class LeadingAccess(DirectoryAccess, Protocol):
     """A way to the directory through a replica in this process."""
 
     @property
@@ -95,7 +95,9 @@ class Adviser:
     """Passes the controller's decisions about its HA group to the broker in this process, and keeps
     the in-sync set of the group while that broker is the master."""
 
-    def __init__(self, access: Access, broker: LocalBroker, advised: AdvisedBroker) -> None:
+    def __init__(
+        self, access: DirectoryAccess, broker: LocalBroker, advised: AdvisedBroker
+    ) -> None:
         self._access, self._broker, self._advised = access, broker, advised
         self._advised_number = 0
         """The highest epoch that was passed to the broker."""

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 
 from node.nameserver.directory.directory import Directory
 from node.nameserver.directory.groups import Group
-from node.nameserver.directory.routes import GroupRoute as Known
-from node.nameserver.directory.routes import groups
+from node.nameserver.directory.routes import KnownGroupRoute, groups
 from quorumlog.pb.log_pb2 import GroupRoute, NodeAddress, TopicRoute
 
 
@@ -36,7 +35,7 @@ def version_of(group: Group) -> str:
     return f"{timestamp}.{counter}.{group.master_epoch}"
 
 
-def _route(share: Known, group: Group, topics: Iterable[str]) -> GroupRoute:
+def _route(share: KnownGroupRoute, group: Group, topics: Iterable[str]) -> GroupRoute:
     known = group.topics
     return GroupRoute(
         group=share.group,

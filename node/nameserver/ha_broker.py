@@ -11,12 +11,12 @@ from node.nameserver.brokers import HasState, MasterView, topics_of
 from node.nameserver.directory.controller import Replication
 from node.nameserver.directory.limits import HA_HEARTBEAT_PERIOD_MS
 from node.nameserver.directory.reports import NO_LOG, Binding, BrokerReport, LogEnd
-from node.replication.ha.core.types import NO_EPOCH, Role, Standing
+from node.replication.ha.core.types import NO_EPOCH, HaRole, HaStanding
 from node.replication.ha.report import HaReport
 from node.runtime.clock import unix_ms
 
 
-class HaDriver(Protocol):
+class EpochDriver(Protocol):
     """The methods of a replica's driver that the broker calls."""
 
     def report(self) -> HaReport: ...
@@ -34,7 +34,7 @@ class HaBroker:
         address: str,
         ha_address: str,
         machine: HasState,
-        driver: HaDriver,
+        driver: EpochDriver,
     ) -> None:
         """Report the node of `settings`; clients dial `address`, replicas `ha_address`."""
         self.group: str = settings.group
@@ -52,7 +52,7 @@ class HaBroker:
     def report(self, now_ms: int, *, with_topics: bool) -> BrokerReport:
         """Return everything that the directory should know of this broker."""
         state, found = self._machine.state, self._driver.report()
-        bound, is_master = found.bound, found.role is Role.MASTER
+        bound, is_master = found.bound, found.role is HaRole.MASTER
         return BrokerReport(
             cluster=self._cluster_id,
             group=self.group,
@@ -67,7 +67,7 @@ class HaBroker:
             ha_address=self._ha_address,
             # A replica without memory cannot become the master, however long its log is.
             log_end=(
-                LogEnd(found.log_epoch, found.end) if found.standing is Standing.FULL else NO_LOG
+                LogEnd(found.log_epoch, found.end) if found.standing is HaStanding.FULL else NO_LOG
             ),
             bindings=(
                 {bound.number: Binding(bound.master_id, str(bound.nonce))}
@@ -82,7 +82,7 @@ class HaBroker:
     def master_view(self) -> MasterView | None:
         """Return its view of the other replicas; None unless it is the serving master."""
         found = self._driver.report()
-        if found.role is not Role.MASTER:
+        if found.role is not HaRole.MASTER:
             return None
         replicas = {
             slave.replica_id: Replication(slave.acked, slave.caught_up_ms)

@@ -1,9 +1,9 @@
 """How a broker registers: at once, again when something changed, and in between by heartbeats.
 
 Owns the times of registrations and heartbeats, and the reaction to their answers. Must not know
-whether the directory is in this process or in another (`Access`), or the content of a report
-(`brokers`). Failures are ordinary here: the next attempt is soon, and the data path never waits for
-registration.
+whether the directory is in this process or in another (`DirectoryAccess`), or the content of a
+report (`brokers`). Failures are ordinary here: the next attempt is soon, and the data path never
+waits for registration.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from node.nameserver.directory.fields import Result
 from node.nameserver.directory.limits import REGISTER_PERIOD_MS
 from node.nameserver.directory.reports import BrokerReport, heartbeat
 from node.runtime.clock import unix_ms
-from node.runtime.rate_limited_log import QuietLog
+from node.runtime.rate_limited_log import RateLimitedLog
 from store.errors import StoreError
 
 LOOK_PERIOD_MS: Final = 1_000
@@ -30,12 +30,12 @@ REFUSED_PAUSE_MS: Final = 5_000
 TIMEOUT_MS: Final = 2_000
 LEAVE_TIMEOUT_MS: Final = 500
 _PATIENCE_MS: Final = 10_000
-_QUIET_MS: Final = 60_000
+_LOG_INTERVAL_MS: Final = 60_000
 _T = TypeVar("_T")
 _log: Final = logging.getLogger(__name__)
 
 
-class Access(Protocol):
+class DirectoryAccess(Protocol):
     """A way to the directory."""
 
     @property
@@ -76,14 +76,16 @@ class Registration:
 
     def __init__(
         self,
-        access: Access,
+        access: DirectoryAccess,
         broker: LocalBroker,
         *,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._access, self._broker, self._monotonic_s = access, broker, monotonic_s
         self._changed = asyncio.Event()
-        self._quiet = QuietLog(_log, interval_ms=_QUIET_MS, monotonic_s=monotonic_s)
+        self._rate_limited = RateLimitedLog(
+            _log, interval_ms=_LOG_INTERVAL_MS, monotonic_s=monotonic_s
+        )
         self._told: _Told | None = None
         self._topics_told: tuple[int, int] | None = None
         """The version of this broker's topics that the directory has; None: send them."""
@@ -113,7 +115,7 @@ class Registration:
             try:
                 await self.look()
                 self._note("")
-            except (NodeError, StoreError, RefusedError) as error:
+            except (NodeError, StoreError, RegistrationRefusedError) as error:
                 self._note(str(error))
             self._changed.clear()
             try:
@@ -128,12 +130,12 @@ class Registration:
         if not problem:
             self._well_s = now_s
         elif now_s - self._well_s >= _PATIENCE_MS / 1000:
-            self._quiet.warn("the name server does not know this broker", problem)
+            self._rate_limited.warn("the name server does not know this broker", problem)
         self.problem = problem
 
     async def look(self) -> None:
-        """Send the registration or heartbeat that is due. Raises RefusedError, and the errors of
-        `Access`."""
+        """Send the registration or heartbeat that is due. Raises RegistrationRefusedError, and the
+        errors of `DirectoryAccess`."""
         now_s = self._monotonic_s()
         leader, before = self._access.leader, self._leader
         self._leader = leader
@@ -173,7 +175,7 @@ class Registration:
         if not result.is_accepted:
             self._refused = _Told.of(report)
             self._refused_until_s = self._monotonic_s() + REFUSED_PAUSE_MS / 1000
-            raise RefusedError("registration", result)
+            raise RegistrationRefusedError("registration", result)
         if with_topics:
             self._topics_told = report.topics_version
         self._told, self._refused = _Told.of(report), None
@@ -202,12 +204,12 @@ class Registration:
             return
         self._told = self._topics_told = None
         if result.reason != "unknown_broker":
-            raise RefusedError("heartbeat", result)
+            raise RegistrationRefusedError("heartbeat", result)
         # The broker expired while no replica could commit, or the directory lost all its content.
         await self._register(report)
 
 
-class RefusedError(Exception):
+class RegistrationRefusedError(Exception):
     """The directory refused a broker's report about itself."""
 
     def __init__(self, what: str, result: Result) -> None:

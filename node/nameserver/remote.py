@@ -24,11 +24,11 @@ from node.errors.nameserver import (
 )
 from node.errors.translation import ERROR_TRAILER
 from node.nameserver.directory.directory import Command, Directory
-from node.nameserver.directory.fields import Refusal, Result
+from node.nameserver.directory.fields import CommandRefused, Result
 from node.nameserver.directory.groups import Group
 from node.nameserver.directory.proofs import CHALLENGE_AGE_MS_MAX, Prover
 from node.runtime.json_text import read_json
-from node.runtime.rate_limited_log import QuietLog
+from node.runtime.rate_limited_log import RateLimitedLog
 from quorumlog.pb import common_pb2
 from quorumlog.pb import nameserver_pb2 as pb
 from quorumlog.pb.log_pb2 import GroupRoute, TopicRoute
@@ -48,7 +48,7 @@ _NOT_BELIEVED: Final = {
 }
 """Reasons by codes of errors that are answers: the server does not believe this broker."""
 _DETAIL_SIZE_CHARS_MAX: Final = 1_000
-_QUIET_MS: Final = 60_000
+_LOG_INTERVAL_MS: Final = 60_000
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", ANSWER_SIZE_BYTES_MAX),
     ("grpc.max_reconnect_backoff_ms", 1_000),
@@ -99,7 +99,9 @@ class RemoteDirectory:
         self._poll_period_s = min(POLL_PERIOD_MS_MAX, poll_period_ms) / 1000
         self._credentials, self._prover = credentials, prover
         self._line: _Line | None = None
-        self._quiet = QuietLog(_log, interval_ms=_QUIET_MS, monotonic_s=time.monotonic)
+        self._rate_limited = RateLimitedLog(
+            _log, interval_ms=_LOG_INTERVAL_MS, monotonic_s=time.monotonic
+        )
         self._directory = Directory()
         """The part of the directory about this node's group."""
         self._others: dict[str, GroupRoute] = {}
@@ -117,7 +119,7 @@ class RemoteDirectory:
             try:
                 await self._ask(None, TIMEOUT_MS)
             except NodeError as error:
-                self._quiet.warn("no name server answers", str(error))
+                self._rate_limited.warn("no name server answers", str(error))
             await asyncio.sleep(self._poll_period_s)
 
     async def close(self) -> None:
@@ -189,7 +191,7 @@ class RemoteDirectory:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and command is not None:
                 raise ChangeUnknownError("sent to another process", timeout_ms) from error
             raise NoQuorumError(timeout_ms) from error
-        except (Refusal, ValueError) as error:
+        except (CommandRefused, ValueError) as error:
             self._failed(line)
             raise ChangeUnknownError("answered strangely", timeout_ms) from error
         finally:

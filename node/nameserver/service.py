@@ -18,18 +18,18 @@ from node.config.settings import Settings
 from node.errors.common import NodeError
 from node.errors.nameserver import (
     FilesDamagedError,
-    LibraryVersionError,
     NameServerOffError,
+    PysyncobjVersionError,
     ReplicaFailedError,
 )
 from node.nameserver.brokers import LocalBroker
 from node.nameserver.control import Adviser, Controller
 from node.nameserver.directory.proofs import Prover
 from node.nameserver.group_routes import other_groups
-from node.nameserver.registration import Access, Registration
+from node.nameserver.registration import DirectoryAccess, Registration
 from node.nameserver.replica.status import NameServerStatus
+from node.nameserver.report_judge import ReportJudge
 from node.nameserver.trusted_time import TrustedTime
-from node.nameserver.vouching import Vouching
 from node.nameserver.watch import GroupWatch, sights
 from node.peers.security.tls import grpc_client_credentials
 from node.runtime.clock import unix_ms
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 WATCH_PERIOD_MS: Final = 250
 RESTART_PAUSE_MS: Final = 5_000
-_FINAL: Final = (FilesDamagedError, LibraryVersionError, SyncFailedError)
+_FINAL: Final = (FilesDamagedError, PysyncobjVersionError, SyncFailedError)
 """Errors that need an operator: another attempt would fail again, or trust a disk that lied."""
 _log: Final = logging.getLogger(__name__)
 
 
-def _advice(access: Access, broker: LocalBroker) -> list[Coroutine[Any, Any, None]]:
+def _advice(access: DirectoryAccess, broker: LocalBroker) -> list[Coroutine[Any, Any, None]]:
     """Return the task that only a broker of an HA group needs."""
     advised = broker.advised
     return [] if advised is None else [Adviser(access, broker, advised).run()]
@@ -63,16 +63,16 @@ class NameServerService:
         broker: LocalBroker | None,
         *,
         remote: "RemoteDirectory | None" = None,
-        vouching: Vouching,
+        report_judge: ReportJudge,
         restart_pause_ms: int = RESTART_PAUSE_MS,
     ) -> None:
         """Run a replica by `settings` and register `broker`; without a broker the name server has
         its own process. `remote` is used without settings, and while the replica cannot run.
-        `vouching` decides which reports are believed here."""
+        `report_judge` decides which reports are believed here."""
         self.settings: Final = settings
         self.broker: Final = broker
         self._remote: Final = remote
-        self.vouching: Final = vouching
+        self.report_judge: Final = report_judge
         self.watch: Final = GroupWatch()
         self.trusted_time: Final = TrustedTime()
         self.registration: Registration | None = None
@@ -89,15 +89,15 @@ class NameServerService:
         broker: LocalBroker,
         members: Callable[[], Mapping[int, tuple[str, str]]],
     ) -> Self:
-        """Return the service of a node; `members` as in `Vouching.of`."""
-        own, vouching = settings.nameserver(), Vouching.of(settings, members)
+        """Return the service of a node; `members` as in `ReportJudge.of`."""
+        own, report_judge = settings.nameserver(), ReportJudge.of(settings, members)
         servers = settings.nameserver_servers
         if own is not None:
             # The other nodes of the group have replicas, too, or know the servers that have.
             peers = settings.peers.items()
             servers = tuple(peer.address for n, peer in peers if n != settings.node_id)
         if not servers:
-            return cls(own, broker, vouching=vouching)
+            return cls(own, broker, report_judge=report_judge)
         from node.nameserver.remote import RemoteDirectory
 
         tls = tls_files(settings)
@@ -108,7 +108,7 @@ class NameServerService:
             None if tls is None else grpc_client_credentials(tls),
             Prover(secret, settings.cluster_id) if (secret := settings.secret()) else None,
         )
-        return cls(own, broker, remote=remote, vouching=vouching)
+        return cls(own, broker, remote=remote, report_judge=report_judge)
 
     # --- Life ---
 
@@ -206,7 +206,7 @@ class NameServerService:
         if server is None:
             return [] if self._remote is None else self._remote.other_groups(topics)
         wanted, own, now_ms = tuple(topics), self.broker.group, self.trusted_ms
-        cluster_id = self.vouching.cluster_id
+        cluster_id = self.report_judge.cluster_id
         return server.look(
             lambda directory: other_groups(directory, cluster_id, own, now_ms, lambda _: wanted)
         )

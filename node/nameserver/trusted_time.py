@@ -12,7 +12,7 @@ from typing import Final
 
 from node.nameserver.directory.limits import HEARTBEAT_PERIOD_MS
 
-HEARD_AFTER_MS: Final = HEARTBEAT_PERIOD_MS + 2_000
+CONTACT_AFTER_MS: Final = HEARTBEAT_PERIOD_MS + 2_000
 """Time with a leader after which each live broker has sent a heartbeat."""
 
 
@@ -38,7 +38,7 @@ class TrustedTime:
             self._since_s = now_s
             if self._frozen_ms is None:
                 self._frozen_ms = now_ms
-        if now_s - self._since_s >= HEARD_AFTER_MS / 1000:
+        if now_s - self._since_s >= CONTACT_AFTER_MS / 1000:
             self._frozen_ms = None
 
     def at(self, now_ms: int) -> int:

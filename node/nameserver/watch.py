@@ -14,11 +14,11 @@ from node.nameserver.directory.controller import has_master
 from node.nameserver.directory.directory import Directory
 from node.nameserver.directory.groups import Group
 from node.nameserver.directory.routes import alive_brokers
-from node.nameserver.trusted_time import HEARD_AFTER_MS
+from node.nameserver.trusted_time import CONTACT_AFTER_MS
 
 NO_MASTER_AFTER_MS: Final = 15_000
 """Time without a master after which a group has a problem: three fail-overs."""
-SETTLE_MS: Final = HEARD_AFTER_MS
+SETTLE_MS: Final = CONTACT_AFTER_MS
 """Time with a leader after which each broker that lived at the start of this process was seen."""
 _AWAY_COUNT_MAX: Final = 64
 """Brokers of a group that are remembered while they are away."""

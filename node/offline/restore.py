@@ -39,7 +39,7 @@ from store.durability.identity import BOOT_ID_NAME, LOCK_NAME
 from store.files.file_system import DIRECTORY_MODE, FileSystem
 from store.fsck.check import verify
 from store.fsck.files import refuse_if_locked
-from store.fsck.layout import Given, detect
+from store.fsck.layout import GivenSettings, detect
 from store.fsck.plan import plan
 from store.fsck.repair import apply
 from store.fsck.types import Progress, Severity, no_progress
@@ -176,7 +176,7 @@ def _claim(work: Path) -> None:
 
 def _check_sizes(fs: FileSystem, backup: Path, config: StoreConfig) -> None:
     """Compare file sizes before the copy; the sizes of derived files follow from this one."""
-    layout = detect(fs, str(backup), Given(container=config.container))
+    layout = detect(fs, str(backup), GivenSettings(container=config.container))
     found = layout.config.file_size_bytes
     if layout.source["file_size_bytes"] == "files" and found != config.file_size_bytes:
         raise RestoreError(
@@ -205,7 +205,7 @@ def _take_identity(fs: FileSystem, work: Path, settings: Settings) -> NodeRecord
 
 def _check_bytes(backup: Path, work: Path, config: StoreConfig, progress: Progress) -> None:
     """Refuse damage, and rebuild what the log implies. The opening cuts a torn tail."""
-    given = Given(
+    given = GivenSettings(
         container=config.container,
         file_size_bytes=config.file_size_bytes,
         consume_queue_units_per_file=config.consume_queue_units_per_file,

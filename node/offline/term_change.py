@@ -15,8 +15,7 @@ from node.config.environment import store_host
 from node.config.settings import Settings
 from node.offline.term_seal import read_seal, seal, unseal
 from node.offline.term_statement import Statement, TermChangeRefusedError, after, target_term
-from node.replication.ha.core.types import EPOCH_END, NO_REPLICA, Binding
-from node.replication.ha.core.types import Settings as GroupSettings
+from node.replication.ha.core.types import EPOCH_END, NO_REPLICA, HaBinding, HaSettings
 from node.replication.ha.storage.log import HaLog
 from node.replication.lives_file import lower_terms
 from node.replication.raft.storage.log import LedgerLog
@@ -176,7 +175,7 @@ class _RaftDirectory:
 
 @contextmanager
 def _ha(settings: Settings, fs: FileSystem) -> Iterator[_Stopped]:
-    group = GroupSettings(
+    group = HaSettings(
         group=f"{settings.cluster_id}/{settings.group}",
         replica_ids=tuple(sorted(settings.peers or (settings.node_id,))),
         copies=settings.copies,
@@ -200,7 +199,7 @@ def _ha(settings: Settings, fs: FileSystem) -> Iterator[_Stopped]:
 class _HaDirectory:
     end = EPOCH_END
 
-    def __init__(self, settings: Settings, group: GroupSettings, log: HaLog) -> None:
+    def __init__(self, settings: Settings, group: HaSettings, log: HaLog) -> None:
         self._settings, self._group, self._log = settings, group, log
 
     def state(self, seal_name: str) -> Statement:
@@ -224,4 +223,4 @@ class _HaDirectory:
         return self._settings.node_id if is_own else NO_REPLICA
 
     def save(self, term: int) -> None:
-        self._log.lower_binding(Binding(term, self.vote_after()))
+        self._log.lower_binding(HaBinding(term, self.vote_after()))

@@ -16,7 +16,7 @@ from node.peers.frames import (
     encode_head,
 )
 from node.peers.handshake import PeerInfo
-from node.peers.stream import Side, Stream, Traffic
+from node.peers.stream import LinkTraffic, Side, Stream
 from node.peers.types import LinkLimits
 from raft.errors import PeerProtocolError
 from raft.messages import NO_NODE, NodeId
@@ -68,7 +68,7 @@ class PeerConnection(Stream, asyncio.BufferedProtocol):
     ) -> None:
         super().__init__(limits, side, to)
         self._owner = owner
-        self.is_heard = False
+        self.had_contact = False
         """Whether bytes came since the last look."""
         self.silent_ms = 0
         self._parser = FrameParser(
@@ -77,7 +77,7 @@ class PeerConnection(Stream, asyncio.BufferedProtocol):
             buffer_size_bytes=HANDSHAKE_SIZE_BYTES_MAX,
         )
 
-    def open(self, info: PeerInfo, traffic: Traffic) -> None:
+    def open(self, info: PeerInfo, traffic: LinkTraffic) -> None:
         """Accept all frames from here on: the handshake is done."""
         self._parser.set_limits(
             FRAME_SIZE_BYTES_MAX, frozenset(FrameKind), self._limits.buffer_size_bytes
@@ -103,11 +103,11 @@ class PeerConnection(Stream, asyncio.BufferedProtocol):
         if self._queue_size_bytes >= _WRITTEN_SIZE_BYTES:
             self.write_queued()
 
-    def heard(self) -> None:
+    def note_contact(self) -> None:
         """Note that bytes came since the last look. A frame may take long over a thin link: its
         sender needs a sign of life meanwhile, or it would drop the connection and begin the frame
         anew, for ever."""
-        self.is_heard, self.silent_ms = False, 0
+        self.had_contact, self.silent_ms = False, 0
         if self._parser.is_amid_frame:
             self.send(FrameKind.PONG, b"")
 
@@ -135,7 +135,7 @@ class PeerConnection(Stream, asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self.is_ended():
             return
-        self.is_heard = True
+        self.had_contact = True
         parser = self._parser
         parser.filled(nbytes)
         self.traffic.received_size_bytes += nbytes

@@ -11,14 +11,14 @@ from typing import Final
 
 from node.peers import handshake
 from node.peers.frames import FrameKind
-from node.peers.handshake import CloseCode, LinkIdentity, PeerInfo, RefusedError
+from node.peers.handshake import CloseCode, HandshakeRefusedError, LinkIdentity, PeerInfo
 from node.peers.lives_codec import LivesFormatError
 from node.peers.stream import Stream
 from node.peers.types import PeerLives
 from raft.messages import Index, NodeId
 
 
-class Greeting:
+class Greeter:
     """Runs the handshakes of one node."""
 
     def __init__(
@@ -37,9 +37,9 @@ class Greeting:
         connection.send_handshake(FrameKind.CHALLENGE, header)
 
     def answer_challenge(self, connection: Stream, header: bytes) -> None:
-        """Answer a Challenge with this node's identity. Raises RefusedError."""
+        """Answer a Challenge with this node's identity. Raises HandshakeRefusedError."""
         if connection.nonce is not None:
-            raise RefusedError(CloseCode.PROTOCOL_ERROR, "a second Challenge")
+            raise HandshakeRefusedError(CloseCode.PROTOCOL_ERROR, "a second Challenge")
         connection.asked = self._lives.remembered()
         connection.nonce, answer = handshake.hello(
             self._identity,
@@ -53,9 +53,9 @@ class Greeting:
     def answer_hello(
         self, connection: Stream, header: bytes, peers: Collection[NodeId]
     ) -> PeerInfo:
-        """Return the dialler and welcome it. Raises RefusedError."""
+        """Return the dialler and welcome it. Raises HandshakeRefusedError."""
         if connection.info is not None or not isinstance(connection.nonce, bytes):
-            raise RefusedError(CloseCode.PROTOCOL_ERROR, "a second Hello")
+            raise HandshakeRefusedError(CloseCode.PROTOCOL_ERROR, "a second Hello")
         nonce, info = handshake.check_hello(
             self._identity, header, challenge_nonce=connection.nonce, peers=peers
         )
@@ -71,23 +71,23 @@ class Greeting:
             ),
         )
         if lost:
-            raise RefusedError(CloseCode.OLD_COPY, lost)
+            raise HandshakeRefusedError(CloseCode.OLD_COPY, lost)
         return info
 
     def take_welcome(self, connection: Stream, header: bytes) -> PeerInfo:
-        """Return the peer that answered. Raises RefusedError."""
+        """Return the peer that answered. Raises HandshakeRefusedError."""
         if connection.info is not None or not isinstance(connection.nonce, int):
-            raise RefusedError(CloseCode.PROTOCOL_ERROR, "a Welcome without a Hello")
+            raise HandshakeRefusedError(CloseCode.PROTOCOL_ERROR, "a Welcome without a Hello")
         info = handshake.check_welcome(
             self._identity, header, to=connection.to, nonce=connection.nonce
         )
         lost = self._judge(connection, info)
         if lost:
-            raise RefusedError(CloseCode.OLD_COPY, lost)
+            raise HandshakeRefusedError(CloseCode.OLD_COPY, lost)
         return info
 
     def _judge(self, connection: Stream, info: PeerInfo) -> str:
         try:
             return self._lives.judge(info.node_id, info.lives, connection.asked)
         except LivesFormatError as error:
-            raise RefusedError(CloseCode.GARBAGE, str(error)) from error
+            raise HandshakeRefusedError(CloseCode.GARBAGE, str(error)) from error

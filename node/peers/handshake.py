@@ -89,7 +89,7 @@ CODES_SAID: Final = frozenset(
 """Codes that are sent in a Goodbye. A stranger without a valid handshake gets none."""
 
 
-class RefusedError(Exception):
+class HandshakeRefusedError(Exception):
     """The handshake failed: say Goodbye with this code and close."""
 
     def __init__(self, code: CloseCode, detail: str) -> None:
@@ -142,10 +142,13 @@ def challenge() -> tuple[bytes, bytes]:
 def hello(
     identity: LinkIdentity, header: bytes, *, to: NodeId, last_index: Index, lives: bytes = b""
 ) -> tuple[int, bytes]:
-    """Return (nonce, header of the Hello) that answers a Challenge. Raises RefusedError."""
+    """Return (nonce, header of the Hello) that answers a Challenge. Raises
+    HandshakeRefusedError."""
     found = _parse(pb.Challenge, header)
     if found.protocol < PROTOCOL or len(found.nonce) != NONCE_SIZE_BYTES:
-        raise RefusedError(CloseCode.WRONG_PROTOCOL, f"protocol {found.protocol} is spoken there")
+        raise HandshakeRefusedError(
+            CloseCode.WRONG_PROTOCOL, f"protocol {found.protocol} is spoken there"
+        )
     made = pb.Hello(
         protocol=PROTOCOL,
         cluster_id=identity.cluster_id,
@@ -168,25 +171,25 @@ def hello(
 def check_hello(
     identity: LinkIdentity, header: bytes, *, challenge_nonce: bytes, peers: Collection[NodeId]
 ) -> tuple[int, PeerInfo]:
-    """Return the nonce to sign and the dialler. Raises RefusedError."""
+    """Return the nonce to sign and the dialler. Raises HandshakeRefusedError."""
     found = _parse(pb.Hello, header)
     if found.protocol != PROTOCOL:
         detail = f"protocol {found.protocol} is not spoken here, only {PROTOCOL}"
-        raise RefusedError(CloseCode.WRONG_PROTOCOL, detail)
+        raise HandshakeRefusedError(CloseCode.WRONG_PROTOCOL, detail)
     if found.cluster_id != identity.cluster_id:
         detail = f"cluster {_shown(found.cluster_id)} is not the one of this node"
-        raise RefusedError(CloseCode.WRONG_CLUSTER, detail)
+        raise HandshakeRefusedError(CloseCode.WRONG_CLUSTER, detail)
     if found.group != identity.group:
         detail = f"group {_shown(found.group)} is not the one of this node"
-        raise RefusedError(CloseCode.WRONG_GROUP, detail)
+        raise HandshakeRefusedError(CloseCode.WRONG_GROUP, detail)
     if found.to_node_id != identity.node_id:
         detail = f"node {found.to_node_id} is not here; check the addresses of the peers"
-        raise RefusedError(CloseCode.WRONG_NODE, detail)
+        raise HandshakeRefusedError(CloseCode.WRONG_NODE, detail)
     if found.node_id not in peers:
         detail = f"node {found.node_id} is not among the peers of this node"
-        raise RefusedError(CloseCode.UNKNOWN_NODE, detail)
+        raise HandshakeRefusedError(CloseCode.UNKNOWN_NODE, detail)
     if not is_same(found.auth, _sign_hello(identity.secret, challenge_nonce, found)):
-        raise RefusedError(CloseCode.BAD_AUTH, "the secrets of the two nodes differ")
+        raise HandshakeRefusedError(CloseCode.BAD_AUTH, "the secrets of the two nodes differ")
     _check_lives(identity, challenge_nonce, found.node_id, found)
     sizes = (found.file_size_bytes, identity.file_size_bytes)
     if all(sizes) and sizes[0] != sizes[1]:
@@ -195,7 +198,7 @@ def check_hello(
             "one file_size_bytes for the group, and start the node that differs with an empty "
             "directory"
         )
-        raise RefusedError(CloseCode.WRONG_FILE_SIZE, detail)
+        raise HandshakeRefusedError(CloseCode.WRONG_FILE_SIZE, detail)
     return found.nonce, _info(found)
 
 
@@ -217,12 +220,14 @@ def welcome(
 
 
 def check_welcome(identity: LinkIdentity, header: bytes, *, to: NodeId, nonce: int) -> PeerInfo:
-    """Return the peer that answered the Hello sent to node `to`. Raises RefusedError."""
+    """Return the peer that answered the Hello sent to node `to`. Raises HandshakeRefusedError."""
     found = _parse(pb.Welcome, header)
     if found.node_id != to:
-        raise RefusedError(CloseCode.WRONG_NODE, f"node {found.node_id} answered for node {to}")
+        raise HandshakeRefusedError(
+            CloseCode.WRONG_NODE, f"node {found.node_id} answered for node {to}"
+        )
     if not is_same(found.auth, _sign_welcome(identity, identity.node_id, nonce, found)):
-        raise RefusedError(CloseCode.BAD_AUTH, "the secrets of the two nodes differ")
+        raise HandshakeRefusedError(CloseCode.BAD_AUTH, "the secrets of the two nodes differ")
     _check_lives(identity, nonce, to, found)
     return _info(found)
 
@@ -245,12 +250,12 @@ def _parse(kind: type[_Handshake], header: bytes) -> _Handshake:
     try:
         return kind.FromString(header)
     except DecodeError as error:
-        raise RefusedError(CloseCode.GARBAGE, f"no {kind.__name__}: {error}") from error
+        raise HandshakeRefusedError(CloseCode.GARBAGE, f"no {kind.__name__}: {error}") from error
 
 
 def _info(found: pb.Hello | pb.Welcome) -> PeerInfo:
     if found.last_index < NO_INDEX:
-        raise RefusedError(CloseCode.GARBAGE, f"last index {found.last_index}")
+        raise HandshakeRefusedError(CloseCode.GARBAGE, f"last index {found.last_index}")
     version, address = _printable(found.version), _printable(found.address)
     return PeerInfo(
         found.node_id, version, address, found.last_index, found.checked_frames, found.lives
@@ -260,13 +265,13 @@ def _info(found: pb.Hello | pb.Welcome) -> PeerInfo:
 def _check_lives(
     identity: LinkIdentity, nonce: bytes | int, sender: NodeId, found: pb.Hello | pb.Welcome
 ) -> None:
-    """Raise RefusedError unless the proof of `lives` is right. This proof is separate, since nodes
-    of an earlier version sign and check the other fields only."""
+    """Raise HandshakeRefusedError unless the proof of `lives` is right. This proof is separate,
+    since nodes of an earlier version sign and check the other fields only."""
     if not found.lives:
         return
     expected = _sign_lives(identity.secret, nonce, sender, identity.node_id, found.lives)
     if not is_same(found.lives_auth, expected):
-        raise RefusedError(CloseCode.BAD_AUTH, "the secrets of the two nodes differ")
+        raise HandshakeRefusedError(CloseCode.BAD_AUTH, "the secrets of the two nodes differ")
 
 
 def _sign_hello(secret: bytes, nonce: bytes, made: pb.Hello) -> bytes:

@@ -21,12 +21,18 @@ from node.peers.connection import PeerConnection
 from node.peers.dialler import NOT_IN_TIME, Dialler, LinkTasks, listen
 from node.peers.faults import LinkFaults
 from node.peers.frames import FrameError, FrameKind
-from node.peers.greeting import Greeting
-from node.peers.handshake import CODES_SAID, CloseCode, LinkIdentity, PeerInfo, RefusedError
+from node.peers.greeting import Greeter
+from node.peers.handshake import (
+    CODES_SAID,
+    CloseCode,
+    HandshakeRefusedError,
+    LinkIdentity,
+    PeerInfo,
+)
 from node.peers.peer import LinkPeer
 from node.peers.stream import Side
 from node.peers.types import LinkHandler, LinkLimits, LinkStats, NoLives, PeerLives
-from node.runtime.rate_limited_log import QuietLog
+from node.runtime.rate_limited_log import RateLimitedLog
 from raft.errors import PeerProtocolError, TermJumpError
 from raft.messages import NodeId
 
@@ -54,13 +60,13 @@ class PeerLink:
     ) -> None:
         self.identity, self.limits = identity, limits or LinkLimits()
         self._handler = handler
-        self._greeting = Greeting(identity, handler.last_index, lives or NoLives())
+        self._greeting = Greeter(identity, handler.last_index, lives or NoLives())
         self._tasks = LinkTasks("peer link")
         self._server_tls = server_tls
         self._random = random or Random()
         self._faults = LinkFaults.from_environment(identity.node_id, self._random)
         self._loop = asyncio.get_running_loop()
-        self._log = QuietLog(
+        self._log = RateLimitedLog(
             _log, interval_ms=self.limits.log_interval_ms, monotonic_s=self._loop.time
         )
         self._peers: dict[NodeId, LinkPeer] = {}
@@ -304,8 +310,10 @@ class PeerLink:
             elif connection.side is Side.DIALLED and kind is FrameKind.WELCOME:
                 self._open(connection, self._greeting.take_welcome(connection, header))
             else:
-                raise RefusedError(CloseCode.PROTOCOL_ERROR, f"{kind.name} does not belong here")
-        except RefusedError as error:
+                raise HandshakeRefusedError(
+                    CloseCode.PROTOCOL_ERROR, f"{kind.name} does not belong here"
+                )
+        except HandshakeRefusedError as error:
             self._end(connection, error.code, error.detail)
 
     def on_peer_frame(
@@ -331,10 +339,13 @@ class PeerLink:
     # --- Handshake ---
 
     def _open(self, connection: PeerConnection, info: PeerInfo) -> None:
-        """Use this connection from here on: its handshake was good. Raises RefusedError."""
+        """Use this connection from here on: its handshake was good. Raises
+        HandshakeRefusedError."""
         peer = self._peers.get(info.node_id)
         if self._is_stopping or peer is None:
-            raise RefusedError(CloseCode.STOPPING, "this node stops, or does not know that peer")
+            raise HandshakeRefusedError(
+                CloseCode.STOPPING, "this node stops, or does not know that peer"
+            )
         old = peer.dialled if connection.side is Side.DIALLED else peer.accepted
         connection.open(info, peer.traffic)
         peer.handshake_count += 1
@@ -403,8 +414,8 @@ class PeerLink:
                     self._look_at(connection, look_ms)
 
     def _look_at(self, connection: PeerConnection, look_ms: int) -> None:
-        if connection.is_heard:
-            connection.heard()
+        if connection.had_contact:
+            connection.note_contact()
             return
         connection.silent_ms += look_ms
         if connection.silent_ms >= self.limits.silence_ms_max:

@@ -10,7 +10,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from quorumlog.pb import peer_pb2 as pb
-from raft.lives import PAST_MAX, Known, Told
+from raft.lives import PAST_MAX, Known, ToldLife
 from raft.messages import NO_INDEX, NO_NODE, NodeId, Standing
 
 KNOWN_LIVES_MAX: Final = 256
@@ -18,7 +18,7 @@ KNOWN_LIVES_MAX: Final = 256
 
 NUMBER_MAX: Final = (1 << 63) - 1
 _STANDINGS: Final = {int(standing): standing for standing in Standing}
-NOTHING: Final = Told(0, 0, 0, NO_INDEX, 0, NO_INDEX, Standing.FULL, 0, 0)
+NOTHING: Final = ToldLife(0, 0, 0, NO_INDEX, 0, NO_INDEX, Standing.FULL, 0, 0)
 """Stands for a node that is not part of a cluster yet, or of an older version."""
 
 
@@ -26,7 +26,7 @@ class LivesFormatError(Exception):
     """Bytes that are no lives. Callers translate it into an error of the handshake or the frame."""
 
 
-def encode_lives(own: Told, known: Mapping[NodeId, Known]) -> bytes:
+def encode_lives(own: ToldLife, known: Mapping[NodeId, Known]) -> bytes:
     """Return the bytes of a node's own life and of its memory of others."""
     made = pb.Lives(
         own=pb.Life(
@@ -47,7 +47,7 @@ def encode_lives(own: Told, known: Mapping[NodeId, Known]) -> bytes:
     return made.SerializeToString()
 
 
-def decode_lives(data: bytes) -> tuple[Told, dict[NodeId, Known]]:
+def decode_lives(data: bytes) -> tuple[ToldLife, dict[NodeId, Known]]:
     """Return the decoded lives; NOTHING for no bytes. Raises LivesFormatError."""
     if not data:
         return NOTHING, {}
@@ -59,7 +59,7 @@ def decode_lives(data: bytes) -> tuple[Told, dict[NodeId, Known]]:
     standing = _STANDINGS.get(own.standing)
     if standing is None:
         raise LivesFormatError(f"standing {own.standing}")
-    told = Told(
+    told = ToldLife(
         own.life,
         own.nonce,
         own.start_term,

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Sequence
 
 from node.peers.connection import PeerConnection
-from node.peers.stream import Stream, Traffic
+from node.peers.stream import LinkTraffic, Stream
 from node.peers.types import PeerStats
 from raft.messages import NodeId
 
@@ -28,7 +28,7 @@ class PeerRecord:
 
     def __init__(self, node: NodeId, address: tuple[str, int]) -> None:
         self.node, self.address = node, address
-        self.traffic = Traffic()
+        self.traffic = LinkTraffic()
         self.dropped_unconnected_count = self.dropped_full_count = self.handshake_count = 0
         self.last_trouble = ""
         self.is_tried = False

@@ -29,7 +29,7 @@ class Side(Enum):
     ACCEPTED = "accepted"
 
 
-class Traffic:
+class LinkTraffic:
     """Frames and bytes over the connections to one peer, since the start."""
 
     __slots__ = (
@@ -59,7 +59,7 @@ class Stream(asyncio.BaseProtocol):
         """The nonce that the other side has to sign."""
         self.asked: Mapping[NodeId, Known] = {}
         """This node's memory of all nodes when it asked the other side for its identity."""
-        self.traffic = Traffic()
+        self.traffic = LinkTraffic()
         """Counters of the peer, once it is known."""
         self.close_code: CloseCode | None = None
         """Why this side closed it. None while open, or if the other side or the network closed
@@ -84,7 +84,7 @@ class Stream(asyncio.BaseProtocol):
         waiting = transport.get_write_buffer_size() if transport is not None else 0
         return self._queue_size_bytes + waiting
 
-    def meet(self, info: PeerInfo, traffic: Traffic) -> None:
+    def meet(self, info: PeerInfo, traffic: LinkTraffic) -> None:
         """Note the peer: the handshake is done."""
         self.info, self.traffic = info, traffic
         self._resolve_opened(True)

@@ -16,7 +16,7 @@ from enum import Enum
 from raft.messages import NO_INDEX, Index, NodeId
 
 
-class Verdict(Enum):
+class FoundingVerdict(Enum):
     """The role of the node."""
 
     WAIT = "wait"
@@ -26,7 +26,7 @@ class Verdict(Enum):
     JOIN = "join"
 
 
-class Founding:
+class Foundation:
     """Collects the voters' answers about their logs."""
 
     def __init__(self, node_id: NodeId, voters: Iterable[NodeId]) -> None:
@@ -49,11 +49,11 @@ class Founding:
         self._unfounded.discard(node)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> FoundingVerdict:
         """The decision so far. FOUND and JOIN are final."""
         if self._is_living or not self._is_voter:
-            return Verdict.JOIN
-        return Verdict.WAIT if self._missing else Verdict.FOUND
+            return FoundingVerdict.JOIN
+        return FoundingVerdict.WAIT if self._missing else FoundingVerdict.FOUND
 
     @property
     def may_begin(self) -> bool:

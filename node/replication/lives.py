@@ -25,7 +25,7 @@ from node.peers.handshake import CloseCode
 from node.peers.lives_codec import NOTHING, NUMBER_MAX, LivesFormatError, decode_lives, encode_lives
 from node.replication.lives_file import LivesFile, LivesRecord
 from raft.errors import PeerProtocolError
-from raft.lives import PAST_MAX, Known, Lives, Told, memory_lost
+from raft.lives import PAST_MAX, Known, Lives, ToldLife, memory_lost
 from raft.messages import NO_INDEX, Index, NodeId, Standing, Term
 from store.errors import FileSystemError, StoreError, StoreFullError
 from store.files.file_system import FileSystem
@@ -218,7 +218,7 @@ class NodeLives:
 
     # --- Facts ---
 
-    def own(self) -> Told:
+    def own(self) -> ToldLife:
         """Return this node's own life; all of it is durable."""
         facts = self._memory.facts() if self._memory is not None else None
         if facts is None:
@@ -228,7 +228,7 @@ class NodeLives:
         record = self._record
         # A disk that was new is not compared with its own later promises.
         first_term, first_last_index = self._start or (facts.term, facts.last_index)
-        return Told(
+        return ToldLife(
             record.life,
             self._nonce,
             first_term,
@@ -309,7 +309,7 @@ class NodeLives:
         if error is not None:
             self._on_fatal(error)
 
-    def _decode(self, data: bytes) -> tuple[Told, dict[NodeId, Known]]:
+    def _decode(self, data: bytes) -> tuple[ToldLife, dict[NodeId, Known]]:
         """Decode lives. Raises LivesFormatError, also if no higher incarnation would be left for
         this node."""
         told, known = decode_lives(data)
@@ -337,7 +337,7 @@ class NodeLives:
         if self._link is not None and self._link.is_connected(node):
             self._link.send(node, FrameKind.LIVES, encode_lives(self.own(), self._lives.known))
 
-    def _take(self, node: NodeId, told: Told) -> None:
+    def _take(self, node: NodeId, told: ToldLife) -> None:
         """Take the current life of a connected node.
 
         Its report crossed acks that arrived meanwhile, so within one life they are not compared."""

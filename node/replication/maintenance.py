@@ -2,8 +2,8 @@
 
 Owns the one maintenance thread, the times of the steps, and what follows from their errors: a full
 disk postpones a step, a failed sync ends the node, damage is handed on. Must not know what a step
-does: each way to replicate has its own (`Steps`), in which changes of the log in memory happen on
-the loop and whatever waits for the disk happens on the thread.
+does: each way to replicate has its own (`MaintenanceSteps`), in which changes of the log in memory
+happen on the loop and whatever waits for the disk happens on the thread.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class MaintenanceThread:
         self._executor.shutdown(wait=True)
 
 
-class Steps(Protocol):
+class MaintenanceSteps(Protocol):
     """The steps of one way to replicate. A step that raises an error of a full or damaged disk is
     tried again."""
 
@@ -90,7 +90,7 @@ class Steps(Protocol):
         ...
 
 
-_Steps = TypeVar("_Steps", bound=Steps)
+_Steps = TypeVar("_Steps", bound=MaintenanceSteps)
 
 
 class Maintenance(Generic[_Steps]):

@@ -1,11 +1,11 @@
 """Reads all sealed files again within a set time, and compares them with the other replicas.
 
 Owns the time of the next piece, the replicas to ask, and the counters. Must not know bytes: reading
-and checking them is `store.upkeep.scrub`'s, mending them `node.replication.raft.repair`'s. A disk
-that changes its contents is found this way before a reader needs them, and while the other replicas
-still have them (fault-matrix D5, S14). Checksums show that a file holds what this node wrote;
-whether all nodes wrote the same is asked once a file: the chain CRC of its last entry stands for
-everything before.
+and checking them is `store.maintenance.scrub`'s, mending them `node.replication.raft.repair`'s. A
+disk that changes its contents is found this way before a reader needs them, and while the other
+replicas still have them (fault-matrix D5, S14). Checksums show that a file holds what this node
+wrote; whether all nodes wrote the same is asked once a file: the chain CRC of its last entry stands
+for everything before.
 
 Nothing is kept over a restart. A pass begins at the share of the log that the clock gives, so a
 node that is restarted more often than a pass takes still covers all of it.
@@ -26,8 +26,8 @@ from raft.messages import NodeId
 from store import format as fmt
 from store.config import MIB
 from store.errors import CorruptionError, FileSystemError, StoreFullError
-from store.ledger.entry import Link, unpack_header
-from store.upkeep.scrub import PIECE_SIZE_BYTES, Piece, Scrubber
+from store.ledger.entry import ChainLink, unpack_header
+from store.maintenance.scrub import PIECE_SIZE_BYTES, Piece, Scrubber
 
 ROUND_MS: Final = 1_000
 RATE_BYTES_PER_S_MAX: Final = 16 * MIB
@@ -151,7 +151,7 @@ class Scrub:
         if piece.last is not None and self._fetcher is not None:
             await self._compare(self._fetcher, piece.last)
 
-    async def _compare(self, fetcher: EntryFetcher, last: Link) -> None:
+    async def _compare(self, fetcher: EntryFetcher, last: ChainLink) -> None:
         """Compare the entry with that of every connected replica."""
         for node in fetcher.candidates():
             found = await self._answer(fetcher, node, last)
@@ -170,13 +170,13 @@ class Scrub:
             )
 
     @staticmethod
-    async def _answer(fetcher: EntryFetcher, node: NodeId, last: Link) -> Link | None:
+    async def _answer(fetcher: EntryFetcher, node: NodeId, last: ChainLink) -> ChainLink | None:
         """Return the entry of a node; None if it lacks it or does not answer."""
         try:
             fetched = await fetcher.fetch(node, last.entry_index, last.entry_index + 1)
         except FetchError:
             return None  # The replica is behind, or the entry expired there.
         if len(fetched.raw_entries) < fmt.ENTRY_HEADER_SIZE_BYTES:
-            return Link(-1, 0, 0)
+            return ChainLink(-1, 0, 0)
         header = unpack_header(fetched.raw_entries)
-        return Link(header.entry_index, header.term, header.chain_crc)
+        return ChainLink(header.entry_index, header.term, header.chain_crc)

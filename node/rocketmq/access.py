@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from node.rocketmq.protocol.statuses import RefusedError
+from node.rocketmq.protocol.statuses import CallRefusedError
 from quorumlog.pb.rocketmq_pb2 import Code
 
 _HEADER: Final = re.compile(
@@ -26,17 +26,17 @@ class Access:
         self._secrets: Final = dict(secrets)
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """Raise RefusedError unless the caller holds a key, or none is demanded."""
+        """Raise CallRefusedError unless the caller holds a key, or none is demanded."""
         if not self._secrets:
             return
         found = _HEADER.match(headers.get("authorization", ""))
         if found is None:
             text = "the cluster demands an access key; configure one in the client"
-            raise RefusedError(Code.UNAUTHORIZED, text)
+            raise CallRefusedError(Code.UNAUTHORIZED, text)
         key, signature = found[1].split("/")[0], found[2].lower()
         secret = self._secrets.get(key, "")
         signed = headers.get("x-mq-date-time", "").encode()
         expected = hmac.new(secret.encode(), signed, hashlib.sha1).hexdigest()
         if not hmac.compare_digest(signature, expected) or not secret:
             text = f"access key {key[:64]!r} is unknown, or its secret is another one"
-            raise RefusedError(Code.UNAUTHORIZED, text)
+            raise CallRefusedError(Code.UNAUTHORIZED, text)

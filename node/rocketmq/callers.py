@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from node.rocketmq.forwarder import HOPS_HEADER, Call
-from node.rocketmq.protocol.statuses import RefusedError
+from node.rocketmq.forwarder import HOPS_HEADER, ForwardedCall
+from node.rocketmq.protocol.statuses import CallRefusedError
 from quorumlog.pb.rocketmq_pb2 import Code
 
 CALL_S_MAX: Final = 60.0
@@ -18,7 +18,7 @@ _CLIENT_ID: Final = "x-mq-client-id"
 _CLIENT_ID_LENGTH_MAX: Final = 255
 
 
-class Context(Protocol):
+class CallerContext(Protocol):
     """The part of grpc.aio.ServicerContext that is used."""
 
     def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None: ...
@@ -30,11 +30,11 @@ class Caller(NamedTuple):
 
     client_id: str
     headers: Mapping[str, str]
-    call: Call
+    call: ForwardedCall
 
 
-def caller_of(method: str, data: bytes, context: Context) -> Caller:
-    """Read the metadata of a call. Raises RefusedError without a client id."""
+def caller_of(method: str, data: bytes, context: CallerContext) -> Caller:
+    """Read the metadata of a call. Raises CallRefusedError without a client id."""
     metadata = tuple(
         (name, value)
         for name, value in context.invocation_metadata() or ()
@@ -44,10 +44,10 @@ def caller_of(method: str, data: bytes, context: Context) -> Caller:
     client_id = headers.get(_CLIENT_ID, "")
     if not 1 <= len(client_id) <= _CLIENT_ID_LENGTH_MAX:
         text = f"header {_CLIENT_ID} must have 1 to {_CLIENT_ID_LENGTH_MAX} characters"
-        raise RefusedError(Code.CLIENT_ID_REQUIRED, text)
+        raise CallRefusedError(Code.CLIENT_ID_REQUIRED, text)
     hops = headers.get(HOPS_HEADER, "0")
     remaining_s = context.time_remaining()
     left_s = CALL_S_MAX if remaining_s is None else min(remaining_s, CALL_S_MAX)
     deadline_s = asyncio.get_running_loop().time() + left_s
     hop_count = int(hops) if hops.isdecimal() and len(hops) == 1 else 0
-    return Caller(client_id, headers, Call(method, data, metadata, hop_count, deadline_s))
+    return Caller(client_id, headers, ForwardedCall(method, data, metadata, hop_count, deadline_s))

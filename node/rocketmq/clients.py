@@ -28,10 +28,10 @@ out."""
 QUESTION_SHARES: Final = 8
 
 
-class Client:
+class GatewayClient:
     """One client instance, as it introduced itself."""
 
-    __slots__ = ("commands", "group", "heard_s", "question_size_bytes", "topics")
+    __slots__ = ("commands", "group", "last_seen_s", "question_size_bytes", "topics")
 
     def __init__(self) -> None:
         self.group = ""
@@ -39,25 +39,25 @@ class Client:
         """Topics that a producer sends to."""
         self.commands: asyncio.Queue[pb.TelemetryCommand] | None = None
         """Commands for its stream; None: the client has no stream at this node."""
-        self.heard_s = 0.0
+        self.last_seen_s = 0.0
         self.question_size_bytes = 0
 
 
-class Clients:
+class GatewayClients:
     """The table of clients. One per gateway."""
 
     def __init__(self) -> None:
-        self._clients: OrderedDict[str, Client] = OrderedDict()
+        self._clients: OrderedDict[str, GatewayClient] = OrderedDict()
         self.question_size_bytes = 0
         """Size of the questions that wait for clients, or are on their way out."""
 
     def __len__(self) -> int:
         return len(self._clients)
 
-    def heard(self, client_id: str) -> Client:
+    def seen(self, client_id: str) -> GatewayClient:
         """Note that a client called; return it."""
-        client = self._clients.setdefault(client_id, Client())
-        client.heard_s = time.monotonic()
+        client = self._clients.setdefault(client_id, GatewayClient())
+        client.last_seen_s = time.monotonic()
         self._clients.move_to_end(client_id)
         self._forget()
         return client
@@ -74,9 +74,9 @@ class Clients:
         client = self._clients.get(client_id)
         if client is None:
             return False
-        return client.commands is not None or time.monotonic() - client.heard_s < ALIVE_S
+        return client.commands is not None or time.monotonic() - client.last_seen_s < ALIVE_S
 
-    def producers_of(self, topic: str) -> Iterator[Client]:
+    def producers_of(self, topic: str) -> Iterator[GatewayClient]:
         """Yield the producers of a topic that can be asked something."""
         for client in self._clients.values():
             if topic in client.topics and client.commands is not None:
@@ -100,12 +100,12 @@ class Clients:
                 return True
         return False
 
-    def went_out(self, client: Client, command: pb.TelemetryCommand) -> None:
+    def went_out(self, client: GatewayClient, command: pb.TelemetryCommand) -> None:
         """Release a command that does not wait any more: its client has it, or has gone."""
         if command.HasField("recover_orphaned_transaction_command"):
             self._hold(client, -command.ByteSize())
 
-    def _hold(self, client: Client, size_bytes: int) -> None:
+    def _hold(self, client: GatewayClient, size_bytes: int) -> None:
         client.question_size_bytes += size_bytes
         self.question_size_bytes += size_bytes
 
@@ -126,7 +126,7 @@ class Clients:
         now = time.monotonic()
         while self._clients:
             client_id, client = next(iter(self._clients.items()))
-            is_old = client.commands is None and now - client.heard_s > SILENT_S_MAX
+            is_old = client.commands is None and now - client.last_seen_s > SILENT_S_MAX
             if not is_old and len(self._clients) <= CLIENT_COUNT_MAX:
                 return
             del self._clients[client_id]

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from node.broker.core.context import Context
 from node.broker.core.ports import OtherGroups
-from node.rocketmq.protocol.statuses import RefusedError
+from node.rocketmq.protocol.statuses import CallRefusedError
 from node.state.state import PERMISSION_WRITE
 from node.state.tables.topic_types import MIXED
 from quorumlog.pb.rocketmq_pb2 import Code
@@ -20,14 +20,14 @@ from raft.messages import NO_NODE, NodeId
 _LOOK_AGAIN_S: Final = 0.02
 
 
-class Queue(NamedTuple):
+class GatewayQueue(NamedTuple):
     """One queue of a topic, in one of the groups that share it."""
 
     group: str
     queue_id: int
 
 
-class Place(NamedTuple):
+class GroupNode(NamedTuple):
     """A node of a group that clients may talk to."""
 
     node_id: NodeId
@@ -43,7 +43,7 @@ class Share(NamedTuple):
     permission: int
     message_type: str
     """MIXED for a topic of another group: the node there refuses messages of other types."""
-    places: tuple[Place, ...]
+    places: tuple[GroupNode, ...]
     """Nodes that are up, as far as is known, by number."""
 
 
@@ -57,7 +57,7 @@ class Leader(NamedTuple):
 HERE: Final = Leader(True, "")
 
 
-class Cluster:
+class GatewayCluster:
     """The gateway's view of leaders and topics. One per gateway."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Cluster:
     # --- Leaders ---
 
     def leader_of(self, group: str) -> Leader | None:
-        """Return the leader of a group; None if none is known. Raises RefusedError."""
+        """Return the leader of a group; None if none is known. Raises CallRefusedError."""
         if group == self.own_group:
             return self._own_leader()
         for other in self._other_groups(()):
@@ -83,7 +83,7 @@ class Cluster:
                 addresses = {node.node_id: node.address for node in other.nodes}
                 address = addresses.get(other.leader_id, "")
                 return Leader(False, address) if address else None
-        raise RefusedError(
+        raise CallRefusedError(
             Code.BAD_REQUEST, f"no broker is named {group!r}; ask for the route again"
         )
 
@@ -98,7 +98,8 @@ class Cluster:
         return Leader(False, address) if address else None
 
     async def wait_for_leader(self, group: str, deadline_s: float) -> Leader:
-        """Return the leader of a group, waiting for an election. Raises RefusedError if it is late.
+        """Return the leader of a group, waiting for an election. Raises CallRefusedError if it is
+        late.
 
         No event tells that another node begins to lead, so this looks again every 20 ms, and only
         while no leader is known.
@@ -110,13 +111,14 @@ class Cluster:
                 return leader
             if loop.time() >= deadline_s:
                 text = f"nobody leads {group!r} at the moment; try again"
-                raise RefusedError(Code.HA_NOT_AVAILABLE, text)
+                raise CallRefusedError(Code.HA_NOT_AVAILABLE, text)
             await asyncio.sleep(_LOOK_AGAIN_S)
 
     # --- Topics ---
 
     def shares(self, topic: str) -> list[Share]:
-        """Return the groups with queues of a topic, by name. Raises RefusedError if none has."""
+        """Return the groups with queues of a topic, by name. Raises CallRefusedError if none
+        has."""
         found = []
         own = self._context.state.topic(topic)
         if own is not None:
@@ -125,7 +127,7 @@ class Cluster:
             found.append(share)
         for other in self._other_groups((topic,)):
             places = tuple(
-                Place(node.node_id, node.address, node.node_id == other.leader_id)
+                GroupNode(node.node_id, node.address, node.node_id == other.leader_id)
                 for node in sorted(other.nodes, key=lambda node: node.node_id)
             )
             found += [
@@ -135,19 +137,19 @@ class Cluster:
             ]
         if not found:
             text = f"there is no topic {topic!r}; create it first: qlog topic create {topic}"
-            raise RefusedError(Code.TOPIC_NOT_FOUND, text)
+            raise CallRefusedError(Code.TOPIC_NOT_FOUND, text)
         return sorted(found)
 
-    def _own_places(self) -> Iterator[Place]:
+    def _own_places(self) -> Iterator[GroupNode]:
         """Yield this node and those of its group that it is connected to."""
         context, driver = self._context, self._context.driver
         for node in sorted({*context.identity.addresses, *context.state.members}):
             address = context.address_of(node)
             is_up = node == driver.node_id or self._is_connected(node)
             if address and is_up:
-                yield Place(node, address, node == driver.leader_id)
+                yield GroupNode(node, address, node == driver.leader_id)
 
-    def queue_of_message_group(self, topic: str, message_group: str) -> Queue:
+    def queue_of_message_group(self, topic: str, message_group: str) -> GatewayQueue:
         """Return the queue of a message group: one for all clients, at whichever node they write.
 
         The queue stays the same as long as its broker group exists and has as many queues. When
@@ -160,9 +162,9 @@ class Cluster:
             if share.permission & PERMISSION_WRITE and share.queue_count
         ]
         if not shares:
-            raise RefusedError(Code.FORBIDDEN, f"topic {topic!r} takes no messages")
+            raise CallRefusedError(Code.FORBIDDEN, f"topic {topic!r} takes no messages")
         share = max(shares, key=lambda share: _number(f"{share.group}\n{message_group}"))
-        return Queue(share.group, _number(message_group) % share.queue_count)
+        return GatewayQueue(share.group, _number(message_group) % share.queue_count)
 
 
 def _number(text: str) -> int:

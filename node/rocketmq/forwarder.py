@@ -24,8 +24,8 @@ from node.errors.common import (
     TransferringError,
 )
 from node.errors.ha import NotMasterError
-from node.rocketmq.cluster import Cluster
-from node.rocketmq.protocol.statuses import RefusedError
+from node.rocketmq.cluster import GatewayCluster
+from node.rocketmq.protocol.statuses import CallRefusedError
 from quorumlog.pb.rocketmq_pb2 import Code
 from quorumlog.pb.transaction_pb2 import CheckTransactionsRequest, TransactionCheck
 
@@ -70,7 +70,7 @@ leader can take it."""
 _PASSED_ON: Final = ("authorization", "x-mq-")
 
 
-class Call(NamedTuple):
+class ForwardedCall(NamedTuple):
     """One call of a client, as it came."""
 
     method: str
@@ -81,10 +81,12 @@ class Call(NamedTuple):
     """Time of the loop's clock after which an answer is of no use any more."""
 
 
-class Forwarding:
+class Forwarder:
     """Forwards calls over one connection to each node. One per gateway."""
 
-    def __init__(self, cluster: Cluster, credentials: grpc.ChannelCredentials | None) -> None:
+    def __init__(
+        self, cluster: GatewayCluster, credentials: grpc.ChannelCredentials | None
+    ) -> None:
         self._cluster = cluster
         self._credentials = credentials
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -92,7 +94,7 @@ class Forwarding:
 
     async def answer(
         self,
-        call: Call,
+        call: ForwardedCall,
         group: str,
         here: Callable[[], Awaitable[Any]],
         lost: Code | None = None,
@@ -116,8 +118,8 @@ class Forwarding:
             await asyncio.sleep(pause_s)
             pause_s *= 2  # Many calls may wait, and each is done from the start.
 
-    async def must_forward(self, call: Call, group: str) -> str | None:
-        """Return the address of a group's leader, None if this node leads. Raises RefusedError.
+    async def must_forward(self, call: ForwardedCall, group: str) -> str | None:
+        """Return the address of a group's leader, None if this node leads. Raises CallRefusedError.
 
         Waits for an election that is under way, as long as the caller can.
         """
@@ -126,22 +128,24 @@ class Forwarding:
             return None
         if call.hop_count >= HOP_COUNT_MAX:
             text = f"sent on {call.hop_count} times, and nobody leads {group!r}; try again"
-            raise RefusedError(Code.HA_NOT_AVAILABLE, text)
+            raise CallRefusedError(Code.HA_NOT_AVAILABLE, text)
         return leader.address
 
     @staticmethod
-    def hold_until(call: Call) -> float:
+    def hold_until(call: ForwardedCall) -> float:
         """Return the time until which a call waits, if the wait begins now."""
         now_s = asyncio.get_running_loop().time()
         return min(now_s + HOLD_S, call.deadline_s - DEADLINE_MARGIN_S)
 
-    async def unary(self, call: Call, group: str, lost: Code | None = None) -> bytes | None:
+    async def unary(
+        self, call: ForwardedCall, group: str, lost: Code | None = None
+    ) -> bytes | None:
         """Forward to a group's leader and return its answer; None if that is this node.
 
         A node that cannot be connected to has not seen the call: it is tried again, or another
         leader once there is one. When the connection breaks before the answer comes, the outcome is
         unknown. The call is then refused with the code `lost`; None: doing it twice is as good as
-        once, so it is sent again. Raises RefusedError.
+        once, so it is sent again. Raises CallRefusedError.
         """
         loop = asyncio.get_running_loop()
         until_s = self.hold_until(call)
@@ -159,7 +163,7 @@ class Forwarding:
                     raise _not_reached(address, error) from error
             if loop.time() >= until_s:
                 text = f"the leader at {address} cannot be connected to; try again"
-                raise RefusedError(Code.HA_NOT_AVAILABLE, text)
+                raise CallRefusedError(Code.HA_NOT_AVAILABLE, text)
             await asyncio.sleep(AGAIN_S)
 
     async def _is_connected(self, address: str) -> bool:
@@ -175,15 +179,15 @@ class Forwarding:
             return False
         return state is grpc.ChannelConnectivity.READY
 
-    async def _ask(self, call: Call, address: str) -> bytes:
+    async def _ask(self, call: ForwardedCall, address: str) -> bytes:
         self.forwarded_total += 1
         method = self._channel(address).unary_unary(f"/{SERVICE}/{call.method}")
         answer: Any = method(call.data, metadata=_metadata(call), timeout=_left_s(call))
         found: bytes = await answer
         return found
 
-    async def stream(self, call: Call, address: str) -> AsyncIterator[bytes]:
-        """Yield the answers of the node at an address. Raises RefusedError."""
+    async def stream(self, call: ForwardedCall, address: str) -> AsyncIterator[bytes]:
+        """Yield the answers of the node at an address. Raises CallRefusedError."""
         self.forwarded_total += 1
         method = self._channel(address).unary_stream(f"/{SERVICE}/{call.method}")
         answer: Any = method(call.data, metadata=_metadata(call), timeout=_left_s(call))
@@ -198,7 +202,7 @@ class Forwarding:
     async def questions(
         self, address: str, request: CheckTransactionsRequest
     ) -> AsyncIterator[TransactionCheck]:
-        """Yield the questions to producers of the leader at an address. Raises RefusedError."""
+        """Yield the questions to producers of the leader at an address. Raises CallRefusedError."""
         method = self._channel(address).unary_stream(
             _CHECK_TRANSACTIONS,
             request_serializer=CheckTransactionsRequest.SerializeToString,
@@ -230,21 +234,21 @@ class Forwarding:
             await channel.close()
 
 
-def _metadata(call: Call) -> tuple[tuple[str, str], ...]:
+def _metadata(call: ForwardedCall) -> tuple[tuple[str, str], ...]:
     kept = tuple((name, value) for name, value in call.metadata if name.startswith(_PASSED_ON))
     return (*kept, (HOPS_HEADER, str(call.hop_count + 1)))
 
 
-def _left_s(call: Call) -> float:
+def _left_s(call: ForwardedCall) -> float:
     return max(0.05, call.deadline_s - asyncio.get_running_loop().time())
 
 
-def _unanswered(code: Code, address: str, error: grpc.aio.AioRpcError) -> RefusedError:
+def _unanswered(code: Code, address: str, error: grpc.aio.AioRpcError) -> CallRefusedError:
     text = f"the leader at {address} got the call and did not answer: {error.code().name} "
-    return RefusedError(code, f"{text}{error.details()}; whether it was done is not known")
+    return CallRefusedError(code, f"{text}{error.details()}; whether it was done is not known")
 
 
-def _not_reached(address: str, error: grpc.aio.AioRpcError) -> RefusedError:
+def _not_reached(address: str, error: grpc.aio.AioRpcError) -> CallRefusedError:
     text = f"the leader at {address} did not answer: {error.code().name} {error.details()}"
     is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    return RefusedError(Code.PROXY_TIMEOUT if is_late else Code.HA_NOT_AVAILABLE, text)
+    return CallRefusedError(Code.PROXY_TIMEOUT if is_late else Code.HA_NOT_AVAILABLE, text)

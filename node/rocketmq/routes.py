@@ -10,10 +10,10 @@ first and then those of the other nodes, for clients that take them.
 
 from typing import Final
 
-from node.rocketmq.cluster import Cluster, Place, Share
+from node.rocketmq.cluster import GatewayCluster, GroupNode, Share
 from node.rocketmq.protocol.endpoints import check_endpoints, endpoints_of
 from node.rocketmq.protocol.names import group_name, topic_name
-from node.rocketmq.protocol.statuses import OK, RefusedError
+from node.rocketmq.protocol.statuses import OK, CallRefusedError
 from node.state.state import PERMISSION_READ
 from node.state.tables.topic_types import MIXED, TOPIC_TYPES
 from quorumlog.pb import rocketmq_pb2 as pb
@@ -53,7 +53,7 @@ _PERMISSIONS: Final = {
 class Routes:
     """Answers calls for routes and assignments. One per gateway."""
 
-    def __init__(self, cluster: Cluster, *, lists_others: bool = True) -> None:
+    def __init__(self, cluster: GatewayCluster, *, lists_others: bool = True) -> None:
         """With `lists_others` a broker has the addresses of its group, for clients that take them.
 
         Not with TLS: a client compares the certificate with all addresses as one name.
@@ -109,10 +109,10 @@ class Routes:
                 )
                 response.assignments.append(pb.Assignment(message_queue=queue))
         if not response.assignments:
-            raise RefusedError(Code.FORBIDDEN, f"topic {name!r} may not be read")
+            raise CallRefusedError(Code.FORBIDDEN, f"topic {name!r} may not be read")
         return response
 
-    def _broker(self, share: Share, place: Place, language: str) -> pb.Broker:
+    def _broker(self, share: Share, place: GroupNode, language: str) -> pb.Broker:
         name = f"{share.group}{_DOT}{place.node_id}"
         others: list[str] = []
         if language in self._takes_addresses:
@@ -123,7 +123,7 @@ class Routes:
     def _check(endpoints: pb.Endpoints) -> None:
         if not check_endpoints(endpoints):
             text = "endpoints must be hosts and ports from 1 to 65535"
-            raise RefusedError(Code.ILLEGAL_ACCESS_POINT, text)
+            raise CallRefusedError(Code.ILLEGAL_ACCESS_POINT, text)
 
 
 def group_of_broker(name: str) -> str:

@@ -17,20 +17,20 @@ from node.broker.append.produce import batch_size_bytes_max
 from node.broker.groups.settings import settings_of
 from node.rocketmq.access import Access
 from node.rocketmq.callers import Caller, caller_of
-from node.rocketmq.calls.ends import Ending
-from node.rocketmq.calls.receive import Receiving
+from node.rocketmq.calls.ends import EndCalls
+from node.rocketmq.calls.receive import ReceiveCalls
 from node.rocketmq.calls.renewals import Renewals
-from node.rocketmq.calls.send import Sending, body_size_bytes_max
-from node.rocketmq.clients import Clients
-from node.rocketmq.cluster import Cluster
-from node.rocketmq.forwarder import AGAIN_S, LED_ELSEWHERE, SERVICE, Forwarding
+from node.rocketmq.calls.send import SendCalls, body_size_bytes_max
+from node.rocketmq.clients import GatewayClients
+from node.rocketmq.cluster import GatewayCluster
+from node.rocketmq.forwarder import AGAIN_S, LED_ELSEWHERE, SERVICE, Forwarder
 from node.rocketmq.protocol import handles
 from node.rocketmq.protocol.client_settings import answer
 from node.rocketmq.protocol.names import group_name
-from node.rocketmq.protocol.statuses import OK, RefusedError, common, status_of
+from node.rocketmq.protocol.statuses import OK, CallRefusedError, common, status_of
 from node.rocketmq.routes import Routes, group_of_broker
 from node.rocketmq.telemetry import Telemetry
-from node.services.calls import Calls
+from node.services.calls import ServedCalls
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code
 from raft.messages import NodeId
@@ -67,7 +67,7 @@ class RocketMq:
     def __init__(
         self,
         broker: Broker,
-        calls: Calls,
+        calls: ServedCalls,
         access: Access,
         credentials: grpc.ChannelCredentials | None,
         is_connected: Callable[[NodeId], bool],
@@ -78,20 +78,20 @@ class RocketMq:
         self._calls = calls
         self.counters: Final = calls.counters
         self._access = access
-        self.clients: Final = Clients()
-        self._cluster = Cluster(context, broker.other_groups, is_connected)
-        self.forwarding: Final = Forwarding(self._cluster, credentials)
+        self.clients: Final = GatewayClients()
+        self._cluster = GatewayCluster(context, broker.other_groups, is_connected)
+        self.forwarder: Final = Forwarder(self._cluster, credentials)
         self.renewals: Final = Renewals(self.clients, broker.pop)
         self._routes = Routes(self._cluster, lists_others=credentials is None)
         limit = body_size_bytes_max(context, batch_size_bytes_max(context))
         on_failure = partial(self._failed, f"{_NAME}/SendMessage")
-        self._sending = Sending(context, self._cluster, broker, limit, on_failure)
-        self._receiving = Receiving(self._cluster, broker, self.renewals)
-        self.ending: Final = Ending(self._cluster, self.clients, broker, self.forwarding)
+        self._send_calls = SendCalls(context, self._cluster, broker, limit, on_failure)
+        self._receive_calls = ReceiveCalls(self._cluster, broker, self.renewals)
+        self.end_calls: Final = EndCalls(self._cluster, self.clients, broker, self.forwarder)
         on_failure = partial(self._failed, f"{_NAME}/Telemetry")
         self._telemetry = Telemetry(self.clients, self._settings, on_failure)
         self._methods: Final = self._table()
-        broker.add_leader_work(self.ending)
+        broker.add_leader_work(self.end_calls)
         broker.add_leader_work(self.renewals)
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -106,26 +106,26 @@ class RocketMq:
 
     async def stop(self) -> None:
         """Release everything that is held for clients."""
-        self.ending.stop()
+        self.end_calls.stop()
         await self.renewals.stop()
-        await self.forwarding.stop()
+        await self.forwarder.stop()
 
     def _table(self) -> dict[str, _Method]:
         handle = _group_of_handle
-        sending, receiving, ending = self._sending, self._receiving, self.ending
+        send_calls, receive_calls, end_calls = self._send_calls, self._receive_calls, self.end_calls
         rows: dict[str, tuple[Answer, Where | None]] = {
             "QueryRoute": (_told_language(self._routes.query_route), None),
             "QueryAssignment": (_told_language(self._routes.query_assignment), None),
             "Heartbeat": (self._heartbeat, None),
-            "SendMessage": (_awaited(sending.send_message), sending.group_of),
+            "SendMessage": (_awaited(send_calls.send_message), send_calls.group_of),
             "AckMessage": (self._ack, None),
             "ForwardMessageToDeadLetterQueue": (
-                _awaited(receiving.forward_to_dead_letters),
+                _awaited(receive_calls.forward_to_dead_letters),
                 handle,
             ),
-            "ChangeInvisibleDuration": (_awaited(receiving.change_invisible_duration), handle),
-            "EndTransaction": (_awaited(ending.end_transaction), _group_of_transaction),
-            "RecallMessage": (_awaited(ending.recall_message), _group_of_recall),
+            "ChangeInvisibleDuration": (_awaited(receive_calls.change_invisible_duration), handle),
+            "EndTransaction": (_awaited(end_calls.end_transaction), _group_of_transaction),
+            "RecallMessage": (_awaited(end_calls.recall_message), _group_of_recall),
             "NotifyClientTermination": (self._terminated, None),
         }
         return {
@@ -163,7 +163,7 @@ class RocketMq:
         if method.where is None:
             answered = await method.answer(caller, request)
         else:
-            answered = await self.forwarding.answer(
+            answered = await self.forwarder.answer(
                 caller.call,
                 method.where(request),
                 lambda: method.answer(caller, request),
@@ -185,17 +185,17 @@ class RocketMq:
             group = group_of_broker(name_of_broker) or self._cluster.own_group
             until_s = 0.0
             while True:
-                address = await self.forwarding.must_forward(caller.call, group)
+                address = await self.forwarder.must_forward(caller.call, group)
                 if address is not None:
-                    async for element in self.forwarding.stream(caller.call, address):
+                    async for element in self.forwarder.stream(caller.call, address):
                         yield element
                     return
                 try:
-                    async for response in self._receiving.receive_message(caller, request):
+                    async for response in self._receive_calls.receive_message(caller, request):
                         yield response.SerializeToString()
                     return
                 except LED_ELSEWHERE:  # Before the first element, maybe after a long wait.
-                    until_s = until_s or self.forwarding.hold_until(caller.call)
+                    until_s = until_s or self.forwarder.hold_until(caller.call)
                     if asyncio.get_running_loop().time() >= until_s:
                         raise
                 await asyncio.sleep(AGAIN_S)
@@ -211,7 +211,7 @@ class RocketMq:
         self.counters.begun[name] += 1
         try:
             caller = self._admit("Telemetry", b"", context)
-            self.ending.watch()
+            self.end_calls.watch()
             async for command in self._telemetry.serve(caller.client_id, requests):
                 yield command.SerializeToString()
         except Exception as error:  # noqa: BLE001 - each of them is reported to the client.
@@ -232,7 +232,7 @@ class RocketMq:
 
     def _failed(self, name: str, error: Exception) -> None:
         """Count an error; an unexpected one is logged, too."""
-        if isinstance(error, RefusedError):
+        if isinstance(error, CallRefusedError):
             self.counters.failed[name, Code.Name(error.code)] += 1
         else:
             self._calls.failed(name, error)
@@ -244,18 +244,18 @@ class RocketMq:
         limit = self._context.limits.pop_handle_count_max
         if len(request.entries) > limit:
             text = f"{len(request.entries)} entries, the limit is {limit}"
-            raise RefusedError(Code.BAD_REQUEST, text)
+            raise CallRefusedError(Code.BAD_REQUEST, text)
         by_group: dict[str, list[pb.AckMessageEntry]] = {}
         for entry in request.entries:
             by_group.setdefault(_group_of(entry.receipt_handle), []).append(entry)
         if not by_group:
-            raise RefusedError(Code.BAD_REQUEST, "no entries")
+            raise CallRefusedError(Code.BAD_REQUEST, "no entries")
         found: dict[str, pb.AckMessageResultEntry] = {}
         for group, entries in by_group.items():
             part = pb.AckMessageRequest(group=request.group, topic=request.topic, entries=entries)
             call = caller.call._replace(data=part.SerializeToString())
-            ack = partial(self._receiving.ack_message, part)
-            answered = await self.forwarding.answer(call, group, ack)
+            ack = partial(self._receive_calls.ack_message, part)
+            answered = await self.forwarder.answer(call, group, ack)
             if isinstance(answered, bytes):
                 answered = pb.AckMessageResponse.FromString(answered)
             for entry in entries:
@@ -275,8 +275,8 @@ class RocketMq:
             group_name(request.group)
         if not request.client_type:
             text = "a heartbeat without a client type"
-            raise RefusedError(Code.UNRECOGNIZED_CLIENT_TYPE, text)
-        self.clients.heard(caller.client_id)
+            raise CallRefusedError(Code.UNRECOGNIZED_CLIENT_TYPE, text)
+        self.clients.seen(caller.client_id)
         return pb.HeartbeatResponse(status=OK)
 
     async def _terminated(self, caller: Caller, _: pb.NotifyClientTerminationRequest) -> Any:
@@ -288,7 +288,7 @@ class RocketMq:
         decided = settings_of(self._context, asked.subscription.group.name)
         return answer(
             asked,
-            body_size_bytes_max=self._sending.body_size_bytes_max,
+            body_size_bytes_max=self._send_calls.body_size_bytes_max,
             attempt_count=decided.retry_count_max + 1,
             is_fifo=decided.is_orderly,
         )
@@ -299,7 +299,7 @@ def _parse(kind: type[Any], data: bytes) -> Any:
         return kind.FromString(data)
     except DecodeError as error:
         text = f"{len(data)} bytes that are no {kind.DESCRIPTOR.name}"
-        raise RefusedError(Code.BAD_REQUEST, text) from error
+        raise CallRefusedError(Code.BAD_REQUEST, text) from error
 
 
 def _told_language(run: Callable[[Any, str], Any]) -> Answer:

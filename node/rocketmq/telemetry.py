@@ -10,7 +10,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from node.rocketmq.clients import COMMAND_COUNT_MAX, Client, Clients
+from node.rocketmq.clients import COMMAND_COUNT_MAX, GatewayClient, GatewayClients
 from node.rocketmq.protocol.statuses import OK, status_of
 from node.services.calls import cancel_all
 from quorumlog.pb import rocketmq_pb2 as pb
@@ -27,7 +27,7 @@ class Telemetry:
     """Serves the streams of all clients of one gateway."""
 
     def __init__(
-        self, clients: Clients, answer: Answer, on_failure: Callable[[Exception], None]
+        self, clients: GatewayClients, answer: Answer, on_failure: Callable[[Exception], None]
     ) -> None:
         """`answer` returns the settings in answer to a client's own, or raises; `on_failure` is
         called with that error."""
@@ -39,7 +39,7 @@ class Telemetry:
         self, client_id: str, requests: AsyncIterator[bytes]
     ) -> AsyncIterator[TelemetryCommand]:
         """Yield commands to a client, until it closes its side. A newer stream ends this one."""
-        client = self._clients.heard(client_id)
+        client = self._clients.seen(client_id)
         commands: asyncio.Queue[TelemetryCommand] = asyncio.Queue(COMMAND_COUNT_MAX)
         client.commands = commands
         reader = asyncio.create_task(self._read(client_id, client, requests, commands))
@@ -66,7 +66,7 @@ class Telemetry:
     async def _read(
         self,
         client_id: str,
-        client: Client,
+        client: GatewayClient,
         requests: AsyncIterator[bytes],
         commands: "asyncio.Queue[TelemetryCommand]",
     ) -> None:
@@ -74,7 +74,7 @@ class Telemetry:
         again: asyncio.TimerHandle | None = None
         try:
             async for data in requests:
-                self._clients.heard(client_id)
+                self._clients.seen(client_id)
                 try:
                     command = TelemetryCommand.FromString(data)
                 except DecodeError:
@@ -91,7 +91,7 @@ class Telemetry:
             if again is not None:
                 again.cancel()
 
-    def _settings(self, client: Client, asked: pb.Settings) -> TelemetryCommand:
+    def _settings(self, client: GatewayClient, asked: pb.Settings) -> TelemetryCommand:
         try:
             settings = self._answer(asked)
         except Exception as error:  # noqa: BLE001 - reported to the client.

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 
-class QuietLog:
+class RateLimitedLog:
     """Wraps a logger. The kinds of trouble must be few, and not chosen by a peer."""
 
     __slots__ = ("_interval_s", "_kinds", "_log", "_monotonic_s")

@@ -34,7 +34,7 @@ Fatal = Callable[[BaseException], None]
 _log = structlog.get_logger(component="calls")
 
 
-class Context(Protocol):
+class ServicerContext(Protocol):
     """The methods of grpc.aio.ServicerContext that a call uses."""
 
     def set_trailing_metadata(self, metadata: tuple[tuple[str, bytes], ...]) -> None: ...
@@ -55,7 +55,7 @@ class CallCounters:
         return self.begun.total() - self.ended.total()
 
 
-class Calls:
+class ServedCalls:
     """Makes gRPC handlers of methods that know nothing of gRPC."""
 
     def __init__(
@@ -98,7 +98,7 @@ class Calls:
     def _unary(self, name: str, parse: "_Parser", function: Unary) -> Any:
         begun, ended = self.counters.begun, self.counters.ended
 
-        async def call(data: bytes, context: Context) -> object:
+        async def call(data: bytes, context: ServicerContext) -> object:
             begun[name] += 1
             try:
                 return await function(parse(data))
@@ -110,7 +110,7 @@ class Calls:
         return call
 
     def _server_stream(self, name: str, parse: "_Parser", function: ServerStream) -> Any:
-        async def call(data: bytes, context: Context) -> AsyncIterator[object]:
+        async def call(data: bytes, context: ServicerContext) -> AsyncIterator[object]:
             self.counters.begun[name] += 1
             try:
                 async for response in function(parse(data)):
@@ -125,7 +125,9 @@ class Calls:
     def _both_streams(self, name: str, parse: "_Parser", function: BothStreams) -> Any:
         """Wrap a method of streams; an unparseable request reaches it as a BadRequestError."""
 
-        async def call(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[object]:
+        async def call(
+            requests: AsyncIterator[bytes], context: ServicerContext
+        ) -> AsyncIterator[object]:
             self.counters.begun[name] += 1
             try:
                 async for response in function(_parsed(requests, parse)):
@@ -148,7 +150,7 @@ class Calls:
         if code == "node.internal":
             _log.error("a call met an error that nobody foresaw", method=name, exc_info=error)
 
-    async def _abort(self, name: str, error: Exception, context: Context) -> NoReturn:
+    async def _abort(self, name: str, error: Exception, context: ServicerContext) -> NoReturn:
         """Send the error to the client; gRPC ends the call with an exception of its own."""
         if isinstance(error, grpc.aio.AbortError):
             raise error

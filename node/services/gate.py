@@ -11,7 +11,7 @@ import grpc
 
 from node.errors.common import NotReadyError
 from node.services.bounds.bounded import Bounds, bounded, refuse
-from node.services.calls import Context
+from node.services.calls import ServicerContext
 from raft.messages import NO_TERM
 
 
@@ -49,7 +49,7 @@ class Gate:
         return _NOT_YET if self._handlers is None else None
 
 
-async def _not_yet(_requests: AsyncIterator[bytes], context: Context) -> None:
+async def _not_yet(_requests: AsyncIterator[bytes], context: ServicerContext) -> None:
     await refuse(NotReadyError(NO_TERM), context)
 
 

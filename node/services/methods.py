@@ -12,7 +12,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from node.broker import Broker
 from node.nameserver.calls import NameServerCalls
 from node.services.append_stream import AppendStream
-from node.services.calls import Calls, Method
+from node.services.calls import Method, ServedCalls
 from quorumlog.pb import (
     admin_pb2,
     consumer_pb2,
@@ -26,7 +26,7 @@ from quorumlog.pb import (
 )
 
 
-class Admin(Protocol):
+class AdminMethods(Protocol):
     """The calls of AdminService that belong to the node, not to its broker."""
 
     async def node_status(self, request: admin_pb2.NodeStatusRequest, /) -> Any: ...
@@ -54,7 +54,7 @@ SERVICES = (_LOG, _CONSUMER, _ADMIN, _RETRY, _TRANSACTION, _LOOKUP, _POP, _DELAY
 
 
 def handlers(
-    calls: Calls, broker: Broker, admin: Admin, nameserver: NameServerCalls
+    calls: ServedCalls, broker: Broker, admin: AdminMethods, nameserver: NameServerCalls
 ) -> dict[ServiceDescriptor, grpc.GenericRpcHandler]:
     """Return the gRPC handler of each service."""
 
@@ -147,7 +147,7 @@ def _features(broker: Broker) -> dict[ServiceDescriptor, dict[str, Method]]:
 
 
 def nameserver_handlers(
-    calls: Calls, nameserver: NameServerCalls
+    calls: ServedCalls, nameserver: NameServerCalls
 ) -> dict[ServiceDescriptor, grpc.GenericRpcHandler]:
     """Return the handler of the name server's service, which also runs in its own process."""
     methods: dict[str, Method] = {

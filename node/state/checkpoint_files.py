@@ -14,14 +14,14 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from node.state.checkpoint_tables import (
-    TABLES,
+    CHECKPOINT_TABLES,
     decode_group_settings,
     decode_groups,
     decode_members,
     decode_producers,
     decode_topics,
 )
-from node.state.registry import NOTHING, PARTS, check_parts, decode_part, encode_part
+from node.state.registry import NOTHING, TABLES, check_tables, decode_table, encode_table
 from node.state.state import StateImage, Versions
 from node.state.tables import group_settings
 from store.checksum import crc32c
@@ -34,7 +34,7 @@ from store.files.staging import TEMPORARY_SUFFIX
 DIRECTORY: Final = "config"
 MANIFEST: Final = "stateCheckpoint"
 BACKUP_SUFFIX: Final = ".bak"
-_FILE_PARTS: Final = tuple(kind for kind in PARTS if kind.file_name)
+_FILE_PARTS: Final = tuple(kind for kind in TABLES if kind.file_name)
 
 
 class CheckpointDamagedError(CorruptionError):
@@ -119,13 +119,13 @@ class CheckpointFiles:
         """Return the state that a manifest names. Raises CorruptionError; ValueError, KeyError,
         TypeError or AttributeError for a manifest or table of another shape."""
         files, texts = found["files"], dict[str, str]()
-        lacking = [table.name for table in TABLES if table.name not in files]
+        lacking = [table.name for table in CHECKPOINT_TABLES if table.name not in files]
         if lacking:
             raise CorruptionError(
                 self.directory, 0, "checkpoint", "every table", f"none of {', '.join(lacking)}"
             )
-        # A part has no file if it never changed, or if an older version did not know it.
-        names = [table.name for table in TABLES]
+        # A table has no file if it never changed, or if an older version did not know it.
+        names = [table.name for table in CHECKPOINT_TABLES]
         names += [kind.file_name for kind in _FILE_PARTS if kind.file_name in files]
         unknown = files.keys() - set(names)
         if unknown:  # Of a newer version; a replica without these tables would differ for good.
@@ -146,9 +146,9 @@ class CheckpointFiles:
             decode_producers(texts["producers.json"]),
             decode_members(texts["members.json"]),
             found["refused_count"],
-            check_parts(
+            check_tables(
                 {
-                    kind.name: decode_part(kind, texts[kind.file_name])
+                    kind.name: decode_table(kind, texts[kind.file_name])
                     for kind in _FILE_PARTS
                     if kind.file_name in texts
                 }
@@ -255,13 +255,13 @@ class CheckpointFiles:
 
 
 def _files_of(image: StateImage, written_unix_ms: int) -> Iterator[_File]:
-    """Yield every file of an image. A part that never changed has none."""
-    for table in TABLES:
+    """Yield every file of an image. A table that never changed has none."""
+    for table in CHECKPOINT_TABLES:
         yield _File(
             table.name, table.version_of(image), partial(table.encode, image, written_unix_ms)
         )
     for kind in _FILE_PARTS:
-        part = image.parts.get(kind.name, NOTHING)
-        if part.version:
-            text = partial(encode_part, kind, part, written_unix_ms)
-            yield _File(kind.file_name, part.version, text)
+        state_table = image.tables.get(kind.name, NOTHING)
+        if state_table.version:
+            text = partial(encode_table, kind, state_table, written_unix_ms)
+            yield _File(kind.file_name, state_table.version, text)

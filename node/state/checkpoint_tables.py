@@ -16,8 +16,14 @@ from typing import Any, Final, NamedTuple
 from node.runtime.json_text import read_json
 from node.state.state import Member, StateImage
 from node.state.tables import group_settings
-from node.state.tables.table import NOTHING, PartContent, PartImage
-from node.state.tables.topic_types import ATTRIBUTE, MIXED, Offsets, Topic, type_of_attributes
+from node.state.tables.table import NOTHING, TableContent, TableImage
+from node.state.tables.topic_types import (
+    ATTRIBUTE,
+    MIXED,
+    Offsets,
+    TopicSettings,
+    type_of_attributes,
+)
 
 _UNQUOTED_KEY: Final = re.compile(r"([{,]\s*)(\d+)(\s*:)")
 _ROWS_AT_ONCE: Final = 16  # Some 50 us of work: the longest wait of the loop for the lock.
@@ -58,7 +64,7 @@ SETTINGS: Final = {
 Json = dict[str, Any]
 
 
-class Table(NamedTuple):
+class CheckpointTable(NamedTuple):
     """One file: its name, the counter of its changes, and its text."""
 
     name: str
@@ -71,9 +77,9 @@ def _data_version(counter: int, written_unix_ms: int) -> str:
     return json.dumps({"counter": counter, "stateVersion": 0, "timestamp": written_unix_ms})
 
 
-def _document(counter: int, written_unix_ms: int, parts: str) -> str:
+def _document(counter: int, written_unix_ms: int, tables: str) -> str:
     version = _data_version(counter, written_unix_ms)
-    return f'{{\n\t"dataVersion":{version},\n{parts}\n}}\n'
+    return f'{{\n\t"dataVersion":{version},\n{tables}\n}}\n'
 
 
 def _rows(rows: Iterable[str], opening: str, closing: str) -> str:
@@ -112,7 +118,7 @@ def _topics(image: StateImage, written_unix_ms: int) -> str:
 
 
 def _groups(image: StateImage, written_unix_ms: int) -> str:
-    settings: Json = dict(image.parts.get(group_settings.NAME, NOTHING).content)
+    settings: Json = dict(image.tables.get(group_settings.NAME, NOTHING).content)
     forbidden: Json = {}
     rows = []
     for name in image.groups:
@@ -124,13 +130,13 @@ def _groups(image: StateImage, written_unix_ms: int) -> str:
                 forbidden[name] = dict.fromkeys(found["forbidden_topics"], _FORBIDDEN_READ)
         rows.append(f"{_row(name)}:{_row(row)}")
     table = _rows(rows, "{", "}")
-    parts = f'\t"forbiddenTable":{_row(forbidden)},\n\t"subscriptionGroupTable":{table}'
-    return _document(_groups_version(image), written_unix_ms, parts)
+    tables = f'\t"forbiddenTable":{_row(forbidden)},\n\t"subscriptionGroupTable":{table}'
+    return _document(_groups_version(image), written_unix_ms, tables)
 
 
 def _groups_version(image: StateImage) -> int:
     """Return the sum of two counters that only grow: a change of either one changes it."""
-    return image.versions.groups + image.parts.get(group_settings.NAME, NOTHING).version
+    return image.versions.groups + image.tables.get(group_settings.NAME, NOTHING).version
 
 
 def _add_settings(row: Json, found: Json) -> None:
@@ -159,8 +165,8 @@ def _producers(image: StateImage, written_unix_ms: int) -> str:
         f'{{"id":"{producer_id:016x}","lastSequence":{last},"positions":{_row(positions)}}}'
         for producer_id, last, positions in image.producers
     )
-    parts = f'\t"producers":{_rows(rows, "[", "]")}'
-    return _document(image.versions.producers, written_unix_ms, parts)
+    tables = f'\t"producers":{_rows(rows, "[", "]")}'
+    return _document(image.versions.producers, written_unix_ms, tables)
 
 
 def _members(image: StateImage, written_unix_ms: int) -> str:
@@ -168,24 +174,26 @@ def _members(image: StateImage, written_unix_ms: int) -> str:
         f'"{node}":{_row({"address": member.address, "peerAddress": member.peer_address})}'
         for node, member in sorted(image.members.items())
     )
-    parts = f'\t"memberTable":{_rows(rows, "{", "}")}'
-    return _document(image.versions.members, written_unix_ms, parts)
+    tables = f'\t"memberTable":{_rows(rows, "{", "}")}'
+    return _document(image.versions.members, written_unix_ms, tables)
 
 
-TABLES: Final = (
-    Table("topics.json", lambda image: image.versions.topics, _topics),
-    Table("subscriptionGroup.json", _groups_version, _groups),
-    Table("consumerOffset.json", lambda image: image.versions.offsets, _offsets),
-    Table("producers.json", lambda image: image.versions.producers, _producers),
-    Table("members.json", lambda image: image.versions.members, _members),
+CHECKPOINT_TABLES: Final = (
+    CheckpointTable("topics.json", lambda image: image.versions.topics, _topics),
+    CheckpointTable("subscriptionGroup.json", _groups_version, _groups),
+    CheckpointTable("consumerOffset.json", lambda image: image.versions.offsets, _offsets),
+    CheckpointTable("producers.json", lambda image: image.versions.producers, _producers),
+    CheckpointTable("members.json", lambda image: image.versions.members, _members),
 )
 
 
-def decode_topics(text: str) -> dict[str, Topic]:
+def decode_topics(text: str) -> dict[str, TopicSettings]:
     """Read `topics.json`. Raises ValueError, KeyError or TypeError for another shape."""
     table = load_table(text)["topicConfigTable"]
     return {
-        name: Topic(row["writeQueueNums"], row["perm"], type_of_attributes(row.get("attributes")))
+        name: TopicSettings(
+            row["writeQueueNums"], row["perm"], type_of_attributes(row.get("attributes"))
+        )
         for name, row in table.items()
     }
 
@@ -208,23 +216,23 @@ def decode_offsets(text: str) -> dict[str, Offsets]:
     return groups
 
 
-def decode_group_settings(text: str, groups_version: int) -> PartImage:
+def decode_group_settings(text: str, groups_version: int) -> TableImage:
     """Read the settings out of `subscriptionGroup.json`. Errors as `decode_topics`.
 
     `groups_version` is that of the groups alone; the rest of the file's counter is the settings'.
     """
     document = load_table(text)
     forbidden = document.get("forbiddenTable", {})
-    content: PartContent = {}
+    content: TableContent = {}
     for name, row in document["subscriptionGroupTable"].items():
         found = _settings_in(row, forbidden.get(name, {}))
         if found:
             content[name] = found
-    return PartImage(int(document["dataVersion"]["counter"]) - groups_version, content)
+    return TableImage(int(document["dataVersion"]["counter"]) - groups_version, content)
 
 
 def _settings_in(row: Json, forbidden: dict[str, int]) -> Json:
-    """Return the settings that differ from the defaults, in the form of the part's image."""
+    """Return the settings that differ from the defaults, in the form of the table's image."""
     settings = group_settings.DEFAULT
     for ours, theirs in SETTINGS.items():
         settings = settings._replace(**{ours: row.get(theirs, getattr(settings, ours))})

@@ -7,7 +7,7 @@ retention must not pass. Must not know when anything is due.
 from typing import Final
 
 from node.state.state import State
-from node.state.tables.delay import QUEUE_COUNT, DelayPart
+from node.state.tables.delay import QUEUE_COUNT, DelayTable
 from store import format as fmt
 from store.errors import PositionRangeError
 from store.reads import Reads
@@ -26,7 +26,7 @@ NUMBERS: Final[dict[QueueKey, int]] = {
 
 def held_counts(store: Reads, state: State) -> list[int]:
     """Return how many messages each queue holds, as far as readers of this node see them."""
-    gone = state.part(DelayPart).queues
+    gone = state.table(DelayTable).queues
     return [
         store.queue_range(topic, queue_id)[1] - gone[number].count
         for number, (topic, queue_id) in enumerate(HOLDERS)
@@ -39,7 +39,7 @@ def needed_position(store: Reads, state: State) -> int | None:
     A promised message may not expire: retention keeps files from this position on.
     """
     found: int | None = None
-    gone = state.part(DelayPart).queues
+    gone = state.table(DelayTable).queues
     for number, (topic, queue_id) in enumerate(HOLDERS):
         lo, hi = store.queue_range(topic, queue_id)
         first = max(lo, gone[number].floor)

@@ -8,9 +8,9 @@ import json
 from typing import Any, Final
 
 from node.runtime.json_text import read_json
-from node.state.registry import PartImage, check_parts
+from node.state.registry import TableImage, check_tables
 from node.state.state import Member, StateImage, Versions
-from node.state.tables.topic_types import MIXED, Topic
+from node.state.tables.topic_types import MIXED, TopicSettings
 from store.errors import CorruptionError
 
 FORMAT: Final = 1
@@ -30,7 +30,7 @@ def encode_image(image: StateImage) -> bytes:
             "producers": image.producers,
             "members": image.members,
             "refused_count": image.refused_count,
-            "parts": image.parts,
+            "parts": image.tables,
         },
         sort_keys=True,
         separators=(",", ":"),
@@ -48,7 +48,7 @@ def decode_image(data: bytes) -> StateImage:
             int(found["applied_index"]),
             int(found["next_command_offset"]),
             Versions(**found["versions"]),
-            {name: Topic(*topic) for name, topic in found["topics"].items()},
+            {name: TopicSettings(*topic) for name, topic in found["topics"].items()},
             {
                 name: {
                     topic: {int(queue_id): offset for queue_id, offset in offsets.items()}
@@ -59,7 +59,7 @@ def decode_image(data: bytes) -> StateImage:
             tuple((i, last, tuple(positions)) for i, last, positions in found["producers"]),
             {int(node): Member(*member) for node, member in found["members"].items()},
             int(found["refused_count"]),
-            check_parts({name: PartImage(*p) for name, p in found.get("parts", {}).items()}),
+            check_tables({name: TableImage(*p) for name, p in found.get("parts", {}).items()}),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptionError("state", 0, "snapshot", "a state", repr(error)) from error

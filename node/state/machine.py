@@ -16,7 +16,7 @@ from node.state.image import decode_image, encode_image
 from node.state.state import COMMAND_TOPIC, EMPTY_IMAGE, State, StateImage
 from quorumlog.pb.state_pb2 import Command
 from raft.messages import Index
-from store.derived.dispatch import Unit
+from store.derived.dispatch import DispatchedUnit
 from store.derived.queues.pull import PullStatus
 from store.files.failpoints import hit
 from store.reads import Reads
@@ -40,7 +40,7 @@ class Watched(Protocol):
         """Remember the records that are dispatched of a topic from now on."""
         ...
 
-    def take_watched(self) -> list[Unit]:
+    def take_watched(self) -> list[DispatchedUnit]:
         """Return the records of that topic that were dispatched since the last call."""
         ...
 
@@ -63,7 +63,7 @@ class StateMachine:
         self._dispatcher: Watched | None = None
         self._pull_below = 0
         """Commands with lower offsets were dispatched before the machine listened."""
-        self._ahead: list[Unit] = []
+        self._ahead: list[DispatchedUnit] = []
         """Commands that the dispatcher handed over and that are not applied yet."""
 
     def listen(self, dispatcher: Watched) -> None:
@@ -91,8 +91,8 @@ class StateMachine:
         if self._dispatcher is not None:
             # Commands that the state has already would pile up behind a snapshot.
             next_offset = state.next_command_offset
-            heard = self._dispatcher.take_watched()
-            self._ahead += [unit for unit in heard if unit.offset >= next_offset]
+            watched = self._dispatcher.take_watched()
+            self._ahead += [unit for unit in watched if unit.offset >= next_offset]
         if hi - 1 <= state.applied_index:
             return
         assert lo <= state.applied_index + 1, f"[{lo}, {hi}) after {state.applied_index}"

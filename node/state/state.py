@@ -23,16 +23,16 @@ from node.errors.common import (
     UnknownQueueError,
     UnknownTopicError,
 )
-from node.state.registry import NOTHING, PARTS, Part, PartImage, kinds_by_command
-from node.state.tables.dead_letters import DeadLettersPart
-from node.state.tables.pop import PopPart
+from node.state.registry import NOTHING, TABLES, Table, TableImage, kinds_by_command
+from node.state.tables.dead_letters import DeadLettersTable
+from node.state.tables.pop import PopTable
 from node.state.tables.topic_names import dead_letter_topic, is_of_group, retry_topic
-from node.state.tables.topic_types import MIXED, TOPIC_TYPES, Offsets, Topic
+from node.state.tables.topic_types import MIXED, TOPIC_TYPES, Offsets, TopicSettings
 from quorumlog.pb.state_pb2 import Command
 from store import format as fmt
 
-_P = TypeVar("_P", bound=Part)
-_PART_OF_COMMAND: Final = kinds_by_command(PARTS)
+_P = TypeVar("_P", bound=Table)
+_TABLE_OF_COMMAND: Final = kinds_by_command(TABLES)
 
 PERMISSION_WRITE: Final = 2
 PERMISSION_READ: Final = 4
@@ -43,13 +43,13 @@ COMMAND_TOPIC: Final = "rmq_sys_quorumlog"
 
 
 SYSTEM_TOPICS: Final = {
-    COMMAND_TOPIC: Topic(1, PERMISSION_READ),
-    fmt.HALF_TOPIC: Topic(1, PERMISSION_READ),
-    fmt.HALF_DONE_TOPIC: Topic(1, PERMISSION_READ),
-    fmt.HALF_GIVEN_UP_TOPIC: Topic(1, PERMISSION_READ),
-    fmt.SCHEDULE_TOPIC: Topic(18, PERMISSION_READ),
-    fmt.TIMER_TOPIC: Topic(1, PERMISSION_READ),
-    fmt.UNDELIVERABLE_TOPIC: Topic(1, PERMISSION_READ),
+    COMMAND_TOPIC: TopicSettings(1, PERMISSION_READ),
+    fmt.HALF_TOPIC: TopicSettings(1, PERMISSION_READ),
+    fmt.HALF_DONE_TOPIC: TopicSettings(1, PERMISSION_READ),
+    fmt.HALF_GIVEN_UP_TOPIC: TopicSettings(1, PERMISSION_READ),
+    fmt.SCHEDULE_TOPIC: TopicSettings(18, PERMISSION_READ),
+    fmt.TIMER_TOPIC: TopicSettings(1, PERMISSION_READ),
+    fmt.UNDELIVERABLE_TOPIC: TopicSettings(1, PERMISSION_READ),
 }
 """Topics outside the state: there from the beginning, and for clients to read only."""
 
@@ -61,7 +61,7 @@ class Member(NamedTuple):
     peer_address: str
 
 
-class Producer:
+class ProducerState:
     """The last batches of one idempotent producer."""
 
     __slots__ = ("frozen_positions", "last_sequence", "positions")
@@ -101,14 +101,14 @@ class StateImage(NamedTuple):
     applied_index: int
     next_command_offset: int
     versions: Versions
-    topics: dict[str, Topic]
+    topics: dict[str, TopicSettings]
     groups: dict[str, Offsets]
     producers: tuple[tuple[int, int, tuple[int, ...]], ...]
     """(id, last sequence, positions); the producer silent for longest comes first."""
     members: dict[int, Member]
     refused_count: int
-    parts: dict[str, PartImage]
-    """By name; a part that was never changed may be missing."""
+    tables: dict[str, TableImage]
+    """By name; a table that was never changed may be missing."""
 
 
 EMPTY_IMAGE: Final = StateImage(-1, 0, Versions(), {}, {}, (), {}, 0, {})
@@ -129,7 +129,7 @@ class State:
             for name, group in image.groups.items()
         }
         self.producers: Final = OrderedDict(
-            (producer_id, Producer(last, deque(positions, limits.producer_window_count)))
+            (producer_id, ProducerState(last, deque(positions, limits.producer_window_count)))
             for producer_id, last, positions in image.producers
         )
         """By id; the producer silent for longest comes first."""
@@ -147,10 +147,12 @@ class State:
         ) = image.versions
         self.queue_total_count = sum(topic.queue_count for topic in self.topics.values())
         self.offset_count = sum(map(_offset_count, self.groups.values()))
-        self._parts: Final = {
-            kind.name: kind.make(limits, image.parts.get(kind.name, NOTHING)) for kind in PARTS
+        self._tables: Final = {
+            kind.name: kind.make(limits, image.tables.get(kind.name, NOTHING)) for kind in TABLES
         }
-        self._parts_by_class: Final = {kind.part_class: self._parts[kind.name] for kind in PARTS}
+        self._tables_by_class: Final = {
+            kind.table_class: self._tables[kind.name] for kind in TABLES
+        }
 
     def image(self) -> StateImage:
         """Return a copy of everything. Unchanged groups and producers are not copied again."""
@@ -180,24 +182,24 @@ class State:
             dict(self.members),
             self.refused_count,
             {
-                name: PartImage(part.version, part.content())
-                for name, part in self._parts.items()
-                if part.version
+                name: TableImage(table.version, table.content())
+                for name, table in self._tables.items()
+                if table.version
             },
         )
 
-    def part(self, part_class: type[_P]) -> _P:
-        """Return the part of a feature."""
-        part = self._parts_by_class[part_class]
-        assert isinstance(part, part_class), f"{part}"
-        return part
+    def table(self, table_class: type[_P]) -> _P:
+        """Return the table of a feature."""
+        table = self._tables_by_class[table_class]
+        assert isinstance(table, table_class), f"{table}"
+        return table
 
     @property
     def topics_version(self) -> int:
         """Count of changes of the topics."""
         return self._topic_version
 
-    def topic(self, name: str) -> Topic | None:
+    def topic(self, name: str) -> TopicSettings | None:
         """Return a topic, one of the system included."""
         return self.topics.get(name) or SYSTEM_TOPICS.get(name)
 
@@ -224,9 +226,9 @@ class State:
                 refusal = self._delete_group(command.delete_group.group, position)
             case "put_member":
                 refusal = self._put_member(command.put_member)
-            case str() if which in _PART_OF_COMMAND:
-                part = self._parts[_PART_OF_COMMAND[which]]
-                refusal = part.apply(self, command, position)
+            case str() if which in _TABLE_OF_COMMAND:
+                table = self._tables[_TABLE_OF_COMMAND[which]]
+                refusal = table.apply(self, command, position)
             case _:
                 raise UnknownCommandError(position)
         if refusal is not None:
@@ -246,7 +248,7 @@ class State:
             if len(producers) >= self._limits.producer_count_max:
                 producers.popitem(last=False)
             window = self._limits.producer_window_count
-            producers[producer_id] = Producer(sequence, deque((position,), window))
+            producers[producer_id] = ProducerState(sequence, deque((position,), window))
             return None
         expected = producer.last_sequence + 1
         producer.frozen_positions = None
@@ -267,11 +269,11 @@ class State:
         refusal = self._store_offsets(command)
         if refusal is None:
             rows = ((offset.topic, offset.queue_id) for offset in command.offsets)
-            self.part(PopPart).reset(command.group, rows)
+            self.table(PopTable).reset(command.group, rows)
         return refusal
 
     def store_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> NodeError | None:
-        """Store offsets of queues of one topic, for parts; all or none."""
+        """Store offsets of queues of one topic, for tables; all or none."""
         if not offsets:
             return None
         command = Command.CommitOffsets(group=group)
@@ -312,7 +314,7 @@ class State:
         return None
 
     def make_group(self, name: str) -> NodeError | None:
-        """Create a group without offsets, unless it exists; for parts."""
+        """Create a group without offsets, unless it exists; for tables."""
         refusal = self._room_for_group(name)
         if refusal is None and name not in self.groups:
             self.groups[name] = {}
@@ -361,7 +363,7 @@ class State:
         total = self.queue_total_count + queue_count - (old.queue_count if old else 0)
         if is_limited and total > limits.queue_total_count_max:
             return LimitReachedError("queues of all topics", total, limits.queue_total_count_max)
-        self.topics[name] = Topic(queue_count, command.permission, message_type)
+        self.topics[name] = TopicSettings(queue_count, command.permission, message_type)
         self.queue_total_count = total
         self._topic_version += 1
         return None
@@ -384,8 +386,8 @@ class State:
                 self._frozen_groups.pop(group_name, None)
                 self.offset_count -= len(offsets)
                 self._offset_version += 1
-        for part in self._parts.values():
-            part.forget_topic(name)
+        for table in self._tables.values():
+            table.forget_topic(name)
         return None
 
     def _delete_group(self, name: str, position: int) -> NodeError | None:
@@ -394,7 +396,7 @@ class State:
         if group is None:
             return UnknownGroupError(name)
         if dead_letter_topic(name) in self.topics:
-            self.part(DeadLettersPart).note_deleted(name, position)
+            self.table(DeadLettersTable).note_deleted(name, position)
         for topic in (retry_topic(name), dead_letter_topic(name)):
             if topic in self.topics:
                 self._delete_topic(topic)
@@ -402,8 +404,8 @@ class State:
         self.offset_count -= _offset_count(group)
         self._group_version += 1
         self._offset_version += 1
-        for part in self._parts.values():
-            part.forget_group(name)
+        for table in self._tables.values():
+            table.forget_group(name)
         return None
 
     def _put_member(self, command: Command.PutMember) -> NodeError | None:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pipeline.errors import OptionError
 from pipeline.progress import Show, show_nothing, tasks_shown
 from pipeline.segments_bounds import find_boundary
-from pipeline.segments_check import Finding, check_range
+from pipeline.segments_check import SegmentFinding, check_range
 from pipeline.segments_log import LogReader, SealedLog, open_sealed
 from store import format as fmt
 from store.config import MIB
@@ -69,7 +69,7 @@ class Task(NamedTuple):
 
 
 @dataclass(slots=True)
-class Replica:
+class AuditedReplica:
     """The verdict on one replica; the fields are the columns of the verdict table."""
 
     replica: int
@@ -93,11 +93,11 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ReplicaFinding:
     """A finding, and the replica that it is about."""
 
     replica: int
-    finding: Finding
+    finding: SegmentFinding
 
     def row(self) -> dict[str, object]:
         """Return the finding as a row with stable keys."""
@@ -119,8 +119,8 @@ class Found:
 class Audit:
     """The result."""
 
-    replicas: list[Replica]
-    findings: list[Found]
+    replicas: list[AuditedReplica]
+    findings: list[ReplicaFinding]
     size_bytes: int
     """Bytes of log, of all replicas together."""
     is_clean: bool = field(init=False)
@@ -193,7 +193,7 @@ def check_tails(logs: Sequence[SealedLog], batches: Iterator[Any]) -> Iterator[p
         yield pa.RecordBatch.from_pylist(rows, _TAIL_SCHEMA)
 
 
-def _tail_finding(log: SealedLog, topic: str, queue_id: int, hi: int) -> Finding | None:
+def _tail_finding(log: SealedLog, topic: str, queue_id: int, hi: int) -> SegmentFinding | None:
     """Return the first unit behind the last one of the log; only a clean log must have none."""
     unit = fmt.CONSUME_QUEUE_UNIT_SIZE_BYTES
     lo = hi * unit
@@ -210,7 +210,7 @@ def _tail_finding(log: SealedLog, topic: str, queue_id: int, hi: int) -> Finding
     path = f"consumequeue/{topic}/{queue_id}/{fmt.file_name(file_lo)}"
     name = f"unit of offset {(lo + at) // unit}"
     found = rest[at : at + unit].hex()
-    return Finding("queue", path, lo + at - file_lo, name, "zeros, no record", found, -1, -1)
+    return SegmentFinding("queue", path, lo + at - file_lo, name, "zeros, no record", found, -1, -1)
 
 
 class _Verdict:
@@ -219,11 +219,11 @@ class _Verdict:
     def __init__(self, logs: Sequence[SealedLog], tasks: Sequence[Task]) -> None:
         self._logs, self._tasks = logs, tasks
         self._committed = max(log.visible_position for log in logs)
-        self._found: list[Found] = []
+        self._found: list[ReplicaFinding] = []
         self._counts: Counter[int] = Counter()
         self._bad: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._replicas = [
-            Replica(
+            AuditedReplica(
                 number,
                 log.root,
                 container="ledger" if log.is_ledger else "commit_log",
@@ -238,11 +238,11 @@ class _Verdict:
                 kind = "file" if wrong.path.startswith(log.data_directory) else "index"
                 position = int(os.path.basename(wrong.path)) + wrong.at if kind == "file" else -1
                 what = (wrong.field, wrong.expected, wrong.found)
-                self._add(number, Finding(kind, wrong.path, wrong.at, *what, position, -1))
+                self._add(number, SegmentFinding(kind, wrong.path, wrong.at, *what, position, -1))
 
-    def _add(self, replica: int, finding: Finding) -> None:
+    def _add(self, replica: int, finding: SegmentFinding) -> None:
         self._counts[replica] += 1
-        self._found.append(Found(replica, finding))
+        self._found.append(ReplicaFinding(replica, finding))
 
     # --- Results of Spark ---
 
@@ -269,7 +269,7 @@ class _Verdict:
         found = rows.where("range is not null or finding is not null")
         for row in found.select("replica", "range", "finding").toLocalIterator():
             if row.finding is not None:
-                self._found.append(Found(row.replica, Finding(*row.finding)))
+                self._found.append(ReplicaFinding(row.replica, SegmentFinding(*row.finding)))
             else:
                 ranges.append((row.replica, row.range))
         self._take_ranges(sorted(ranges, key=lambda found: (found[0], found[1].lo)))
@@ -293,7 +293,7 @@ class _Verdict:
             if end >= 0 and row.begin_position >= 0 and row.begin_position != end:
                 path, at = self._logs[number].place(end)
                 what = ("what begins here", f"at {end}", f"at {row.begin_position}")
-                self._add(number, Finding("log", path, at, *what, end, -1))
+                self._add(number, SegmentFinding("log", path, at, *what, end, -1))
             ends[number] = row.end_position
 
     def _compare_blocks(self, rows: "DataFrame") -> None:
@@ -327,7 +327,7 @@ class _Verdict:
         path, byte = log.place(lo + at)
         index = boundary.link.entry_index if boundary is not None and boundary.link else -1
         expected = f"{theirs[at : at + 8].hex()} (hex) as in replica {reference}"
-        finding = Finding(
+        finding = SegmentFinding(
             "differs", path, byte, "bytes", expected, mine[at : at + 8].hex(), lo + at, index
         )
         self._add(number, finding)
@@ -354,7 +354,7 @@ class _Verdict:
                 path, at = log.place(row.position + fmt.QUEUE_OFFSET_AT)
                 name = f"queue offset in {row.topic}/{row.queue_id}"
                 what = (name, str(row.before or 0), str(row.lo))
-                self._add(row.replica, Finding("gap", path, at, *what, row.position, -1))
+                self._add(row.replica, SegmentFinding("gap", path, at, *what, row.position, -1))
 
     def _look_behind_queues(self, rows: "DataFrame") -> None:
         clean = [n for n, log in enumerate(self._logs) if log.is_clean and not self._bad[n]]
@@ -369,7 +369,7 @@ class _Verdict:
             partial(check_tails, self._logs), _ddl(_TAIL_SCHEMA)
         )
         for row in found.select("replica", "finding.*").limit(FINDINGS_MAX).collect():
-            self._add(row[0], Finding(*row[1:]))
+            self._add(row[0], SegmentFinding(*row[1:]))
 
     # --- The verdict ---
 
@@ -382,7 +382,7 @@ class _Verdict:
                 path, at = log.place(log.end_position)
                 what = ("end of the log", f"{self._committed} or more", f"{log.end_position}")
                 index = -1 if replica.last_index is None else replica.last_index + 1
-                behind = Finding("behind", path, at, *what, log.end_position, index)
+                behind = SegmentFinding("behind", path, at, *what, log.end_position, index)
                 own.append(behind)
                 self._add(number, behind)
             replica.finding_count = self._counts[number]
@@ -392,7 +392,7 @@ class _Verdict:
         return Audit(self._replicas, order, size_bytes)
 
     @staticmethod
-    def _judge(replica: Replica, found: Sequence[Finding]) -> None:
+    def _judge(replica: AuditedReplica, found: Sequence[SegmentFinding]) -> None:
         kinds = {finding.kind for finding in found}
         if kinds & _DAMAGE:
             replica.verdict = "damaged"

@@ -36,7 +36,7 @@ from pipeline.errors import PipelineError
 from pipeline.progress import Show, show_nothing, tasks_shown
 from raft.histories import history
 from raft.histories.checker import Violation, check_log
-from raft.histories.history import AppendCall, Drain, FaultNote, Kind, Operation, Receipt
+from raft.histories.history import AppendCall, Drain, FaultNote, HistoryReceipt, Kind, Operation
 from raft.histories.linearizability import check_cas
 from raft.histories.register import check_register_by_index, check_register_by_zones
 from store.config import MIB
@@ -77,7 +77,7 @@ def _bad(path: str, at: int, detail: str) -> HistoryError:
     return HistoryError(f"{path} byte {at}: {detail}", "give the files as the suites write them")
 
 
-class Part(NamedTuple):
+class HistoryPart(NamedTuple):
     """The lines of a file that begin in [lo, hi)."""
 
     file: int
@@ -86,7 +86,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class BrokenRule:
     """One broken rule. Witnesses are lines of the history."""
 
     rule: str
@@ -105,12 +105,12 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedHistory:
     """The result. `operation_counts` by queue."""
 
     operation_counts: dict[str, int]
     violation_count: int
-    violations: tuple[Found, ...]
+    violations: tuple[BrokenRule, ...]
     """In order of queue and rule; at most 1,000."""
 
 
@@ -120,7 +120,7 @@ def history_check(
     *,
     piece_size_bytes: int = PIECE_SIZE_BYTES,
     show: Show = show_nothing,
-) -> Checked:
+) -> CheckedHistory:
     """Check histories that belong together. Every worker must reach the directories.
 
     Raises HistoryError for a directory without a history, before Spark is asked; a line of another
@@ -128,13 +128,13 @@ def history_check(
     """
     files, notes = _files_of(directories)
     parts = [
-        Part(number, lo, min(lo + piece_size_bytes, size_bytes))
+        HistoryPart(number, lo, min(lo + piece_size_bytes, size_bytes))
         for number, path in enumerate(files)
         for size_bytes in [os.stat(path).st_size]
         for lo in range(0, size_bytes, piece_size_bytes)
     ]
     if not parts:
-        return Checked({}, 0, ())
+        return CheckedHistory({}, 0, ())
     count = len(parts)
     lines = spark.range(0, count, 1, count).mapInArrow(
         partial(read_parts, files, parts), _LINES_DDL
@@ -147,12 +147,12 @@ def history_check(
         rows = lines.groupBy("queue").applyInArrow(check, _FOUND_DDL).collect()
     counts = {row.queue: row.operation_count for row in rows if row.rule is None}
     found = [
-        Found(row.rule, row.queue, row.detail, tuple(row.witnesses))
+        BrokenRule(row.rule, row.queue, row.detail, tuple(row.witnesses))
         for row in rows
         if row.rule is not None
     ]
     found.sort(key=lambda one: (one.queue, one.rule, one.detail))
-    return Checked(dict(sorted(counts.items())), len(found), tuple(found[:VIOLATIONS_MAX]))
+    return CheckedHistory(dict(sorted(counts.items())), len(found), tuple(found[:VIOLATIONS_MAX]))
 
 
 def _files_of(directories: Sequence[str]) -> tuple[list[str], list[FaultNote]]:
@@ -178,7 +178,7 @@ def _files_of(directories: Sequence[str]) -> tuple[list[str], list[FaultNote]]:
 
 
 def read_parts(
-    files: Sequence[str], parts: Sequence[Part], batches: Iterator[Any]
+    files: Sequence[str], parts: Sequence[HistoryPart], batches: Iterator[Any]
 ) -> Iterator[pa.RecordBatch]:
     """Yield lines, each with the queue that it is about."""
     for batch in batches:
@@ -195,7 +195,7 @@ def read_parts(
             yield pa.RecordBatch.from_arrays(arrays, schema=_LINES)
 
 
-def _lines_of(path: str, part: Part) -> Iterator[tuple[int, str]]:
+def _lines_of(path: str, part: HistoryPart) -> Iterator[tuple[int, str]]:
     """Yield (byte, line) of the lines that begin in a part of a file.
 
     A last line without a newline is left out: its writer was killed.
@@ -289,5 +289,5 @@ def judge(
 
 def _as_append(put: Operation) -> Operation:
     assert isinstance(put.request, int | str), f"a put of {put.request!r}"
-    result = Receipt(put.result) if isinstance(put.result, int) else None
+    result = HistoryReceipt(put.result) if isinstance(put.result, int) else None
     return put._replace(kind=Kind.APPEND, request=AppendCall(put.request), result=result)

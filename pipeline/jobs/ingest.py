@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pipeline
 from pipeline.checks import check_source
 from pipeline.progress import Show, show_nothing
-from pipeline.table import MERGE_COUNT_MIN, Table
+from pipeline.table import MERGE_COUNT_MIN, LakeTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,7 +54,7 @@ def ingest(
     """
     given = {"startingOffsets": "earliest", "maxRecordsPerTrigger": str(RECORDS_PER_BATCH)}
     given |= options
-    table = Table(spark, path)
+    table = LakeTable(spark, path)
     # Spark uses the start of a new query only; for an old one it may have expired since.
     begins = {"startingOffsets": "earliest"} if table.is_begun() else {}
     total = check_source(given | begins)
@@ -96,7 +96,7 @@ def _wait(
 class _Run:
     """The counts of one run."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: LakeTable) -> None:
         self._table = table
         self.batch_count = self.row_count = self.merged_count = self.next_batch = 0
 

@@ -64,7 +64,7 @@ def latency(
         raise CliError("no topic is given", why, "name it with --topic", ExitCode.USAGE)
     cluster = {} if segments or parquet else cluster_options(server)
     if plot:
-        from pipeline.picture import check_available
+        from pipeline.plot import check_available
 
         check_available()
     from pipeline.session import spark_session
@@ -73,7 +73,7 @@ def latency(
         show("read", 0, None)
         rates, lags = _measure(spark, segments, parquet, topic, cluster)
     if plot:
-        from pipeline.picture import draw
+        from pipeline.plot import draw
 
         draw(rates, lags, Path(plot))
     _print_latency(rates, lags, output)

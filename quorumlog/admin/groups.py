@@ -13,7 +13,7 @@ from quorumlog.admin.types import GroupDescription, GroupInfo
 from quorumlog.arguments import checked
 from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.cluster.calls import Steps
-from quorumlog.consume.reads import Freshness, Reads
+from quorumlog.consume.reads import ReadCalls, ReadFreshness
 from quorumlog.errors import InvalidRequestError
 from quorumlog.pb import admin_pb2, common_pb2, consumer_pb2, retry_pb2
 from quorumlog.records.batch import decode_records
@@ -243,7 +243,11 @@ class GroupAdmin:
         overwrite them: with members it raises ServerError `node.group_not_empty`, unless `force`
         says that this is known.
         """
-        reads, freshness, deadline = Reads(self._calls.groups), Freshness(), self._calls.deadline()
+        reads, freshness, deadline = (
+            ReadCalls(self._calls.groups),
+            ReadFreshness(),
+            self._calls.deadline(),
+        )
         queues, failed = await reads.queues(topic, freshness, deadline)
         if failed:
             raise failed[0]

@@ -12,7 +12,12 @@ from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.pb import transaction_pb2
 from quorumlog.records.batch import decode_records
 from quorumlog.records.options import Decision
-from quorumlog.transactions.types import OUTCOMES, TransactionDescription, TransactionInfo, ending
+from quorumlog.transactions.types import (
+    OUTCOMES,
+    TransactionDescription,
+    TransactionInfo,
+    as_decision,
+)
 
 _PAGE_COUNT: Final = 1_000
 _PB_OUTCOMES: Final = {
@@ -71,7 +76,7 @@ class TransactionAdmin:
 
         Raises NotFoundError, TransactionEndedError when it had ended in another way.
         """
-        outcome = _PB_OUTCOMES[ending(decision)]
+        outcome = _PB_OUTCOMES[as_decision(decision)]
         at = self._calls.groups.get(group)
         request = transaction_pb2.EndTransactionRequest(
             transaction_id=transaction_id,

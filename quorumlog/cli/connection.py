@@ -115,7 +115,7 @@ def ask(server: str | None, call: "Callable[[Client], Coroutine[Any, Any, _Resul
     return run(act())
 
 
-class Stop:
+class StopSignals:
     """Ctrl-C or SIGTERM, as two events: end cleanly, and end now."""
 
     def __init__(self) -> None:
@@ -130,9 +130,9 @@ class Stop:
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[Stop]:
+def stop_on_signals() -> Iterator[StopSignals]:
     """Within the block, let signals set the events instead of cancelling the program."""
-    stop = Stop()
+    stop = StopSignals()
     loop = asyncio.get_running_loop()
     signals = (signal.SIGINT, signal.SIGTERM)
     for number in signals:

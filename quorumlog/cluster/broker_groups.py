@@ -23,7 +23,7 @@ from quorumlog.arguments import check_text
 from quorumlog.cluster.calls import Calls
 from quorumlog.cluster.channels import Channels
 from quorumlog.cluster.retry import Backoff, Deadline
-from quorumlog.cluster.routing import BOOTSTRAP_MAX, Route, Router
+from quorumlog.cluster.routes import BOOTSTRAP_MAX, Route, Router
 from quorumlog.errors import InvalidRequestError, QuorumlogError, UnavailableError
 from quorumlog.pb import log_pb2
 
@@ -245,15 +245,15 @@ class BrokerGroups:
         *,
         is_pointed_at: bool = False,
     ) -> BrokerGroup:
-        def heard(answer: log_pb2.RouteResponse, address: str) -> None:
-            self._heard(group, answer, address)
+        def on_route(answer: log_pb2.RouteResponse, address: str) -> None:
+            self._on_route(group, answer, address)
 
         channels = Channels(self._credentials)
-        router = Router(channels, addresses, cluster_id, group=name, heard=heard)
+        router = Router(channels, addresses, cluster_id, group=name, on_route=on_route)
         group = BrokerGroup(router, Calls(router), is_pointed_at=is_pointed_at)
         return group
 
-    def _heard(self, asked: BrokerGroup, answer: log_pb2.RouteResponse, address: str) -> None:
+    def _on_route(self, asked: BrokerGroup, answer: log_pb2.RouteResponse, address: str) -> None:
         """Record the groups that a node names in an answer, if its group may vouch for others."""
         if answer.cluster_id != self.cluster_id:
             return  # Nodes refuse other clusters; this is older than the first answer.

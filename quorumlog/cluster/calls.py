@@ -11,9 +11,9 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Literal, TypeVar
 
-from quorumlog.cluster.channels import Node, answer_of
+from quorumlog.cluster.channels import NodeChannel, answer_of
 from quorumlog.cluster.retry import Backoff, Deadline
-from quorumlog.cluster.routing import Router
+from quorumlog.cluster.routes import Router
 from quorumlog.errors import (
     ClosedError,
     NotLeaderError,
@@ -72,7 +72,7 @@ class Calls:
 
     async def node(
         self,
-        node: Node,
+        node: NodeChannel,
         service: Service,
         method: str,
         request: Any,
@@ -104,7 +104,7 @@ class Calls:
                 await attempt.failed(error)
 
     async def once(
-        self, node: Node, service: Service, method: str, request: Any, timeout_s: float
+        self, node: NodeChannel, service: Service, method: str, request: Any, timeout_s: float
     ) -> Any:
         """Make one attempt."""
         if self.is_closed:
@@ -115,7 +115,7 @@ class Calls:
 
     async def _watched(
         self,
-        node: Node,
+        node: NodeChannel,
         service: Service,
         method: str,
         request: Any,
@@ -168,11 +168,11 @@ def beside(error: BaseException, results: Iterable[object]) -> BaseException:
     `results` are those of all of the calls, answers and errors.
     """
     others = (result for result in results if result is not error)
-    is_alone = all(
+    is_single = all(
         isinstance(other, QuorumlogError) and other.outcome is Outcome.NOT_APPLIED
         for other in others
     )
-    return error if is_alone or not isinstance(error, QuorumlogError) else in_doubt(error)
+    return error if is_single or not isinstance(error, QuorumlogError) else in_doubt(error)
 
 
 class Steps:
@@ -210,7 +210,7 @@ class _Attempts:
         self._may_be_applied = False
         self._last: QuorumlogError | None = None
 
-    async def within(self, find: Callable[[Deadline], Awaitable[Node]]) -> Node:
+    async def within(self, find: Callable[[Deadline], Awaitable[NodeChannel]]) -> NodeChannel:
         """Find a node under the deadline of the call; a failure counts as one of the call."""
         try:
             return await find(self._deadline)

@@ -62,7 +62,7 @@ def _call(channel: Any, method: MethodDescriptor) -> Any:
     )
 
 
-class Node:
+class NodeChannel:
     """The channel to one address, and its stubs."""
 
     __slots__ = (
@@ -138,13 +138,13 @@ class Channels:
 
     def __init__(self, credentials: grpc.ChannelCredentials | None = None) -> None:
         self._credentials = credentials
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, NodeChannel] = {}
         self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def get(self, address: str) -> Node:
+    def get(self, address: str) -> NodeChannel:
         """Return the node at an address; its channel connects when it is first used.
 
         Raises ClosedError after the end: a channel made then would never be closed.
@@ -153,7 +153,7 @@ class Channels:
         node = self._nodes.get(address)
         if node is None:
             assert len(self._nodes) < CHANNELS_MAX, f"{CHANNELS_MAX} channels are open"
-            node = self._nodes[address] = Node(address, self._credentials)
+            node = self._nodes[address] = NodeChannel(address, self._credentials)
         return node
 
     def check_open(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol, TypeVar
 
 
-class Ending:
+class CloseOnce:
     """The close of one object, once."""
 
     __slots__ = ("_over", "is_begun")
@@ -40,7 +40,7 @@ class Closeable(Protocol):
     """An object that a client makes, and that a program may close before."""
 
     @property
-    def ending(self) -> Ending:
+    def close_once(self) -> CloseOnce:
         """Its close."""
 
     async def close(self) -> None:
@@ -64,7 +64,7 @@ class Kept:
 
     def add(self, made: _Made) -> _Made:
         """Keep an object, and forget those that are closed."""
-        self._made = {other for other in self._made if not other.ending.is_over}
+        self._made = {other for other in self._made if not other.close_once.is_over}
         self._made.add(made)
         return made
 

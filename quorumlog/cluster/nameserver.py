@@ -14,7 +14,7 @@ import grpc
 
 from quorumlog.arguments import checked
 from quorumlog.cluster.channels import Channels, stub
-from quorumlog.cluster.routing import parse_bootstrap
+from quorumlog.cluster.routes import parse_bootstrap
 from quorumlog.errors import (
     DeadlineError,
     Outcome,
@@ -60,7 +60,7 @@ class ReplicaStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class ListedBroker:
     """One broker that has reported lately."""
 
     broker_id: int
@@ -72,7 +72,7 @@ class Broker:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicShare:
+class ListedTopicShare:
     """One group, and its share of a topic. `master_id` 0: no node takes appends now."""
 
     group: str
@@ -83,14 +83,14 @@ class TopicShare:
     read_queue_count: int
     write_queue_count: int
     permission: int
-    brokers: tuple[Broker, ...]
+    brokers: tuple[ListedBroker, ...]
     in_sync: tuple[int, ...]
 
     @classmethod
-    def of(cls, share: pb.TopicShare) -> "TopicShare":
+    def of(cls, share: pb.TopicShare) -> "ListedTopicShare":
         """Decode the share from the wire."""
         brokers = tuple(
-            Broker(b.broker_id, b.address, b.ha_address, b.role, b.epoch, b.silent_ms)
+            ListedBroker(b.broker_id, b.address, b.ha_address, b.role, b.epoch, b.silent_ms)
             for b in share.brokers
         )
         return cls(
@@ -108,11 +108,11 @@ class TopicShare:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicRoute:
+class ListedTopicRoute:
     """The groups of a topic; no shares: no live broker has it."""
 
     topic: str
-    shares: tuple[TopicShare, ...]
+    shares: tuple[ListedTopicShare, ...]
     rocketmq_json: str
     """The route in the form of RocketMQ's TopicRouteData."""
 
@@ -152,16 +152,16 @@ class NameServers:
         others = sorted(known - set(self._addresses))
         return [*found, *await asyncio.gather(*map(self._status_of, others))]
 
-    async def groups(self) -> list[TopicShare]:
+    async def groups(self) -> list[ListedTopicShare]:
         """Return all groups with a broker that reported lately, by name, without a topic."""
         answer = await self._ask("TopicRoute", pb.TopicRouteRequest())
-        return [TopicShare.of(share) for share in answer.shares]
+        return [ListedTopicShare.of(share) for share in answer.shares]
 
-    async def route(self, topic: str) -> TopicRoute:
+    async def route(self, topic: str) -> ListedTopicRoute:
         """Return the groups of a topic."""
         answer = await self._ask("TopicRoute", pb.TopicRouteRequest(topic=topic))
-        shares = tuple(TopicShare.of(share) for share in answer.shares)
-        return TopicRoute(topic, shares, answer.rocketmq_json)
+        shares = tuple(ListedTopicShare.of(share) for share in answer.shares)
+        return ListedTopicRoute(topic, shares, answer.rocketmq_json)
 
     async def get(self, namespace: str, key: str) -> str:
         """Return a value. Raises NotFoundError."""

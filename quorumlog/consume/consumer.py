@@ -14,10 +14,10 @@ from typing import Literal, Self
 from quorumlog.arguments import checked
 from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.cluster.channels import is_cancelled
-from quorumlog.cluster.close_once import Ending
+from quorumlog.cluster.close_once import CloseOnce
 from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.prefetch import PATIENCE_MS, Fetcher, FetchOptions, Inbox
-from quorumlog.consume.reads import Freshness, Reads, unknown_topic
+from quorumlog.consume.reads import ReadCalls, ReadFreshness, unknown_topic
 from quorumlog.errors import (
     ClosedError,
     InvalidRequestError,
@@ -52,7 +52,7 @@ class BatchIterator:
 class Consumption:
     """The common part of both consumers: fetchers, delivery to the program, iteration."""
 
-    def __init__(self, reads: Reads, options: FetchOptions) -> None:
+    def __init__(self, reads: ReadCalls, options: FetchOptions) -> None:
         Deadline(options.timeout_ms)  # Raises for a bad timeout.
         if options.prefetch < 1:
             raise InvalidRequestError(f"prefetch is {options.prefetch}; use 1 or more")
@@ -75,7 +75,7 @@ class Consumption:
         self._beginning: asyncio.Task[None] | None = None
         self._is_started = False
         self._is_closed = False
-        self.ending = Ending()
+        self.close_once = CloseOnce()
 
     async def start(self) -> None:
         """Begin to fetch; iterating does it too. Raises ClosedError if it is closed meanwhile.
@@ -196,7 +196,7 @@ class Consumption:
 
     async def close(self) -> None:
         """Close the consumer. Iterating raises ClosedError from now on."""
-        await self.ending.once(self._close)
+        await self.close_once.once(self._close)
 
     async def _close(self) -> None:
         await self._give_up_starting()
@@ -234,7 +234,7 @@ class PullConsumer(Consumption):
 
     def __init__(
         self,
-        reads: Reads,
+        reads: ReadCalls,
         topic: str,
         options: FetchOptions,
         *,
@@ -366,7 +366,7 @@ class PullConsumer(Consumption):
         self._fetch(named, offsets[named], end)
 
     async def _check_there(
-        self, queue: Queue, offset: int, freshness: Freshness, deadline: Deadline
+        self, queue: Queue, offset: int, freshness: ReadFreshness, deadline: Deadline
     ) -> None:
         """Raise OffsetOutOfRangeError for an offset outside the queue: fetching would fail all."""
         if freshness.consistency is Consistency.LOCAL:

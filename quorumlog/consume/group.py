@@ -22,7 +22,7 @@ from quorumlog.consume.consumer import START_MS, Consumption
 from quorumlog.consume.local_offsets import LocalOffsets
 from quorumlog.consume.membership import Identity, Membership
 from quorumlog.consume.prefetch import FetchOptions
-from quorumlog.consume.reads import Reads, unknown_topic
+from quorumlog.consume.reads import ReadCalls, unknown_topic
 from quorumlog.consume.rebalance import Strategy, strategy_of
 from quorumlog.consume.redelivery import RETRY_PREFIX, Redeliveries, Redelivery
 from quorumlog.errors import InvalidRequestError, QuorumlogError
@@ -86,7 +86,7 @@ class GroupConsumer(Consumption):
     """
 
     def __init__(
-        self, reads: Reads, groups: BrokerGroups, fetching: FetchOptions, options: GroupOptions
+        self, reads: ReadCalls, groups: BrokerGroups, fetching: FetchOptions, options: GroupOptions
     ) -> None:
         super().__init__(reads, fetching)
         self.group, self.client_id, self.topics = options.group, options.client_id, options.topics
@@ -264,7 +264,7 @@ class GroupConsumer(Consumption):
 
         `is_processed`: whether the message that was handed out last has been processed.
         """
-        await self.ending.once(lambda: self._leave(is_processed))
+        await self.close_once.once(lambda: self._leave(is_processed))
 
     async def _leave(self, is_processed: bool) -> None:
         await self._give_up_starting()

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.cluster.retry import Deadline
-from quorumlog.consume.reads import Freshness, Reads
+from quorumlog.consume.reads import ReadCalls, ReadFreshness
 from quorumlog.consume.rebalance import Strategy, assign
 from quorumlog.consume.redelivery import RETRY_PREFIX
 from quorumlog.pb import common_pb2, consumer_pb2
@@ -44,7 +44,7 @@ class Membership:
     def __init__(
         self,
         group: BrokerGroup,
-        reads: Reads,
+        reads: ReadCalls,
         identity: Identity,
         share: Share,
         timeout_ms: int,
@@ -71,7 +71,7 @@ class Membership:
         own = self._identity
         retry_topic = RETRY_PREFIX + own.group
         topics = own.topics if own.is_broadcasting else (*own.topics, retry_topic)
-        queues = await self._reads.group_queues(self.group, topics, Freshness(), deadline)
+        queues = await self._reads.group_queues(self.group, topics, ReadFreshness(), deadline)
         counts: dict[str, int] = {}
         for queue in queues:
             counts[queue.topic] = counts.get(queue.topic, 0) + 1

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Self
 from quorumlog.arguments import checked
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.calls import Steps
-from quorumlog.cluster.close_once import Ending
+from quorumlog.cluster.close_once import CloseOnce
 from quorumlog.cluster.retry import Deadline
 from quorumlog.errors import (
     ClosedError,
@@ -120,7 +120,7 @@ class PopConsumer:
         self._ready: list[PopMessage] = []
         """Messages that any call has taken and none has handed out yet."""
         self._polls: set[asyncio.Task[None]] = set()
-        self.ending: Final = Ending()
+        self.close_once: Final = CloseOnce()
 
     # --- Receiving ---
 
@@ -319,7 +319,7 @@ class PopConsumer:
         await self._call(message.group, "GiveUp", request)
 
     async def _call(self, broker_group: str, method: str, request: Any) -> Any:
-        if self.ending.is_over:
+        if self.close_once.is_over:
             raise self._closed()
         return await self._groups.get(broker_group).calls.leader(
             "pop", method, request, Deadline(self._options.timeout_ms), is_repeatable=True
@@ -337,11 +337,11 @@ class PopConsumer:
     @property
     def is_closed(self) -> bool:
         """Whether the consumer was closed."""
-        return self.ending.is_begun
+        return self.close_once.is_begun
 
     async def close(self) -> None:
         """Close, and end waiting calls. Unacknowledged messages come again to others."""
-        await self.ending.once(self._close)
+        await self.close_once.once(self._close)
 
     async def _close(self) -> None:
         polls = set(self._polls)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from quorumlog.cluster.retry import Backoff, Deadline
-from quorumlog.consume.reads import Freshness, Reads
+from quorumlog.consume.reads import ReadCalls, ReadFreshness
 from quorumlog.errors import OffsetOutOfRangeError, QuorumlogError
 from quorumlog.records.message import Message, MessageBatch
 from quorumlog.records.options import Consistency
@@ -37,7 +37,7 @@ class FetchOptions:
     """Options of reading queues. `is_patient`: wait for a cluster, or a group of it, that is down.
     `skips_expired`: continue behind messages that expired. Otherwise these are errors."""
 
-    freshness: Freshness = field(default_factory=Freshness)
+    freshness: ReadFreshness = field(default_factory=ReadFreshness)
     tags: tuple[str, ...] = ()
     batch_size_bytes_max: int = BATCH_SIZE_BYTES_MAX
     batch_count_max: int = 0
@@ -179,7 +179,7 @@ class Fetcher:
 
     def __init__(
         self,
-        reads: Reads,
+        reads: ReadCalls,
         queue: Queue,
         offset: int,
         options: FetchOptions,

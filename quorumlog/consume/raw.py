@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from quorumlog.arguments import checked
 from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.retry import Deadline
-from quorumlog.consume.reads import Freshness, Reads
+from quorumlog.consume.reads import ReadCalls, ReadFreshness
 from quorumlog.errors import QuorumlogError
 from quorumlog.pb import log_pb2
 from quorumlog.records.options import Consistency
@@ -52,7 +52,7 @@ class RawReceipt:
 class Raw:
     """The raw reads and appends; made by `client.raw`."""
 
-    def __init__(self, groups: BrokerGroups, reads: Reads, timeout_ms: int) -> None:
+    def __init__(self, groups: BrokerGroups, reads: ReadCalls, timeout_ms: int) -> None:
         self._groups = groups
         self._reads = reads
         self._timeout_ms = timeout_ms
@@ -77,7 +77,7 @@ class Raw:
         response = await self._reads.pull_response(
             queue_of(queue),
             offset,
-            Freshness.of(consistency, at_least_index, node_id),
+            ReadFreshness.of(consistency, at_least_index, node_id),
             max_count=max_count,
             max_size_bytes=max_size_bytes,
             with_entries=with_entries,

@@ -44,7 +44,7 @@ class QueueOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class Freshness:
+class ReadFreshness:
     """The consistency of a read, and the node to ask. A node id means that very replica."""
 
     consistency: Consistency = Consistency.LEADER
@@ -57,7 +57,7 @@ class Freshness:
         consistency: Consistency | str,
         at_least_index: int | None = None,
         node_id: int | None = None,
-    ) -> "Freshness":
+    ) -> "ReadFreshness":
         """Check a combination and return it. Raises InvalidRequestError."""
         chosen = Consistency.of(consistency)
         if node_id is not None:
@@ -71,7 +71,7 @@ class Freshness:
         return cls(chosen, at_least_index, node_id)
 
 
-class Reads:
+class ReadCalls:
     """Makes reads. All of them may be repeated, so they are, until their deadline."""
 
     def __init__(self, groups: BrokerGroups) -> None:
@@ -81,7 +81,7 @@ class Reads:
         self,
         queue: Queue,
         offset: int,
-        freshness: Freshness,
+        freshness: ReadFreshness,
         *,
         max_count: int,
         max_size_bytes: int,
@@ -133,7 +133,7 @@ class Reads:
         self,
         queue: Queue,
         offset: int,
-        freshness: Freshness,
+        freshness: ReadFreshness,
         *,
         max_count: int,
         max_size_bytes: int,
@@ -168,13 +168,13 @@ class Reads:
         )
         return response
 
-    def group_of(self, queue: Queue, freshness: Freshness) -> BrokerGroup:
+    def group_of(self, queue: Queue, freshness: ReadFreshness) -> BrokerGroup:
         """Return the group of a queue: the one it names, else the one of the node to ask."""
         if queue.group or freshness.node_id is None:
             return self._groups.get(queue.group)
         return self._groups.of_node(freshness.node_id)
 
-    def asked_groups(self, freshness: Freshness) -> tuple[BrokerGroup, ...]:
+    def asked_groups(self, freshness: ReadFreshness) -> tuple[BrokerGroup, ...]:
         """Return the groups that a question for a topic goes to."""
         if freshness.node_id is not None:
             return (self._groups.of_node(freshness.node_id),)
@@ -185,7 +185,7 @@ class Reads:
         group: BrokerGroup,
         method: str,
         request: Any,
-        freshness: Freshness,
+        freshness: ReadFreshness,
         deadline: Deadline,
         wait_ms: int = 0,
     ) -> Any:
@@ -200,7 +200,7 @@ class Reads:
         )
 
     async def _ask_all(
-        self, method: str, request: Any, freshness: Freshness, deadline: Deadline
+        self, method: str, request: Any, freshness: ReadFreshness, deadline: Deadline
     ) -> "list[tuple[BrokerGroup, Any]]":
         """Ask all groups at once. Answers may be QuorumlogErrors; other errors are raised."""
         groups = self.asked_groups(freshness)
@@ -212,7 +212,7 @@ class Reads:
         return list(zip(groups, answers, strict=True))
 
     async def queues(
-        self, topic: str, freshness: Freshness, deadline: Deadline
+        self, topic: str, freshness: ReadFreshness, deadline: Deadline
     ) -> tuple[list[Queue], list[QuorumlogError]]:
         """Return all queues of a topic, asked now, and the errors of groups that did not answer.
 
@@ -238,7 +238,7 @@ class Reads:
         self,
         group: BrokerGroup,
         topics: Sequence[str],
-        freshness: Freshness,
+        freshness: ReadFreshness,
         deadline: Deadline,
     ) -> list[Queue]:
         """Return the queues that a group has of these topics, asked now."""
@@ -259,7 +259,7 @@ class Reads:
         Raises the error if no group answered.
         """
         request = log_pb2.RouteRequest(topics=topics, cluster_id=self._groups.cluster_id)
-        answers = await self._ask_all("Route", request, Freshness(), deadline)
+        answers = await self._ask_all("Route", request, ReadFreshness(), deadline)
         for group, response in answers:
             if not isinstance(response, QuorumlogError):
                 group.router.learn_topics(response, topics)
@@ -267,7 +267,7 @@ class Reads:
             raise answers[0][1]
 
     async def queue_offsets(
-        self, queues: Sequence[Queue], freshness: Freshness, deadline: Deadline
+        self, queues: Sequence[Queue], freshness: ReadFreshness, deadline: Deadline
     ) -> list[QueueOffsets]:
         """Return the range of each queue, in the order asked."""
         by_group: dict[BrokerGroup, list[Queue]] = {}
@@ -283,7 +283,7 @@ class Reads:
         self,
         group: BrokerGroup,
         queues: Sequence[Queue],
-        freshness: Freshness,
+        freshness: ReadFreshness,
         deadline: Deadline,
     ) -> dict[Queue, QueueOffsets]:
         ids = [common_pb2.QueueId(topic=topic, queue_id=queue_id) for topic, queue_id in queues]
@@ -299,7 +299,7 @@ class Reads:
         }
 
     async def offset_by_time(
-        self, queue: Queue, unix_ms: int, freshness: Freshness, deadline: Deadline
+        self, queue: Queue, unix_ms: int, freshness: ReadFreshness, deadline: Deadline
     ) -> int:
         """Return the offset of the first message stored at that time or later."""
         request = log_pb2.OffsetByTimeRequest(
@@ -316,7 +316,7 @@ class Reads:
         self,
         queues: Sequence[Queue],
         position: Position,
-        freshness: Freshness,
+        freshness: ReadFreshness,
         deadline: Deadline,
     ) -> dict[Queue, int]:
         """Turn one position into an offset of each queue."""
@@ -335,7 +335,9 @@ class Reads:
             for queue, q in zip(queues, found, strict=True)
         }
 
-    async def message(self, message_id: str, freshness: Freshness, deadline: Deadline) -> Message:
+    async def message(
+        self, message_id: str, freshness: ReadFreshness, deadline: Deadline
+    ) -> Message:
         """Find a message by its id; the groups are asked at once. Raises NotFoundError."""
         request = log_pb2.GetMessageRequest(
             message_id=message_id, consistency=_CONSISTENCY[freshness.consistency]
@@ -371,7 +373,7 @@ class Reads:
         lo_unix_ms: int,
         hi_unix_ms: int,
         max_count: int,
-        freshness: Freshness,
+        freshness: ReadFreshness,
         deadline: Deadline,
     ) -> list[Message]:
         """Find messages by a key. The index holds hashes, so other keys of the same hash are left

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from quorumlog.arguments import checked
 from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.retry import Deadline
-from quorumlog.cluster.routing import Route
-from quorumlog.consume.reads import Freshness, QueueOffsets, Reads
+from quorumlog.cluster.routes import Route
+from quorumlog.consume.reads import QueueOffsets, ReadCalls, ReadFreshness
 from quorumlog.records.message import Message, MessageBatch
 from quorumlog.records.options import Consistency
 from quorumlog.records.queues import Pair, Queue, queue_in
@@ -19,7 +19,7 @@ from quorumlog.records.queues import Pair, Queue, queue_in
 class SingleReads:
     """The calls of a client that read once."""
 
-    def __init__(self, groups: BrokerGroups, reads: Reads, timeout_ms: int) -> None:
+    def __init__(self, groups: BrokerGroups, reads: ReadCalls, timeout_ms: int) -> None:
         self._groups, self._reads, self._timeout_ms = groups, reads, timeout_ms
 
     async def pull(
@@ -47,7 +47,7 @@ class SingleReads:
         return await self._reads.pull(
             Queue(topic, queue_id, group),
             offset,
-            Freshness.of(consistency, at_least_index, node_id),
+            ReadFreshness.of(consistency, at_least_index, node_id),
             max_count=max_count,
             max_size_bytes=max_size_bytes,
             wait_ms=wait_ms,
@@ -64,7 +64,7 @@ class SingleReads:
         node_id: int | None = None,
     ) -> Message:
         """Return the message with that id. Raises NotFoundError."""
-        freshness = Freshness.of(consistency, None, node_id)
+        freshness = ReadFreshness.of(consistency, None, node_id)
         return await self._reads.message(message_id, freshness, self._deadline())
 
     async def query_by_key(
@@ -84,7 +84,7 @@ class SingleReads:
             lo_unix_ms=lo_unix_ms,
             hi_unix_ms=hi_unix_ms,
             max_count=max_count,
-            freshness=Freshness.of(consistency),
+            freshness=ReadFreshness.of(consistency),
             deadline=self._deadline(),
         )
 
@@ -101,7 +101,7 @@ class SingleReads:
         Raises the error of a broker group that cannot answer; name queues to leave it out.
         """
         deadline = self._deadline()
-        freshness = Freshness.of(consistency, None, node_id)
+        freshness = ReadFreshness.of(consistency, None, node_id)
         if queues is None:
             named, failed = await self._reads.queues(topic, freshness, deadline)
             if failed:
@@ -122,7 +122,7 @@ class SingleReads:
         """Return the offset of the first message stored at that time or later."""
         queue = Queue(topic, queue_id, group)
         return await self._reads.offset_by_time(
-            queue, unix_ms, Freshness.of(consistency), self._deadline()
+            queue, unix_ms, ReadFreshness.of(consistency), self._deadline()
         )
 
     async def route(self, *topics: str) -> Route:

@@ -22,7 +22,7 @@ AWAY_AFTER_MS: Final = 1_500  # Longer than an election, as a rule.
 WATCH_MS: Final = 100
 
 
-class Lane:
+class GroupBacklog:
     """The sender of one broker group, and the batch that is being filled for it."""
 
     __slots__ = ("_on_ended", "group", "is_pinned", "open", "router", "sender", "task")
@@ -56,8 +56,8 @@ class Lane:
             self.sender.wake()
 
 
-class Lanes:
-    """All lanes of a producer, each made when it is first used."""
+class Accumulator:
+    """The backlogs of a producer, each made when it is first used."""
 
     def __init__(
         self,
@@ -71,31 +71,32 @@ class Lanes:
         `timeout_ms` is the one of a message; a group is away after a part of it, in time for
         another try.
         """
-        self.only: Lane | None = None
-        """The lane that takes everything; None while there are several groups."""
+        self.only: GroupBacklog | None = None
+        """The backlog that takes everything; None while there are several groups."""
         self._groups = groups
         self._options = options
         self._away_after_ms = min(AWAY_AFTER_MS, timeout_ms / 4)
         self._on_ended = on_ended
-        self._lanes: dict[BrokerGroup, Lane] = {}
-        self._free: Lane | None = None  # Its open batch takes messages without key and queue.
+        self._backlogs: dict[BrokerGroup, GroupBacklog] = {}
+        # Its open batch takes messages without key and queue.
+        self._free: GroupBacklog | None = None
         self._turn = random.randrange(1 << 16)  # Producers must not all begin with the same group.
         self._flushing = 0
         self._watching: asyncio.Task[None] | None = None
         groups.on_change.append(self._follow)
         self._follow()
 
-    def __iter__(self) -> Iterator[Lane]:
-        return iter(self._lanes.values())
+    def __iter__(self) -> Iterator[GroupBacklog]:
+        return iter(self._backlogs.values())
 
     @property
-    def home(self) -> Lane:
-        """The lane of the first group by name."""
-        return self._lane(self._groups.home)
+    def home(self) -> GroupBacklog:
+        """The backlog of the first group by name."""
+        return self._backlog(self._groups.home)
 
-    def _lane(self, group: BrokerGroup) -> Lane:
-        lane = self._lanes.get(group)
-        if lane is None:
+    def _backlog(self, group: BrokerGroup) -> GroupBacklog:
+        backlog = self._backlogs.get(group)
+        if backlog is None:
             sender = Sender(
                 group.router,
                 group.calls,
@@ -103,13 +104,13 @@ class Lanes:
                 **self._options,
             )
             sender.is_flushing = self._flushing
-            lane = self._lanes[group] = Lane(group, sender, self._on_ended)
-        return lane
+            backlog = self._backlogs[group] = GroupBacklog(group, sender, self._on_ended)
+        return backlog
 
     def _follow(self) -> None:
         """Adapt to a change of the list of groups."""
         groups = self._groups
-        self.only = self._lane(groups.all[0]) if groups.is_single else None
+        self.only = self._backlog(groups.all[0]) if groups.is_single else None
         if self.only is not None:
             self.only.is_pinned = False
         elif self._watching is None:
@@ -119,24 +120,24 @@ class Lanes:
     def flush(self, change: int) -> None:
         """Add to the count of callers that wait for everything to leave."""
         self._flushing += change
-        for lane in self:
-            lane.sender.is_flushing = self._flushing
-            lane.sender.wake()
+        for backlog in self:
+            backlog.sender.is_flushing = self._flushing
+            backlog.sender.wake()
 
     def clear(self) -> None:
         """Drop the waiting batches; the producer fails them."""
-        for lane in self:
-            lane.sender.waiting.clear()
-            lane.open = None
+        for backlog in self:
+            backlog.sender.waiting.clear()
+            backlog.open = None
 
     async def stop(self) -> None:
         """End all senders."""
         if self._follow in self._groups.on_change:
             self._groups.on_change.remove(self._follow)
-        tasks = [task for task in (self._watching, *(lane.task for lane in self)) if task]
+        tasks = [task for task in (self._watching, *(backlog.task for backlog in self)) if task]
         self._watching = None
-        for lane in self:
-            lane.task = None
+        for backlog in self:
+            backlog.task = None
         for task in tasks:
             task.remove_done_callback(self._on_ended)  # This end is wanted.
             task.cancel()
@@ -144,33 +145,33 @@ class Lanes:
 
     # The choice.
 
-    def choose(self, entry: Entry, group: str) -> Lane:
-        """Return the lane of a message; its open batch, if it has one, takes the message."""
+    def choose(self, entry: Entry, group: str) -> GroupBacklog:
+        """Return the backlog of a message; its open batch, if it has one, takes the message."""
         topic, queue_id, key = entry[0].name, entry[1], entry[2]
         is_pinned = bool(group) or queue_id is not None
         if is_pinned:
-            lane = self._lane(self._groups.get(group))
+            backlog = self._backlog(self._groups.get(group))
         elif key is not None:
-            lane = self._of_key(key, (topic,))
+            backlog = self._of_key(key, (topic,))
         else:
-            lane = self._freely((topic,))
-        if lane.open is not None and lane.open.is_pinned is not is_pinned:
-            lane.close_open()  # Batches keep the order of messages in one queue.
-        lane.is_pinned = is_pinned
-        return lane
+            backlog = self._freely((topic,))
+        if backlog.open is not None and backlog.open.is_pinned is not is_pinned:
+            backlog.close_open()  # Batches keep the order of messages in one queue.
+        backlog.is_pinned = is_pinned
+        return backlog
 
-    def choose_for_all(self, entries: Sequence[Entry], group: str) -> Lane:
-        """Return the lane of an atomic batch; it is bound to it if a message names a queue."""
+    def choose_for_all(self, entries: Sequence[Entry], group: str) -> GroupBacklog:
+        """Return the backlog of an atomic batch; it is bound to it if a message names a queue."""
         topics = tuple({entry[0].name for entry in entries})
         is_pinned = bool(group) or any(entry[1] is not None for entry in entries)
         if is_pinned:
-            lane = self._lane(self._groups.get(group))
+            backlog = self._backlog(self._groups.get(group))
         else:
-            lane = self._for_all(entries, topics)
-        lane.is_pinned = is_pinned
-        return lane
+            backlog = self._for_all(entries, topics)
+        backlog.is_pinned = is_pinned
+        return backlog
 
-    def _for_all(self, entries: Sequence[Entry], topics: Sequence[str]) -> Lane:
+    def _for_all(self, entries: Sequence[Entry], topics: Sequence[str]) -> GroupBacklog:
         key = next((entry[2] for entry in entries if entry[2] is not None), None)
         return self._freely(topics) if key is None else self._of_key(key, topics)
 
@@ -180,8 +181,8 @@ class Lanes:
         having = [g for g in groups if not any(map(g.router.lacks, topics))]
         return having or [groups[0]]
 
-    def _of_key(self, key: str, topics: Sequence[str]) -> Lane:
-        """Return the lane of a key; keys of a group that is away go to the others meanwhile."""
+    def _of_key(self, key: str, topics: Sequence[str]) -> GroupBacklog:
+        """Return the backlog of a key; keys of a group that is away go to the others meanwhile."""
         having = self._having(topics)
         # The upper half: the lower half chooses the queue of the group.
         number = zlib.crc32(key.encode()) >> 16
@@ -189,10 +190,10 @@ class Lanes:
         there = [other for other in having if not other.is_away]
         if group.is_away and there:
             group = there[number // len(having) % len(there)]
-        return self._lane(group)
+        return self._backlog(group)
 
-    def _freely(self, topics: Sequence[str]) -> Lane:
-        """Return the lane that is being filled, else one with a leader and the least load."""
+    def _freely(self, topics: Sequence[str]) -> GroupBacklog:
+        """Return the backlog that is being filled, else one with a leader and the least load."""
         free = self._free
         if free is not None and self._is_filling(free, topics):
             return free
@@ -200,17 +201,19 @@ class Lanes:
         there = [group for group in having if not group.is_away] or having
         self._turn += 1
         at = self._turn % len(there)
-        lanes = [self._lane(group) for group in there[at:] + there[:at]]
-        self._free = min(lanes, key=lambda lane: (not lane.router.leader_address, lane.sender.load))
+        backlogs = [self._backlog(group) for group in there[at:] + there[:at]]
+        self._free = min(
+            backlogs, key=lambda backlog: (not backlog.router.leader_address, backlog.sender.load)
+        )
         return self._free
 
-    def _is_filling(self, lane: Lane, topics: Sequence[str]) -> bool:
-        batch = lane.open
-        if batch is None or not batch.is_open or batch.is_pinned or lane.group.is_away:
+    def _is_filling(self, backlog: GroupBacklog, topics: Sequence[str]) -> bool:
+        batch = backlog.open
+        if batch is None or not batch.is_open or batch.is_pinned or backlog.group.is_away:
             return False
-        if not lane.router.leader_address or lane.group not in self._groups.all:
+        if not backlog.router.leader_address or backlog.group not in self._groups.all:
             return False
-        return not any(map(lane.router.lacks, topics))
+        return not any(map(backlog.router.lacks, topics))
 
     # Moves to other groups.
 
@@ -218,45 +221,48 @@ class Lanes:
         """Find groups that give no answers, and move their waiting batches to others."""
         while True:
             await asyncio.sleep(WATCH_MS / 1000)
-            for lane in list(self):
-                if lane.sender.stuck_ms > self._away_after_ms and lane.group in self._groups.all:
-                    self._groups.suspect(lane.group)
-                if lane.group.is_away or lane.group not in self._groups.all:
-                    self._move(lane)
+            for backlog in list(self):
+                if (
+                    backlog.sender.stuck_ms > self._away_after_ms
+                    and backlog.group in self._groups.all
+                ):
+                    self._groups.suspect(backlog.group)
+                if backlog.group.is_away or backlog.group not in self._groups.all:
+                    self._move(backlog)
 
-    def _move(self, lane: Lane) -> None:
-        others = [g for g in self._groups.all if g is not lane.group and not g.is_away]
+    def _move(self, backlog: GroupBacklog) -> None:
+        others = [g for g in self._groups.all if g is not backlog.group and not g.is_away]
 
         def may_move(batch: Batch) -> bool:
             topics = batch.topics()
             return not _names_queue(batch) and _can_take(others, batch, topics, topics)
 
-        taken = lane.sender.take_movable(may_move)
-        if lane.open in taken:
-            lane.open = None
+        taken = backlog.sender.take_movable(may_move)
+        if backlog.open in taken:
+            backlog.open = None
         for batch in taken:
-            left = self._place(batch, lane)
+            left = self._place(batch, backlog)
             assert left is None, "of a group that is away, and others have all topics"
 
     def _take_strays(self, group: BrokerGroup, batch: Batch) -> bool:
         """Move waiting batches with a topic that a group lacks; return whether `batch` is one."""
-        lane = self._lane(group)
+        backlog = self._backlog(group)
         if not self._is_stray(batch, group):
             return False
-        waiting = lane.sender.waiting
+        waiting = backlog.sender.waiting
         kept: list[Batch] = []
         for other in waiting:  # All at once, so that they stay in order.
             if other.wire or not self._is_stray(other, group):
                 kept.append(other)
                 continue
-            if lane.open is other:
-                lane.open = None
-            left = self._place(other, lane)
+            if backlog.open is other:
+                backlog.open = None
+            left = self._place(other, backlog)
             if left is not None:
                 kept.append(left)
         waiting.clear()
         waiting.extend(kept)
-        lane.sender.wake()
+        backlog.sender.wake()
         return True
 
     def _is_stray(self, batch: Batch, group: BrokerGroup) -> bool:
@@ -266,39 +272,39 @@ class Lanes:
         others = [g for g in self._groups.all if g is not group]
         return _can_take(others, batch, topics, filter(group.router.lacks, topics))
 
-    def _place(self, batch: Batch, last: Lane) -> Batch | None:
+    def _place(self, batch: Batch, last: GroupBacklog) -> Batch | None:
         """Give a batch, or its parts, to other groups than the last one, which cannot take it.
 
         Return the part that the last one can take: it keeps its place there.
         """
         batch.is_open = False
         if batch.is_atomic:
-            lane = self._for_all(batch.entries, tuple(batch.topics()))
-            return self._hand_over(batch, lane, last)
-        free: dict[str, Lane] = {}
-        lanes = []
+            backlog = self._for_all(batch.entries, tuple(batch.topics()))
+            return self._hand_over(batch, backlog, last)
+        free: dict[str, GroupBacklog] = {}
+        backlogs = []
         for entry in batch.entries:
             topic, key = entry[0].name, entry[2]
             if key is not None:
-                lanes.append(self._of_key(key, (topic,)))
+                backlogs.append(self._of_key(key, (topic,)))
                 continue
             if topic not in free:
                 free[topic] = self._freely((topic,))
-            lanes.append(free[topic])
-        if len(set(lanes)) == 1:
-            return self._hand_over(batch, lanes[0], last)
-        parts = batch.split(lanes).items()
-        left = [self._hand_over(part, lane, last) for lane, part in parts]
+            backlogs.append(free[topic])
+        if len(set(backlogs)) == 1:
+            return self._hand_over(batch, backlogs[0], last)
+        parts = batch.split(backlogs).items()
+        left = [self._hand_over(part, backlog, last) for backlog, part in parts]
         return next((part for part in left if part is not None), None)
 
     @staticmethod
-    def _hand_over(batch: Batch, lane: Lane, last: Lane) -> Batch | None:
-        batch.group = lane.group.name
-        if lane is last:
+    def _hand_over(batch: Batch, backlog: GroupBacklog, last: GroupBacklog) -> Batch | None:
+        batch.group = backlog.group.name
+        if backlog is last:
             return batch
-        lane.close_open()  # Later messages must not be in a batch that leaves before.
-        lane.put(batch)
-        lane.sender.wake()
+        backlog.close_open()  # Later messages must not be in a batch that leaves before.
+        backlog.put(batch)
+        backlog.sender.wake()
         return None
 
 

@@ -8,15 +8,15 @@ import time
 from collections import deque
 from typing import Any
 
-from quorumlog.cluster.channels import Node
+from quorumlog.cluster.channels import NodeChannel
 from quorumlog.errors import QuorumlogError
 from quorumlog.produce.delivery import Batch
 
 
-class Session:
+class AppendSession:
     """An append stream. Answers come in the order of the batches."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeChannel) -> None:
         self.node = node
         self.call: Any = node.append_stream()
         self.in_flight: deque[Batch] = deque()

@@ -26,12 +26,12 @@ import grpc
 
 from quorumlog import errors
 from quorumlog.cluster.calls import REDIRECTS_AT_ONCE, SUSPECT_AFTER_MS, Calls, has_moved
-from quorumlog.cluster.channels import Node, is_cancelled
+from quorumlog.cluster.channels import NodeChannel, is_cancelled
 from quorumlog.cluster.retry import Backoff, Deadline
-from quorumlog.cluster.routing import Router
+from quorumlog.cluster.routes import Router
 from quorumlog.errors import Outcome, QuorumlogError, UnavailableError
 from quorumlog.pb import log_pb2
-from quorumlog.produce.append_session import Session
+from quorumlog.produce.append_session import AppendSession
 from quorumlog.produce.delivery import Batch
 from quorumlog.produce.identity import ProducerIdentity
 
@@ -128,7 +128,7 @@ class Sender:
             try:
                 node = await self._router.leader(head.deadline)
                 await self._identity.claim(self._calls, self._router.cluster_id, head.deadline)
-                session = Session(node)
+                session = AppendSession(node)
             except QuorumlogError as error:
                 self._give_up_waiting(error)
                 continue
@@ -153,7 +153,7 @@ class Sender:
 
     # One session.
 
-    async def _run_session(self, session: Session) -> None:
+    async def _run_session(self, session: AppendSession) -> None:
         helpers = [
             asyncio.create_task(self._write(session)),
             asyncio.create_task(self._watch(session)),
@@ -172,7 +172,7 @@ class Sender:
             if isinstance(result, BaseException) and not isinstance(result, _STREAM_IS_OVER):
                 raise result
 
-    async def _write(self, session: Session) -> None:
+    async def _write(self, session: AppendSession) -> None:
         while True:
             while not self._may_send(session):
                 await self._wait()
@@ -201,14 +201,14 @@ class Sender:
             self.stats.retried_batches += batch.attempts > 1
             await session.call.write(batch.wire)
 
-    def _may_send(self, session: Session) -> bool:
+    def _may_send(self, session: AppendSession) -> bool:
         is_full = len(session.in_flight) >= self._in_flight_max
         if session.is_draining or not self.waiting or is_full:
             return False
         # A batch that is not full waits for the one before: so batches grow under load.
         return not session.in_flight or not self.waiting[0].is_open
 
-    async def _encode(self, batch: Batch, node: Node) -> None:
+    async def _encode(self, batch: Batch, node: NodeChannel) -> None:
         """Encode a batch, after asking for routes that are missing."""
         asked: set[str] = set()
         while True:  # Messages may be added during the call.
@@ -245,7 +245,7 @@ class Sender:
         error.__cause__ = bug
         self._fail(batch, error)
 
-    async def _ask_routes(self, topics: list[str], deadline: Deadline, node: Node) -> None:
+    async def _ask_routes(self, topics: list[str], deadline: Deadline, node: NodeChannel) -> None:
         """Learn the queues of topics. An unknown topic gets queue 0, and the leader decides."""
         request = log_pb2.RouteRequest(topics=topics, cluster_id=self._router.cluster_id)
         try:
@@ -268,7 +268,7 @@ class Sender:
         self._next_queue[topic] = at + 1
         return at % self._queue_count(topic)
 
-    async def _read(self, session: Session) -> None:
+    async def _read(self, session: AppendSession) -> None:
         call, in_flight = session.call, session.in_flight
         while True:
             try:
@@ -302,7 +302,7 @@ class Sender:
                 return
             self._wake.set()
 
-    async def _end_of_stream(self, session: Session) -> QuorumlogError:
+    async def _end_of_stream(self, session: AppendSession) -> QuorumlogError:
         code, address = await session.call.code(), session.node.address
         if code is grpc.StatusCode.OK:
             return UnavailableError(
@@ -310,7 +310,7 @@ class Sender:
             )
         return errors.from_status(code.name, await session.call.details() or "", address)
 
-    async def _watch(self, session: Session) -> None:
+    async def _watch(self, session: AppendSession) -> None:
         """End a session without answers: its node was paused, cut off, or time is up."""
         while True:
             await asyncio.sleep(WATCH_INTERVAL_MS / 1000)
@@ -330,7 +330,9 @@ class Sender:
 
     # Answers.
 
-    def _acked(self, session: Session, batch: Batch, response: log_pb2.AppendResponse) -> None:
+    def _acked(
+        self, session: AppendSession, batch: Batch, response: log_pb2.AppendResponse
+    ) -> None:
         stats, now_s = self.stats, time.monotonic()
         session.decided_count += 1
         self._router.on_term(response.term)
@@ -345,7 +347,7 @@ class Sender:
         self._unacked_since_s = self._stuck_since_s = now_s if busy else None
         batch.acknowledge(response)
 
-    def _refused(self, session: Session, batch: Batch, error: QuorumlogError) -> None:
+    def _refused(self, session: AppendSession, batch: Batch, error: QuorumlogError) -> None:
         if error.outcome is Outcome.APPLIED:
             self._fail(batch, error)  # The batch is in the log; its successors are not affected.
             return
@@ -358,7 +360,7 @@ class Sender:
         batch.last_error = error
         session.end(error, drain=True)
 
-    def _settle(self, session: Session) -> QuorumlogError:
+    def _settle(self, session: AppendSession) -> QuorumlogError:
         """Settle what a session left: send again, under the same or a new name, or fail."""
         error = session.error
         assert error is not None, "a session ends for a reason"

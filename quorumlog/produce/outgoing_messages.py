@@ -24,7 +24,7 @@ BATCH_SIZE_BYTES_LIMIT: Final = 4 * MIB - 4 * KIB  # An entry, less its header a
 MESSAGE_GROUP: Final = "__SHARDINGKEY"  # RocketMQ's name.
 
 
-class Shaping(NamedTuple):
+class OutgoingForm(NamedTuple):
     """The changes that a producer makes to every message."""
 
     compress: Compress | None = None
@@ -32,16 +32,16 @@ class Shaping(NamedTuple):
     """Gives a key to each message without one."""
 
 
-def shaping_of(
+def form_of(
     compression: str | None, compress_from_size_bytes: int, unique_keys: bool
-) -> Shaping | None:
+) -> OutgoingForm | None:
     """Return the shaping of a producer's options; None: no change. Raises InvalidRequestError."""
     compress = None
     if compression is not None:
         compress = compressor(compression, compress_from_size_bytes)
     if compress is None and not unique_keys:
         return None
-    return Shaping(compress, UniqueKeys() if unique_keys else None)
+    return OutgoingForm(compress, UniqueKeys() if unique_keys else None)
 
 
 def entry_of(
@@ -52,7 +52,7 @@ def entry_of(
     queue_id: int | None,
     properties: Mapping[str, str] | None,
     flag: int,
-    shaping: Shaping | None = None,
+    form: OutgoingForm | None = None,
 ) -> Entry:
     """Check one message, and compress its body. Raises InvalidRequestError or TooLargeError.
 
@@ -68,8 +68,8 @@ def entry_of(
         body = body_bytes(body)
     if properties is not None:
         _check_mapping(properties)
-    if shaping is not None and shaping.unique_keys is not None:
-        properties = {UNIQUE_KEY: shaping.unique_keys(), **(properties or {})}
+    if form is not None and form.unique_keys is not None:
+        properties = {UNIQUE_KEY: form.unique_keys(), **(properties or {})}
     encoded, routed_by = b"", key
     if properties:
         routed_by = properties.get(MESSAGE_GROUP, key)
@@ -82,8 +82,8 @@ def entry_of(
         check_number("flag", flag)
         flag = operator.index(flag)
     sys_flag = 0
-    if shaping is not None and shaping.compress is not None:
-        body, sys_flag = shaping.compress(body)
+    if form is not None and form.compress is not None:
+        body, sys_flag = form.compress(body)
     if len(body) + len(encoded) > BATCH_SIZE_BYTES_LIMIT - KIB:
         raise errors.TooLargeError(
             f"the message has {len(body) + len(encoded)} bytes, an entry holds "
@@ -121,14 +121,14 @@ def entries_of(
     messages: Sequence[bytes | str | OutgoingMessage],
     topic: str,
     options: MessageOptions,
-    shaping: Shaping | None = None,
+    form: OutgoingForm | None = None,
 ) -> list[Entry]:
     """Check the messages of a batch; where only the bodies differ, the largest one for all."""
     check_bodies(messages)
     key, tag = options.get("key"), options.get("tag")
     queue_id, properties = options.get("queue_id"), options.get("properties")
-    defaults = (topic, key, tag, queue_id, properties, shaping)
-    if shaping is None and all(type(message) is bytes for message in messages):
+    defaults = (topic, key, tag, queue_id, properties, form)
+    if form is None and all(type(message) is bytes for message in messages):
         largest = max(cast("Sequence[bytes]", messages), key=len)
         template, queue_id, routed_by, _, encoded, _, _ = _entry_of(largest, *defaults)
         bodies = cast("Sequence[bytes]", messages)
@@ -143,10 +143,10 @@ def _entry_of(
     tag: str | None,
     queue_id: int | None,
     properties: Mapping[str, str] | None,
-    shaping: Shaping | None,
+    form: OutgoingForm | None,
 ) -> Entry:
     if not isinstance(message, OutgoingMessage):
-        return entry_of(topic, message, key, tag, queue_id, properties, 0, shaping)
+        return entry_of(topic, message, key, tag, queue_id, properties, 0, form)
     return entry_of(
         topic if message.topic is None else message.topic,
         message.body,
@@ -155,7 +155,7 @@ def _entry_of(
         queue_id if message.queue_id is None else message.queue_id,
         properties if message.properties is None else message.properties,
         message.flag,
-        shaping,
+        form,
     )
 
 

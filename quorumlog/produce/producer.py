@@ -15,9 +15,9 @@ from typing import Final, Self, Unpack
 from quorumlog import errors
 from quorumlog.arguments import checked, checks_itself
 from quorumlog.cluster.broker_groups import BrokerGroups
-from quorumlog.cluster.close_once import Ending
+from quorumlog.cluster.close_once import CloseOnce
 from quorumlog.cluster.retry import Deadline
-from quorumlog.produce.accumulator import Lane, Lanes
+from quorumlog.produce.accumulator import Accumulator, GroupBacklog
 from quorumlog.produce.delay import HAS_DELAYED, HELD_SIZE_BYTES, all_with_wish, with_wish
 from quorumlog.produce.delivery import Batch, Delivery, Receipts
 from quorumlog.produce.options import BATCH_COUNT_LIMIT, ProducerOptions
@@ -26,7 +26,7 @@ from quorumlog.produce.outgoing_messages import (
     check_bodies,
     entries_of,
     entry_of,
-    shaping_of,
+    form_of,
     with_message_group,
 )
 from quorumlog.produce.send_options import BatchOptions, SendOptions, takes_options
@@ -65,12 +65,12 @@ class Producer:
     def __init__(self, groups: BrokerGroups, options: ProducerOptions) -> None:
         Deadline(options.timeout_ms)  # Raises for a bad timeout.
         self._options = options
-        self.shaping: Final = shaping_of(
+        self.form: Final = form_of(
             options.compression, options.compress_from_size_bytes, options.unique_keys
         )
         """Changes to every message; None: no change."""
         self._groups = groups
-        self._lanes = Lanes(
+        self._accumulator = Accumulator(
             groups,
             self._on_sender_ended,
             is_idempotent=options.is_idempotent,
@@ -79,7 +79,7 @@ class Producer:
             linger_ms=options.linger_ms,
             timeout_ms=options.timeout_ms,
         )
-        self.ending = Ending()
+        self.close_once = CloseOnce()
         self._is_closed = False
         self._bug: errors.QuorumlogError | None = None
         self._unfinished: dict[Batch, None] = {}  # In the order of their making.
@@ -141,7 +141,7 @@ class Producer:
             properties, extra = with_wish(properties, delay, level, deliver_at), HAS_DELAYED
         if message_group is not None:
             properties = with_message_group(properties, message_group)
-        entry = entry_of(topic, body, key, tag, queue_id, properties, flag, self.shaping)
+        entry = entry_of(topic, body, key, tag, queue_id, properties, flag, self.form)
         size_bytes = size_bytes_of(entry)
         if self._room_waiters or not self._has_room(size_bytes):
             await self._wait_for_room(size_bytes)
@@ -170,7 +170,7 @@ class Producer:
             properties, extra = with_wish(properties, delay, level, deliver_at), HAS_DELAYED
         if message_group is not None:
             properties = with_message_group(properties, message_group)
-        entry = entry_of(topic, body, key, tag, queue_id, properties, flag, self.shaping)
+        entry = entry_of(topic, body, key, tag, queue_id, properties, flag, self.form)
         size_bytes = size_bytes_of(entry)
         if not self._has_room(size_bytes):
             raise self._busy("is full")
@@ -199,7 +199,7 @@ class Producer:
         if any(one is not None for one in wish):
             options["properties"] = with_wish(options.get("properties"), *wish)
             bodies, extra = all_with_wish(bodies, *wish), HAS_DELAYED
-        entries = entries_of(bodies, topic, options, self.shaping)
+        entries = entries_of(bodies, topic, options, self.form)
         size_bytes = sum(map(size_bytes_of, entries))
         limit = self._groups.home.router.batch_size_bytes_max or BATCH_SIZE_BYTES_LIMIT
         limit -= HELD_SIZE_BYTES * len(entries) if extra else 0
@@ -218,14 +218,14 @@ class Producer:
         if self._room_waiters or not self._has_room(size_bytes):
             await self._wait_for_room(size_bytes)
         self._check_open()
-        lane = self._lanes.only
-        if lane is None or group:
-            lane = self._lanes.choose_for_all(entries, group)
-        lane.close_open()
-        batch = self._new_batch(lane, extra, is_atomic=True)
+        backlog = self._accumulator.only
+        if backlog is None or group:
+            backlog = self._accumulator.choose_for_all(entries, group)
+        backlog.close_open()
+        batch = self._new_batch(backlog, extra, is_atomic=True)
         batch.add_all(entries, size_bytes)
         self._held_size_bytes += size_bytes
-        lane.sender.wake()
+        backlog.sender.wake()
         await batch.wait()
         if batch.error is not None:
             raise batch.error
@@ -236,12 +236,12 @@ class Producer:
 
         Raises the first failure since the last flush whose Delivery was not asked for it.
         """
-        self._lanes.flush(1)
+        self._accumulator.flush(1)
         try:
             for batch in list(self._unfinished):
                 await batch.wait()
         finally:
-            self._lanes.flush(-1)
+            self._accumulator.flush(-1)
         failures, self._failures = self._failures, []
         for batch in failures:
             if (error := batch.unclaimed_error) is not None:
@@ -255,7 +255,7 @@ class Producer:
     async def close(self) -> None:
         """Flush, then end. Raises as `flush` does, after it has ended; later sends are refused."""
         self._is_closed = True
-        await self.ending.once(self._flush_and_stop)
+        await self.close_once.once(self._flush_and_stop)
 
     async def _flush_and_stop(self) -> None:
         try:
@@ -266,12 +266,12 @@ class Producer:
     async def abort(self) -> None:
         """End at once. Messages without a receipt fail with ClosedError, their outcome unknown."""
         self._is_closed = True
-        if self.ending.is_begun:
+        if self.close_once.is_begun:
             await self._stop()  # There is nothing left to flush.
-        await self.ending.once(self._stop)
+        await self.close_once.once(self._stop)
 
     async def _stop(self) -> None:
-        await self._lanes.stop()
+        await self._accumulator.stop()
         self._fail_all(
             errors.ClosedError(
                 "the producer was closed before this message had a receipt; read back what was "
@@ -288,7 +288,7 @@ class Producer:
 
     def stats(self) -> ProducerStats:
         """Return the counts so far."""
-        senders = [lane.sender for lane in self._lanes]
+        senders = [backlog.sender for backlog in self._accumulator]
         known = [sender.stats for sender in senders]
         return ProducerStats(
             acked_count=sum(stats.acked_count for stats in known),
@@ -311,37 +311,37 @@ class Producer:
     def _add(self, entry: Entry, size_bytes: int, group: str, extra: bytes) -> Delivery:
         """Add a message to an open batch of its kind; the caller has checked the room."""
         self._check_open()
-        lane = self._lanes.only
-        if lane is None or group:
-            lane = self._lanes.choose(entry, group)
-        options, batch = self._options, lane.open
+        backlog = self._accumulator.only
+        if backlog is None or group:
+            backlog = self._accumulator.choose(entry, group)
+        options, batch = self._options, backlog.open
         # The limit of the nodes may be lower than the option.
         limit = options.batch_size_bytes_max
-        if 0 < lane.router.batch_size_bytes_max < limit:
-            limit = lane.router.batch_size_bytes_max
+        if 0 < backlog.router.batch_size_bytes_max < limit:
+            limit = backlog.router.batch_size_bytes_max
         if batch is None or not batch.is_open:
-            batch = lane.open = self._new_batch(lane, extra)
-            lane.sender.wake()
+            batch = backlog.open = self._new_batch(backlog, extra)
+            backlog.sender.wake()
         elif batch.size_bytes + size_bytes > limit - _growth(batch) or batch.extra != extra:
-            lane.close_open()
-            batch = lane.open = self._new_batch(lane, extra)
+            backlog.close_open()
+            batch = backlog.open = self._new_batch(backlog, extra)
         delivery = batch.add(entry, size_bytes)
         self._held_size_bytes += size_bytes
         if batch.record_count >= options.batch_count_max or batch.size_bytes >= limit:
-            lane.close_open()
+            backlog.close_open()
         return delivery
 
-    def _new_batch(self, lane: Lane, extra: bytes, *, is_atomic: bool = False) -> Batch:
+    def _new_batch(self, backlog: GroupBacklog, extra: bytes, *, is_atomic: bool = False) -> Batch:
         batch = Batch(
             Deadline(self._options.timeout_ms),
             self._on_done,
             is_atomic=is_atomic,
-            group=lane.group.name,
-            is_pinned=lane.is_pinned,
+            group=backlog.group.name,
+            is_pinned=backlog.is_pinned,
         )
         batch.extra = extra
         self._unfinished[batch] = None
-        lane.put(batch)
+        backlog.put(batch)
         return batch
 
     def _on_done(self, batch: Batch) -> None:
@@ -415,10 +415,10 @@ class Producer:
         self._fail_all(self._bug)
 
     def _fail_all(self, error: errors.QuorumlogError) -> None:
-        self._lanes.clear()
+        self._accumulator.clear()
         for batch in list(self._unfinished):
             if not batch.is_done:
-                self._lanes.home.sender.stats.failed_count += batch.record_count
+                self._accumulator.home.sender.stats.failed_count += batch.record_count
                 batch.fail(error)
         for waiter in self._room_waiters:
             if not waiter.done():

@@ -51,7 +51,7 @@ _TIME: Final = struct.Struct(">q")
 assert _HEAD.size == _DECODE.size == _BODY_AT
 
 
-class Topic(NamedTuple):
+class EncodedTopic(NamedTuple):
     """The bytes that all records of one topic share, made once."""
 
     name: str
@@ -62,7 +62,7 @@ class Topic(NamedTuple):
 
 
 @lru_cache(maxsize=1024)  # A client writes to few topics; checking one costs microseconds.
-def topic_template(name: str) -> Topic:
+def topic_template(name: str) -> EncodedTopic:
     """Check a topic's name and prepare its bytes. Raises InvalidRequestError, TypeError."""
     if not isinstance(name, str):
         raise TypeError(f"a topic is no {type(name).__name__}; use text")
@@ -80,7 +80,7 @@ def topic_template(name: str) -> Topic:
     length = _LENGTH.pack(len(name)) if is_v2 else bytes((len(name),))
     field = length + name.encode()
     magic = MAGIC_V2 if is_v2 else MAGIC_V1
-    return Topic(name, magic, field, field + b"\0\0", _BODY_AT + len(field) + 2)
+    return EncodedTopic(name, magic, field, field + b"\0\0", _BODY_AT + len(field) + 2)
 
 
 def encode_properties(
@@ -130,7 +130,7 @@ def _checked(name: str, value: str) -> str:
     return value
 
 
-Entry = tuple[Topic, int | None, str | None, bytes, bytes, int, int]
+Entry = tuple[EncodedTopic, int | None, str | None, bytes, bytes, int, int]
 """A message that is not encoded yet: topic, queue id (None: chosen when its batch leaves), key,
 body, encoded properties, flag, system flag. A plain tuple, because this is the hot path."""
 
@@ -167,7 +167,7 @@ def encode_entries(
     times = _TIME.pack(born_unix_ms)
     encoded = Encoded([], [], [])
     pieces, sizes, places = encoded
-    last_topic: Topic | None = None
+    last_topic: EncodedTopic | None = None
     last_queue_id: int | None = None
     last_flag = last_sys_flag = 0
     for topic, wanted, key, body, properties, flag, sys_flag in entries:

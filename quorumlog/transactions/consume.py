@@ -12,7 +12,7 @@ from typing import Final, Self, Unpack
 from quorumlog.arguments import checked, checks_itself
 from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.retry import Deadline
-from quorumlog.consume.reads import Freshness, Reads
+from quorumlog.consume.reads import ReadCalls, ReadFreshness
 from quorumlog.errors import (
     ConflictError,
     InvalidRequestError,
@@ -45,7 +45,7 @@ class ConsumeTransaction:
     def __init__(
         self,
         groups: BrokerGroups,
-        reads: Reads,
+        reads: ReadCalls,
         producer: Producer,
         consumer_group: str,
         stored: Stored,
@@ -74,7 +74,7 @@ class ConsumeTransaction:
             options.get("queue_id"),
             options.get("properties"),
             options.get("flag", 0),
-            self._producer.shaping,
+            self._producer.form,
         )
         self._entries.append(entry)
 
@@ -192,7 +192,7 @@ class ConsumeTransaction:
 
     async def _check_gap(self, queue: Queue, stored: int, lo: int, deadline: Deadline) -> None:
         """Raise InvalidRequestError unless all messages between the two offsets have expired."""
-        (there,) = await self._reads.queue_offsets([queue], Freshness(), deadline)
+        (there,) = await self._reads.queue_offsets([queue], ReadFreshness(), deadline)
         if there.min_offset < lo:
             raise InvalidRequestError(
                 f"{queue}: the next offset is {stored} and the first one consumed {lo}; say what "

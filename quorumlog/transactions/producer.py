@@ -20,7 +20,7 @@ from quorumlog.arguments import checked, checks_itself
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.calls import in_doubt
 from quorumlog.cluster.channels import is_cancelled
-from quorumlog.cluster.close_once import Ending
+from quorumlog.cluster.close_once import CloseOnce
 from quorumlog.cluster.retry import Backoff, Deadline
 from quorumlog.errors import (
     ClosedError,
@@ -39,7 +39,7 @@ from quorumlog.produce.send_options import HalfOptions, takes_options
 from quorumlog.records.batch import size_bytes_of
 from quorumlog.records.message import OutgoingMessage
 from quorumlog.records.options import TIMEOUT_MS_MAX, Decision
-from quorumlog.transactions.types import CheckedTransaction, ending
+from quorumlog.transactions.types import CheckedTransaction, as_decision
 
 _OUTCOMES: Final = {
     Decision.COMMIT: transaction_pb2.TRANSACTION_OUTCOME_COMMITTED,
@@ -126,7 +126,7 @@ class TransactionalProducer:
         self._client_id, self._timeout_ms = client_id, timeout_ms
         self._check_after_ms = check_after_ms
         self._listening: dict[BrokerGroup, asyncio.Task[None]] = {}
-        self.ending: Final = Ending()
+        self.close_once: Final = CloseOnce()
         self.checks_count = 0
         """Count of answered questions."""
 
@@ -151,11 +151,11 @@ class TransactionalProducer:
     @property
     def is_closed(self) -> bool:
         """Whether the producer was closed."""
-        return self.ending.is_begun
+        return self.close_once.is_begun
 
     async def close(self) -> None:
         """Close it. Open transactions stay open: other producers of the group are asked."""
-        await self.ending.once(self._close)
+        await self.close_once.once(self._close)
 
     async def _close(self) -> None:
         if self._follow in self._groups.on_change:
@@ -194,7 +194,7 @@ class TransactionalProducer:
         check_bodies(bodies)
         if not bodies:
             raise InvalidRequestError("a transaction needs a message; give one")
-        entries = entries_of(bodies, topic, options, self._producer.shaping)
+        entries = entries_of(bodies, topic, options, self._producer.form)
         half = transaction_pb2.HalfMessages(
             producer_group=self.producer_group, check_after_ms=self._check_after_ms
         )
@@ -256,7 +256,7 @@ class TransactionalProducer:
         request = transaction_pb2.EndTransactionRequest(
             transaction_id=transaction_id,
             producer_group=self.producer_group,
-            outcome=_OUTCOMES[ending(decision)],
+            outcome=_OUTCOMES[as_decision(decision)],
             cluster_id=group.router.cluster_id,
         )
         deadline = Deadline(self._timeout_ms)

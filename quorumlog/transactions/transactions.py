@@ -10,7 +10,7 @@ from quorumlog.arguments import checked
 from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.close_once import Kept
 from quorumlog.consume.group import GroupConsumer
-from quorumlog.consume.reads import Reads
+from quorumlog.consume.reads import ReadCalls
 from quorumlog.errors import InvalidRequestError
 from quorumlog.produce.options import ProducerOptions
 from quorumlog.produce.producer import Producer
@@ -26,7 +26,7 @@ class Transactions:
     """The calls of a client that begin transactions."""
 
     def __init__(
-        self, groups: BrokerGroups, reads: Reads, made: Kept, *, client_id: str, timeout_ms: int
+        self, groups: BrokerGroups, reads: ReadCalls, made: Kept, *, client_id: str, timeout_ms: int
     ) -> None:
         """`made` are the objects that are closed with the client."""
         self._groups, self._reads, self._made = groups, reads, made

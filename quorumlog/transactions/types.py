@@ -13,7 +13,7 @@ from quorumlog.records.message import Message
 from quorumlog.records.options import Decision
 
 
-def ending(said: Decision | str) -> Decision:
+def as_decision(said: Decision | str) -> Decision:
     """Accept a decision that ends a transaction. Raises InvalidRequestError."""
     decision = Decision.of(said)
     if decision is Decision.UNKNOWN:

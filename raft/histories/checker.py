@@ -14,12 +14,12 @@ from raft.errors import Outcome
 from raft.histories.history import (
     AppendCall,
     Drain,
-    Durability,
     FaultNote,
+    HistoryDurability,
+    HistoryReceipt,
     Kind,
     Operation,
     ReadCall,
-    Receipt,
     Records,
     Seen,
     Value,
@@ -27,7 +27,7 @@ from raft.histories.history import (
 )
 from raft.histories.sweep import Sweep
 
-_STRENGTH = {level: strength for strength, level in enumerate(Durability)}
+_STRENGTH = {level: strength for strength, level in enumerate(HistoryDurability)}
 
 
 class Violation(NamedTuple):
@@ -181,7 +181,7 @@ class _Queue:
         self.drains: list[Drain] = []
         self.appends: dict[Value, Operation] = {}
         """Every attempt by its value, whatever its outcome."""
-        self.acks: list[tuple[Operation, AppendCall, Receipt]] = []
+        self.acks: list[tuple[Operation, AppendCall, HistoryReceipt]] = []
         self.placed: dict[int, Value] = {}
         """Offset to value, from every ack, read and drain: rule 1."""
         self.placed_by: dict[int, Operation | Drain] = {}
@@ -198,7 +198,7 @@ class _Queue:
         assert isinstance(call, AppendCall), f"append with request {call!r}"
         if self.attempt(operation, call.value) and acked(operation):
             receipt = operation.result
-            assert isinstance(receipt, Receipt), f"append with result {receipt!r}"
+            assert isinstance(receipt, HistoryReceipt), f"append with result {receipt!r}"
             self.acks.append((operation, call, receipt))
             self.place(receipt.offset, call.value, operation)
 
@@ -338,9 +338,9 @@ class _Queue:
                 self.report("own_order", detail, before[0], operation)
             last[operation.process] = (operation, receipt.offset)
 
-    def _is_loss_excused(self, operation: Operation, receipt: Receipt) -> bool:
+    def _is_loss_excused(self, operation: Operation, receipt: HistoryReceipt) -> bool:
         """Whether a power loss excuses the loss: the receipt is weaker than quorum-durable."""
-        if receipt.durability is Durability.QUORUM_DURABLE:
+        if receipt.durability is HistoryDurability.QUORUM_DURABLE:
             return False
         return any(
             note.kind == "power_loss" and note.at_ns >= operation.invoke_ns for note in self.faults

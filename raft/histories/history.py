@@ -37,7 +37,7 @@ class Kind(StrEnum):
     ADMIN = "admin"
 
 
-class Durability(StrEnum):
+class HistoryDurability(StrEnum):
     """Claim of a receipt, weakest first."""
 
     APPENDED = "appended"
@@ -51,11 +51,11 @@ class AppendCall(NamedTuple):
     sequence: int | None = None
 
 
-class Receipt(NamedTuple):
+class HistoryReceipt(NamedTuple):
     """Result of an append: its offset and the durability at the time of the answer."""
 
     offset: int
-    durability: Durability = Durability.QUORUM_DURABLE
+    durability: HistoryDurability = HistoryDurability.QUORUM_DURABLE
 
 
 class ReadCall(NamedTuple):
@@ -99,7 +99,7 @@ class Swapped(NamedTuple):
 
 
 Request: TypeAlias = AppendCall | ReadCall | CasCall | tuple[str, ...] | Value | None
-Result: TypeAlias = Receipt | Records | Seen | Swapped | int | None
+Result: TypeAlias = HistoryReceipt | Records | Seen | Swapped | int | None
 
 
 class Operation(NamedTuple):
@@ -138,7 +138,7 @@ class FaultNote(NamedTuple):
     kind: str
     """"power_loss" of a majority, or "mode" when the durability in force changes."""
     at_ns: int
-    durability: Durability = Durability.QUORUM_DURABLE
+    durability: HistoryDurability = HistoryDurability.QUORUM_DURABLE
     """For "mode": the strongest receipt allowed from then on."""
 
 
@@ -197,7 +197,7 @@ def _request(kind: Kind, found: object) -> Request:
 def _result(kind: Kind, found: object) -> Result:
     if isinstance(found, dict):
         if kind is Kind.APPEND:
-            return Receipt(found["offset"], Durability(found["durability"]))
+            return HistoryReceipt(found["offset"], HistoryDurability(found["durability"]))
         if kind is Kind.GET:
             return Seen(**found)
         if kind is Kind.CAS:
@@ -264,7 +264,7 @@ def note_from_json(line: str) -> FaultNote:
     try:
         fields = json.loads(line)
         return FaultNote(
-            str(fields["kind"]), int(fields["at_ns"]), Durability(fields["durability"])
+            str(fields["kind"]), int(fields["at_ns"]), HistoryDurability(fields["durability"])
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a line of notes: {line[:200]!r}") from error

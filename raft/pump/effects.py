@@ -1,6 +1,6 @@
 """The two ports of the replica pump: the log it writes to, and the effects it hands to its shell.
 
-Types only. The real ledger and the simulator's in-memory log both implement `Log`.
+Types only. The real ledger and the simulator's in-memory log both implement `PumpLog`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Payload: TypeAlias = object
 """Raw bytes of a range of entries, opaque to the pump (a memoryview, or a tuple in the
 simulator)."""
 Checked: TypeAlias = object
-"""Entries of a peer that `Log.check_raw` accepted, for `Log.write_raw`: a value that is opaque to
-the pump and never changed."""
+"""Entries of a peer that `PumpLog.check_raw` accepted, for `PumpLog.write_raw`: a value that is
+opaque to the pump and never changed."""
 
 
-class Log(EntryPositions, Protocol):
+class PumpLog(EntryPositions, Protocol):
     """The stored log, as the pump sees it. All writes are buffered: a later sync makes them
     durable.
 
@@ -59,7 +59,7 @@ class Log(EntryPositions, Protocol):
     def chain_at(self, index: Index) -> int | None:
         """Return the content of this log through an entry, as one number: equal ones, equal logs.
 
-        None without that entry, and where damage keeps this log from vouching for it."""
+        None without that entry, and where damage keeps this log from answering for it."""
         ...
 
     def write_raw(self, lo: Index, hi: Index, checked: Checked) -> None:

@@ -23,7 +23,7 @@ class ForeignChains:
         return was == seen
 
 
-def check_alike(peer: NodeId, index: Index, here: int, there: int) -> None:
+def check_same_chain(peer: NodeId, index: Index, here: int, there: int) -> None:
     """Raise ForeignChainError unless the chains through an entry of one term are equal."""
     if here != there:
         detail = f"the log through entry {index} is {there:08X} there and {here:08X} here"

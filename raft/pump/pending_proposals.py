@@ -13,7 +13,7 @@ from raft.pump.effects import Completion, Resolution
 from raft.state.log_view import LogView
 
 
-class Waiters:
+class PendingProposals:
     """Waiting callers by index, each with the term of its proposal. One entry has one waiter."""
 
     __slots__ = ("_by_index", "_config", "completed", "grace_deadline")

@@ -42,14 +42,14 @@ from raft.pump.effects import (
     Checked,
     Completion,
     Effects,
-    Log,
     Outgoing,
     Payload,
+    PumpLog,
     Ticket,
 )
 from raft.pump.flush_queue import FlushQueue
-from raft.pump.foreign_chain import ForeignChains, check_alike
-from raft.pump.pending_proposals import Waiters
+from raft.pump.foreign_chain import ForeignChains, check_same_chain
+from raft.pump.pending_proposals import PendingProposals
 from raft.ready import (
     EntryKind,
     Ready,
@@ -74,7 +74,7 @@ class ReplicaStats(NamedTuple):
 class Replica:
     """One replica: core, log, and the order between them. Single-threaded, never blocks."""
 
-    def __init__(self, config: RaftConfig, log: Log, random: Random) -> None:
+    def __init__(self, config: RaftConfig, log: PumpLog, random: Random) -> None:
         """Start from the content of `log`, which the shell has synced."""
         self.config = config
         self.log = log
@@ -93,7 +93,7 @@ class Replica:
         """Last entry that an ended sync made durable and that is still in the stored log."""
         self._durable_hard_state = self.core.state.hard_state()
         """Term and vote as of the last ended sync."""
-        self._waiters = Waiters(config)
+        self._proposals = PendingProposals(config)
         self._hard_state_write_failures = 0
         self._foreign = ForeignChains()
 
@@ -102,7 +102,7 @@ class Replica:
     def receive(self, message: Message, payload: Payload | None = None) -> None:
         """Take a message from a peer, with the bytes of an append's range or of a snapshot.
 
-        Raises PeerProtocolError, or the errors of `Log.check_raw`, with nothing changed.
+        Raises PeerProtocolError, or the errors of `PumpLog.check_raw`, with nothing changed.
         """
         kind = type(message)
         if (kind is AppendRequest or kind is InstallSnapshot) and self.core.has_ready():
@@ -144,7 +144,7 @@ class Replica:
         if append.prev_chain is not None and log.term_of(prev_index) == append.prev_term:
             chain = self.log.chain_at(prev_index)
             if chain is not None:
-                check_alike(append.sender, prev_index, chain, append.prev_chain)
+                check_same_chain(append.sender, prev_index, chain, append.prev_chain)
         return None
 
     def receive_without_room(self, message: AppendRequest) -> None:
@@ -163,11 +163,11 @@ class Replica:
         """Advance the clock by one tick interval; see `RaftCore.tick`."""
         self._ticks += 1
         self.core.tick(may_campaign=may_campaign)
-        deadline = self._waiters.grace_deadline
+        deadline = self._proposals.grace_deadline
         if deadline is not None and self._ticks >= deadline:
-            self._waiters.grace_deadline = None
+            self._proposals.grace_deadline = None
             state = self.core.state
-            self._waiters.give_up(state.term if state.role is Role.LEADER else None)
+            self._proposals.give_up(state.term if state.role is Role.LEADER else None)
 
     def propose(self, body: object, waiter: object = None) -> tuple[Index, Term]:
         """Append one entry; return index and term. `waiter` comes back in `Effects.completed`.
@@ -176,21 +176,21 @@ class Replica:
         BusyError, with nothing appended. A caller that stops waiting does not withdraw the entry.
         """
         if waiter is not None:
-            self._waiters.check()
+            self._proposals.check()
         if self.core.has_own_entries():
             self._drain()
         index, term = self.core.propose()
         self.log.append(index, term, EntryKind.DATA, body)
         self._wrote = True
-        self._waiters.register(index, term, waiter)
+        self._proposals.register(index, term, waiter)
         return index, term
 
     def propose_change(self, change: Change, waiter: object = None) -> tuple[Index, Term]:
         """Append a membership change. Raises the errors of `propose`, and ChangeRefusedError."""
         if waiter is not None:
-            self._waiters.check()
+            self._proposals.check()
         index, term = self.core.propose_change(change)
-        self._waiters.register(index, term, waiter)
+        self._proposals.register(index, term, waiter)
         return index, term
 
     def read(self, read_id: int) -> None:
@@ -202,7 +202,7 @@ class Replica:
         nothing.
 
         For a shell that does work, such as stamping a batch, before it can propose."""
-        self._waiters.check()
+        self._proposals.check()
         self.core.check_propose()
 
     def transfer_leadership(self, node: NodeId) -> None:
@@ -228,8 +228,8 @@ class Replica:
 
     def stop(self) -> list[Completion]:
         """Return every waiter with outcome unknown, since the process ends."""
-        self._waiters.give_up(None)
-        return self._waiters.take()
+        self._proposals.give_up(None)
+        return self._proposals.take()
 
     # Reports from the shell.
 
@@ -323,10 +323,10 @@ class Replica:
         self._drain()
         if self._wrote or self._flushes.held:
             self._open_ticket()
-        elif not self._is_touched and not self._waiters.completed:
+        elif not self._is_touched and not self._proposals.completed:
             return NO_EFFECTS
         effects, self._effects = self._effects, Effects()
-        effects.completed = self._waiters.take()
+        effects.completed = self._proposals.take()
         self._is_touched = False
         return effects
 
@@ -334,7 +334,7 @@ class Replica:
         """Return the immutable status of the pump."""
         return ReplicaStats(
             self.core.stats(),
-            len(self._waiters),
+            len(self._proposals),
             len(self._flushes),
             self._flushes.held_count,
             self._flushes.held_dropped,
@@ -380,7 +380,7 @@ class Replica:
             assert self._handed == ready.commit_lo - 1, f"apply gap at {ready.commit_lo}"
             effects.apply_hi = ready.commit_hi
             self._handed = ready.commit_hi - 1
-            self._waiters.complete(ready.commit_lo, ready.commit_hi, self.core.state.log)
+            self._proposals.complete(ready.commit_lo, ready.commit_hi, self.core.state.log)
         effects.reads += ready.reads
         effects.reads_failed += ready.reads_failed
         if ready.role_changes:
@@ -421,7 +421,7 @@ class Replica:
         effects.install = meta
         effects.apply_lo = effects.apply_hi = NO_INDEX
         self._handed = self._applied = meta.index
-        self._waiters.overtaken(meta.index)
+        self._proposals.overtaken(meta.index)
 
     def _send(self, message: Message) -> None:
         payload: Payload | None = None
@@ -475,7 +475,7 @@ class Replica:
             self._must_sync = True
         self._flushes.forget_promises()
         self._wrote = True
-        self._waiters.give_up(None)
+        self._proposals.give_up(None)
         effects.role_changes.append(
             RoleChange(state.role, state.term, state.leader, "term and vote could not be saved")
         )
@@ -483,4 +483,4 @@ class Replica:
     def _note_roles(self, changes: list[RoleChange]) -> None:
         self._effects.role_changes += changes
         if any(change.role is not Role.LEADER for change in changes):
-            self._waiters.deposed(self._ticks)
+            self._proposals.deposed(self._ticks)

@@ -19,10 +19,10 @@ from raft.messages import (
     VoteRequest,
 )
 from raft.state.log_view import UNKNOWN_TERM
-from raft.state.state import State
+from raft.state.state import RaftState
 
 
-def conflict_of(state: State, message: AppendRequest) -> Index:
+def conflict_of(state: RaftState, message: AppendRequest) -> Index:
     """Return the first entry committed here that differs in the leader's log; NO_INDEX for none.
 
     Compares terms where both are known; a leader that agrees costs a few comparisons."""
@@ -42,13 +42,13 @@ def conflict_of(state: State, message: AppendRequest) -> Index:
     return found if found < hi else NO_INDEX
 
 
-def snapshot_conflicts(state: State, meta: SnapshotMeta) -> bool:
+def snapshot_conflicts(state: RaftState, meta: SnapshotMeta) -> bool:
     """Whether a snapshot stands for another entry than the one committed here."""
     known = state.log.term_of(meta.index)
     return meta.index <= state.commit and known not in (UNKNOWN_TERM, meta.term)
 
 
-def diverge(state: State, leader: NodeId) -> None:
+def diverge(state: RaftState, leader: NodeId) -> None:
     """Stand aside permanently: `leader` contradicts entries committed here."""
     state.divergent_peers.add(leader)
     if state.standing is Standing.DIVERGED:
@@ -60,7 +60,7 @@ def diverge(state: State, leader: NodeId) -> None:
     state.note_role("history conflict")
 
 
-def contradicts(state: State, message: VoteRequest) -> bool:
+def contradicts(state: RaftState, message: VoteRequest) -> bool:
     """Whether a candidate whose log is newer by its term lacks entries committed here.
 
     A log with an entry of a newer term holds everything that was committed before that term."""

@@ -14,11 +14,11 @@ from raft.rules import recovery
 from raft.rules.divergence import contradicts
 from raft.rules.follower import become_follower
 from raft.rules.leader import become_leader
-from raft.state.state import State
+from raft.state.state import RaftState
 from raft.transitions import Role
 
 
-def tick(state: State) -> None:
+def tick(state: RaftState) -> None:
     """Process one tick of a node that does not lead."""
     if state.now - state.timer_start < state.timeout_ticks:
         return
@@ -29,7 +29,7 @@ def tick(state: State) -> None:
         become_follower(state, state.term, NO_NODE, "no longer entitled to campaign")
 
 
-def is_entitled(state: State) -> bool:
+def is_entitled(state: RaftState) -> bool:
     """Whether this node may campaign: a voter, or one whose removal is not known as committed.
 
     A node of the second kind may hold the newest log, with the very entry that removes it, so that
@@ -50,13 +50,13 @@ def is_entitled(state: State) -> bool:
     )
 
 
-def _is_at_end(state: State) -> bool:
+def _is_at_end(state: RaftState) -> bool:
     """Whether there is no term left to campaign for. Only an operator can help then: all nodes are
     stopped and lowered together (`qlog term`)."""
     return state.term + 1 >= TERM_END
 
 
-def _ask_pre_votes(state: State) -> None:
+def _ask_pre_votes(state: RaftState) -> None:
     state.is_recovery_campaign = recovery.needs_recovery_election(state)
     state.set_role(Role.PRE_CANDIDATE, NO_NODE, "election timeout")
     state.votes = {state.node_id: True}
@@ -65,7 +65,7 @@ def _ask_pre_votes(state: State) -> None:
     _count_votes(state)
 
 
-def _ask_votes(state: State, reason: str, *, transfer: bool) -> None:
+def _ask_votes(state: RaftState, reason: str, *, transfer: bool) -> None:
     """Raise the term, vote for this node, ask the others once that is durable (R01)."""
     state.term += 1
     assert state.term < TERM_END, f"campaign for term {state.term}, which is the end"
@@ -77,7 +77,7 @@ def _ask_votes(state: State, reason: str, *, transfer: bool) -> None:
     _ask(state, pre=False, transfer=transfer)
 
 
-def _ask(state: State, *, pre: bool, transfer: bool) -> None:
+def _ask(state: RaftState, *, pre: bool, transfer: bool) -> None:
     log = state.log
     vote_term = state.term + 1 if pre else state.term
     for voter in state.voters:
@@ -101,7 +101,7 @@ def _ask(state: State, *, pre: bool, transfer: bool) -> None:
             state.send_promise(request)
 
 
-def own_vote_durable(state: State) -> None:
+def own_vote_durable(state: RaftState) -> None:
     """Count this candidate's vote for itself, since the hard state with it is durable."""
     if state.role is Role.CANDIDATE and state.is_hard_state_durable:
         assert state.vote == state.node_id, f"candidate voted for {state.vote}"
@@ -110,7 +110,7 @@ def own_vote_durable(state: State) -> None:
             _count_votes(state)
 
 
-def _count_votes(state: State) -> None:
+def _count_votes(state: RaftState) -> None:
     # Deviation: a recovery election needs every voter, since no majority remembers all promises.
     result = vote_result(state.voters, state.votes, unanimous=state.is_recovery_campaign)
     if result is VoteResult.WON:
@@ -122,7 +122,7 @@ def _count_votes(state: State) -> None:
         become_follower(state, state.term, NO_NODE, "refused by a quorum")
 
 
-def handle_vote_reply(state: State, message: VoteReply) -> None:
+def handle_vote_reply(state: RaftState, message: VoteReply) -> None:
     """Count an answer to the current campaign; ignore answers to earlier ones (R04)."""
     if state.role is Role.PRE_CANDIDATE:
         is_current = message.pre and message.vote_term == state.term + 1
@@ -145,7 +145,7 @@ def handle_vote_reply(state: State, message: VoteReply) -> None:
     _count_votes(state)
 
 
-def handle_vote_request(state: State, message: VoteRequest) -> None:
+def handle_vote_request(state: RaftState, message: VoteRequest) -> None:
     """Answer a vote or pre-vote request. Owns the term rule for both, since leader stickiness comes
     before it."""
     state.terms_seen[message.sender] = message.term
@@ -154,7 +154,7 @@ def handle_vote_request(state: State, message: VoteRequest) -> None:
         _answer(state, message, refusal)
         return
     if message.term > state.term:
-        if not message.transfer and (state.role is Role.LEADER or state.heard_leader_lately()):
+        if not message.transfer and (state.role is Role.LEADER or state.had_leader_contact()):
             _answer(state, message, Refusal.LEADER_ALIVE)
             return
         become_follower(state, message.term, NO_NODE, "higher term seen")
@@ -168,15 +168,15 @@ def handle_vote_request(state: State, message: VoteRequest) -> None:
     _answer(state, message, refusal)
 
 
-def _pre_vote_refusal(state: State, message: VoteRequest) -> Refusal:
+def _pre_vote_refusal(state: RaftState, message: VoteRequest) -> Refusal:
     if message.vote_term <= state.term:
         return Refusal.OLD_TERM
-    if state.role is Role.LEADER or state.heard_leader_lately():
+    if state.role is Role.LEADER or state.had_leader_contact():
         return Refusal.LEADER_ALIVE
     return _log_refusal(state, message)
 
 
-def _vote_refusal(state: State, message: VoteRequest) -> Refusal:
+def _vote_refusal(state: RaftState, message: VoteRequest) -> Refusal:
     if message.term < state.term:
         return Refusal.OLD_TERM
     if state.vote not in (NO_NODE, message.sender):
@@ -186,7 +186,7 @@ def _vote_refusal(state: State, message: VoteRequest) -> Refusal:
     return _log_refusal(state, message)
 
 
-def _log_refusal(state: State, message: VoteRequest) -> Refusal:
+def _log_refusal(state: RaftState, message: VoteRequest) -> Refusal:
     trusted = state.standing is Standing.FULL or (
         message.recovery and state.standing is Standing.RECOVERING
     )
@@ -201,7 +201,7 @@ def _log_refusal(state: State, message: VoteRequest) -> Refusal:
     return Refusal.NONE
 
 
-def _answer(state: State, message: VoteRequest, refusal: Refusal) -> None:
+def _answer(state: RaftState, message: VoteRequest, refusal: Refusal) -> None:
     reply = VoteReply(
         state.group,
         state.node_id,
@@ -220,7 +220,7 @@ def _answer(state: State, message: VoteRequest, refusal: Refusal) -> None:
         state.send(reply)
 
 
-def handle_campaign_now(state: State, message: CampaignNow) -> None:
+def handle_campaign_now(state: RaftState, message: CampaignNow) -> None:
     """Campaign without pre-vote, if entitled, since the leader hands over."""
     if state.role not in (Role.FOLLOWER, Role.PRE_CANDIDATE):
         return

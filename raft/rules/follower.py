@@ -20,11 +20,11 @@ from raft.messages import (
 )
 from raft.ready import HardState
 from raft.rules.divergence import conflict_of, diverge
-from raft.state.state import State
+from raft.state.state import RaftState
 from raft.transitions import Role
 
 
-def become_follower(state: State, term: Term, leader: NodeId, reason: str) -> None:
+def become_follower(state: RaftState, term: Term, leader: NodeId, reason: str) -> None:
     """Follow `leader` (NO_NODE: unknown) in `term`, which is the current one or a higher one.
 
     The election timer is left as it is (R08), except when a leader steps down: it had none.
@@ -42,7 +42,7 @@ def become_follower(state: State, term: Term, leader: NodeId, reason: str) -> No
         state.draw_timeout()
 
 
-def _forget_leadership(state: State) -> None:
+def _forget_leadership(state: RaftState) -> None:
     """Drop the state that only a leader has. Callers of reads learn that they were not served."""
     state.progress.clear()
     state.transferee = NO_NODE
@@ -58,7 +58,7 @@ def _forget_leadership(state: State) -> None:
     state.read_count = 0
 
 
-def leave_term(state: State, message: AppendRequest | InstallSnapshot) -> None:
+def leave_term(state: RaftState, message: AppendRequest | InstallSnapshot) -> None:
     """Leave a term in which two nodes lead: a voter voted twice, so the term cannot be trusted.
 
     Both leaders step down when they receive the higher term, and their committed entries are
@@ -67,12 +67,12 @@ def leave_term(state: State, message: AppendRequest | InstallSnapshot) -> None:
     answer_old_leader(state, message)
 
 
-def is_second_leader(state: State, leader: NodeId) -> bool:
+def is_second_leader(state: RaftState, leader: NodeId) -> bool:
     """Whether `leader` leads in a term in which this node or another one does."""
     return state.role is Role.LEADER or state.leader not in (NO_NODE, leader)
 
 
-def hear_leader(state: State, leader: NodeId) -> None:
+def hear_leader(state: RaftState, leader: NodeId) -> None:
     """Follow the sender of a valid append or snapshot of the current term, and reset the timer."""
     assert state.role is not Role.LEADER, f"node {leader} leads term {state.term}, and this one"
     if state.role is not Role.FOLLOWER:
@@ -84,7 +84,7 @@ def hear_leader(state: State, leader: NodeId) -> None:
     state.timer_start = state.contact_tick = state.now
 
 
-def ack(state: State, to: NodeId, match: Index, round_id: int) -> AppendReply:
+def ack(state: RaftState, to: NodeId, match: Index, round_id: int) -> AppendReply:
     return AppendReply(
         state.group,
         state.node_id,
@@ -101,7 +101,7 @@ def ack(state: State, to: NodeId, match: Index, round_id: int) -> AppendReply:
     )
 
 
-def answer_old_leader(state: State, message: AppendRequest | InstallSnapshot) -> None:
+def answer_old_leader(state: RaftState, message: AppendRequest | InstallSnapshot) -> None:
     """Tell a deposed leader the current term and change nothing (R07)."""
     state.send(
         AppendReply(
@@ -121,7 +121,7 @@ def answer_old_leader(state: State, message: AppendRequest | InstallSnapshot) ->
     )
 
 
-def handle_append(state: State, message: AppendRequest) -> None:
+def handle_append(state: RaftState, message: AppendRequest) -> None:
     """Check, store and ack the range of an append of the current term."""
     if state.leader != message.sender and is_second_leader(state, message.sender):
         leave_term(state, message)
@@ -163,7 +163,7 @@ def handle_append(state: State, message: AppendRequest) -> None:
         state.send_promise(ack(state, message.sender, verified, message.round))
 
 
-def stands_aside(state: State, message: AppendRequest) -> bool:
+def stands_aside(state: RaftState, message: AppendRequest) -> bool:
     """Answer a leader that contradicts entries committed here and store nothing of it (R11).
 
     Return whether the leader contradicts them."""
@@ -174,7 +174,7 @@ def stands_aside(state: State, message: AppendRequest) -> bool:
     return is_apart
 
 
-def _refuse(state: State, message: AppendRequest) -> None:
+def _refuse(state: RaftState, message: AppendRequest) -> None:
     hint_last, hint_runs = state.log.hint(
         message.prev_index, count_max=state.config.hint_run_count_max
     )
@@ -196,7 +196,7 @@ def _refuse(state: State, message: AppendRequest) -> None:
     )
 
 
-def _store(state: State, message: AppendRequest) -> bool:
+def _store(state: RaftState, message: AppendRequest) -> bool:
     """Take the entries not yet held; return whether there were any.
 
     Deletes entries only from the first real conflict on, so an older or repeated append never
@@ -221,7 +221,7 @@ def _store(state: State, message: AppendRequest) -> bool:
     return True
 
 
-def truncate_from(state: State, lo: Index) -> None:
+def truncate_from(state: RaftState, lo: Index) -> None:
     """Drop the entries from `lo` on, which conflict with the leader's."""
     assert lo > state.commit, (
         f"asked to drop {lo}, committed through {state.commit}: stop this node"
@@ -242,7 +242,7 @@ def truncate_from(state: State, lo: Index) -> None:
         state.use_configuration()
 
 
-def end_doubt(state: State) -> None:
+def end_doubt(state: RaftState) -> None:
     """Let this node vote and count again: the leader found it caught up since its loss of
     memory."""
     if state.standing is Standing.FULL:
@@ -252,7 +252,7 @@ def end_doubt(state: State) -> None:
     state.touch_hard_state()
 
 
-def lose_memory(state: State, incarnation: int) -> None:
+def lose_memory(state: RaftState, incarnation: int) -> None:
     """Stop voting and counting, since this disk is an old copy of itself (R29).
 
     `incarnation` is above any under which other nodes knew this node."""
@@ -267,6 +267,6 @@ def lose_memory(state: State, incarnation: int) -> None:
     state.touch_hard_state()
 
 
-def hard_state_stable(state: State, hard_state: HardState) -> None:
+def hard_state_stable(state: RaftState, hard_state: HardState) -> None:
     if hard_state == state.hard_state():
         state.is_hard_state_durable = True

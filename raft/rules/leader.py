@@ -22,11 +22,11 @@ from raft.rules import membership, read_index, recovery, replication, transfer
 from raft.rules.follower import become_follower
 from raft.rules.membership import Change
 from raft.state.progress import Progress, ProgressState
-from raft.state.state import NEVER, State
+from raft.state.state import NEVER, RaftState
 from raft.transitions import Role
 
 
-def become_leader(state: State) -> None:
+def become_leader(state: RaftState) -> None:
     """Take office with no knowledge of the followers' logs, and append a no-op.
 
     Only entries of the own term are ever committed by counting, so without the no-op an idle leader
@@ -50,7 +50,7 @@ def become_leader(state: State) -> None:
     _append_own(state, EntryKind.NO_OP, None)
 
 
-def _append_own(state: State, kind: EntryKind, configuration: Configuration | None) -> Index:
+def _append_own(state: RaftState, kind: EntryKind, configuration: Configuration | None) -> Index:
     """Append an entry of the core itself; it is sent once the shell has written it."""
     state.log.append(state.term, 1)
     index = state.log.last_index
@@ -59,7 +59,7 @@ def _append_own(state: State, kind: EntryKind, configuration: Configuration | No
     return index
 
 
-def propose(state: State, count: int) -> tuple[Index, Term]:
+def propose(state: RaftState, count: int) -> tuple[Index, Term]:
     """Reserve indexes for data. Raises NotLeaderError, TransferringError, BusyError."""
     check_can_append(state, count)
     assert not state.own_entries, "take the Ready with the no-op or configuration entry first"
@@ -70,7 +70,7 @@ def propose(state: State, count: int) -> tuple[Index, Term]:
     return index, state.term
 
 
-def check_can_append(state: State, count: int) -> None:
+def check_can_append(state: RaftState, count: int) -> None:
     if count < 1:
         raise ValueError(f"count must be at least 1, is {count}")
     if state.role is not Role.LEADER:
@@ -88,7 +88,7 @@ def check_can_append(state: State, count: int) -> None:
             raise BusyError("uncommitted bytes", held, config.uncommitted_size_bytes_max)
 
 
-def propose_change(state: State, change: Change) -> tuple[Index, Term]:
+def propose_change(state: RaftState, change: Change) -> tuple[Index, Term]:
     """Append a configuration. Raises the errors of `propose`, and ChangeRefusedError."""
     check_can_append(state, 1)
     configuration = membership.check_change(state, change)
@@ -97,18 +97,18 @@ def propose_change(state: State, change: Change) -> tuple[Index, Term]:
     return index, state.term
 
 
-def written(state: State) -> None:
+def written(state: RaftState) -> None:
     """Note that the shell has written all own entries, and send them."""
     state.written = state.log.last_index
     state.is_broadcast_due = True
 
 
-def _is_leader(state: State) -> bool:
+def _is_leader(state: RaftState) -> bool:
     """Whether this node leads. A call, not a comparison, since committing may change the role."""
     return state.role is Role.LEADER
 
 
-def handle_append_reply(state: State, message: AppendReply) -> None:
+def handle_append_reply(state: RaftState, message: AppendReply) -> None:
     """Process an ack or refusal of the current term."""
     if state.role is not Role.LEADER:
         return
@@ -160,7 +160,7 @@ def handle_append_reply(state: State, message: AppendReply) -> None:
         state.is_broadcast_due = True
 
 
-def _handle_refusal(state: State, progress: Progress, message: AppendReply) -> None:
+def _handle_refusal(state: RaftState, progress: Progress, message: AppendReply) -> None:
     """Back up to where the logs can agree; ignore a refusal of an append that is already
     settled."""
     refused = message.refused_prev
@@ -172,7 +172,7 @@ def _handle_refusal(state: State, progress: Progress, message: AppendReply) -> N
     replication.feed(state, progress)
 
 
-def maybe_commit(state: State) -> None:
+def maybe_commit(state: RaftState) -> None:
     """Advance the commit index to the last index durable on a quorum, if of the own term
     (R13)."""
     node_id, progress = state.node_id, state.progress
@@ -193,7 +193,7 @@ def maybe_commit(state: State) -> None:
         _on_commit_after_removal(state)
 
 
-def _on_commit_after_removal(state: State) -> None:
+def _on_commit_after_removal(state: RaftState) -> None:
     """Drop nodes whose removal is committed; step down if this node is one of them."""
     if state.configurations[-1].index > state.commit:
         return
@@ -203,7 +203,7 @@ def _on_commit_after_removal(state: State) -> None:
         become_follower(state, state.term, NO_NODE, "own removal committed")
 
 
-def tick(state: State) -> None:
+def tick(state: RaftState) -> None:
     """Process one tick of a leader: heartbeats, commit news, check-quorum, hand-over time-out."""
     if state.transferee != NO_NODE and state.now >= state.transfer_deadline:
         transfer.abandon(state)
@@ -227,7 +227,7 @@ def tick(state: State) -> None:
     transfer.maybe_prefer(state)
 
 
-def _hears_quorum(state: State) -> bool:
+def _hears_quorum(state: RaftState) -> bool:
     """Whether a quorum replied within one minimum election time-out (R23)."""
     contacts = []
     for voter in state.voters:

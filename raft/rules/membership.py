@@ -20,7 +20,7 @@ from typing import NamedTuple
 from raft.errors import ChangeRefusedError
 from raft.messages import NO_NODE, Configuration, ConfigurationAt, NodeId
 from raft.state.progress import UNHEARD, Progress
-from raft.state.state import State
+from raft.state.state import RaftState
 
 
 class ChangeKind(Enum):
@@ -68,7 +68,7 @@ def changed(configuration: Configuration, change: Change) -> Configuration:
     return Configuration(tuple(sorted(voters)), tuple(sorted(learners)))
 
 
-def check_change(state: State, change: Change) -> Configuration:
+def check_change(state: RaftState, change: Change) -> Configuration:
     """Return the configuration a leader would append. Raises ChangeRefusedError with the reason."""
     if state.commit < state.own_term_first:
         raise ChangeRefusedError(
@@ -85,7 +85,7 @@ def check_change(state: State, change: Change) -> Configuration:
     return configuration
 
 
-def _check_caught_up(state: State, progress: Progress) -> None:
+def _check_caught_up(state: RaftState, progress: Progress) -> None:
     node = progress.node
     lag = state.log.last_index - progress.match
     limit = state.config.promote_lag_entry_count_max
@@ -99,7 +99,7 @@ def _check_caught_up(state: State, progress: Progress) -> None:
         raise ChangeRefusedError(node, "it has not answered within an election time-out")
 
 
-def adopt(state: State, configuration_at: ConfigurationAt) -> None:
+def adopt(state: RaftState, configuration_at: ConfigurationAt) -> None:
     """Put an appended configuration into force on the leader and start feeding a new member.
 
     A removed member is fed until its removal is committed, so that it learns of the removal.
@@ -111,7 +111,7 @@ def adopt(state: State, configuration_at: ConfigurationAt) -> None:
             state.progress[node] = Progress(node, next_index=configuration_at.index, now=state.now)
 
 
-def forget_removed(state: State) -> None:
+def forget_removed(state: RaftState) -> None:
     """Stop feeding nodes that are not in the newest configuration, which is committed."""
     members = state.voters + state.learners
     for node in [node for node in state.progress if node not in members]:

@@ -14,7 +14,7 @@ from raft.quorum import quorum_value
 from raft.ready import ReadConfirmed
 from raft.rules.replication import heartbeat
 from raft.state.progress import Progress
-from raft.state.state import PendingReads, State
+from raft.state.state import PendingReads, RaftState
 from raft.transitions import Role
 
 ROUNDS_IN_FLIGHT_MAX = 4
@@ -22,7 +22,7 @@ ROUNDS_IN_FLIGHT_MAX = 4
 round."""
 
 
-def read_index(state: State, read_id: int) -> None:
+def read_index(state: RaftState, read_id: int) -> None:
     """Queue one read. Raises NotLeaderError or BusyError."""
     if state.role is not Role.LEADER:
         raise NotLeaderError(state.leader)
@@ -37,7 +37,7 @@ def read_index(state: State, read_id: int) -> None:
     state.is_dirty = True
 
 
-def is_startable(state: State, *, waiting: int) -> bool:
+def is_startable(state: RaftState, *, waiting: int) -> bool:
     """Whether `waiting` reads can begin a round: only after a commit of the own term (R18).
 
     Before that the commit index may lag behind entries that an earlier leader acked.
@@ -50,14 +50,14 @@ def is_startable(state: State, *, waiting: int) -> bool:
     )
 
 
-def begin_round(state: State) -> None:
+def begin_round(state: RaftState) -> None:
     """Count a new round; with leases remember the tick at which it began."""
     state.round += 1
     if state.config.lease_reads:
         state.round_ticks.append((state.round, state.now))
 
 
-def start_round(state: State) -> None:
+def start_round(state: RaftState) -> None:
     """Give the waiting reads an index and ask a quorum whether this node still leads."""
     begin_round(state)
     state.reads_pending.append(PendingReads(state.round, state.commit, state.reads_waiting))
@@ -69,7 +69,7 @@ def start_round(state: State) -> None:
     confirm(state)
 
 
-def _confirmed_round(state: State) -> int:
+def _confirmed_round(state: RaftState) -> int:
     """Return the newest round that a quorum of voters has echoed."""
     return quorum_value(
         [
@@ -83,7 +83,7 @@ def _echoed(progress: Progress) -> int:
     return progress.round if progress.is_counted else 0
 
 
-def confirm(state: State) -> None:
+def confirm(state: RaftState) -> None:
     """Release the reads whose round a quorum has echoed."""
     if not state.reads_pending:
         return
@@ -96,7 +96,7 @@ def confirm(state: State) -> None:
         state.is_dirty = True
 
 
-def _has_lease(state: State) -> bool:
+def _has_lease(state: RaftState) -> bool:
     """Whether no other leader can exist yet, if clocks drift no more than configured.
 
     A quorum that answered a round begun at tick t grants no vote before t plus the minimum election

@@ -21,10 +21,10 @@ from raft.messages import AppendReply, Index, NodeId, Refusal, Standing, Term
 from raft.quorum import quorum_size
 from raft.rules.follower import end_doubt
 from raft.state.progress import NO_TARGET, UNHEARD, Progress
-from raft.state.state import State
+from raft.state.state import RaftState
 
 
-def admit_reply(state: State, progress: Progress, message: AppendReply) -> bool:
+def admit_reply(state: RaftState, progress: Progress, message: AppendReply) -> bool:
     """Note standing and incarnation of a follower; return whether the reply tells of its log.
 
     A reply of an earlier incarnation, or of a node with a differing history, does not."""
@@ -55,7 +55,7 @@ def admit_reply(state: State, progress: Progress, message: AppendReply) -> bool:
     return True
 
 
-def is_admissible(state: State, progress: Progress, message: AppendReply) -> bool:
+def is_admissible(state: RaftState, progress: Progress, message: AppendReply) -> bool:
     """Whether a follower in doubt has caught up now and was not yet told.
 
     A JOINING voter is never admitted: it voted and acked under this identity and forgot it (R29).
@@ -68,14 +68,14 @@ def is_admissible(state: State, progress: Progress, message: AppendReply) -> boo
     return target != NO_TARGET and progress.match >= target
 
 
-def _may_be_voter(state: State, node: NodeId) -> bool:
+def _may_be_voter(state: RaftState, node: NodeId) -> bool:
     """Whether a node is a voter, or will be one again if its removal never gets committed."""
     newest = state.configurations[-1]
     candidates = state.configurations[-2:] if newest.index > state.commit else [newest]
     return any(node in each.configuration.voters for each in candidates)
 
 
-def needs_recovery_election(state: State) -> bool:
+def needs_recovery_election(state: RaftState) -> bool:
     """Whether a normal election cannot succeed because a majority of voters is in doubt."""
     if state.standing is Standing.RECOVERING:
         return True
@@ -83,7 +83,7 @@ def needs_recovery_election(state: State) -> bool:
     return state.standing is Standing.FULL and trusted < quorum_size(len(state.voters))
 
 
-def win_recovery_election(state: State) -> None:
+def win_recovery_election(state: RaftState) -> None:
     """Trust this log, since no more entries exist, and report from where records may be missing."""
     state.admission_floor = state.log.last_index
     # Every voter granted, so none had seen a term above the one before this campaign.
@@ -91,7 +91,7 @@ def win_recovery_election(state: State) -> None:
     end_doubt(state)
 
 
-def _loss_from(state: State, newest_term: Term) -> Index:
+def _loss_from(state: RaftState, newest_term: Term) -> Index:
     """Return from where acked entries may be missing, if the lost ones were of no newer term.
 
     Entries acked in the last term of this log, or before, are in it or behind it. A leader of a
@@ -102,7 +102,7 @@ def _loss_from(state: State, newest_term: Term) -> Index:
     return state.commit + 1
 
 
-def accept_loss(state: State) -> None:
+def accept_loss(state: RaftState) -> None:
     """Go on with the entries that are left, by an operator's decision.
 
     Raises RecoveryRefusedError if the node is not recovering."""

@@ -15,10 +15,10 @@ from raft.messages import (
 )
 from raft.state.log_view import UNKNOWN_TERM
 from raft.state.progress import Progress, ProgressState
-from raft.state.state import State
+from raft.state.state import RaftState
 
 
-def range_hi(state: State, lo: Index, hi: Index, size_bytes_max: int) -> Index:
+def range_hi(state: RaftState, lo: Index, hi: Index, size_bytes_max: int) -> Index:
     """Return the largest end such that [lo, end) has at most `size_bytes_max` bytes; may be
     `lo`."""
     position_of = state.positions.position_of
@@ -35,7 +35,7 @@ def range_hi(state: State, lo: Index, hi: Index, size_bytes_max: int) -> Index:
     return fits
 
 
-def broadcast(state: State) -> None:
+def broadcast(state: RaftState) -> None:
     """Send to every follower as much as its window allows."""
     state.is_broadcast_due = False
     for progress in state.progress.values():
@@ -43,7 +43,7 @@ def broadcast(state: State) -> None:
             feed(state, progress)
 
 
-def feed(state: State, progress: Progress) -> None:
+def feed(state: RaftState, progress: Progress) -> None:
     """Send the next entries, a probe or a snapshot, as the state of the follower allows."""
     if progress.is_divergent:
         return
@@ -62,7 +62,7 @@ def feed(state: State, progress: Progress) -> None:
             progress.is_paused = True
 
 
-def _window_hi(state: State, progress: Progress) -> Index:
+def _window_hi(state: RaftState, progress: Progress) -> Index:
     """Return the end of the next range in REPLICATE; `progress.next` when the window is full.
 
     At least one entry may always be in flight, however large.
@@ -91,7 +91,7 @@ def _window_hi(state: State, progress: Progress) -> Index:
     return lo + 1 if used == 0 or room >= config.message_size_bytes_max else lo
 
 
-def _send_range(state: State, progress: Progress, hi: Index) -> bool:
+def _send_range(state: RaftState, progress: Progress, hi: Index) -> bool:
     """Send [progress.next, hi), or a snapshot if the log lacks the entry before; return whether the
     range was sent."""
     log = state.log
@@ -130,14 +130,14 @@ def _send_range(state: State, progress: Progress, hi: Index) -> bool:
     return True
 
 
-def _configurations_of(state: State, lo: Index, hi: Index) -> tuple[ConfigurationAt, ...]:
+def _configurations_of(state: RaftState, lo: Index, hi: Index) -> tuple[ConfigurationAt, ...]:
     newest = state.configurations[-1].index
     if newest < lo:
         return ()
     return tuple(entry for entry in state.configurations if lo <= entry.index < hi)
 
 
-def heartbeat(state: State, progress: Progress) -> None:
+def heartbeat(state: RaftState, progress: Progress) -> None:
     """Send a sign of life with commit index and round, and detect lost entries.
 
     The check on the entry before `next` makes a follower that misses entries refuse. A follower
@@ -177,7 +177,7 @@ def heartbeat(state: State, progress: Progress) -> None:
     )
 
 
-def _send_snapshot(state: State, progress: Progress) -> None:
+def _send_snapshot(state: RaftState, progress: Progress) -> None:
     """Offer the newest durable snapshot to a follower with recent contact; else do nothing."""
     meta = state.snapshot
     assert meta is not None, "the log was cut without a snapshot"

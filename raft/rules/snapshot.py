@@ -10,10 +10,10 @@ from raft.messages import NO_INDEX, Index, InstallSnapshot, SnapshotMeta, Standi
 from raft.rules.divergence import diverge, snapshot_conflicts
 from raft.rules.follower import ack, hear_leader, is_second_leader, leave_term
 from raft.state.progress import ProgressState
-from raft.state.state import State
+from raft.state.state import RaftState
 
 
-def handle_install(state: State, message: InstallSnapshot) -> None:
+def handle_install(state: RaftState, message: InstallSnapshot) -> None:
     """Take a snapshot of the current term's leader, if it is newer than the commit index.
 
     Newer state is never replaced. The log stays when it holds (index, term): then the snapshot only
@@ -48,14 +48,14 @@ def handle_install(state: State, message: InstallSnapshot) -> None:
     state.send_promise(ack(state, message.sender, meta.index, message.round))
 
 
-def snapshot_durable(state: State, meta: SnapshotMeta) -> None:
+def snapshot_durable(state: RaftState, meta: SnapshotMeta) -> None:
     """Note a local snapshot that is complete on disk; ignore one older than the known."""
     assert meta.index <= state.applied, f"snapshot at {meta.index}, applied through {state.applied}"
     if state.snapshot is None or meta.index > state.snapshot.index:
         state.snapshot = meta
 
 
-def meta_at(state: State, index: Index) -> SnapshotMeta:
+def meta_at(state: RaftState, index: Index) -> SnapshotMeta:
     """Return term and membership as of `index`, for a snapshot the shell is about to take there.
 
     Raises CompactionRefusedError on a node that does not know the members at that index.
@@ -68,7 +68,7 @@ def meta_at(state: State, index: Index) -> SnapshotMeta:
     return SnapshotMeta(index, state.log.term_of(index), in_force[-1])
 
 
-def compactable_to(state: State) -> Index:
+def compactable_to(state: RaftState) -> Index:
     """Return the index through which the log may be cut without harm to a close follower.
 
     A follower further behind than `retained_lag_entry_count_max` gets a snapshot instead."""
@@ -85,7 +85,7 @@ def compactable_to(state: State) -> Index:
     return max(base, limit)
 
 
-def compact_to(state: State, index: Index) -> None:
+def compact_to(state: RaftState, index: Index) -> None:
     """Cut the log through `index`. Raises CompactionRefusedError without a durable snapshot
     (R32)."""
     limit = state.log.base_index

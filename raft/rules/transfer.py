@@ -10,11 +10,11 @@ from raft.errors import NotLeaderError, TransferRefusedError
 from raft.messages import NO_NODE, CampaignNow, NodeId
 from raft.rules import replication
 from raft.state.progress import Progress
-from raft.state.state import State
+from raft.state.state import RaftState
 from raft.transitions import Role
 
 
-def transfer_leadership(state: State, target: NodeId) -> None:
+def transfer_leadership(state: RaftState, target: NodeId) -> None:
     """Begin a hand-over. Raises NotLeaderError or TransferRefusedError."""
     if state.role is not Role.LEADER:
         raise NotLeaderError(state.leader)
@@ -36,18 +36,18 @@ def transfer_leadership(state: State, target: NodeId) -> None:
         replication.feed(state, progress)
 
 
-def order_if_caught_up(state: State, progress: Progress) -> None:
+def order_if_caught_up(state: RaftState, progress: Progress) -> None:
     """Tell the target to campaign once it holds the whole log; repeat at each of its acks."""
     if progress.match == state.log.last_index:
         _order(state, progress.node)
 
 
-def _order(state: State, node: NodeId) -> None:
+def _order(state: RaftState, node: NodeId) -> None:
     state.is_campaign_ordered = True
     state.send(CampaignNow(state.group, state.node_id, node, state.term))
 
 
-def order_best(state: State) -> None:
+def order_best(state: RaftState) -> None:
     """Let the most advanced voter campaign at once, since this leader leaves the cluster."""
     best: Progress | None = None
     for voter in state.voters:
@@ -58,12 +58,12 @@ def order_best(state: State) -> None:
         _order(state, best.node)
 
 
-def abandon(state: State) -> None:
+def abandon(state: RaftState) -> None:
     """Go on leading and take proposals again, since the target did not take over in time."""
     state.transferee = NO_NODE
 
 
-def maybe_prefer(state: State) -> None:
+def maybe_prefer(state: RaftState) -> None:
     """Hand over to the preferred leader if it is healthy and close, at most once per pause."""
     target = state.config.preferred_leader
     if target in (NO_NODE, state.node_id) or state.transferee != NO_NODE:
@@ -72,7 +72,7 @@ def maybe_prefer(state: State) -> None:
     if progress is None or target not in state.voters or state.now < state.preferred_next_tick:
         return
     is_near = state.log.last_index - progress.match <= state.config.transfer_lag_entry_count_max
-    is_heard = state.now - progress.contact_tick < state.config.election_ticks_min
-    if is_near and is_heard and progress.is_counted:
+    has_contact = state.now - progress.contact_tick < state.config.election_ticks_min
+    if is_near and has_contact and progress.is_counted:
         state.preferred_next_tick = state.now + state.config.preferred_retry_ticks
         transfer_leadership(state, target)

@@ -10,10 +10,10 @@ from raft.histories.checker import check_log
 from raft.histories.history import (
     AppendCall,
     Drain,
+    HistoryReceipt,
     Kind,
     Operation,
     ReadCall,
-    Receipt,
     Records,
     Value,
 )
@@ -56,7 +56,7 @@ def clean_history(count: int) -> tuple[list[Operation], list[Drain]]:
                 *span,
                 Outcome.APPLIED,
                 call,
-                Receipt(len(values)),
+                HistoryReceipt(len(values)),
             )
             values.append(op_id)
         operations.append(found)

@@ -15,11 +15,11 @@ from raft.histories.linearizability import INITIAL
 from raft.messages import Index, Term
 from raft.ready import EntryKind
 from raft.simulator.coverage import Coverage
-from raft.simulator.disk.image import Entry
+from raft.simulator.disk.image import DirectoryEntry
 from raft.simulator.verdict import InvariantError
 
 
-class Ledger:
+class CommittedLedger:
     """Every committed entry, and the state machine's state after the entry at each index."""
 
     __slots__ = (
@@ -39,7 +39,7 @@ class Ledger:
         self._clear()
 
     def _clear(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[DirectoryEntry] = []
         self.commit_terms: list[Term] = []
         """Term of the leader that committed each entry; never falls."""
         self.queue: list[int] = []
@@ -54,7 +54,7 @@ class Ledger:
         self.registers: list[tuple[int | None, int]] = []
         """(value, index) of the newest put once the entry at this index is applied."""
 
-    def extend(self, entry: Entry, commit_term: Term) -> None:
+    def extend(self, entry: DirectoryEntry, commit_term: Term) -> None:
         if self.commit_terms and commit_term < self.commit_terms[-1]:
             raise InvariantError("I4", f"{entry} was committed in the past term {commit_term}")
         self.entries.append(entry)

@@ -53,7 +53,7 @@ COPY_KINDS = ("backup", "backup", "old_disk")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SimulatorOptions:
     """Everything about a run except its fault plan. Drawn from the seed, then possibly shrunk."""
 
     seed: int
@@ -160,7 +160,7 @@ class Options:
         )
 
 
-def draw(seed: int, event_count_max: int) -> Options:
+def draw(seed: int, event_count_max: int) -> SimulatorOptions:
     """Draw the options of a seed."""
     random = Random(seed)
     pick = random.choice
@@ -170,7 +170,7 @@ def draw(seed: int, event_count_max: int) -> Options:
     page_cache = random.random() < 0.15
     later = Random(seed ^ 0x1A7E)
     disk_share = later.choice((0.0, 0.0, 0.0, 0.6))
-    options = Options(
+    options = SimulatorOptions(
         seed=seed,
         voter_count=pick((1, 3, 3, 3, 3, 3, 5, 5, 5)),
         event_count_max=event_count_max,

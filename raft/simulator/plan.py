@@ -10,7 +10,7 @@ from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
-from raft.simulator.options import Options
+from raft.simulator.options import SimulatorOptions
 
 _RELAPSE_ELECTIONS = 8
 """Time-outs between two relapses; each relapse takes about as long."""
@@ -29,7 +29,7 @@ class Fault(NamedTuple):
     number: int
 
 
-def draw_plan(options: Options) -> list[Fault]:
+def draw_plan(options: SimulatorOptions) -> list[Fault]:
     """Draw the faults of a run in order of time."""
     faults = _draw_kinds(options, options.fault_kinds, 0x5EED_F00D)
     if options.disk_kinds:
@@ -48,7 +48,7 @@ def draw_plan(options: Options) -> list[Fault]:
     return faults
 
 
-def _draw_kinds(options: Options, kinds: tuple[str, ...], salt: int) -> list[Fault]:
+def _draw_kinds(options: SimulatorOptions, kinds: tuple[str, ...], salt: int) -> list[Fault]:
     random = Random(options.seed ^ salt)
     faults: list[Fault] = []
     at_us = 0

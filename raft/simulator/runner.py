@@ -19,7 +19,7 @@ from raft.histories.linearizability import check_cas
 from raft.histories.register import check_register_by_index, check_register_by_zones
 from raft.messages import Index
 from raft.simulator.coverage import Coverage
-from raft.simulator.options import Options, draw
+from raft.simulator.options import SimulatorOptions, draw
 from raft.simulator.plan import Fault, draw_plan
 from raft.simulator.verdict import InvariantError
 from raft.simulator.world.liveness import NeedsOperatorError, drains, live_on
@@ -35,7 +35,7 @@ TAIL_COUNT = 50
 class Case:
     """Everything a run depends on: drawn from a seed, or shrunk from that."""
 
-    options: Options
+    options: SimulatorOptions
     plan: tuple[Fault, ...]
 
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
-from raft.simulator.options import Options
+from raft.simulator.options import SimulatorOptions
 from raft.simulator.plan import Fault
 from raft.simulator.runner import Case, run_case
 
@@ -117,4 +117,4 @@ def from_json(text: str) -> Case:
     found = json.loads(text)
     options = found["options"]
     options["fault_kinds"] = tuple(options["fault_kinds"])
-    return Case(Options(**options), tuple(Fault(*fault) for fault in found["plan"]))
+    return Case(SimulatorOptions(**options), tuple(Fault(*fault) for fault in found["plan"]))

@@ -51,7 +51,7 @@ class PendingReads:
         self.read_ids = read_ids
 
 
-class State:
+class RaftState:
     """All state of one replica. `ready()` empties the fields of the last block."""
 
     __slots__ = (
@@ -276,7 +276,7 @@ class State:
         self.role_changes.append(RoleChange(self.role, self.term, self.leader, reason))
         self.is_dirty = True
 
-    def heard_leader_lately(self) -> bool:
+    def had_leader_contact(self) -> bool:
         """Whether a leader made contact within the minimum election time-out (leader
         stickiness)."""
         return self.now - self.contact_tick < self.config.election_ticks_min

@@ -32,7 +32,7 @@ from store.errors import (
 from store.files.failpoints import hit
 from store.log.record_log import RecordLog
 from store.record.check import store_timestamp
-from store.record.columns import alike_count, is_column
+from store.record.columns import is_column, uniform_count
 from store.record.inner_batches import is_inner_batch
 from store.record.message import record_layout
 from store.record.tail import Pending, TailReader
@@ -43,7 +43,7 @@ ADVANCE_SIZE_BYTES: Final = 64 * MIB
 # Size, magic, queue id, queue offset, physical offset, sys flag, store time, body size; with IPv4
 # hosts. With IPv6 hosts the last two are elsewhere.
 _HEAD: Final = struct.Struct(">iI4xi4xqqi16xq20xi")
-_ALIKE_TRIES: Final = 2  # Failed searches for uniform records after which a run is walked singly.
+_UNIFORM_TRIES: Final = 2  # Failed searches for uniform records after which a run is walked singly.
 _UNITS_AT_ONCE: Final = 256
 _UNITS: Final = [struct.Struct(">" + "qiq" * n) for n in range(_UNITS_AT_ONCE + 1)]
 assert _HEAD.size == fmt.BODY_AT
@@ -65,7 +65,7 @@ class Built(NamedTuple):
     item_count: int
 
 
-class Unit(NamedTuple):
+class DispatchedUnit(NamedTuple):
     """One record of a queue: its offset there, and where it lies in the log."""
 
     offset: int
@@ -107,7 +107,7 @@ class Dispatcher:
         self.on_inner_batches: Callable[[bytes, int], None] = _ignore
         """Called with a topic that has inner batches, and the count of its records passed over."""
         self._watched_topic: bytes | None = None
-        self._watched: list[Unit] = []
+        self._watched: list[DispatchedUnit] = []
 
     @property
     def dispatched_position(self) -> int:
@@ -120,7 +120,7 @@ class Dispatcher:
         """Remember from now on the records of a topic that are built, for `take_watched`."""
         self._watched_topic = topic
 
-    def take_watched(self) -> list[Unit]:
+    def take_watched(self) -> list[DispatchedUnit]:
         """Return the records of the watched topic that were built since the last call, in order.
 
         For one caller, on the thread that builds, after each `advance`: the caller need not read
@@ -174,7 +174,7 @@ class Dispatcher:
         """Collect the units and keys of the records in `data`, whose first byte is at `base`."""
         known, unpack = self._tails.known, _HEAD.unpack_from
         at, hi = 0, len(data)
-        tries = _ALIKE_TRIES
+        tries = _UNIFORM_TRIES
         while at < hi:
             if hi - at < 91:
                 raise self._stop(data, at, base)
@@ -198,7 +198,7 @@ class Dispatcher:
                 self._touched.append((topic, queue_id, pending, units))
             if tries and not hashes:
                 place = at, queue_offset, position, size_bytes, tags_code
-                count = _collect_alike(data, place, body_size_bytes, units)
+                count = _collect_uniform(data, place, body_size_bytes, units)
                 if count:
                     at += count * size_bytes
                     continue
@@ -236,7 +236,7 @@ class Dispatcher:
     def _build(self) -> None:
         """Write the units and keys that the round collected, then move the mark."""
         may_begin_late = self._log.min_position > 0
-        watched: list[Unit] = []
+        watched: list[DispatchedUnit] = []
         passed_over = self._inner_batches
         keys_before = self.index.entry_count
         try:
@@ -255,7 +255,7 @@ class Dispatcher:
                     raise QueueOrderError(topic.decode("ascii"), queue_id, gap, found)
                 del collected[0::4]
                 if topic == self._watched_topic:
-                    watched += map(Unit, offsets, collected[0::3], collected[1::3])
+                    watched += map(DispatchedUnit, offsets, collected[0::3], collected[1::3])
                 begin = offsets[0] if self.queues.get(topic, queue_id) is None else 0
                 self._ahead_count += begin + self.queues.put(
                     topic,
@@ -436,7 +436,7 @@ def _ignore(_topic: bytes, _count: int) -> None:
     """Drop the event: no listener is set."""
 
 
-def _collect_alike(
+def _collect_uniform(
     data: bytes, first: tuple[int, int, int, int, int], body_size_bytes: int, units: list[int]
 ) -> int:
     """Add a run of records uniform with the first one to its queue's units; return their count.
@@ -444,7 +444,7 @@ def _collect_alike(
     Return 0 when there is no such run: the loop then reads each record. `first` is the byte of the
     first record in `data`, and its unit."""
     at, offset, position, size_bytes, tags_code = first
-    count = alike_count(data, at, size_bytes, fmt.BODY_AT + body_size_bytes)
+    count = uniform_count(data, at, size_bytes, fmt.BODY_AT + body_size_bytes)
     offsets = range(offset, offset + count)
     positions = range(position, position + count * size_bytes, size_bytes)
     if count == 1 or not (

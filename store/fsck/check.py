@@ -19,7 +19,7 @@ from store.errors import LayoutError
 from store.files.descriptor_cache import DescriptorCache
 from store.fsck.checks.container import LedgerCheck, PlainCheck, check_other_units
 from store.fsck.checks.index import IndexCheck
-from store.fsck.checks.log import NOWHERE, READ_SIZE_BYTES, Bad, ContainerCheck, LogWalk, Records
+from store.fsck.checks.log import NOWHERE, READ_SIZE_BYTES, Bad, ContainerCheck, LogPass, RecordRun
 from store.fsck.checks.meta import (
     Trust,
     check_checkpoint,
@@ -32,17 +32,17 @@ from store.fsck.checks.node_files import check_node_files
 from store.fsck.checks.queues import QueueCheck
 from store.fsck.checks.records import DerivedCheck
 from store.fsck.files import OPEN_FILES_MAX, ReadOnlyFileSystem, Segments, refuse_if_locked
-from store.fsck.layout import Given, Layout, detect
+from store.fsck.layout import GivenSettings, Layout, detect
 from store.fsck.types import Finding, Notice, Part, Progress, Severity, no_progress
 from store.ledger.entry import check_run
 from store.ledger.start import LOG_FROM_ZERO, LogStart
 from store.record.inner_batches import topics_of
 
-__all__ = ["Check", "Finding", "Given", "Severity", "verify"]
+__all__ = ["Check", "Finding", "GivenSettings", "Severity", "verify"]
 
 
 def verify(
-    root: str, progress: Progress = no_progress, *, given: Given | None = None
+    root: str, progress: Progress = no_progress, *, given: GivenSettings | None = None
 ) -> Iterator[Finding]:
     """Check a directory and yield the findings, none when all is well.
 
@@ -56,7 +56,7 @@ def verify(
 class Check:
     """One check of one directory. `run` does it; the attributes are complete after it."""
 
-    def __init__(self, root: str, given: Given | None = None) -> None:
+    def __init__(self, root: str, given: GivenSettings | None = None) -> None:
         """Find out the layout. Raises LockedError, LayoutError or FileSystemError."""
         self.root = root
         self.fs = ReadOnlyFileSystem()
@@ -71,7 +71,7 @@ class Check:
         self.is_start_proven = True
         self.is_resetting = False
         """Whether a reset of the log was not finished: an opening drops the old files then."""
-        self.walk: LogWalk | None = None
+        self.walk: LogPass | None = None
         self.last_index = -1
         """Index of the last good entry of a ledger."""
         self.notices: list[Notice] = []
@@ -153,7 +153,7 @@ class Check:
     def _check_log(self, progress: Progress) -> Iterator[Finding]:
         trust, data = self.trust, self.data
         begin = self.start.min_position if self.index is not None else data.position
-        walk = self.walk = LogWalk(
+        walk = self.walk = LogPass(
             data,
             self.container,
             begin_position=begin,
@@ -168,7 +168,7 @@ class Check:
                 path, at = data.place(dirty)
                 yield Finding(path, at, "unused byte", "0", "not 0", Severity.REPAIRABLE, Part.LOG)
         for event in walk.events():
-            if isinstance(event, Records):
+            if isinstance(event, RecordRun):
                 yield from derived.put(event)
             elif isinstance(event, Bad):
                 has_damage = True

@@ -17,14 +17,14 @@ from store.errors import LayoutError
 from store.files.descriptor_cache import DescriptorCache
 from store.fsck.checks.meta import read_starts, read_trust, stray_files
 from store.fsck.files import OPEN_FILES_MAX, ReadOnlyFileSystem, Segments, holder_of
-from store.fsck.layout import Given, Layout, detect, index_names
+from store.fsck.layout import GivenSettings, Layout, detect, index_names
 from store.fsck.types import Part, Severity
 
 _FILLER_SIZE = fmt.CONSUME_QUEUE_FILLER_SIZE
 Row = dict[str, object]
 
 
-def inspect(root: str, *, given: Given | None = None) -> Row:
+def inspect(root: str, *, given: GivenSettings | None = None) -> Row:
     """Return the content of a directory, as plain values that JSON knows.
 
     Raises LayoutError when there is no store or it cannot be told how to read it, FileSystemError.
@@ -43,7 +43,7 @@ def readable_time(unix_ms: int) -> str | None:
 class Inspection:
     """One inspection of one directory."""
 
-    def __init__(self, root: str, given: Given | None) -> None:
+    def __init__(self, root: str, given: GivenSettings | None) -> None:
         if not os.path.isdir(root):
             raise LayoutError(root, "a store directory", "no directory")
         self._root = root

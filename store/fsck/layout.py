@@ -27,7 +27,7 @@ _DEFAULT: Final = StoreConfig()
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenSettings:
     """Settings that the caller knows; None is found out. The names are those of StoreConfig."""
 
     container: Literal["commit_log", "ledger"] | None = None
@@ -62,13 +62,13 @@ class Layout:
         return f"{LEDGER_PREFIX}{self.config.self_id}"
 
 
-def detect(fs: FileSystem, root: str, given: Given | None = None) -> Layout:
+def detect(fs: FileSystem, root: str, given: GivenSettings | None = None) -> Layout:
     """Find out the container and the sizes. Opens files for reading only.
 
     Raises LayoutError when there is no store, or when there are several logs and none was chosen,
     and when a given value makes no sense.
     """
-    given = given or Given()
+    given = given or GivenSettings()
     if not os.path.isdir(root):
         raise LayoutError(root, "a store directory", "no directory")
     values: dict[str, object] = {}
@@ -87,7 +87,7 @@ def detect(fs: FileSystem, root: str, given: Given | None = None) -> Layout:
     values["index_slot_count"], values["index_entry_count"] = shape or (None, None)
     values["property_crc"] = _has_property_crc(fs, os.path.join(root, data), is_ledger=is_ledger)
     source: dict[str, str] = {}
-    for field in fields(Given):
+    for field in fields(GivenSettings):
         own = getattr(given, field.name)
         source[field.name] = "given" if own is not None else "files"
         if own is not None:
@@ -114,7 +114,7 @@ def _containers(fs: FileSystem, root: str) -> list[str]:
     return [name for _, name in sorted(found)]
 
 
-def _choose(root: str, given: Given, containers: list[str]) -> tuple[str, str | None]:
+def _choose(root: str, given: GivenSettings, containers: list[str]) -> tuple[str, str | None]:
     ledgers = [name for name in containers if name.startswith(LEDGER_PREFIX)]
     if given.container == "commit_log":
         return "commit_log", None

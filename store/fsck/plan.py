@@ -17,10 +17,10 @@ from store.durability import checkpoint, durable_mark
 from store.errors import FileSystemError
 from store.fsck.check import Check
 from store.fsck.checks.container import LedgerCheck, PlainCheck
-from store.fsck.checks.log import NOWHERE, LogWalk, Records
+from store.fsck.checks.log import NOWHERE, LogPass, RecordRun
 from store.fsck.files import PAGE_SIZE_BYTES, Segments
 from store.fsck.inspect import first_unit_at
-from store.fsck.layout import Given
+from store.fsck.layout import GivenSettings
 from store.fsck.types import (
     Action,
     ActionKind,
@@ -41,7 +41,9 @@ _LOST: Final = (Severity.DAMAGE, Severity.TORN_TAIL)
 _DERIVED: Final = (Part.QUEUE, Part.KEY_INDEX)
 
 
-def plan(root: str, findings: Iterable[Finding], *, given: Given | None = None) -> list[Action]:
+def plan(
+    root: str, findings: Iterable[Finding], *, given: GivenSettings | None = None
+) -> list[Action]:
     """Return the actions for the findings of one check, in the order in which they are done.
 
     Empty when there is no action. Reads the bytes that a cut would lose. Raises as `verify`.
@@ -56,7 +58,7 @@ def plan(root: str, findings: Iterable[Finding], *, given: Given | None = None) 
 class _Planner:
     """The planner of one directory."""
 
-    def __init__(self, root: str, given: Given | None) -> None:
+    def __init__(self, root: str, given: GivenSettings | None) -> None:
         self.root = root
         self.check = Check(root, given)
         self.config = self.check.config
@@ -303,7 +305,7 @@ class _Planner:
         queues = self._queue_units(lo_position)
         record_count = 0
         if data.position <= lo_position < data.end_position:
-            walk = LogWalk(
+            walk = LogPass(
                 data,
                 container,
                 begin_position=lo_position,
@@ -312,7 +314,7 @@ class _Planner:
             )
             tails = TailReader()
             for event in walk.events():
-                if isinstance(event, Records):
+                if isinstance(event, RecordRun):
                     record_count += _count(event.data, tails, queues)
         if isinstance(container, LedgerCheck):
             mark = check.trust.mark

@@ -7,7 +7,7 @@ a raft group finds the same ranges when it starts, and fetches them from its pee
 from store.fsck.check import Check
 from store.fsck.checks.log import NOWHERE
 from store.fsck.files import Segments
-from store.ledger.mending.damage import DamagedRange, DamageWalk, Goal, Point
+from store.ledger.mending.damage import DamagedRange, DamageWalk, EntryBoundary, Goal
 
 
 def damaged_ranges(check: Check) -> list[DamagedRange]:
@@ -27,7 +27,7 @@ def damaged_ranges(check: Check) -> list[DamagedRange]:
         Goal(check.trust.known_good_position, mark.durable_index),
     )
     try:
-        return list(walk.ranges(Point(check.start.min_position, check.start.link)))
+        return list(walk.ranges(EntryBoundary(check.start.min_position, check.start.link)))
     finally:
         check.descriptors.close()
 

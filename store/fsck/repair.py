@@ -29,7 +29,7 @@ from store.files.file_system import FileSystem
 from store.files.staging import TEMPORARY_SUFFIX, is_unfinished, stage
 from store.fsck.checks.meta import DAMAGED_DIRECTORY, read_marks
 from store.fsck.files import PAGE_SIZE_BYTES
-from store.fsck.layout import Given, detect
+from store.fsck.layout import GivenSettings, detect
 from store.fsck.plan import FINGERPRINT_SIZE_BYTES
 from store.fsck.types import (
     Action,
@@ -54,7 +54,7 @@ def apply(
     actions: Iterable[Action],
     *,
     accept_loss: bool = False,
-    given: Given | None = None,
+    given: GivenSettings | None = None,
     progress: Progress = no_progress,
     fs: FileSystem | None = None,
 ) -> None:

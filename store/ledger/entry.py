@@ -50,7 +50,7 @@ class Header(NamedTuple):
     body_size_bytes: int
 
 
-class Link(NamedTuple):
+class ChainLink(NamedTuple):
     """The last entry, which the next one must follow: its index, term and chain."""
 
     entry_index: int
@@ -58,7 +58,7 @@ class Link(NamedTuple):
     chain_crc: int
 
 
-NO_LINK: Final = Link(-1, 0, 0)
+NO_LINK: Final = ChainLink(-1, 0, 0)
 """Link before the first entry of all."""
 
 
@@ -73,7 +73,7 @@ class Entry(NamedTuple):
     body: bytes
 
 
-class Problem(NamedTuple):
+class EntryProblem(NamedTuple):
     """A wrong field, and where it is in the bytes that were checked."""
 
     at: int
@@ -92,11 +92,11 @@ class Run(NamedTuple):
     """
 
     end: int
-    link: Link
+    link: ChainLink
     units: bytes
     term_changes: list[tuple[int, int]]
     is_blank: bool
-    problem: Problem | None
+    problem: EntryProblem | None
 
     @property
     def entry_count(self) -> int:
@@ -121,8 +121,8 @@ def chain_of(previous_chain_crc: int, header: bytes) -> int:
 
 
 def write_header(
-    scratch: memoryview, body: bytes, kind: int, before: Link, term: int, position: int
-) -> Link:
+    scratch: memoryview, body: bytes, kind: int, before: ChainLink, term: int, position: int
+) -> ChainLink:
     """Fill in the header before a body, which lies in `scratch[48:]`, too; return its link.
 
     `before` is the link of the entry before. Computes both CRCs. One of the hot functions of an
@@ -134,7 +134,7 @@ def write_header(
     chain_crc = crc32c(before.chain_crc.to_bytes(4, "big") + header)
     scratch[0:_HEADER] = header
     scratch[_CHAIN_AT:_BODY_CRC_AT] = chain_crc.to_bytes(4, "big")
-    return Link(index, term, chain_crc)
+    return ChainLink(index, term, chain_crc)
 
 
 def place_entry(end_position: int, size_bytes: int, file_size_bytes: int) -> int:
@@ -152,7 +152,7 @@ def file_end(position: int, file_size_bytes: int) -> int:
     return (position // file_size_bytes + 1) * file_size_bytes
 
 
-def check_run(data: bytes, position: int, link: Link, *, file_end_position: int) -> Run:
+def check_run(data: bytes, position: int, link: ChainLink, *, file_end_position: int) -> Run:
     """Check the entries that lie back to back in `data`, whose first byte is at `position`.
 
     Magic, sizes, index, term order, position, kind, chain, body CRC; and that each entry leaves
@@ -165,7 +165,7 @@ def check_run(data: bytes, position: int, link: Link, *, file_end_position: int)
     unpack, pack_unit, magic_1 = fmt.ENTRY_HEADER.unpack_from, fmt.INDEX_UNIT.pack, fmt.ENTRY_MAGIC
     units: list[bytes] = []
     term_changes: list[tuple[int, int]] = []
-    problem: Problem | None = None
+    problem: EntryProblem | None = None
     while hi - at >= 48:
         magic, size, own_index, own_term, own_position, kind, chain, body_crc, body_size = unpack(
             data, at
@@ -184,12 +184,14 @@ def check_run(data: bytes, position: int, link: Link, *, file_end_position: int)
             != chain
         ):
             if magic != fmt.ENTRY_MAGIC_BLANK:
-                problem = _find_problem(data, at, Link(index, term, chain_crc), position, end_max)
+                problem = _find_problem(
+                    data, at, ChainLink(index, term, chain_crc), position, end_max
+                )
             break
         if end > hi:  # The header is good, the body goes on beyond `data`.
             break
         if crc32c(data[at + 48 : end]) != body_crc:
-            problem = _find_problem(data, at, Link(index, term, chain_crc), position, end_max)
+            problem = _find_problem(data, at, ChainLink(index, term, chain_crc), position, end_max)
             break
         previous, chain_crc, index = data[at + 36 : at + 40], chain, own_index
         if own_term != term:
@@ -198,34 +200,40 @@ def check_run(data: bytes, position: int, link: Link, *, file_end_position: int)
         units.append(pack_unit(magic_1, own_position, size, index, term))
         at = end
     is_blank = hi - at >= 8 and data[at : at + 4] == b"\xff\xff\xff\xff"
-    return Run(at, Link(index, term, chain_crc), b"".join(units), term_changes, is_blank, problem)
+    return Run(
+        at, ChainLink(index, term, chain_crc), b"".join(units), term_changes, is_blank, problem
+    )
 
 
-def check_blank(data: bytes) -> Problem | None:
+def check_blank(data: bytes) -> EntryProblem | None:
     """Check that `data`, all bytes from the last entry to the end of its file, is a blank.
 
     i4 -1, i4 size of the remainder, and zeros: each byte is determined, so each flip is seen.
     """
     size_bytes = len(data)
     if size_bytes < fmt.BLANK_SIZE_BYTES_MIN:
-        return Problem(0, "blank", f"{fmt.BLANK_SIZE_BYTES_MIN} bytes or more", f"{size_bytes}")
+        return EntryProblem(
+            0, "blank", f"{fmt.BLANK_SIZE_BYTES_MIN} bytes or more", f"{size_bytes}"
+        )
     magic, found_size_bytes = fmt.ENTRY_BLANK.unpack_from(data)
     if magic != fmt.ENTRY_MAGIC_BLANK:
-        return Problem(0, "magic", str(fmt.ENTRY_MAGIC_BLANK), str(magic))
+        return EntryProblem(0, "magic", str(fmt.ENTRY_MAGIC_BLANK), str(magic))
     if found_size_bytes != size_bytes:
-        return Problem(_SIZE_AT, "blank size", str(size_bytes), str(found_size_bytes))
+        return EntryProblem(_SIZE_AT, "blank size", str(size_bytes), str(found_size_bytes))
     return check_zeros(data, fmt.ENTRY_BLANK.size, field="pad")
 
 
-def check_zeros(data: bytes, lo: int = 0, *, field: str = "unused byte") -> Problem | None:
+def check_zeros(data: bytes, lo: int = 0, *, field: str = "unused byte") -> EntryProblem | None:
     """Check that all bytes from `lo` on are zero."""
     if data[lo:] == bytes(len(data) - lo):  # Much faster than looking for a byte that differs.
         return None
     rest = data[lo:].lstrip(b"\0")
-    return Problem(len(data) - len(rest), field, "0", str(rest[0]))
+    return EntryProblem(len(data) - len(rest), field, "0", str(rest[0]))
 
 
-def _find_problem(data: bytes, at: int, link: Link, position: int, end_max: int) -> Problem:
+def _find_problem(
+    data: bytes, at: int, link: ChainLink, position: int, end_max: int
+) -> EntryProblem:
     """Return what is wrong with the entry at `at`. The readable twin of the loop above."""
     header = unpack_header(data, at)
     size_max = min(fmt.ENTRY_SIZE_BYTES_MAX, end_max - at)
@@ -248,5 +256,5 @@ def _find_problem(data: bytes, at: int, link: Link, position: int, end_max: int)
     for is_good, field_at, field, expected, found in checks:
         if not is_good:
             form = "08X" if field.endswith("CRC") else ""
-            return Problem(at + field_at, field, format(expected, form), format(found, form))
+            return EntryProblem(at + field_at, field, format(expected, form), format(found, form))
     raise AssertionError(f"position {position + at}: the fast check and the exact one differ")

@@ -26,10 +26,10 @@ from store.files.failpoints import hit
 from store.files.file_system import FileSystem
 from store.files.mapped_file import MappedFile
 from store.files.mapped_file_queue import FileSource
-from store.ledger.entry import KIND_DATA, KINDS, Link, place_entry, write_header
+from store.ledger.entry import KIND_DATA, KINDS, ChainLink, place_entry, write_header
 from store.ledger.entry_runs import entry_runs
 from store.ledger.raw import CheckedEntries, check_entries, part_from
-from store.ledger.reader import LedgerReader, Tail
+from store.ledger.reader import LedgerReader, LedgerTail
 from store.ledger.recent import RecentBodies
 from store.ledger.records import record_runs
 from store.ledger.start import LogStart, StartFile
@@ -85,7 +85,7 @@ class PreparedEntry(NamedTuple):
     """
 
     kind: int
-    tail: Tail
+    tail: LedgerTail
     position: int
     size_bytes: int
     record_positions: list[int]
@@ -228,7 +228,7 @@ class Ledger(LedgerReader):
         if term != tail.link.term:
             self._runs = self._runs.extended([(link.entry_index, term)])
         end_position = position + size_bytes
-        self._tail = Tail(link, end_position)
+        self._tail = LedgerTail(link, end_position)
         if kind == KIND_DATA:
             self.recent.add(position, body)
         self.stamper.publish(prepared.next_offsets)
@@ -286,7 +286,7 @@ class Ledger(LedgerReader):
                 end = position + piece.hi - at
                 changes = [c for c in checked.term_changes if c[0] <= piece.link.entry_index]
                 self._extend_runs(changes, lo_index)
-                self._tail = Tail(piece.link, end)
+                self._tail = LedgerTail(piece.link, end)
                 if self.recent.is_kept:
                     self._keep_recent(checked.data, at - position, units)
         hit("ledger.after_append")
@@ -468,7 +468,7 @@ class Ledger(LedgerReader):
         """
         assert first_index >= 0, f"first index {first_index}"
         file_position = position // self.files.file_size_bytes * self.files.file_size_bytes
-        start = LogStart(position, file_position, Link(first_index - 1, term, chain_crc))
+        start = LogStart(position, file_position, ChainLink(first_index - 1, term, chain_crc))
         with self._start_lock:
             self.reset_count += 1
             self._start_file.save(start, is_resetting=True)
@@ -489,7 +489,7 @@ class Ledger(LedgerReader):
 
     def _begin(self, start: LogStart) -> None:
         self._start = start
-        self._tail = Tail(start.link, start.end_position)
+        self._tail = LedgerTail(start.link, start.end_position)
         self._runs = TermRuns.starting_after(start.link.entry_index, start.link.term)
         self._blanks = ()
 
@@ -626,7 +626,7 @@ class Ledger(LedgerReader):
         if found != expected:
             raise LayoutError(files.directory, f"{expected} as the first file", found)
 
-    def adopt(self, tail: Tail, runs: TermRuns) -> None:
+    def adopt(self, tail: LedgerTail, runs: TermRuns) -> None:
         """Take over the end and the terms that recovery found; for `recover_ledger` only."""
         self._tail, self._runs = tail, runs
 

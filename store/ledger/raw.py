@@ -12,8 +12,8 @@ from store import format as fmt
 from store.errors import ForeignEntryError
 from store.ledger.entry import (
     KIND_CONFIGURATION,
-    Link,
-    Problem,
+    ChainLink,
+    EntryProblem,
     check_run,
     file_end,
     place_entry,
@@ -26,7 +26,7 @@ _CONFIGURATION: Final = KIND_CONFIGURATION.to_bytes(4, "big")
 _UNIT: Final = fmt.INDEX_UNIT_SIZE_BYTES
 
 
-class Piece(NamedTuple):
+class LedgerPiece(NamedTuple):
     """The entries that lie in one file: bytes [at, hi) of the shipped ones.
 
     `units` are their index units, `link` is the last of them.
@@ -36,7 +36,7 @@ class Piece(NamedTuple):
     hi: int
     position: int
     units: bytes
-    link: Link
+    link: ChainLink
 
 
 class CheckedEntries(NamedTuple):
@@ -47,8 +47,8 @@ class CheckedEntries(NamedTuple):
     """
 
     data: bytes
-    before: Link
-    pieces: tuple[Piece, ...]
+    before: ChainLink
+    pieces: tuple[LedgerPiece, ...]
     term_changes: list[tuple[int, int]]
     configurations: list[tuple[int, bytes]]
 
@@ -64,7 +64,7 @@ class CheckedEntries(NamedTuple):
 
 
 def check_entries(
-    data: bytes, end_position: int, link: Link, file_size_bytes: int
+    data: bytes, end_position: int, link: ChainLink, file_size_bytes: int
 ) -> CheckedEntries:
     """Check entries that follow `link`, which ends at `end_position`; they may lie in many files.
 
@@ -72,7 +72,7 @@ def check_entries(
     it says it is. Raises ForeignEntryError, also for no entries at all: drop the connection.
     """
     before, at = link, 0
-    pieces: list[Piece] = []
+    pieces: list[LedgerPiece] = []
     term_changes: list[tuple[int, int]] = []
     while at < len(data) or not pieces:
         position = place_entry(end_position, _size_at(data, at, file_size_bytes), file_size_bytes)
@@ -84,10 +84,10 @@ def check_entries(
             run.problem is not None and _fits(rest, run.end, position, file_size_bytes)
         ):
             found = f"{len(rest) - run.end} bytes"
-            problem = run.problem or Problem(run.end, "entry", "a whole one", found)
+            problem = run.problem or EntryProblem(run.end, "entry", "a whole one", found)
             problem = problem._replace(at=at + problem.at)
             raise ForeignEntryError(run.link.entry_index + 1, *problem)
-        pieces.append(Piece(at, at + run.end, position, run.units, run.link))
+        pieces.append(LedgerPiece(at, at + run.end, position, run.units, run.link))
         term_changes += run.term_changes
         link, end_position, at = run.link, position + run.end, at + run.end
     configurations = _configurations(data, pieces)
@@ -107,7 +107,7 @@ def _fits(data: bytes, at: int, position: int, file_size_bytes: int) -> bool:
     return place_entry(end, _size_at(data, at, file_size_bytes), file_size_bytes) == end
 
 
-def _configurations(data: bytes, pieces: list[Piece]) -> list[tuple[int, bytes]]:
+def _configurations(data: bytes, pieces: list[LedgerPiece]) -> list[tuple[int, bytes]]:
     found = []
     for piece in pieces:
         for _, position, size_bytes, index, _ in fmt.INDEX_UNIT.iter_unpack(piece.units):
@@ -118,7 +118,7 @@ def _configurations(data: bytes, pieces: list[Piece]) -> list[tuple[int, bytes]]
     return found
 
 
-def part_from(checked: CheckedEntries, piece: Piece, index: int) -> tuple[int, int, bytes]:
+def part_from(checked: CheckedEntries, piece: LedgerPiece, index: int) -> tuple[int, int, bytes]:
     """Return (byte of its first entry, position, index units) of a piece without the entries before
     `index`."""
     first = piece.link.entry_index + 1 - len(piece.units) // _UNIT

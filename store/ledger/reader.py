@@ -16,7 +16,15 @@ from store.errors import CorruptionError, PositionRangeError
 from store.files.file_system import FileSystem
 from store.files.mapped_file import MappedFile, View
 from store.files.mapped_file_queue import FileSource, MappedFileQueue
-from store.ledger.entry import Entry, Header, Link, Problem, chain_of, check_run, unpack_header
+from store.ledger.entry import (
+    ChainLink,
+    Entry,
+    EntryProblem,
+    Header,
+    chain_of,
+    check_run,
+    unpack_header,
+)
 from store.ledger.index import LedgerIndex
 from store.ledger.start import LOG_FROM_ZERO
 from store.ledger.term_runs import TermRuns
@@ -24,10 +32,10 @@ from store.ledger.term_runs import TermRuns
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 
 
-class Tail(NamedTuple):
+class LedgerTail(NamedTuple):
     """The last entry (`link`) and the byte after it."""
 
-    link: Link
+    link: ChainLink
     end_position: int
 
 
@@ -50,7 +58,7 @@ def data_directory(root: str, config: StoreConfig) -> str:
     return os.path.join(ledger_directory(root, config), "data")
 
 
-def corruption(file: MappedFile, position: int, problem: Problem) -> CorruptionError:
+def corruption(file: MappedFile, position: int, problem: EntryProblem) -> CorruptionError:
     """Return the error for a problem that was found in bytes read from `position` on."""
     at = position - file.position + problem.at
     return CorruptionError(file.path, at, problem.field, problem.expected, problem.found)
@@ -73,7 +81,7 @@ class LedgerReader:
         self._start = LOG_FROM_ZERO
         """Start of the log. Replaced by retention and reset, before files go."""
         self._runs = TermRuns.starting_after(-1, 0)
-        self._tail = Tail(LOG_FROM_ZERO.link, 0)
+        self._tail = LedgerTail(LOG_FROM_ZERO.link, 0)
         """End of the log. Replaced by the writer after each append, before each cut. Invariant:
         all bytes before its end position are whole and in the files; it is never inside a blank."""
 
@@ -105,12 +113,12 @@ class LedgerReader:
         return self._tail.end_position
 
     @property
-    def tail(self) -> Tail:
+    def tail(self) -> LedgerTail:
         """The newest entry and its end, as one value."""
         return self._tail
 
     @property
-    def start_link(self) -> Link:
+    def start_link(self) -> ChainLink:
         """Link of the entry before the first one."""
         return self._start.link
 
@@ -134,13 +142,15 @@ class LedgerReader:
         Raises PositionRangeError, CorruptionError, FileSystemError, ClosedError.
         """
         header = self.header(index)
-        link = Link(index - 1, self.term_at(index - 1), self.chain_crc_at(index - 1))
+        link = ChainLink(index - 1, self.term_at(index - 1), self.chain_crc_at(index - 1))
         file = self.files.file_at(header.position)
         room = min(self._tail.end_position, file.end_position) - header.position
         data = file.read(header.position, max(_HEADER, min(header.size_bytes, room)))
         run = check_run(data, header.position, link, file_end_position=file.end_position)
         if run.problem is not None or run.end != len(data):
-            problem = run.problem or Problem(4, "size", f"{room} at most", str(header.size_bytes))
+            problem = run.problem or EntryProblem(
+                4, "size", f"{room} at most", str(header.size_bytes)
+            )
             raise corruption(file, header.position, problem)
         return Entry(
             index, header.term, header.kind, header.position, header.chain_crc, data[_HEADER:]
@@ -169,7 +179,7 @@ class LedgerReader:
         header = self.header(index)
         return header.position + header.size_bytes
 
-    def tail_at(self, index: int) -> Tail:
+    def tail_at(self, index: int) -> LedgerTail:
         """Return the tail as it would be behind an entry, or behind the one before the log.
 
         Proven by the chain, for answers that are kept: a bit that flipped in a header would outlive
@@ -179,11 +189,11 @@ class LedgerReader:
         if index == tail.link.entry_index:
             return tail
         if index == start.link.entry_index:
-            return Tail(start.link, start.end_position)
+            return LedgerTail(start.link, start.end_position)
         header = self.header(index)
         self._prove(header)
-        link = Link(index, self.term_at(index), header.chain_crc)
-        return Tail(link, header.position + header.size_bytes)
+        link = ChainLink(index, self.term_at(index), header.chain_crc)
+        return LedgerTail(link, header.position + header.size_bytes)
 
     def _prove(self, header: Header) -> None:
         """Raise CorruptionError unless a header, as it is stored, continues the chain."""
@@ -191,7 +201,7 @@ class LedgerReader:
         chain_crc = chain_of(self.chain_crc_at(header.entry_index - 1), data)
         if chain_crc != header.chain_crc:
             expected, found = f"{chain_crc:08X}", f"{header.chain_crc:08X}"
-            problem = Problem(fmt.ENTRY_CHAIN_CRC_AT, "chain CRC", expected, found)
+            problem = EntryProblem(fmt.ENTRY_CHAIN_CRC_AT, "chain CRC", expected, found)
             raise corruption(self.files.file_at(header.position), header.position, problem)
 
     def header(self, index: int) -> Header:
@@ -214,7 +224,7 @@ class LedgerReader:
         is_header = header.magic == fmt.ENTRY_MAGIC and header.position == position
         return header if is_header and header.size_bytes >= _HEADER else None
 
-    def link_before(self, file: MappedFile) -> Link | None:
+    def link_before(self, file: MappedFile) -> ChainLink | None:
         """Return the entry before the first one of a file, if the two prove each other.
 
         The index gives its place, and the chain from it to the first entry confirms that.
@@ -227,7 +237,7 @@ class LedgerReader:
         data = file.read(file.position, _HEADER)
         if chain_of(before.chain_crc, data) != first.chain_crc:
             return None
-        return Link(before.entry_index, before.term, before.chain_crc)
+        return ChainLink(before.entry_index, before.term, before.chain_crc)
 
     def _refuse_index(self, index: int) -> None:
         raise PositionRangeError("index", index, self.first_index, self.last_index + 1)
@@ -303,7 +313,7 @@ class LedgerReader:
             if header is None:
                 magic = file.read(position, 4)
                 if magic != fmt.ENTRY_BLANK.pack(fmt.ENTRY_MAGIC_BLANK, 0)[:4]:
-                    problem = Problem(0, "header", "of an entry or a blank", magic.hex())
+                    problem = EntryProblem(0, "header", "of an entry or a blank", magic.hex())
                     raise corruption(file, position, problem)
                 return
             yield header

@@ -11,7 +11,7 @@ from typing import Final
 from store import format as fmt
 from store.checksum import crc32c
 from store.files.mapped_file import MappedFile
-from store.ledger.entry import KIND_DATA, Problem, unpack_header
+from store.ledger.entry import KIND_DATA, EntryProblem, unpack_header
 from store.ledger.reader import LedgerReader, corruption
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
@@ -55,7 +55,9 @@ def record_runs(reader: LedgerReader, lo: int, hi: int) -> Iterator[tuple[int, b
             position += at
         else:  # Only the beginning of an entry was asked for.
             if size_bytes > room:
-                raise corruption(file, position, Problem(4, "size", f"{room}", f"{size_bytes}"))
+                raise corruption(
+                    file, position, EntryProblem(4, "size", f"{room}", f"{size_bytes}")
+                )
             data = file.read(position, size_bytes)
             yield from _records_of(file, data, 0, size_bytes, position, lo, hi)
             position += size_bytes
@@ -75,7 +77,7 @@ def _entry_size_bytes(file: MappedFile, data: bytes, at: int, position: int, ind
     found = (header.magic, header.entry_index, header.position, header.size_bytes)
     wanted = (1, index, position + at, header.body_size_bytes + _HEADER)
     if found != wanted or header.body_size_bytes < 0:
-        problem = Problem(at, "magic, index, position, size", f"{wanted}", f"{found}")
+        problem = EntryProblem(at, "magic, index, position, size", f"{wanted}", f"{found}")
         raise corruption(file, position, problem)
     return header.size_bytes
 
@@ -90,7 +92,7 @@ def _records_of(
     body = data[at + _HEADER : at + size_bytes]
     body_crc = crc32c(body)
     if body_crc != header.body_crc:
-        problem = Problem(
+        problem = EntryProblem(
             at + _BODY_CRC_AT, "body CRC", f"{body_crc:08X}", f"{header.body_crc:08X}"
         )
         raise corruption(file, position, problem)

@@ -19,9 +19,9 @@ from store.errors import CorruptionError
 from store.files.failpoints import hit
 from store.files.file_system import FileSystem
 from store.files.mapped_file_queue import FileSource
-from store.ledger.entry import Link, Problem, Run, check_blank, check_run
+from store.ledger.entry import ChainLink, EntryProblem, Run, check_blank, check_run
 from store.ledger.ledger import Ledger
-from store.ledger.reader import Tail, corruption
+from store.ledger.reader import LedgerTail, corruption
 from store.ledger.term_runs import TermRuns
 
 _READ_SIZE_BYTES: Final = 2 * MIB
@@ -51,20 +51,20 @@ class _Place(NamedTuple):
 
     number: int
     position: int
-    link: Link
+    link: ChainLink
 
 
 class _Walk(NamedTuple):
     """The end of a walk. `problem` stopped it, at `stop_position`; None at the last file's
     end. `end_position` is the end of the last entry."""
 
-    link: Link
+    link: ChainLink
     end_position: int
     stop_position: int
     scanned_size_bytes: int
     entry_count: int
     term_changes: list[tuple[int, int]]
-    problem: Problem | None
+    problem: EntryProblem | None
 
 
 def recover_ledger(
@@ -121,7 +121,7 @@ def _recover(
         ledger.files.truncate(walk.end_position, dirty_hi)
     hit("ledger_recovery.before_index")
     rewritten = _mend_index(ledger, walk, difference)
-    ledger.adopt(Tail(walk.link, walk.end_position), _term_runs(ledger, begin, walk))
+    ledger.adopt(LedgerTail(walk.link, walk.end_position), _term_runs(ledger, begin, walk))
     if walk.link == ledger.start_link:
         ledger.restore_start()
     cut_size_bytes = dirty_hi - walk.end_position
@@ -187,7 +187,7 @@ def _walk(ledger: Ledger, begin: _Place, on_run: Callable[[_Place, Run], None]) 
     link, position, end = begin.link, begin.position, begin.position
     scanned, count = 0, 0
     changes: list[tuple[int, int]] = []
-    problem: Problem | None = None
+    problem: EntryProblem | None = None
     for number, file in enumerate(ledger.files.files[begin.number :], begin.number):
         position = max(position, file.position)
         size_bytes = _READ_SIZE_BYTES
@@ -212,7 +212,7 @@ def _walk(ledger: Ledger, begin: _Place, on_run: Callable[[_Place, Run], None]) 
                     position = file.end_position
             elif run.end == 0:
                 if len(data) == room:
-                    problem = Problem(0, "entry", "whole", f"cut short after {room} bytes")
+                    problem = EntryProblem(0, "entry", "whole", f"cut short after {room} bytes")
                 size_bytes *= 2  # One entry is larger than a read.
         if problem is not None:
             break
@@ -251,7 +251,7 @@ def _term_runs(ledger: Ledger, begin: _Place, walk: _Walk) -> TermRuns:
     """Return the terms of the whole log; below the walk only where terms change is looked up."""
     start = ledger.start_link
     runs = TermRuns.starting_after(start.entry_index, start.term)
-    ledger.adopt(Tail(walk.link, walk.end_position), runs)
+    ledger.adopt(LedgerTail(walk.link, walk.end_position), runs)
     index, term, hi = ledger.first_index, start.term, begin.link.entry_index + 1
     changes: list[tuple[int, int]] = []
     while index < hi:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from store.errors import CorruptionError
 from store.files.file_system import FileSystem
 from store.files.meta_file import MetaFile
-from store.ledger.entry import NO_LINK, Link
+from store.ledger.entry import NO_LINK, ChainLink
 
 NAME: Final = "start"
 FIELDS: Final = (
@@ -34,7 +34,7 @@ class LogStart(NamedTuple):
 
     end_position: int
     file_position: int
-    link: Link
+    link: ChainLink
 
     @property
     def is_in_first_file(self) -> bool:
@@ -71,7 +71,7 @@ class StartFile:
             if not isinstance(value, int) or value < -1:
                 raise CorruptionError(self._directory, 0, f"{NAME}: {name}", "a number", str(value))
             values.append(value)
-        return LogStart(values[0], values[1], Link(*values[2:])), payload.get(
+        return LogStart(values[0], values[1], ChainLink(*values[2:])), payload.get(
             "is_resetting"
         ) is True
 

@@ -17,8 +17,8 @@ from store.config import MIB
 from store.errors import CorruptionError, FileSystemError, StoreError
 from store.files.mapped_file import MappedFile
 from store.ledger.entry import (
-    Link,
-    Problem,
+    ChainLink,
+    EntryProblem,
     Run,
     chain_of,
     check_blank,
@@ -26,7 +26,7 @@ from store.ledger.entry import (
     check_zeros,
     unpack_header,
 )
-from store.ledger.reader import LedgerReader, Tail
+from store.ledger.reader import LedgerReader, LedgerTail
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 _BLANK_MAGIC: Final = fmt.ENTRY_BLANK.pack(fmt.ENTRY_MAGIC_BLANK, 0)[:4]
@@ -34,7 +34,7 @@ _UNIT: Final = fmt.INDEX_UNIT_SIZE_BYTES
 _READ_SIZE_BYTES: Final = fmt.ENTRY_SIZE_BYTES_MAX  # So that every entry fits into one read.
 
 
-class Finding(NamedTuple):
+class LedgerFinding(NamedTuple):
     """One place that is not as it must be: byte `at` of the file `path`."""
 
     path: str
@@ -48,7 +48,7 @@ class _Point(NamedTuple):
     """A point between two entries: the position of the next one, and the entry before."""
 
     position: int
-    link: Link
+    link: ChainLink
 
 
 def verify_range(
@@ -57,7 +57,7 @@ def verify_range(
     hi_index: int | None = None,
     *,
     check_unwritten: bool = True,
-) -> Iterator[Finding]:
+) -> Iterator[LedgerFinding]:
     """Check the entries [lo_index, hi_index), by default all, and yield the findings.
 
     Headers, chain, bodies, blanks, and the index units against them. When all entries are asked
@@ -75,10 +75,10 @@ def verify_range(
     point = _Point(ledger.min_position, ledger.start_link)
     if lo > ledger.first_index:
         try:
-            link = Link(lo - 1, ledger.term_at(lo - 1), ledger.chain_crc_at(lo - 1))
+            link = ChainLink(lo - 1, ledger.term_at(lo - 1), ledger.chain_crc_at(lo - 1))
             point = _Point(ledger.position_of(lo), link)
         except CorruptionError as error:
-            yield Finding(error.path, error.at, error.field, error.expected, error.found)
+            yield LedgerFinding(error.path, error.at, error.field, error.expected, error.found)
             return
     yield from _entries(ledger, point, hi, tail)
     if hi_index is None and check_unwritten:
@@ -87,7 +87,7 @@ def verify_range(
                 yield from _zeros(file, max(file.position, tail.end_position), file.end_position)
 
 
-def _zeros(file: MappedFile, lo: int, hi: int) -> Iterator[Finding]:
+def _zeros(file: MappedFile, lo: int, hi: int) -> Iterator[LedgerFinding]:
     """Check the unused bytes [lo, hi) of one file."""
     while lo < hi:
         size_bytes = min(MIB, hi - lo)
@@ -101,7 +101,9 @@ def _zeros(file: MappedFile, lo: int, hi: int) -> Iterator[Finding]:
         lo += size_bytes
 
 
-def _entries(ledger: LedgerReader, point: _Point, hi: int, tail: Tail) -> Iterator[Finding]:
+def _entries(
+    ledger: LedgerReader, point: _Point, hi: int, tail: LedgerTail
+) -> Iterator[LedgerFinding]:
     hi_position = _end_by_index(ledger, hi - 1, tail)
     while point.position < tail.end_position and point.link.entry_index + 1 < hi:
         file = ledger.files.file_at(point.position)
@@ -113,7 +115,7 @@ def _entries(ledger: LedgerReader, point: _Point, hi: int, tail: Tail) -> Iterat
         point = following or (yield from _next_file(ledger, file, tail))
 
 
-def _end_by_index(ledger: LedgerReader, index: int, tail: Tail) -> int:
+def _end_by_index(ledger: LedgerReader, index: int, tail: LedgerTail) -> int:
     """Return where an entry ends by the index, or the end of the log if it has no unit."""
     try:
         unit = ledger.index.get(index) if index < tail.link.entry_index else None
@@ -123,8 +125,13 @@ def _end_by_index(ledger: LedgerReader, index: int, tail: Tail) -> int:
 
 
 def _step(
-    ledger: LedgerReader, file: MappedFile, point: _Point, tail: Tail, hi: int, hi_position: int
-) -> Generator[Finding, None, _Point | None]:
+    ledger: LedgerReader,
+    file: MappedFile,
+    point: _Point,
+    tail: LedgerTail,
+    hi: int,
+    hi_position: int,
+) -> Generator[LedgerFinding, None, _Point | None]:
     """Check one piece of a file; return where to go on, None when that cannot be told.
 
     `hi` is the first entry that is not asked for; by the index it is at `hi_position`.
@@ -145,7 +152,7 @@ def _step(
     if problem is not None:
         problem = problem._replace(at=problem.at - run.end)
     elif run.end == 0 and not run.is_blank:
-        problem = Problem(0, "entry", "whole", f"cut short after {len(data)} bytes")
+        problem = EntryProblem(0, "entry", "whole", f"cut short after {len(data)} bytes")
     if problem is not None:
         yield _finding(file, point.position, problem)
         return _after_damage(ledger, file, point, tail)
@@ -157,11 +164,11 @@ def _step(
     return point
 
 
-def _unreadable(error: FileSystemError) -> Problem:
-    return Problem(0, "read", "readable bytes", str(error))
+def _unreadable(error: FileSystemError) -> EntryProblem:
+    return EntryProblem(0, "read", "readable bytes", str(error))
 
 
-def _units(ledger: LedgerReader, index: int, run: Run) -> Iterator[Finding]:
+def _units(ledger: LedgerReader, index: int, run: Run) -> Iterator[LedgerFinding]:
     """Compare the index with a run of good entries; the first difference is enough."""
     differs = ledger.index.first_difference(index, run.units)
     if differs is None:
@@ -175,18 +182,20 @@ def _units(ledger: LedgerReader, index: int, run: Run) -> Iterator[Finding]:
         path, byte = file.path, position - file.position
     except StoreError:
         path, byte, found = ledger.index.files.directory, position, "no such unit"
-    yield Finding(path, byte, f"index unit of entry {differs}", expected.hex(), found)
+    yield LedgerFinding(path, byte, f"index unit of entry {differs}", expected.hex(), found)
 
 
-def _finding(file: MappedFile, position: int, problem: Problem) -> Finding:
+def _finding(file: MappedFile, position: int, problem: EntryProblem) -> LedgerFinding:
     at = position - file.position + problem.at
-    return Finding(file.path, at, problem.field, problem.expected, problem.found)
+    return LedgerFinding(file.path, at, problem.field, problem.expected, problem.found)
 
 
 # --- Going on after damage ---
 
 
-def _after_damage(ledger: LedgerReader, file: MappedFile, bad: _Point, tail: Tail) -> _Point | None:
+def _after_damage(
+    ledger: LedgerReader, file: MappedFile, bad: _Point, tail: LedgerTail
+) -> _Point | None:
     """Return the point behind the bad entry, if its size can be told; else None.
 
     The index and both size fields of the entry are tried; the bytes that follow must confirm one.
@@ -212,7 +221,7 @@ def _after_damage(ledger: LedgerReader, file: MappedFile, bad: _Point, tail: Tai
         if chain_crc is None and not is_blank and (unit is None or unit.position != position):
             continue
         chain_crc = stored.chain_crc if chain_crc is None else chain_crc
-        return _Point(position, Link(index, bad.link.term, chain_crc))
+        return _Point(position, ChainLink(index, bad.link.term, chain_crc))
     return None
 
 
@@ -235,8 +244,8 @@ def _chain_before(
 
 
 def _next_file(
-    ledger: LedgerReader, file: MappedFile, tail: Tail
-) -> Generator[Finding, None, _Point]:
+    ledger: LedgerReader, file: MappedFile, tail: LedgerTail
+) -> Generator[LedgerFinding, None, _Point]:
     """Leave the rest of a file, which cannot be read as entries, and find where to go on."""
     position = file.end_position
     while position < tail.end_position:
@@ -250,12 +259,14 @@ def _next_file(
         if link is not None:
             return _Point(position, link)
         if header is None:
-            yield _finding(file, position, Problem(0, "header", "of an entry", "none"))
+            yield _finding(file, position, EntryProblem(0, "header", "of an entry", "none"))
         else:
-            problem = Problem(36, "chain CRC", "that of the entry before", "no good entry before")
+            problem = EntryProblem(
+                36, "chain CRC", "that of the entry before", "no good entry before"
+            )
             yield _finding(file, position, problem)
             if position + header.size_bytes < file.end_position:
-                own = Link(header.entry_index, header.term, header.chain_crc)
+                own = ChainLink(header.entry_index, header.term, header.chain_crc)
                 return _Point(position + header.size_bytes, own)
         position = file.end_position
     return _Point(tail.end_position, tail.link)

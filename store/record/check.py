@@ -13,7 +13,7 @@ from store.errors import RecordFormatError
 from store.record.message import check_property_crc, record_layout
 
 
-class Checked(NamedTuple):
+class CheckedRun(NamedTuple):
     """How far a run of bytes is good.
 
     `end` is the byte after the last good record. `blank_size_bytes` is the size of the blank that
@@ -28,7 +28,7 @@ class Checked(NamedTuple):
     problem: RecordFormatError | None
 
 
-def check_records(data: bytes, position: int, *, require_property_crc: bool = False) -> Checked:
+def check_records(data: bytes, position: int, *, require_property_crc: bool = False) -> CheckedRun:
     """Check the records that lie back to back in `data`, whose first byte is at `position`.
 
     Sizes, magic, body CRC, property CRC if there is one, the embedded physical offset, and no NUL
@@ -80,8 +80,8 @@ def check_records(data: bytes, position: int, *, require_property_crc: bool = Fa
         if magic == fmt.MAGIC_BLANK:
             blank_size_bytes = size_bytes
         elif magic not in (fmt.MAGIC_V1, fmt.MAGIC_V2):
-            return Checked(at, count, 0, store_unix_ms, _magic_problem(at, magic))
-    return Checked(at, count, blank_size_bytes, store_unix_ms, None)
+            return CheckedRun(at, count, 0, store_unix_ms, _magic_problem(at, magic))
+    return CheckedRun(at, count, blank_size_bytes, store_unix_ms, None)
 
 
 def store_timestamp(record: bytes, at: int = 0) -> int:
@@ -93,10 +93,10 @@ def store_timestamp(record: bytes, at: int = 0) -> int:
 
 def _bad(
     view: memoryview, at: int, position: int, count: int, require_crc: bool = False
-) -> Checked:
+) -> CheckedRun:
     problem = _problem(view, at, position, require_crc)
     assert problem is not None, f"position {position + at}: the fast check and the exact one differ"
-    return Checked(at, count, 0, 0, problem)
+    return CheckedRun(at, count, 0, 0, problem)
 
 
 def _problem(

@@ -13,7 +13,7 @@ from typing import Final
 
 from store import format as fmt
 
-ALIKE_COUNT_MIN: Final = 8
+UNIFORM_COUNT_MIN: Final = 8
 """Shorter runs are not searched: a search costs about as much as five records in the loop."""
 
 # Size and magic, queue id, sys flag, body size; of a V1 record with IPv4 hosts.
@@ -30,13 +30,13 @@ def _integers(count: int, code: str) -> struct.Struct:
     return struct.Struct(f">{count}{code}")
 
 
-def alike_count(data: bytes, at: int, size_bytes: int, tail_at: int) -> int:
+def uniform_count(data: bytes, at: int, size_bytes: int, tail_at: int) -> int:
     """Return how many records, back to back from byte `at` on, are uniform with the one there.
 
     Uniform: of its size, magic, queue, flags, body size, and all bytes from its byte `tail_at` on.
     """
     count = (len(data) - at) // size_bytes
-    if count < ALIKE_COUNT_MIN:
+    if count < UNIFORM_COUNT_MIN:
         return 1
     # Neighbours of other sizes are mostly seen at once.
     if data[at : at + 8] != data[at + size_bytes : at + size_bytes + 8]:
@@ -46,7 +46,7 @@ def alike_count(data: bytes, at: int, size_bytes: int, tail_at: int) -> int:
         rest = column.lstrip(column[:1])
         if rest:
             count -= len(rest)
-            if count < ALIKE_COUNT_MIN:
+            if count < UNIFORM_COUNT_MIN:
                 return 1
     return count
 

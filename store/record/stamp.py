@@ -15,13 +15,13 @@ from typing import Final, NoReturn
 from store import format as fmt
 from store.config import StoreConfig
 from store.errors import LimitExceededError, RecordFormatError
-from store.record.columns import alike_count, integers, is_column, put_column
+from store.record.columns import integers, is_column, put_column, uniform_count
 from store.record.inner_batches import InnerBatches
 from store.record.message import check_topic, encode_host, property_crc_digits, record_layout
 
 QueueKey = tuple[bytes, int]  # Topic, queue id.
 _STORE_STAMP: Final = struct.Struct(">q8s")
-_ALIKE_TRIES: Final = 2  # Failed searches for uniform records after which a batch has none.
+_UNIFORM_TRIES: Final = 2  # Failed searches for uniform records after which a batch has none.
 
 
 Stamped = tuple[list[int], list[int], dict[QueueKey, int]]
@@ -63,7 +63,7 @@ class Stamper:
         crc32, find = zlib.crc32, batch.find
         body_limit, property_crc = self._body_size_bytes_max, self._property_crc
         view, at, hi = memoryview(batch), 0, len(batch)
-        topic, queue_id, queue_offset, tries = b"", -1, 0, 0 if property_crc else _ALIKE_TRIES
+        topic, queue_id, queue_offset, tries = b"", -1, 0, 0 if property_crc else _UNIFORM_TRIES
         while at < hi or not at:  # An empty batch is refused like a cut record.
             if hi - at < 91:
                 self._refuse(batch, at)
@@ -99,7 +99,7 @@ class Stamper:
                 queue_offset = self._begin_queue((topic, queue_id), updates)
             if tries and plain and not sys_flag & 0x4:
                 place = lo, at, size_bytes, body_at, body_hi
-                count = _stamp_alike(batch, scratch, place, queue_offset, position, stamp, found)
+                count = _stamp_uniform(batch, scratch, place, queue_offset, position, stamp, found)
                 if count:
                     queue_offset, at = queue_offset + count, at + count * size_bytes
                     continue
@@ -204,7 +204,7 @@ class Stamper:
         raise RecordFormatError(nul_at, "properties", "no NUL byte", "a NUL byte")
 
 
-def _stamp_alike(
+def _stamp_uniform(
     batch: bytes,
     scratch: bytearray,
     place: tuple[int, int, int, int, int],
@@ -221,7 +221,7 @@ def _stamp_alike(
     lo, at, size_bytes, body_at, body_hi = place
     if batch[at + size_bytes - 20 : at + size_bytes - 11] == fmt.PROPERTY_CRC_PREFIX:
         return 0
-    count = alike_count(batch, at, size_bytes, body_hi - at)
+    count = uniform_count(batch, at, size_bytes, body_hi - at)
     if count == 1:
         return 0
     step, hi, n = size_bytes, body_at + count * size_bytes, body_hi - body_at

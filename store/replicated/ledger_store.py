@@ -10,21 +10,21 @@ import time
 from typing import Final
 
 from store import format as fmt
-from store.engine import Engine, Kind
+from store.engine import Engine, StoreKind
 from store.errors import CorruptionError, StoreError, SyncFailedError
 from store.files.failpoints import hit
-from store.ledger.entry import KIND_DATA, Link
+from store.ledger.entry import KIND_DATA, ChainLink
 from store.ledger.ledger import Deletion, Ledger, PreparedEntry
 from store.ledger.mending.damage import DamagedRange
 from store.ledger.mending.fetched import RepairReport
 from store.ledger.mending.mend import damage_of, repair_range
 from store.ledger.raw import CheckedEntries
 from store.log.record_log import AppendResult
+from store.maintenance.scrub import LedgerScrubber
 from store.opening import REPLICA_META_NAME, open_ledger
 from store.record.check import store_timestamp
 from store.record.stamp import QueueKey
 from store.replicated.store import ReplicatedStore
-from store.upkeep.scrub import LedgerScrubber
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 
@@ -32,7 +32,7 @@ _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 class ReplicaStore(ReplicatedStore[Ledger]):
     """A store of the container `ledger`."""
 
-    _kind = Kind(open_ledger, REPLICA_META_NAME)
+    _kind = StoreKind(open_ledger, REPLICA_META_NAME)
 
     def __init__(self, engine: Engine[Ledger]) -> None:
         """Take the opened engine; for `open` only."""
@@ -131,7 +131,9 @@ class ReplicaStore(ReplicatedStore[Ledger]):
             ledger.recent.clear()
             ledger.truncate_from(index, commit_index=index - 1)
 
-    def restart(self, end_position: int, link: Link, next_offsets: dict[QueueKey, int]) -> None:
+    def restart(
+        self, end_position: int, link: ChainLink, next_offsets: dict[QueueKey, int]
+    ) -> None:
         """Replace the log by the empty one behind an entry, and the queues by empty ones.
 
         `next_offsets` are those of all queues there. Durable on return. After a crash half-way the

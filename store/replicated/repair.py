@@ -37,9 +37,9 @@ from store.files.failpoints import hit
 from store.files.file_system import FileSystem
 from store.files.mapped_file import create_file
 from store.files.staging import TEMPORARY_SUFFIX, sweep
-from store.ledger.entry import Link, file_end, unpack_header
+from store.ledger.entry import ChainLink, file_end, unpack_header
 from store.ledger.index import LedgerIndex
-from store.ledger.mending.damage import DamagedRange, DamageWalk, DataImage, Goal, Point
+from store.ledger.mending.damage import DamagedRange, DamageWalk, DataImage, EntryBoundary, Goal
 from store.ledger.mending.fetched import (
     KEPT_DIRECTORY,
     RepairReport,
@@ -84,7 +84,7 @@ class _Closed:
             start, is_resetting = StartFile(fs, self.directory).load()
         except (CorruptionError, LayoutError) as error:
             raise SnapshotNeededError(error.path, str(error)) from error
-        self.begin = Point(start.min_position, start.link)
+        self.begin = EntryBoundary(start.min_position, start.link)
         if is_resetting:  # The opening drops what is there.
             goal = Goal(start.min_position, start.link.entry_index)
         self.image = DataImage(fs, data_directory(root, config), config.file_size_bytes)
@@ -132,7 +132,7 @@ class RepairSession:
         self._fs, self._root, self._config = fs or FileSystem(), root, config
         self.damaged = damaged
         """The range to be fetched; wider after DamageWiderError."""
-        self._point = Point(damaged.position, damaged.before)
+        self._point = EntryBoundary(damaged.position, damaged.before)
         self._fetched: list[_Fetched] = []
         self._size_bytes = 0
         with ExitStack() as undo:
@@ -150,16 +150,16 @@ class RepairSession:
     def _check_sides(self) -> None:
         """Refuse a range whose sides are not as they were when it was found."""
         damaged, image = self.damaged, self._closed.image
-        sides: list[tuple[int, Link]] = []
+        sides: list[tuple[int, ChainLink]] = []
         if damaged.before_position >= 0:
             sides.append((damaged.before_position, damaged.before))
         if damaged.after is not None:
             after = damaged.after
-            link = Link(after.entry_index, after.term, after.chain_crc)
+            link = ChainLink(after.entry_index, after.term, after.chain_crc)
             sides.append((damaged.end_position, link))
         for position, link in sides:
             header = unpack_header(image.read(position, _HEADER))
-            found = Link(header.entry_index, header.term, header.chain_crc)
+            found = ChainLink(header.entry_index, header.term, header.chain_crc)
             if found != link:
                 at = position % image.file_size_bytes
                 raise CorruptionError(image.path(position), at, "header", f"{link}", f"{found}")
@@ -194,7 +194,7 @@ class RepairSession:
                 self._fetched[-1] = last._replace(size_bytes=last.size_bytes + size_bytes)
             else:
                 self._fetched.append(_Fetched(position, self._size_bytes + piece.at, size_bytes))
-            self._point = Point(position + size_bytes, piece.link)
+            self._point = EntryBoundary(position + size_bytes, piece.link)
         self._size_bytes += len(raw_entries)
         return self.next_index
 
@@ -295,7 +295,7 @@ class RepairSession:
         index.load()
         differs = False
         try:
-            point = Point(damaged.position, damaged.before)
+            point = EntryBoundary(damaged.position, damaged.before)
             while point.position < self._point.position:
                 run = walk.next_run(point)
                 if run.problem is not None and not run.end:
@@ -304,10 +304,12 @@ class RepairSession:
                     problem = run.problem
                     raise CorruptionError(path, at, problem.field, problem.expected, problem.found)
                 if not run.end:
-                    point = Point(file_end(point.position, self._config.file_size_bytes), run.link)
+                    point = EntryBoundary(
+                        file_end(point.position, self._config.file_size_bytes), run.link
+                    )
                     continue
                 differs = differs or _shows_other(index, point.link.entry_index + 1, run.units)
-                point = Point(point.position + run.end, run.link)
+                point = EntryBoundary(point.position + run.end, run.link)
             if differs:
                 hit("ledger_repair.index")
                 index.wipe()  # The opening builds it anew.

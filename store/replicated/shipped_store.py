@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final
 
 from store import format as fmt
-from store.engine import Engine, Kind
+from store.engine import Engine, StoreKind
 from store.errors import (
     CorruptionError,
     FileSystemError,
@@ -31,17 +31,17 @@ from store.files.failpoints import hit
 from store.log.cut_file import CutFile, write_cut_file
 from store.log.record_log import AppendResult
 from store.log.shipped_log import CheckedRaw, PreparedBatch, ShippedLog
+from store.maintenance.scrub import CommitLogScrubber
 from store.opening import SHIPPED_META_NAME, open_plain_log
 from store.record.check import store_timestamp
 from store.record.stamp import QueueKey
 from store.replicated.store import ReplicatedStore
-from store.upkeep.scrub import CommitLogScrubber
 
 
 class ShippedStore(ReplicatedStore[ShippedLog]):
     """A store of the container `commit_log`."""
 
-    _kind = Kind(partial(open_plain_log, ShippedLog), SHIPPED_META_NAME)
+    _kind = StoreKind(partial(open_plain_log, ShippedLog), SHIPPED_META_NAME)
 
     def __init__(self, engine: Engine[ShippedLog]) -> None:
         """Take the opened engine; for `open` only."""

@@ -17,11 +17,11 @@ from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from store.clock import unix_ms
 from store.config import StoreConfig
-from store.derived.dispatch import Unit
+from store.derived.dispatch import DispatchedUnit
 from store.derived.guard import AT_ONCE_SIZE_BYTES_MAX, DerivedScrubber
 from store.derived.queues.consume_queue import ConsumeQueue
 from store.durability.fatal import end_process
-from store.engine import Engine, Kind, Surroundings
+from store.engine import Engine, StoreKind, Surroundings
 from store.errors import (
     BusyError,
     ClosedError,
@@ -35,11 +35,11 @@ from store.files.file_system import FileSystem
 from store.files.mapped_file import MappedFile
 from store.ledger.ledger import Ledger
 from store.log.shipped_log import ShippedLog
+from store.maintenance.retention import DELETE_COUNT_MAX, DiskState, DiskUsage
 from store.opening import Progress, Recovery, no_progress
 from store.reads import Reads
 from store.record.stamp import QueueKey
 from store.stats import StoreStats
-from store.upkeep.retention import DELETE_COUNT_MAX, DiskState, DiskUsage
 
 LogT = TypeVar("LogT", bound=Ledger | ShippedLog)
 
@@ -50,7 +50,7 @@ class ReplicatedStore(Generic[LogT]):
     Use it as a context manager, or call `close`. Readers use `reads`.
     """
 
-    _kind: ClassVar[Kind[Any]]
+    _kind: ClassVar[StoreKind[Any]]
 
     @classmethod
     def open(
@@ -94,7 +94,7 @@ class ReplicatedStore(Generic[LogT]):
         """Remember the dispatched records of a topic from now on; see `Dispatcher.take_watched`."""
         self.engine.dispatcher.watch(topic)
 
-    def take_watched(self) -> list[Unit]:
+    def take_watched(self) -> list[DispatchedUnit]:
         """Return the records of the watched topic that were dispatched since the last call."""
         return self.engine.dispatcher.take_watched()
 

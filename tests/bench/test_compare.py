@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bench import picture
+from bench import compare_plot
 from bench.compare import MODES, PUBLISHED, is_wrong
 
 
@@ -47,7 +47,7 @@ def test_no_mode_may_double_or_reorder(what: str) -> None:
 
 @pytest.mark.slow  # matplotlib is imported.
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
-    picture.check_available()
+    compare_plot.check_available()
     record = {
         "modes": [row(mode.name, lost_count=n) for n, mode in enumerate(MODES)],
         "published": PUBLISHED,
@@ -58,7 +58,7 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
         "load": {"body_size_bytes": 1024},
         "machine": {"cpu_count": 2},
     }
-    picture.draw(record, tmp_path / "compare.png")
+    compare_plot.draw(record, tmp_path / "compare.png")
     data = (tmp_path / "compare.png").read_bytes()
     assert data.startswith(b"\x89PNG")
     assert len(data) > 10_000

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from bench.peers import registry
-from bench.peers.driving import drive
-from bench.peers.peer import Consumed, Facts, Load, NotOfferedError, Produced
+from bench.peers.load_driver import drive
+from bench.peers.peer import ConsumeResult, NotOfferedError, PeerFacts, PeerLoad, ProduceResult
 from bench.plan import QUICK
 from bench.session import Session, main
 
@@ -33,7 +33,7 @@ class Fake:
     def __init__(
         self, memory_share: float = 0.0, restart_share: float = 0.0, *, has_failover: bool = True
     ) -> None:
-        self.facts = Facts("fake", "none", "none", "none", memory_share, restart_share)
+        self.facts = PeerFacts("fake", "none", "none", "none", memory_share, restart_share)
         self.events: list[str] = []
         self.message_count = 0
         self._has_failover = has_failover
@@ -51,11 +51,11 @@ class Fake:
             raise ConnectionError
         self.message_count += len(bodies)
 
-    async def produce(self, load: Load) -> Produced:
+    async def produce(self, load: PeerLoad) -> ProduceResult:
         return await drive(self._send, load)
 
-    async def consume(self) -> Consumed:
-        return Consumed(self.message_count, 1024 * self.message_count, 0.5)
+    async def consume(self) -> ConsumeResult:
+        return ConsumeResult(self.message_count, 1024 * self.message_count, 0.5)
 
     async def kill_leader(self) -> float:
         if not self._has_failover:

@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from bench import side_by_side
-from bench.journal import Journal, OtherRunError
-from bench.plan import FULL, QUICK, SCENARIOS, Scale, Scenario, sessions
+from bench.journal import OtherRunError, SessionJournal
+from bench.plan import FULL, QUICK, SCENARIOS, PlanScale, Scenario, sessions
 
 PLAN: dict[str, Any] = {"begun": "then", "scale": QUICK.row(), "peers": ["quorumlog", "etcd"]}
 CELL = {"row": "r", "unit": "msg/s", "value": 1.0}
@@ -25,7 +25,7 @@ def script(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("scale", [QUICK, FULL])
-def test_peers_come_in_turn_and_each_key_once(scale: Scale) -> None:
+def test_peers_come_in_turn_and_each_key_once(scale: PlanScale) -> None:
     planned = list(sessions(scale, ["tmpfs", "disk"], ["quorumlog", "etcd", "nats"]))
     keys = [session.key for session in planned]
     assert len(set(keys)) == len(keys)
@@ -55,32 +55,32 @@ def test_a_quick_run_ends_within_ten_minutes() -> None:
 
 
 def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, PLAN)
+    journal = SessionJournal(tmp_path, PLAN)
     journal.add({"key": "a", "cells": [CELL]})
-    again = Journal(tmp_path, {**PLAN, "begun": "later"})
+    again = SessionJournal(tmp_path, {**PLAN, "begun": "later"})
     assert again.sessions == {"a": {"key": "a", "cells": [CELL]}}
     assert again.plan["begun"] == "then"
 
 
 def test_a_line_that_was_being_written_is_dropped(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, PLAN)
+    journal = SessionJournal(tmp_path, PLAN)
     journal.add({"key": "a"})
     journal.add({"key": "b"})
     path = tmp_path / "journal.jsonl"
     whole = path.read_text()
     path.write_text(whole[:-5])
-    again = Journal(tmp_path, PLAN)
+    again = SessionJournal(tmp_path, PLAN)
     assert list(again.sessions) == ["a"]
     again.add({"key": "b"})
     assert path.read_text() == whole
     path.write_text(whole[:5])
-    assert Journal(tmp_path, PLAN).sessions == {}
+    assert SessionJournal(tmp_path, PLAN).sessions == {}
 
 
 def test_another_plan_is_refused_by_name(tmp_path: Path) -> None:
-    Journal(tmp_path, PLAN)
+    SessionJournal(tmp_path, PLAN)
     with pytest.raises(OtherRunError, match=r"differs in peers; .*another directory"):
-        Journal(tmp_path, {**PLAN, "peers": ["quorumlog"]})
+        SessionJournal(tmp_path, {**PLAN, "peers": ["quorumlog"]})
 
 
 # --- Sessions that go wrong.
@@ -124,7 +124,7 @@ def test_processes_that_a_session_leaves_are_ended(tmp_path: Path) -> None:
 
 
 def test_a_peer_that_is_missing_is_a_reason(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "out", PLAN)
+    journal = SessionJournal(tmp_path / "out", PLAN)
     planned = [one for one in sessions(QUICK, ["tmpfs"], ["etcd"]) if one.peer]
     run = side_by_side._Run(journal, QUICK, {"tmpfs": str(tmp_path)}, {"etcd": "no etcd in PATH"})
     run.all(planned)
@@ -137,7 +137,7 @@ def test_a_peer_that_is_missing_is_a_reason(tmp_path: Path) -> None:
 def test_sessions_without_time_are_left_for_the_next_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    journal = Journal(tmp_path / "out", PLAN)
+    journal = SessionJournal(tmp_path / "out", PLAN)
     planned = list(sessions(QUICK, ["tmpfs"], ["etcd"]))
     run = side_by_side._Run(journal, QUICK, {"tmpfs": str(tmp_path)}, {})
 

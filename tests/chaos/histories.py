@@ -12,10 +12,10 @@ from raft.errors import Outcome
 from raft.histories.history import (
     AppendCall,
     Drain,
+    HistoryReceipt,
     Kind,
     Operation,
     ReadCall,
-    Receipt,
     Records,
     Request,
     Result,
@@ -76,7 +76,7 @@ class Maker:
         request: Request = value if is_put else AppendCall(value)
         fate = self.random.random()
         if fate < 0.96:
-            result: Result = len(log) if is_put else Receipt(len(log))
+            result: Result = len(log) if is_put else HistoryReceipt(len(log))
             log.append(value)
             self._call(kind, queue, request, result)
         elif fate < 0.98:

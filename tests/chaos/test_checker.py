@@ -13,7 +13,7 @@ from chaos.scenario import SCENARIOS
 from chaos.verdict import judge
 
 from raft.errors import Outcome
-from raft.histories.history import AppendCall, Drain, Kind, Operation, Receipt, Records
+from raft.histories.history import AppendCall, Drain, HistoryReceipt, Kind, Operation, Records
 from tests.chaos.histories import REGISTER, clean
 
 History = tuple[list[Operation], list[Drain]]
@@ -43,7 +43,7 @@ def lose_at_the_end(random: Random, history: History) -> str:
     """The last acked message is on no replica, as after a fail-over that forgot it."""
     at = _acked(history)[-1]
     receipt = history[0][at].result
-    assert isinstance(receipt, Receipt)
+    assert isinstance(receipt, HistoryReceipt)
     _edit_drains(history, QUEUE, lambda values: values.__delitem__(slice(receipt.offset, None)))
     return "lost"
 
@@ -92,7 +92,7 @@ def swap(random: Random, history: History) -> str:
 def double(random: Random, history: History) -> str:
     """A retry is stored twice."""
     receipt = history[0][random.choice(_acked(history))].result
-    assert isinstance(receipt, Receipt)
+    assert isinstance(receipt, HistoryReceipt)
     _edit_drains(history, QUEUE, lambda values: values.append(values[receipt.offset]))
     return "duplicate"
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 from chaos.delayed import Cancel, DelayHistory, Delivered, Sent, check_delayed
-from chaos.told import Told
+from chaos.told import ToldOutcome
 
 COUNT = 60
 SEEDS = range(25)
@@ -17,17 +17,23 @@ def right_history(random: Random) -> DelayHistory:
     history, offset = DelayHistory(), 0
     for number in range(COUNT):
         value, due = f"v{number}", 1_000_000 + random.randrange(5_000)
-        told = random.choices((Told.OK, Told.UNKNOWN, Told.NOT_APPLIED), (8, 1, 1))[0]
+        told = random.choices(
+            (ToldOutcome.OK, ToldOutcome.UNKNOWN, ToldOutcome.NOT_APPLIED), (8, 1, 1)
+        )[0]
         if number < 3:
-            told = (Told.OK, Told.OK, Told.NOT_APPLIED)[number]
+            told = (ToldOutcome.OK, ToldOutcome.OK, ToldOutcome.NOT_APPLIED)[number]
         history.sent[value] = Sent(value, random.randrange(2), due, told)
-        comes = told is Told.OK or (told is Told.UNKNOWN and random.random() < 0.5)
-        if told is Told.OK and (number == 1 or (number > 2 and random.random() < 0.4)):
+        comes = told is ToldOutcome.OK or (told is ToldOutcome.UNKNOWN and random.random() < 0.5)
+        if told is ToldOutcome.OK and (number == 1 or (number > 2 and random.random() < 0.4)):
             answer = (
-                Told.OK if number == 1 else random.choice((Told.OK, Told.TOO_LATE, Told.UNKNOWN))
+                ToldOutcome.OK
+                if number == 1
+                else random.choice((ToldOutcome.OK, ToldOutcome.TOO_LATE, ToldOutcome.UNKNOWN))
             )
             history.cancels.append(Cancel(value, answer, due))
-            comes = answer is Told.TOO_LATE or (answer is Told.UNKNOWN and random.random() < 0.5)
+            comes = answer is ToldOutcome.TOO_LATE or (
+                answer is ToldOutcome.UNKNOWN and random.random() < 0.5
+            )
         if comes:
             at = due + random.choice((0, random.randrange(3_000)))
             queue_id = history.sent[value].queue_id
@@ -75,7 +81,7 @@ def bring_back_cancelled(history: DelayHistory) -> None:
 
 
 def bring_refused(history: DelayHistory) -> None:
-    bring(history, next(v for v, s in history.sent.items() if s.told is Told.NOT_APPLIED))
+    bring(history, next(v for v, s in history.sent.items() if s.told is ToldOutcome.NOT_APPLIED))
 
 
 def bring(history: DelayHistory, value: str) -> None:
@@ -90,7 +96,7 @@ def invent(history: DelayHistory) -> None:
 def lose_one_called_gone(history: DelayHistory) -> None:
     """A cancel that came too late says that the message came."""
     value = history.delivered[came(history)].value
-    history.cancels.append(Cancel(value, Told.TOO_LATE))
+    history.cancels.append(Cancel(value, ToldOutcome.TOO_LATE))
     lose(history)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from chaos.ends import EXIT_BAD_DATA, EXIT_BROKEN, KILLED, STOPPED, Ends
+from chaos.ends import EXIT_BAD_DATA, EXIT_BROKEN, KILLED, STOPPED, ProcessEnds
 
 from deploy.local_process import NodeProcess, spawn
 
@@ -35,7 +35,7 @@ class Processes:
     def node_directory(self, node_id: int) -> Path:
         return self._directory / f"node-{node_id}"
 
-    def start(self, ends: Ends, node: int, word: str = "wait") -> NodeProcess:
+    def start(self, ends: ProcessEnds, node: int, word: str = "wait") -> NodeProcess:
         environment = {**os.environ, "PYTHONPATH": str(self._directory)}
         made = spawn("doer", [word], log=self._directory / "log", environment=environment)
         self._last[node] = made
@@ -65,7 +65,7 @@ def dump(nodes: Processes, node: int, process: NodeProcess) -> None:
 
 
 def test_a_planned_kill_and_a_live_node_are_no_problem(nodes: Processes) -> None:
-    ends = Ends(nodes)
+    ends = ProcessEnds(nodes)
     killed = nodes.start(ends, 1)
     nodes.start(ends, 2)
     ends.allow(1, KILLED)
@@ -74,14 +74,14 @@ def test_a_planned_kill_and_a_live_node_are_no_problem(nodes: Processes) -> None
 
 
 def test_an_end_that_nobody_expected_is_found_once(nodes: Processes) -> None:
-    ends = Ends(nodes)
+    ends = ProcessEnds(nodes)
     end(nodes.start(ends, 2), signal.SIGABRT)
     assert ends.take() == ["I17: node 2 ended with -6, which nobody expected"]
     assert ends.take() == []
 
 
 def test_an_unplanned_end_is_found_after_the_node_runs_again(nodes: Processes) -> None:
-    ends = Ends(nodes)
+    ends = ProcessEnds(nodes)
     end(nodes.start(ends, 2), signal.SIGBUS)
     nodes.start(ends, 2)
     ends.allow(2, KILLED)
@@ -89,7 +89,7 @@ def test_an_unplanned_end_is_found_after_the_node_runs_again(nodes: Processes) -
 
 
 def test_another_status_than_the_one_expected_is_found(nodes: Processes) -> None:
-    ends = Ends(nodes)
+    ends = ProcessEnds(nodes)
     process = nodes.start(ends, 3, str(EXIT_BROKEN))
     ends.allow(3, EXIT_BAD_DATA)
     assert process.wait_end(TIMEOUT_MS)
@@ -97,7 +97,7 @@ def test_another_status_than_the_one_expected_is_found(nodes: Processes) -> None
 
 
 def test_an_end_may_be_allowed_after_it_came(nodes: Processes) -> None:
-    ends = Ends(nodes)
+    ends = ProcessEnds(nodes)
     assert nodes.start(ends, 3, str(EXIT_BAD_DATA)).wait_end(TIMEOUT_MS)
     ends.look()
     ends.allow(3, EXIT_BAD_DATA)
@@ -105,7 +105,7 @@ def test_an_end_may_be_allowed_after_it_came(nodes: Processes) -> None:
 
 
 def test_an_end_is_allowed_for_a_single_scenario(nodes: Processes) -> None:
-    ends = Ends(nodes)
+    ends = ProcessEnds(nodes)
     process = nodes.start(ends, 1)
     ends.allow(1, KILLED)
     assert ends.take() == []
@@ -114,7 +114,7 @@ def test_an_end_is_allowed_for_a_single_scenario(nodes: Processes) -> None:
 
 
 def test_only_an_end_that_says_so_leaves_a_dump(nodes: Processes) -> None:
-    ends = Ends(nodes)
+    ends = ProcessEnds(nodes)
     broken, killed = nodes.start(ends, 1, str(EXIT_BROKEN)), nodes.start(ends, 2)
     dump(nodes, 1, broken)
     dump(nodes, 2, killed)

@@ -23,24 +23,24 @@ from chaos.gates import (
     late_in_trial,
 )
 from chaos.pace import Sample, slowness_between
-from chaos.profile import Mode
+from chaos.profile import ClusterMode
 from chaos.scenario import SCENARIOS
 from chaos.scenarios.membership import PATIENT
-from chaos.summary import Summary
-from chaos.trial import Result
+from chaos.summary import CampaignSummary
+from chaos.trial import TrialResult
 
 from tests import missing
 
 
-def some(**values: Any) -> Result:
-    return replace(Result(SCENARIOS["kill-leader"], 0), **values)
+def some(**values: Any) -> TrialResult:
+    return replace(TrialResult(SCENARIOS["kill-leader"], 0), **values)
 
 
 def test_the_gates_are_the_published_figures() -> None:
     assert (PUBLISHED.failover_p50_s, PUBLISHED.failover_p99_s) == (1.0, 2.5)
     assert (PUBLISHED.failover_max_s, PUBLISHED.recovery_max_s) == (5.0, 2.0)
-    assert gates_of(Mode.RAFT) is PUBLISHED
-    assert gates_of(Mode.SYNC_MASTER) is gates_of(Mode.ASYNC_MASTER) is MASTER_SLAVE
+    assert gates_of(ClusterMode.RAFT) is PUBLISHED
+    assert gates_of(ClusterMode.SYNC_MASTER) is gates_of(ClusterMode.ASYNC_MASTER) is MASTER_SLAVE
 
 
 # --- Each fault ---
@@ -105,8 +105,8 @@ def test_the_median_of_a_run_is_judged_once_there_are_enough() -> None:
 
 
 def test_a_run_that_was_too_slow_says_so_and_is_marked_when_others_were_at_work() -> None:
-    def summary(*results: Result) -> Summary:
-        return Summary.of(results, seed=1, mode="raft", version="-", took_s=1.0)
+    def summary(*results: TrialResult) -> CampaignSummary:
+        return CampaignSummary.of(results, seed=1, mode="raft", version="-", took_s=1.0)
 
     slow = summary(some(failovers_ms=[2_600.0]))
     assert slow.late

@@ -13,7 +13,7 @@ from chaos.scenarios import derived, resources
 from chaos.scenarios.membership import longest_pause_ms
 
 from deploy.local import LocalCluster
-from raft.histories.history import AppendCall, Kind, Receipt
+from raft.histories.history import AppendCall, HistoryReceipt, Kind
 from store.config import StoreConfig
 from store.derived.keys.index_file import file_size_bytes
 from store.durability.durable_mark import DurableMark, Mark
@@ -51,7 +51,7 @@ def test_the_longest_time_without_a_receipt_is_found(monkeypatch: pytest.MonkeyP
     assert longest_pause_ms(recorder, 4_000_000) == 6.0
     for at_ns in (3_000_000, 5_000_000, 9_000_000):
         monkeypatch.setattr("chaos.recorder.now_ns", lambda at_ns=at_ns: at_ns)
-        recorder.done(1, Kind.APPEND, "q0", at_ns - 1, AppendCall("a"), Receipt(0))
+        recorder.done(1, Kind.APPEND, "q0", at_ns - 1, AppendCall("a"), HistoryReceipt(0))
     assert longest_pause_ms(recorder, 4_000_000) == 4.0
 
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import cast
 
-from chaos.losses import Place, find_losses
-from chaos.profile import Mode, Options
+from chaos.losses import MessagePlace, find_losses
+from chaos.profile import ClusterMode, ScenarioOptions
 from chaos.scenario import SCENARIOS
 from chaos.scenarios.failovers import misstated
 from chaos.target import Target
@@ -16,17 +16,17 @@ from raft.histories.checker import check_values
 from raft.histories.history import (
     AppendCall,
     Drain,
+    HistoryReceipt,
     Kind,
     Operation,
     ReadCall,
-    Receipt,
     Records,
     Seen,
     Value,
 )
 
-PLACES: dict[Value, Place] = {
-    f"v{n}": Place(1 if n < 8 else 2, 100 * n, "q0", n) for n in range(12)
+PLACES: dict[Value, MessagePlace] = {
+    f"v{n}": MessagePlace(1 if n < 8 else 2, 100 * n, "q0", n) for n in range(12)
 }
 REPORTED = HaLoss(0, 2, 500, 800, 800, True, 3, 3, "")
 
@@ -71,7 +71,7 @@ def append(
     number: int, outcome: Outcome = Outcome.APPLIED, *, term: int = 1, invoke_ns: int = 0
 ) -> Operation:
     is_open = outcome is Outcome.UNKNOWN
-    result = Receipt(number) if outcome is Outcome.APPLIED else None
+    result = HistoryReceipt(number) if outcome is Outcome.APPLIED else None
     call = AppendCall(f"v{number}")
     returned = None if is_open else invoke_ns + 10
     kind = Kind.APPEND
@@ -112,7 +112,10 @@ def test_a_report_that_is_not_exact_hides_none_that_is() -> None:
 
 def test_a_loss_is_counted_by_the_first_report_of_its_place() -> None:
     """Positions are used again by later epochs, which may lose them as well."""
-    places: dict[Value, Place] = {"a": Place(1, 500, "q0", 5), "b": Place(2, 500, "q0", 5)}
+    places: dict[Value, MessagePlace] = {
+        "a": MessagePlace(1, 500, "q0", 5),
+        "b": MessagePlace(2, 500, "q0", 5),
+    }
     reports = [replace(REPORTED, epoch=n, record_count=1, acked_record_count=1) for n in (2, 1)]
     assert not find_losses(places, [Drain(1, "q0", 0, [])], reports).problems
 
@@ -147,7 +150,7 @@ def test_a_record_with_a_receipt_of_copies_is_never_lost() -> None:
 
 
 def test_a_receipt_that_claims_another_mode_is_found() -> None:
-    sync, alone = Place(1, 0, "q0", 0, is_copied=True), Place(1, 0, "q0", 0)
+    sync, alone = MessagePlace(1, 0, "q0", 0, is_copied=True), MessagePlace(1, 0, "q0", 0)
     assert not misstated({"a": sync}, {1: "sync"})
     assert not misstated({"a": alone}, {1: "async"})
     assert not misstated({"a": sync}, {2: "async"}), "of an epoch that nobody looked at"
@@ -163,10 +166,10 @@ def test_a_receipt_that_claims_another_mode_is_found() -> None:
 def test_a_scenario_that_makes_masters_async_may_lose_in_any_mode() -> None:
     """Who dies as one of these has acked more than others have; what it reports is no violation."""
 
-    def may_lose(name: str, mode: Mode) -> bool:
-        return Trial(SCENARIOS[name], cast(Target, None), Options(1, mode), 1, "t").may_lose
+    def may_lose(name: str, mode: ClusterMode) -> bool:
+        return Trial(SCENARIOS[name], cast(Target, None), ScenarioOptions(1, mode), 1, "t").may_lose
 
-    assert may_lose("mode-changes", Mode.SYNC_MASTER)
-    assert may_lose("kill-leader", Mode.ASYNC_MASTER)
-    assert not may_lose("kill-leader", Mode.SYNC_MASTER)
-    assert not may_lose("kill-leader", Mode.RAFT)
+    assert may_lose("mode-changes", ClusterMode.SYNC_MASTER)
+    assert may_lose("kill-leader", ClusterMode.ASYNC_MASTER)
+    assert not may_lose("kill-leader", ClusterMode.SYNC_MASTER)
+    assert not may_lose("kill-leader", ClusterMode.RAFT)

@@ -5,8 +5,8 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from chaos.popped import Delivery, Hide, PopHistory, Produced, Settle, check_pop
-from chaos.told import Told
+from chaos.popped import Hide, PopDelivery, PopHistory, SentMessage, Settle, check_pop
+from chaos.told import ToldOutcome
 
 GROUPS = 4
 OF_A_GROUP = 8
@@ -28,8 +28,8 @@ class _Model:
     def _message(self, group: int, number: int) -> None:
         random, history = self._random, self.history
         value = f"g{group}-{number}"
-        told = Told.UNKNOWN if random.random() < 0.1 else Told.OK
-        history.produced[value] = Produced(value, told)
+        told = ToldOutcome.UNKNOWN if random.random() < 0.1 else ToldOutcome.OK
+        history.produced[value] = SentMessage(value, told)
         if not number % 4:
             self._receive += 1  # Else it came with the one before.
         for count in range(1, 4):
@@ -39,39 +39,43 @@ class _Model:
                 self._receive += 1
                 continue
             is_ack = number != 2 and random.random() < 0.9
-            self._settle(one, is_ack=is_ack, told=random.choice((Told.OK, Told.OK, Told.UNKNOWN)))
+            self._settle(
+                one,
+                is_ack=is_ack,
+                told=random.choice((ToldOutcome.OK, ToldOutcome.OK, ToldOutcome.UNKNOWN)),
+            )
             if not is_ack:
                 history.dead.append(value)
             self._receive += 1
             return
 
-    def _delivery(self, value: str, group: int, number: int, count: int) -> Delivery:
+    def _delivery(self, value: str, group: int, number: int, count: int) -> PopDelivery:
         self._now += self._random.randrange(50)
         place = f"g{group}", group % 2, GROUPS * number + group
         handle, visible = f"{value}/{count}", self._now + INVISIBLE_MS
-        one = Delivery(value, *place, count, handle, self._receive, self._now, visible)
+        one = PopDelivery(value, *place, count, handle, self._receive, self._now, visible)
         self.history.deliveries.append(one)
         self._now += self._random.randrange(100)
         return one
 
-    def _pass_on(self, one: Delivery) -> None:
+    def _pass_on(self, one: PopDelivery) -> None:
         """It is not ended by this holder, and its time runs out."""
         fate, hides = self._random.randrange(4), self.history.hides
         free = one.visible_unix_ms
         if fate == 0:
             free = self._now
-            hides.append(Hide(one.handle, self._now - 1, 0, Told.OK, free))
+            hides.append(Hide(one.handle, self._now - 1, 0, ToldOutcome.OK, free))
         elif fate == 1:
             free = self._now + 4_000
-            hides.append(Hide(one.handle, self._now - 1, 4_000, Told.OK, free))
+            hides.append(Hide(one.handle, self._now - 1, 4_000, ToldOutcome.OK, free))
         elif fate == 2:
-            hides.append(Hide(one.handle, self._now, 0, Told.UNKNOWN))
+            hides.append(Hide(one.handle, self._now, 0, ToldOutcome.UNKNOWN))
             free = self._now
         self._now = free + self._random.choice((0, 20))
         if fate == 3:
-            self._settle(one, is_ack=True, told=Told.TOO_LATE)
+            self._settle(one, is_ack=True, told=ToldOutcome.TOO_LATE)
 
-    def _settle(self, one: Delivery, *, is_ack: bool, told: Told) -> None:
+    def _settle(self, one: PopDelivery, *, is_ack: bool, told: ToldOutcome) -> None:
         settle = Settle(one.handle, is_ack, self._now, self._now + 5, told)
         self.history.settles.append(settle)
         self._now += 6
@@ -81,16 +85,16 @@ def right_history(seed: int) -> PopHistory:
     return _Model(Random(seed)).history
 
 
-def end(history: PopHistory, *, is_ack: bool) -> tuple[int, Delivery]:
+def end(history: PopHistory, *, is_ack: bool) -> tuple[int, PopDelivery]:
     """Return an end that was answered well, and the delivery that it names."""
     for at, settle in enumerate(history.settles):
-        if settle.told is Told.OK and settle.is_ack is is_ack:
+        if settle.told is ToldOutcome.OK and settle.is_ack is is_ack:
             one = next(one for one in history.deliveries if one.handle == settle.handle)
             return at, one
     raise AssertionError("the model has none")
 
 
-def hand_out(history: PopHistory, one: Delivery, taken_unix_ms: int) -> None:
+def hand_out(history: PopHistory, one: PopDelivery, taken_unix_ms: int) -> None:
     """Give a message out once more, with a receive of its own."""
     more = replace(
         one,
@@ -131,7 +135,7 @@ def share(history: PopHistory) -> None:
 def share_one_that_was_held_longer(history: PopHistory) -> None:
     at, one = end(history, is_ack=True)
     longer = one.visible_unix_ms + 5_000
-    history.hides.append(Hide(one.handle, one.taken_unix_ms, 6_000, Told.OK, longer))
+    history.hides.append(Hide(one.handle, one.taken_unix_ms, 6_000, ToldOutcome.OK, longer))
     hand_out(history, one, longer - 1)
     history.settles[at] = replace(history.settles[at], handle="more")
 
@@ -154,7 +158,7 @@ def lose(history: PopHistory) -> None:
 
 
 def lose_before_anybody_had_it(history: PopHistory) -> None:
-    history.produced["unseen"] = Produced("unseen", Told.OK)
+    history.produced["unseen"] = SentMessage("unseen", ToldOutcome.OK)
 
 
 def lose_dead(history: PopHistory) -> None:
@@ -173,14 +177,14 @@ def bury_acked(history: PopHistory) -> None:
     earlier = replace(one, count=0, handle="before", receive=10_000, taken_unix_ms=before)
     history.deliveries.append(replace(earlier, visible_unix_ms=before + INVISIBLE_MS))
     began = one.taken_unix_ms - 8_500
-    history.settles.append(Settle("before", False, began, began + 9, Told.UNKNOWN))
+    history.settles.append(Settle("before", False, began, began + 9, ToldOutcome.UNKNOWN))
     history.dead.append(one.value)
 
 
 def bury_without_cause(history: PopHistory) -> None:
     """An ack without an answer, and yet it is dead."""
     at, one = end(history, is_ack=True)
-    history.settles[at] = replace(history.settles[at], told=Told.UNKNOWN)
+    history.settles[at] = replace(history.settles[at], told=ToldOutcome.UNKNOWN)
     history.dead.append(one.value)
 
 
@@ -190,7 +194,7 @@ def invent(history: PopHistory) -> None:
 
 def show_refused(history: PopHistory) -> None:
     value = history.deliveries[0].value
-    history.produced[value] = Produced(value, Told.NOT_APPLIED)
+    history.produced[value] = SentMessage(value, ToldOutcome.NOT_APPLIED)
 
 
 def overtake(history: PopHistory) -> None:
@@ -210,9 +214,9 @@ def swap_within_a_receive(history: PopHistory) -> None:
     other = replace(
         history.deliveries[first], value="later", queue_offset=10_000, handle="later", count=1
     )
-    history.produced["later"] = Produced("later", Told.OK)
+    history.produced["later"] = SentMessage("later", ToldOutcome.OK)
     settle = next(one for one in history.settles if one.handle.startswith(f"{value}/"))
-    history.settles.append(replace(settle, handle="later", is_ack=True, told=Told.OK))
+    history.settles.append(replace(settle, handle="later", is_ack=True, told=ToldOutcome.OK))
     history.deliveries.insert(first, other)
 
 
@@ -263,20 +267,22 @@ def test_disorder_in_a_message_group_is_found(
 
 
 def test_an_ack_of_an_earlier_holder_counts_after_a_later_one() -> None:
-    history = PopHistory({"v": Produced("v", Told.OK)})
-    one = Delivery("v", "g", 0, 0, 1, "a", 1, 1_000, 2_500)
+    history = PopHistory({"v": SentMessage("v", ToldOutcome.OK)})
+    one = PopDelivery("v", "g", 0, 0, 1, "a", 1, 1_000, 2_500)
     history.deliveries.append(one)
     hand_out(history, one, 2_500)
-    history.settles.append(Settle("more", True, 2_600, 2_610, Told.OK))
-    history.settles.append(Settle("a", True, 2_700, 2_710, Told.OK))
+    history.settles.append(Settle("more", True, 2_600, 2_610, ToldOutcome.OK))
+    history.settles.append(Settle("a", True, 2_700, 2_710, ToldOutcome.OK))
     assert check_pop(history, is_fifo=True) == []
 
 
 def test_a_message_that_was_handed_out_as_often_as_allowed_may_die() -> None:
-    history = PopHistory({"v": Produced("v", Told.OK)}, dead=["v"], failed_receive_count=2)
+    history = PopHistory(
+        {"v": SentMessage("v", ToldOutcome.OK)}, dead=["v"], failed_receive_count=2
+    )
     at = 1_000
     for count in range(1, 15):
-        history.deliveries.append(Delivery("v", "g", 0, 0, count, f"{count}", count, at, at + 9))
+        history.deliveries.append(PopDelivery("v", "g", 0, 0, count, f"{count}", count, at, at + 9))
         at += 9
     assert check_pop(history, is_fifo=True) == []
     history.failed_receive_count = 1

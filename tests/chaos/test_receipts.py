@@ -1,10 +1,10 @@
 """Receipts that nobody could give are found, one by one; those that somebody could are left."""
 
-from chaos.losses import Place
+from chaos.losses import MessagePlace
 from chaos.receipts import Moment, acked_count, strays
 
 from raft.errors import Outcome
-from raft.histories.history import AppendCall, Kind, Operation, Receipt, Value
+from raft.histories.history import AppendCall, HistoryReceipt, Kind, Operation, Value
 
 MOMENT = Moment(at_ns=1_000, term=4, end_position=500)
 
@@ -14,19 +14,21 @@ def call(
 ) -> Operation:
     outcome = Outcome.UNKNOWN if return_ns is None else Outcome.APPLIED
     request = AppendCall(value) if kind is Kind.APPEND else value
-    result = Receipt(0) if kind is Kind.APPEND else 0
+    result = HistoryReceipt(0) if kind is Kind.APPEND else 0
     return Operation(0, 1, kind, "q0", invoke_ns, return_ns, outcome, request, result, 1, term)
 
 
-def place(position: int, term: int = 4) -> Place:
-    return Place(term, position, "q0", 0)
+def place(position: int, term: int = 4) -> MessagePlace:
+    return MessagePlace(term, position, "q0", 0)
 
 
-def found(operation: Operation, at: Place, moment: Moment = MOMENT, **how: bool) -> list[str]:
+def found(
+    operation: Operation, at: MessagePlace, moment: Moment = MOMENT, **how: bool
+) -> list[str]:
     request = operation.request
     value = request.value if isinstance(request, AppendCall) else request
     assert isinstance(value, str)
-    places: dict[Value, Place] = {value: at}
+    places: dict[Value, MessagePlace] = {value: at}
     return strays([operation], places, moment, **how)
 
 

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from chaos import power
 from chaos.errors import NotPossibleHereError
-from chaos.shim import Call, Shim, compile_shim
+from chaos.shim import Shim, SystemCall, compile_shim
 
 from tests import missing
 
@@ -102,12 +102,12 @@ def child(shim: Shim, root: Path) -> Iterator[Child]:
 
 def test_calls_fail_as_often_as_told(shim: Shim, child: Child) -> None:
     assert child.do("write") == "ok"
-    shim.fail(Call.SYNC, errno.EIO, times=1)
+    shim.fail(SystemCall.SYNC, errno.EIO, times=1)
     assert child.do("sync") == str(errno.EIO)
     assert child.do("sync") == "ok"
-    assert (shim.hits(Call.SYNC), shim.passes(Call.SYNC)) == (1, 2)
-    shim.fail(Call.ALLOCATE, errno.ENOSPC)
-    shim.fail(Call.RENAME, errno.EROFS)
+    assert (shim.hits(SystemCall.SYNC), shim.passes(SystemCall.SYNC)) == (1, 2)
+    shim.fail(SystemCall.ALLOCATE, errno.ENOSPC)
+    shim.fail(SystemCall.RENAME, errno.EROFS)
     for _ in range(2):
         assert child.do("allocate") == str(errno.ENOSPC)
         assert child.do("rename") == str(errno.EROFS)
@@ -117,13 +117,13 @@ def test_calls_fail_as_often_as_told(shim: Shim, child: Child) -> None:
 
 def test_a_hang_lasts_until_it_is_taken_away(shim: Shim, child: Child) -> None:
     child.do("write")
-    shim.delay(Call.SYNC, 20)
+    shim.delay(SystemCall.SYNC, 20)
     assert child.do("sync") == "ok"
-    shim.hang(Call.SYNC)
+    shim.hang(SystemCall.SYNC)
     answers: list[str] = []
     asking = threading.Thread(target=lambda: answers.append(child.do("sync")))
     asking.start()
-    while shim.hits(Call.SYNC) < 2:
+    while shim.hits(SystemCall.SYNC) < 2:
         asking.join(0.01)
     assert not answers
     shim.clear()

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from chaos.scenarios import failpoints as steps
+from chaos.scenarios import failpoints
 
 import store
 
@@ -13,10 +13,11 @@ ROW_P2 = {
     "snapshot write", "snapshot rename", "snapshot install", "log cut", "meta replace",
     "membership phases",
 }  # fmt: skip
-RAFT = (steps.STEPS, steps.STEPS_OF_RAFT, steps.STEPS_OF_LEADERS, steps.STEPS_OF_SNAPSHOTS,
-        steps.STEPS_OF_CUTS, steps.STEPS_OF_CHANGES)  # fmt: skip
-HA = (steps.STEPS, steps.STEPS_OF_HA, steps.STEPS_OF_SLAVES, steps.STEPS_OF_MASTERS,
-      steps.STEPS_OF_LOSSES)  # fmt: skip
+RAFT = (failpoints.STEPS, failpoints.STEPS_OF_RAFT, failpoints.STEPS_OF_LEADERS,
+        failpoints.STEPS_OF_SNAPSHOTS,
+        failpoints.STEPS_OF_CUTS, failpoints.STEPS_OF_CHANGES)  # fmt: skip
+HA = (failpoints.STEPS, failpoints.STEPS_OF_HA, failpoints.STEPS_OF_SLAVES,
+      failpoints.STEPS_OF_MASTERS, failpoints.STEPS_OF_LOSSES)  # fmt: skip
 
 
 def known() -> set[str]:
@@ -35,13 +36,13 @@ def test_every_step_of_the_row_has_a_point() -> None:
 
 def test_every_point_is_one_of_the_product() -> None:
     named = {point for one in (*RAFT, *HA) for points in one.values() for point in points}
-    assert named | set(steps.CALLS) | set(steps.PASSES) <= known()
+    assert named | set(failpoints.CALLS) | set(failpoints.PASSES) <= known()
 
 
 def test_steps_in_pairs_are_hit_before_and_after() -> None:
     pairs = [
         (after, points)
-        for one in (steps.STEPS_OF_RAFT, steps.STEPS_OF_HA, steps.STEPS_OF_SLAVES)
+        for one in (failpoints.STEPS_OF_RAFT, failpoints.STEPS_OF_HA, failpoints.STEPS_OF_SLAVES)
         for points in one.values()
         for point in points
         if ".before_" in point and (after := point.replace(".before_", ".after_")) in known()

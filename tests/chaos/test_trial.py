@@ -13,11 +13,11 @@ import pytest
 from chaos import trial
 from chaos.errors import NotSoError
 from chaos.gates import Gates
-from chaos.profile import Options, Profile
-from chaos.scenario import ALL_MODES, Body, Context, Scenario
+from chaos.profile import Profile, ScenarioOptions
+from chaos.scenario import ALL_MODES, Body, Scenario, ScenarioContext
 from chaos.scenarios import disk, messages
 from chaos.target import Target
-from chaos.trial import Result, Trial
+from chaos.trial import Trial, TrialResult
 
 from deploy.local import LocalCluster
 
@@ -38,14 +38,14 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     assert found.unexpected_ends() == []
 
 
-def run(target: Target, body: Body) -> Result:
+def run(target: Target, body: Body) -> TrialResult:
     scenario = Scenario("planted", (), "Planted.", body, Profile(), ALL_MODES, False, 0.02)
     topic = f"trial-{time.time_ns():x}"
-    return asyncio.run(Trial(scenario, target, Options(1), 1, topic).run())
+    return asyncio.run(Trial(scenario, target, ScenarioOptions(1), 1, topic).run())
 
 
 def test_a_follower_that_dies_by_itself_does_not_pass(target: Target) -> None:
-    async def body(x: Context) -> None:
+    async def body(x: ScenarioContext) -> None:
         victim = await x.follower()
         os.kill(await x.do(x.target.pid, victim), signal.SIGABRT)
         await x.until("it is dead", lambda: not x.target.local.is_alive(victim))
@@ -63,7 +63,7 @@ def test_a_follower_that_dies_by_itself_does_not_pass(target: Target) -> None:
 def test_an_end_that_was_asked_for_passes_and_a_slow_one_does_not(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body(x: Context) -> None:
+    async def body(x: ScenarioContext) -> None:
         old = await x.leader()
         x.leader_lost()
         await x.do(x.target.kill, old)
@@ -83,9 +83,9 @@ def test_an_end_that_was_asked_for_passes_and_a_slow_one_does_not(
 def test_disks_with_room_and_links_that_change_nothing_prove_nothing(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Context, "linger", lambda *_: asyncio.sleep(0))
+    monkeypatch.setattr(ScenarioContext, "linger", lambda *_: asyncio.sleep(0))
 
-    async def body(x: Context) -> None:
+    async def body(x: ScenarioContext) -> None:
         topic = f"{x.load.clients.topic}-full"
         await x.load.clients.client.admin.create_topic(topic, queue_count=1)
         with pytest.raises(NotSoError, match="no append was refused"):

@@ -11,8 +11,8 @@ from typing import Any
 import chaos.scenarios  # noqa: F401  Registers them.
 from chaos.__main__ import GROWN_MIN, GROWTH_MIB_MAX, grows
 from chaos.scenario import SCENARIOS
-from chaos.summary import Summary
-from chaos.trial import Result
+from chaos.summary import CampaignSummary
+from chaos.trial import TrialResult
 from chaos.usage import (
     DELETED_SLACK,
     NAMELESS_SLACK,
@@ -81,16 +81,16 @@ def test_memory_is_what_a_process_has_for_itself() -> None:
     del taken
 
 
-def some(**values: Any) -> Result:
-    return replace(Result(SCENARIOS["kill-leader"], 0), **values)
+def some(**values: Any) -> TrialResult:
+    return replace(TrialResult(SCENARIOS["kill-leader"], 0), **values)
 
 
-def summary(results: list[Result]) -> Summary:
-    return Summary.of(results, seed=1, mode="raft", version="-", took_s=1.0)
+def summary(results: list[TrialResult]) -> CampaignSummary:
+    return CampaignSummary.of(results, seed=1, mode="raft", version="-", took_s=1.0)
 
 
 def test_nodes_that_grow_from_scenario_to_scenario_are_found() -> None:
-    def run(step: int) -> Summary:
+    def run(step: int) -> CampaignSummary:
         sizes = [dict.fromkeys(range(GROWN_MIN), 100 * MIB + at * step) for at in range(4)]
         return summary([some(memory_size_bytes=found) for found in sizes])
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from quorumlog.cluster.nameserver import NameServers, TopicShare
+from quorumlog.cluster.nameserver import ListedTopicShare, NameServers
 from tests.cluster.conftest import running
 from tests.cluster.workload import DEADLINE_S, Workload, read_all
 
@@ -19,8 +19,8 @@ Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
 async def group_of(
-    names: NameServers, what: str, is_so: Callable[[TopicShare], bool]
-) -> TopicShare:
+    names: NameServers, what: str, is_so: Callable[[ListedTopicShare], bool]
+) -> ListedTopicShare:
     """Wait until the directory says something of the group; return the group."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
@@ -31,11 +31,11 @@ async def group_of(
         await asyncio.sleep(0.05)
 
 
-def _is_whole(group: TopicShare) -> bool:
+def _is_whole(group: ListedTopicShare) -> bool:
     return group.master_id > 0 and group.in_sync == (1, 2, 3)
 
 
-def _is_led_by(masters: set[int], group: TopicShare) -> bool:
+def _is_led_by(masters: set[int], group: ListedTopicShare) -> bool:
     return group.master_id in masters
 
 

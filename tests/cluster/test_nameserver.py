@@ -17,7 +17,7 @@ import pytest
 from deploy.local import LocalCluster
 from deploy.local_process import free_ports
 from quorumlog import Client
-from quorumlog.cluster.nameserver import NameServers, ReplicaStatus, TopicShare
+from quorumlog.cluster.nameserver import ListedTopicShare, NameServers, ReplicaStatus
 from quorumlog.errors import UnavailableError
 from tests.cluster.conftest import running
 from tests.cluster.forgery import refusal, registration
@@ -29,11 +29,11 @@ CLUSTER_ID = "served"
 PROGRAM = "from quorumlog.cli import main; main(prog_name='qlog')"
 
 
-async def share_of(names: NameServers, *brokers: int) -> TopicShare:
+async def share_of(names: NameServers, *brokers: int) -> ListedTopicShare:
     """Wait until the route of the topic has a master and exactly these brokers; return it."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
-        shares: tuple[TopicShare, ...] = ()
+        shares: tuple[ListedTopicShare, ...] = ()
         try:
             shares = (await names.route(TOPIC)).shares
         except UnavailableError:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from quorumlog.cli import main
 from store.errors import InnerBatchError
 from store.fsck.check import verify
-from store.fsck.layout import Given
+from store.fsck.layout import GivenSettings
 from store.fsck.plan import plan
 from store.record.message import decode_message, encode_message
 from store.store import Store
@@ -75,7 +75,7 @@ def test_both_stores_open_a_directory_with_inner_batches_in_turn(tmp_path: Path)
     put, wrapped = of(lines, "put"), of(lines, "wrapped")
     assert len(wrapped) > 3 * COUNT
     before = log_of(directory)
-    given = Given(
+    given = GivenSettings(
         file_size_bytes=CONFIG.file_size_bytes,
         consume_queue_units_per_file=CONFIG.consume_queue_units_per_file,
         index_slot_count=CONFIG.index_slot_count,

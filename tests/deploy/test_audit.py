@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.audit import Audit
-from deploy.main_job_summary import Summary
-from deploy.progress import Step
+from deploy.audit import LineAudit
+from deploy.main_job_summary import MainJobSummary
+from deploy.progress import JobStep
 from deploy.stdlib_source import SourceFile, find_files
 
 Line = tuple[str, int, bytes]
@@ -30,10 +30,10 @@ def lines_of(files: list[SourceFile]) -> list[Line]:
     return [(file.name, n, line) for file in files for n, line in enumerate(file.lines())]
 
 
-def judged(files: list[SourceFile], found: list[Line]) -> Summary:
+def judged(files: list[SourceFile], found: list[Line]) -> MainJobSummary:
     """Ack every line of `files`, read `found` back, once from the leader and once from node 1."""
-    audit = Audit.of_files(files, Step(None, None))
-    summary = Summary(".", seed=1, nodes=1)
+    audit = LineAudit.of_files(files, JobStep(None, None))
+    summary = MainJobSummary(".", seed=1, nodes=1)
     summary.files, summary.lines = len(files), audit.line_count
     for number, file in enumerate(files):
         for line_number in range(len(file.lines())):
@@ -89,6 +89,6 @@ def test_a_line_that_was_never_sent_is_surplus(files: list[SourceFile]) -> None:
 
 
 def test_a_run_that_did_nothing_fails() -> None:
-    summary = Summary(".", seed=1, nodes=3)
+    summary = MainJobSummary(".", seed=1, nodes=3)
     summary.settle(0.0)
     assert summary.verdict == "failed"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.engine_job import Summary, compare
+from deploy.engine_job import EngineJobSummary, compare
 from deploy.stdlib_source import encoded_lines, find_files, sha256_of_files
 from store.record.message import decode_message
 
@@ -60,7 +60,9 @@ def test_the_verdict_notices_each_planted_fault(source: Path, fault: str) -> Non
     files = find_files(str(source))
     found = sha256_of_files(files)
     counts = {file.name: len(file.lines()) for file in files}
-    summary = Summary(lines=sum(counts.values()), acknowledged_before_kill=5, recovered_lines=5)
+    summary = EngineJobSummary(
+        lines=sum(counts.values()), acknowledged_before_kill=5, recovered_lines=5
+    )
     line_count = summary.lines
     biggest = max(counts, key=lambda name: counts[name])
     if fault == "different":

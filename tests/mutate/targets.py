@@ -3,7 +3,7 @@
 Owns the choice; must not know how a fault is made or found. There are some 16,000 possible faults
 in these modules, too many to judge each. The standing ones are drawn by a checksum of their name,
 so that a fault stays in or out whatever else changes: drawn.txt beside this file says where a
-module was when its faults were drawn. `--all` plants the others as well.
+module or a function was when its faults were drawn. `--all` plants the others as well.
 """
 
 import zlib
@@ -71,7 +71,7 @@ _BY_PORTION: Final[dict[int, str]] = {
         store/ledger: term_runs entry_runs reader records
         store/log: commit_log commit_log_recovery shipped_log
         store/replicated: shipped_store ledger_store
-        store/upkeep: retention
+        store/maintenance: retention
         """,
     _SURROUNDINGS: """
         node/broker/append: commands
@@ -96,7 +96,7 @@ ISSUE_18: Final = frozenset(
         "raft/rules/read_index.py:_echoed:first:1",
         "node/replication/raft/maintenance.py:RaftSteps.checkpoint:drop:1",
         "store/ledger/mending/mend.py:_repair:drop:3",
-        "node/state/tables/pop.py:PopPart._restore:drop:2",
+        "node/state/tables/pop.py:PopTable._restore:drop:2",
     }
 )
 """Faults that nothing noticed until somebody planted them by hand."""
@@ -132,7 +132,8 @@ class Project:
     known: frozenset[str] = frozenset()
     """Names of faults that are standing ones whatever the portion."""
     drawn_as: Mapping[str, str] = field(default_factory=dict)
-    """The path under which the faults of a file were drawn, when that is another one."""
+    """The path under which the faults of a file were drawn, when that is another one; likewise
+    path and name of a function (`path:Class.method`)."""
 
     def paths(self) -> list[str]:
         """Return the files that are there."""
@@ -162,7 +163,10 @@ class Project:
         portion = self.portions[fault.path]
         if fault.operator not in _TELLING and portion < _PERMILLE:
             portion //= 4
-        name = self.drawn_as.get(fault.path, fault.path) + fault.name.removeprefix(fault.path)
+        path = self.drawn_as.get(fault.path, fault.path)
+        function = self.drawn_as.get(f"{fault.path}:{fault.function}")
+        rest = fault.name.removeprefix(f"{fault.path}:{fault.function}")
+        name = (function or f"{path}:{fault.function}") + rest
         drawn = zlib.crc32(name.encode()) % _PERMILLE
         return drawn < portion or fault.name in self.known
 

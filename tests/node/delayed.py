@@ -57,8 +57,8 @@ async def until(is_true: Callable[[], bool], what: str) -> None:
 
 async def settle(node: Fixture) -> None:
     """Have the broker look at the clock, and let it do everything that it can do now."""
-    delivering = node.broker.delay.delivering
+    delivery_task = node.broker.delay.delivery_task
     for _ in range(20):
-        delivering.look()
+        delivery_task.look()
         for _ in range(10):
             await asyncio.sleep(0)

@@ -9,7 +9,7 @@ from typing import Any
 from node.peers.frames import FrameKind
 from node.peers.handshake import LinkIdentity
 from node.peers.link import PeerLink
-from node.replication.raft.driver import Driver
+from node.replication.raft.driver import RaftDriver
 from node.replication.raft.storage.log import LedgerLog
 from node.state.appends import Prepared
 from raft.config import RaftConfig
@@ -56,7 +56,7 @@ class DriverNode:
         self.flush = flush
         self.fatal: list[BaseException] = []
         self.applied = Applied()
-        self.driver: Driver | None = None
+        self.driver: RaftDriver | None = None
         self.port = 0
 
     async def listen(self, port: int = 0) -> None:
@@ -79,7 +79,7 @@ class DriverNode:
         )
         replica = Replica(config, self.log, Random(self.node_id))
         self.applied = Applied()
-        self.driver = Driver(
+        self.driver = RaftDriver(
             replica,
             self.log,
             self.applied,
@@ -135,10 +135,10 @@ class DriverCluster:
         node.join(self.ports)
 
     @property
-    def up(self) -> list[Driver]:
+    def up(self) -> list[RaftDriver]:
         return [node.driver for node in self.nodes.values() if node.driver is not None]
 
-    async def leader(self) -> Driver:
+    async def leader(self) -> RaftDriver:
         """Wait for a leader that is ready."""
         await eventually(lambda: any(driver.is_ready for driver in self.up), "a leader")
         return max((d for d in self.up if d.is_ready), key=lambda driver: driver.term)

@@ -189,7 +189,7 @@ class Node:
         self.settle()
 
     def retain(self, count: int) -> int:
-        """Do what the upkeep of a node does, as if `count` files had expired; return how many
+        """Do what the maintenance of a node does, as if `count` files had expired; return how many
         files went."""
         log, replica = self.log, self.replica
         log.store.maintain()

@@ -127,15 +127,15 @@ async def test_deletion_by_size_is_not_called_deletion_for_room(tmp_path: Path) 
 
 async def rounds(node: WholeHaNode) -> int:
     """Do what the rounds of maintenance do, instead of them; return where the log begins."""
-    upkeep = node.maintenance
-    upkeep._is_stopping.set()
-    assert upkeep._task is not None
-    await upkeep._task
+    maintain = node.maintenance
+    maintain._is_stopping.set()
+    assert maintain._task is not None
+    await maintain._task
     for _ in range(3):
-        await upkeep.steps.maintain()
-        await upkeep.steps.checkpoint()
+        await maintain.steps.maintain()
+        await maintain.steps.checkpoint()
         node.log.store.find_expired()
-        await upkeep.steps.delete_expired()
+        await maintain.steps.delete_expired()
     return node.log.min_position
 
 

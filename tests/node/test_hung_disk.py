@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 from chaos.errors import NotPossibleHereError
-from chaos.shim import Call, Shim, compile_shim
+from chaos.shim import Shim, SystemCall, compile_shim
 
 from quorumlog.pb import log_pb2
 from store.durability.fatal import EXIT_SYNC_FAILED
@@ -36,7 +36,7 @@ def shim(library: Path, tmp_path: Path) -> Iterator[Shim]:
 
 def make_syncs_slow(client: NodeClient, shim: Shim) -> None:
     """After slow syncs the node leaves them to its flush thread."""
-    shim.delay(Call.SYNC, 20)
+    shim.delay(SystemCall.SYNC, 20)
     for _ in range(20):
         client.append("orders", b"kept")
 
@@ -65,12 +65,12 @@ def test_a_disk_that_hangs_ends_the_node_without_an_ack(
                 client.append("orders", b"kept")
             if is_slow_before:
                 make_syncs_slow(client, shim)
-            before = shim.hits(Call.SYNC)
-            shim.hang(Call.SYNC)
+            before = shim.hits(SystemCall.SYNC)
+            shim.hang(SystemCall.SYNC)
             with pytest.raises(grpc.RpcError):
                 client.append("orders", b"never acked")
         assert node.wait_end() == EXIT_SYNC_FAILED
-        assert shim.hits(Call.SYNC) > before
+        assert shim.hits(SystemCall.SYNC) > before
         assert "because a sync hangs" in node.log_path.read_text()
         (dump,) = node.directory.glob("dump-*.txt")
         assert "SyncHangsError" in dump.read_text()
@@ -93,7 +93,7 @@ def test_a_disk_that_hangs_for_a_while_is_told_and_costs_nothing_but_time(
         with node.client() as client:
             client.create_topic("orders")
             make_syncs_slow(client, shim)
-            shim.hang(Call.SYNC)
+            shim.hang(SystemCall.SYNC)
             records = encode_message("orders", 0, b"late", {})
             waiting = client.log.Append.future(
                 log_pb2.AppendRequest(records=records, record_count=1)
@@ -120,7 +120,7 @@ def test_a_new_node_is_ready_when_the_first_file_of_its_log_is(
     node = SingleNode(tmp_path / "data", replication=replication, copies="1")
     with ExitStack() as stack:
         stack.push(node)
-        shim.delay(Call.ALLOCATE, 400)
+        shim.delay(SystemCall.ALLOCATE, 400)
         node.start(shim.environment())
         with node.client() as client:
             client.create_topic("orders")

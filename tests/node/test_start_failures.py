@@ -29,7 +29,7 @@ from node.replication.ha.link.link import HaLink
 from node.replication.ha.storage.log import HaLog
 from node.replication.lives import NodeLives
 from node.replication.maintenance import Maintenance
-from node.replication.raft.driver import Driver
+from node.replication.raft.driver import RaftDriver
 from node.replication.raft.storage.log import LedgerLog
 from node.replication.scrub import Scrub
 from node.rocketmq.service import RocketMq
@@ -67,8 +67,8 @@ _RAFT = (
     (node.raft_node, "open_state"),
     (PeerLink, "start"),
     (LedgerLog, "found"),
-    (Driver, "__init__"),
-    (Driver, "start"),
+    (RaftDriver, "__init__"),
+    (RaftDriver, "start"),
 )
 _HA = (
     (HaLog, "open"),

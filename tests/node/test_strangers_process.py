@@ -11,7 +11,7 @@ from deploy.local import LocalCluster
 from deploy.local_metrics import metric_of
 from node.config.exposure import ANYONE_MAY_BE_A_NODE
 from node.peers.handshake import LinkIdentity
-from node.replication.ha.core.types import Binding, Standing
+from node.replication.ha.core.types import HaBinding, HaStanding
 from node.replication.ha.core.wire import Bound, Hello, encode
 from node.replication.raft.codec import encode as encode_message
 from raft.ceiling import TERM_JUMP_MAX
@@ -125,7 +125,7 @@ def test_a_master_outlives_absurd_epochs(tmp_path: Path) -> None:
         other = master % 3 + 1
         group = "g0 (master-slave, 2 copies of 1,2,3)"
         who = claims(other, cluster_id=cluster.cluster_id, group=group)
-        absurd = Bound(Binding((1 << 31) - 1, other, 9), 1, 0, 0, 0, Standing.FULL, 7)
+        absurd = Bound(HaBinding((1 << 31) - 1, other, 9), 1, 0, 0, 0, HaStanding.FULL, 7)
         for _ in range(3):
             with Stranger(peer_address(cluster, master), who, to=master) as stranger:
                 stranger.shake_hands()

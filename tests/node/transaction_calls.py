@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from node.state.tables.transactions import TransactionsPart
+from node.state.tables.transactions import TransactionsTable
 from quorumlog.pb.log_pb2 import AppendRequest, PullRequest
 from quorumlog.pb.transaction_pb2 import (
     TRANSACTION_OUTCOME_COMMITTED,
@@ -84,8 +84,8 @@ async def round_of(node: Fixture, after_ms: int = 0) -> None:
     await node.broker.transactions.checks.round()
 
 
-def part(node: Fixture) -> TransactionsPart:
-    return node.machine.state.part(TransactionsPart)
+def part(node: Fixture) -> TransactionsTable:
+    return node.machine.state.table(TransactionsTable)
 
 
 def on_loop(test: Callable[[Path], Coroutine[None, None, None]]) -> Callable[[Path], None]:

@@ -1,7 +1,7 @@
 """Whole nodes but for gRPC on one event loop: real files, links, checkpoints, snapshots, brokers.
 
 Each node is put together as `node.node` does it. A crash leaves its directory as SIGKILL would, and
-frames can be lost at the seam between a node and its link.
+frames can be lost between a node and its link.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from node.peers.frames import FrameKind
 from node.peers.handshake import LinkIdentity
 from node.peers.link import PeerLink
 from node.replication.maintenance import Maintenance
-from node.replication.raft.driver import Driver
+from node.replication.raft.driver import RaftDriver
 from node.replication.raft.maintenance import RaftSteps
 from node.replication.raft.snapshots import Snapshots
 from node.replication.raft.storage.log import LedgerLog
@@ -96,7 +96,7 @@ class WholeNode:
     log: LedgerLog
     files: CheckpointFiles
     machine: StateMachine
-    driver: Driver
+    driver: RaftDriver
     broker: Broker
     maintenance: Maintenance[RaftSteps]
 
@@ -108,7 +108,7 @@ class WholeNode:
         self.is_up = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._life = itertools.count()
-        self._upkeep_lock = asyncio.Lock()
+        self._maintenance_lock = asyncio.Lock()
 
     async def listen(self) -> None:
         """Open the directory and the link."""
@@ -137,7 +137,7 @@ class WholeNode:
         replica = Replica(world.raft_config(self.node_id), self.log, Random(seed))
         link: Any = LossyLink(self, self.link)
         self.snapshots = Snapshots(self.log, self.machine, link, "g")
-        self.driver = Driver(
+        self.driver = RaftDriver(
             replica,
             self.log,
             self.machine,
@@ -179,7 +179,7 @@ class WholeNode:
         await self.link.stop()
         crash(self.log)
 
-    async def upkeep(
+    async def maintain(
         self,
         *,
         expired_count: int = 0,
@@ -190,10 +190,10 @@ class WholeNode:
         `before` is called when these files are about to be deleted.
         """
         with contextlib.suppress(asyncio.CancelledError):
-            async with self._upkeep_lock:
-                await self._spawn(self._upkeep(expired_count, before))
+            async with self._maintenance_lock:
+                await self._spawn(self._maintain(expired_count, before))
 
-    async def _upkeep(self, expired_count: int, before: "Callable[[WholeNode], None]") -> None:
+    async def _maintain(self, expired_count: int, before: "Callable[[WholeNode], None]") -> None:
         if not self.is_up:
             return
         maintenance, store = self.maintenance, self.log.store

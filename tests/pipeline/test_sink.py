@@ -15,7 +15,7 @@ from pipeline import encoding
 from pipeline.checks import check_target
 from pipeline.errors import OptionError
 from pipeline.jobs.replay import replay
-from pipeline.options import Cluster, sink_options
+from pipeline.options import ClusterAddress, sink_options
 from pipeline.sink import send
 from quorumlog import sync
 from quorumlog.errors import UnknownTopicError
@@ -114,7 +114,7 @@ def test_an_unwritable_target_is_refused_before_a_job_starts(
     with pytest.raises(OptionError, match="there is no Parquet at"):
         replay(spark, to, path=str(tmp_path / "none"))
     with pytest.raises(UnknownTopicError, match="'nowhere' does not exist"):
-        check_target(Cluster(cluster[0].bootstrap), ["nowhere"])
+        check_target(ClusterAddress(cluster[0].bootstrap), ["nowhere"])
     assert read(client, "narrow") == []
 
 

@@ -18,9 +18,9 @@ from deploy.local import LocalCluster
 from pipeline.checks import check_source
 from pipeline.connection import Connection
 from pipeline.errors import DataLossError, OffsetsError, OptionError
-from pipeline.options import Cluster, SourceOptions
-from pipeline.plan import Range, bounds, queues_of, ranges
-from pipeline.reading import read_range
+from pipeline.options import ClusterAddress, SourceOptions
+from pipeline.plan import OffsetRange, bounds, queues_of, ranges
+from pipeline.reader import read_range
 from pipeline.stream import StreamReader
 from quorumlog import sync
 from quorumlog.errors import QuorumlogError, UnknownTopicError
@@ -97,7 +97,7 @@ def test_filters_narrow_down_what_is_read(spark: SparkSession, cluster: Running)
 def test_a_leader_that_dies_is_read_around(cluster: Running) -> None:
     """Between two pulls of one range, when the leader is who serves it."""
     local, _ = cluster
-    options = SourceOptions(Cluster(local.bootstrap), ("large",), reads_followers=False)
+    options = SourceOptions(ClusterAddress(local.bootstrap), ("large",), reads_followers=False)
     with Connection(options.cluster) as connection:
         wanted = bounds(connection, options, queues_of(connection, options), "first")
         (part,) = ranges(connection, wanted, 1_000_000)
@@ -116,14 +116,14 @@ def test_a_leader_that_dies_is_read_around(cluster: Running) -> None:
 
 def test_followers_serve_and_one_that_dies_is_left(cluster: Running) -> None:
     local, client = cluster
-    options = SourceOptions(Cluster(local.bootstrap), ("large",))
+    options = SourceOptions(ClusterAddress(local.bootstrap), ("large",))
     queue = Queue("large", 0, client.groups[0])
     dead = next(node for node in local.node_ids if node != local.leader_id())
     local.kill(dead)
     try:
         # Ranges spread by where they begin, so both followers are somebody's.
         for lo in range(0, 4_000, 500):
-            batches = list(read_range(options, Range(queue, lo, lo + 500, 0)))
+            batches = list(read_range(options, OffsetRange(queue, lo, lo + 500, 0)))
             assert sum(batch.num_rows for batch in batches) == 500
     finally:
         local.start(dead)
@@ -133,11 +133,11 @@ def test_followers_serve_and_one_that_dies_is_left(cluster: Running) -> None:
 def test_missing_records_are_an_error_or_left_out(cluster: Running) -> None:
     local, client = cluster
     queue = Queue("large", 0, client.groups[0])
-    beyond = Range(queue, 3_999, 4_010, 0)
-    strict = SourceOptions(Cluster(local.bootstrap), ("large",))
+    beyond = OffsetRange(queue, 3_999, 4_010, 0)
+    strict = SourceOptions(ClusterAddress(local.bootstrap), ("large",))
     with pytest.raises(DataLossError, match=r"from 4000 on are not there.*has 0 to 4000"):
         list(read_range(strict, beyond))
-    lax = SourceOptions(Cluster(local.bootstrap), ("large",), fails_on_data_loss=False)
+    lax = SourceOptions(ClusterAddress(local.bootstrap), ("large",), fails_on_data_loss=False)
     assert sum(batch.num_rows for batch in read_range(lax, beyond)) == 1
 
 
@@ -146,7 +146,7 @@ def test_a_stream_that_was_further_than_its_queue_is_says_so(
     cluster: Running, reads_to_now: bool
 ) -> None:
     """The topic was made anew, or a failover lost its end: what the checkpoint has is not there."""
-    servers, each = Cluster(cluster[0].bootstrap), COUNT // 4
+    servers, each = ClusterAddress(cluster[0].bootstrap), COUNT // 4
     further = {"orders": {f"g0/{n}": each + (n == 2) for n in range(4)}}
     gone = {"orders": {"g0/9": 1}}
     for begin, what in (
@@ -180,7 +180,9 @@ def test_a_follower_that_is_behind_is_waited_for_or_left(cluster: Running) -> No
                 producer.send_nowait("late", b"%d" % n)
     finally:
         local.resume(late)
-    options = SourceOptions(Cluster(local.bootstrap), ("late",), records_per_partition_max=20)
+    options = SourceOptions(
+        ClusterAddress(local.bootstrap), ("late",), records_per_partition_max=20
+    )
     with Connection(options.cluster) as connection:
         wanted = bounds(connection, options, queues_of(connection, options), "first")
         parts = ranges(connection, wanted, options.records_per_partition_max)
@@ -201,7 +203,7 @@ def test_expired_records_are_an_error_or_left_out(tmp_path: Path) -> None:
     with local, sync.connect(local.bootstrap, timeout_ms=60_000) as client:
         client.admin.create_topic("short", queue_count=1)
         queue = Queue("short", 0, client.groups[0])
-        given = SourceOptions(Cluster(local.bootstrap), ("short",))
+        given = SourceOptions(ClusterAddress(local.bootstrap), ("short",))
         lax = replace(given, fails_on_data_loss=False)
         with Connection(given.cluster) as connection, client.producer() as producer:
             count, first, deadline = 0, 0, time.monotonic() + 120
@@ -213,7 +215,7 @@ def test_expired_records_are_an_error_or_left_out(tmp_path: Path) -> None:
                 (found,) = queues_of(connection, given)
                 first = found.min_offset
                 assert time.monotonic() < deadline, "nothing expires"
-        part = Range(queue, 0, count, 0)
+        part = OffsetRange(queue, 0, count, 0)
         with pytest.raises(DataLossError, match="the offsets from 0 on expired"):
             list(read_range(given, part))
         with pytest.raises(OffsetsError, match="and those from 0 on expired"):

@@ -12,7 +12,7 @@ import pytest
 
 import quorumlog
 from quorumlog import arguments, errors, sync
-from quorumlog.arguments import Plan, check_for, checked, shown
+from quorumlog.arguments import ArgumentChecks, check_for, checked, shown
 from quorumlog.consume.consumer import Consumption
 from quorumlog.consume.prefetch import FetchOptions
 from quorumlog.records import batch
@@ -74,7 +74,7 @@ def test_a_plan_that_two_threads_make_at_once_is_whole(monkeypatch: pytest.Monke
 
     def send(topic: str, body: Any, local: str) -> None: ...
 
-    plan = Plan(send)
+    plan = ArgumentChecks(send)
     others = iter([lambda: plan.checks])
 
     def interrupted(name: str, annotation: Any) -> Any:
@@ -127,7 +127,7 @@ BAD: Sequence[tuple[str, Any, Any, str]] = [
     ("decision", quorumlog.Decision | str, "maybe", "decision is 'maybe'; use one of commit"),
     ("directory", str, "a\0b", "use a path without 0x00"),
     ("message", quorumlog.PopMessage, "m", "message is 'm', a str; use a PopMessage"),
-    ("credentials", Plan, 1, "credentials is 1, a int; use a Plan"),
+    ("credentials", ArgumentChecks, 1, "credentials is 1, a int; use a ArgumentChecks"),
 ]
 
 

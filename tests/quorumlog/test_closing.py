@@ -80,9 +80,9 @@ async def test_a_sender_that_is_cancelled_by_others_fails_what_waits() -> None:
         producer = client.producer()
         sending = asyncio.create_task(producer.send("orders", b"0"))
         await until(lambda: client.stats().questions > 6)
-        (lane,) = producer._lanes
-        assert lane.task is not None
-        lane.task.cancel()
+        (backlog,) = producer._accumulator
+        assert backlog.task is not None
+        backlog.task.cancel()
         with pytest.raises(errors.ClosedError) as caught:
             await in_time(sending)
         assert caught.value.outcome is Outcome.UNKNOWN

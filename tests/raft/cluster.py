@@ -32,7 +32,7 @@ from raft.ready import (
     joining_state,
     recovering_state,
 )
-from raft.state.state import State
+from raft.state.state import RaftState
 from raft.transitions import TRANSITIONS, Role
 from tests.raft.memory_log import Image, MemoryLog
 
@@ -120,7 +120,7 @@ class Node:
         return self.replica.core
 
     @property
-    def state(self) -> State:
+    def state(self) -> RaftState:
         return self.replica.core.state
 
 
@@ -386,7 +386,7 @@ class Cluster:
             self.tick(node, HEARTBEAT_TICKS)
             self.deliver()
 
-    def state(self, node: NodeId) -> State:
+    def state(self, node: NodeId) -> RaftState:
         return self.nodes[node].state
 
     def role(self, node: NodeId) -> Role:

@@ -42,8 +42,8 @@ class Image(NamedTuple):
 
 
 class MemoryLog:
-    """Implements raft.pump.effects.Log. `sync()` makes the present durable, `crash()` returns to
-    it."""
+    """Implements raft.pump.effects.PumpLog. `sync()` makes the present durable, `crash()` returns
+    to it."""
 
     def __init__(self, initial: InitialState | None = None) -> None:
         found = initial or InitialState()

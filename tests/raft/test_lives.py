@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from raft.lives import UNKNOWN, Known, Lives, Told, learned, memory_lost, merged
+from raft.lives import UNKNOWN, Known, Lives, ToldLife, learned, memory_lost, merged
 from raft.messages import NO_INDEX, Standing
 from tests.raft.builders import append_reply
 from tests.raft.cluster import ELECTION_TICKS, Cluster
 
-TOLD = Told(
+TOLD = ToldLife(
     life=4,
     nonce=44,
     start_term=3,

@@ -25,7 +25,7 @@ from tests.store.records import BORN, PAGE, small_config
 
 FILE = 4 * PAGE
 RETAINED_FILE_COUNT = 6
-LANE_COUNT = 2
+WRITER_COUNT = 2
 _INDEXED_COUNT_MAX = 1 << 20
 
 RecordId = tuple[int, int]  # Batch, number in the batch.
@@ -184,9 +184,9 @@ class History:
         )
 
     def next_number(self) -> int:
-        """The first batch number that was never tried, a multiple of the lanes."""
+        """The first batch number that was never tried, a multiple of the workers."""
         hi = max(self.attempted, default=-1) + 1
-        return hi + -hi % LANE_COUNT
+        return hi + -hi % WRITER_COUNT
 
     def expire(self, min_position: int, max_position: int) -> None:
         """Take note of what retention deleted."""
@@ -241,10 +241,10 @@ def _records(store: Store) -> Iterator[tuple[RecordId, Place]]:
             if record_id in seen:
                 raise BrokenPromiseError(f"record {record_id} is there twice")
             seen.add(record_id)
-            lane = record_id[0] % LANE_COUNT
-            if record_id < last.get(lane, record_id):
-                raise BrokenPromiseError(f"record {record_id} follows {last[lane]}")
-            last[lane] = record_id
+            writer = record_id[0] % WRITER_COUNT
+            if record_id < last.get(writer, record_id):
+                raise BrokenPromiseError(f"record {record_id} follows {last[writer]}")
+            last[writer] = record_id
             yield record_id, Place(message.position, message.queue_offset)
             at += message.size_bytes
 

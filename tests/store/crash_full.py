@@ -110,13 +110,13 @@ class Filler:
 
     def put_until_refused(self, store: Store) -> None:
         for _ in range(BATCH_COUNT_MAX):
-            upkeep(store)
+            maintain(store)
             if not self.put(store):
                 return
         raise AssertionError(f"{BATCH_COUNT_MAX} batches fitted")
 
 
-def upkeep(store: Store) -> None:
+def maintain(store: Store) -> None:
     """What the maintenance thread does; it counts a full disk and goes on."""
     refuses(store.maintain)
 
@@ -141,20 +141,20 @@ def main() -> None:
         for _ in range(ROUND_COUNT):
             for _ in range(10):
                 assert filler.put(store), "there is room"
-            upkeep(store)
+            maintain(store)
             squeeze.take()
             if kind == "marks":  # It deletes what it may, all but the last file, and then refuses.
                 while len(store.log.files.files) > 1:
-                    upkeep(store)
+                    maintain(store)
                     squeeze.take()
             filler.put_until_refused(store)
             free_bytes_min = min(free_bytes_min, free_bytes(root))
             for _ in range(BATCHES_AFTER):  # Small ones may still fit, big ones may not.
-                upkeep(store)
+                maintain(store)
                 filler.stored_while_full_count += filler.put(store)
                 check_reads(store, filler.history)
             squeeze.give()
-            upkeep(store)
+            maintain(store)
             assert filler.put(store), "there is room again"
             check_store(store, filler.history)
         check_derived(store, f"{root}-rebuilt")

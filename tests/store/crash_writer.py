@@ -28,8 +28,8 @@ from store.log.record_log import AppendResult
 from store.store import Store
 from tests.store.crash_check import (
     FILE,
-    LANE_COUNT,
     RETAINED_FILE_COUNT,
+    WRITER_COUNT,
     crash_config,
     encode,
     plan,
@@ -84,14 +84,14 @@ def say(line: str) -> None:
     os.write(1, f"{line}\n".encode())
 
 
-class Lane:
+class WriterThread:
     """One writing thread. Its batches have every second number."""
 
     def __init__(self, store: Store, options: Options, number: int) -> None:
         self._store, self._mode, self._plant = store, options.mode, options.plant
-        self._random = Random(options.seed * LANE_COUNT + number)
+        self._random = Random(options.seed * WRITER_COUNT + number)
         first = options.first_number + number
-        self._numbers = range(first, first + options.batch_count, LANE_COUNT)
+        self._numbers = range(first, first + options.batch_count, WRITER_COUNT)
 
     def run(self) -> None:
         try:
@@ -156,9 +156,9 @@ def write(root: str, options: Options) -> None:
     """Open, write with two threads, close."""
     with Store.open(root, writer_config(options)) as store:
         say(f"O {store.log.max_position}")
-        lane_count = 1 if options.plant else LANE_COUNT
-        lanes = [Lane(store, options, number) for number in range(lane_count)]
-        threads = [threading.Thread(target=lane.run) for lane in lanes]
+        writer_count = 1 if options.plant else WRITER_COUNT
+        writers = [WriterThread(store, options, number) for number in range(writer_count)]
+        threads = [threading.Thread(target=writer.run) for writer in writers]
         for thread in threads:
             thread.start()
         for thread in threads:

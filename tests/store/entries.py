@@ -1,10 +1,10 @@
 """Whole entries of a ledger: one is made, or checked, with the functions for parts and runs."""
 
 from store import format as fmt
-from store.ledger.entry import Link, Problem, check_run, write_header
+from store.ledger.entry import ChainLink, EntryProblem, check_run, write_header
 
 
-def encode_entry(kind: int, link: Link, position: int, body: bytes) -> bytes:
+def encode_entry(kind: int, link: ChainLink, position: int, body: bytes) -> bytes:
     """Return a whole entry. `link` is (index before, term of this entry, chain before)."""
     scratch = bytearray(fmt.ENTRY_HEADER_SIZE_BYTES) + body
     write_header(memoryview(scratch), body, kind, link, link.term, position)
@@ -12,12 +12,14 @@ def encode_entry(kind: int, link: Link, position: int, body: bytes) -> bytes:
 
 
 def check_entry(
-    data: bytes, position: int, link: Link, *, file_end_position: int
-) -> Problem | None:
+    data: bytes, position: int, link: ChainLink, *, file_end_position: int
+) -> EntryProblem | None:
     """Check that `data` is exactly the one entry that follows `link` at `position`."""
     run = check_run(data, position, link, file_end_position=file_end_position)
     if run.problem is not None:
         return run.problem
     if run.end != len(data) or run.link.entry_index != link.entry_index + 1:
-        return Problem(0, "entry", "one whole entry", f"{run.entry_count} in {len(data)} bytes")
+        return EntryProblem(
+            0, "entry", "one whole entry", f"{run.entry_count} in {len(data)} bytes"
+        )
     return None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from store.config import StoreConfig
 from store.fsck.check import verify
-from store.fsck.layout import Given
+from store.fsck.layout import GivenSettings
 from store.fsck.types import Finding
 from store.record.message import encode_message
 from store.store import Store
@@ -71,7 +71,7 @@ def make_store(root: Path, config: StoreConfig, count: int = 60) -> None:
         fill(store, clock, 0, count, property_crc=config.property_crc)
 
 
-def findings(root: Path, given: Given | None = None) -> list[Finding]:
+def findings(root: Path, given: GivenSettings | None = None) -> list[Finding]:
     return list(verify(str(root), given=given))
 
 
@@ -126,9 +126,9 @@ def log_files(root: Path) -> list[str]:
     return [n for n in files_of(root) if n.startswith(("commitlog/", "dledger-n0/data/"))]
 
 
-def given_sizes(config: StoreConfig) -> Given:
+def given_sizes(config: StoreConfig) -> GivenSettings:
     """What an operator knows who has the configuration."""
-    return Given(
+    return GivenSettings(
         container=config.container,
         self_id=config.self_id if config.container == "ledger" else None,
         file_size_bytes=config.file_size_bytes,

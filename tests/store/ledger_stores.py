@@ -8,7 +8,7 @@ from random import Random
 
 from store.config import StoreConfig
 from store.errors import CorruptionError, DamageWiderError
-from store.ledger.entry import KIND_NO_OP, Link
+from store.ledger.entry import KIND_NO_OP, ChainLink
 from store.ledger.ledger import Ledger
 from store.ledger.mending.damage import DamagedRange
 from store.replicated.ledger_store import ReplicaStore
@@ -172,7 +172,7 @@ def make_restarted(directory: Path, position: int) -> Wreck:
     store = ReplicaStore.open(str(intact), CONFIG, on_fatal=must_not_die)
     with store:
         ledger = store.ledger
-        store.restart(position, Link(99, 3, 0x12345678), {})
+        store.restart(position, ChainLink(99, 3, 0x12345678), {})
         while ledger.max_position < position // FILE * FILE + 3 * FILE:
             store.append_own(KIND_NO_OP, 4, random.randbytes(random.randint(0, 900)))
         headers = [ledger.header(n) for n in range(100, ledger.last_index + 1)]

@@ -1,6 +1,6 @@
 """A file system that knows what a power loss would leave of it, and can build that image.
 
-The double for the seam `store.files.file_system` (fault-matrix 10.3, injector `pl`). Every call
+The double for the port `store.files.file_system` (fault-matrix 10.3, injector `pl`). Every call
 goes to real files; beside them it remembers, per file, the bytes at the last sync, and, per
 directory, the names at the last directory sync. An image holds all that was synced, plus any subset
 of the 4 KiB pages written since (one of them torn at a 512 byte sector), plus any prefix of each
@@ -38,7 +38,7 @@ class _Node:
                 return file.read()
         except (
             FileNotFoundError
-        ):  # Of a file beside the seam (store.derived.sum_files): gone, or back.
+        ):  # Of a file beside the port (store.derived.sum_files): gone, or back.
             return self.synced
 
 

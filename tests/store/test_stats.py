@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
+from store.maintenance.retention import DiskState
 from store.stats import LATENCY_BUCKET_COUNT, Latencies, StoreCounters, StoreGauges, snapshot
-from store.upkeep.retention import DiskState
 
 
 @pytest.mark.parametrize(

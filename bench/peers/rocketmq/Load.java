@@ -16,7 +16,7 @@ import org.apache.rocketmq.common.message.Message;
 /**
  * One load through RocketMQ's producer: so many batches in flight, or so many a second.
  *
- * <p>The same as bench/peers/driving.py does for clients in Python, with the same clock: nanoTime
+ * <p>The same as bench/peers/load_driver.py does for clients in Python, with the same clock: nanoTime
  * and Python's monotonic are one on Linux. One at a time is sent synchronously, more are not.
  */
 final class Load {

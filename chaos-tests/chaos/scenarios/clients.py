@@ -1,10 +1,10 @@
 """Clients whose answers are lost (fault-matrix 3.7)."""
 
-from chaos.scenario import Context, scenario
+from chaos.scenario import ScenarioContext, scenario
 from chaos.toxiproxy import DOWNSTREAM
 
 
-def _lost_answer_size_bytes(x: Context) -> int:
+def _lost_answer_size_bytes(x: ScenarioContext) -> int:
     """Return the bytes of answers that never reached a client, counted when connections end."""
     counts = x.cluster.links.swallowed(x.cluster.links.of_clients())
     return sum(
@@ -13,7 +13,7 @@ def _lost_answer_size_bytes(x: Context) -> int:
 
 
 @scenario("lost-answers", "K1 K2")
-async def lost_answers(x: Context) -> None:
+async def lost_answers(x: ScenarioContext) -> None:
     """Answers to clients end half-way while leadership is lost: the same receipt, one record."""
     links = x.cluster.links
     for turn in range(5):

@@ -13,10 +13,10 @@ from typing import Any, Final
 from chaos.ends import EXIT_BAD_DATA
 from chaos.errors import NotSoError
 from chaos.log_files import durable_mark, end_position, log_files, newest, written_size
-from chaos.profile import Mode, Profile
+from chaos.profile import ClusterMode, Profile
 from chaos.receipts import Moment
 from chaos.recorder import now_ns
-from chaos.scenario import DEADLINE_S, HA, RAFT, Context, scenario
+from chaos.scenario import DEADLINE_S, HA, RAFT, ScenarioContext, scenario
 from chaos.scenarios.membership import CHANGED, addresses, change, is_voter
 from chaos.scenarios.process import ROLLING, restart
 
@@ -40,7 +40,7 @@ def _flip(path: Path, places: list[int]) -> None:
 
 
 @scenario("bit-flips", "D5", modes=RAFT)
-async def bit_flips(x: Context) -> None:
+async def bit_flips(x: ScenarioContext) -> None:
     """Bits of a follower's log are flipped while it is down: found, refetched, never cut."""
     node = await x.follower()
     # The file that is being written: only this file is walked when the node starts. Damage in an
@@ -61,7 +61,7 @@ async def bit_flips(x: Context) -> None:
 
 
 @scenario("tail-flips", "D7", modes=RAFT)
-async def tail_flips(x: Context) -> None:
+async def tail_flips(x: ScenarioContext) -> None:
     """The synced end of a follower's log is damaged, and the only other node with it is away.
 
     This end is neither cut off nor voted away, and is repaired when that node is back."""
@@ -104,7 +104,7 @@ async def tail_flips(x: Context) -> None:
 
 
 @scenario("lost-file", "D9", profile=ROLLING, modes=RAFT)
-async def lost_file(x: Context) -> None:
+async def lost_file(x: ScenarioContext) -> None:
     """A log file of a follower is lost, another one is zeroed in the middle: both come back."""
     await x.acked(3_000)
     node = await x.follower()
@@ -131,7 +131,7 @@ def _zero(path: Path, at: int, size_bytes: int) -> None:
 
 
 @scenario("bit-flips-two", "D6", profile=FIVE_SMALL, modes=RAFT)
-async def bit_flips_two(x: Context) -> None:
+async def bit_flips_two(x: ScenarioContext) -> None:
     """Two of five have flipped bits at once: in different records, then in the same one."""
     for is_same in (False, True):
         leader = await x.leader()
@@ -151,7 +151,7 @@ async def bit_flips_two(x: Context) -> None:
             x.prove(f"node {node} repaired itself", True)
 
 
-async def _kill_level(x: Context, nodes: list[int]) -> tuple[str, int]:
+async def _kill_level(x: ScenarioContext, nodes: list[int]) -> tuple[str, int]:
     """Kill nodes while all of them write one file; return it, and the size that all have.
 
     Only this file is walked when they start. A lagging node, as one is after its repair, would
@@ -177,13 +177,13 @@ async def _kill_level(x: Context, nodes: list[int]) -> tuple[str, int]:
     return found[0][0].name, min(written for _, written in found)
 
 
-def _says(x: Context, node: int, lo: int, words: str) -> bool:
+def _says(x: ScenarioContext, node: int, lo: int, words: str) -> bool:
     """Whether a node's log contains these words from byte `lo` on."""
     return words.encode() in x.cluster.local.log_path(node).read_bytes()[lo:]
 
 
 @scenario("misplaced-bytes", "D9 D5", profile=ROLLING, modes=RAFT)
-async def misplaced_bytes(x: Context) -> None:
+async def misplaced_bytes(x: ScenarioContext) -> None:
     """A follower's log has an old copy of a sector, a write that landed elsewhere, a short file."""
     await x.acked(2_000)
     node = await x.follower()
@@ -212,7 +212,7 @@ async def misplaced_bytes(x: Context) -> None:
 
 
 @scenario("lost-vote", "D10", modes=RAFT)
-async def lost_vote(x: Context) -> None:
+async def lost_vote(x: ScenarioContext) -> None:
     """Term and vote of a follower are lost, then torn, then half of them old: it does not start."""
     node = await x.follower()
     await x.acked()
@@ -240,7 +240,7 @@ async def lost_vote(x: Context) -> None:
 
 
 @scenario("wiped-disk", "D18", profile=CHANGED, modes=RAFT)
-async def wiped_disk(x: Context) -> None:
+async def wiped_disk(x: ScenarioContext) -> None:
     """A voter comes up with an empty disk: it counts for nothing until it is a new member."""
     node, where = await x.follower(), await addresses(x)
     await _wipe(x, node)
@@ -252,7 +252,7 @@ async def wiped_disk(x: Context) -> None:
 
 
 @scenario("wiped-slave", "H11", modes=HA)
-async def wiped_slave(x: Context) -> None:
+async def wiped_slave(x: ScenarioContext) -> None:
     """A slave comes up with an empty disk: it counts for nothing until it has all of the log."""
     node = await x.follower()
     await _wipe(x, node)
@@ -262,7 +262,7 @@ async def wiped_slave(x: Context) -> None:
 
 
 @scenario("damaged-slave", "D5 D9 D10", profile=ROLLING, modes=HA)
-async def damaged_slave(x: Context) -> None:
+async def damaged_slave(x: ScenarioContext) -> None:
     """A slave has lost a log file, then its binding: it ends, and begins anew."""
     await x.acked(2_000)
     node = await x.follower()
@@ -288,7 +288,7 @@ async def damaged_slave(x: Context) -> None:
         await x.until("all of it is there", _has_level, x, node)
 
 
-async def _wipe(x: Context, node: int) -> None:
+async def _wipe(x: ScenarioContext, node: int) -> None:
     """Give a node an empty disk, and start it."""
     await x.do(x.cluster.kill, node)
     x.inject("kill", f"node {node}")
@@ -299,14 +299,14 @@ async def _wipe(x: Context, node: int) -> None:
     await x.do(x.cluster.start, node)
 
 
-def _has_level(x: Context, node: int) -> bool:
+def _has_level(x: ScenarioContext, node: int) -> bool:
     states = x.cluster.status()
     found, wanted = states[node].applied_index, x.load.clients.last_index
     return states[node].is_ready and found is not None and found >= wanted
 
 
 @scenario("cloned-disk", "D18", modes=RAFT)
-async def cloned_disk(x: Context) -> None:
+async def cloned_disk(x: ScenarioContext) -> None:
     """No node may use the directory of another: a node with a copy of one does not start."""
     leader = await x.leader()
     node, other = [found for found in x.cluster.node_ids if found != leader]
@@ -327,8 +327,13 @@ async def cloned_disk(x: Context) -> None:
     await x.acked()
 
 
-@scenario("old-backup", "D18 H11", profile=OWN, modes=frozenset({Mode.RAFT, Mode.SYNC_MASTER}))
-async def old_backup(x: Context) -> None:
+@scenario(
+    "old-backup",
+    "D18 H11",
+    profile=OWN,
+    modes=frozenset({ClusterMode.RAFT, ClusterMode.SYNC_MASTER}),
+)
+async def old_backup(x: ScenarioContext) -> None:
     """A node comes up on its own earlier backup: it is never counted for entries that it lost.
 
     The only other nodes that could know are one that missed these entries, and one that is down."""
@@ -365,14 +370,14 @@ async def old_backup(x: Context) -> None:
     await x.until("the one that has everything leads", lambda: x.cluster.leader() == leader)
     x.prove("nobody died of it", all(map(x.cluster.local.is_alive, x.cluster.node_ids)))
     await x.acked(200)
-    if x.options.mode is Mode.RAFT:
+    if x.options.mode is ClusterMode.RAFT:
         await _joins(x, victim)
         await _begin_anew(x, victim, where)
     await x.do(x.cluster.wait_ready)
     await x.until("all of it is there", _has_level, x, victim)
 
 
-def _lives(x: Context, node: int) -> dict[str, Any]:
+def _lives(x: ScenarioContext, node: int) -> dict[str, Any]:
     """Return the newest content of a node's file `lives`. Only reads: the node may be running."""
     files = x.cluster.data_directory(node).glob("lives.[01]")
     parts = [path.read_text("ascii").split("\n", 1) for path in files]
@@ -381,17 +386,17 @@ def _lives(x: Context, node: int) -> dict[str, Any]:
     return found
 
 
-def _has_met(x: Context, node: int, other: int) -> bool:
+def _has_met(x: ScenarioContext, node: int, other: int) -> bool:
     """Whether a node remembers, on its disk, the life in which another one is now."""
     known = _lives(x, node)["known"].get(str(other), {"life": 0})
     return bool(known["life"] == _lives(x, other)["life"])
 
 
-async def _addresses(x: Context) -> dict[int, tuple[str, str]]:
-    return await addresses(x) if x.options.mode is Mode.RAFT else {}
+async def _addresses(x: ScenarioContext) -> dict[int, tuple[str, str]]:
+    return await addresses(x) if x.options.mode is ClusterMode.RAFT else {}
 
 
-async def _joins(x: Context, node: int) -> None:
+async def _joins(x: ScenarioContext, node: int) -> None:
     """Wait until a node reports that it has no memory with which it could be counted."""
     admin, deadline = x.load.clients.client.admin, time.monotonic() + DEADLINE_S
     while (found := (await admin.node_status(node)).standing) != "joining":
@@ -401,7 +406,7 @@ async def _joins(x: Context, node: int) -> None:
     x.prove(f"node {node} is joining", True)
 
 
-async def _begin_anew(x: Context, node: int, where: dict[int, tuple[str, str]]) -> None:
+async def _begin_anew(x: ScenarioContext, node: int, where: dict[int, tuple[str, str]]) -> None:
     """Make a node that is known to have lost memory count again, as a new member."""
     admin = x.load.clients.client.admin
     address, peer_address = where[node]

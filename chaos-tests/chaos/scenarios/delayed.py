@@ -13,10 +13,10 @@ import quorumlog
 from chaos.body import body_of, value_of
 from chaos.delayed import Cancel, DelayHistory, Delivered, Sent, check_delayed
 from chaos.errors import NotSoError
-from chaos.profile import Mode
-from chaos.scenario import ALL_MODES, Context, scenario
+from chaos.profile import ClusterMode
+from chaos.scenario import ALL_MODES, ScenarioContext, scenario
 from chaos.strikes import Strike, cut_leader_off, kill_leader, pause_leader, strike_while
-from chaos.told import Told, now_unix_ms, told_by
+from chaos.told import ToldOutcome, now_unix_ms, told_by
 from chaos.verdict import caught_up
 from quorumlog.errors import DelayedGoneError, QuorumlogError
 
@@ -69,7 +69,7 @@ class _Work:
             delay = seconds
         else:
             deliver_at = began_ms / 1000 + seconds
-        receipt, told = None, Told.OK
+        receipt, told = None, ToldOutcome.OK
         try:
             receipt = await producer.send(
                 self._topic,
@@ -90,11 +90,11 @@ class _Work:
         try:
             done = await self._client.cancel_delayed(receipt)
         except DelayedGoneError:
-            cancel = Cancel(value, Told.TOO_LATE)
+            cancel = Cancel(value, ToldOutcome.TOO_LATE)
         except QuorumlogError as error:
             cancel = Cancel(value, told_by(error))
         else:
-            cancel = Cancel(value, Told.OK, done.due_unix_ms)
+            cancel = Cancel(value, ToldOutcome.OK, done.due_unix_ms)
         self.history.cancels.append(cancel)
 
     async def follow(self) -> None:
@@ -139,14 +139,14 @@ def _moves(work: _Work, sending: "asyncio.Future[None]") -> Callable[[], Callabl
 def _holding(work: _Work, strike: Strike) -> Strike:
     """Return a strike that proves that messages were held back, and so could be lost or early."""
 
-    async def struck(x: Context) -> None:
+    async def struck(x: ScenarioContext) -> None:
         x.prove(f"{work.due_count} messages were held", work.due_count)
         await strike(x)
 
     return struck
 
 
-async def _all_came(x: Context, work: _Work) -> None:
+async def _all_came(x: ScenarioContext, work: _Work) -> None:
     """Wait until no message is held and all expected ones were seen."""
     async with asyncio.timeout(END_S * x.options.time_scale):
         while True:
@@ -158,7 +158,7 @@ async def _all_came(x: Context, work: _Work) -> None:
             await asyncio.sleep(PAUSE_S)
 
 
-async def _delayed(x: Context, strikes: tuple[Strike, ...]) -> None:
+async def _delayed(x: ScenarioContext, strikes: tuple[Strike, ...]) -> None:
     topic = f"{x.load.clients.topic}-delayed"
     async with quorumlog.connect(x.target.bootstrap, timeout_ms=PATIENT_MS) as client:
         await client.admin.create_topic(topic, queue_count=QUEUE_COUNT)
@@ -195,13 +195,13 @@ async def _delayed(x: Context, strikes: tuple[Strike, ...]) -> None:
         x.prove(f"{len(history.cancelled())} were cancelled", history.cancelled())
 
 
-@scenario("delayed", "P1 K1", modes=ALL_MODES - {Mode.ASYNC_MASTER})
-async def delayed(x: Context) -> None:
+@scenario("delayed", "P1 K1", modes=ALL_MODES - {ClusterMode.ASYNC_MASTER})
+async def delayed(x: ScenarioContext) -> None:
     """Messages for later are sent, cancelled and come due while leaders are killed."""
     await _delayed(x, (kill_leader, kill_leader))
 
 
-@scenario("delayed-cut", "P3 N1", modes=ALL_MODES - {Mode.ASYNC_MASTER})
-async def delayed_cut(x: Context) -> None:
+@scenario("delayed-cut", "P3 N1", modes=ALL_MODES - {ClusterMode.ASYNC_MASTER})
+async def delayed_cut(x: ScenarioContext) -> None:
     """Messages come due while their leader sleeps, and while it is cut from all others."""
     await _delayed(x, (cut_leader_off, pause_leader))

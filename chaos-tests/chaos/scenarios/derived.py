@@ -18,7 +18,7 @@ from random import Random
 from typing import Final
 
 import quorumlog
-from chaos.scenario import DEADLINE_S, Context, scenario
+from chaos.scenario import DEADLINE_S, ScenarioContext, scenario
 from chaos.scenarios.process import restart
 from chaos.strikes import lead
 from chaos.told import now_unix_ms
@@ -51,7 +51,7 @@ class _Sent:
     due_ms: dict[bytes, int] = field(default_factory=dict)
 
 
-async def _send(x: Context, topic: str) -> _Sent:
+async def _send(x: ScenarioContext, topic: str) -> _Sent:
     sent, client = _Sent(topic), x.load.clients.client
     await client.admin.create_topic(topic, queue_count=1)
     await client.admin.create_topic(f"{topic}-due", queue_count=1)
@@ -174,7 +174,7 @@ DAMAGES: Final[dict[str, Callable[[Path, _Sent, Random], int]]] = {
 
 
 @scenario("derived-files", "D8")
-async def derived_files(x: Context) -> None:
+async def derived_files(x: ScenarioContext) -> None:
     """Queues and key index of a follower that is down are damaged, field by field; then it leads.
 
     The new leader shows every message, with filters, by key and when it is due."""
@@ -193,7 +193,7 @@ async def derived_files(x: Context) -> None:
         x.prove(f"everything is shown by the node with damaged {what}", await x.leader() == node)
 
 
-async def _all_comes_back(x: Context, what: str, sent: _Sent) -> None:
+async def _all_comes_back(x: ScenarioContext, what: str, sent: _Sent) -> None:
     client = x.load.clients.client
 
     async def check(
@@ -225,7 +225,7 @@ async def _all_comes_back(x: Context, what: str, sent: _Sent) -> None:
 
 
 async def _read_patiently(
-    x: Context, what: str, read: Callable[[], Awaitable[list[bytes]]]
+    x: ScenarioContext, what: str, read: Callable[[], Awaitable[list[bytes]]]
 ) -> list[bytes]:
     """Read; while files are rebuilt an error is an honest answer, up to a deadline."""
     deadline = time.monotonic() + DEADLINE_S * x.options.time_scale

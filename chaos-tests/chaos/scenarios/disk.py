@@ -7,10 +7,10 @@ from typing import Final
 from chaos.clients import LOG_QUEUES, SHORT_MS
 from chaos.ends import EXIT_BROKEN, EXIT_SYNC_FAILED
 from chaos.errors import NotSoError
-from chaos.profile import DISK_SIZE_BYTES, Mode, Profile
-from chaos.scenario import DEADLINE_S, Context, scenario
+from chaos.profile import DISK_SIZE_BYTES, ClusterMode, Profile
+from chaos.scenario import DEADLINE_S, ScenarioContext, scenario
 from chaos.scenarios.process import ROLLING, restart
-from chaos.shim import Call, Shim
+from chaos.shim import Shim, SystemCall
 from quorumlog.errors import QuorumlogError
 
 RESERVE_SIZE_BYTES: Final = 4 << 20
@@ -23,20 +23,20 @@ WATCHED: Final = Profile(settings=(("sync_hang_limit_ms", 30_000),))
 HANG_TIMEOUT_S: Final = 120.0
 
 
-def _is_hit(shim: Shim, call: Call, before: int) -> bool:
+def _is_hit(shim: Shim, call: SystemCall, before: int) -> bool:
     return shim.hits(call) > before
 
 
-def _all_hit(x: Context, before: dict[int, int]) -> bool:
+def _all_hit(x: ScenarioContext, before: dict[int, int]) -> bool:
     """Whether a fault took effect on syncs of all these nodes."""
-    return all(_is_hit(x.cluster.shims[node], Call.SYNC, before[node]) for node in before)
+    return all(_is_hit(x.cluster.shims[node], SystemCall.SYNC, before[node]) for node in before)
 
 
 # --- Errors, delays, hangs ---
 
 
 @scenario("sync-error", "D11", needs_shim=True)
-async def sync_error(x: Context) -> None:
+async def sync_error(x: ScenarioContext) -> None:
     """One sync fails, and the next would succeed: the process ends with 74 and acks nothing."""
     for node in (await x.follower(), await x.leader()):
         is_leader = node == await x.leader()
@@ -46,11 +46,11 @@ async def sync_error(x: Context) -> None:
         is_alive = True
         while is_alive:
             shim, size_bytes = x.cluster.shims[node], log.stat().st_size
-            before = shim.hits(Call.SYNC)
+            before = shim.hits(SystemCall.SYNC)
             x.inject("sync-error", f"EIO, node {node}")
-            shim.fail(Call.SYNC, errno.EIO, times=1)
+            shim.fail(SystemCall.SYNC, errno.EIO, times=1)
             await x.until("a sync fails and somebody ends", _ends, x, node, size_bytes)
-            x.prove("one sync failed", shim.hits(Call.SYNC) == before + 1)
+            x.prove("one sync failed", shim.hits(SystemCall.SYNC) == before + 1)
             # An error in its name server ends only that, which keeps no message.
             is_alive = x.cluster.local.is_alive(node)
         await x.do(x.cluster.wait_ended, node, EXIT_SYNC_FAILED)
@@ -59,7 +59,7 @@ async def sync_error(x: Context) -> None:
         await restart(x, node)
 
 
-def _ends(x: Context, node: int, size_bytes: int) -> bool:
+def _ends(x: ScenarioContext, node: int, size_bytes: int) -> bool:
     """Whether a node has ended, or its name server has since its log had `size_bytes`."""
     if not x.cluster.local.is_alive(node):
         return True
@@ -68,15 +68,15 @@ def _ends(x: Context, node: int, size_bytes: int) -> bool:
 
 
 @scenario("slow-disk", "D15", needs_shim=True)
-async def slow_disk(x: Context) -> None:
+async def slow_disk(x: ScenarioContext) -> None:
     """Syncs take 50 to 300 ms longer on one follower, on the leader, on a majority."""
     leader, follower = await x.leader(), await x.follower()
     for slow in ([follower], [leader], [leader, follower]):
         delay_ms = x.random.randrange(50, 300)
-        hits = {node: x.cluster.shims[node].hits(Call.SYNC) for node in slow}
+        hits = {node: x.cluster.shims[node].hits(SystemCall.SYNC) for node in slow}
         async with x.fault("slow-sync", f"{delay_ms} ms, nodes {slow}", count=len(slow)):
             for node in slow:
-                x.cluster.shims[node].delay(Call.SYNC, delay_ms)
+                x.cluster.shims[node].delay(SystemCall.SYNC, delay_ms)
             await x.acked(100)
             await x.until(
                 "syncs were slow",
@@ -92,7 +92,7 @@ async def slow_disk(x: Context) -> None:
 
 
 @scenario("hanging-sync", "D16", profile=WATCHED, needs_shim=True)
-async def hanging_sync(x: Context) -> None:
+async def hanging_sync(x: ScenarioContext) -> None:
     """A sync hangs for 6 s on a follower, then on the leader, then on a leader permanently.
 
     Heartbeats go on at first; in the end the others go on, and the process ends with 74."""
@@ -100,14 +100,14 @@ async def hanging_sync(x: Context) -> None:
         shim = x.cluster.shims[node]
         # After slow syncs the node leaves them to its flush thread; otherwise its loop would hang
         # as well, and the others would notice.
-        shim.delay(Call.SYNC, 20)
+        shim.delay(SystemCall.SYNC, 20)
         await x.acked(200)
-        before, term = shim.hits(Call.SYNC), await x.term()
+        before, term = shim.hits(SystemCall.SYNC), await x.term()
         async with x.fault("hang", f"node {node}"):
             if node == await x.leader():
                 x.leader_lost()
-            shim.hang(Call.SYNC)
-            await x.until("a sync hangs", _is_hit, shim, Call.SYNC, before)
+            shim.hang(SystemCall.SYNC)
+            await x.until("a sync hangs", _is_hit, shim, SystemCall.SYNC, before)
             await x.linger(6.0)
             await x.acked()
             shim.clear()
@@ -117,14 +117,14 @@ async def hanging_sync(x: Context) -> None:
     await _hangs_for_good(x)
 
 
-async def _hangs_for_good(x: Context) -> None:
+async def _hangs_for_good(x: ScenarioContext) -> None:
     node = await x.leader()
     shim = x.cluster.shims[node]
-    shim.delay(Call.SYNC, 20)
+    shim.delay(SystemCall.SYNC, 20)
     await x.acked(200)
     async with x.fault("hang", f"the leader, node {node}, for good"):
         x.leader_lost()
-        shim.hang(Call.SYNC)
+        shim.hang(SystemCall.SYNC)
         await x.new_leader(node)
         await x.acked()
         await x.do(x.cluster.wait_ended, node, EXIT_SYNC_FAILED, timeout_s=HANG_TIMEOUT_S)
@@ -135,45 +135,45 @@ async def _hangs_for_good(x: Context) -> None:
 
 
 @scenario("allocation-errors", "D13", profile=ROLLING, needs_shim=True)
-async def allocation_errors(x: Context) -> None:
+async def allocation_errors(x: ScenarioContext) -> None:
     """Files cannot be allocated or made on one node, then on the leader; both get over it."""
     for node in (await x.follower(), await x.leader()):
         shim = x.cluster.shims[node]
-        before = shim.hits(Call.ALLOCATE)
+        before = shim.hits(SystemCall.ALLOCATE)
         async with x.fault("no-space", f"ENOSPC at allocation, node {node}"):
-            shim.fail(Call.ALLOCATE, errno.ENOSPC)
+            shim.fail(SystemCall.ALLOCATE, errno.ENOSPC)
             await x.until(
                 "an allocation fails",
                 _is_hit,
                 shim,
-                Call.ALLOCATE,
+                SystemCall.ALLOCATE,
                 before,
             )
             await x.acked(300)
             shim.clear()
-        x.prove(f"allocations of node {node} failed", shim.hits(Call.ALLOCATE) > before)
+        x.prove(f"allocations of node {node} failed", shim.hits(SystemCall.ALLOCATE) > before)
         x.prove(f"node {node} lives", x.cluster.local.is_alive(node))
 
 
 @scenario("rename-errors", "D13", needs_shim=True)
-async def rename_errors(x: Context) -> None:
+async def rename_errors(x: ScenarioContext) -> None:
     """No file can be renamed on a follower: checkpoints fail, the log does not."""
     node = await x.follower()
     shim = x.cluster.shims[node]
-    before = shim.hits(Call.RENAME)
+    before = shim.hits(SystemCall.RENAME)
     async with x.fault("rename", f"EIO, node {node}"):
-        shim.fail(Call.RENAME, errno.EIO)
-        await x.until("a rename fails", _is_hit, shim, Call.RENAME, before)
+        shim.fail(SystemCall.RENAME, errno.EIO)
+        await x.until("a rename fails", _is_hit, shim, SystemCall.RENAME, before)
         await x.acked(300)
         shim.clear()
-    x.prove("renames failed", shim.hits(Call.RENAME) > before)
+    x.prove("renames failed", shim.hits(SystemCall.RENAME) > before)
 
 
 # --- Full ---
 
 
 @scenario("full-disk", "D13 D14", profile=SMALL_DISK)
-async def full_disk(x: Context) -> None:
+async def full_disk(x: ScenarioContext) -> None:
     """The disk of a follower fills up, then that of the leader, which hands over if it can."""
     follower = await x.follower()
     async with x.fault("full", f"follower, node {follower}"):
@@ -185,7 +185,7 @@ async def full_disk(x: Context) -> None:
     before = await x.do(_refused_count, x, leader)
     async with x.fault("full", f"leader, node {leader}"):
         await x.do(x.cluster.fill, leader)
-        if x.options.mode is Mode.RAFT:
+        if x.options.mode is ClusterMode.RAFT:
             # Possibly before it had to refuse an append: its queues may be unable to grow.
             await x.new_leader(leader)
             await x.acked(2_000)
@@ -199,7 +199,7 @@ async def full_disk(x: Context) -> None:
 
 
 @scenario("full-majority", "D14", profile=SMALL_DISK)
-async def full_majority(x: Context) -> None:
+async def full_majority(x: ScenarioContext) -> None:
     """All disks fill up, first but for half of the reserve, then to the last byte.
 
     Appends are refused, reads go on, no node dies, and free room is enough to recover."""
@@ -233,58 +233,58 @@ async def full_majority(x: Context) -> None:
         before = {node: await x.do(_refused_count, x, node) for node in nodes}
 
 
-async def _reads_go_on(x: Context) -> None:
+async def _reads_go_on(x: ScenarioContext) -> None:
     before = x.load.clients.read_count
     await x.until("linearizable reads go on", lambda: x.load.clients.read_count > before)
     x.prove("linearizable reads go on", True)
 
 
-async def is_refused(x: Context, topic: str) -> None:
+async def is_refused(x: ScenarioContext, topic: str) -> None:
     """Append until an append is refused by name, as not applied."""
-    deadline, heard = time.monotonic() + DEADLINE_S * x.options.time_scale, "nothing"
+    deadline, answer = time.monotonic() + DEADLINE_S * x.options.time_scale, "nothing"
     while time.monotonic() < deadline:
         producer = x.load.clients.client.producer(idempotent=False, timeout_ms=SHORT_MS)
         try:
             while time.monotonic() < deadline:
                 await producer.send(topic, bytes(1 << 10), queue_id=0)
         except QuorumlogError as error:
-            heard = f"{error.code}, {error.outcome.value}: {error}"
+            answer = f"{error.code}, {error.outcome.value}: {error}"
         finally:
             await producer.abort()
-        if "store.full" in heard and "not_applied" in heard:
-            x.prove(f"an append was refused: {heard}", True)
+        if "store.full" in answer and "not_applied" in answer:
+            x.prove(f"an append was refused: {answer}", True)
             return
-    raise NotSoError(f"no append was refused with store.full and not_applied, the last {heard}")
+    raise NotSoError(f"no append was refused with store.full and not_applied, the last {answer}")
 
 
-def leader_refuses(x: Context, before: dict[int, float]) -> bool:
+def leader_refuses(x: ScenarioContext, before: dict[int, float]) -> bool:
     leader = x.target.leader()
     return bool(leader) and _refused_count(x, leader) > before[leader]
 
 
-def _refused_count(x: Context, node: int) -> float:
+def _refused_count(x: ScenarioContext, node: int) -> float:
     """Return the number of appends that a node refused since its disk is full."""
     return x.target.metric(node, "quorumlog_store_full_total")
 
 
 @scenario("read-errors", "D12", profile=ROLLING, needs_shim=True)
-async def read_errors(x: Context) -> None:
+async def read_errors(x: ScenarioContext) -> None:
     """Reads of a follower's disk fail, then of the leader's: an error or an end, no wrong data."""
     client, topic = x.load.clients.client, x.load.clients.topic
     await x.acked(1_500)
     for node in (await x.follower(), await x.leader()):
         shim = x.cluster.shims[node]
-        before, refused = shim.hits(Call.READ), 0
+        before, refused = shim.hits(SystemCall.READ), 0
         x.cluster.may_end(node, EXIT_BROKEN)  # The node needs entries it cannot read.
         async with x.fault("read-error", f"EIO, node {node}"):
-            shim.fail(Call.READ, errno.EIO)
+            shim.fail(SystemCall.READ, errno.EIO)
             # Complete files are not mapped: they are read from the disk.
             for queue in LOG_QUEUES:
                 try:
                     await client.pull(topic, queue, 0, consistency="local", node_id=node)
                 except QuorumlogError:
                     refused += 1
-            await x.until("reads fail", _is_hit, shim, Call.READ, before)
+            await x.until("reads fail", _is_hit, shim, SystemCall.READ, before)
             shim.clear()
         x.prove(f"reads of node {node} failed, {refused} calls with them", refused)
         if not x.cluster.local.is_alive(node):
@@ -295,16 +295,16 @@ async def read_errors(x: Context) -> None:
 
 
 @scenario("no-new-files", "D19", profile=ROLLING, needs_shim=True)
-async def no_new_files(x: Context) -> None:
+async def no_new_files(x: ScenarioContext) -> None:
     """No file can be made, on a read-only file system, without rights or inodes: no node dies."""
     for error in (errno.EROFS, errno.EACCES, errno.ENOSPC):
         for node in (await x.follower(), await x.leader()):
             shim = x.cluster.shims[node]
-            before = shim.hits(Call.CREATE)
+            before = shim.hits(SystemCall.CREATE)
             name = errno.errorcode[error]
             async with x.fault("no-new-files", f"{name}, node {node}"):
-                shim.fail(Call.CREATE, error)
-                await x.until("a file cannot be made", _is_hit, shim, Call.CREATE, before)
+                shim.fail(SystemCall.CREATE, error)
+                await x.until("a file cannot be made", _is_hit, shim, SystemCall.CREATE, before)
                 await x.linger(0.5)
                 shim.clear()
             x.prove(f"node {node} could make no file: {name}", True)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chaos.links import Pair
-from chaos.losses import Place, reported
-from chaos.profile import Mode, Profile
+from chaos.losses import MessagePlace, reported
+from chaos.profile import ClusterMode, Profile
 from chaos.receipts import Moment, acked_count
 from chaos.recorder import now_ns
-from chaos.scenario import HA, Context, scenario
+from chaos.scenario import HA, ScenarioContext, scenario
 from chaos.strikes import lead
 from quorumlog.admin.ha_types import HaStatus
 from raft.histories.history import Value
@@ -25,7 +25,7 @@ SERVES_S: Final = 1.0
 """Time for which a silent master still serves: it is replaced after three times as long."""
 
 
-async def _asking_master(x: Context) -> tuple[int, int]:
+async def _asking_master(x: ScenarioContext) -> tuple[int, int]:
     """Make a node without a name server replica master; return it and the other such node."""
     master, other = [node for node in x.cluster.node_ids if x.cluster.links.to_nameserver(node)]
     if await x.leader() != master:
@@ -33,19 +33,19 @@ async def _asking_master(x: Context) -> tuple[int, int]:
     return master, other
 
 
-async def _cut_from_nameserver(x: Context, *nodes: int) -> list[Pair]:
+async def _cut_from_nameserver(x: ScenarioContext, *nodes: int) -> list[Pair]:
     pairs = x.cluster.links.to_nameserver(*nodes)
     x.prove(f"nodes {nodes} ask over {len(pairs)} links", len(pairs) == 3 * len(nodes))
     await x.do(x.cluster.links.cut, pairs)
     return pairs
 
 
-async def _is_fenced(x: Context, old: int, epoch: int) -> None:
+async def _is_fenced(x: ScenarioContext, old: int, epoch: int) -> None:
     """Wait for another master; demand of a sync group that the old epoch acks no later call."""
     first_acks = x.load.clients.first_ack_of_term
     await x.until("a receipt of a later epoch", lambda: max(first_acks) > epoch)
     fenced_ns = min(at for term, at in first_acks.items() if term > epoch)
-    if x.options.mode is Mode.SYNC_MASTER:
+    if x.options.mode is ClusterMode.SYNC_MASTER:
         await x.linger(2.0)
         late = acked_count(x.recorder.operations, since_ns=fenced_ns, term=epoch)
         x.demand_none(
@@ -55,7 +55,7 @@ async def _is_fenced(x: Context, old: int, epoch: int) -> None:
 
 
 @scenario("controller-cut", "H3", profile=ASKING, modes=HA)
-async def controller_cut(x: Context) -> None:
+async def controller_cut(x: ScenarioContext) -> None:
     """The master is cut from the name server alone: it serves until it is fenced, and not after."""
     master, _ = await _asking_master(x)
     epoch = await x.term()
@@ -75,12 +75,12 @@ async def controller_cut(x: Context) -> None:
     await x.acked()
 
 
-def _follows(x: Context, node: int) -> bool:
+def _follows(x: ScenarioContext, node: int) -> bool:
     return x.cluster.status()[node].role == "follower"
 
 
 @scenario("deaf-slave", "H13", profile=ASKING, modes=HA)
-async def deaf_slave(x: Context) -> None:
+async def deaf_slave(x: ScenarioContext) -> None:
     """A fail-over while one slave does not know the new epoch, and still acks the old master.
 
     The new master waits for the fence, and then the old one has no slave left."""
@@ -105,7 +105,7 @@ async def deaf_slave(x: Context) -> None:
         await x.until("a candidate serves", lambda: x.cluster.leader() in others)
         alone_ns = now_ns()
         await _is_fenced(x, master, epoch)
-        if x.options.mode is Mode.SYNC_MASTER:
+        if x.options.mode is ClusterMode.SYNC_MASTER:
             x.none_acked("the old master alone", Moment(alone_ns, epoch, until_ns=None),
                          only_term=True)  # fmt: skip
         await x.do(links.join, [*apart, *asking])
@@ -113,7 +113,7 @@ async def deaf_slave(x: Context) -> None:
     await x.until(f"node {master} follows", _follows, x, master)
 
 
-def _has_candidate(x: Context, nodes: list[int], found: list[int]) -> bool:
+def _has_candidate(x: ScenarioContext, nodes: list[int], found: list[int]) -> bool:
     states = x.cluster.status()
     found[:] = [node for node in nodes if states[node].role == "candidate"]
     return bool(found)
@@ -128,14 +128,14 @@ class _Modes:
 
     of_epoch: dict[int, str] = field(default_factory=dict)
 
-    async def note(self, x: Context, node: int) -> str:
+    async def note(self, x: ScenarioContext, node: int) -> str:
         """Ask a master for its mode, and remember it."""
         status: HaStatus = await x.load.clients.client.admin.ha_status(node)
         self.of_epoch[status.epoch] = status.mode
         return status.mode
 
 
-def misstated(places: Mapping[Value, Place], modes: Mapping[int, str]) -> list[str]:
+def misstated(places: Mapping[Value, MessagePlace], modes: Mapping[int, str]) -> list[str]:
     """Return receipts whose claim of copies does not fit the mode in force, of known epochs.
 
     A later master that acks a message it found in its log claims its own mode."""
@@ -155,14 +155,16 @@ def misstated(places: Mapping[Value, Place], modes: Mapping[int, str]) -> list[s
 
 
 @scenario("mode-changes", "H12", profile=CHANGED_MODES, modes=HA)
-async def mode_changes(x: Context) -> None:
+async def mode_changes(x: ScenarioContext) -> None:
     """Async becomes sync and async again under load: each receipt tells the mode of its record.
 
     A fail-over loses no record that others were said to hold."""
     modes = _Modes()
     await modes.note(x, await x.leader())
     first = x.options.mode.value
-    other = next(mode.value for mode in (Mode.SYNC_MASTER, Mode.ASYNC_MASTER) if mode != first)
+    other = next(
+        mode.value for mode in (ClusterMode.SYNC_MASTER, ClusterMode.ASYNC_MASTER) if mode != first
+    )
     for wanted in (other, first, other):
         node = await x.follower()
         x.inject("mode", f"{wanted} by node {node}")
@@ -190,7 +192,7 @@ async def mode_changes(x: Context) -> None:
     x.recorder.note("node", f"{len(losses)} losses are reported")
 
 
-async def _set_replication(x: Context, node: int, wanted: str) -> None:
+async def _set_replication(x: ScenarioContext, node: int, wanted: str) -> None:
     """Write a node's mode as master into its settings, and restart it."""
     path = x.cluster.local.node_directory(node) / "node.toml"
     lines = path.read_text("utf-8").splitlines(keepends=True)

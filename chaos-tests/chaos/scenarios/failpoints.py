@@ -14,8 +14,8 @@ from typing import Final
 from chaos.ends import EXIT_BROKEN, KILLED
 from chaos.errors import NotSoError
 from chaos.losses import reported
-from chaos.profile import Mode
-from chaos.scenario import DEADLINE_S, RAFT, Context, scenario
+from chaos.profile import ClusterMode
+from chaos.scenario import DEADLINE_S, RAFT, ScenarioContext, scenario
 from chaos.scenarios.master_slave import lose_by_lagging
 from chaos.scenarios.membership import (
     CHANGED,
@@ -105,7 +105,7 @@ def _points(*steps: Mapping[str, tuple[str, ...]]) -> list[str]:
     return [point for one in steps for points in one.values() for point in points]
 
 
-async def _die_at(x: Context, node: int, point: str, nth: int) -> None:
+async def _die_at(x: ScenarioContext, node: int, point: str, nth: int) -> None:
     """Start a node that does not run, wait until it has died at a point, start it again."""
     x.inject("failpoint", f"{point} at pass {nth}, node {node}")
     await x.do(x.cluster.start, node, failpoints=f"{point}=kill@{nth}")
@@ -114,15 +114,15 @@ async def _die_at(x: Context, node: int, point: str, nth: int) -> None:
 
 
 @scenario("kill-at-failpoints", "P2", profile=ROLLING)
-async def kill_at_failpoints(x: Context) -> None:
+async def kill_at_failpoints(x: ScenarioContext) -> None:
     """A node dies at each named step of keeping the log and the files derived from it."""
     await _die_at_each(x, _points(STEPS))
 
 
 @scenario("kill-in-turns", "P2", profile=ROLLING)
-async def kill_in_turns(x: Context) -> None:
+async def kill_in_turns(x: ScenarioContext) -> None:
     """A node dies at each named step of a turn: write, send, commit, apply, answer."""
-    is_raft = x.options.mode is Mode.RAFT
+    is_raft = x.options.mode is ClusterMode.RAFT
     await _die_at_each(x, _points(STEPS_OF_RAFT if is_raft else STEPS_OF_HA))
     if not is_raft:
         await _die_at_each(x, _points(STEPS_OF_SLAVES), is_slave=True)
@@ -131,12 +131,14 @@ async def kill_in_turns(x: Context) -> None:
 
 
 @scenario("kill-at-calls", "P2", profile=ROLLING)
-async def kill_at_calls(x: Context) -> None:
+async def kill_at_calls(x: ScenarioContext) -> None:
     """A node dies as it calls the file system, at each kind of call once."""
     await _die_at_each(x, CALLS)
 
 
-async def _die_at_each(x: Context, points: Sequence[str], *, is_slave: bool = False) -> None:
+async def _die_at_each(
+    x: ScenarioContext, points: Sequence[str], *, is_slave: bool = False
+) -> None:
     """Let nodes die at all points, several in a row on one node, from each death into the next."""
     drawn = x.random.sample(points, len(points))
     for at in range(0, len(drawn), _DEATHS_OF_ONE):
@@ -153,13 +155,13 @@ async def _die_at_each(x: Context, points: Sequence[str], *, is_slave: bool = Fa
 _DEATHS_OF_ONE: Final = 4
 
 
-async def _armed_leader(x: Context, node: int, point: str) -> None:
+async def _armed_leader(x: ScenarioContext, node: int, point: str) -> None:
     """Make a node lead that was started with a point armed; it may die as soon as it leads."""
     await x.do(x.cluster.stop, node)
     await x.do(x.cluster.start, node, failpoints=point)
     await x.until(f"node {node} is up", x.cluster.is_up, node)
     admin = x.load.clients.client.admin
-    give = admin.transfer_leadership if x.options.mode is Mode.RAFT else admin.ha_promote
+    give = admin.transfer_leadership if x.options.mode is ClusterMode.RAFT else admin.ha_promote
     x.cluster.may_end(node, KILLED)
     x.leader_lost()
     deadline = time.monotonic() + DEADLINE_S
@@ -171,7 +173,7 @@ async def _armed_leader(x: Context, node: int, point: str) -> None:
         await asyncio.sleep(0.05)
 
 
-async def _die_leading(x: Context, point: str) -> None:
+async def _die_leading(x: ScenarioContext, point: str) -> None:
     """Let a node die at a step that only a leader passes."""
     victim = await x.follower()
     x.inject("failpoint", f"{point}, node {victim}, which leads")
@@ -182,20 +184,20 @@ async def _die_leading(x: Context, point: str) -> None:
     await restart(x, victim)
 
 
-def _leave_over(x: Context, node: int) -> None:
+def _leave_over(x: ScenarioContext, node: int) -> None:
     """Leave a file as a crash leaves it that was being made: the node deletes it at the start.
 
     A node that stopped well may have no file to delete until retention runs.
     """
     data = x.cluster.data_directory(node)
-    is_raft = x.options.mode is Mode.RAFT
+    is_raft = x.options.mode is ClusterMode.RAFT
     directory = next(data.glob("dledger-*/data")) if is_raft else data / "commitlog"
     newest = max(path for path in directory.iterdir() if path.name.isdecimal())
     newest.with_name(newest.name + TEMPORARY_SUFFIX).write_bytes(bytes(4096))
 
 
 @scenario("kill-in-snapshots", "P2 M5", profile=FORGETFUL, modes=RAFT, pause_s=0.005)
-async def kill_in_snapshots(x: Context) -> None:
+async def kill_in_snapshots(x: ScenarioContext) -> None:
     """A follower dies at each step of the installation of one snapshot, and then has it whole.
 
     A node dies as it cuts the beginning of its log."""
@@ -213,7 +215,7 @@ async def kill_in_snapshots(x: Context) -> None:
 
 
 @scenario("kill-in-changes", "P2 M1", profile=CHANGED, modes=RAFT)
-async def kill_in_changes(x: Context) -> None:
+async def kill_in_changes(x: ScenarioContext) -> None:
     """The leader dies at each phase of a change of members: it is done or not, and can be done."""
     admin, known = x.load.clients.client.admin, await addresses(x)
     points = iter(_points(STEPS_OF_CHANGES))
@@ -239,7 +241,7 @@ async def kill_in_changes(x: Context) -> None:
 
 
 async def _die_changing(
-    x: Context, what: str, call: Callable[[], Awaitable[None]], node: int, point: str
+    x: ScenarioContext, what: str, call: Callable[[], Awaitable[None]], node: int, point: str
 ) -> None:
     """Let the leader die at a step of a change; complete the change afterwards."""
     leader = await x.leader()
@@ -257,7 +259,7 @@ async def _die_changing(
 
 
 @scenario("kill-in-cuts", "P2 N1", modes=RAFT)
-async def kill_in_cuts(x: Context) -> None:
+async def kill_in_cuts(x: ScenarioContext) -> None:
     """An old leader dies while it cuts off uncommitted entries, and cuts them the next time."""
     links, admin = x.cluster.links, x.load.clients.client.admin
     for point in _points(STEPS_OF_CUTS):
@@ -283,8 +285,8 @@ async def kill_in_cuts(x: Context) -> None:
         await x.acked(50)
 
 
-@scenario("kill-in-losses", "P2 H6", modes=frozenset({Mode.ASYNC_MASTER}))
-async def kill_in_losses(x: Context) -> None:
+@scenario("kill-in-losses", "P2 H6", modes=frozenset({ClusterMode.ASYNC_MASTER}))
+async def kill_in_losses(x: ScenarioContext) -> None:
     """An old master dies at each step of setting aside and cutting entries that only it had."""
     known = set(await reported(x.load.clients.client))
     master = await lose_by_lagging(x)
@@ -297,7 +299,7 @@ async def kill_in_losses(x: Context) -> None:
 
 
 @scenario("assertion", "P7", profile=ROLLING, modes=RAFT)
-async def assertion(x: Context) -> None:
+async def assertion(x: ScenarioContext) -> None:
     """An assertion fails in a follower, then in the leader: 70, a dump, and the others go on."""
     for victim in (await x.follower(), await x.leader()):
         await x.do(x.cluster.stop, victim)

@@ -10,22 +10,22 @@ from typing import Final
 
 from chaos.log_files import end_position
 from chaos.losses import reported
-from chaos.profile import Mode
+from chaos.profile import ClusterMode
 from chaos.receipts import Moment, acked_count
 from chaos.recorder import now_ns
-from chaos.scenario import DEADLINE_S, HA, Context, scenario
+from chaos.scenario import DEADLINE_S, HA, ScenarioContext, scenario
 from quorumlog.admin.ha_types import HaLoss
 from quorumlog.cluster.nameserver import NameServers
 
 CUT_S: Final = 3.0
 
 
-async def _acks_are_right(x: Context, what: str, slaves: list[int]) -> None:
+async def _acks_are_right(x: ScenarioContext, what: str, slaves: list[int]) -> None:
     """Demand that a sync master without slaves acks no call that begins now, and of earlier calls
     only records that a slave has; an async one goes on."""
     alone_ns, epoch = now_ns(), await x.term()
     await x.linger(CUT_S)
-    if x.options.mode is Mode.SYNC_MASTER:
+    if x.options.mode is ClusterMode.SYNC_MASTER:
         ends = [await x.do(end_position, x.cluster.data_directory(node)) for node in slaves]
         x.none_acked(f"{what}: no copies", Moment(alone_ns, epoch, max(ends)))
         x.prove(f"{what}: the epoch is still {epoch}", await x.term() == epoch)
@@ -35,7 +35,7 @@ async def _acks_are_right(x: Context, what: str, slaves: list[int]) -> None:
 
 
 @scenario("master-cut", "H2 N1", modes=HA)
-async def master_cut(x: Context) -> None:
+async def master_cut(x: ScenarioContext) -> None:
     """The master is cut from its slaves, and not from clients or the name server."""
     links, master = x.cluster.links, await x.leader()
     async with x.fault("isolate", f"the master, node {master}"):
@@ -46,7 +46,7 @@ async def master_cut(x: Context) -> None:
 
 
 @scenario("slaves-killed", "H5", modes=HA)
-async def slaves_killed(x: Context) -> None:
+async def slaves_killed(x: ScenarioContext) -> None:
     """All slaves die; acks then follow the mode, and the slaves catch up."""
     master = await x.leader()
     slaves = [node for node in x.cluster.node_ids if node != master]
@@ -59,19 +59,19 @@ async def slaves_killed(x: Context) -> None:
 
 
 @scenario("lagging-slaves", "H4 H6", modes=HA)
-async def lagging_slaves(x: Context) -> None:
+async def lagging_slaves(x: ScenarioContext) -> None:
     """The slaves lag behind thin links when the master dies, or sleeps; it comes back with more."""
-    if x.options.mode is Mode.ASYNC_MASTER:
+    if x.options.mode is ClusterMode.ASYNC_MASTER:
         # The paused master knows all its acks, so its report is exact.
         losses = await _lost_by_lagging(x, is_killed=False)
         x.prove("who slept knows exactly", any(loss.is_exact for loss in losses))
     await _lost_by_lagging(x, is_killed=True)
 
 
-async def _lost_by_lagging(x: Context, *, is_killed: bool) -> set[HaLoss]:
+async def _lost_by_lagging(x: ScenarioContext, *, is_killed: bool) -> set[HaLoss]:
     """Let the slaves lag, take the master away, bring it back; return the reported losses."""
     client = x.load.clients.client
-    known, is_async = set(await reported(client)), x.options.mode is Mode.ASYNC_MASTER
+    known, is_async = set(await reported(client)), x.options.mode is ClusterMode.ASYNC_MASTER
     master = await lose_by_lagging(x, is_killed=is_killed)
     await x.do(x.cluster.start if is_killed else x.cluster.resume, master)
     await x.do(x.cluster.wait_ready)
@@ -88,12 +88,12 @@ async def _lost_by_lagging(x: Context, *, is_killed: bool) -> set[HaLoss]:
     return losses
 
 
-async def lose_by_lagging(x: Context, *, is_killed: bool = True) -> int:
+async def lose_by_lagging(x: ScenarioContext, *, is_killed: bool = True) -> int:
     """Let the slaves lag and take the master away: an async one has records that no other has.
     Return it once another one serves."""
     links, master = x.cluster.links, await x.leader()
     slaves = [node for node in links.nodes if node != master]
-    pairs, is_async = links.between([master], slaves), x.options.mode is Mode.ASYNC_MASTER
+    pairs, is_async = links.between([master], slaves), x.options.mode is ClusterMode.ASYNC_MASTER
     async with x.fault("bandwidth", f"8 KB/s from node {master}", count=len(pairs)):
         await x.do(links.add, pairs, "bandwidth", rate=8)
         await x.linger(3.0)
@@ -113,7 +113,7 @@ async def lose_by_lagging(x: Context, *, is_killed: bool = True) -> int:
 
 
 @scenario("master-link-storm", "H10", modes=HA)
-async def master_link_storm(x: Context) -> None:
+async def master_link_storm(x: ScenarioContext) -> None:
     """The links of the slaves are closed again and again: a slave counts once."""
     links, master = x.cluster.links, await x.leader()
     pairs = links.between([master], [node for node in links.nodes if node != master])
@@ -129,7 +129,7 @@ async def master_link_storm(x: Context) -> None:
 
 
 @scenario("master-one-way", "N4 N5 H2 H13", modes=HA)
-async def master_one_way(x: Context) -> None:
+async def master_one_way(x: ScenarioContext) -> None:
     """Bytes of the master to one slave are lost, then that slave's, then all the master sends."""
     links, master = x.cluster.links, await x.leader()
     one, other = [node for node in links.nodes if node != master]
@@ -151,7 +151,7 @@ async def master_one_way(x: Context) -> None:
 
 
 @scenario("lost-controller", "H8", modes=HA)
-async def lost_controller(x: Context) -> None:
+async def lost_controller(x: ScenarioContext) -> None:
     """The name servers lose all their data while all nodes are down: epochs go on from the last."""
     epoch = await x.term()
     nodes = x.cluster.node_ids
@@ -168,7 +168,7 @@ async def lost_controller(x: Context) -> None:
 
 
 @scenario("no-controller", "H9", modes=HA)
-async def no_controller(x: Context) -> None:
+async def no_controller(x: ScenarioContext) -> None:
     """Two of three name servers are damaged: there is no controller, and all else goes on.
 
     Then the one remaining directory is kept, and there is a controller again."""
@@ -199,7 +199,7 @@ async def no_controller(x: Context) -> None:
     await x.do(x.cluster.wait_ready)
 
 
-async def _keep_one_directory(x: Context, kept: int, *lost: int) -> None:
+async def _keep_one_directory(x: ScenarioContext, kept: int, *lost: int) -> None:
     """Restore a name server of which only one replica has its files, as in docs/operations.md
     under "A replica of the name server without memory"."""
     for node in (kept, *lost):

@@ -12,7 +12,7 @@ from chaos.clients import LOG_QUEUES
 from chaos.errors import NotSoError
 from chaos.profile import Profile
 from chaos.recorder import Recorder, now_ns
-from chaos.scenario import DEADLINE_S, RAFT, Context, scenario
+from chaos.scenario import DEADLINE_S, RAFT, ScenarioContext, scenario
 from quorumlog.errors import QuorumlogError
 from raft.errors import Outcome
 from raft.histories.history import Kind
@@ -38,7 +38,7 @@ FORGETFUL: Final = Profile(
 
 
 @scenario("transfers", "M4", modes=RAFT)
-async def transfers(x: Context) -> None:
+async def transfers(x: ScenarioContext) -> None:
     """Leadership moves from node to node under load, and once is ordered to a paused one.
 
     Each transfer is done, or given up, within the longest time-out of an election."""
@@ -60,7 +60,7 @@ async def transfers(x: Context) -> None:
         await x.do(x.cluster.resume, sleeper)
 
 
-async def _transferred(x: Context, target: int) -> None:
+async def _transferred(x: ScenarioContext, target: int) -> None:
     """Ask for a transfer, and again while it is refused; demand that no append waits for longer
     than an election's time-out."""
     clients, began_ns = x.load.clients, now_ns()
@@ -89,7 +89,7 @@ def longest_pause_ms(recorder: Recorder, since_ns: int) -> float:
 
 
 @scenario("snapshot", "M5 M6", profile=FORGETFUL, modes=RAFT, pause_s=0.005)
-async def snapshot(x: Context) -> None:
+async def snapshot(x: ScenarioContext) -> None:
     """A follower lacks entries that retention deletes: it gets a snapshot while leaders change."""
     client, topic = x.load.clients.client, x.load.clients.topic
     for with_kill in (False, True):
@@ -111,7 +111,7 @@ async def snapshot(x: Context) -> None:
         await x.acked()
 
 
-async def behind_retention(x: Context, *, of_all: bool = False) -> int:
+async def behind_retention(x: ScenarioContext, *, of_all: bool = False) -> int:
     """Kill a follower, and wait until the leader has deleted entries that it misses; return it.
 
     `of_all`: all others have deleted them, since any may come to lead, and each deletes by itself.
@@ -132,7 +132,7 @@ def _has_snapshot(log: Path, before: int) -> bool:
     return log.read_text("utf-8").count("snapshot") > before
 
 
-async def _lag(x: Context) -> int:
+async def _lag(x: ScenarioContext) -> int:
     status = await x.load.clients.client.admin.node_status()
     return status.commit_index - min(
         member.match_index for member in status.members if member.match_index >= 0
@@ -140,7 +140,7 @@ async def _lag(x: Context) -> int:
 
 
 @scenario("members", "M1 M2", profile=CHANGED, modes=RAFT)
-async def members(x: Context) -> None:
+async def members(x: ScenarioContext) -> None:
     """Voters of five are removed and added again under load; the leader dies in each phase."""
     admin, known = x.load.clients.client.admin, await addresses(x)
     for phase in ("removal", "adding", "promotion"):
@@ -163,7 +163,7 @@ async def members(x: Context) -> None:
 
 
 @scenario("members-amid", "M1", profile=PATIENT, modes=RAFT)
-async def members_amid(x: Context) -> None:
+async def members_amid(x: ScenarioContext) -> None:
     """The leader dies amid a change of voters: only it has the entry, or all have, untold to it."""
     admin, known = x.load.clients.client.admin, await addresses(x)
     node = await x.follower()
@@ -182,7 +182,7 @@ async def members_amid(x: Context) -> None:
 
 
 async def _die_amid(
-    x: Context,
+    x: ScenarioContext,
     what: str,
     call: Callable[[int], Awaitable[object]],
     node: int,
@@ -217,7 +217,7 @@ async def _die_amid(
     await x.acked(50)
 
 
-async def _all_follow(x: Context) -> None:
+async def _all_follow(x: ScenarioContext) -> None:
     """Wait until the leader knows the match of each other member: only then it keeps sending."""
     admin, deadline = x.load.clients.client.admin, time.monotonic() + DEADLINE_S
     while True:
@@ -230,7 +230,7 @@ async def _all_follow(x: Context) -> None:
         await asyncio.sleep(0.05)
 
 
-async def _voter_at(x: Context, nodes: Sequence[int], node: int, *, is_voter: bool) -> None:
+async def _voter_at(x: ScenarioContext, nodes: Sequence[int], node: int, *, is_voter: bool) -> None:
     """Wait until the logs of nodes contain a change, committed or not."""
     admin, deadline = x.load.clients.client.admin, time.monotonic() + DEADLINE_S
     for at in nodes:
@@ -244,7 +244,7 @@ async def _voter_at(x: Context, nodes: Sequence[int], node: int, *, is_voter: bo
 
 
 @scenario("members-away", "M2", profile=CHANGED, modes=RAFT)
-async def members_away(x: Context) -> None:
+async def members_away(x: ScenarioContext) -> None:
     """A cut-off node is removed and is harmless when it is back; then the leader is removed."""
     admin, links, known = x.load.clients.client.admin, x.cluster.links, await addresses(x)
     node = await x.follower()
@@ -271,25 +271,25 @@ async def members_away(x: Context) -> None:
         x.prove(f"node {back} is a voter again", await is_voter(x, back))
 
 
-def _candidacies(x: Context, node: int) -> int:
+def _candidacies(x: ScenarioContext, node: int) -> int:
     """Return how often a node raised its term for an election; a pre-vote raises none."""
     return x.cluster.local.log_path(node).read_text("utf-8").count('"role": "candidate"')
 
 
-async def addresses(x: Context) -> dict[int, tuple[str, str]]:
+async def addresses(x: ScenarioContext) -> dict[int, tuple[str, str]]:
     """Return the addresses of each member, for clients and for peers."""
     status = await x.load.clients.client.admin.node_status()
     return {member.node_id: (member.address, member.peer_address) for member in status.members}
 
 
-async def is_voter(x: Context, node: int) -> bool:
+async def is_voter(x: ScenarioContext, node: int) -> bool:
     """Whether the leader has a node among its voters."""
     status = await x.load.clients.client.admin.node_status()
     return any(member.node_id == node and member.is_voter for member in status.members)
 
 
 async def change(
-    x: Context,
+    x: ScenarioContext,
     what: str,
     call: Callable[_Arguments, Awaitable[object]],
     *given: _Arguments.args,
@@ -316,7 +316,7 @@ async def change(
         await asyncio.sleep(0.1)
 
 
-async def _kill_leader(x: Context) -> None:
+async def _kill_leader(x: ScenarioContext) -> None:
     old = await x.leader()
     x.leader_lost()
     x.inject("kill", f"the leader, node {old}")

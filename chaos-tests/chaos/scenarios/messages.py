@@ -1,11 +1,11 @@
 """Messages between nodes that are lost, doubled, late or changed, which no proxy can do to single
 messages (fault-matrix N15, N16)."""
 
-from chaos.scenario import RAFT, Context, scenario
+from chaos.scenario import RAFT, ScenarioContext, scenario
 
 
 @scenario("lossy-links", "N15", modes=RAFT)
-async def lossy_links(x: Context) -> None:
+async def lossy_links(x: ScenarioContext) -> None:
     """Messages between nodes are lost, doubled and late, so that they come in another order."""
     interceptor = x.target.interceptor
     async with x.fault("lossy", "a tenth lost, doubled, late by up to 300 ms", count=3):
@@ -19,7 +19,7 @@ async def lossy_links(x: Context) -> None:
 
 
 @scenario("flipped-bits", "N16")
-async def flipped_bits(x: Context) -> None:
+async def flipped_bits(x: ScenarioContext) -> None:
     """Bits of messages between nodes are flipped, then of answers to the leader only: refused.
 
     No content of these messages is believed."""
@@ -47,7 +47,7 @@ async def flipped_bits(x: Context) -> None:
         )
 
 
-def _refused_frame_count(x: Context) -> float:
+def _refused_frame_count(x: ScenarioContext) -> float:
     """Return how many connections all nodes closed because of an invalid message."""
     name, codes = "quorumlog_peer_closed_total", ("protocol_error", "bad_checksum")
     return sum(

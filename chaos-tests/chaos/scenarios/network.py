@@ -9,9 +9,9 @@ from typing import Final
 from chaos.clients import PLAIN_QUEUE
 from chaos.errors import NotSoError
 from chaos.links import CLIENTS, Pair
-from chaos.profile import Mode, Profile
+from chaos.profile import ClusterMode, Profile
 from chaos.recorder import now_ns
-from chaos.scenario import DEADLINE_S, RAFT, Context, scenario
+from chaos.scenario import DEADLINE_S, RAFT, ScenarioContext, scenario
 from chaos.toxiproxy import DOWNSTREAM, HOST, UPSTREAM
 
 FIVE: Final = Profile(node_count=5)
@@ -24,19 +24,19 @@ _SILENCE_WORDS: Final = ("ended, silent", ": nothing heard for")
 """Reports of a Raft peer, which gives up after 4 s, and of a master or slave, after 20 s."""
 
 
-def _swallowed(x: Context, pairs: Sequence[Pair]) -> int:
+def _swallowed(x: ScenarioContext, pairs: Sequence[Pair]) -> int:
     """Return the bytes that went into these links and did not come out, since the start."""
     counts = x.cluster.links.swallowed(pairs).values()
     return sum(received - sent for received, sent in counts)
 
 
-async def _bites(x: Context, what: str, pairs: Sequence[Pair], before: int) -> None:
+async def _bites(x: ScenarioContext, what: str, pairs: Sequence[Pair], before: int) -> None:
     """Demand that the links of a cut took bytes in and gave none out."""
     await x.until(f"{what} swallows bytes", lambda: _swallowed(x, pairs) > before)
     x.prove(f"{what} swallowed bytes", True)
 
 
-async def _isolated(x: Context, node: int, seconds: float, *, is_leader: bool) -> None:
+async def _isolated(x: ScenarioContext, node: int, seconds: float, *, is_leader: bool) -> None:
     links = x.cluster.links
     pairs = links.between([node], [other for other in links.nodes if other != node])
     before = _swallowed(x, pairs)
@@ -57,7 +57,7 @@ async def _isolated(x: Context, node: int, seconds: float, *, is_leader: bool) -
 
 
 @scenario("isolate-leader", "N1", modes=RAFT)
-async def isolate_leader(x: Context) -> None:
+async def isolate_leader(x: ScenarioContext) -> None:
     """The leader is cut from all others, silently, and not from clients; twice."""
     for _ in range(2):
         old = await x.leader()
@@ -66,7 +66,7 @@ async def isolate_leader(x: Context) -> None:
 
 
 @scenario("isolate-follower", "N2")
-async def isolate_follower(x: Context) -> None:
+async def isolate_follower(x: ScenarioContext) -> None:
     """A follower is cut off for seconds; when it is back, term and leader are the same."""
     leader, term = await x.leader(), await x.term()
     await _isolated(x, await x.follower(), 4.0, is_leader=False)
@@ -76,7 +76,7 @@ async def isolate_follower(x: Context) -> None:
 
 
 @scenario("split-five", "N3", profile=FIVE, modes=RAFT)
-async def split_five(x: Context) -> None:
+async def split_five(x: ScenarioContext) -> None:
     """Five nodes are split 2 to 3 with the leader on the smaller side, then on the larger."""
     links = x.cluster.links
     for with_leader in (2, 3):
@@ -100,7 +100,7 @@ async def split_five(x: Context) -> None:
 
 
 @scenario("one-way", "N4", modes=RAFT)
-async def one_way(x: Context) -> None:
+async def one_way(x: ScenarioContext) -> None:
     """Messages are lost one way: leader to a follower, back, then all that the leader sends."""
     links = x.cluster.links
     for at in range(3):
@@ -122,7 +122,7 @@ async def one_way(x: Context) -> None:
 
 
 @scenario("partial", "N5", modes=RAFT)
-async def partial(x: Context) -> None:
+async def partial(x: ScenarioContext) -> None:
     """The link between two of three is cut, around each node in turn: one leader, and no more."""
     links, nodes = x.cluster.links, x.cluster.node_ids
     for middle in nodes:
@@ -142,7 +142,7 @@ async def partial(x: Context) -> None:
 
 
 @scenario("ring-and-bridge", "N6", profile=FIVE, modes=RAFT)
-async def ring_and_bridge(x: Context) -> None:
+async def ring_and_bridge(x: ScenarioContext) -> None:
     """Five nodes in a ring of majorities, then two pairs that only one node joins."""
     links, nodes = x.cluster.links, list(x.cluster.node_ids)
     x.random.shuffle(nodes)
@@ -163,7 +163,7 @@ async def ring_and_bridge(x: Context) -> None:
 
 
 @scenario("flapping", "N7")
-async def flapping(x: Context) -> None:
+async def flapping(x: ScenarioContext) -> None:
     """The links of one node come and go, 0.2 to 1.5 s each."""
     links, node = x.cluster.links, x.random.choice(x.cluster.node_ids)
     pairs = links.between([node], [other for other in links.nodes if other != node])
@@ -180,10 +180,10 @@ async def flapping(x: Context) -> None:
 
 
 @scenario("latency", "N8")
-async def latency(x: Context) -> None:
+async def latency(x: ScenarioContext) -> None:
     """100 ms and more everywhere, then 500 ms to one follower, which slows no other node."""
     links = x.cluster.links
-    if x.options.mode is Mode.ASYNC_MASTER:  # An async master's receipts wait for no link.
+    if x.options.mode is ClusterMode.ASYNC_MASTER:  # An async master's receipts wait for no link.
         # Each way takes 25 ms at least; receipts may come late on a busy machine.
         what, least_ms, measure = "a slave showed a message after", 20, _time_to_show
     else:
@@ -205,7 +205,7 @@ async def latency(x: Context) -> None:
         x.prove("the leader stayed", await x.leader() == leader)
 
 
-async def time_of_acks(x: Context) -> float:
+async def time_of_acks(x: ScenarioContext) -> float:
     """Return the median time from call to receipt of 60 puts and appends, in milliseconds."""
     first = len(x.recorder.operations)
     await x.acked(120)
@@ -217,7 +217,7 @@ async def time_of_acks(x: Context) -> float:
     return spans[len(spans) // 2] if spans else 0.0
 
 
-async def _time_to_show(x: Context) -> float:
+async def _time_to_show(x: ScenarioContext) -> float:
     """Return the median time until a slave shows a just acked message, of nine, in milliseconds."""
     node, clients, spans = await x.follower(), x.load.clients, []
     for _ in range(9):
@@ -238,7 +238,7 @@ async def _time_to_show(x: Context) -> float:
 
 
 @scenario("thin-link", "N9")
-async def thin_link(x: Context) -> None:
+async def thin_link(x: ScenarioContext) -> None:
     """A follower that was away catches up over 64 KB/s; the leader's acks do not wait for it.
 
     When its link breaks it continues where it was."""
@@ -270,11 +270,11 @@ async def thin_link(x: Context) -> None:
         await x.do(links.accept, pairs)
 
 
-async def _end(x: Context, node: int) -> int:
+async def _end(x: ScenarioContext, node: int) -> int:
     return (await x.load.clients.client.admin.node_status(node)).end_position
 
 
-async def _has_caught_up(x: Context, node: int, position: int) -> None:
+async def _has_caught_up(x: ScenarioContext, node: int, position: int) -> None:
     """Wait until a node's log ends at `position` or later; demand that it never goes back."""
     deadline, end = time.monotonic() + DEADLINE_S * x.options.time_scale, 0
     while end < position:
@@ -285,13 +285,13 @@ async def _has_caught_up(x: Context, node: int, position: int) -> None:
         await asyncio.sleep(0.05)
 
 
-def _received(x: Context, node: int) -> float:
+def _received(x: ScenarioContext, node: int) -> float:
     """Return the number of bytes that a node received from all others."""
     return x.target.metric(node, "quorumlog_peer_received_bytes_total")
 
 
 @scenario("slices", "N10")
-async def slices(x: Context) -> None:
+async def slices(x: ScenarioContext) -> None:
     """All bytes between nodes come in pieces of 1 to 64 bytes."""
     links, pairs = x.cluster.links, x.cluster.links.all_pairs()
     async with x.fault("slices", "1 to 64 bytes", count=len(pairs)):
@@ -305,23 +305,23 @@ async def slices(x: Context) -> None:
         x.prove("bytes came in slices", True)
 
 
-async def _reconnect(x: Context, pairs: Sequence[Pair]) -> None:
+async def _reconnect(x: ScenarioContext, pairs: Sequence[Pair]) -> None:
     """Close the connections: the proxies count the bytes of ended ones."""
     await x.do(x.cluster.links.refuse, pairs)
     await x.do(x.cluster.links.accept, pairs)
     await x.acked(20)
 
 
-def _sent(x: Context, pairs: Sequence[Pair]) -> int:
+def _sent(x: ScenarioContext, pairs: Sequence[Pair]) -> int:
     return sum(sent for _, sent in x.cluster.links.swallowed(pairs).values())
 
 
-def _has_sent_more(x: Context, pairs: Sequence[Pair], before: int) -> bool:
+def _has_sent_more(x: ScenarioContext, pairs: Sequence[Pair], before: int) -> bool:
     return _sent(x, pairs) > before
 
 
 @scenario("broken-links", "N11")
-async def broken_links(x: Context) -> None:
+async def broken_links(x: ScenarioContext) -> None:
     """Connections are closed, refused and reset, between nodes and to clients."""
     links = x.cluster.links
     everything = links.all_pairs(with_clients=True)
@@ -353,16 +353,16 @@ async def broken_links(x: Context) -> None:
     await x.acked()
 
 
-def _sent_by_link(x: Context, pairs: Sequence[Pair]) -> dict[Pair, int]:
+def _sent_by_link(x: ScenarioContext, pairs: Sequence[Pair]) -> dict[Pair, int]:
     return {pair: _sent(x, [pair]) for pair in pairs}
 
 
-def _ended(x: Context, before: dict[Pair, int]) -> list[Pair]:
+def _ended(x: ScenarioContext, before: dict[Pair, int]) -> list[Pair]:
     """Return the links with an increased byte count."""
     return [pair for pair, sent in before.items() if _sent(x, [pair]) > sent]
 
 
-def _count_refused(x: Context, pairs: Sequence[Pair]) -> int:
+def _count_refused(x: ScenarioContext, pairs: Sequence[Pair]) -> int:
     """Dial each of these links, as a node would; return how many are refused."""
     count = 0
     for pair in pairs:
@@ -374,7 +374,7 @@ def _count_refused(x: Context, pairs: Sequence[Pair]) -> int:
 
 
 @scenario("cut-in-a-message", "N12 K1")
-async def cut_in_a_message(x: Context) -> None:
+async def cut_in_a_message(x: ScenarioContext) -> None:
     """Connections end after a random number of bytes, in the middle of a message."""
     links = x.cluster.links
     everything = links.all_pairs(with_clients=True)
@@ -393,7 +393,7 @@ async def cut_in_a_message(x: Context) -> None:
 
 
 @scenario("swizzle", "N17", profile=FIVE, modes=RAFT)
-async def swizzle(x: Context) -> None:
+async def swizzle(x: ScenarioContext) -> None:
     """Links are cut one after the other in one order, and healed in another."""
     links = x.cluster.links
     pairs = [pair for pair in links.all_pairs() if pair[0] < pair[1]]
@@ -414,7 +414,7 @@ async def swizzle(x: Context) -> None:
 
 
 @scenario("clients-cut", "N18")
-async def clients_cut(x: Context) -> None:
+async def clients_cut(x: ScenarioContext) -> None:
     """Clients cannot reach the leader, which all nodes name; then leadership moves."""
     links, leader = x.cluster.links, await x.leader()
     pairs = links.of_clients(leader)
@@ -438,7 +438,7 @@ async def clients_cut(x: Context) -> None:
 
 
 @scenario("half-open", "N13")
-async def half_open(x: Context) -> None:
+async def half_open(x: ScenarioContext) -> None:
     """Peers vanish silently for longer than any silence that is tolerated."""
     links, node = x.cluster.links, await x.follower()
     before = await x.do(_silences, x)
@@ -451,11 +451,11 @@ async def half_open(x: Context) -> None:
         await x.do(links.join, pairs)
 
 
-def _silences(x: Context) -> int:
+def _silences(x: ScenarioContext) -> int:
     logs = map(x.cluster.local.log_path, x.cluster.node_ids)
     texts = [log.read_text("utf-8", errors="replace") for log in logs]
     return sum(text.count(words) for text in texts for words in _SILENCE_WORDS)
 
 
-def _is_noticed(x: Context, before: int) -> bool:
+def _is_noticed(x: ScenarioContext, before: int) -> bool:
     return _silences(x) > before

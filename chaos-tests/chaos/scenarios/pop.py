@@ -15,8 +15,8 @@ import quorumlog
 from chaos.body import value_of
 from chaos.pop_clients import INVISIBLE_MS, PATIENT_MS, TIMEOUT_MS, PopProducer, PopWorker
 from chaos.popped import PopHistory, check_pop
-from chaos.profile import Mode
-from chaos.scenario import ALL_MODES, Context, scenario
+from chaos.profile import ClusterMode
+from chaos.scenario import ALL_MODES, ScenarioContext, scenario
 from chaos.strikes import Strike, cut_leader_off, kill_leader, pause_leader, strike_while
 from quorumlog.errors import QuorumlogError, UnknownTopicError
 
@@ -103,7 +103,7 @@ def _moves(work: _Work, consuming: "asyncio.Future[None]") -> Callable[[], Calla
 def _busy(work: _Work, strike: Strike) -> Strike:
     """Return a strike that proves that there was still work, which could go wrong."""
 
-    async def struck(x: Context) -> None:
+    async def struck(x: ScenarioContext) -> None:
         left = COUNT - work.acked_count
         x.prove(f"{left} messages were still to be done", left > MOVED_COUNT)
         await strike(x)
@@ -111,7 +111,7 @@ def _busy(work: _Work, strike: Strike) -> Strike:
     return struck
 
 
-async def _pop(x: Context, strikes: tuple[Strike, ...], *, fifo: bool) -> None:
+async def _pop(x: ScenarioContext, strikes: tuple[Strike, ...], *, fifo: bool) -> None:
     topic = f"{x.load.clients.topic}-pop"
     async with quorumlog.connect(x.target.bootstrap, timeout_ms=PATIENT_MS) as client:
         await client.admin.create_topic(topic, queue_count=QUEUE_COUNT)
@@ -156,19 +156,19 @@ def _count(outcomes: Counter[str], history: PopHistory) -> None:
         outcomes[f"pop {'ack' if settle.is_ack else 'reject'} {settle.told}"] += 1
 
 
-@scenario("pop", "P1 K1", modes=ALL_MODES - {Mode.ASYNC_MASTER})
-async def pop(x: Context) -> None:
+@scenario("pop", "P1 K1", modes=ALL_MODES - {ClusterMode.ASYNC_MASTER})
+async def pop(x: ScenarioContext) -> None:
     """Messages are taken, held, given back, acknowledged and rejected while leaders are killed."""
     await _pop(x, (kill_leader, kill_leader), fifo=False)
 
 
-@scenario("pop-fifo", "P1 K1", modes=ALL_MODES - {Mode.ASYNC_MASTER})
-async def pop_fifo(x: Context) -> None:
+@scenario("pop-fifo", "P1 K1", modes=ALL_MODES - {ClusterMode.ASYNC_MASTER})
+async def pop_fifo(x: ScenarioContext) -> None:
     """The same in the order of message groups."""
     await _pop(x, (kill_leader, kill_leader), fifo=True)
 
 
-@scenario("pop-cut", "P3 N1", modes=ALL_MODES - {Mode.ASYNC_MASTER})
-async def pop_cut(x: Context) -> None:
+@scenario("pop-cut", "P3 N1", modes=ALL_MODES - {ClusterMode.ASYNC_MASTER})
+async def pop_cut(x: ScenarioContext) -> None:
     """Message groups are consumed in order while leaders are cut off, and while they sleep."""
     await _pop(x, (cut_leader_off, pause_leader), fifo=True)

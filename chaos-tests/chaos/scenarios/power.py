@@ -10,7 +10,7 @@ from typing import Final
 
 from chaos import power
 from chaos.profile import Profile
-from chaos.scenario import Context, scenario
+from chaos.scenario import ScenarioContext, scenario
 
 SHADOWED: Final = Profile(
     is_shadowed=True,
@@ -18,7 +18,7 @@ SHADOWED: Final = Profile(
 )
 
 
-async def _lose_power(x: Context, *nodes: int) -> int:
+async def _lose_power(x: ScenarioContext, *nodes: int) -> int:
     """Take the power from nodes; return the number of lost pages and names."""
     count = 0
     await asyncio.gather(*(x.do(x.cluster.kill, node) for node in nodes))
@@ -32,7 +32,7 @@ async def _lose_power(x: Context, *nodes: int) -> int:
 
 
 @scenario("power-loss-one", "D1 D3 D4", profile=SHADOWED)
-async def power_loss_one(x: Context) -> None:
+async def power_loss_one(x: ScenarioContext) -> None:
     """Each node in turn loses power, with any part of its unsynced data."""
     lost = 0
     for node in x.cluster.node_ids:
@@ -46,7 +46,7 @@ async def power_loss_one(x: Context) -> None:
 
 
 @scenario("power-loss-all", "D2 D3 D4 D17", profile=SHADOWED)
-async def power_loss_all(x: Context) -> None:
+async def power_loss_all(x: ScenarioContext) -> None:
     """All nodes lose power at one instant, twice."""
     lost = 0
     for _ in range(2):

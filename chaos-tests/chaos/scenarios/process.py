@@ -8,10 +8,10 @@ from typing import Final
 from chaos.ends import KILLED
 from chaos.interceptor import Interceptor
 from chaos.log_files import end_position
-from chaos.profile import Mode, Profile
+from chaos.profile import ClusterMode, Profile
 from chaos.receipts import Moment
 from chaos.recorder import now_ns
-from chaos.scenario import RAFT, Context, scenario
+from chaos.scenario import RAFT, ScenarioContext, scenario
 
 ROLLING: Final = Profile(
     settings=(("file_size_bytes", "256KiB"), ("batch_size_bytes_max", "64KiB"))
@@ -19,31 +19,31 @@ ROLLING: Final = Profile(
 """Files so small that a run goes through many of them."""
 
 
-async def _kill(x: Context, node: int, what: str) -> None:
+async def _kill(x: ScenarioContext, node: int, what: str) -> None:
     x.inject("kill", f"{what}, node {node}")
     await x.do(x.cluster.kill, node)
     x.prove(f"node {node} died of SIGKILL", x.cluster.local.exit_code(node) == KILLED)
 
 
-async def recover(x: Context, node: int) -> None:
+async def recover(x: ScenarioContext, node: int) -> None:
     """Start a node that was killed without other faults, and record the duration."""
     began_ns = now_ns()
     await restart(x, node)
     x.restarts_ms.append((now_ns() - began_ns) / 1e6)
 
 
-async def restart(x: Context, *nodes: int) -> None:
+async def restart(x: ScenarioContext, *nodes: int) -> None:
     """Start nodes, and wait until all are ready."""
     await x.do(x.cluster.start, *nodes)
     await x.do(x.cluster.wait_ready)
 
 
-def _follows_another(x: Context, node: int) -> bool:
+def _follows_another(x: ScenarioContext, node: int) -> bool:
     return x.cluster.status()[node].leader_id not in (0, node)
 
 
 @scenario("kill-leader", "P1 H1")
-async def kill_leader(x: Context) -> None:
+async def kill_leader(x: ScenarioContext) -> None:
     """The leader is killed under load, three times."""
     for _ in range(3):
         old = await x.leader()
@@ -55,7 +55,7 @@ async def kill_leader(x: Context) -> None:
 
 
 @scenario("kill-follower", "P1 N14")
-async def kill_follower(x: Context) -> None:
+async def kill_follower(x: ScenarioContext) -> None:
     """Followers are killed under load: acks go on, and the leader stays."""
     for _ in range(3):
         leader, victim = await x.leader(), await x.follower()
@@ -66,10 +66,10 @@ async def kill_follower(x: Context) -> None:
 
 
 @scenario("kill-majority", "P1")
-async def kill_majority(x: Context) -> None:
+async def kill_majority(x: ScenarioContext) -> None:
     """The leader and a follower die at once; nothing is acked until one is back."""
     old, other = await x.leader(), await x.follower()
-    is_raft, term = x.options.mode is Mode.RAFT, await x.term()
+    is_raft, term = x.options.mode is ClusterMode.RAFT, await x.term()
     await asyncio.gather(_kill(x, old, "of a majority"), _kill(x, other, "of a majority"))
     dead_ns = now_ns()
     # Decisions of the leader just before may still be told; all of them are in its log.
@@ -82,7 +82,7 @@ async def kill_majority(x: Context) -> None:
 
 
 @scenario("kill-all", "P1")
-async def kill_all(x: Context) -> None:
+async def kill_all(x: ScenarioContext) -> None:
     """All nodes are killed at once, twice."""
     for _ in range(2):
         nodes = x.random.sample(x.cluster.node_ids, len(x.cluster.node_ids))
@@ -92,7 +92,7 @@ async def kill_all(x: Context) -> None:
 
 
 @scenario("kill-storm", "P5")
-async def kill_storm(x: Context) -> None:
+async def kill_storm(x: ScenarioContext) -> None:
     """Nodes are killed one after the other, 0.5 to 2 s apart, back at once."""
     for turn in range(8):
         victim = x.cluster.node_ids[turn % len(x.cluster.node_ids)]
@@ -106,7 +106,7 @@ async def kill_storm(x: Context) -> None:
 
 
 @scenario("pause-leader", "P3")
-async def pause_leader(x: Context) -> None:
+async def pause_leader(x: ScenarioContext) -> None:
     """The leader sleeps through an election and wakes up deposed, twice."""
     for _ in range(2):
         old = await x.leader()
@@ -127,7 +127,7 @@ async def pause_leader(x: Context) -> None:
 
 
 @scenario("pause-follower", "P4 N13")
-async def pause_follower(x: Context) -> None:
+async def pause_follower(x: ScenarioContext) -> None:
     """A follower sleeps longer than any silence that is tolerated; the two others go on."""
     leader, victim = await x.leader(), await x.follower()
     async with x.fault("pause", f"a follower, node {victim}"):
@@ -141,7 +141,7 @@ async def pause_follower(x: Context) -> None:
 
 
 @scenario("stutter", "P6 P10")
-async def stutter(x: Context) -> None:
+async def stutter(x: ScenarioContext) -> None:
     """Event loops, then interpreters of all nodes are held; last, the leader is starved.
 
     Each is held for 1.5 to 5 s; the starved leader runs a tenth of the time."""
@@ -179,7 +179,7 @@ def _has_held_more(links: Interceptor, before: int) -> bool:
 
 
 @scenario("abort", "P7")
-async def abort(x: Context) -> None:
+async def abort(x: ScenarioContext) -> None:
     """Nodes end by SIGABRT, and by SIGBUS when their active log file shrinks under them."""
     victim = await x.follower()
     x.inject("abort", f"SIGABRT, node {victim}")
@@ -200,7 +200,7 @@ async def abort(x: Context) -> None:
 
 
 @scenario("shrunk-map", "P7 D9", modes=RAFT)
-async def shrunk_map(x: Context) -> None:
+async def shrunk_map(x: ScenarioContext) -> None:
     """The mapped log file of a follower is cut to nothing while it runs: SIGBUS, then repair."""
     victim = await x.follower()
     status = await x.load.clients.client.admin.node_status(victim)
@@ -216,7 +216,7 @@ async def shrunk_map(x: Context) -> None:
 
 
 @scenario("rolling-restart", "P8")
-async def rolling_restart(x: Context) -> None:
+async def rolling_restart(x: ScenarioContext) -> None:
     """Every node is restarted in turn with SIGTERM: no append of a patient producer fails."""
     before = dict(x.recorder.outcomes)
     for node in x.cluster.node_ids:

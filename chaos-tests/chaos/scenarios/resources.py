@@ -12,8 +12,8 @@ import psutil
 
 import quorumlog
 from chaos.clients import IDEMPOTENT_QUEUES
-from chaos.profile import Mode
-from chaos.scenario import Context, scenario
+from chaos.profile import ClusterMode
+from chaos.scenario import ScenarioContext, scenario
 from chaos.scenarios.network import time_of_acks
 from chaos.shim import Shim
 from quorumlog.errors import QuorumlogError, TooLargeError
@@ -28,7 +28,7 @@ def _is_clock_read(shim: Shim) -> bool:
 
 
 @scenario("clock-jumps", "C1", needs_shim=True)
-async def clock_jumps(x: Context) -> None:
+async def clock_jumps(x: ScenarioContext) -> None:
     """Wall clocks jump by an hour, to about 2100, to before 2010: this causes no election."""
     leader, term = await x.leader(), await x.term()
     for jump_s in _JUMPS_S:
@@ -46,7 +46,7 @@ async def clock_jumps(x: Context) -> None:
 
 
 @scenario("no-descriptors", "R1")
-async def no_descriptors(x: Context) -> None:
+async def no_descriptors(x: ScenarioContext) -> None:
     """A node has no descriptor left for a while: it may refuse, and must not lose or lie."""
     for node in (await x.follower(), await x.leader()):
         pid = await x.do(x.cluster.pid, node)
@@ -90,7 +90,7 @@ def is_refused_one(log: Path, lo: int) -> bool:
 
 
 @scenario("sizes", "R4")
-async def sizes(x: Context) -> None:
+async def sizes(x: ScenarioContext) -> None:
     """Messages of no byte, of one, of the limit and of more, while the leader is killed."""
     client, topic = x.load.clients.client, x.load.clients.topic + "-sizes"
     await client.admin.create_topic(topic, queue_count=1)
@@ -121,7 +121,7 @@ async def sizes(x: Context) -> None:
 
 
 @scenario("old-reader", "R3")
-async def old_reader(x: Context) -> None:
+async def old_reader(x: ScenarioContext) -> None:
     """A reader starts at offset 0 again and again, as fast as it can: receipts do not wait."""
     client, topic = x.load.clients.client, x.load.clients.topic
     await x.acked(1_000)
@@ -171,12 +171,12 @@ each peer, and the read-ahead of gRPC for each producer."""
 
 
 @scenario("overload", "R2")
-async def overload(x: Context) -> None:
+async def overload(x: ScenarioContext) -> None:
     """A thousand idle connections, and more than a leader may hold: it refuses, and no node dies.
 
     The leader reports the refusals. An async master acks each written batch, so it holds none and
     refuses none."""
-    holds = x.options.mode is not Mode.ASYNC_MASTER
+    holds = x.options.mode is not ClusterMode.ASYNC_MASTER
     client, topic = x.load.clients.client, x.load.clients.topic + "-flood"
     await client.admin.create_topic(topic, queue_count=4)
     leader = await x.leader()
@@ -234,5 +234,5 @@ async def overload(x: Context) -> None:
     await x.acked()
 
 
-def _refuses_more(x: Context, node: int, before: float) -> bool:
+def _refuses_more(x: ScenarioContext, node: int, before: float) -> bool:
     return x.cluster.metric(node, "quorumlog_append_busy_total") > before

@@ -7,8 +7,8 @@ from typing import Final
 
 import quorumlog
 from chaos.errors import NotSoError
-from chaos.profile import Mode
-from chaos.scenario import ALL_MODES, Context, scenario
+from chaos.profile import ClusterMode
+from chaos.scenario import ALL_MODES, ScenarioContext, scenario
 from chaos.strikes import kill_leader
 
 COUNT: Final = 150
@@ -59,8 +59,8 @@ async def _bodies(client: quorumlog.Client, topic: str) -> Counter[bytes]:
     return found
 
 
-@scenario("give-back", "P1 K1", modes=ALL_MODES - {Mode.ASYNC_MASTER})
-async def give_back(x: Context) -> None:
+@scenario("give-back", "P1 K1", modes=ALL_MODES - {ClusterMode.ASYNC_MASTER})
+async def give_back(x: ScenarioContext) -> None:
     """Messages go to the retry topic and to the dead letters while leaders are killed."""
     sent = Counter({b"%04d" % number: 1 for number in range(COUNT)})
     topic = f"{x.load.clients.topic}-given-back"

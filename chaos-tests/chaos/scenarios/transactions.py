@@ -7,8 +7,8 @@ from typing import Final
 
 import quorumlog
 from chaos.errors import NotSoError
-from chaos.profile import Mode
-from chaos.scenario import ALL_MODES, Context, scenario
+from chaos.profile import ClusterMode
+from chaos.scenario import ALL_MODES, ScenarioContext, scenario
 from chaos.strikes import kill_leader
 
 COUNT: Final = 150
@@ -59,8 +59,8 @@ def _moves(producer: _Producer, task: "asyncio.Future[None]") -> Callable[[], bo
     return lambda: task.done() or producer.begun_count > lo + 10
 
 
-@scenario("transactions", "P1 K1", modes=ALL_MODES - {Mode.ASYNC_MASTER})
-async def transactions(x: Context) -> None:
+@scenario("transactions", "P1 K1", modes=ALL_MODES - {ClusterMode.ASYNC_MASTER})
+async def transactions(x: ScenarioContext) -> None:
     """Half messages are stored, committed and rolled back while leaders are killed."""
     wanted = Counter(filter(_is_wanted, (b"%04d" % number for number in range(COUNT))))
     topic = f"{x.load.clients.topic}-transacted"

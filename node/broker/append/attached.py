@@ -27,7 +27,7 @@ def _add_nothing(_response: AppendResponse, _committed: Committed) -> None:
     """Add nothing to the receipt."""
 
 
-class Rider(NamedTuple):
+class AttachedCommands(NamedTuple):
     """The commands of a batch, the right to touch system queues, and the feature's callbacks."""
 
     commands: bytes = b""
@@ -52,5 +52,5 @@ class Rider(NamedTuple):
     """Adds the feature's fields to the receipt."""
 
 
-NO_RIDER: Final = Rider()
+NOTHING_ATTACHED: Final = AttachedCommands()
 """Attached to an ordinary batch: nothing."""

@@ -12,7 +12,7 @@ from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context, within
 from node.errors.common import AppendTimeoutError, LimitReachedError
 from node.errors.producers import ProducerFencedError
-from node.state.tables.incarnations import IncarnationsPart
+from node.state.tables.incarnations import IncarnationsTable
 from quorumlog.pb.log_pb2 import (
     ClaimProducerRequest,
     ClaimProducerResponse,
@@ -75,12 +75,12 @@ class Incarnations:
             raise ProducerFencedError(incarnation.name, incarnation.number, last)
 
     def _last(self, name: str) -> int:
-        numbers = self._context.state.part(IncarnationsPart).numbers
+        numbers = self._context.state.table(IncarnationsTable).numbers
         return max(numbers.get(name, 0), *self._coming.get(name, (0,)))
 
     def _check_room(self, name: str) -> None:
         """Raise LimitReachedError if the state would, with everything under way applied."""
-        numbers = self._context.state.part(IncarnationsPart).numbers
+        numbers = self._context.state.table(IncarnationsTable).numbers
         count = len(numbers.keys() | self._coming.keys() | {name})
         limit = self._context.limits.producer_name_count_max
         if name not in numbers and count > limit:

@@ -23,7 +23,7 @@ from raft.messages import NO_INDEX, Index, Term
 from store.errors import LimitExceededError
 
 
-class Written(NamedTuple):
+class WrittenAppend(NamedTuple):
     """An entry of the broker that is committed and applied here."""
 
     index: Index  # type: ignore[assignment]  # Hides tuple.index, which is not needed here.
@@ -53,7 +53,7 @@ class OwnAppends:
 
     async def write(
         self, records: bytes, commands: Sequence[Command], *, has_noted: bool = False
-    ) -> Written:
+    ) -> WrittenAppend:
         """Append records and commands as one entry; return once it is applied here.
 
         The leader has made sure that the commands will not be refused: their records are in the log
@@ -90,7 +90,7 @@ class OwnAppends:
         decided.add_done_callback(lambda decided: self._on_decided(moves, size_bytes, decided))
         committed = await self._decided(decided)
         result = committed.result
-        return Written(
+        return WrittenAppend(
             committed.index,
             committed.term,
             result.record_positions,

@@ -11,9 +11,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from node.broker.append.attached import NO_RIDER, Rider
-from node.broker.append.receipts import COMMAND_QUEUE, QueueRanges, Receipts
-from node.broker.append.sequences import InFlight, Sequences
+from node.broker.append.attached import NOTHING_ATTACHED, AttachedCommands
+from node.broker.append.receipts import COMMAND_QUEUE, AppendReceipts, QueueRanges
+from node.broker.append.sequences import InFlightBatches, Sequences
 from node.broker.append.sizes import Sizes
 from node.broker.core.context import Context
 from node.config.limits import COMMAND_SIZE_BYTES_MAX, DEAD_LETTER_SIZE_BYTES_MAX
@@ -74,6 +74,7 @@ class _Append:
 
     __slots__ = (
         "attached",
+        "attached_commands",
         "flight",
         "future",
         "incarnation",
@@ -82,7 +83,6 @@ class _Append:
         "queues",
         "record_count",
         "records",
-        "rider",
         "sequence",
         "size_bytes",
         "timeout_ms",
@@ -96,11 +96,11 @@ class _Append:
         records: bytes,
         timeout_ms: int,
         future: "asyncio.Future[AppendResponse]",
-        rider: Rider,
+        attached_commands: AttachedCommands,
     ) -> None:
         self.produce = produce
         self.records = records
-        self.rider = rider
+        self.attached_commands = attached_commands
         self.size_bytes = len(records)
         self.record_count = request.record_count
         self.incarnation = request.incarnation if request.HasField("incarnation") else None
@@ -111,15 +111,15 @@ class _Append:
         self.attached: list[asyncio.Future[AppendResponse]] | None = None
         """Callers that sent the same batch again while it was under way."""
         self.queues: QueueRanges = {}
-        self.flight: InFlight[_Append] | None = None
+        self.flight: InFlightBatches[_Append] | None = None
         self.timer: asyncio.TimerHandle | None = None
 
     def check(self, prepared: Prepared) -> None:
         """Refuse a batch by what it touches; nothing is written yet."""
         topics = self.produce.context.state.topics
         self.queues = queues = prepared.queues
-        visible_count, rider = 0, self.rider
-        command_count = (self.producer_id != 0) + rider.command_count
+        visible_count, attached_commands = 0, self.attached_commands
+        command_count = (self.producer_id != 0) + attached_commands.command_count
         for key, (_, count) in queues.items():
             visible_count += count
             name = key[0].decode("ascii")
@@ -131,7 +131,7 @@ class _Append:
                     raise UnknownQueueError(name, key[1], topic.queue_count)
             elif is_reserved(name):
                 is_ours = key == COMMAND_QUEUE and count == command_count
-                if not is_ours and key not in rider.system_queues:
+                if not is_ours and key not in attached_commands.system_queues:
                     raise ReservedTopicError(name)
             else:
                 raise UnknownTopicError(name)
@@ -142,7 +142,7 @@ class _Append:
             raise BadRequestError("records", "no prepared or rolled back ones", "some")
         if self.incarnation is not None:
             self.produce.check_incarnation(self.incarnation)
-        rider.check(prepared)
+        attached_commands.check(prepared)
 
     def on_decided(self, decided: "asyncio.Future[Committed]") -> None:
         self.produce.on_decided(self, decided)
@@ -165,7 +165,7 @@ class Produce:
         self._loop = asyncio.get_running_loop()
         self._encoder = CommandEncoder(context.store.config.store_host)
         self._sequences: Sequences[_Append] = Sequences(context)
-        self._receipts = Receipts(context)
+        self._receipts = AppendReceipts(context)
         self._parked: OrderedDict[_Append, None] = OrderedDict()
         """Appends that wait for room, the oldest first. A caller that gives up is removed at once:
         the others may wait without end while nothing is decided."""
@@ -181,7 +181,7 @@ class Produce:
     # --- Beginning ---
 
     def append(
-        self, request: AppendRequest, rider: Rider = NO_RIDER
+        self, request: AppendRequest, attached_commands: AttachedCommands = NOTHING_ATTACHED
     ) -> "asyncio.Future[AppendResponse]":
         """Append a batch; the future resolves with its receipt or fails, and never raises here.
 
@@ -189,7 +189,7 @@ class Produce:
         """
         future: asyncio.Future[AppendResponse] = self._loop.create_future()
         try:
-            self._begin(request, future, rider)
+            self._begin(request, future, attached_commands)
         except Refused as error:
             self._fail(future, error)
         return future
@@ -201,7 +201,10 @@ class Produce:
         return future
 
     def _begin(
-        self, request: AppendRequest, future: "asyncio.Future[AppendResponse]", rider: Rider
+        self,
+        request: AppendRequest,
+        future: "asyncio.Future[AppendResponse]",
+        attached_commands: AttachedCommands,
     ) -> None:
         context = self.context
         context.check_cluster(request.cluster_id)
@@ -211,12 +214,14 @@ class Produce:
         records, limit_ms = request.records, context.limits.append_timeout_ms
         if not records:
             raise BadRequestError("records", "at least one record", "empty")
-        size_bytes = len(records) + len(rider.commands)
-        limit = self.own_size_bytes_max if rider.moves_stored else self.batch_size_bytes_max
+        size_bytes = len(records) + len(attached_commands.commands)
+        limit = (
+            self.own_size_bytes_max if attached_commands.moves_stored else self.batch_size_bytes_max
+        )
         if size_bytes > limit:
             raise LimitExceededError("batch", size_bytes, limit)
         timeout_ms = min(request.timeout_ms or limit_ms, limit_ms)
-        append = _Append(self, request, records, timeout_ms, future, rider)
+        append = _Append(self, request, records, timeout_ms, future, attached_commands)
         # A parked append is deduplicated when it is resumed, after all appends parked before it.
         must_wait = bool(self._parked) or not self._has_room(append)
         if append.producer_id and not must_wait and self._is_known(append):
@@ -237,7 +242,7 @@ class Produce:
         future: asyncio.Future[AppendResponse] = self._loop.create_future()
         request = AppendRequest(producer_id=producer_id, sequence=sequence)
         timeout_ms = self.context.limits.append_timeout_ms
-        append = _Append(self, request, b"", timeout_ms, future, NO_RIDER)
+        append = _Append(self, request, b"", timeout_ms, future, NOTHING_ATTACHED)
         return future if self._is_known(append) else None
 
     def _is_known(self, append: _Append) -> bool:
@@ -335,9 +340,9 @@ class Produce:
 
         A log that is full of undecided entries does not take it.
         """
-        records, rider = append.records, append.rider
-        if rider is not NO_RIDER:
-            records += rider.commands
+        records, attached_commands = append.records, append.attached_commands
+        if attached_commands is not NOTHING_ATTACHED:
+            records += attached_commands.commands
         if append.producer_id:
             self._sequences.check_room(append.producer_id)
             records += self._encoder.encode_producer_batch(
@@ -368,7 +373,7 @@ class Produce:
         if append.flight is not None:
             self._sequences.end(append.producer_id, append.sequence, append.flight)
         error = ShuttingDownError() if decided.cancelled() else decided.exception()
-        append.rider.on_decided(decided.result() if error is None else None)
+        append.attached_commands.on_decided(decided.result() if error is None else None)
         if error is None:
             self._tell(append, decided.result())
         else:
@@ -389,8 +394,8 @@ class Produce:
         if append.future.done() and not append.attached:
             return
         response = self._receipts.of_commit(committed, append.queues, append.record_count)
-        if append.rider is not NO_RIDER:
-            append.rider.describe(response, committed)
+        if append.attached_commands is not NOTHING_ATTACHED:
+            append.attached_commands.describe(response, committed)
         _resolve(append.future, response)
         for future in append.attached or ():
             self.duplicates_total += 1

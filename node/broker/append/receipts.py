@@ -23,7 +23,7 @@ QueueRanges = Mapping[tuple[bytes, int], tuple[int, int]]
 """(topic, queue id): (first offset, count)."""
 
 
-class Receipts:
+class AppendReceipts:
     """Makes receipts. One per broker."""
 
     def __init__(self, context: Context) -> None:

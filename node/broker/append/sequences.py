@@ -19,7 +19,7 @@ from node.errors.common import (
 _Append = TypeVar("_Append")
 
 
-class InFlight(Generic[_Append]):
+class InFlightBatches(Generic[_Append]):
     """Batches of one producer that are written and not decided. Never empty but for a moment."""
 
     __slots__ = ("appends", "next_sequence", "term")
@@ -36,7 +36,7 @@ class Sequences(Generic[_Append]):
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._in_flight: Final[dict[int, InFlight[_Append]]] = {}
+        self._in_flight: Final[dict[int, InFlightBatches[_Append]]] = {}
 
     def find(self, producer_id: int, sequence: int) -> _Append | int | None:
         """Return None if a batch is the next one, else where its first copy is.
@@ -79,22 +79,22 @@ class Sequences(Generic[_Append]):
             what = f"batches in flight of producer {producer_id:016x}"
             raise BusyError(what, len(flight.appends), limit)
 
-    def begin(self, producer_id: int, sequence: int, append: _Append) -> InFlight[_Append]:
+    def begin(self, producer_id: int, sequence: int, append: _Append) -> InFlightBatches[_Append]:
         """Note that a batch was written. Give the returned value to `end`."""
         flight = self._flight(producer_id)
         if flight is None:
-            flight = self._in_flight[producer_id] = InFlight(self._context.driver.term)
+            flight = self._in_flight[producer_id] = InFlightBatches(self._context.driver.term)
         flight.appends[sequence] = append
         flight.next_sequence = sequence + 1
         return flight
 
-    def end(self, producer_id: int, sequence: int, flight: InFlight[_Append]) -> None:
+    def end(self, producer_id: int, sequence: int, flight: InFlightBatches[_Append]) -> None:
         """Note that a batch is decided, applied or not."""
         del flight.appends[sequence]
         if not flight.appends and self._in_flight.get(producer_id) is flight:
             del self._in_flight[producer_id]
 
-    def _flight(self, producer_id: int) -> InFlight[_Append] | None:
+    def _flight(self, producer_id: int) -> InFlightBatches[_Append] | None:
         flight = self._in_flight.get(producer_id)
         if flight is not None and flight.term != self._context.driver.term:
             del self._in_flight[producer_id]

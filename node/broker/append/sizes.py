@@ -12,7 +12,7 @@ BUCKET_COUNT: Final = 24
 """Bucket k counts records below 2**k bytes; the last one also the largest that there may be."""
 
 
-class TopicSizes(NamedTuple):
+class AppendedSizes(NamedTuple):
     """Sizes of one topic, or of all, since the process started to count."""
 
     record_count: int
@@ -48,13 +48,13 @@ class Sizes:
             found[0] += count * mean
             found[bucket] += count
 
-    def of(self, topic: str) -> TopicSizes:
+    def of(self, topic: str) -> AppendedSizes:
         """Return the sizes of a topic."""
         found = self._topics.get(topic.encode(), [0] * (BUCKET_COUNT + 1))
-        return TopicSizes(sum(found[1:]), found[0], tuple(found[1:]))
+        return AppendedSizes(sum(found[1:]), found[0], tuple(found[1:]))
 
     @property
-    def total(self) -> TopicSizes:
+    def total(self) -> AppendedSizes:
         """The sizes of all topics."""
         found = self._total
-        return TopicSizes(sum(found[1:]), found[0], tuple(found[1:]))
+        return AppendedSizes(sum(found[1:]), found[0], tuple(found[1:]))

@@ -26,7 +26,7 @@ from node.errors.common import (
 from node.errors.translation import from_raft
 from node.state.machine import StateMachine
 from node.state.state import PERMISSION_READ, State
-from node.state.tables.topic_types import Topic
+from node.state.tables.topic_types import TopicSettings
 from quorumlog.pb import common_pb2
 from raft.errors import RaftError
 from raft.messages import NO_NODE, NodeId
@@ -169,7 +169,7 @@ class Context:
 
     # --- Topics and names ---
 
-    def topic(self, name: str) -> Topic:
+    def topic(self, name: str) -> TopicSettings:
         """Return a topic. Raises UnknownTopicError."""
         topic = self.state.topic(name)
         if topic is None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from node.broker.core.context import Context, within
-from node.broker.core.parked_readers import Waits
+from node.broker.core.parked_readers import ParkedReaders
 from node.errors.common import BadRequestError, BusyError, NodeError, ReadTimeoutError
 from quorumlog.pb import common_pb2
 from raft.errors import RaftError
@@ -20,9 +20,9 @@ _LEADER: Final = (common_pb2.CONSISTENCY_UNSPECIFIED, common_pb2.CONSISTENCY_LEA
 class Freshness:
     """Lets a read wait until this replica is as fresh as promised. One per broker."""
 
-    def __init__(self, context: Context, waits: Waits) -> None:
+    def __init__(self, context: Context, parked: ParkedReaders) -> None:
         self._context: Final = context
-        self._waits = waits
+        self._parked = parked
         self.barriers_total = 0
 
     def is_local(self, consistency: common_pb2.Consistency) -> bool:
@@ -48,7 +48,7 @@ class Freshness:
         if at_least is not None and at_least > context.driver.applied_index:
             self.check(consistency)
             what = f"entry {at_least} was not applied here"
-            await self._wait(lambda: self._waits.for_index(at_least), what)
+            await self._wait(lambda: self._parked.for_index(at_least), what)
         if consistency == common_pb2.CONSISTENCY_LINEARIZABLE:
             context.check_leads()
             await self._barrier()
@@ -71,13 +71,13 @@ class Freshness:
             raise told from error
 
     async def _wait(self, begin: Callable[[], Awaitable[object]], what: str) -> None:
-        waits, limits = self._waits, self._context.limits
-        if waits.read_count >= limits.read_waiters_max:
-            raise BusyError("waiting reads", waits.read_count, limits.read_waiters_max)
-        waits.read_count += 1
+        parked, limits = self._parked, self._context.limits
+        if parked.read_count >= limits.read_waiters_max:
+            raise BusyError("waiting reads", parked.read_count, limits.read_waiters_max)
+        parked.read_count += 1
         timeout_ms = limits.read_wait_ms_max
         try:
             await within(begin(), timeout_ms, lambda: ReadTimeoutError(what, timeout_ms))
         finally:
-            waits.read_count -= 1
+            parked.read_count -= 1
         self._context.check_running()

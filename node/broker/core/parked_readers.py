@@ -16,7 +16,7 @@ from raft.messages import Index
 QueueKey = tuple[bytes, int]
 
 
-class Waits:
+class ParkedReaders:
     """The waiting readers by queue and by index. One per broker."""
 
     def __init__(self, context: Context) -> None:

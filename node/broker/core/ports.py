@@ -1,7 +1,7 @@
 """The ports of the broker to the driver and to the name server: types only.
 
-`node.replication.raft.driver.Driver` is the one in production; tests have a small one that commits
-by itself.
+`node.replication.raft.driver.RaftDriver` is the one in production; tests have a small one that
+commits by itself.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from raft.transitions import Role
 
 
 class BrokerDriver(Protocol):
-    """The driver as the broker uses it; promises: `node.replication.raft.driver.Driver`."""
+    """The driver as the broker uses it; promises: `node.replication.raft.driver.RaftDriver`."""
 
     is_ready: bool
 

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from node.broker.append.attached import Rider
+from node.broker.append.attached import AttachedCommands
 from node.broker.append.produce import Produce
 from node.broker.core.context import Context
-from node.broker.records.delayed import Wish, level_delay_ms, scheduled, wish_of
+from node.broker.records.delayed import DelayWish, level_delay_ms, scheduled, wish_of
 from node.errors.common import (
     BadRequestError,
     NodeError,
@@ -47,7 +47,7 @@ class _Batch(NamedTuple):
     """Topics and queue ids that the delayed messages are for."""
 
 
-class Admission:
+class DelayAdmission:
     """Rewrites and appends batches with delayed messages. One per broker."""
 
     def __init__(self, context: Context, produce: Produce, unix_ms: Callable[[], int]) -> None:
@@ -90,10 +90,10 @@ class Admission:
             response.positions.extend(committed.result.record_positions[:count])
             response.due_unix_ms.extend(due_unix_ms)
 
-        rider = Rider(
+        attached_commands = AttachedCommands(
             system_queues=batch.holders, check=check, on_decided=on_decided, describe=describe
         )
-        return self._produce.append(rewritten, rider)
+        return self._produce.append(rewritten, attached_commands)
 
     def _rewritten(self, records: bytes) -> _Batch:
         """Return the batch with its delayed records held. Raises RecordFormatError,
@@ -125,7 +125,7 @@ class Admission:
             parts.append(record)
         return _Batch(b"".join(parts), due_unix_ms, frozenset(holders), frozenset(targets))
 
-    def _due_unix_ms(self, wish: Wish, now_ms: int) -> int:
+    def _due_unix_ms(self, wish: DelayWish, now_ms: int) -> int:
         if wish.level:
             return now_ms + level_delay_ms(wish.level)
         due_ms = now_ms + wish.delay_ms if wish.delay_ms >= 0 else max(wish.deliver_unix_ms, now_ms)

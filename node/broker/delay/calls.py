@@ -9,15 +9,15 @@ from typing import Final
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce
 from node.broker.core.context import Context
-from node.broker.delay.admission import Admission
-from node.broker.delay.delivery_task import Delivering
+from node.broker.delay.admission import DelayAdmission
+from node.broker.delay.delivery_task import DeliveryTask
 from node.broker.delay.due_index import Due
 from node.broker.delay.stats import DelayStats
 from node.broker.records.delayed import Held, held, level_delay_ms
 from node.errors.common import BadRequestError, MessageNotFoundError
 from node.errors.delay import DelayedGoneError
 from node.state.held import HOLDERS, NUMBERS, held_counts
-from node.state.tables.delay import DelayPart
+from node.state.tables.delay import DelayTable
 from quorumlog.pb.delay_pb2 import (
     CancelDelayedRequest,
     CancelDelayedResponse,
@@ -42,9 +42,9 @@ class Delay:
     ) -> None:
         self._context: Final = context
         self._unix_ms = unix_ms
-        self.delivering: Final = Delivering(context, own_appends, unix_ms)
+        self.delivery_task: Final = DeliveryTask(context, own_appends, unix_ms)
         """The leader's work."""
-        self.append: Final = Admission(context, produce, unix_ms).append
+        self.append: Final = DelayAdmission(context, produce, unix_ms).append
 
     async def cancel_delayed(self, request: CancelDelayedRequest) -> CancelDelayedResponse:
         """Cancel a held message: after the return it is never delivered. May be repeated.
@@ -63,11 +63,11 @@ class Delay:
             raise MessageNotFoundError(request.message_id)
         own = self._held(message)
         due = Due(own.due_unix_ms, queue, message.queue_offset)
-        part = context.state.part(DelayPart)
-        if not part.was_cancelled(queue, due.offset):
-            if due.offset in part.queues[queue]:
+        table = context.state.table(DelayTable)
+        if not table.was_cancelled(queue, due.offset):
+            if due.offset in table.queues[queue]:
                 raise DelayedGoneError(queue, due.offset)
-            await self.delivering.cancel(due)
+            await self.delivery_task.cancel(due)
         return CancelDelayedResponse(
             topic=own.topic, queue_id=own.queue_id, due_unix_ms=own.due_unix_ms
         )
@@ -100,24 +100,24 @@ class Delay:
 
     def stats(self) -> DelayStats:
         """Return the counters and the levels at this moment."""
-        context, delivering = self._context, self.delivering
-        leadership = delivering.leadership
+        context, delivery_task = self._context, self.delivery_task
+        leadership = delivery_task.leadership
         return DelayStats(
             held_count=sum(held_counts(context.store, context.state)),
-            undeliverable_count=context.state.part(DelayPart).undeliverable_count,
+            undeliverable_count=context.state.table(DelayTable).undeliverable_count,
             indexed_count=0 if leadership is None else leadership.index.count,
-            delivered_total=delivering.delivered_total,
-            lateness_ms_total=delivering.lateness_ms_total,
-            cancelled_total=delivering.cancelled_total,
-            failed_total=delivering.failed_total,
-            missing_total=delivering.missing_total,
+            delivered_total=delivery_task.delivered_total,
+            lateness_ms_total=delivery_task.lateness_ms_total,
+            cancelled_total=delivery_task.cancelled_total,
+            failed_total=delivery_task.failed_total,
+            missing_total=delivery_task.missing_total,
         )
 
     async def delay_status(self, _request: DelayStatusRequest) -> DelayStatusResponse:
         """Return how many messages are held, in which queues, and when the next one is due."""
         context, limits = self._context, self._context.limits
         context.check_leads()
-        part, leadership = context.state.part(DelayPart), self.delivering.leadership
+        table, leadership = context.state.table(DelayTable), self.delivery_task.leadership
         next_due_ms = None if leadership is None else leadership.index.next_due_unix_ms()
         counts = held_counts(context.store, context.state)
         response = DelayStatusResponse(
@@ -126,7 +126,7 @@ class Delay:
             horizon_ms=limits.delay_ms_max,
             next_due_unix_ms=next_due_ms or 0,
             now_unix_ms=self._unix_ms(),
-            undeliverable_count=part.undeliverable_count,
+            undeliverable_count=table.undeliverable_count,
             is_loading=leadership is None or leadership.is_loading,
         )
         for queue, (topic, queue_id) in enumerate(HOLDERS):
@@ -136,7 +136,7 @@ class Delay:
                     level=queue,
                     delay_ms=level_delay_ms(queue) if queue else 0,
                     held_count=counts[queue],
-                    floor_offset=part.queues[queue].floor,
+                    floor_offset=table.queues[queue].floor,
                     max_offset=max_offset,
                 )
                 response.queues.append(row)

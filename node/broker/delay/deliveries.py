@@ -16,9 +16,9 @@ from node.broker.delay.due_index import Due
 from node.broker.records.delayed import DeliveredRecords, undeliverable
 from node.state.held import HOLDERS
 from node.state.state import PERMISSION_WRITE, State
-from node.state.tables.delay import DelayPart
+from node.state.tables.delay import DelayTable
 from node.state.tables.offset_set import encode_runs
-from node.state.tables.topic_types import Topic
+from node.state.tables.topic_types import TopicSettings
 from quorumlog.pb.state_pb2 import Command
 from store import format as fmt
 from store.errors import (
@@ -37,7 +37,7 @@ _ByQueue = dict[int, list[Due]]
 _log: Final = structlog.get_logger(component="delay")
 
 
-class Delivery(NamedTuple):
+class DelayedDelivery(NamedTuple):
     """One entry, not written yet."""
 
     taken: list[Due]
@@ -62,12 +62,12 @@ class Deliveries:
         self._size_bytes_max = size_bytes_max
         self._delivered = DeliveredRecords()
 
-    def of(self, dues: Sequence[Due], state: State, now_unix_ms: int) -> Delivery:
+    def of(self, dues: Sequence[Due], state: State, now_unix_ms: int) -> DelayedDelivery:
         """Return an entry of messages that are due; those that were cancelled are passed over.
 
         The due time in the record decides: a message whose record is later stays held until then.
         """
-        gone = state.part(DelayPart).queues
+        gone = state.table(DelayTable).queues
         dues = [due for due in dues if due.offset not in gone[due.queue]]
         by_queue, left = _by_queue(dues), list[Due]()
         count = self._count(dues, by_queue)
@@ -93,7 +93,7 @@ class Deliveries:
                 parts.append(record)
             taken.append(due)
         command = _command(taken, undeliverable_count)
-        return Delivery(
+        return DelayedDelivery(
             taken,
             b"".join(parts),
             command,
@@ -202,7 +202,7 @@ def _offset(due: Due) -> int:
     return due.offset
 
 
-def _why_not(topic: Topic | None, queue_id: int) -> str | None:
+def _why_not(topic: TopicSettings | None, queue_id: int) -> str | None:
     if topic is None:
         return "no such topic"
     if not topic.permission & PERMISSION_WRITE:

@@ -16,12 +16,12 @@ import structlog
 from node.broker.append.attached import QueueKey
 from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
-from node.broker.delay.deliveries import Deliveries, Delivery
+from node.broker.delay.deliveries import DelayedDelivery, Deliveries
 from node.broker.delay.due_index import Due, DueIndex
 from node.errors.common import NodeError, OutcomeUnknownError
 from node.errors.delay import DelayedGoneError
 from node.state.held import HOLDERS, NUMBERS
-from node.state.tables.delay import QUEUE_COUNT, DelayPart
+from node.state.tables.delay import QUEUE_COUNT, DelayTable
 from quorumlog.pb.state_pb2 import Command
 from raft.messages import NO_INDEX
 from store import format as fmt
@@ -83,7 +83,7 @@ class Leadership:
             )
 
 
-class Delivering:
+class DeliveryTask:
     """The LeaderWork of delayed messages. One per broker."""
 
     def __init__(
@@ -114,7 +114,7 @@ class Delivering:
     def begin(self) -> None:
         """See `LeaderWork.begin`."""
         leadership = self.leadership = Leadership()
-        for queue, gone in enumerate(self._context.state.part(DelayPart).queues):
+        for queue, gone in enumerate(self._context.state.table(DelayTable).queues):
             leadership.next_offsets[queue] = gone.floor
         self._spawn(leadership, self._run(leadership))
 
@@ -197,7 +197,7 @@ class Delivering:
             return False
         queue = min(leadership.grown)
         topic, queue_id = HOLDERS[queue]
-        store, gone = self._context.store, self._context.state.part(DelayPart).queues[queue]
+        store, gone = self._context.store, self._context.state.table(DelayTable).queues[queue]
         first, end = store.queue_range(topic, queue_id)
         lo = leadership.next_offsets[queue]
         if lo < first:  # Only damage that no replica could repair does this.
@@ -216,7 +216,7 @@ class Delivering:
 
     def _note_missing(self, leadership: Leadership, queue: int, lo: int, hi: int) -> None:
         """Make held messages that are not in the log due at once, so that the loss is reported."""
-        gone = self._context.state.part(DelayPart).queues[queue]
+        gone = self._context.state.table(DelayTable).queues[queue]
         for offset in range(lo, hi):
             if offset not in gone:
                 leadership.index.add(Due(0, queue, offset))
@@ -256,7 +256,7 @@ class Delivering:
             self._spawn(leadership, self._write(leadership, delivery))
         return True
 
-    async def _write(self, leadership: Leadership, delivery: Delivery) -> None:
+    async def _write(self, leadership: Leadership, delivery: DelayedDelivery) -> None:
         taken = delivery.taken
         is_known = True
         try:

@@ -70,13 +70,13 @@ class Members:
                 member.topics, member.is_broadcasting = topics, is_broadcasting
                 found.generation = self._next_generation()
         self.check_settled(group, now_ms)
-        alike = [
+        matching = [
             name
             for name, other in sorted(found.members.items())
             if other.is_broadcasting == is_broadcasting
         ]
-        sharing = [name for name in alike if not found.members[name].topics.isdisjoint(topics)]
-        return sharing, alike, found.generation
+        sharing = [name for name in matching if not found.members[name].topics.isdisjoint(topics)]
+        return sharing, matching, found.generation
 
     def leave(self, group: str, client_id: str, now_ms: int) -> None:
         """Forget a member, if it is one."""

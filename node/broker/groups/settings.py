@@ -10,7 +10,7 @@ from node.broker.append.commands import Commands
 from node.broker.core.context import Context
 from node.errors.common import UnknownGroupError
 from node.errors.groups import GroupDisabledError, TopicForbiddenError
-from node.state.tables.group_settings import GroupSettings, GroupSettingsPart, to_pb
+from node.state.tables.group_settings import GroupSettingsTable, SubscriptionSettings, to_pb
 from quorumlog.pb import common_pb2
 from quorumlog.pb.retry_pb2 import GetGroupSettingsRequest, SetGroupSettingsRequest
 from quorumlog.pb.state_pb2 import Command
@@ -49,9 +49,9 @@ class GroupSettingsCalls:
         return to_pb(settings_of(self._context, request.group))
 
 
-def settings_of(context: Context, group: str) -> GroupSettings:
+def settings_of(context: Context, group: str) -> SubscriptionSettings:
     """Return the settings of a group, whether it exists or not."""
-    return context.state.part(GroupSettingsPart).of(group)
+    return context.state.table(GroupSettingsTable).of(group)
 
 
 def check_reader(context: Context, group: str, topic: str) -> None:

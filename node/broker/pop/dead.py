@@ -12,7 +12,7 @@ from node.broker.core.context import Context
 from node.broker.pop.take import split_records
 from node.broker.records.retry import dead_letter
 from node.state.state import PERMISSION_ALL
-from node.state.tables.pop import InFlight, WindowKey
+from node.state.tables.pop import InFlightMessage, WindowKey
 from node.state.tables.topic_names import dead_letter_topic
 from quorumlog.pb.pop_pb2 import PopSettle
 from quorumlog.pb.state_pb2 import Command
@@ -24,7 +24,7 @@ _COUNT_MAX: Final = 64
 _SIZE_BYTES_MAX: Final = 1024 * 1024
 
 
-class DeadLetters:
+class PopDeadLetters:
     """Moves messages to the dead letters. One per broker."""
 
     def __init__(self, context: Context, own_appends: OwnAppends) -> None:
@@ -34,7 +34,7 @@ class DeadLetters:
         self._size_bytes_max = min(_SIZE_BYTES_MAX, own_appends.entry_size_bytes_max * 3 // 4)
         self.dead_total = 0
 
-    async def move(self, key: WindowKey, messages: Sequence[tuple[int, InFlight]]) -> int:
+    async def move(self, key: WindowKey, messages: Sequence[tuple[int, InFlightMessage]]) -> int:
         """Move the first of these messages of one window; return how many.
 
         The caller sees to it that nothing else happens to them. A message that has expired from the

@@ -22,7 +22,7 @@ _LENGTH_MAX: Final = 64
 """Characters of a foreign text that are repeated in an error."""
 
 
-class Handle(NamedTuple):
+class PopHandle(NamedTuple):
     """One delivery of a message."""
 
     queue_id: int
@@ -30,14 +30,14 @@ class Handle(NamedTuple):
     generation: int
 
 
-def encode_handle(group: str, topic: str, handle: Handle) -> str:
+def encode_handle(group: str, topic: str, handle: PopHandle) -> str:
     """Return the text of a handle."""
     body = _BODY.pack(_VERSION, *handle)
     data = body + _CHECKSUM.pack(_checksum(group, topic, body))
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def decode_handle(group: str, topic: str, text: str) -> Handle:
+def decode_handle(group: str, topic: str, text: str) -> PopHandle:
     """Return the delivery that a text names. Raises StaleHandleError for a foreign text."""
     shown = text[:_LENGTH_MAX]
     try:
@@ -49,7 +49,7 @@ def decode_handle(group: str, topic: str, text: str) -> Handle:
     body = data[: _BODY.size]
     if _CHECKSUM.unpack_from(data, _BODY.size)[0] != _checksum(group, topic, body):
         raise StaleHandleError(shown, f"it is not one of group {group!r} and topic {topic!r}")
-    return Handle(*_BODY.unpack(body)[1:])
+    return PopHandle(*_BODY.unpack(body)[1:])
 
 
 def _checksum(group: str, topic: str, body: bytes) -> int:

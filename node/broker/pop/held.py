@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from node.broker.core.context import Context
-from node.broker.pop.waiting_receives import Lines
+from node.broker.pop.waiting_receives import WaitingReceives
 from node.errors.pop import QueueHeldError
 from store.errors import CorruptionError, DerivedFileError
 
@@ -26,7 +26,7 @@ _log: Final = structlog.get_logger(component="pop")
 class HeldQueues:
     """The held queues, each at most once. One per broker. Belongs to the loop's thread."""
 
-    def __init__(self, context: Context, lines: Lines) -> None:
+    def __init__(self, context: Context, lines: WaitingReceives) -> None:
         """`context` has damage repaired; `lines` wakes receives when a queue is free again."""
         self._context: Final = context
         self._lines: Final = lines

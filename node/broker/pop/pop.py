@@ -14,12 +14,12 @@ from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
 from node.broker.core.parked_readers import QueueKey
 from node.broker.groups.settings import settings_of
-from node.broker.pop.dead import DeadLetters
+from node.broker.pop.dead import PopDeadLetters
 from node.broker.pop.receives import Receives
-from node.broker.pop.settlement import Settling
+from node.broker.pop.settlement import Settlement
 from node.broker.pop.shared import EXPECTED, RETRY_MS, PopShared
 from node.broker.pop.under_way import UnderWay
-from node.state.tables.pop import InFlight, Window, WindowKey, earliest
+from node.state.tables.pop import InFlightMessage, Window, WindowKey, earliest
 from quorumlog.pb.pop_pb2 import DescribePopRequest, DescribePopResponse
 
 _AT_ONCE: Final = 1_000
@@ -66,13 +66,13 @@ class Pop:
         """`unix_ms` is the clock of invisible times."""
         self._context: Final = context
         self._shared: Final = PopShared(context, commands, unix_ms, self._on_due)
-        self._dead_letters: Final = DeadLetters(context, own_appends)
+        self._dead_letters: Final = PopDeadLetters(context, own_appends)
         self._receives: Final = Receives(self._shared)
-        self._settling: Final = Settling(self._shared, self._dead_letters)
+        self._settlement: Final = Settlement(self._shared, self._dead_letters)
         self.receive = self._receives.receive
-        self.ack = self._settling.ack
-        self.change_invisible = self._settling.change_invisible
-        self.give_up = self._settling.give_up
+        self.ack = self._settlement.ack
+        self.change_invisible = self._settlement.change_invisible
+        self.give_up = self._settlement.give_up
 
     # --- The leadership ---
 
@@ -82,7 +82,7 @@ class Pop:
         self._shared.run(self._note_all(self._shared.under_way))
 
     async def _note_all(self, term: UnderWay) -> None:
-        windows = self._shared.part.windows
+        windows = self._shared.table.windows
         for number, (key, window) in enumerate(list(windows.items())):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
@@ -110,7 +110,7 @@ class Pop:
     def _on_due(self, key: WindowKey) -> None:
         """Wake a receive that waits for a window, move dead messages, and note the next time."""
         shared = self._shared
-        window, now_ms = shared.part.windows.get(key), shared.unix_ms()
+        window, now_ms = shared.table.windows.get(key), shared.unix_ms()
         if window is None:
             return
         if shared.under_way.has_window(key):
@@ -125,7 +125,9 @@ class Pop:
         else:
             shared.offer(key)
 
-    def _dead(self, key: WindowKey, window: Window, now_ms: int) -> list[tuple[int, InFlight]]:
+    def _dead(
+        self, key: WindowKey, window: Window, now_ms: int
+    ) -> list[tuple[int, InFlightMessage]]:
         """Return messages handed out too often, unless something is under way for them."""
         count_max = settings_of(self._context, key[0]).retry_count_max + 1
         return [
@@ -139,7 +141,7 @@ class Pop:
     async def _bury(self, key: WindowKey) -> None:
         """Move the dead messages of a window, looked up again: other tasks ran meanwhile."""
         shared, under_way = self._shared, self._shared.under_way
-        window, now_ms = shared.part.windows.get(key), shared.unix_ms()
+        window, now_ms = shared.table.windows.get(key), shared.unix_ms()
         dead = [] if window is None else self._dead(key, window, now_ms)
         if not dead or under_way.has_window(key) or not self._context.driver.is_ready:
             return
@@ -154,7 +156,7 @@ class Pop:
             return  # The next leader does it.
         finally:
             under_way.dying -= dying
-            if under_way is shared.under_way and key in shared.part.windows:
+            if under_way is shared.under_way and key in shared.table.windows:
                 shared.deadlines.note(key, next_ms)
             shared.offer(key)
 
@@ -162,17 +164,17 @@ class Pop:
 
     def stats(self) -> PopStats:
         """Return the counters and the levels at this moment."""
-        part, receives, settling = self._shared.part, self._receives, self._settling
+        table, receives, settlement = self._shared.table, self._receives, self._settlement
         return PopStats(
             receives_total=receives.receives_total,
             delivered_total=receives.delivered_total,
             redelivered_total=receives.redelivered_total,
             full_total=receives.full_total,
-            acked_total=settling.acked_total,
-            stale_total=settling.stale_total,
+            acked_total=settlement.acked_total,
+            stale_total=settlement.stale_total,
             dead_total=self._dead_letters.dead_total,
-            in_flight_count=part.in_flight_count,
-            window_count=len(part.windows),
+            in_flight_count=table.in_flight_count,
+            window_count=len(table.windows),
             parked_count=self._shared.lines.count,
             held_count=len(self._shared.held),
             held_total=self._shared.held.held_total,
@@ -180,13 +182,13 @@ class Pop:
 
     async def describe_pop(self, request: DescribePopRequest) -> DescribePopResponse:
         """Return what a group has in flight and what is held of its topics, by topic and queue."""
-        context, part = self._context, self._shared.part
+        context, table = self._context, self._shared.table
         context.check_leads()
         response = DescribePopResponse(
             now_unix_ms=self._shared.unix_ms(), parked_count=self._shared.lines.count
         )
         held = self._shared.held.reasons()
-        windows: dict[WindowKey, Window | None] = dict(part.of_group(request.group))
+        windows: dict[WindowKey, Window | None] = dict(table.of_group(request.group))
         topics = context.state.groups.get(request.group, {})
         for topic, queue_id in held:
             if topic in topics:
@@ -196,7 +198,7 @@ class Pop:
                 topic=key[1], queue_id=key[2], held_reason=held.get(key[1:], "")
             )
             if window is None:
-                row.offset = row.next_offset = max(part.next_offset(context.state, key), 0)
+                row.offset = row.next_offset = max(table.next_offset(context.state, key), 0)
                 continue
             counts = [item.delivery_count for item in window.items.values()]
             row.offset, row.next_offset = window.floor, window.next_offset

@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 
 from node.broker.core.context import within
 from node.broker.groups.settings import check_reader, settings_of
-from node.broker.pop.handles import Handle, encode_handle
+from node.broker.pop.handles import PopHandle, encode_handle
 from node.broker.pop.held import DAMAGE
 from node.broker.pop.shared import EXPECTED, PopShared
-from node.broker.pop.take import EFFORT_MAX, Choice, Given, Wish, split_records
+from node.broker.pop.take import EFFORT_MAX, Choice, ChosenMessage, ReceiveWish, split_records
 from node.broker.pop.under_way import UnderWay
 from node.broker.pop.waiting_receives import ANY_QUEUE
 from node.broker.read.sql_filter import SqlFilter
@@ -58,7 +58,7 @@ class _Taken(NamedTuple):
     """A message that was handed out."""
 
     key: WindowKey
-    given: Given
+    given: ChosenMessage
 
 
 class Receives:
@@ -189,7 +189,7 @@ class Receives:
         """
         shared, context, limits = self._shared, self._context, self._context.limits
         state = context.state
-        wish = Wish(
+        wish = ReceiveWish(
             receive.is_fifo,
             receive.filter,
             receive.starts_at_end,
@@ -199,7 +199,7 @@ class Receives:
         )
         left_count, left_bytes = receive.max_count, limits.pull_size_bytes_max
         left_effort = EFFORT_MAX
-        room_count = limits.pop_in_flight_count_max - shared.part.in_flight_count
+        room_count = limits.pop_in_flight_count_max - shared.table.in_flight_count
         room_count -= self._reserved_count
         choices, is_busy = [], False
         offsets = state.groups.get(receive.group, {}).get(receive.topic, {})
@@ -210,7 +210,9 @@ class Receives:
                 break
             if self._is_read(receive, key, offsets):
                 continue
-            is_begun = not receive.starts_at_end or shared.part.next_offset(state, key) != NO_OFFSET
+            is_begun = (
+                not receive.starts_at_end or shared.table.next_offset(state, key) != NO_OFFSET
+            )
             if is_begun and (is_enough or shared.held.has(receive.topic, queue_id)):
                 continue  # Else its present end is where the group begins.
             if shared.under_way.has_window(key):
@@ -235,7 +237,7 @@ class Receives:
     def _chosen(
         self,
         key: WindowKey,
-        wish: Wish,
+        wish: ReceiveWish,
         count: int,
         size_bytes: int,
         room_count: int,
@@ -269,7 +271,7 @@ class Receives:
 
     def _is_read(self, receive: _Receive, key: WindowKey, offsets: Mapping[int, int]) -> bool:
         """Whether a queue has nothing in flight and nothing new: a quick answer for most queues."""
-        if key in self._shared.part.windows:
+        if key in self._shared.table.windows:
             return False
         _, hi = self._context.store.queue_range(receive.topic, key[2])
         offset = offsets.get(key[2])
@@ -332,7 +334,7 @@ class Receives:
             self._reserved_count -= new_count
             for key in keys:
                 shared.offer(key)
-                if key in shared.part.windows:
+                if key in shared.table.windows:
                     shared.deadlines.note(key, take.visible_unix_ms)
 
     async def _give_back(self, work: "asyncio.Task[None]", take: PopTake) -> None:
@@ -363,12 +365,12 @@ class Receives:
         The number grows within the state, and a new master that lacks the end of the old
         one's log uses other numbers than the old one.
         """
-        known = max(self._last_generation, self._shared.part.last_generation)
+        known = max(self._last_generation, self._shared.table.last_generation)
         self._last_generation = max(known + 1, self._shared.unix_ms() * 1_000)
         return self._last_generation
 
     def _is_taken(self, key: WindowKey, offset: int, generation: int) -> bool:
-        window = self._shared.part.windows.get(key)
+        window = self._shared.table.windows.get(key)
         item = None if window is None else window.items.get(offset)
         return item is not None and item.generation == generation
 
@@ -376,7 +378,7 @@ class Receives:
 
     def _attempt(self, receive: _Receive, queue_ids: Sequence[int]) -> list[_Taken]:
         """Return the messages in flight that this very attempt was given before."""
-        windows, found = self._shared.part.windows, []
+        windows, found = self._shared.table.windows, []
         for queue_id in queue_ids:
             key = (receive.group, receive.topic, queue_id)
             window = windows.get(key)
@@ -388,7 +390,7 @@ class Receives:
                     result = self._readable(key, offset)
                     if result is not None and result.status is PullStatus.FOUND:
                         record = next(split_records(result.data))
-                        given = Given(
+                        given = ChosenMessage(
                             offset, generation, item.delivery_count, item.message_group, record
                         )
                         found.append(_Taken(key, given))
@@ -439,7 +441,7 @@ class Receives:
             full_queue_count=sum(choice.is_full for choice in choices),
         )
         for key, given in taken:
-            handle = Handle(key[2], given.offset, given.generation)
+            handle = PopHandle(key[2], given.offset, given.generation)
             response.deliveries.add(
                 handle=encode_handle(receive.group, receive.topic, handle),
                 delivery_count=given.delivery_count,

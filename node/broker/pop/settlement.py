@@ -11,12 +11,12 @@ from typing import Final
 
 from node.broker.core.context import Context, within
 from node.broker.groups.settings import check_reader
-from node.broker.pop.dead import DeadLetters
-from node.broker.pop.handles import Handle, decode_handle, encode_handle
+from node.broker.pop.dead import PopDeadLetters
+from node.broker.pop.handles import PopHandle, decode_handle, encode_handle
 from node.broker.pop.shared import PopShared
 from node.errors.common import AppendTimeoutError, BadRequestError, BusyError
 from node.errors.pop import StaleHandleError
-from node.state.tables.pop import InFlight, WindowKey
+from node.state.tables.pop import InFlightMessage, WindowKey
 from quorumlog.pb.pop_pb2 import (
     AckRequest,
     AckResponse,
@@ -34,10 +34,10 @@ _AGAIN: Final = "its message was handed out again, or is on its way to the dead 
 _NOT_IN_FLIGHT: Final = "its message is not in flight"
 
 
-class Settling:
+class Settlement:
     """Answers calls that name receipt handles. One per broker."""
 
-    def __init__(self, shared: PopShared, dead_letters: DeadLetters) -> None:
+    def __init__(self, shared: PopShared, dead_letters: PopDeadLetters) -> None:
         self._shared: Final = shared
         self._context: Final[Context] = shared.context
         self._dead_letters: Final = dead_letters
@@ -53,7 +53,7 @@ class Settling:
         if not 1 <= len(request.handles) <= limit:
             raise BadRequestError("handles", f"1 to {limit} of them", str(len(request.handles)))
         settle = PopSettle(group=request.group, topic=request.topic)
-        rows: list[tuple[str, WindowKey, Handle]] = []
+        rows: list[tuple[str, WindowKey, PopHandle]] = []
         stale: list[str] = []
         for text in request.handles:
             try:
@@ -143,7 +143,7 @@ class Settling:
 
     def _named(
         self, request: ChangeInvisibleRequest | GiveUpRequest
-    ) -> tuple[WindowKey, Handle, InFlight]:
+    ) -> tuple[WindowKey, PopHandle, InFlightMessage]:
         """Return the message that a call is about. Raises StaleHandleError."""
         check_reader(self._context, request.group, request.topic)
         try:
@@ -157,13 +157,13 @@ class Settling:
             raise
         return key, handle, item
 
-    def _in_flight(self, key: WindowKey, handle: Handle, text: str) -> InFlight | None:
+    def _in_flight(self, key: WindowKey, handle: PopHandle, text: str) -> InFlightMessage | None:
         """Return the message of a handle; None: it is done. Raises StaleHandleError."""
         shared = self._shared
-        window = shared.part.windows.get(key)
+        window = shared.table.windows.get(key)
         item = None if window is None else window.items.get(handle.offset)
         if item is None:
-            if handle.offset >= shared.part.next_offset(self._context.state, key):
+            if handle.offset >= shared.table.next_offset(self._context.state, key):
                 raise StaleHandleError(text, "the offset of the group was set back")
             return None
         is_dying = (key, handle.offset) in shared.under_way.dying
@@ -171,12 +171,12 @@ class Settling:
             raise StaleHandleError(text, _AGAIN)
         return item
 
-    def _has(self, key: WindowKey, handle: Handle) -> bool:
-        window = self._shared.part.windows.get(key)
+    def _has(self, key: WindowKey, handle: PopHandle) -> bool:
+        window = self._shared.table.windows.get(key)
         return window is not None and handle.offset in window.items
 
-    def _is_named(self, key: WindowKey, handle: Handle) -> bool:
-        window = self._shared.part.windows.get(key)
+    def _is_named(self, key: WindowKey, handle: PopHandle) -> bool:
+        window = self._shared.table.windows.get(key)
         item = None if window is None else window.items.get(handle.offset)
         return item is not None and item.generation == handle.generation
 
@@ -194,7 +194,7 @@ class Settling:
             now_ms = shared.unix_ms()
             for key in {key for key, _ in messages}:
                 shared.offer(key)
-                window = shared.part.windows.get(key)
+                window = shared.table.windows.get(key)
                 if window is not None and window.earliest_unix_ms <= now_ms:
                     shared.deadlines.note(key, now_ms)  # Was left alone while noted.
 

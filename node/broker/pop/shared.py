@@ -11,11 +11,11 @@ from node.broker.append.commands import Commands
 from node.broker.core.context import Context
 from node.broker.pop.deadlines import Deadlines
 from node.broker.pop.held import HeldQueues
-from node.broker.pop.take import Taking
+from node.broker.pop.take import MessageChooser
 from node.broker.pop.under_way import UnderWay
-from node.broker.pop.waiting_receives import Lines
+from node.broker.pop.waiting_receives import WaitingReceives
 from node.errors.common import NodeError
-from node.state.tables.pop import PopPart, WindowKey
+from node.state.tables.pop import PopTable, WindowKey
 from quorumlog.pb.pop_pb2 import PopSettle
 from quorumlog.pb.state_pb2 import Command
 from raft.errors import RaftError
@@ -40,8 +40,8 @@ class PopShared:
         self.context: Final = context
         self.commands: Final = commands
         self.unix_ms: Final = unix_ms
-        self.taking: Final = Taking(context.store, context.limits)
-        self.lines: Final = Lines(context.limits.pop_waiters_max)
+        self.taking: Final = MessageChooser(context.store, context.limits)
+        self.lines: Final = WaitingReceives(context.limits.pop_waiters_max)
         self.deadlines: Final = Deadlines(unix_ms, on_due)
         self.held: Final = HeldQueues(context, self.lines)
         self.under_way = UnderWay()
@@ -49,9 +49,9 @@ class PopShared:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
-    def part(self) -> PopPart:
+    def table(self) -> PopTable:
         """The replicated windows; a snapshot replaces them, so they are looked up each time."""
-        return self.context.state.part(PopPart)
+        return self.context.state.table(PopTable)
 
     def run(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Run work beside the calls. Expected errors are left to the task's awaiter."""

@@ -15,7 +15,7 @@ from node.broker.read.sql_filter import SqlFilter
 from node.broker.read.tag_filter import TagFilter
 from node.config.limits import Limits
 from node.state.state import State
-from node.state.tables.pop import NO_OFFSET, InFlight, PopPart, Window, WindowKey, earliest
+from node.state.tables.pop import NO_OFFSET, InFlightMessage, PopTable, Window, WindowKey, earliest
 from store import format as fmt
 from store.derived.queues.pull import PullResult, PullStatus
 from store.reads import Reads
@@ -37,7 +37,7 @@ _FILTERED_COUNT: Final = 64
 """Records read at once for an expression, which may take none of them."""
 
 
-class Wish(NamedTuple):
+class ReceiveWish(NamedTuple):
     """The wish of a receive, the same for all queues."""
 
     is_fifo: bool
@@ -54,7 +54,7 @@ class Wish(NamedTuple):
         return self.is_fifo and (message_group != NO_MESSAGE_GROUP or not self.is_one_of_each)
 
 
-class Given(NamedTuple):
+class ChosenMessage(NamedTuple):
     """One message that is to be handed out."""
 
     offset: int
@@ -85,12 +85,12 @@ class Choice:
     def __init__(self, key: WindowKey, expected_offset: int) -> None:
         self.key = key
         self.expected_offset = self.next_offset = expected_offset
-        self.again: list[Given] = []
-        self.new: list[Given] = []
+        self.again: list[ChosenMessage] = []
+        self.new: list[ChosenMessage] = []
         self.waiting: list[tuple[int, int]] = []
         """(offset, message group)."""
-        self.dead: list[tuple[int, InFlight]] = []
-        self.gone: list[tuple[int, InFlight]] = []
+        self.dead: list[tuple[int, InFlightMessage]] = []
+        self.gone: list[tuple[int, InFlightMessage]] = []
         """Messages in flight that have expired from the log."""
         self.is_full = False
         self.size_bytes = 0
@@ -108,7 +108,7 @@ class Choice:
         return bool(self.again or self.new or self.next_offset != self.expected_offset)
 
 
-class Taking:
+class MessageChooser:
     """Chooses messages for receives. One per broker."""
 
     def __init__(self, store: Reads, limits: Limits) -> None:
@@ -119,7 +119,7 @@ class Taking:
         self,
         state: State,
         key: WindowKey,
-        wish: Wish,
+        wish: ReceiveWish,
         *,
         count: int,
         size_bytes: int,
@@ -133,9 +133,9 @@ class Taking:
         `room_count` is how many more may be in flight of all groups; `is_ending` returns whether
         something is under way for a message.
         """
-        part = state.part(PopPart)
-        choice = Choice(key, part.next_offset(state, key))
-        window = part.windows.get(key)
+        table = state.table(PopTable)
+        choice = Choice(key, table.next_offset(state, key))
+        window = table.windows.get(key)
         blocked: set[int] = set()
         is_through = True
         if window is not None and (wish.is_fifo or window.earliest_unix_ms <= wish.now_unix_ms):
@@ -160,14 +160,14 @@ class Taking:
         self,
         choice: Choice,
         window: Window,
-        wish: Wish,
+        wish: ReceiveWish,
         blocked: set[int],
         count: int,
         size_bytes: int,
         is_ending: Callable[[WindowKey, int], bool],
     ) -> bool:
         """Choose messages that are due; return whether the whole window was looked at and fit."""
-        due: list[tuple[int, InFlight]] = []
+        due: list[tuple[int, InFlightMessage]] = []
         for offset, item in window.items.items():
             is_blocked = wish.is_ordered(item.message_group) and item.message_group in blocked
             is_due = not item.delivery_count or item.visible_unix_ms <= wish.now_unix_ms
@@ -189,13 +189,15 @@ class Taking:
             if choice.again and choice.size_bytes > size_bytes:
                 return False
             choice.again.append(
-                Given(offset, item.generation, item.delivery_count + 1, item.message_group, record)
+                ChosenMessage(
+                    offset, item.generation, item.delivery_count + 1, item.message_group, record
+                )
             )
         return len(due) < count and len(choice.again) + len(choice.gone) == len(due)
 
     def _records(
-        self, choice: Choice, due: list[tuple[int, InFlight]]
-    ) -> Iterator[tuple[int, InFlight, bytes]]:
+        self, choice: Choice, due: list[tuple[int, InFlightMessage]]
+    ) -> Iterator[tuple[int, InFlightMessage, bytes]]:
         """Read messages in flight, neighbours at once; note those that have expired."""
         at = 0
         while at < len(due):
@@ -229,7 +231,7 @@ class Taking:
     def _choose_new(
         self,
         choice: Choice,
-        wish: Wish,
+        wish: ReceiveWish,
         blocked: set[int],
         count: int,
         size_bytes: int,
@@ -271,7 +273,9 @@ class Taking:
             choice.effort += max(passed_over_count, 0) // _UNITS_OF_EFFORT
 
     @staticmethod
-    def _add_new(choice: Choice, wish: Wish, blocked: set[int], data: bytes, left: int) -> None:
+    def _add_new(
+        choice: Choice, wish: ReceiveWish, blocked: set[int], data: bytes, left: int
+    ) -> None:
         """Add at most `left` of these records; they end at the offset to go on from."""
         if wish.filter is not None:
             data, _ = wish.filter.keep(data)
@@ -287,7 +291,7 @@ class Taking:
             else:
                 if wish.is_one_of_each:
                     blocked.add(group)
-                choice.new.append(Given(offset, 0, 1, group, record))
+                choice.new.append(ChosenMessage(offset, 0, 1, group, record))
                 choice.size_bytes += len(record)
 
 

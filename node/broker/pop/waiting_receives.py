@@ -15,16 +15,16 @@ from node.errors.common import BusyError
 
 ANY_QUEUE: Final = -1
 
-_Line = dict[int, dict["asyncio.Future[int | None]", None]]
+_GroupReceives = dict[int, dict["asyncio.Future[int | None]", None]]
 """By queue id: the waiting receives, first come first."""
 
 
-class Lines:
+class WaitingReceives:
     """All receives that wait. Belongs to the loop's thread."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
-        self._by_topic: dict[bytes, dict[str, _Line]] = {}
+        self._by_topic: dict[bytes, dict[str, _GroupReceives]] = {}
         self.count = 0
 
     async def wait(self, group: str, topic: str, queue_id: int, timeout_s: float) -> int | None:
@@ -91,7 +91,7 @@ class Lines:
                         _wake(future, None)
 
 
-def _wake_first(line: _Line, queue_id: int) -> None:
+def _wake_first(line: _GroupReceives, queue_id: int) -> None:
     for wanted in (queue_id, ANY_QUEUE):
         for future in line.get(wanted, ()):
             if not future.done():

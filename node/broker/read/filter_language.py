@@ -18,7 +18,7 @@ from node.broker.read.filter_tree import (
     Between,
     Comparison,
     Every,
-    Membership,
+    InList,
     Negation,
     Node,
     NullTest,
@@ -109,7 +109,7 @@ class _Builder(Transformer[Token, Node]):
             for one in constants
             if isinstance(one, str | bool)
         ]
-        return _maybe_not(Membership(str(name), frozenset(texts), frozenset(numbers)), rest)
+        return _maybe_not(InList(str(name), frozenset(texts), frozenset(numbers)), rest)
 
     def text_test(self, name: Token, *rest: Token) -> Node:
         kind, text = rest[-2:]

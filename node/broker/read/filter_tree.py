@@ -77,7 +77,7 @@ class Between:
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class InList:
     """A property that is one of some constants."""
 
     name: str
@@ -183,7 +183,7 @@ class Some:
         return found
 
 
-Node = Comparison | Between | Membership | TextTest | NullTest | Truth | Negation | Every | Some
+Node = Comparison | Between | InList | TextTest | NullTest | Truth | Negation | Every | Some
 
 
 def _value(operand: Operand, properties: Properties) -> Scalar | None:

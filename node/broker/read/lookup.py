@@ -16,7 +16,7 @@ from node.broker.core.context import Context
 from node.broker.core.freshness import Freshness
 from node.errors.common import BadRequestError, MessageNotFoundError
 from node.state.tables.topic_names import dead_letter_topic, retry_topic
-from node.state.tables.transactions import TransactionsPart
+from node.state.tables.transactions import TransactionsTable
 from quorumlog.pb import common_pb2, transaction_pb2
 from quorumlog.pb.lookup_pb2 import (
     SizeBucket,
@@ -126,12 +126,12 @@ class _Trace:
     async def _of_half(self, half: Message) -> list[Message]:
         group = half.properties.get(fmt.PROPERTY_PRODUCER_GROUP, "")
         self._add("half", half, group)
-        part = self._context.state.part(TransactionsPart)
-        for known in part.open.values():
+        table = self._context.state.table(TransactionsTable)
+        for known in table.open.values():
             if known.position <= half.position < known.position + known.size_bytes:
                 self.events.append(TraceEvent(kind="open", group=group))
                 return []
-        outcome = part.ended.get(half.position)
+        outcome = table.ended.get(half.position)
         if outcome is not None and outcome != transaction_pb2.TRANSACTION_OUTCOME_COMMITTED:
             self.events.append(TraceEvent(kind=_OUTCOMES.get(outcome, "ended"), group=group))
             return []

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from node.broker.core.context import Context
 from node.broker.core.freshness import Freshness
-from node.broker.core.parked_readers import Waits
+from node.broker.core.parked_readers import ParkedReaders
 from node.broker.groups.settings import check_reader
 from node.broker.read.sql_filter import SqlFilter
 from node.broker.read.tag_filter import TagFilter
@@ -47,9 +47,9 @@ class _Reader(NamedTuple):
 class Pulls:
     """Answers pulls and tails. One per broker."""
 
-    def __init__(self, context: Context, waits: Waits, freshness: Freshness) -> None:
+    def __init__(self, context: Context, parked: ParkedReaders, freshness: Freshness) -> None:
         self._context: Final = context
-        self._waits = waits
+        self._parked = parked
         self._freshness = freshness
         self.pulls_total = self.records_total = self.size_bytes_total = 0
         self.tail_count = 0
@@ -187,7 +187,7 @@ class Pulls:
         while True:
             left_s = deadline - loop.time()
             if left_s > 0:
-                await self._waits.for_growth(key, left_s)
+                await self._parked.for_growth(key, left_s)
             self._freshness.check(reader.consistency)
             result = self._read(reader, offset)
             is_nothing = self._is_nothing(reader, result) or self._is_beyond(result)

@@ -52,7 +52,7 @@ _TIME_DIGITS_MAX: Final = 15
 """Digits of a number in a property: more make no valid time or delay."""
 
 
-class Wish(NamedTuple):
+class DelayWish(NamedTuple):
     """When a producer wants one record delivered: a level, or a delay, or a time."""
 
     level: int = 0
@@ -98,7 +98,7 @@ def scheduled(record: bytes, deliver_unix_ms: int, *, level: int = 0) -> bytes:
     return moved(record, layout, topic=holder, queue_id=queue_id, properties=properties)
 
 
-def wish_of(record: bytes) -> Wish | None:
+def wish_of(record: bytes) -> DelayWish | None:
     """Return when a producer wants a record delivered; None if the record does not say.
 
     A level takes precedence over a delay, and a delay over a time. Raises RecordFormatError for a
@@ -110,12 +110,12 @@ def wish_of(record: bytes) -> Wish | None:
         return None
     if _DELAY in found:
         level = _number(found, _DELAY, layout)
-        return Wish(level=level) if level else None
+        return DelayWish(level=level) if level else None
     if _DELAY_MS in found:
-        return Wish(delay_ms=_number(found, _DELAY_MS, layout))
+        return DelayWish(delay_ms=_number(found, _DELAY_MS, layout))
     if _DELAY_SECONDS in found:
-        return Wish(delay_ms=1_000 * _number(found, _DELAY_SECONDS, layout))
-    return Wish(deliver_unix_ms=_number(found, _DELIVER_MS, layout))
+        return DelayWish(delay_ms=1_000 * _number(found, _DELAY_SECONDS, layout))
+    return DelayWish(deliver_unix_ms=_number(found, _DELIVER_MS, layout))
 
 
 def _number(found: dict[bytes, bytes], name: bytes, layout: RecordLayout) -> int:

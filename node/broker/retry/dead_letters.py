@@ -8,7 +8,7 @@ two callers that send the same one, before and after a change of leaders, send i
 from bisect import bisect_left
 from typing import Final
 
-from node.broker.append.attached import Rider
+from node.broker.append.attached import AttachedCommands
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce
 from node.broker.core.context import Context
@@ -17,7 +17,7 @@ from node.broker.retry.retry import QUEUE, read_record
 from node.errors.common import BadRequestError, BusyError, LimitReachedError, UnknownGroupError
 from node.errors.groups import AlreadyResentError, MessageExpiredError
 from node.state.appends import Committed, Prepared
-from node.state.tables.dead_letters import DeadLettersPart
+from node.state.tables.dead_letters import DeadLettersTable
 from node.state.tables.topic_names import dead_letter_topic
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.retry_pb2 import (
@@ -105,7 +105,7 @@ class DeadLetters:
             min_offset=lo,
         )
         append = AppendRequest(records=b"".join(records), record_count=len(records))
-        receipt = await self._produce.append(append, self._rider(mark))
+        receipt = await self._produce.append(append, self._attached_commands(mark))
         self.resent_total += len(left)
         response.index = receipt.index
         return response
@@ -133,8 +133,8 @@ class DeadLetters:
             lo = bisect_left(range(hi), first_position, lo, hi, key=position_of)
         return lo, hi
 
-    def _marks(self) -> DeadLettersPart:
-        return self._context.state.part(DeadLettersPart)
+    def _marks(self) -> DeadLettersTable:
+        return self._context.state.table(DeadLettersTable)
 
     def _sent_again(self, topic: str, offset: int) -> bytes:
         """Return a dead letter for its topic; `Produce` checks whether that may be written."""
@@ -142,7 +142,7 @@ class DeadLetters:
         origin = origin_topic(record)
         return sent_again(record, origin, offset % self._context.topic(origin).queue_count)
 
-    def _rider(self, mark: Command.MarkResent) -> Rider:
+    def _attached_commands(self, mark: Command.MarkResent) -> AttachedCommands:
         """Return the mark of an entry, attached so that its letters are held meanwhile."""
         group, topic = mark.group, dead_letter_topic(mark.group)
         held = {(group, offset) for offset in mark.offsets}
@@ -169,4 +169,4 @@ class DeadLetters:
             self._under_way.difference_update(held)
 
         commands = self._own_appends.encode([Command(mark_resent=mark)])
-        return Rider(commands, 1, frozenset(), look, release, moves_stored=True)
+        return AttachedCommands(commands, 1, frozenset(), look, release, moves_stored=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Final
 
-from node.broker.append.attached import QueueKey, Rider
+from node.broker.append.attached import AttachedCommands, QueueKey
 from node.broker.append.commands import Commands
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce
@@ -29,7 +29,7 @@ from node.errors.groups import GroupOrderlyError, MessageExpiredError
 from node.state.appends import Committed, Prepared
 from node.state.held import NUMBERS, held_counts
 from node.state.state import PERMISSION_ALL
-from node.state.tables.group_settings import GroupSettings
+from node.state.tables.group_settings import SubscriptionSettings
 from node.state.tables.topic_names import dead_letter_topic, is_reserved, retry_topic
 from quorumlog.pb import common_pb2
 from quorumlog.pb.consumer_pb2 import GroupOffset
@@ -122,8 +122,8 @@ class Retry:
             sequence=request.sequence,
             cluster_id=request.cluster_id,
         )
-        rider = self._rider(request, commands, frozenset(queues), begun)
-        return self._answer(await self._produce.append(append, rider))
+        attached_commands = self._attached_commands(request, commands, frozenset(queues), begun)
+        return self._answer(await self._produce.append(append, attached_commands))
 
     def _record(self, group: str, message: RetryMessage) -> bytes:
         """Read the message that a consumer gives back."""
@@ -138,13 +138,13 @@ class Retry:
 
     # --- The parts of an entry ---
 
-    def _rider(
+    def _attached_commands(
         self,
         request: RetryLaterRequest,
         commands: list[Command],
         queues: frozenset[QueueKey],
         begun: Sequence[GroupOffset],
-    ) -> Rider:
+    ) -> AttachedCommands:
         """Return the commands of an entry, attached so that its offsets are noted meanwhile."""
         stored = {(row.topic, row.queue_id) for row in (*request.offsets, *begun)}
         under_way = ExitStack()
@@ -157,7 +157,7 @@ class Retry:
             under_way.close()
 
         encoded = self._own_appends.encode(commands)
-        return Rider(encoded, len(commands), queues, enter, leave, moves_stored=True)
+        return AttachedCommands(encoded, len(commands), queues, enter, leave, moves_stored=True)
 
     def _check_held(self, count: int) -> None:
         """Raise DelayedFullError if no more messages may be held."""
@@ -256,7 +256,11 @@ def read_record(context: Context, topic: str, queue_id: int, offset: int) -> byt
 
 
 def _held(
-    record: bytes, message: RetryMessage, settings: GroupSettings, times: int, now_unix_ms: int
+    record: bytes,
+    message: RetryMessage,
+    settings: SubscriptionSettings,
+    times: int,
+    now_unix_ms: int,
 ) -> bytes:
     """Return a message of the retry topic, held until it is due."""
     if message.delay_ms:

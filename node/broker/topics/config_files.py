@@ -9,11 +9,11 @@ from typing import Final
 
 from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
-from node.broker.topics.config_import import DELAYS, NAMES, Plan
+from node.broker.topics.config_import import DELAYS, NAMES, ImportPlan
 from node.config.limits import Limits
 from node.runtime.clock import unix_ms
-from node.state.checkpoint_tables import TABLES
-from node.state.registry import PARTS, encode_part
+from node.state.checkpoint_tables import CHECKPOINT_TABLES
+from node.state.registry import TABLES, encode_table
 from node.state.state import StateImage
 from quorumlog.pb.retry_pb2 import (
     ConfigFile,
@@ -78,8 +78,8 @@ class ConfigFiles:
         return response
 
 
-def _plan(limits: Limits, image: StateImage, context: Context, files: dict[str, str]) -> Plan:
-    plan = Plan(limits, image, context.store.queue_range)
+def _plan(limits: Limits, image: StateImage, context: Context, files: dict[str, str]) -> ImportPlan:
+    plan = ImportPlan(limits, image, context.store.queue_range)
     plan.take(files)
     return plan
 
@@ -94,9 +94,13 @@ def _shown(found: list[str]) -> list[str]:
 
 def _texts(image: StateImage, unix_ms: int) -> dict[str, str]:
     """Return the text of each file of RocketMQ."""
-    texts = {table.name: table.encode(image, unix_ms) for table in TABLES if table.name in NAMES}
-    for kind in PARTS:
-        if kind.file_name in NAMES and kind.name in image.parts:
-            texts[kind.file_name] = encode_part(kind, image.parts[kind.name], unix_ms)
+    texts = {
+        table.name: table.encode(image, unix_ms)
+        for table in CHECKPOINT_TABLES
+        if table.name in NAMES
+    }
+    for kind in TABLES:
+        if kind.file_name in NAMES and kind.name in image.tables:
+            texts[kind.file_name] = encode_table(kind, image.tables[kind.name], unix_ms)
     texts.setdefault(DELAYS, '{\n\t"offsetTable":{}\n}\n')
     return texts

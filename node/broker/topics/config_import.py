@@ -15,7 +15,7 @@ from node.config.limits import Limits
 from node.errors.common import NodeError
 from node.state.checkpoint_tables import decode_group_settings, decode_offsets, load_table
 from node.state.state import PERMISSION_ALL, State, StateImage
-from node.state.tables.group_settings import GroupSettingsPart, from_json, to_pb
+from node.state.tables.group_settings import GroupSettingsTable, from_json, to_pb
 from node.state.tables.topic_names import is_of_group, is_reserved
 from node.state.tables.topic_types import type_of_attributes
 from quorumlog.pb.state_pb2 import Command
@@ -35,7 +35,7 @@ QueueRange = Callable[[str, int], tuple[int, int]]
 """Topic and queue id: first offset and next one."""
 
 
-class Plan:
+class ImportPlan:
     """The commands that an import needs, and the reasons against it."""
 
     def __init__(self, limits: Limits, image: StateImage, queue_range: QueueRange) -> None:
@@ -119,7 +119,7 @@ class Plan:
             except TopicNameError as error:
                 self.refusals.append(f"{GROUPS}: {name}: {error}")
                 continue
-            old = self._state.part(GroupSettingsPart).of(name)
+            old = self._state.table(GroupSettingsTable).of(name)
             if name in self._state.groups and new == old:
                 continue
             put = Command.PutGroup(group=name, settings=to_pb(new))

@@ -19,7 +19,7 @@ from node.errors.common import (
 )
 from node.state.state import PERMISSION_ALL, SYSTEM_TOPICS
 from node.state.tables.topic_names import is_reserved
-from node.state.tables.topic_types import MIXED, TOPIC_TYPES, Topic
+from node.state.tables.topic_types import MIXED, TOPIC_TYPES, TopicSettings
 from quorumlog.pb.admin_pb2 import (
     CreateTopicRequest,
     DeleteTopicRequest,
@@ -81,7 +81,7 @@ class Topics:
         )
         await self._commands.submit(Command(put_topic=put))
         message_type = request.message_type or (old.message_type if old else MIXED)
-        return _info(name, Topic(queue_count, permission, message_type))
+        return _info(name, TopicSettings(queue_count, permission, message_type))
 
     async def delete_topic(self, request: DeleteTopicRequest) -> DeleteTopicResponse:
         """Delete a topic. Its records stay in the log until retention deletes them."""
@@ -131,7 +131,7 @@ class Topics:
         return response
 
 
-def _info(name: str, topic: Topic) -> TopicInfo:
+def _info(name: str, topic: TopicSettings) -> TopicInfo:
     return TopicInfo(
         topic=name,
         queue_count=topic.queue_count,

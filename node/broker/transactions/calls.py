@@ -10,13 +10,13 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from node.broker.append.attached import Rider
+from node.broker.append.attached import AttachedCommands
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce, Refused
 from node.broker.core.context import Context
 from node.broker.records.half import GROWTH_SIZE_BYTES, QUEUE_ID, Halves, half_messages
 from node.broker.transactions.checks import Checks
-from node.broker.transactions.ends import COMMITTED, ROLLED_BACK, Ends
+from node.broker.transactions.ends import COMMITTED, ROLLED_BACK, TransactionEnds
 from node.errors.common import (
     BadRequestError,
     LimitReachedError,
@@ -63,7 +63,7 @@ class TransactionCalls:
         self._produce = produce
         self._own_appends = own_appends
         self._unix_ms = unix_ms
-        self._ends: Final = Ends(context, own_appends, unix_ms)
+        self._ends: Final = TransactionEnds(context, own_appends, unix_ms)
         self.checks: Final = Checks(context, own_appends, self._ends, unix_ms)
         self.check_transactions: Final = self.checks.producers.questions
         self._beginning_count = 0
@@ -72,7 +72,7 @@ class TransactionCalls:
     @property
     def open_count(self) -> int:
         """Count of transactions that are neither committed nor rolled back."""
-        return len(self._ends.part.open)
+        return len(self._ends.table.open)
 
     @property
     def given_up_total(self) -> int:
@@ -87,7 +87,7 @@ class TransactionCalls:
         No error is raised here: the future fails, as that of `Produce.append`.
         """
         try:
-            halves, rider = self._halves(request)
+            halves, attached_commands = self._halves(request)
         except Refused as error:
             return self._produce.refuse(error)
         batch = AppendRequest(
@@ -99,9 +99,9 @@ class TransactionCalls:
             cluster_id=request.cluster_id,
             incarnation=request.incarnation if request.HasField("incarnation") else None,
         )
-        return self._produce.append(batch, rider)
+        return self._produce.append(batch, attached_commands)
 
-    def _halves(self, request: AppendRequest) -> tuple[Halves, Rider]:
+    def _halves(self, request: AppendRequest) -> tuple[Halves, AttachedCommands]:
         context, wanted = self._context, request.transaction
         context.check_cluster(request.cluster_id)
         context.check_name("producer_group", wanted.producer_group)
@@ -130,14 +130,14 @@ class TransactionCalls:
             begun_unix_ms=now_ms,
             check_unix_ms=now_ms + (wanted.check_after_ms or limits.transaction_check_after_ms),
         )
-        rider = Rider(
+        attached_commands = AttachedCommands(
             self._own_appends.encode([Command(begin_transaction=begin)]),
             1,
             _HALF_QUEUES,
             partial(self._check, halves),
             self._on_decided,
         )
-        return halves, rider
+        return halves, attached_commands
 
     def _check(self, halves: Halves, _prepared: Prepared) -> None:
         """Raise for a transaction that could not be committed; else take a place in the table."""
@@ -166,7 +166,8 @@ class TransactionCalls:
     # --- Ending ---
 
     async def end_transaction(self, request: EndTransactionRequest) -> EndTransactionResponse:
-        """Commit or roll back, once; a repeated call gets the same answer. Errors as `Ends.end`."""
+        """Commit or roll back, once; a repeated call gets the same answer. Errors as
+        `TransactionEnds.end`."""
         self._context.check_cluster(request.cluster_id)
         if request.outcome not in (COMMITTED, ROLLED_BACK):
             raise BadRequestError("outcome", "COMMITTED or ROLLED_BACK", str(request.outcome))
@@ -181,7 +182,7 @@ class TransactionCalls:
         """Return open transactions by id; of one group if it is named."""
         self._context.check_leads()
         limit = self._context.limits.transaction_list_count_max
-        opened = self._ends.part.open.values()
+        opened = self._ends.table.open.values()
         wanted = (
             one
             for one in opened
@@ -201,10 +202,10 @@ class TransactionCalls:
         Raises UnknownTransactionError, TransactionEndedError when its messages are gone.
         """
         self._context.check_leads()
-        part, transaction_id = self._ends.part, request.transaction_id
-        known = part.open.get(transaction_id)
+        table, transaction_id = self._ends.table, request.transaction_id
+        known = table.open.get(transaction_id)
         if known is None:
-            outcome = part.ended.get(transaction_id)
+            outcome = table.ended.get(transaction_id)
             if outcome is None:
                 raise UnknownTransactionError(transaction_id)
             info = TransactionInfo(transaction_id=transaction_id)

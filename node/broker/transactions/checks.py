@@ -16,8 +16,8 @@ import structlog
 
 from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
-from node.broker.transactions.ends import GIVEN_UP, Ends
-from node.broker.transactions.producers import Planned, Producers, Question, Waiting
+from node.broker.transactions.ends import GIVEN_UP, TransactionEnds
+from node.broker.transactions.producers import Planned, Producers, Question, WaitingProducer
 from node.errors.common import NodeError
 from node.errors.transactions import TransactionEndedError, UnknownTransactionError
 from node.state.tables.transactions import OpenTransaction
@@ -40,7 +40,11 @@ class Checks:
     """The task that asks and gives up. One per broker; a LeaderWork."""
 
     def __init__(
-        self, context: Context, own_appends: OwnAppends, ends: Ends, unix_ms: Callable[[], int]
+        self,
+        context: Context,
+        own_appends: OwnAppends,
+        ends: TransactionEnds,
+        unix_ms: Callable[[], int],
     ) -> None:
         self._context: Final = context
         self._own_appends = own_appends
@@ -58,7 +62,7 @@ class Checks:
     def begin(self) -> None:
         """See `LeaderWork.begin`: look at all open transactions."""
         self._due = [
-            (one.next_check_unix_ms, one.position) for one in self._ends.part.open.values()
+            (one.next_check_unix_ms, one.position) for one in self._ends.table.open.values()
         ]
         heapq.heapify(self._due)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="transactions")
@@ -77,7 +81,7 @@ class Checks:
 
     def on_begun(self, position: int) -> None:
         """Note when to ask about a transaction that was begun."""
-        known = self._ends.part.open.get(position)
+        known = self._ends.table.open.get(position)
         if known is not None and self._task is not None:
             self._push(known)
 
@@ -89,7 +93,7 @@ class Checks:
     def _on_producer(self, group: str) -> None:
         """Push the due transactions of a group again: without a producer they left the heap."""
         now_ms = self._unix_ms()
-        for known in self._ends.part.open.values():
+        for known in self._ends.table.open.values():
             if known.producer_group == group and known.next_check_unix_ms <= now_ms:
                 self._push(known)
 
@@ -125,7 +129,7 @@ class Checks:
         """Ask about due transactions, and give up those asked about too often or too old."""
         now_ms = self._unix_ms()
         limit = self._context.limits.transaction_check_count_max
-        questions: list[tuple[OpenTransaction, Waiting]] = []
+        questions: list[tuple[OpenTransaction, WaitingProducer]] = []
         planned = Planned()
         given_up = self._aged(now_ms)
         postponed: list[tuple[int, int]] = []
@@ -160,7 +164,7 @@ class Checks:
 
     def _take_due(self, now_ms: int) -> list[OpenTransaction]:
         """Take due transactions out of the heap, at most as many as one entry holds."""
-        opened, due = self._ends.part.open, self._due
+        opened, due = self._ends.table.open, self._due
         found: dict[int, OpenTransaction] = {}
         while due and due[0][0] <= now_ms and len(found) < AT_ONCE:
             _, position = heapq.heappop(due)
@@ -179,7 +183,7 @@ class Checks:
         if config.retention_size_bytes:
             lo_position = max(lo_position, log.max_position - config.retention_size_bytes // 2)
         found = []
-        for known in self._ends.part.open.values():  # Oldest first.
+        for known in self._ends.table.open.values():  # Oldest first.
             if known.begun_unix_ms > now_ms - age_ms and known.position >= lo_position:
                 break
             found.append(known)
@@ -187,7 +191,9 @@ class Checks:
                 break
         return found
 
-    async def _ask(self, questions: Sequence[tuple[OpenTransaction, Waiting]], now_ms: int) -> None:
+    async def _ask(
+        self, questions: Sequence[tuple[OpenTransaction, WaitingProducer]], now_ms: int
+    ) -> None:
         next_ms = now_ms + self._context.limits.transaction_check_interval_ms
         check = Command.CheckTransactions(
             positions=[known.position for known, _ in questions], next_unix_ms=next_ms

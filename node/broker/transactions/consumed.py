@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from node.broker.append.attached import Rider
+from node.broker.append.attached import AttachedCommands
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce, Refused
 from node.broker.core.context import Context, within
@@ -43,12 +43,12 @@ class _Entry:
 
     __slots__ = ("_coming", "_consumed", "_owner")
 
-    def __init__(self, owner: "Consumed", consumed: ConsumedOffsets) -> None:
+    def __init__(self, owner: "OffsetsUnderWay", consumed: ConsumedOffsets) -> None:
         self._owner, self._consumed = owner, consumed
         self._coming: _Coming | None = None
 
     def enter(self, _prepared: Prepared | None = None) -> None:
-        """Note the offsets as under way. Raises as `Consumed.enter`."""
+        """Note the offsets as under way. Raises as `OffsetsUnderWay.enter`."""
         self._coming = self._owner.enter(self._consumed, self)
 
     def leave(self, _committed: Committed | None = None) -> None:
@@ -63,7 +63,7 @@ class _Entry:
                 del coming[key]
 
 
-class Consumed:
+class OffsetsUnderWay:
     """The offsets that entries under way store under a condition, of one term: see `end`."""
 
     def __init__(self, context: Context, produce: Produce, own_appends: OwnAppends) -> None:
@@ -90,8 +90,8 @@ class Consumed:
             return self._produce.refuse(error)
         entry = _Entry(self, request.consumed)
         commands = self._own_appends.encode([_command(request.consumed)])
-        rider = Rider(commands, 1, check=entry.enter, on_decided=entry.leave)
-        return self._produce.append(request, rider)
+        attached_commands = AttachedCommands(commands, 1, check=entry.enter, on_decided=entry.leave)
+        return self._produce.append(request, attached_commands)
 
     async def commit_consumed(self, request: CommitConsumedRequest) -> CommitConsumedResponse:
         """Store offsets alone, under the same condition. Errors as `append`."""

@@ -22,7 +22,7 @@ from node.broker.records.half import (
 )
 from node.errors.common import AppendTimeoutError, UnknownTopicError
 from node.errors.transactions import TransactionEndedError, UnknownTransactionError
-from node.state.tables.transactions import OpenTransaction, TransactionsPart
+from node.state.tables.transactions import OpenTransaction, TransactionsTable
 from quorumlog.pb import transaction_pb2
 from quorumlog.pb.state_pb2 import Command
 from raft.messages import Term
@@ -39,7 +39,7 @@ _AT_ONCE: Final = 256  # Messages before other tasks get their turn: 2 ms.
 _T = TypeVar("_T")
 
 
-class Ends:
+class TransactionEnds:
     """Ends transactions, and knows those under way. One per broker."""
 
     def __init__(
@@ -48,18 +48,18 @@ class Ends:
         self._context: Final = context
         self._own_appends = own_appends
         self._unix_ms = unix_ms
-        self._ending: dict[int, asyncio.Task[None]] = {}
+        self._running_ends: dict[int, asyncio.Task[None]] = {}
         """Transactions of this term whose last entry is written and not decided."""
         self.given_up_total = 0
 
     @property
-    def part(self) -> TransactionsPart:
+    def table(self) -> TransactionsTable:
         """The replicated tables; a snapshot replaces them, so they are looked up each time."""
-        return self._context.state.part(TransactionsPart)
+        return self._context.state.table(TransactionsTable)
 
     def forget(self) -> None:
         """Forget all: this node leads no longer; the next leader's log decides."""
-        self._ending.clear()
+        self._running_ends.clear()
 
     async def end(self, transaction_id: int, outcome: Outcome, producer_group: str = "") -> bool:
         """End a transaction; return whether it had been ended in this way before.
@@ -70,14 +70,14 @@ class Ends:
         """
         context, timeout_ms = self._context, self._context.limits.append_timeout_ms
         context.check_leads()
-        while (running := self._ending.get(transaction_id)) is not None:
+        while (running := self._running_ends.get(transaction_id)) is not None:
             await within(
                 asyncio.wait({running}), timeout_ms, lambda: AppendTimeoutError(timeout_ms)
             )
             context.check_leads()
-        known = self.part.open.get(transaction_id)
+        known = self.table.open.get(transaction_id)
         if known is None or (producer_group and producer_group != known.producer_group):
-            ended = self.part.ended.get(transaction_id, _OPEN)
+            ended = self.table.ended.get(transaction_id, _OPEN)
             if ended == _OPEN:
                 raise UnknownTransactionError(transaction_id)
             if ended != outcome:
@@ -86,14 +86,14 @@ class Ends:
         task = asyncio.get_running_loop().create_task(
             self._write(known, outcome, context.driver.term)
         )
-        self._ending[transaction_id] = task
+        self._running_ends[transaction_id] = task
         task.add_done_callback(lambda done: self._on_done(transaction_id, done))
         await within(asyncio.shield(task), timeout_ms, lambda: AppendTimeoutError(timeout_ms))
         return False
 
     def _on_done(self, transaction_id: int, task: "asyncio.Task[None]") -> None:
-        if self._ending.get(transaction_id) is task:
-            del self._ending[transaction_id]
+        if self._running_ends.get(transaction_id) is task:
+            del self._running_ends[transaction_id]
         if not task.cancelled():
             task.exception()  # The caller may be gone; the next one finds the transaction open.
 
@@ -105,7 +105,7 @@ class Ends:
         except PositionRangeError:
             await self._write_end(known, EXPIRED, b"")
             raise TransactionEndedError(known.position, outcome_name(EXPIRED)) from None
-        offsets = [one for part in await _in_turns(offsets_of, halves) for one in part]
+        offsets = [one for table in await _in_turns(offsets_of, halves) for one in table]
         records, queues = b"", frozenset[tuple[str, int]]()
         if outcome == COMMITTED:
             records, _, queues = joined(await _in_turns(visible_messages, halves))

@@ -24,7 +24,7 @@ class Question(NamedTuple):
     size_bytes: int
 
 
-class Waiting:
+class WaitingProducer:
     """One producer and its questions; None ends the stream."""
 
     __slots__ = ("group", "is_gone", "questions", "size_bytes")
@@ -43,8 +43,8 @@ class Planned:
     __slots__ = ("counts", "sizes_bytes")
 
     def __init__(self) -> None:
-        self.counts: Counter[Waiting] = Counter()
-        self.sizes_bytes: Counter[Waiting] = Counter()
+        self.counts: Counter[WaitingProducer] = Counter()
+        self.sizes_bytes: Counter[WaitingProducer] = Counter()
 
 
 class Producers:
@@ -54,7 +54,7 @@ class Producers:
         """`on_come` is called with the group of a producer that has connected."""
         self._context: Final = context
         self._on_come = on_come
-        self._by_group: dict[str, list[Waiting]] = {}
+        self._by_group: dict[str, list[WaitingProducer]] = {}
         self.count = 0
         self.size_bytes = 0
         """Size of all questions that no producer has taken yet."""
@@ -63,7 +63,7 @@ class Producers:
         """Whether any producer of a group is connected."""
         return group in self._by_group
 
-    def choose(self, group: str, planned: Planned, size_bytes: int) -> Waiting | None:
+    def choose(self, group: str, planned: Planned, size_bytes: int) -> WaitingProducer | None:
         """Return a producer with room for one more question, each in turn; None if there is none.
 
         `planned` has the questions that will be asked with this one, and gets it, too. A question
@@ -86,14 +86,14 @@ class Producers:
                 return first
         return None
 
-    def ask(self, waiting: Waiting, question: Question) -> None:
+    def ask(self, waiting: WaitingProducer, question: Question) -> None:
         """Give a chosen producer its question, unless it has gone."""
         limit = self._context.limits.transaction_question_count_max
         if not waiting.is_gone and waiting.questions.qsize() < limit:
             waiting.questions.put_nowait(question)
             self._hold(waiting, question.size_bytes)
 
-    def _hold(self, waiting: Waiting, size_bytes: int) -> None:
+    def _hold(self, waiting: WaitingProducer, size_bytes: int) -> None:
         waiting.size_bytes += size_bytes
         self.size_bytes += size_bytes
 
@@ -109,7 +109,7 @@ class Producers:
         limits = context.limits
         if self.count >= limits.transaction_producer_count_max:
             raise BusyError("waiting producers", self.count, limits.transaction_producer_count_max)
-        waiting = Waiting(request.producer_group, limits.transaction_question_count_max)
+        waiting = WaitingProducer(request.producer_group, limits.transaction_question_count_max)
         self._by_group.setdefault(waiting.group, []).append(waiting)
         self.count += 1
         try:
@@ -124,7 +124,7 @@ class Producers:
         finally:
             self._forget(waiting)
 
-    def _forget(self, waiting: Waiting) -> None:
+    def _forget(self, waiting: WaitingProducer) -> None:
         waiting.is_gone = True
         while not waiting.questions.empty():
             question = waiting.questions.get_nowait()

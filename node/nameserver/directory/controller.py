@@ -17,7 +17,7 @@ from node.nameserver.directory.directory import (
     forget_group_command,
     unregister_command,
 )
-from node.nameserver.directory.groups import Broker, Group
+from node.nameserver.directory.groups import Group, RegisteredBroker
 from node.nameserver.directory.routes import alive_brokers
 
 FENCE_GRACE_MS: Final = 3_000
@@ -85,7 +85,7 @@ class FailoverWatch:
         return now_ms - since_ms < FENCE_GRACE_MS
 
 
-def expired(directory: Directory, now_ms: int) -> list[tuple[Group, Broker]]:
+def expired(directory: Directory, now_ms: int) -> list[tuple[Group, RegisteredBroker]]:
     """Return the brokers that have been silent for too long."""
     silence_ms = directory.limits.broker_expiry_ms
     return [
@@ -189,7 +189,7 @@ def alter_command(group: Group, master_id: int, members: set[int]) -> Command:
     }
 
 
-def _merit(group: Group, broker: Broker) -> tuple[bool, int, int, int]:
+def _merit(group: Group, broker: RegisteredBroker) -> tuple[bool, int, int, int]:
     """Return the rank of a candidate, larger is better: being in sync first, then the log's end.
 
     The rank is only a preference: the fence finds the longest log among n-k+1 replicas for any

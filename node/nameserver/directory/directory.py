@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from node.nameserver.directory.fields import (
-    Refusal,
+    CommandRefused,
     Result,
     a_list,
     a_text,
@@ -69,7 +69,7 @@ class Directory:
         try:
             command = _decoded(encoded)
             key = a_text(command.get("id"), "id", ID_SIZE_CHARS_MAX, may_be_empty=False)
-        except Refusal as refusal:
+        except CommandRefused as refusal:
             return refusal.result()
         if command.get("op") == "read_back":
             return self.result_of(key)
@@ -78,9 +78,9 @@ class Directory:
         try:
             method = self._methods.get(str(command.get("op")))
             if method is None:
-                raise Refusal("unknown_command", "there is no such command")
+                raise CommandRefused("unknown_command", "there is no such command")
             result = Result(True, values=method(command))
-        except Refusal as refusal:
+        except CommandRefused as refusal:
             result = refusal.result()
         self._results[key] = result
         if len(self._results) > self.limits.result_count_max:
@@ -108,7 +108,7 @@ class Directory:
         """Return a group. Raises Refusal."""
         found = self.groups.get(name) if isinstance(name, str) else None
         if found is None:
-            raise Refusal("unknown_broker", "there is no such group; register first")
+            raise CommandRefused("unknown_broker", "there is no such group; register first")
         return found
 
     def _register(self, command: Command) -> dict[str, Json]:
@@ -135,7 +135,7 @@ class Directory:
         for group in self.groups.values():
             for broker in group.brokers.values() if group.name != report.group else ():
                 if broker.address == report.address:
-                    raise Refusal(
+                    raise CommandRefused(
                         "address_taken",
                         f"{report.address} is that of broker {broker.broker_id} of {group.name}",
                     )
@@ -150,7 +150,7 @@ class Directory:
         for other in sorted(self.groups):
             if not self.groups[other].brokers:
                 return other
-        raise Refusal("too_many_groups", f"at most {self.limits.group_count_max} groups")
+        raise CommandRefused("too_many_groups", f"at most {self.limits.group_count_max} groups")
 
     def _heartbeat(self, command: Command) -> dict[str, Json]:
         self.group(command.get("group")).heartbeat(
@@ -181,9 +181,13 @@ class Directory:
     def _forget_group(self, command: Command) -> dict[str, Json]:
         group = self.group(command.get("group"))
         if an_integer(command.get("expected_epoch"), "expected_epoch") != group.epoch_highest:
-            raise Refusal("changed", f"{group.epoch_highest} is the highest epoch: look again")
+            raise CommandRefused(
+                "changed", f"{group.epoch_highest} is the highest epoch: look again"
+            )
         if not group.is_unfounded(self.limits):
-            raise Refusal("founded", f"brokers of {group.name} report epochs near its highest")
+            raise CommandRefused(
+                "founded", f"brokers of {group.name} report epochs near its highest"
+            )
         del self.groups[group.name]
         return {}
 
@@ -222,7 +226,7 @@ class Directory:
         before = self.pairs.get(namespace, {}).get(key)
         self._check_pair(command, before)
         if before is None:
-            raise Refusal("unknown_key", f"{namespace} has no key {key}")
+            raise CommandRefused("unknown_key", f"{namespace} has no key {key}")
         del self.pairs[namespace][key]
         if not self.pairs[namespace]:
             del self.pairs[namespace]
@@ -236,12 +240,16 @@ class Directory:
     def _check_pair(self, command: Command, before: str | None) -> None:
         """Raise Refusal if the value is not the `expected` one; RocketMQ's commands name none."""
         if "expected" in command and command["expected"] != before:
-            raise Refusal("changed", "the value is another one by now: look again", value=before)
+            raise CommandRefused(
+                "changed", "the value is another one by now: look again", value=before
+            )
 
     def _check_room(self, growth_bytes: int) -> None:
         if growth_bytes > 0 and self.size_bytes + growth_bytes > self.limits.state_size_bytes_max:
             limit = self.limits.state_size_bytes_max
-            raise Refusal("state_full", f"topics and pairs would need more than {limit} bytes")
+            raise CommandRefused(
+                "state_full", f"topics and pairs would need more than {limit} bytes"
+            )
 
     def _forget_if_empty(self, group: Group) -> None:
         if not group.must_be_remembered:
@@ -319,11 +327,11 @@ def delete_pair_command(namespace: str, key: str) -> dict[str, Json]:
 
 def _decoded(encoded: bytes) -> Command:
     if len(encoded) > COMMAND_SIZE_BYTES_MAX:
-        raise Refusal("too_large", f"a command has at most {COMMAND_SIZE_BYTES_MAX} bytes")
+        raise CommandRefused("too_large", f"a command has at most {COMMAND_SIZE_BYTES_MAX} bytes")
     try:
         found = read_json(encoded)
     except ValueError:
-        raise Refusal("malformed", "the command is not JSON") from None
+        raise CommandRefused("malformed", "the command is not JSON") from None
     return an_object(found, "command")
 
 

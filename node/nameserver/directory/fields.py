@@ -34,12 +34,12 @@ class Result:
         """Return the result that `snapshot` wrote. Raises Refusal for any other value."""
         parts = exactly(found, "result", 4)
         if not isinstance(parts[0], bool):
-            raise Refusal("malformed", f"{found!r} is no result")
+            raise CommandRefused("malformed", f"{found!r} is no result")
         reason, detail = a_text(parts[1], "reason", 64), a_text(parts[2], "detail", 4096)
         return cls(parts[0], reason, detail, an_object(parts[3], "values"))
 
 
-class Refusal(Exception):  # noqa: N818 - an answer, not a fault
+class CommandRefused(Exception):  # noqa: N818 - an answer, not a fault
     """A command is refused and leaves the state unchanged. The refusal becomes its Result."""
 
     def __init__(self, reason: str, detail: str, **values: Json) -> None:
@@ -55,30 +55,30 @@ def a_text(found: Json, name: str, size_chars_max: int, *, may_be_empty: bool = 
     """Return a text of at most `size_chars_max` characters. Raises Refusal."""
     if not isinstance(found, str) or len(found) > size_chars_max or not (found or may_be_empty):
         wanted = f"a text of {0 if may_be_empty else 1} to {size_chars_max} characters"
-        raise Refusal("malformed", f"{name} must be {wanted}")
+        raise CommandRefused("malformed", f"{name} must be {wanted}")
     if not found.isprintable():
-        raise Refusal("malformed", f"{name} has characters that cannot be printed")
+        raise CommandRefused("malformed", f"{name} has characters that cannot be printed")
     return found
 
 
 def an_integer(found: Json, name: str, lo: int = 0, hi: int = INTEGER_MAX) -> int:
     """Return an integer from `lo` to `hi`. Raises Refusal."""
     if not isinstance(found, int) or isinstance(found, bool) or not lo <= found <= hi:
-        raise Refusal("malformed", f"{name} must be an integer from {lo} to {hi}")
+        raise CommandRefused("malformed", f"{name} must be an integer from {lo} to {hi}")
     return found
 
 
 def a_choice(found: Json, name: str, choices: tuple[str, ...]) -> str:
     """Return one of `choices`. Raises Refusal."""
     if not isinstance(found, str) or found not in choices:
-        raise Refusal("malformed", f"{name} must be one of {', '.join(choices)}")
+        raise CommandRefused("malformed", f"{name} must be one of {', '.join(choices)}")
     return found
 
 
 def a_list(found: Json, name: str, count_max: int) -> list[Json]:
     """Return a list of at most `count_max` items. Raises Refusal."""
     if not isinstance(found, list) or len(found) > count_max:
-        raise Refusal("malformed", f"{name} must be a list of at most {count_max}")
+        raise CommandRefused("malformed", f"{name} must be a list of at most {count_max}")
     return found
 
 
@@ -86,14 +86,14 @@ def exactly(found: Json, name: str, count: int) -> list[Json]:
     """Return a list of exactly `count` items. Raises Refusal."""
     parts = a_list(found, name, count)
     if len(parts) != count:
-        raise Refusal("malformed", f"{name} must be a list of {count}")
+        raise CommandRefused("malformed", f"{name} must be a list of {count}")
     return parts
 
 
 def an_object(found: Json, name: str) -> dict[str, Json]:
     """Return a JSON object. Raises Refusal."""
     if not isinstance(found, dict):
-        raise Refusal("malformed", f"{name} must be an object")
+        raise CommandRefused("malformed", f"{name} must be an object")
     return found
 
 
@@ -101,5 +101,5 @@ def ids(found: Json, name: str, count_max: int) -> tuple[int, ...]:
     """Return broker ids in ascending order, each once. Raises Refusal."""
     members = [an_integer(value, name) for value in a_list(found, name, count_max)]
     if len(set(members)) != len(members):
-        raise Refusal("malformed", f"{name} names a broker twice")
+        raise CommandRefused("malformed", f"{name} names a broker twice")
     return tuple(sorted(members))

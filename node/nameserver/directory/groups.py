@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from node.nameserver.directory.fields import (
-    Refusal,
+    CommandRefused,
     a_choice,
     a_list,
     a_text,
@@ -43,7 +43,7 @@ NO_MASTER: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class RegisteredBroker:
     """The last reported state of one broker."""
 
     broker_id: int
@@ -67,7 +67,7 @@ class Group:
     name: str
     cluster: str
     kind: str
-    brokers: dict[int, Broker] = field(default_factory=dict)
+    brokers: dict[int, RegisteredBroker] = field(default_factory=dict)
     master_id: int = NO_MASTER
     """The broker that last reported to be the master, with the highest epoch; or NO_MASTER."""
     master_epoch: int = 0
@@ -93,7 +93,7 @@ class Group:
             self._check_master(report, bindings)
         before = self.brokers.get(report.broker_id)
         self._count_report(report.broker_id)
-        self.brokers[report.broker_id] = Broker(
+        self.brokers[report.broker_id] = RegisteredBroker(
             report.broker_id,
             report.start_ms,
             report.address,
@@ -172,20 +172,22 @@ class Group:
         self._check_expected(expected)
         bound = self.epochs.get(number)
         if bound is not None and bound != wanted:
-            raise Refusal(
+            raise CommandRefused(
                 "epoch_taken", f"epoch {number} belongs to broker {bound.master_id}", number=number
             )
         if number <= self.epoch_highest:
-            raise Refusal(
+            raise CommandRefused(
                 "epoch_too_low",
                 f"epoch {number} is not above {self.epoch_highest}, the highest that is known",
                 epoch_highest=self.epoch_highest,
             )
         if number > limits.epoch_max:
-            raise Refusal("epoch_exhausted", f"{limits.epoch_max} is the last epoch of a group")
+            raise CommandRefused(
+                "epoch_exhausted", f"{limits.epoch_max} is the last epoch of a group"
+            )
         self._check_epoch(number, limits)
         if wanted.master_id not in self.brokers:
-            raise Refusal("unknown_broker", f"broker {wanted.master_id} has not registered")
+            raise CommandRefused("unknown_broker", f"broker {wanted.master_id} has not registered")
         self.epochs = _newest({**self.epochs, number: wanted}, limits.epoch_count_max)
         self.epoch_highest = number
 
@@ -200,19 +202,23 @@ class Group:
         self._check_expected(expected)
         master = self.epochs.get(self.epoch_highest)
         if master is None or master.master_id != requester or self.master_id != requester:
-            raise Refusal(
+            raise CommandRefused(
                 "not_master", f"broker {requester} is not the master of epoch {self.epoch_highest}"
             )
         if requester not in members:
-            raise Refusal("without_master", "the master belongs to its own in-sync set")
+            raise CommandRefused("without_master", "the master belongs to its own in-sync set")
         if unknown := sorted(set(members) - set(self.brokers)):
-            raise Refusal("unknown_broker", f"brokers {unknown} have not registered")
+            raise CommandRefused("unknown_broker", f"brokers {unknown} have not registered")
         if len(members) < self.copy_count and not set(members) >= set(self.in_sync):
-            raise Refusal("too_few_copies", f"{self.copy_count} copies are needed for an ack")
+            raise CommandRefused(
+                "too_few_copies", f"{self.copy_count} copies are needed for an ack"
+            )
         if members == self.in_sync:
-            raise Refusal("unchanged", "this is the in-sync set already")
+            raise CommandRefused("unchanged", "this is the in-sync set already")
         if self.in_sync_version >= limits.epoch_max:
-            raise Refusal("version_exhausted", f"{limits.epoch_max} is the last version of a set")
+            raise CommandRefused(
+                "version_exhausted", f"{limits.epoch_max} is the last version of a set"
+            )
         self.in_sync, self.in_sync_version = members, self.in_sync_version + 1
         return self.in_sync_version
 
@@ -241,7 +247,7 @@ class Group:
             self._check_epoch(number, limits)
         highest = max(limits.epoch_first_max, self.in_sync_version + limits.epoch_jump_max)
         if report.in_sync_version > min(highest, limits.epoch_max):
-            raise Refusal(
+            raise CommandRefused(
                 "version_too_high",
                 f"version {report.in_sync_version} of an in-sync set is too far above "
                 f"{self.in_sync_version}, the last one that is known",
@@ -256,7 +262,7 @@ class Group:
             highest = max(highest, limits.term_max if is_raft else limits.epoch_first_max)
         highest = min(highest, limits.term_max if is_raft else limits.epoch_max)
         if number > highest:
-            raise Refusal(
+            raise CommandRefused(
                 "epoch_too_high",
                 f"epoch {number} is above {highest}, too far from {self.epoch_highest}, the "
                 f"highest that is known of group {self.name}",
@@ -265,25 +271,27 @@ class Group:
 
     def _check_identity(self, report: BrokerReport, limits: DirectoryLimits) -> None:
         if (report.cluster, report.kind) != (self.cluster, self.kind):
-            raise Refusal(
+            raise CommandRefused(
                 "wrong_group",
                 f"group {self.name} is a {self.kind} group of cluster {self.cluster}",
             )
         known = self.brokers.get(report.broker_id)
         if known is None and len(self.brokers) >= limits.broker_count_max:
-            raise Refusal("too_many_brokers", f"a group has at most {limits.broker_count_max}")
+            raise CommandRefused(
+                "too_many_brokers", f"a group has at most {limits.broker_count_max}"
+            )
         if known is not None and report.start_ms < known.start_ms:
-            raise Refusal("stale_process", "a younger process of this broker has registered")
+            raise CommandRefused("stale_process", "a younger process of this broker has registered")
 
     def _bindings_with(self, report: BrokerReport, limits: DirectoryLimits) -> dict[int, Binding]:
         """Return all bindings; a number stays bound to its first owner."""
         if report.kind != "ha" and (report.bindings or report.in_sync):
-            raise Refusal("malformed", "only an HA group has epochs and an in-sync set")
+            raise CommandRefused("malformed", "only an HA group has epochs and an in-sync set")
         return _newest({**report.bindings, **self.epochs}, limits.epoch_count_max)
 
     def _check_master(self, report: BrokerReport, bindings: dict[int, Binding]) -> None:
         if report.epoch < self.master_epoch:
-            raise Refusal(
+            raise CommandRefused(
                 "stale_epoch",
                 f"epoch {report.epoch} is over, {self.master_epoch} has a master",
                 master_id=self.master_id,
@@ -295,14 +303,18 @@ class Group:
         if self.kind == "ha":
             binding = bindings.get(report.epoch)
             if binding is None:
-                raise Refusal("epoch_unbound", f"epoch {report.epoch} was never given to anybody")
+                raise CommandRefused(
+                    "epoch_unbound", f"epoch {report.epoch} was never given to anybody"
+                )
             owner = binding.master_id
         if owner not in (NO_MASTER, report.broker_id):
-            raise Refusal("epoch_taken", f"epoch {report.epoch} belongs to broker {owner}")
+            raise CommandRefused("epoch_taken", f"epoch {report.epoch} belongs to broker {owner}")
         if self.kind == "ha":
             given = report.bindings.get(report.epoch)
             if given is not None and given != bindings[report.epoch]:
-                raise Refusal("epoch_taken", f"epoch {report.epoch} was given with another nonce")
+                raise CommandRefused(
+                    "epoch_taken", f"epoch {report.epoch} was given with another nonce"
+                )
 
     def _take_master(self, report: BrokerReport) -> None:
         self.master_id, self.master_epoch = report.broker_id, report.epoch
@@ -313,12 +325,14 @@ class Group:
             self.topics, self.topics_version = dict(report.topics), report.topics_version
             self.topics_size_bytes = report.topics_size_bytes
 
-    def _process(self, broker_id: int, start_ms: int) -> Broker:
+    def _process(self, broker_id: int, start_ms: int) -> RegisteredBroker:
         broker = self.brokers.get(broker_id)
         if broker is None:
-            raise Refusal("unknown_broker", f"broker {broker_id} of {self.name} must register")
+            raise CommandRefused(
+                "unknown_broker", f"broker {broker_id} of {self.name} must register"
+            )
         if broker.start_ms != start_ms:
-            raise Refusal("stale_process", "another process of this broker has registered")
+            raise CommandRefused("stale_process", "another process of this broker has registered")
         return broker
 
     def _remove(self, broker_id: int) -> None:
@@ -328,9 +342,9 @@ class Group:
 
     def _check_expected(self, expected: tuple[int, int]) -> None:
         if self.kind != "ha":
-            raise Refusal("wrong_group", f"{self.name} is no HA group")
+            raise CommandRefused("wrong_group", f"{self.name} is no HA group")
         if expected != (self.epoch_highest, self.in_sync_version):
-            raise Refusal(
+            raise CommandRefused(
                 "changed",
                 f"epoch and list version are {self.epoch_highest} and {self.in_sync_version}, "
                 f"not {expected[0]} and {expected[1]}: look again",
@@ -390,7 +404,7 @@ def _newest(bindings: dict[int, Binding], count_max: int) -> dict[int, Binding]:
     return {number: bindings[number] for number in sorted(bindings)[-count_max:]}
 
 
-def _broker_json(broker: Broker) -> Json:
+def _broker_json(broker: RegisteredBroker) -> Json:
     return [
         broker.broker_id,
         broker.start_ms,
@@ -403,9 +417,9 @@ def _broker_json(broker: Broker) -> Json:
     ]
 
 
-def _broker_of(found: Json, limits: DirectoryLimits) -> Broker:
+def _broker_of(found: Json, limits: DirectoryLimits) -> RegisteredBroker:
     parts, names = exactly(found, "broker", 8), limits.name_size_chars_max
-    return Broker(
+    return RegisteredBroker(
         an_integer(parts[0], "broker_id"),
         an_integer(parts[1], "start_ms"),
         a_text(parts[2], "address", names),

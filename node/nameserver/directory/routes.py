@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from node.nameserver.directory.directory import Directory
-from node.nameserver.directory.groups import NO_MASTER, Broker, Group
+from node.nameserver.directory.groups import NO_MASTER, Group, RegisteredBroker
 from node.nameserver.directory.reports import TopicQueues
 from store.files.meta_file import Json
 
@@ -20,7 +20,7 @@ ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
 
 @dataclass(frozen=True, slots=True)
-class GroupRoute:
+class KnownGroupRoute:
     """One group's share of a topic."""
 
     cluster: str
@@ -28,7 +28,7 @@ class GroupRoute:
     kind: str
     master_id: int
     """The broker that takes appends; NO_MASTER when there is none at the moment."""
-    brokers: tuple[Broker, ...]
+    brokers: tuple[RegisteredBroker, ...]
     """The live brokers, ordered by id."""
     queues: TopicQueues
     """The queues, without the write permission when there is no master; NO_QUEUES for no topic."""
@@ -38,15 +38,15 @@ class GroupRoute:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class DirectoryRoute:
     """All shares of a topic, ordered by group name; empty when no live group has the topic."""
 
     topic: str
-    shares: tuple[GroupRoute, ...]
+    shares: tuple[KnownGroupRoute, ...]
     order: str = ""
     """The fixed order `broker:queues;...` of the configuration; empty: none."""
 
-    def of_cluster(self, cluster_id: str) -> "Route":
+    def of_cluster(self, cluster_id: str) -> "DirectoryRoute":
         """Return the shares of the groups of one cluster."""
         shares = tuple(share for share in self.shares if share.cluster == cluster_id)
         return replace(self, shares=shares)
@@ -63,16 +63,16 @@ class Route:
         return route
 
 
-def route(directory: Directory, topic: str, now_ms: int) -> Route:
+def route(directory: Directory, topic: str, now_ms: int) -> DirectoryRoute:
     """Return the route of a topic at this time."""
     shares = (
         _share(group, group.topics.get(topic), directory, now_ms) for group in _all(directory)
     )
     order = directory.pairs.get(ORDER_NAMESPACE, {}).get(topic, "")
-    return Route(topic, tuple(share for share in shares if share is not None), order)
+    return DirectoryRoute(topic, tuple(share for share in shares if share is not None), order)
 
 
-def groups(directory: Directory, now_ms: int) -> tuple[GroupRoute, ...]:
+def groups(directory: Directory, now_ms: int) -> tuple[KnownGroupRoute, ...]:
     """Return all groups with a broker that is alive at this time, without a topic."""
     found = (_share(group, NO_QUEUES, directory, now_ms) for group in _all(directory))
     return tuple(share for share in found if share is not None)
@@ -84,14 +84,14 @@ def _all(directory: Directory) -> list[Group]:
 
 def _share(
     group: Group, queues: TopicQueues | None, directory: Directory, now_ms: int
-) -> GroupRoute | None:
+) -> KnownGroupRoute | None:
     alive = alive_brokers(group, now_ms, directory.limits.broker_expiry_ms)
     if queues is None or not alive:
         return None
     has_master = any(broker.broker_id == group.master_id for broker in alive)
     if not has_master:
         queues = queues._replace(permission=queues.permission & ~WRITE)
-    return GroupRoute(
+    return KnownGroupRoute(
         group.cluster,
         group.name,
         group.kind,
@@ -103,13 +103,13 @@ def _share(
     )
 
 
-def alive_brokers(group: Group, now_ms: int, silence_ms: int) -> tuple[Broker, ...]:
+def alive_brokers(group: Group, now_ms: int, silence_ms: int) -> tuple[RegisteredBroker, ...]:
     """Return the brokers seen in the last `silence_ms`, ordered by id."""
     listed = (group.brokers[key] for key in sorted(group.brokers))
     return tuple(broker for broker in listed if broker.is_alive(now_ms, silence_ms))
 
 
-def _broker_data(share: GroupRoute) -> Json:
+def _broker_data(share: KnownGroupRoute) -> Json:
     # A slave keeps its own id, but id 0 would make it the master, so it gets another one.
     largest = max(broker.broker_id for broker in share.brokers)
     addresses: dict[str, Json] = {}
@@ -126,7 +126,7 @@ def _broker_data(share: GroupRoute) -> Json:
     }
 
 
-def _queue_data(share: GroupRoute) -> Json:
+def _queue_data(share: KnownGroupRoute) -> Json:
     return {
         "brokerName": share.group,
         "perm": share.queues.permission,

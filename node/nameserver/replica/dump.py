@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from node.errors.nameserver import FilesDamagedError
-from node.nameserver.directory.fields import Refusal, an_integer, an_object, exactly
+from node.nameserver.directory.fields import CommandRefused, an_integer, an_object, exactly
 from node.nameserver.replica.journal import Entry
 from node.runtime.json_text import read_json
 from store.checksum import crc32c
@@ -75,7 +75,7 @@ def read_dump(fs: FileSystem, path: str) -> Dump:
             _entry_of(entry) for entry in exactly(found.get("entries"), "entries", 2)
         )
         directory = an_object(found.get("directory"), "directory")
-    except (Refusal, ValueError) as error:
+    except (CommandRefused, ValueError) as error:
         raise FilesDamagedError(path, str(error)) from error
     if last[1:] != (int(head[1]), int(head[2])) or before_last[1] != last[1] - 1:
         raise FilesDamagedError(path, "its entries are not those of its first line")
@@ -96,6 +96,6 @@ def _entry_json(entry: Entry) -> Json:
 def _entry_of(found: Json) -> Entry:
     command, index, term = exactly(found, "entry", 3)
     if not isinstance(command, str):
-        raise Refusal("malformed", "a command must be base64")
+        raise CommandRefused("malformed", "a command must be base64")
     decoded = base64.b64decode(command, validate=True)
     return decoded, an_integer(index, "index"), an_integer(term, "term")

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from node.errors.nameserver import FilesDamagedError, TwoHistoriesError
-from node.nameserver.directory.fields import Refusal, a_list, a_text, an_integer
+from node.nameserver.directory.fields import CommandRefused, a_list, a_text, an_integer
 from store.checksum import crc32c
 from store.errors import StoreError
 from store.files.file_system import FileSystem
@@ -252,7 +252,7 @@ class Journal:
                 an_integer(payload.get("incarnation", 0), "incarnation"),
                 payload.get("is_joining", False) is True,
             )
-        except (StoreError, Refusal) as error:
+        except (StoreError, CommandRefused) as error:
             raise FilesDamagedError(self._directory, str(error)) from error
         if (address, members) != (self._address, self._members):
             raise FilesDamagedError(

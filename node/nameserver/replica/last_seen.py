@@ -14,30 +14,30 @@ from dataclasses import replace
 from typing import Final
 
 from node.nameserver.directory.directory import Directory
-from node.nameserver.directory.groups import Broker, Group
+from node.nameserver.directory.groups import Group, RegisteredBroker
 
 _MS: Final = 1000
 
 
-class Heard:
+class LastSeen:
     """The last-seen times of one replica. Call `note` at least every second: a broker that it sees
     for the first time counts as seen now."""
 
     def __init__(self, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s
-        self._heard: dict[tuple[str, int], tuple[int, float]] = {}
+        self._last_seen: dict[tuple[str, int], tuple[int, float]] = {}
         """By group and broker: the count of applied reports, and the time at which it was noted."""
 
     def note(self, directory: Directory) -> None:
         """Record which brokers have reported since the last call."""
-        now_s, before = self._monotonic_s(), self._heard
-        self._heard = {}
+        now_s, before = self._monotonic_s(), self._last_seen
+        self._last_seen = {}
         for group in directory.groups.values():
             for broker_id in group.brokers:
                 key, count = (group.name, broker_id), group.report_counts.get(broker_id, 0)
                 known = before.get(key)
                 is_news = known is None or known[0] != count
-                self._heard[key] = (count, now_s) if is_news or known is None else known
+                self._last_seen[key] = (count, now_s) if is_news or known is None else known
 
     def view(self, directory: Directory, now_unix_ms: int) -> Directory:
         """Return the directory for readers, which compare its times with `now_unix_ms`."""
@@ -50,8 +50,8 @@ class Heard:
         return found
 
     def _seen(self, group: Group, now_unix_ms: int, now_s: float) -> Group:
-        def heard(broker: Broker) -> Broker:
-            silent_ms = int((now_s - self._heard[group.name, broker.broker_id][1]) * _MS)
+        def seen(broker: RegisteredBroker) -> RegisteredBroker:
+            silent_ms = int((now_s - self._last_seen[group.name, broker.broker_id][1]) * _MS)
             return replace(broker, last_seen_ms=now_unix_ms - silent_ms)
 
-        return replace(group, brokers={key: heard(one) for key, one in group.brokers.items()})
+        return replace(group, brokers={key: seen(one) for key, one in group.brokers.items()})

@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 from node.nameserver.replica.journal import Journal, Own
 from node.peers.lives_codec import LivesFormatError, decode_lives, encode_lives
 from node.replication.lives_file import LivesFile
-from raft.lives import NO_LIFE, PAST_MAX, Known, Lives, Told, memory_lost
+from raft.lives import NO_LIFE, PAST_MAX, Known, Lives, ToldLife, memory_lost
 from raft.messages import Standing
 from store.errors import FileSystemError, StoreFullError
 from store.files.file_system import FileSystem
@@ -41,7 +41,7 @@ to date."""
 _log: Final = logging.getLogger(__name__)
 
 
-class Hearing(Enum):
+class MemberStanding(Enum):
     """The standing of a member by its messages on its connection."""
 
     VOTER = auto()
@@ -49,7 +49,7 @@ class Hearing(Enum):
     OLD_COPY = auto()
 
 
-class Heard(NamedTuple):
+class LivesFinding(NamedTuple):
     """The consequences of a member's lives."""
 
     cut: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ class ReplicaLives:
         self._file.save(self._record)
         self._start = self._term(), journal.last_index
         self._lives = Lives(found.known)
-        self._hearings: dict[str, Hearing] = {}
+        self._standings: dict[str, MemberStanding] = {}
         """The standings of connected members that sent their lives."""
         self.refused: dict[str, str] = {}
         """Connected members that began with an old copy, and in which respect it was older."""
@@ -116,7 +116,7 @@ class ReplicaLives:
     def has_met(self) -> bool:
         """Whether all other replicas have sent their lives, or `meet_s` has passed."""
         if self._meet_until_s and (
-            len(self._hearings) >= len(self._members) - 1 or time.monotonic() >= self._meet_until_s
+            len(self._standings) >= len(self._members) - 1 or time.monotonic() >= self._meet_until_s
         ):
             self._meet_until_s = 0.0
         return not self._meet_until_s
@@ -127,14 +127,14 @@ class ReplicaLives:
         A member of an earlier build sends no life; it counts until it was seen in one."""
         if not self._is_guarded:
             return True
-        hearing = self._hearings.get(member)
-        if hearing is None:
+        standing = self._standings.get(member)
+        if standing is None:
             return self._known(member).life == NO_LIFE
-        return hearing is Hearing.VOTER
+        return standing is MemberStanding.VOTER
 
     def has_told(self, member: str) -> bool:
         """Whether a connected member has sent its life and counts as a voter."""
-        return self._hearings.get(member) is Hearing.VOTER
+        return self._standings.get(member) is MemberStanding.VOTER
 
     @property
     def problem(self) -> str:
@@ -161,17 +161,18 @@ class ReplicaLives:
         lives = encode_lives(self._own(), self._lives.known)
         return {"type": "response_vote", "term": 0, "members": self._members, "lives": lives}
 
-    def hear(self, member: str, members: list[str], lives: bytes) -> Heard:
+    def hear(self, member: str, members: list[str], lives: bytes) -> LivesFinding:
         """Process the lives of a member. Raises LivesFormatError, or a store error, after which the
         replica must stop."""
         if members != self._members:
-            return Heard()  # The member has other settings, so its numbers mean other replicas.
+            # The member has other settings, so its numbers mean other replicas.
+            return LivesFinding()
         told, known = decode_lives(lives)
         if told.life == NO_LIFE or not known.keys() <= self._names.keys():
             raise LivesFormatError(f"life {told.life}, nodes {sorted(known)}")
         if not self._is_guarded:
-            self._hearings[member] = Hearing.VOTER
-            return Heard()
+            self._standings[member] = MemberStanding.VOTER
+            return LivesFinding()
         before = self._marks()
         has_lost_memory = self._hear_of_self(member, known)
         number = self._numbers[member]
@@ -186,13 +187,13 @@ class ReplicaLives:
         ]
         if self._marks() != before:
             self.save()  # Values that have only grown are saved once a second.
-        return Heard(tuple(cut), has_lost_memory)
+        return LivesFinding(tuple(cut), has_lost_memory)
 
     def on_disconnected(self, member: str) -> None:
         """Forget the standing of a member, which was that of the connection; let the next tick save
         its promises."""
         self._next_save_s = 0.0
-        self._hearings.pop(member, None)
+        self._standings.pop(member, None)
         self.refused.pop(member, None)
 
     def on_promise(self, member: str, term: int, last_index: int, committed: int) -> None:
@@ -252,10 +253,10 @@ class ReplicaLives:
         journal = self._journal
         return max(journal.getCurrentTerm(), journal.term_at(journal.last_index) or 0)
 
-    def _own(self) -> Told:
+    def _own(self) -> ToldLife:
         journal, own = self._journal, self._journal.own
         start_term, start_last_index = self._start
-        return Told(
+        return ToldLife(
             own.life,
             self._nonce,
             start_term,
@@ -284,16 +285,16 @@ class ReplicaLives:
         _log.error("this replica of the name server is an old copy (%s): it votes no more", lost)
         return True
 
-    def _note(self, member: str, told: Told, lost: str) -> None:
+    def _note(self, member: str, told: ToldLife, lost: str) -> None:
         if lost:
-            self._hearings[member] = Hearing.OLD_COPY
+            self._standings[member] = MemberStanding.OLD_COPY
             if self.refused.get(member) != lost:
                 self.refused[member] = lost
                 _log.error("replica %s of the name server is an old copy: %s", member, lost)
             return
         self.refused.pop(member, None)
         is_full = told.standing is Standing.FULL
-        self._hearings[member] = Hearing.VOTER if is_full else Hearing.JOINING
+        self._standings[member] = MemberStanding.VOTER if is_full else MemberStanding.JOINING
 
 
 def told_in(message: Mapping[str, Any]) -> tuple[list[str], bytes] | None:

@@ -29,12 +29,12 @@ _I32: Final = struct.Struct("<i")
 _F64: Final = struct.Struct(">d")
 
 
-class NotPlainError(ValueError):
+class UnsafePickleError(ValueError):
     """Bytes are not a plain value, or one of too many parts. No part of it was used."""
 
 
-def plain_loads(data: bytes, value_count_max: int) -> Any:
-    """Read a value of at most `value_count_max` parts, with containers. Raises NotPlainError.
+def safe_loads(data: bytes, value_count_max: int) -> Any:
+    """Read a value of at most `value_count_max` parts, with containers. Raises UnsafePickleError.
 
     Memory stays within a small multiple of the size of `data` and of `value_count_max`.
     """
@@ -42,18 +42,18 @@ def plain_loads(data: bytes, value_count_max: int) -> Any:
     try:
         return reader.read()
     except (IndexError, struct.error, UnicodeDecodeError, TypeError) as error:
-        raise NotPlainError(f"byte {reader.position} of {len(data)}: {error}") from error
+        raise UnsafePickleError(f"byte {reader.position} of {len(data)}: {error}") from error
 
 
-def plain_dumps(found: object, protocol: object = None) -> bytes:
-    """Return plain values in the form that `plain_loads` reads."""
+def safe_dumps(found: object, protocol: object = None) -> bytes:
+    """Return plain values in the form that `safe_loads` reads."""
     del protocol  # The library asks for protocol 2, which needs a function to make bytes.
     return pickle.dumps(found, 4)
 
 
 def refuse_loads(*_: object) -> None:
-    """Raise NotPlainError; takes the place of the library's own reader, which we never call."""
-    raise NotPlainError("nothing that a replica reads goes through a pickle machine")
+    """Raise UnsafePickleError; takes the place of the library's own reader, which we never call."""
+    raise UnsafePickleError("nothing that a replica reads goes through a pickle machine")
 
 
 class _Reader:
@@ -73,23 +73,23 @@ class _Reader:
 
     def read(self) -> Any:
         if self._take(2) != b"\x80\x04":
-            raise NotPlainError("the first bytes are not those of a value")
+            raise UnsafePickleError("the first bytes are not those of a value")
         while (step := self._take(1)) != pickle.STOP:
             instruction = _INSTRUCTIONS.get(step)
             if instruction is None:
-                raise NotPlainError(f"byte {self.position - 1}: no replica writes {step!r}")
+                raise UnsafePickleError(f"byte {self.position - 1}: no replica writes {step!r}")
             if not self._left_step_count:
-                raise NotPlainError(f"byte {self.position}: too many steps for its parts")
+                raise UnsafePickleError(f"byte {self.position}: too many steps for its parts")
             self._left_step_count -= 1
             instruction(self)
         if len(self._stack) != 1 or self._outer or self.position != len(self._data):
-            raise NotPlainError(f"byte {self.position}: that is not the end of one value")
+            raise UnsafePickleError(f"byte {self.position}: that is not the end of one value")
         return self._stack[0]
 
     def _take(self, size_bytes: int) -> bytes:
         end = self.position + size_bytes
         if end > len(self._data):
-            raise NotPlainError(f"byte {self.position}: {size_bytes} more should follow")
+            raise UnsafePickleError(f"byte {self.position}: {size_bytes} more should follow")
         taken = self._data[self.position : end]
         self.position = end
         return taken
@@ -99,7 +99,7 @@ class _Reader:
 
     def _push(self, value: object) -> None:
         if not self._left_count:
-            raise NotPlainError(f"byte {self.position}: a value of too many parts")
+            raise UnsafePickleError(f"byte {self.position}: a value of too many parts")
         self._left_count -= 1
         self._stack.append(value)
 
@@ -108,7 +108,7 @@ class _Reader:
     def _frame(self) -> None:
         size_bytes = self._number(_U64)  # A hint for readers of files.
         if size_bytes > len(self._data) - self.position:
-            raise NotPlainError(f"byte {self.position}: {size_bytes} more should follow")
+            raise UnsafePickleError(f"byte {self.position}: {size_bytes} more should follow")
 
     def _memoize(self) -> None:
         top = self._stack[-1]
@@ -118,18 +118,18 @@ class _Reader:
         number = self._take(1)[0] if form is None else self._number(form)
         found = self._memo[number]
         if found is None:
-            raise NotPlainError(f"byte {self.position}: a container for the second time")
+            raise UnsafePickleError(f"byte {self.position}: a container for the second time")
         self._push(found)
 
     def _long(self) -> None:
         size_bytes = self._take(1)[0]
         if size_bytes > _INTEGER_SIZE_BYTES_MAX:
-            raise NotPlainError(f"byte {self.position}: an integer of {size_bytes} bytes")
+            raise UnsafePickleError(f"byte {self.position}: an integer of {size_bytes} bytes")
         self._push(int.from_bytes(self._take(size_bytes), "little", signed=True))
 
     def _mark(self) -> None:
         if len(self._outer) == _DEPTH_MAX:
-            raise NotPlainError(f"byte {self.position}: more than {_DEPTH_MAX} containers deep")
+            raise UnsafePickleError(f"byte {self.position}: more than {_DEPTH_MAX} containers deep")
         self._outer.append(self._stack)
         self._stack = []
 
@@ -147,16 +147,16 @@ class _Reader:
 
     def _extend(self, found: list[Any]) -> None:
         if not isinstance(self._stack[-1], list):
-            raise NotPlainError(f"byte {self.position}: items of no list")
+            raise UnsafePickleError(f"byte {self.position}: items of no list")
         self._stack[-1].extend(found)
 
     def _update(self, found: list[Any]) -> None:
         table = self._stack[-1]
         if not isinstance(table, dict) or len(found) % 2:
-            raise NotPlainError(f"byte {self.position}: items of no table")
+            raise UnsafePickleError(f"byte {self.position}: items of no table")
         if not all(isinstance(key, str) for key in found[::2]):
             # Hashing tuples that are nested deep enough would end the process.
-            raise NotPlainError(f"byte {self.position}: a key that is no text")
+            raise UnsafePickleError(f"byte {self.position}: a key that is no text")
         table.update(zip(found[::2], found[1::2], strict=True))
 
 

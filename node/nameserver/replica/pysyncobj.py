@@ -24,14 +24,14 @@ import pysyncobj.tcp_server
 import pysyncobj.transport
 import pysyncobj.version
 
-from node.errors.nameserver import FilesDamagedError, LibraryVersionError
+from node.errors.nameserver import FilesDamagedError, PysyncobjVersionError
 from node.nameserver.directory.fields import Result
 from node.nameserver.replica import messages
 from node.nameserver.replica.dump import Dump, read_dump, write_dump
 from node.nameserver.replica.journal import Entry, Journal
 from node.nameserver.replica.lives import ReplicaLives
-from node.nameserver.replica.pickles import plain_dumps, refuse_loads
-from node.nameserver.replica.pysyncobj_wire import Connection, Transport
+from node.nameserver.replica.pickles import refuse_loads, safe_dumps
+from node.nameserver.replica.pysyncobj_wire import BoundedConnection, Transport
 from store.files.file_system import FileSystem
 from store.files.meta_file import Json
 
@@ -49,7 +49,7 @@ _FOLLOWER: Final = 0
 """The library's number of the follower state."""
 
 
-class Machine(Protocol):
+class DirectoryMachine(Protocol):
     """The replicated state machine."""
 
     def apply(self, encoded: bytes) -> Result:
@@ -73,7 +73,7 @@ class Callback(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class RaftTimes:
     """Times of the Raft below, in seconds (rule C6)."""
 
     tick_s: float = 0.1
@@ -100,36 +100,36 @@ _SILENCE_SECONDS: Final = 3.5
 
 
 def check_version() -> None:
-    """Raise LibraryVersionError unless the version is the one that this file was written for."""
+    """Raise PysyncobjVersionError unless the version is the one that this file was written for."""
     if pysyncobj.version.VERSION != VERSION:
-        raise LibraryVersionError(VERSION, str(pysyncobj.version.VERSION))
+        raise PysyncobjVersionError(VERSION, str(pysyncobj.version.VERSION))
 
 
 def _harden() -> None:
     """Replace functions and classes of the library by ours, for the whole process."""
-    pysyncobj.pickle.dumps = plain_dumps
+    pysyncobj.pickle.dumps = safe_dumps
     pysyncobj.pickle.loads = pysyncobj.pickle.load = pysyncobj.pickle.dump = refuse_loads
-    pysyncobj.transport.TcpConnection = Connection
-    pysyncobj.tcp_server.TcpConnection = Connection
+    pysyncobj.transport.TcpConnection = BoundedConnection
+    pysyncobj.tcp_server.TcpConnection = BoundedConnection
 
 
-class Replica(pysyncobj.SyncObj):  # type: ignore[misc]
+class DirectoryReplica(pysyncobj.SyncObj):  # type: ignore[misc]
     """One replica of a machine. Made, ticked and closed on one thread."""
 
     def __init__(
         self,
-        machine: Machine,
+        machine: DirectoryMachine,
         fs: FileSystem,
         directory: str,
         address: str,
         members: list[str],
         *,
         password: str | None,
-        timing: Timing,
+        times: RaftTimes,
     ) -> None:
         """Read the files and bind the port.
 
-        Raises LibraryVersionError, FilesDamagedError, a store error, or SyncObjException when the
+        Raises PysyncobjVersionError, FilesDamagedError, a store error, or SyncObjException when the
         port cannot be bound.
         """
         check_version()
@@ -141,10 +141,10 @@ class Replica(pysyncobj.SyncObj):  # type: ignore[misc]
         self.journal = Journal(fs, directory, address, members)
         try:
             self._fit_to_dump()
-            self.lives = ReplicaLives(fs, directory, address, self.journal, meet_s=timing.meet_s)
+            self.lives = ReplicaLives(fs, directory, address, self.journal, meet_s=times.meet_s)
             self._is_held, self._must_tell, self._next_ask_s = False, False, 0.0
             others = [member for member in members if member != address]
-            conf = self._conf(address, password, timing)
+            conf = self._conf(address, password, times)
             super().__init__(address, others, conf, transportClass=Transport)
         except BaseException:
             self.journal.abandon()
@@ -152,7 +152,7 @@ class Replica(pysyncobj.SyncObj):  # type: ignore[misc]
             raise
         self._adopt_journal()
 
-    def _conf(self, address: str, password: str | None, timing: Timing) -> Any:
+    def _conf(self, address: str, password: str | None, times: RaftTimes) -> Any:
         return pysyncobj.SyncObjConf(
             password=password,
             autoTick=False,
@@ -161,11 +161,11 @@ class Replica(pysyncobj.SyncObj):  # type: ignore[misc]
             commandsQueueSize=COMMAND_COUNT_MAX,
             commandsWaitLeader=False,
             dynamicMembershipChange=False,
-            raftMinTimeout=timing.election_min_s,
-            raftMaxTimeout=timing.election_max_s,
-            appendEntriesPeriod=timing.heartbeat_s,
-            leaderFallbackTimeout=timing.fallback_s,
-            connectionTimeout=max(_SILENCE_SECONDS, timing.election_max_s),
+            raftMinTimeout=times.election_min_s,
+            raftMaxTimeout=times.election_max_s,
+            appendEntriesPeriod=times.heartbeat_s,
+            leaderFallbackTimeout=times.fallback_s,
+            connectionTimeout=max(_SILENCE_SECONDS, times.election_max_s),
             connectionRetryTime=0.2,
             # Without batches a command leaves at once, and its arrival wakes the thread.
             appendEntriesUseBatch=False,

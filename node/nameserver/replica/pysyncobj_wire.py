@@ -17,12 +17,12 @@ import pysyncobj.transport
 from node.nameserver.replica import messages
 from node.nameserver.replica.dump import index_and_term
 from node.nameserver.replica.lives import told_in
-from node.nameserver.replica.pickles import plain_loads
+from node.nameserver.replica.pickles import safe_loads
 from node.peers.lives_codec import LivesFormatError
 
 if TYPE_CHECKING:
     # A circle of types, and the library's: its object makes a transport that calls it back.
-    from node.nameserver.replica.pysyncobj import Replica
+    from node.nameserver.replica.pysyncobj import DirectoryReplica
 
 HANDSHAKE_SIZE_BYTES_MAX: Final = 4 * 1024
 """Size of a frame, packed and unpacked, of a peer that has not identified itself."""
@@ -39,7 +39,7 @@ STRANGER_SECONDS_MAX: Final = 5.0
 _LENGTH: Final = struct.Struct("i")
 
 
-class Connection(pysyncobj.tcp_connection.TcpConnection):  # type: ignore[misc]
+class BoundedConnection(pysyncobj.tcp_connection.TcpConnection):  # type: ignore[misc]
     """A connection that buffers a bounded amount of a peer's bytes."""
 
     _TcpConnection__readBuffer: bytes
@@ -96,7 +96,7 @@ class Connection(pysyncobj.tcp_connection.TcpConnection):  # type: ignore[misc]
             raise ValueError("a frame that unpacks to too much")
         is_known = self.frame_size_bytes_max > HANDSHAKE_SIZE_BYTES_MAX
         count_max = FRAME_VALUE_COUNT_MAX if is_known else HANDSHAKE_VALUE_COUNT_MAX
-        message = plain_loads(packed, count_max)
+        message = safe_loads(packed, count_max)
         if self.recvRandKey:
             key, message = message
             if not isinstance(key, bytes) or not hmac.compare_digest(key, self.recvRandKey):
@@ -109,7 +109,7 @@ class Transport(pysyncobj.transport.TCPTransport):  # type: ignore[misc]
 
     _ready: bool
 
-    def __init__(self, replica: "Replica", self_node: Any, other_nodes: Any) -> None:
+    def __init__(self, replica: "DirectoryReplica", self_node: Any, other_nodes: Any) -> None:
         self._replica = replica
         self.refused_count = 0
         self._is_skipping = False
@@ -179,17 +179,17 @@ class Transport(pysyncobj.transport.TCPTransport):  # type: ignore[misc]
     def _on_told(self, node: Any, members: list[str], lives: bytes) -> None:
         replica = self._replica
         try:
-            heard = replica.lives.hear(node.id, members, lives)
+            finding = replica.lives.hear(node.id, members, lives)
         except LivesFormatError:
             self._refuse(self._connections[node])
             return
         if not replica.lives.counts(node.id):
             replica.forget_acks(node)
-        for member in heard.cut:
+        for member in finding.cut:
             connection = self._connections.get(self._nodeAddrToNode[member])
             if connection is not None:
                 connection.disconnect()
-        if heard.has_lost_memory:
+        if finding.has_lost_memory:
             replica.step_down()
             self.tell_all()
 

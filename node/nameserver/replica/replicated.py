@@ -38,9 +38,9 @@ from node.nameserver.directory.directory import (
 )
 from node.nameserver.directory.fields import Result
 from node.nameserver.directory.limits import DirectoryLimits
-from node.nameserver.directory.routes import Route, route
-from node.nameserver.replica.last_seen import Heard
-from node.nameserver.replica.pysyncobj import Replica, Timing
+from node.nameserver.directory.routes import DirectoryRoute, route
+from node.nameserver.replica.last_seen import LastSeen
+from node.nameserver.replica.pysyncobj import DirectoryReplica, RaftTimes
 from node.nameserver.replica.status import IN_FLIGHT_COUNT_MAX, NameServerStatus
 from node.runtime.clock import unix_ms
 from store.errors import LimitExceededError
@@ -56,7 +56,7 @@ PAUSE_SECONDS: Final = 0.1
 ATTEMPT_SECONDS: Final = 1.5
 """Time for one attempt, whose answer may have been lost."""
 _FORGET_SECONDS: Final = 1.0
-_DEFAULT_TIMING: Final = Timing()
+_DEFAULT_TIMES: Final = RaftTimes()
 _NOT_TAKEN: Final = frozenset(
     {
         FAIL_REASON.QUEUE_FULL,
@@ -119,16 +119,16 @@ class NameServer:
         settings: NameServerSettings,
         *,
         limits: DirectoryLimits | None = None,
-        timing: Timing = _DEFAULT_TIMING,
+        times: RaftTimes = _DEFAULT_TIMES,
         fs: FileSystem | None = None,
     ) -> None:
         """Check the settings. Raises NameServerSettingsError."""
         settings.check()
-        self._settings, self._timing = settings, timing
+        self._settings, self._times = settings, times
         self._fs = fs or FileSystem()
         self._machine = _Locked(Directory(limits))
-        self._heard = Heard()
-        self._replica: Replica | None = None
+        self._last_seen = LastSeen()
+        self._replica: DirectoryReplica | None = None
         self._thread: threading.Thread | None = None
         self._must_stop = threading.Event()
         self._failure: Exception | None = None
@@ -204,13 +204,13 @@ class NameServer:
         day.
         """
         with self._machine.lock:
-            return reader(self._heard.view(self._machine.directory, unix_ms()))
+            return reader(self._last_seen.view(self._machine.directory, unix_ms()))
 
     def snapshot(self) -> dict[str, Json]:
         """Return the replicated state, which is the same on all replicas with the same entries."""
         return self._machine.snapshot()
 
-    def route(self, topic: str, now_ms: int) -> Route:
+    def route(self, topic: str, now_ms: int) -> DirectoryRoute:
         """Return the route of a topic, as this replica knows it. Needs no quorum."""
         return self.look(lambda directory: route(directory, topic, now_ms))
 
@@ -317,34 +317,34 @@ class NameServer:
             self._replica = None
             replica.close()
 
-    def _made(self) -> Replica:
+    def _made(self) -> DirectoryReplica:
         settings = self._settings
         _check_address(settings.address)
         os.makedirs(settings.directory, mode=0o700, exist_ok=True)
         os.chmod(settings.directory, 0o700)
         try:
-            return Replica(
+            return DirectoryReplica(
                 self._machine,
                 self._fs,
                 settings.directory,
                 settings.address,
                 list(settings.members),
                 password=settings.password,
-                timing=self._timing,
+                times=self._times,
             )
         except SyncObjException as error:
             raise _taken(settings.address) from error
 
-    def _tick(self, replica: Replica) -> None:
+    def _tick(self, replica: DirectoryReplica) -> None:
         next_forget_s = 0.0
         while not self._must_stop.is_set():
             try:
-                replica.tick(self._timing.tick_s)
+                replica.tick(self._times.tick_s)
             except OSError as error:
                 if replica.failure is not None:
                     raise
                 _log.warning("the name server's network: %s", error)
-                self._must_stop.wait(self._timing.tick_s)
+                self._must_stop.wait(self._times.tick_s)
             now_s = time.monotonic()
             if now_s >= next_forget_s:
                 next_forget_s = now_s + _FORGET_SECONDS

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from node.config.limits import Limits
 from node.replication.ha.core.sender import HaProtocolError
 from node.replication.ha.core.types import EpochStart
-from node.replication.ha.storage.image import Image, decode, encode
+from node.replication.ha.storage.image import LogImage, decode, encode
 from node.replication.ha.storage.log import HaLog
 from node.runtime.clock import unix_ms
 from node.state.checkpoint_files import CheckpointFiles, History
@@ -36,7 +36,7 @@ class _Known(NamedTuple):
         return self.state.applied_index + 1
 
 
-class Checkpoint:
+class StateCheckpoint:
     """A copy of the state at one moment."""
 
     def __init__(self, owner: "AppliedState", known: _Known) -> None:
@@ -59,8 +59,8 @@ def _never(_begin: int) -> bool:
 
 
 class AppliedState:
-    """The state of one replica. On the loop's thread, except for `Checkpoint.save` and the work of
-    `make_image`."""
+    """The state of one replica. On the loop's thread, except for `StateCheckpoint.save` and the
+    work of `make_image`."""
 
     def __init__(self, log: HaLog, fs: FileSystem, limits: Limits) -> None:
         """Load the newest checkpoint that fits the log, and apply what readers have seen already.
@@ -72,7 +72,7 @@ class AppliedState:
         state, history = self.files.load(), self.files.history
         self._saved = _Known(state, EpochStart(*history)) if state and history else None
         """The newest generation on the disk, of any history."""
-        self._pending: Image | None = None
+        self._pending: LogImage | None = None
         """The image that becomes the state once the log reaches it."""
         self.is_missing = False
         """Whether the log does not reach back far enough to build the state, so that it needs an
@@ -181,7 +181,7 @@ class AppliedState:
             next_offsets = log.store.next_offsets_at(begin)
             if log.min_position != begin:  # Deleted meanwhile: offsets were counted from there.
                 raise PositionRangeError("image", begin, log.min_position, log.end)
-            return encode(Image(begin, next_offsets, known.epoch, known.state))
+            return encode(LogImage(begin, next_offsets, known.epoch, known.state))
 
         return make
 
@@ -207,14 +207,14 @@ class AppliedState:
 
     # --- Checkpoints ---
 
-    def checkpoint(self) -> Checkpoint | None:
+    def checkpoint(self) -> StateCheckpoint | None:
         """Return a copy of the state to save; None if nothing changed since the last checkpoint."""
         if self.is_missing or self.applied == self.checkpoint_position:
             return None
-        return Checkpoint(self, self._now())
+        return StateCheckpoint(self, self._now())
 
     def save(self, known: _Known) -> None:
-        """Write the state of a checkpoint; only `Checkpoint.save` calls this."""
+        """Write the state of a checkpoint; only `StateCheckpoint.save` calls this."""
         self.files.save(known.state, unix_ms(), History(*known.epoch))
         self._saved = known
 

@@ -9,61 +9,61 @@ from __future__ import annotations
 
 import asyncio
 
-from node.replication.foundation import Founding, Verdict
+from node.replication.foundation import Foundation, FoundingVerdict
 from node.replication.ha.core.wire import Frame
-from node.replication.ha.inbound import Intake
+from node.replication.ha.inbound import Inbound
 from node.replication.ha.link.connection import HaConnection
 from raft.messages import NodeId
 
 
-class Gathering:
+class Discovery:
     """The handler of the HA link."""
 
     def __init__(self, node_id: NodeId, replica_ids: tuple[NodeId, ...]) -> None:
-        self._founding = Founding(node_id, replica_ids)
+        self._foundation = Foundation(node_id, replica_ids)
         self._changed = asyncio.Event()
         self._waiting: list[HaConnection] = []
-        self._intake: Intake | None = None
+        self._inbound: Inbound | None = None
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> FoundingVerdict:
         """The role of an empty disk, as far as it is known."""
-        return self._founding.verdict
+        return self._foundation.verdict
 
     @property
     def missing(self) -> tuple[NodeId, ...]:
         """Replicas that have not answered yet."""
-        return self._founding.missing
+        return self._foundation.missing
 
     async def changed(self) -> None:
         """Wait until the next replica has answered."""
         self._changed.clear()
         await self._changed.wait()
 
-    def attach(self, intake: Intake) -> None:
-        """Hand every event to the driver's intake from now on."""
-        self._intake = intake
+    def attach(self, inbound: Inbound) -> None:
+        """Hand every event to the driver's inbound frames from now on."""
+        self._inbound = inbound
         waiting, self._waiting = self._waiting, []
         for connection in waiting:
-            intake.on_open(connection)
+            inbound.on_open(connection)
 
     # Called by the link.
 
     def on_open(self, connection: HaConnection) -> None:
         assert connection.info is not None, "the handshake is over"
-        self._founding.on_peer(connection.info.node_id, connection.info.last_index)
+        self._foundation.on_peer(connection.info.node_id, connection.info.last_index)
         self._changed.set()
-        if self._intake is not None:
-            self._intake.on_open(connection)
+        if self._inbound is not None:
+            self._inbound.on_open(connection)
         else:
             self._waiting.append(connection)
 
     def on_frame(self, connection: HaConnection, frame: Frame) -> bool:
-        assert self._intake is not None, "nothing is read before a driver is there"
-        return self._intake.on_frame(connection, frame)
+        assert self._inbound is not None, "nothing is read before a driver is there"
+        return self._inbound.on_frame(connection, frame)
 
     def on_closed(self, connection: HaConnection) -> None:
-        if self._intake is not None:
-            self._intake.on_closed(connection)
+        if self._inbound is not None:
+            self._inbound.on_closed(connection)
         else:
             self._waiting.remove(connection)

@@ -19,16 +19,28 @@ from node.errors.common import NotReadyError, ShuttingDownError
 from node.errors.ha import NotMasterError
 from node.replication.ha import report
 from node.replication.ha.applied import AppliedState
-from node.replication.ha.core.effects import Close, Cut, Effects, LossReport, RoleChange, Send, Ship
-from node.replication.ha.core.machine import Machine
-from node.replication.ha.core.types import HaBusyError, Mode, Settings
-from node.replication.ha.core.types import NotMasterError as MachineNotMasterError
-from node.replication.ha.core.types import Role as HaRole
+from node.replication.ha.core.effects import (
+    Close,
+    HaEffects,
+    HaRoleChange,
+    LogCut,
+    LossReport,
+    Send,
+    Ship,
+)
+from node.replication.ha.core.machine import HaMachine
+from node.replication.ha.core.types import (
+    AckMode,
+    HaBusyError,
+    HaRole,
+    HaSettings,
+    MachineNotMasterError,
+)
 from node.replication.ha.core.wire import body_check, transfer_head
-from node.replication.ha.inbound import Intake
+from node.replication.ha.inbound import Inbound
 from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.link.link import HaLink
-from node.replication.ha.pending_calls import Callers, PendingAppend
+from node.replication.ha.pending_calls import HaPendingAppend, HaPendingCalls
 from node.replication.ha.promotion import Promotion
 from node.replication.ha.report import HaReport
 from node.replication.ha.storage.log import HaLog
@@ -58,14 +70,14 @@ class HaDriver:
 
     def __init__(
         self,
-        group: Settings,
+        group: HaSettings,
         node_id: NodeId,
         log: HaLog,
         applied: AppliedState,
         link: HaLink,
         losses: LossFile,
         *,
-        mode: Mode | None,
+        mode: AckMode | None,
         is_first_master: bool,
         make_image: Callable[[], Awaitable[bytes]],
         on_fatal: Callable[[BaseException], None],
@@ -80,7 +92,7 @@ class HaDriver:
         self.log: Final = log
         self.applied: Final = applied
         self.losses: Final = losses
-        self.machine: Final = Machine(
+        self.machine: Final = HaMachine(
             group,
             node_id,
             log,
@@ -91,18 +103,18 @@ class HaDriver:
             confirm=applied.applied,
         )
         self._link, self.on_fatal = link, on_fatal
-        self.intake: Final = Intake(self, log, applied, link, make_image)
+        self.inbound: Final = Inbound(self, log, applied, link, make_image)
         self.promotion: Final = Promotion(self, is_first_master=is_first_master)
         self._loop = asyncio.get_running_loop()
-        self._callers = Callers(self._holders)
+        self._pending_calls = HaPendingCalls(self._holders)
         self._syncs = SyncRequests(log.store, self._on_durable, on_fatal, is_flush_sync=True)
         self._sync_count = 0
         self._has_unsynced = False
-        self._appends: list[tuple[int, PendingAppend]] = []
+        self._appends: list[tuple[int, HaPendingAppend]] = []
         """Appends written in this turn, which the machine does not know yet."""
-        self._later: list[Callable[[Machine], Effects]] = []
+        self._later: list[Callable[[HaMachine], HaEffects]] = []
         """Inputs that arrived during the work on effects, or while that had to wait."""
-        self._unsaved: Effects | None = None
+        self._unsaved: HaEffects | None = None
         """Effects of which a part must be durable first, while the disk has no room for it."""
         self.save_error: StoreFullError | FileSystemError | None = None
         """Error behind `_unsaved`; no other work happens here until it is gone."""
@@ -117,7 +129,7 @@ class HaDriver:
         self._has_news = False
         self._was_seen: tuple[Role, NodeId, bool] = (Role.FOLLOWER, NO_NODE, False)
         self._listeners: list[Callable[[], None]] = []
-        self._role_listeners: list[Callable[[RoleChange], None]] = []
+        self._role_listeners: list[Callable[[HaRoleChange], None]] = []
         self.is_ready = False
         """Whether this is a serving master that has applied everything of the epochs before."""
         self.apply_retry_count = 0
@@ -172,19 +184,19 @@ class HaDriver:
         if self._tick_timer is not None:
             self._tick_timer.cancel()
         self._syncs.stop()
-        self.intake.stop()
+        self.inbound.stop()
         waiters: list[object] = [waiter for _, waiter in self._appends]
         self._appends = []
         waiters += [one.waiter for one in self.machine.state.waiters.give_up()]
         if self._unsaved is not None:
             waiters += [one.waiter for one in self._unsaved.resolved]
-        self._callers.stop(waiters)
+        self._pending_calls.stop(waiters)
 
     def add_listener(self, listener: Callable[[], None]) -> None:
         """Have `listener` called after each turn that showed readers more, or changed a role."""
         self._listeners.append(listener)
 
-    def add_role_listener(self, listener: Callable[[RoleChange], None]) -> None:
+    def add_role_listener(self, listener: Callable[[HaRoleChange], None]) -> None:
         """Have `listener` called with every change of this node's role."""
         self._role_listeners.append(listener)
 
@@ -218,7 +230,7 @@ class HaDriver:
         except BaseException as error:
             self.on_fatal(error)
             raise
-        pending = self._callers.append(result, self.term)
+        pending = self._pending_calls.append(result, self.term)
         self._appends.append((result.end_position, pending))
         self._has_unsynced = True
         self.touch()
@@ -234,7 +246,7 @@ class HaDriver:
         if self.machine.role is not HaRole.MASTER:
             raise NotMasterError(self.leader_id)
         self.touch()
-        return self._callers.read()
+        return self._pending_calls.read()
 
     # --- Changes of the master ---
 
@@ -255,7 +267,7 @@ class HaDriver:
 
     # --- Inputs and effects ---
 
-    def input(self, call: Callable[[Machine], Effects]) -> None:
+    def input(self, call: Callable[[HaMachine], HaEffects]) -> None:
         """Give the machine an input and carry out its effects; inputs caused by them come after.
 
         While the disk has no room for effects that must be durable first, inputs wait. They are few
@@ -287,7 +299,7 @@ class HaDriver:
             appends, self._appends = self._appends, []
             self._carry_out(self.machine.appended_all(appends))
 
-    def _carry_out(self, fx: Effects) -> None:
+    def _carry_out(self, fx: HaEffects) -> None:
         """Carry out the machine's effects, in the order of the fields; if the first cannot be
         saved, all of them wait."""
         try:
@@ -313,15 +325,15 @@ class HaDriver:
             self._confirm = fx.confirm
         if fx.resolved:
             hit("ha_driver.before_decide")
-            self._callers.decide(fx.resolved)
+            self._pending_calls.decide(fx.resolved)
         if fx.reads:
-            self._callers.confirm_reads(self._confirm)
+            self._pending_calls.confirm_reads(self._confirm)
         if fx.reads_failed:
-            self._callers.fail_reads(self.leader_id)
+            self._pending_calls.fail_reads(self.leader_id)
         for change in fx.role_changes:
             self._note_role(change)
 
-    def _save(self, fx: Effects) -> None:
+    def _save(self, fx: HaEffects) -> None:
         """Make durable what comes first. Each step happens once, however often it is repeated.
 
         Raises StoreFullError or FileSystemError: repeat it before any other work here.
@@ -341,7 +353,7 @@ class HaDriver:
             self.losses.note(count_loss(log, fx.losses.pop(0)).loss)
         self.losses.save()
 
-    def _cut(self, cut: Cut, loss: LossReport) -> None:
+    def _cut(self, cut: LogCut, loss: LossReport) -> None:
         assert (loss.lo, loss.hi) == cut, f"a cut of {cut} with {loss}"
         counted = count_loss(self.log, loss)  # Now: the bytes are still there.
 
@@ -350,7 +362,7 @@ class HaDriver:
             self.losses.save()  # Before the cut: a crash after it would lose the report.
 
         self.applied.cut(cut.lo, cut.hi, loss.epoch, report)
-        self._callers.cut(cut.lo)
+        self._pending_calls.cut(cut.lo)
         self._confirm = min(self._confirm, cut.lo)
         self._has_news = True
 
@@ -368,7 +380,7 @@ class HaDriver:
                     body = self.log.read(item.lo, item.hi)
                 except CorruptionError as error:
                     # Damaged bytes must not look replicated; the operator sees it in the log.
-                    self.intake.close(connection, str(error))
+                    self.inbound.close(connection, str(error))
                     continue
                 lo, hi, check = item.lo, item.hi, b""
             is_checked = connection.is_checked
@@ -380,10 +392,10 @@ class HaDriver:
 
     def _close(self, close: Close) -> None:
         connection = _sender(close.link)
-        self.intake.forget(connection)
+        self.inbound.forget(connection)
         self._link.close(connection, close.reason)
 
-    def _note_role(self, change: RoleChange) -> None:
+    def _note_role(self, change: HaRoleChange) -> None:
         if change.role is HaRole.MASTER:
             with contextlib.suppress(FileSystemError):  # Otherwise the first append does it.
                 self.log.become_master()
@@ -409,11 +421,11 @@ class HaDriver:
             return
         if self._appends:
             self.input(_nothing)
-        if self._unsaved is None and self._callers.begin_reads():
+        if self._unsaved is None and self._pending_calls.begin_reads():
             if self.machine.role is HaRole.MASTER:
                 self.input(lambda machine: machine.confirm_master(None))
             else:
-                self._callers.fail_reads(self.leader_id)
+                self._pending_calls.fail_reads(self.leader_id)
         try:
             if self._has_unsynced:
                 self._has_unsynced = False
@@ -445,7 +457,7 @@ class HaDriver:
         is_serving = state.role is HaRole.MASTER and self._unsaved is None
         is_open = is_serving and min(self._confirm, applied.applied) >= start
         self.is_ready = is_open and (self.is_ready or self._can_begin())
-        self._callers.settle(applied.applied)
+        self._pending_calls.settle(applied.applied)
         seen = self.role, self.leader_id, self.is_ready
         if self._has_news or seen != self._was_seen:
             self._has_news, self._was_seen = False, seen
@@ -464,14 +476,14 @@ class HaDriver:
             self._go_on()
         if self._unsaved is None:
             self.input(lambda machine: machine.tick(now_ms))
-            self.intake.go_on()
-        self._callers.forget_reads()
+            self.inbound.go_on()
+        self._pending_calls.forget_reads()
         state = self.machine.state
         if state.role is HaRole.MASTER:
             self._caught_up.look(state)
         if self._unsaved is None:
             self.promotion.maybe_propose()
-            self.intake.tick(now_ms)
+            self.inbound.tick(now_ms)
 
     # --- Small decisions ---
 
@@ -490,8 +502,8 @@ class HaDriver:
         return tuple(sorted([*own, *state.copies.holders(position)]))
 
 
-def _nothing(_: Machine) -> Effects:
-    return Effects()
+def _nothing(_: HaMachine) -> HaEffects:
+    return HaEffects()
 
 
 def _sender(link: object) -> HaConnection:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from node.peers.stream import Side
 from node.replication.ha.applied import AppliedState
 from node.replication.ha.core.sender import HaProtocolError
-from node.replication.ha.core.types import Role
+from node.replication.ha.core.types import HaRole
 from node.replication.ha.core.wire import Frame, Hello, ImagePiece, ImageRequest, Transfer
 from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.link.image_transfer import ImageReceiver, ImageSender
@@ -30,7 +30,7 @@ ROOM_RETRY_MS: Final = 5
 log is usually being made just then."""
 
 
-class Intake:
+class Inbound:
     """The inbound frames of one driver."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Intake:
         An image names its history, so one that is of no use here does no harm.
         """
         state = self._driver.machine.state
-        if state.role is Role.SLAVE:
+        if state.role is HaRole.SLAVE:
             links = [link for link in [state.up(state.bound.master_id)] if link and link.is_master]
         else:
             peers = [link.peer for link in state.downs() if link.promise is not None]
@@ -114,7 +114,7 @@ class Intake:
             except ImageNeededError:
                 # The empty log begins with an image; bytes streamed before it are useless.
                 self._images.ask(connection, self._driver.machine.state.now_ms)
-                self._driver.input(lambda machine: machine.heard(connection))
+                self._driver.input(lambda machine: machine.on_contact(connection))
                 return True
             except HaProtocolError as error:
                 self.close(connection, str(error))
@@ -156,7 +156,7 @@ class Intake:
         return self._driver.machine.is_behind(connection, position)
 
     def _take_piece(self, connection: HaConnection, piece: ImagePiece) -> None:
-        self._driver.input(lambda machine: machine.heard(connection))
+        self._driver.input(lambda machine: machine.on_contact(connection))
         begin = self._log.min_position
         try:
             data = self._images.take(connection, piece, self._driver.machine.state.now_ms)

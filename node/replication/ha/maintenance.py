@@ -13,7 +13,7 @@ from store.errors import PositionRangeError
 
 
 class HaSteps:
-    """`node.replication.maintenance.Steps` of a replica of a master-slave group."""
+    """`node.replication.maintenance.MaintenanceSteps` of a replica of a master-slave group."""
 
     is_checkpoint_urgent = False
 
@@ -40,7 +40,7 @@ class HaSteps:
         """Delete files that are due, checkpointed, no longer being shipped, and without a message
         that is still to be delivered."""
         floor = self._log.end - KEPT_FOR_SLAVE_SIZE_BYTES
-        needed = self._driver.intake.needed_position(floor)
+        needed = self._driver.inbound.needed_position(floor)
         held = needed_position(self._log.store.reads, self._applied.machine.state)
         if held is not None:
             needed = min(needed, held)
@@ -53,7 +53,7 @@ class HaSteps:
                 counters.deleted_for_room_count - for_room_before,
                 first_position=self._log.min_position,
             )
-            self._driver.intake.drop_left_behind()
+            self._driver.inbound.drop_left_behind()
             await self.thread.on_thread(work)
 
     async def make_image(self) -> bytes:

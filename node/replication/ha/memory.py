@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from node.peers.lives_codec import NUMBER_MAX
-from node.replication.ha.core.types import Role, Standing
+from node.replication.ha.core.types import HaRole, HaStanding
 from node.replication.ha.storage.log import HaLog
 from node.replication.lives import Facts
 from raft.lives import NO_LIFE, Known, Lives
@@ -44,7 +44,7 @@ class HaMemory:
         if log.is_new:
             return None
         bound, standing, incarnation, _ = log.replica
-        is_joining = standing is Standing.JOINING
+        is_joining = standing is HaStanding.JOINING
         told = RaftStanding.JOINING if is_joining else RaftStanding.FULL
         return Facts(bound.number, log.end, told, incarnation)
 
@@ -53,14 +53,14 @@ class HaMemory:
             self.driver.input(lambda machine: machine.lose_memory(incarnation))
             return
         log = self._log
-        log.save_state(log.replica._replace(standing=Standing.JOINING, incarnation=incarnation))
+        log.save_state(log.replica._replace(standing=HaStanding.JOINING, incarnation=incarnation))
 
     def look(self, lives: Lives) -> None:
         if self.driver is None:
             return
         state = self.driver.machine.state
         epoch = state.bound.number
-        if state.role is not Role.MASTER:
+        if state.role is not HaRole.MASTER:
             up = state.up(state.bound.master_id)
             if up is not None and up.is_master:
                 lives.note_term(up.peer, epoch)

@@ -18,7 +18,7 @@ from store.errors import Outcome
 from store.log.record_log import AppendResult
 
 
-class PendingAppend:
+class HaPendingAppend:
     """A caller that waits for its batch."""
 
     __slots__ = ("began_ns", "future", "result", "term")
@@ -28,7 +28,7 @@ class PendingAppend:
         self.began_ns = time.perf_counter_ns()
 
 
-class Callers:
+class HaPendingCalls:
     """All waiting callers. Bounded by the machine, which refuses new appends above its limit, and
     by the broker's limit of waiting reads."""
 
@@ -46,9 +46,9 @@ class Callers:
 
     # --- Appends ---
 
-    def append(self, result: AppendResult, term: Term) -> PendingAppend:
+    def append(self, result: AppendResult, term: Term) -> HaPendingAppend:
         """Return a waiting append for a batch that was written."""
-        return PendingAppend(self._loop.create_future(), result, term)
+        return HaPendingAppend(self._loop.create_future(), result, term)
 
     def decide(self, resolved: Iterable[Resolved]) -> None:
         """Note outcomes; `settle` answers those that are to be acknowledged."""
@@ -81,7 +81,7 @@ class Callers:
 
     def _acknowledge(self, resolved: Resolved) -> None:
         waiter = resolved.waiter
-        assert isinstance(waiter, PendingAppend), f"waiter {waiter!r}"
+        assert isinstance(waiter, HaPendingAppend), f"waiter {waiter!r}"
         if waiter.future.done():
             return  # The caller was cancelled; the batch stays.
         committed = Committed(
@@ -95,7 +95,7 @@ class Callers:
 
     def _give_up(self, resolved: Resolved) -> None:
         waiter = resolved.waiter
-        assert isinstance(waiter, PendingAppend), f"waiter {waiter!r}"
+        assert isinstance(waiter, HaPendingAppend), f"waiter {waiter!r}"
         if not waiter.future.done():
             waiter.future.set_exception(OutcomeUnknownError(resolved.end - 1, waiter.term))
 
@@ -140,7 +140,7 @@ class Callers:
         repeated at another node."""
         decided, self._decided = self._decided, []
         for waiter in [*(one.waiter for one in decided), *waiters]:
-            assert isinstance(waiter, PendingAppend), f"waiter {waiter!r}"
+            assert isinstance(waiter, HaPendingAppend), f"waiter {waiter!r}"
             if not waiter.future.done():
                 end = waiter.result.end_position
                 waiter.future.set_exception(OutcomeUnknownError(end - 1, waiter.term))

@@ -11,7 +11,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from node.errors.ha import PromotionLostError, PromotionRefusedError, PromotionTimeoutError
-from node.replication.ha.core.types import NO_EPOCH, PromotionError, Role
+from node.replication.ha.core.types import NO_EPOCH, HaRole, PromotionError
 from raft.messages import NodeId
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Promotion:
         PromotionTimeoutError, after which the node goes on trying.
         """
         driver = self._driver
-        if driver.machine.role is not Role.MASTER:
+        if driver.machine.role is not HaRole.MASTER:
             reason = self._why_not_promote()
             if reason:
                 raise PromotionRefusedError(reason)
@@ -55,7 +55,7 @@ class Promotion:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while not driver.is_ready:
-                    if driver.term != number or driver.machine.role is Role.SLAVE:
+                    if driver.term != number or driver.machine.role is HaRole.SLAVE:
                         raise PromotionLostError(driver.term, driver.machine.state.bound.master_id)
                     self.changed.clear()
                     await self.changed.wait()

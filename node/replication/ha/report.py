@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from node.replication.ha.core.effects import LogView
-from node.replication.ha.core.state import State
-from node.replication.ha.core.types import Binding, Mode, Role, Standing
+from node.replication.ha.core.effects import HaLogView
+from node.replication.ha.core.state import HaState
+from node.replication.ha.core.types import AckMode, HaBinding, HaRole, HaStanding
 
 
 class SlaveReport(NamedTuple):
@@ -34,15 +34,15 @@ class HaReport(NamedTuple):
     """One replica, as of now."""
 
     replica_id: int
-    role: Role
-    bound: Binding
+    role: HaRole
+    bound: HaBinding
     """The epoch that it takes part in."""
     highest_seen: int
     """The highest epoch number it ever saw: a new one has to be above it."""
     master_id: int
     """The serving master, as far as it knows; 0: none."""
-    standing: Standing
-    mode: Mode
+    standing: HaStanding
+    mode: AckMode
     """How it acks, or would ack as master."""
     copies: int
     replica_ids: tuple[int, ...]
@@ -74,7 +74,7 @@ class CaughtUp:
         self._marks.clear()
         self._caught_up_ms.clear()
 
-    def look(self, state: State) -> None:
+    def look(self, state: HaState) -> None:
         """Compare the acks of replicas with the end of the log at an earlier look."""
         for replica_id in state.settings.replica_ids:
             acked = state.copies.acked(replica_id)
@@ -89,9 +89,9 @@ class CaughtUp:
         return self._caught_up_ms.get(replica_id, 0)
 
 
-def of(state: State, log: LogView, caught_up: CaughtUp, master_id: int) -> HaReport:
+def of(state: HaState, log: HaLogView, caught_up: CaughtUp, master_id: int) -> HaReport:
     """Return the report as of now."""
-    is_master = state.role is Role.MASTER
+    is_master = state.role is HaRole.MASTER
     level = max(state.copies.epoch_start, state.confirm)
     connected = {link.peer for link in state.downs()}
     slaves, in_sync = [], [state.me]

@@ -16,7 +16,7 @@ from node.errors.common import NotReadyError, ShuttingDownError
 from node.peers.frames import FrameKind
 from node.replication.raft.applier import Applier
 from node.replication.raft.codec import decode, encode
-from node.replication.raft.pending_calls import Callers
+from node.replication.raft.pending_calls import RaftPendingCalls
 from node.replication.raft.storage.log import OWN_ENTRY_SIZE_BYTES_MAX, LedgerLog
 from node.replication.sync_requests import SyncRequests
 from node.state.appends import Committed, Prepared
@@ -68,11 +68,11 @@ class SendSnapshot(Protocol):
     """Streams the state of an InstallSnapshot."""
 
     def begin(self, message: InstallSnapshot) -> None:
-        """Start streaming; reports a failure through `Driver.on_snapshot_failed`."""
+        """Start streaming; reports a failure through `RaftDriver.on_snapshot_failed`."""
         ...
 
 
-class Driver:
+class RaftDriver:
     """Runs one replica on the running event loop. Not thread-safe."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Driver:
         self._link, self._snapshots = link, snapshots
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
-        self._callers = Callers(self._nodes_with)
+        self._pending_calls = RaftPendingCalls(self._nodes_with)
         self._syncs = SyncRequests(
             log.store, self._on_durable, on_fatal, is_flush_sync=is_flush_sync
         )
@@ -187,7 +187,7 @@ class Driver:
         if self._tick_timer is not None:
             self._tick_timer.cancel()
         self._syncs.stop()
-        self._callers.stop(self.replica.stop())
+        self._pending_calls.stop(self.replica.stop())
 
     def add_listener(self, listener: Callable[[], None]) -> None:
         """Have `listener` called after each turn that applied something or changed the role."""
@@ -228,7 +228,7 @@ class Driver:
             self._hand_over_for_disk()
             raise
         check(prepared)
-        pending = self._callers.append(prepared)
+        pending = self._pending_calls.append(prepared)
         self.replica.propose(prepared, pending)
         self._touch()
         return pending.future
@@ -240,9 +240,9 @@ class Driver:
         once; the future fails with ReadFailedError when leadership was lost meanwhile.
         """
         self._check_running()
-        self.replica.read(self._callers.next_read_id())
+        self.replica.read(self._pending_calls.next_read_id())
         self._touch()
-        return self._callers.read()
+        return self._pending_calls.read()
 
     def transfer_leadership(self, node: NodeId = NO_NODE) -> NodeId:
         """Hand leadership to `node`, by default to the most advanced follower; return the target.
@@ -266,7 +266,7 @@ class Driver:
         room, index = OWN_ENTRY_SIZE_BYTES_MAX, self.last_index + 1
         if self.role is Role.LEADER and not self.log.has_room_for(room, [index]):
             raise ChangeRefusedError(change.node, "the leader's disk has no room for the entry")
-        pending = self._callers.change()
+        pending = self._pending_calls.change()
         self.replica.propose_change(change, pending)
         self._turn()  # Now: the entry must be in the log before the next batch is prepared.
         return pending.future
@@ -381,11 +381,11 @@ class Driver:
             self._apply_hi = effects.apply_hi
         has_applied = self._apply() if is_last or not self._is_synced_within else False
         was_ready, self.is_ready = self.is_ready, self._is_ready_now()
-        callers, applied = self._callers, self.applied_index
-        callers.decide(effects.completed, applied)
-        callers.confirm(effects.reads, applied)
+        pending_calls, applied = self._pending_calls, self.applied_index
+        pending_calls.decide(effects.completed, applied)
+        pending_calls.confirm(effects.reads, applied)
         if effects.reads_failed:
-            callers.fail_reads(effects.reads_failed, self.leader_id)
+            pending_calls.fail_reads(effects.reads_failed, self.leader_id)
         if effects.loss_from != NO_INDEX:
             self.loss_from = effects.loss_from
         is_news = has_applied or effects.role_changes or effects.install is not None

@@ -26,7 +26,8 @@ class Compacted(Protocol):
 
 
 class RaftSteps:
-    """`node.replication.maintenance.Steps` over a ledger and the replica of a Raft group."""
+    """`node.replication.maintenance.MaintenanceSteps` over a ledger and the replica of a Raft
+    group."""
 
     def __init__(
         self,

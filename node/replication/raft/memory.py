@@ -14,7 +14,7 @@ from raft.messages import Index, Standing
 from raft.transitions import Role
 
 if TYPE_CHECKING:
-    from node.replication.raft.driver import Driver
+    from node.replication.raft.driver import RaftDriver
 
 
 class RaftMemory:
@@ -24,7 +24,7 @@ class RaftMemory:
 
     def __init__(self, log: LedgerLog) -> None:
         self._log = log
-        self.driver: Driver | None = None
+        self.driver: RaftDriver | None = None
         """The driver, once it exists."""
 
     @property

@@ -22,7 +22,7 @@ from raft.ready import ReadConfirmed
 from store.files.failpoints import hit
 
 
-class PendingAppend:
+class RaftPendingAppend:
     """A caller that waits for its entry."""
 
     __slots__ = ("began_ns", "future", "prepared")
@@ -42,7 +42,7 @@ class PendingChange:
         self.future = future
 
 
-class Callers:
+class RaftPendingCalls:
     """All waiting callers. Bounded by the pump: it refuses new ones above its limits."""
 
     def __init__(self, nodes_with: Callable[[Index], tuple[NodeId, ...]]) -> None:
@@ -58,9 +58,9 @@ class Callers:
 
     # --- Entries ---
 
-    def append(self, prepared: Prepared) -> PendingAppend:
+    def append(self, prepared: Prepared) -> RaftPendingAppend:
         """Return a waiting append; its future resolves with Committed."""
-        return PendingAppend(self._loop.create_future(), prepared)
+        return RaftPendingAppend(self._loop.create_future(), prepared)
 
     def change(self) -> PendingChange:
         """Return a waiting membership change; its future resolves with the index."""
@@ -82,7 +82,7 @@ class Callers:
 
     def _resolve(self, completion: Completion) -> None:
         waiter = completion.waiter
-        assert isinstance(waiter, PendingAppend | PendingChange), f"waiter {waiter!r}"
+        assert isinstance(waiter, RaftPendingAppend | PendingChange), f"waiter {waiter!r}"
         future = waiter.future
         if future.done():
             return  # The caller was cancelled; the entry stays.
@@ -94,10 +94,10 @@ class Callers:
             case Resolution.COMMITTED if isinstance(waiter, PendingChange):
                 waiter.future.set_result(completion.index)
             case Resolution.COMMITTED:
-                assert isinstance(waiter, PendingAppend), f"waiter {waiter!r}"
+                assert isinstance(waiter, RaftPendingAppend), f"waiter {waiter!r}"
                 waiter.future.set_result(self._committed(completion, waiter))
 
-    def _committed(self, completion: Completion, append: PendingAppend) -> Committed:
+    def _committed(self, completion: Completion, append: RaftPendingAppend) -> Committed:
         result = append.prepared.result
         assert result is not None, f"entry {completion.index} committed, but was never written"
         assert result.entry_index == completion.index, f"{result} is not entry {completion.index}"

@@ -87,7 +87,7 @@ class RepairProgress(NamedTuple):
 OnProgress = Callable[[RepairProgress], None]
 
 
-class Repair(Protocol):
+class RunningRepair(Protocol):
     """`ClosedRepair`, or one that is made on demand."""
 
     async def run(self) -> list[RepairReport]:
@@ -101,7 +101,7 @@ async def find_damaged(root: str, config: StoreConfig, fs: FileSystem) -> list[D
 
 
 async def open_repaired(
-    open_store: Callable[[], _Result], repair: Repair
+    open_store: Callable[[], _Result], repair: RunningRepair
 ) -> tuple[_Result, list[RepairReport]]:
     """Open a store, repaired first if it is damaged; both on a thread. Return it and the repairs.
 

@@ -16,7 +16,7 @@ from node.errors.common import NodeError
 from node.peers.frames import FrameKind
 from node.peers.link import PeerLink
 from node.replication.maintenance import MaintenanceThread
-from node.replication.raft.driver import Driver
+from node.replication.raft.driver import RaftDriver
 from node.replication.raft.snapshot_transfer import SnapshotReceiver, SnapshotSender
 from node.replication.raft.storage.log import LedgerLog
 from node.replication.raft.storage.snapshot import (
@@ -51,12 +51,12 @@ class Snapshots:
         )
         self._loop = asyncio.get_running_loop()
         self._is_pumping = False
-        self._driver: Driver
+        self._driver: RaftDriver
         self._thread: MaintenanceThread
         self._spawn: Callable[[object], None]
 
     def attach(
-        self, driver: Driver, thread: MaintenanceThread, spawn: Callable[[object], None]
+        self, driver: RaftDriver, thread: MaintenanceThread, spawn: Callable[[object], None]
     ) -> None:
         """Give the parts that need this one to be built; call it before any event."""
         self._driver, self._thread, self._spawn = driver, thread, spawn

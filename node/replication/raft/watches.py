@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import Callable
 
 from node.peers.frames import FrameKind
-from node.replication.foundation import Founding
-from node.replication.raft.driver import Driver
+from node.replication.foundation import Foundation
+from node.replication.raft.driver import RaftDriver
 from node.replication.raft.fetch import EntryFetcher
 from raft.messages import Index, NodeId
 
@@ -29,9 +29,9 @@ class FetchWatch:
 class FoundingWatch:
     """Lets the start wait for the peers' reports about their logs."""
 
-    def __init__(self, founding: Founding, greet: Callable[[NodeId], None]) -> None:
+    def __init__(self, foundation: Foundation, greet: Callable[[NodeId], None]) -> None:
         """`greet` is called with each peer that is connected."""
-        self.founding, self._greet = founding, greet
+        self.foundation, self._greet = foundation, greet
         self._changed = asyncio.Event()
 
     async def changed(self) -> None:
@@ -40,13 +40,13 @@ class FoundingWatch:
         await self._changed.wait()
 
     def on_connected(self, node: NodeId, last_index: Index) -> None:
-        self.founding.on_peer(node, last_index)
+        self.foundation.on_peer(node, last_index)
         self._changed.set()
         self._greet(node)
 
     def on_founded(self, node: NodeId, _kind: FrameKind, _header: bytes, _: memoryview) -> None:
         """Note that a peer has founded. Receives frames."""
-        self.founding.on_founded(node)
+        self.foundation.on_founded(node)
         self._changed.set()
 
     def on_disconnected(self, node: NodeId) -> None:
@@ -56,7 +56,7 @@ class FoundingWatch:
 class DriverWatch:
     """Tells the driver of broken connections."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: RaftDriver) -> None:
         self._driver = driver
 
     def on_connected(self, node: NodeId, last_index: Index) -> None:

@@ -13,13 +13,13 @@ from typing import Final, NamedTuple
 import structlog
 
 from node.broker import Broker
-from node.rocketmq.clients import Clients
-from node.rocketmq.cluster import Cluster, Leader
-from node.rocketmq.forwarder import Forwarding
+from node.rocketmq.clients import GatewayClients
+from node.rocketmq.cluster import GatewayCluster, Leader
+from node.rocketmq.forwarder import Forwarder
 from node.rocketmq.protocol import handles
 from node.rocketmq.protocol.messages import from_record
 from node.rocketmq.protocol.names import topic_name
-from node.rocketmq.protocol.statuses import OK, RefusedError
+from node.rocketmq.protocol.statuses import OK, CallRefusedError
 from quorumlog.pb import delay_pb2, transaction_pb2
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code, TransactionResolution
@@ -47,14 +47,14 @@ class _Check(NamedTuple):
     leader: Leader
 
 
-class Ending:
+class EndCalls:
     """The calls that end, and the subscriptions to questions. One per gateway."""
 
     def __init__(
-        self, cluster: Cluster, clients: Clients, broker: Broker, forwarding: Forwarding
+        self, cluster: GatewayCluster, clients: GatewayClients, broker: Broker, forwarder: Forwarder
     ) -> None:
         self._cluster = cluster
-        self._forwarding = forwarding
+        self._forwarder = forwarder
         self._clients = clients
         self._broker = broker
         self._checks: dict[tuple[str, str], _Check] = {}
@@ -141,7 +141,7 @@ class Ending:
         """Yield each group that has a topic, and its leader."""
         try:
             groups = [share.group for share in self._cluster.shares(topic)]
-        except RefusedError:
+        except CallRefusedError:
             return  # There is no such topic.
         for group in groups:
             leader = self._cluster.leader_of(group)
@@ -157,7 +157,7 @@ class Ending:
         if leader.is_here:
             checks = self._broker.transactions.check_transactions(request)
         else:
-            checks = self._forwarding.questions(leader.address, request)
+            checks = self._forwarder.questions(leader.address, request)
         try:
             async for check in checks:
                 if check.record_count:
@@ -181,7 +181,7 @@ class Ending:
         When the last producer goes, its subscription is dropped.
         """
         message = from_record(decode_message(check.records), topic)
-        handle = handles.Handle(group, str(check.transaction_id))
+        handle = handles.ReceiptHandle(group, str(check.transaction_id))
         orphan = pb.RecoverOrphanedTransactionCommand(message=message, transaction_id=str(handle))
         command = pb.TelemetryCommand(recover_orphaned_transaction_command=orphan)
         is_asked = self._clients.ask(topic, command)
@@ -196,6 +196,6 @@ def _tell(task: "asyncio.Task[None]") -> None:
         _log.info("orphaned transactions are not asked for at the moment", reason=str(error))
 
 
-def _unknown(transaction_id: str) -> RefusedError:
+def _unknown(transaction_id: str) -> CallRefusedError:
     text = f"transaction {transaction_id[:200]!r} is unknown"
-    return RefusedError(Code.INVALID_TRANSACTION_ID, text)
+    return CallRefusedError(Code.INVALID_TRANSACTION_ID, text)

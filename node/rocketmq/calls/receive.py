@@ -13,13 +13,13 @@ from google.protobuf.duration_pb2 import Duration
 from node.broker import Broker
 from node.rocketmq.callers import Caller
 from node.rocketmq.calls.renewals import RENEWED_MS, Renewals
-from node.rocketmq.cluster import Cluster
+from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.protocol import handles
 from node.rocketmq.protocol.client_settings import LONG_POLLING_S, RECEIVE_COUNT
 from node.rocketmq.protocol.filters import filter_of
 from node.rocketmq.protocol.messages import from_record, timestamp
 from node.rocketmq.protocol.names import group_name, topic_name
-from node.rocketmq.protocol.statuses import OK, RefusedError, common
+from node.rocketmq.protocol.statuses import OK, CallRefusedError, common
 from quorumlog.pb import pop_pb2
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code
@@ -31,10 +31,10 @@ WAIT_MARGIN_S: Final = 0.5
 has gone."""
 
 
-class Receiving:
+class ReceiveCalls:
     """Answers receives and their follow-ups. One per gateway."""
 
-    def __init__(self, cluster: Cluster, broker: Broker, renewals: Renewals) -> None:
+    def __init__(self, cluster: GatewayCluster, broker: Broker, renewals: Renewals) -> None:
         self._cluster = cluster
         self._pop = broker.pop
         self._renewals = renewals
@@ -77,7 +77,7 @@ class Receiving:
             invisible_ms = _milliseconds(request.invisible_duration)
             if not 1 <= invisible_ms <= INVISIBLE_MS_MAX:
                 text = f"{invisible_ms} ms, the limits are 1 and {INVISIBLE_MS_MAX}"
-                raise RefusedError(Code.ILLEGAL_INVISIBLE_TIME, text)
+                raise CallRefusedError(Code.ILLEGAL_INVISIBLE_TIME, text)
         wait_s = float(LONG_POLLING_S)
         if request.HasField("long_polling_timeout"):
             wait_s = min(wait_s, _milliseconds(request.long_polling_timeout) / 1000)
@@ -103,7 +103,9 @@ class Receiving:
             at += record.size_bytes
             message = from_record(record, topic)
             system = message.system_properties
-            system.receipt_handle = str(handles.Handle(self._cluster.own_group, delivery.handle))
+            system.receipt_handle = str(
+                handles.ReceiptHandle(self._cluster.own_group, delivery.handle)
+            )
             system.delivery_attempt = delivery.delivery_count
             messages.append(message)
         assert at == len(view), f"{len(view) - at} bytes behind {len(messages)} records"
@@ -115,7 +117,7 @@ class Receiving:
         """Acknowledge messages; each entry of the answer has its own status."""
         group, topic = group_name(request.group), topic_name(request.topic, for_reading=True)
         if not request.entries:
-            raise RefusedError(Code.BAD_REQUEST, "no entries")
+            raise CallRefusedError(Code.BAD_REQUEST, "no entries")
         inner = [_inner(entry.receipt_handle) for entry in request.entries]
         ack = pop_pb2.AckRequest(group=group, topic=topic, handles=inner)
         answer = await self._pop.ack(ack)
@@ -139,7 +141,7 @@ class Receiving:
         invisible_ms = _milliseconds(request.invisible_duration)
         if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
             text = f"{invisible_ms} ms, the limits are 0 and {INVISIBLE_MS_MAX}"
-            raise RefusedError(Code.ILLEGAL_INVISIBLE_TIME, text)
+            raise CallRefusedError(Code.ILLEGAL_INVISIBLE_TIME, text)
         inner = _inner(request.receipt_handle)
         self._renewals.let_go([inner])
         answer = await self._pop.change_invisible(
@@ -150,7 +152,7 @@ class Receiving:
                 invisible_ms=invisible_ms,
             )
         )
-        handle = str(handles.Handle(self._cluster.own_group, answer.handle))
+        handle = str(handles.ReceiptHandle(self._cluster.own_group, answer.handle))
         return pb.ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
 
     async def forward_to_dead_letters(

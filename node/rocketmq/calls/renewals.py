@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import structlog
 
 from node.errors.common import AppendTimeoutError, BusyError, NodeError
-from node.rocketmq.clients import Clients
+from node.rocketmq.clients import GatewayClients
 from quorumlog.pb import pop_pb2
 from raft.errors import RaftError
 from store.errors import StoreError
@@ -53,7 +53,7 @@ class _Held(NamedTuple):
 class Renewals:
     """The messages that are renewed, and their rounds. One per gateway."""
 
-    def __init__(self, clients: Clients, broker: Invisible) -> None:
+    def __init__(self, clients: GatewayClients, broker: Invisible) -> None:
         self._clients = clients
         self._broker = broker
         self._held: dict[str, _Held] = {}

@@ -9,12 +9,12 @@ from typing import Final
 
 from node.broker import Broker
 from node.broker.core.context import Context
-from node.rocketmq.cluster import Cluster, Queue
+from node.rocketmq.cluster import GatewayCluster, GatewayQueue
 from node.rocketmq.forwarder import LED_ELSEWHERE
 from node.rocketmq.protocol import handles
 from node.rocketmq.protocol.messages import check_message, to_record, type_of, unix_ms_of
 from node.rocketmq.protocol.names import topic_name
-from node.rocketmq.protocol.statuses import OK, RefusedError, common, status_of
+from node.rocketmq.protocol.statuses import OK, CallRefusedError, common, status_of
 from node.runtime.clock import unix_ms
 from node.state.state import PERMISSION_WRITE
 from node.state.tables.topic_types import takes
@@ -36,13 +36,13 @@ def body_size_bytes_max(context: Context, batch_size_bytes_max: int) -> int:
     return min(context.store.config.body_size_bytes_max, batch_size_bytes_max - _RECORD_ROOM_BYTES)
 
 
-class Sending:
+class SendCalls:
     """Answers SendMessage. One per gateway."""
 
     def __init__(
         self,
         context: Context,
-        cluster: Cluster,
+        cluster: GatewayCluster,
         broker: Broker,
         body_size_bytes_max: int,
         on_failure: Callable[[Exception], None],
@@ -81,11 +81,11 @@ class Sending:
         """Check all messages; return their topic."""
         if not 1 <= len(messages) <= MESSAGE_COUNT_MAX:
             text = f"{len(messages)} messages, a request has 1 to {MESSAGE_COUNT_MAX}"
-            raise RefusedError(Code.MESSAGE_CORRUPTED, text)
+            raise CallRefusedError(Code.MESSAGE_CORRUPTED, text)
         topic = topic_name(messages[0].topic)
         for message in messages:
             if topic_name(message.topic) != topic:
-                raise RefusedError(Code.MESSAGE_CORRUPTED, "messages of several topics")
+                raise CallRefusedError(Code.MESSAGE_CORRUPTED, "messages of several topics")
             check_message(message, self.body_size_bytes_max)
             type_of(message)
         return topic
@@ -114,7 +114,7 @@ class Sending:
                 after_s = system.orphaned_transaction_recovery_duration.seconds
                 if not 0 <= after_s <= _ORPHAN_S_MAX:
                     text = f"an orphan recovery after {after_s} s, the limit is {_ORPHAN_S_MAX}"
-                    raise RefusedError(Code.BAD_REQUEST, text)
+                    raise CallRefusedError(Code.BAD_REQUEST, text)
                 request.transaction.check_after_ms = after_s * 1000
         elif kind == MessageType.DELAY:
             is_late = unix_ms_of(system.delivery_timestamp) > unix_ms()
@@ -128,30 +128,33 @@ class Sending:
         )
         own_group = self._cluster.own_group
         if kind == MessageType.TRANSACTION:
-            entry.transaction_id = str(handles.Handle(own_group, str(receipt.position)))
+            entry.transaction_id = str(handles.ReceiptHandle(own_group, str(receipt.position)))
         if is_late:
             held = receipt.positions[0] if receipt.positions else receipt.position
             held_id = (receipt.store_host + fmt.TIMESTAMP.pack(held)).hex().upper()
-            entry.recall_handle = str(handles.Handle(own_group, f"{held_id}.{system.message_id}"))
+            entry.recall_handle = str(
+                handles.ReceiptHandle(own_group, f"{held_id}.{system.message_id}")
+            )
         return entry
 
     def _check_type(self, topic: str, message_type: str) -> None:
-        """Raise RefusedError for a type the topic does not take. Source: RocketMQ's validator."""
+        """Raise CallRefusedError for a type the topic does not take. Source: RocketMQ's
+        validator."""
         taken = self._context.topic(topic).message_type
         if not takes(taken, message_type):
             text = f"topic {topic!r} takes {taken} messages, this one is {message_type}"
-            raise RefusedError(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
+            raise CallRefusedError(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
 
     def _queue(self, topic: str, message_group: str) -> int:
         """Return the queue of this node's group that takes a message."""
         if message_group:
-            queue: Queue = self._cluster.queue_of_message_group(topic, message_group)
+            queue: GatewayQueue = self._cluster.queue_of_message_group(topic, message_group)
             if queue.group != self._cluster.own_group:
                 text = "the groups of the topic are changing; try again"
-                raise RefusedError(Code.HA_NOT_AVAILABLE, text)
+                raise CallRefusedError(Code.HA_NOT_AVAILABLE, text)
             return queue.queue_id
         found = self._context.topic(topic)
         if not found.permission & PERMISSION_WRITE:
-            raise RefusedError(Code.FORBIDDEN, f"topic {topic!r} takes no messages")
+            raise CallRefusedError(Code.FORBIDDEN, f"topic {topic!r} takes no messages")
         self._next_queue += 1
         return self._next_queue % found.queue_count

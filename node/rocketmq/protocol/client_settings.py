@@ -9,7 +9,7 @@ from typing import Final
 from google.protobuf.duration_pb2 import Duration
 
 from node.rocketmq.protocol.names import group_name, topic_name
-from node.rocketmq.protocol.statuses import RefusedError
+from node.rocketmq.protocol.statuses import CallRefusedError
 from quorumlog.pb import rocketmq_pb2 as pb
 
 SEND_ATTEMPT_COUNT: Final = 3
@@ -32,18 +32,18 @@ _CONSUMER_BACKOFF: Final = pb.CustomizedBackoff(
 def answer(
     asked: pb.Settings, *, body_size_bytes_max: int, attempt_count: int, is_fifo: bool
 ) -> pb.Settings:
-    """Return the settings of a client. Raises RefusedError for invalid names, and for too much.
+    """Return the settings of a client. Raises CallRefusedError for invalid names, and for too much.
 
     `attempt_count` and `is_fifo` are those of a consumer's group.
     """
     size_bytes = asked.ByteSize()
     if size_bytes > SIZE_BYTES_MAX:
         text = f"settings of {size_bytes} bytes, the limit is {SIZE_BYTES_MAX}"
-        raise RefusedError(pb.Code.BAD_REQUEST, text)
+        raise CallRefusedError(pb.Code.BAD_REQUEST, text)
     count = max(len(asked.publishing.topics), len(asked.subscription.subscriptions))
     if count > TOPIC_COUNT_MAX:
         text = f"{count} topics of one client, the limit is {TOPIC_COUNT_MAX}"
-        raise RefusedError(pb.Code.BAD_REQUEST, text)
+        raise CallRefusedError(pb.Code.BAD_REQUEST, text)
     settings = pb.Settings()
     settings.CopyFrom(asked)
     settings.metric.CopyFrom(pb.Metric(on=False))
@@ -69,6 +69,6 @@ def answer(
             )
         case _:
             text = "settings without `publishing` or `subscription`"
-            raise RefusedError(pb.Code.BAD_REQUEST, text)
+            raise CallRefusedError(pb.Code.BAD_REQUEST, text)
     settings.backoff_policy.CopyFrom(policy)
     return settings

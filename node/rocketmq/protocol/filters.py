@@ -6,7 +6,7 @@ Owns how an expression is read; must not know how messages are filtered.
 from typing import Final, NamedTuple
 
 from node.rocketmq.protocol.names import check_tag
-from node.rocketmq.protocol.statuses import RefusedError
+from node.rocketmq.protocol.statuses import CallRefusedError
 from quorumlog.pb.rocketmq_pb2 import Code, FilterExpression, FilterType
 
 TAG_COUNT_MAX: Final = 64
@@ -22,10 +22,10 @@ class Filter(NamedTuple):
 
 
 def filter_of(expression: FilterExpression) -> Filter:
-    """Return the filter of a client's expression. Raises RefusedError."""
+    """Return the filter of a client's expression. Raises CallRefusedError."""
     if len(expression.expression) > EXPRESSION_LENGTH_MAX:
         what = f"{len(expression.expression)} characters, the limit is {EXPRESSION_LENGTH_MAX}"
-        raise RefusedError(Code.ILLEGAL_FILTER_EXPRESSION, what)
+        raise CallRefusedError(Code.ILLEGAL_FILTER_EXPRESSION, what)
     text = expression.expression.strip()
     if not text or text == ALL:
         return Filter()
@@ -34,10 +34,10 @@ def filter_of(expression: FilterExpression) -> Filter:
     tags = tuple(dict.fromkeys(part.strip() for part in text.split("||")))
     if len(tags) > TAG_COUNT_MAX:
         what = f"{len(tags)} tags, the limit is {TAG_COUNT_MAX}"
-        raise RefusedError(Code.ILLEGAL_FILTER_EXPRESSION, what)
+        raise CallRefusedError(Code.ILLEGAL_FILTER_EXPRESSION, what)
     try:
         for tag in tags:
             check_tag(tag)
-    except RefusedError as error:
-        raise RefusedError(Code.ILLEGAL_FILTER_EXPRESSION, error.message) from error
+    except CallRefusedError as error:
+        raise CallRefusedError(Code.ILLEGAL_FILTER_EXPRESSION, error.message) from error
     return Filter(tags=tags)

@@ -6,13 +6,13 @@ further knowledge. The rest is the text that the group's broker made.
 
 from typing import NamedTuple
 
-from node.rocketmq.protocol.statuses import RefusedError
+from node.rocketmq.protocol.statuses import CallRefusedError
 from quorumlog.pb.rocketmq_pb2 import Code
 
 LENGTH_MAX = 4_096
 
 
-class Handle(NamedTuple):
+class ReceiptHandle(NamedTuple):
     """A broker group, and the text that its leader made."""
 
     group: str
@@ -23,12 +23,12 @@ class Handle(NamedTuple):
         return f"{len(self.group)}.{self.group}.{self.inner}"
 
 
-def parse(text: str, code: Code) -> Handle:
-    """Read a text that a client handed back. Raises RefusedError with a code."""
+def parse(text: str, code: Code) -> ReceiptHandle:
+    """Read a text that a client handed back. Raises CallRefusedError with a code."""
     length_text, dot, rest = text[:LENGTH_MAX].partition(".")
     if dot and length_text.isdecimal() and len(text) <= LENGTH_MAX:
         length = int(length_text[:4])
         group, dot, inner = rest[:length], rest[length : length + 1], rest[length + 1 :]
         if group and dot == "." and inner:
-            return Handle(group, inner)
-    raise RefusedError(code, f"{text[:200]!r} was not given out by this cluster")
+            return ReceiptHandle(group, inner)
+    raise CallRefusedError(code, f"{text[:200]!r} was not given out by this cluster")

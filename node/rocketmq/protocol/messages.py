@@ -37,7 +37,7 @@ from node.rocketmq.protocol.properties import (
     RETRY_TOPIC,
     TRACE_CONTEXT,
 )
-from node.rocketmq.protocol.statuses import RefusedError
+from node.rocketmq.protocol.statuses import CallRefusedError
 from quorumlog.pb.rocketmq_pb2 import (
     Code,
     DeadLetterQueue,
@@ -78,15 +78,16 @@ _NUMBER: Final = re.compile(r"[0-9]{1,15}\Z", re.ASCII)
 
 
 def type_of(message: Message) -> MessageType:
-    """Return the type of a message. Raises RefusedError if its fields belong to different types."""
+    """Return the type of a message. Raises CallRefusedError if its fields belong to different
+    types."""
     system = message.system_properties
     found = MessageType.NORMAL
     carried = []
     if system.message_type in _UNSUPPORTED or system.HasField("lite_topic"):
         what = _UNSUPPORTED.get(system.message_type, "lite topics")
-        raise RefusedError(Code.NOT_IMPLEMENTED, f"this cluster has no {what}")
+        raise CallRefusedError(Code.NOT_IMPLEMENTED, f"this cluster has no {what}")
     if system.HasField("priority"):
-        raise RefusedError(Code.NOT_IMPLEMENTED, "this cluster has no priorities")
+        raise CallRefusedError(Code.NOT_IMPLEMENTED, "this cluster has no priorities")
     if system.message_type == MessageType.TRANSACTION:
         found = MessageType.TRANSACTION
         carried.append("a transaction")
@@ -98,21 +99,21 @@ def type_of(message: Message) -> MessageType:
         carried.append("a message group")
     if len(carried) > 1:
         code = Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
-        raise RefusedError(code, f"{' and '.join(carried)}: a message has one of them")
+        raise CallRefusedError(code, f"{' and '.join(carried)}: a message has one of them")
     return found
 
 
 def check_message(message: Message, body_size_bytes_max: int) -> None:
-    """Raise RefusedError unless a message may be stored."""
+    """Raise CallRefusedError unless a message may be stored."""
     system, size_bytes = message.system_properties, len(message.body)
     if not size_bytes:
-        raise RefusedError(Code.MESSAGE_BODY_EMPTY, "a message has at least one byte")
+        raise CallRefusedError(Code.MESSAGE_BODY_EMPTY, "a message has at least one byte")
     if size_bytes > body_size_bytes_max:
         text = f"a body of {size_bytes} bytes, the limit is {body_size_bytes_max}"
-        raise RefusedError(Code.MESSAGE_BODY_TOO_LARGE, text)
+        raise CallRefusedError(Code.MESSAGE_BODY_TOO_LARGE, text)
     if not _MESSAGE_ID.match(system.message_id):
         text = f"message id {system.message_id[:200]!r}: 1 to 128 visible characters"
-        raise RefusedError(Code.ILLEGAL_MESSAGE_ID, text)
+        raise CallRefusedError(Code.ILLEGAL_MESSAGE_ID, text)
     _check_size(message)
     if system.HasField("tag") and system.tag:
         check_tag(system.tag)
@@ -122,37 +123,37 @@ def check_message(message: Message, body_size_bytes_max: int) -> None:
         check_message_group(system.message_group)
     if len(system.trace_context) > PROPERTIES_SIZE_BYTES_MAX or has_control(system.trace_context):
         text = f"trace context: at most {PROPERTIES_SIZE_BYTES_MAX} characters, no controls"
-        raise RefusedError(Code.BAD_REQUEST, text)
+        raise CallRefusedError(Code.BAD_REQUEST, text)
     if not _is_time(system.born_timestamp):
-        raise RefusedError(Code.BAD_REQUEST, "a born time that is no time")
+        raise CallRefusedError(Code.BAD_REQUEST, "a born time that is no time")
     if not _is_time(system.delivery_timestamp):
-        raise RefusedError(Code.ILLEGAL_DELIVERY_TIME, "a delivery time that is no time")
+        raise CallRefusedError(Code.ILLEGAL_DELIVERY_TIME, "a delivery time that is no time")
     _check_properties(message)
     _check_digest(message)
 
 
 def _check_size(message: Message) -> None:
-    """Raise RefusedError for too much beside the body, before the parts are checked."""
+    """Raise CallRefusedError for too much beside the body, before the parts are checked."""
     system, user = message.system_properties, message.user_properties
     if len(user) > USER_PROPERTY_COUNT_MAX:
         text = f"{len(user)} user properties, the limit is {USER_PROPERTY_COUNT_MAX}"
-        raise RefusedError(Code.MESSAGE_PROPERTIES_TOO_LARGE, text)
+        raise CallRefusedError(Code.MESSAGE_PROPERTIES_TOO_LARGE, text)
     size_bytes = len(system.tag.encode()) + sum(len(key.encode()) for key in system.keys)
     for name, value in user.items():
         size_bytes += len(name.encode()) + len(value.encode())
     if size_bytes > PROPERTIES_SIZE_BYTES_MAX:
         text = f"{size_bytes} bytes of properties, the limit is {PROPERTIES_SIZE_BYTES_MAX}"
-        raise RefusedError(Code.MESSAGE_PROPERTIES_TOO_LARGE, text)
+        raise CallRefusedError(Code.MESSAGE_PROPERTIES_TOO_LARGE, text)
 
 
 def _check_properties(message: Message) -> None:
     for name, value in message.user_properties.items():
         if not name or not value or has_control(name) or has_control(value):
             text = f"property {name[:200]!r}: name and value must not be empty, nor have controls"
-            raise RefusedError(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, text)
+            raise CallRefusedError(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, text)
         if name in RESERVED:
             text = f"property {name!r} belongs to the system; use another name"
-            raise RefusedError(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, text)
+            raise CallRefusedError(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, text)
 
 
 def _check_digest(message: Message) -> None:
@@ -169,7 +170,7 @@ def _check_digest(message: Message) -> None:
         case _:
             return
     if digest.checksum.upper() not in expected:
-        raise RefusedError(
+        raise CallRefusedError(
             Code.MESSAGE_CORRUPTED, "the body does not match its digest; send it again"
         )
 

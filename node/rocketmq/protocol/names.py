@@ -6,7 +6,7 @@ Owns the rules of sections 8.1 and 15 of the protocol; must not know which topic
 import re
 from typing import Final
 
-from node.rocketmq.protocol.statuses import RefusedError
+from node.rocketmq.protocol.statuses import CallRefusedError
 from node.state.tables.topic_names import is_reserved
 from quorumlog.pb.rocketmq_pb2 import Code, Resource
 
@@ -27,7 +27,7 @@ def has_control(text: str) -> bool:
 
 
 def topic_name(topic: Resource, *, for_reading: bool = False) -> str:
-    """Return the name of a topic. Raises RefusedError.
+    """Return the name of a topic. Raises CallRefusedError.
 
     Dead letters may be read, but not sent to.
     """
@@ -35,24 +35,26 @@ def topic_name(topic: Resource, *, for_reading: bool = False) -> str:
     name = topic.name
     if not 1 <= len(name) <= TOPIC_LENGTH_MAX or not _CHARACTERS.issuperset(name):
         rule = f"1 to {TOPIC_LENGTH_MAX} of letters, digits, '%', '|', '_' and '-'"
-        raise RefusedError(Code.ILLEGAL_TOPIC, f"topic {name[:200]!r} must have {rule}")
+        raise CallRefusedError(Code.ILLEGAL_TOPIC, f"topic {name[:200]!r} must have {rule}")
     is_system = is_reserved(name) or name.startswith((DEAD_LETTERS, _RETRIES))
     if is_system and not (for_reading and name.startswith(DEAD_LETTERS)):
-        raise RefusedError(
+        raise CallRefusedError(
             Code.ILLEGAL_TOPIC, f"topic {name!r} belongs to the system; use another name"
         )
     return name
 
 
 def group_name(group: Resource) -> str:
-    """Return the name of a consumer group. Raises RefusedError."""
+    """Return the name of a consumer group. Raises CallRefusedError."""
     _check_namespace(group, Code.ILLEGAL_CONSUMER_GROUP)
     name = group.name
     if not 1 <= len(name) <= GROUP_LENGTH_MAX or not _CHARACTERS.issuperset(name):
         rule = f"1 to {GROUP_LENGTH_MAX} of letters, digits, '%', '|', '_' and '-'"
-        raise RefusedError(Code.ILLEGAL_CONSUMER_GROUP, f"group {name[:200]!r} must have {rule}")
+        raise CallRefusedError(
+            Code.ILLEGAL_CONSUMER_GROUP, f"group {name[:200]!r} must have {rule}"
+        )
     if name.startswith(_SYSTEM_GROUP):
-        raise RefusedError(
+        raise CallRefusedError(
             Code.ILLEGAL_CONSUMER_GROUP, f"groups {_SYSTEM_GROUP}... are the system's"
         )
     return name
@@ -60,28 +62,28 @@ def group_name(group: Resource) -> str:
 
 def _check_namespace(resource: Resource, code: Code) -> None:
     if resource.resource_namespace:
-        raise RefusedError(
+        raise CallRefusedError(
             code, f"namespace {resource.resource_namespace!r}: use none, there are none"
         )
 
 
 def check_tag(tag: str) -> None:
-    """Raise RefusedError for a tag that could not be filtered by."""
+    """Raise CallRefusedError for a tag that could not be filtered by."""
     if not tag.strip() or TAG_SEPARATOR in tag or has_control(tag):
         rule = "must have other characters than blanks, no '|' and no control characters"
-        raise RefusedError(Code.ILLEGAL_MESSAGE_TAG, f"tag {tag[:200]!r} {rule}")
+        raise CallRefusedError(Code.ILLEGAL_MESSAGE_TAG, f"tag {tag[:200]!r} {rule}")
 
 
 def check_key(key: str) -> None:
-    """Raise RefusedError for a key that could not be looked up."""
+    """Raise CallRefusedError for a key that could not be looked up."""
     if not key.strip() or has_control(key):
         rule = "must have other characters than blanks, and no control characters"
-        raise RefusedError(Code.ILLEGAL_MESSAGE_KEY, f"key {key[:200]!r} {rule}")
+        raise CallRefusedError(Code.ILLEGAL_MESSAGE_KEY, f"key {key[:200]!r} {rule}")
 
 
 def check_message_group(name: str) -> None:
-    """Raise RefusedError for an invalid name of a message group."""
+    """Raise CallRefusedError for an invalid name of a message group."""
     size_bytes = len(name.encode())
     if not name.strip() or size_bytes > MESSAGE_GROUP_SIZE_BYTES_MAX or has_control(name):
         rule = f"must have 1 to {MESSAGE_GROUP_SIZE_BYTES_MAX} bytes and no control characters"
-        raise RefusedError(Code.ILLEGAL_MESSAGE_GROUP, f"message group {name[:200]!r} {rule}")
+        raise CallRefusedError(Code.ILLEGAL_MESSAGE_GROUP, f"message group {name[:200]!r} {rule}")

@@ -47,7 +47,7 @@ _CODES: Final = {
 }
 
 
-class RefusedError(Exception):
+class CallRefusedError(Exception):
     """A call was refused, with the code of the client's protocol.
 
     The call changed nothing, unless the code says that its outcome is unknown.
@@ -63,7 +63,7 @@ class RefusedError(Exception):
 
 def status_of(error: Exception) -> Status:
     """Return the status for a client from an error of any layer."""
-    if isinstance(error, RefusedError):
+    if isinstance(error, CallRefusedError):
         return Status(code=error.code, message=error.message[:_MESSAGE_LENGTH_MAX])
     failure = describe(error)
     other = Code.HA_NOT_AVAILABLE if failure.retryable else Code.INTERNAL_SERVER_ERROR

@@ -16,10 +16,10 @@ from node.errors.common import BadRequestError, NodeError
 from node.errors.translation import ERROR_TRAILER, describe, to_pb
 from node.services.bounds.request_watch import RequestWatch
 from node.services.bounds.response_watch import ResponseWatch
-from node.services.calls import DETAILS_LENGTH_MAX, Context
+from node.services.calls import DETAILS_LENGTH_MAX, ServicerContext
 
 
-async def refuse(error: NodeError, context: Context) -> NoReturn:
+async def refuse(error: NodeError, context: ServicerContext) -> NoReturn:
     """End a call with an error."""
     failure = describe(error)
     context.set_trailing_metadata(((ERROR_TRAILER, to_pb(error).SerializeToString()),))

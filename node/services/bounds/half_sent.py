@@ -37,7 +37,7 @@ HALF_SIZE_BYTES_MIN: Final = 64 * 1024
 """Size that a stream may hold in any case: HTTP/2's window."""
 
 
-class Connection:
+class WatchedConnection:
     """One connection with streams of requests."""
 
     __slots__ = ("address", "held_size_bytes", "likely_since_s", "likely_size_bytes", "streams")
@@ -68,7 +68,7 @@ class HalfSent:
         """Messages of streams that methods took since the last sample, by peer."""
         self._call_count: Counter[str] = Counter()
         """Calls that methods took, and streams that began, since the last sample, by peer."""
-        self.connections: Final[dict[str, Connection]] = {}
+        self.connections: Final[dict[str, WatchedConnection]] = {}
         """Connections with streams, by peer."""
 
     @property
@@ -87,7 +87,7 @@ class HalfSent:
             self.sample(now_s)
         connection = self.connections.get(peer)
         if connection is None:
-            connection = self.connections[peer] = Connection(address_of(peer))
+            connection = self.connections[peer] = WatchedConnection(address_of(peer))
         connection.streams += 1
         self._call_count[peer] += 1
 

@@ -24,7 +24,7 @@ import grpc
 
 from node.errors.common import BadRequestError
 from node.errors.requests import RequestSlowError, StreamSilentError
-from node.services.bounds.half_sent import HALF_SIZE_BYTES_MIN, Connection, HalfSent
+from node.services.bounds.half_sent import HALF_SIZE_BYTES_MIN, HalfSent, WatchedConnection
 from node.services.bounds.look_timer import LookTimer
 
 REQUEST_MS_MAX: Final = 30_000
@@ -61,7 +61,7 @@ Cut = Callable[[str], bool]
 """Ends the connection of a peer."""
 
 
-class Context(Protocol):
+class WatchedContext(Protocol):
     """The methods of grpc.aio.ServicerContext that the watch uses."""
 
     async def read(self) -> Any: ...
@@ -121,7 +121,7 @@ class RequestWatch:
         """The bytes that gRPC may hold of messages of streams."""
         return self._half.size_bytes
 
-    async def whole(self, context: Context) -> bytes:
+    async def whole(self, context: WatchedContext) -> bytes:
         """Return the request of a call. Raises RequestSlowError, or BadRequestError without one."""
         peer = context.peer()
         wait = _Wait(peer, asyncio.current_task(), self._now_s())
@@ -142,7 +142,9 @@ class RequestWatch:
             self._half.took_call(peer, len(found))
         return found
 
-    async def each(self, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
+    async def each(
+        self, requests: AsyncIterator[bytes], context: WatchedContext
+    ) -> AsyncIterator[bytes]:
         """Yield the requests of a stream. Raises StreamSilentError, while it waits for one."""
         # Each message passes here, so each costs only a reading of the clock.
         loop, now_s = asyncio.get_running_loop(), self._timer.clock()
@@ -280,10 +282,12 @@ def _host(peer: str) -> str:
     return peer.rpartition(":")[0]
 
 
-def _of_greediest(connections: Mapping[str, Connection]) -> Iterator[tuple[str, Connection]]:
+def _of_greediest(
+    connections: Mapping[str, WatchedConnection],
+) -> Iterator[tuple[str, WatchedConnection]]:
     """Yield all connections; the next is always the largest of the address that holds most of the
     remaining bytes."""
-    by_host: dict[str, list[tuple[str, Connection]]] = {}
+    by_host: dict[str, list[tuple[str, WatchedConnection]]] = {}
     sizes: Counter[str] = Counter()
     for peer, one in sorted(connections.items(), key=lambda item: item[1].held_size_bytes):
         by_host.setdefault(_host(peer), []).append((peer, one))

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from node.config.limits import Limits
 from node.errors.common import LimitReachedError, NodeError
-from node.state.tables.table import Core, PartContent, PartImage
+from node.state.tables.table import Core, TableContent, TableImage
 from quorumlog.pb.state_pb2 import Command
 from store.files.meta_file import Json
 
@@ -23,10 +23,10 @@ Runs = list[tuple[int, int]]
 """Half-open, apart from each other, ascending."""
 
 
-class DeadLettersPart:
+class DeadLettersTable:
     """Group name to the runs of its resent dead letters."""
 
-    def __init__(self, limits: Limits, image: PartImage) -> None:
+    def __init__(self, limits: Limits, image: TableImage) -> None:
         """Raises ValueError for an image of another form."""
         self._limits = limits
         self.version = image.version
@@ -98,12 +98,12 @@ class DeadLettersPart:
         if self._resent.pop(name, None) is not None:
             self.version += 1
 
-    def content(self) -> PartContent:
+    def content(self) -> TableContent:
         """Return all marks; deleted groups and expired offsets only if there are any."""
         for name, runs in self._resent.items():
             if name not in self._frozen:
                 self._frozen[name] = [list(run) for run in runs]
-        content: PartContent = {"resent": dict(self._frozen)}
+        content: TableContent = {"resent": dict(self._frozen)}
         if self._deleted:
             content["deleted"] = [list(row) for row in self._deleted.items()]
         if self._expired:

@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 from node.config.limits import Limits
 from node.errors.common import BadRequestError, NodeError
 from node.errors.delay import DelayedGoneError
-from node.state.tables.offset_set import GoneOffsets, decode_runs
-from node.state.tables.table import Core, PartContent, PartImage
+from node.state.tables.offset_set import OffsetSet, decode_runs
+from node.state.tables.table import Core, TableContent, TableImage
 from quorumlog.pb.state_pb2 import Command
 from store.errors import CorruptionError
 
@@ -27,10 +27,10 @@ _TABLE: Final = "offsetTable"
 _OURS: Final = "quorumlog"
 
 
-class DelayPart:
+class DelayTable:
     """Progress of each queue, and the latest cancels, which may be asked for again."""
 
-    def __init__(self, limits: Limits, image: PartImage) -> None:
+    def __init__(self, limits: Limits, image: TableImage) -> None:
         content: Any = image.content
         if content and content["format"] != _FORMAT:
             found_format = str(content["format"])
@@ -39,7 +39,7 @@ class DelayPart:
         self.version = image.version
         rows = content["queues"] if content else {}
         self.queues: Final = tuple(
-            GoneOffsets.of(rows[str(queue)]) if str(queue) in rows else GoneOffsets()
+            OffsetSet.of(rows[str(queue)]) if str(queue) in rows else OffsetSet()
             for queue in range(QUEUE_COUNT)
         )
         """Offsets that were taken from each queue."""
@@ -103,7 +103,7 @@ class DelayPart:
 
     # --- Images ---
 
-    def content(self) -> PartContent:
+    def content(self) -> TableContent:
         """Return everything as JSON values that later commands do not change."""
         return {
             "format": _FORMAT,
@@ -115,20 +115,20 @@ class DelayPart:
         }
 
 
-def to_document(content: PartContent) -> PartContent:
+def to_document(content: TableContent) -> TableContent:
     """Return the document of `delayOffset.json`."""
     queues = cast(dict[str, Any], content["queues"])
     return {_TABLE: {q: row["floor"] for q, row in queues.items() if q != "0"}, _OURS: content}
 
 
-def from_document(document: PartContent) -> PartContent:
+def from_document(document: TableContent) -> TableContent:
     """Return the content of `delayOffset.json`, ours or RocketMQ's."""
     if _OURS in document:
-        return cast(PartContent, document[_OURS])
+        return cast(TableContent, document[_OURS])
     table = cast(dict[str, Any], document[_TABLE])
     return {
         "format": _FORMAT,
-        "queues": {level: GoneOffsets.below(int(n)).content() for level, n in table.items()},
+        "queues": {level: OffsetSet.below(int(n)).content() for level, n in table.items()},
         "cancelled": [],
         "undeliverable_count": 0,
     }

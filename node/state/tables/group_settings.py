@@ -10,14 +10,14 @@ from typing import Any, Final, NamedTuple
 
 from node.config.limits import Limits
 from node.errors.common import BadRequestError, LimitReachedError, NodeError
-from node.state.tables.table import Core, PartContent, PartImage
+from node.state.tables.table import Core, TableContent, TableImage
 from quorumlog.pb import common_pb2
 from quorumlog.pb.state_pb2 import Command
 
 NAME: Final = "group_settings"
 
 
-class GroupSettings(NamedTuple):
+class SubscriptionSettings(NamedTuple):
     """The settings of one group."""
 
     retry_count_max: int = 16
@@ -32,22 +32,22 @@ class GroupSettings(NamedTuple):
     """Topics that the group may not read."""
 
 
-DEFAULT: Final = GroupSettings()
+DEFAULT: Final = SubscriptionSettings()
 
 
-class GroupSettingsPart:
+class GroupSettingsTable:
     """Group name to settings, where these are not the defaults."""
 
-    def __init__(self, limits: Limits, image: PartImage) -> None:
+    def __init__(self, limits: Limits, image: TableImage) -> None:
         self._limits = limits
         self.version = image.version
-        self._groups: dict[str, GroupSettings] = {
+        self._groups: dict[str, SubscriptionSettings] = {
             name: from_json(row) for name, row in image.content.items()
         }
-        self._content: PartContent | None = None
+        self._content: TableContent | None = None
         """Copy for images; None since a change."""
 
-    def of(self, group: str) -> GroupSettings:
+    def of(self, group: str) -> SubscriptionSettings:
         """Return the settings of a group, whether it exists or not."""
         return self._groups.get(group, DEFAULT)
 
@@ -60,7 +60,7 @@ class GroupSettingsPart:
             self._put(put.group, settings)
         return refusal
 
-    def _put(self, group: str, settings: GroupSettings) -> None:
+    def _put(self, group: str, settings: SubscriptionSettings) -> None:
         self._groups[group] = settings
         if settings == DEFAULT:
             del self._groups[group]
@@ -70,7 +70,7 @@ class GroupSettingsPart:
         self.version += 1
         self._content = None
 
-    def _check(self, settings: GroupSettings) -> NodeError | None:
+    def _check(self, settings: SubscriptionSettings) -> NodeError | None:
         limits, delays = self._limits, settings.retry_delays_ms
         if settings.retry_count_max > limits.retry_count_max:
             expected, found = f"at most {limits.retry_count_max}", settings.retry_count_max
@@ -98,14 +98,14 @@ class GroupSettingsPart:
         if self._groups.pop(name, None) is not None:
             self._changed()
 
-    def content(self) -> PartContent:
+    def content(self) -> TableContent:
         """Return the settings that differ from the defaults."""
         if self._content is None:
             self._content = {name: to_json(settings) for name, settings in self._groups.items()}
         return self._content
 
 
-def merged(old: GroupSettings, changes: common_pb2.GroupSettings) -> GroupSettings:
+def merged(old: SubscriptionSettings, changes: common_pb2.GroupSettings) -> SubscriptionSettings:
     """Return settings with the changes of a request."""
     new = old
     if changes.HasField("retry_count_max"):
@@ -123,7 +123,7 @@ def merged(old: GroupSettings, changes: common_pb2.GroupSettings) -> GroupSettin
     return new
 
 
-def to_pb(settings: GroupSettings) -> common_pb2.GroupSettings:
+def to_pb(settings: SubscriptionSettings) -> common_pb2.GroupSettings:
     """Return all settings in wire form."""
     return common_pb2.GroupSettings(
         retry_count_max=settings.retry_count_max,
@@ -135,7 +135,7 @@ def to_pb(settings: GroupSettings) -> common_pb2.GroupSettings:
     )
 
 
-def to_json(settings: GroupSettings) -> dict[str, Any]:
+def to_json(settings: SubscriptionSettings) -> dict[str, Any]:
     """Return the fields that differ from the defaults."""
     plain = settings._replace(forbidden_topics=frozenset())._asdict()
     found: dict[str, Any] = {
@@ -148,11 +148,11 @@ def to_json(settings: GroupSettings) -> dict[str, Any]:
     return found
 
 
-def from_json(row: Any) -> GroupSettings:
+def from_json(row: Any) -> SubscriptionSettings:
     """Read the result of `to_json`. Raises TypeError or ValueError for another shape."""
     if not isinstance(row, Mapping):
         raise TypeError(f"not the settings of a group: {row!r}")
     found: dict[str, Any] = dict(row)
     delays = tuple(found.pop("retry_delays_ms", ()))
     topics = frozenset(found.pop("forbidden_topics", ()))
-    return GroupSettings(**found)._replace(retry_delays_ms=delays, forbidden_topics=topics)
+    return SubscriptionSettings(**found)._replace(retry_delays_ms=delays, forbidden_topics=topics)

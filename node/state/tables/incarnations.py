@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from node.config.limits import Limits
 from node.errors.common import BadRequestError, LimitReachedError, NodeError
-from node.state.tables.table import Core, PartContent, PartImage
+from node.state.tables.table import Core, TableContent, TableImage
 from quorumlog.pb.state_pb2 import Command
 
 NAME: Final = "producer_incarnations"
@@ -16,10 +16,10 @@ FILE_NAME: Final = "producerIncarnations.json"
 COMMANDS: Final = frozenset({"claim_producer"})
 
 
-class IncarnationsPart:
+class IncarnationsTable:
     """Name of a producer to the number of its last incarnation, from 1."""
 
-    def __init__(self, limits: Limits, image: PartImage) -> None:
+    def __init__(self, limits: Limits, image: TableImage) -> None:
         """Read an image. Raises ValueError for one of another form."""
         self._limits = limits
         self.version = image.version
@@ -46,6 +46,6 @@ class IncarnationsPart:
     def forget_group(self, name: str) -> None:
         """Do nothing: names of producers are not names of consumer groups."""
 
-    def content(self) -> PartContent:
+    def content(self) -> TableContent:
         """Return all numbers."""
         return {"numbers": dict(self.numbers)}

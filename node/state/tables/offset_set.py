@@ -16,7 +16,7 @@ Runs = list[tuple[int, int]]
 """Half-open ranges of offsets, ascending, without gaps of 0."""
 
 
-class GoneOffsets:
+class OffsetSet:
     """The set of one queue."""
 
     __slots__ = ("_chunks", "_frozen", "_full_his", "_full_los", "count", "floor")
@@ -108,7 +108,7 @@ class GoneOffsets:
         return {"floor": self.floor, "count": self.count, "chunks": chunks, "full": full}
 
     @classmethod
-    def of(cls, content: Mapping[str, Any]) -> "GoneOffsets":
+    def of(cls, content: Mapping[str, Any]) -> "OffsetSet":
         """Return the set of a `content`. Raises ValueError, KeyError or TypeError."""
         found = cls()
         found.floor, found.count = int(content["floor"]), int(content["count"])
@@ -123,7 +123,7 @@ class GoneOffsets:
         return found
 
     @classmethod
-    def below(cls, floor: int) -> "GoneOffsets":
+    def below(cls, floor: int) -> "OffsetSet":
         """Return the set of all offsets below a floor."""
         found = cls()
         if floor > 0:

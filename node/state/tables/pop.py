@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, cast
 from node.config.limits import Limits
 from node.errors.common import LimitReachedError, NodeError, UnknownQueueError, UnknownTopicError
 from node.errors.pop import PopConflictError
-from node.state.tables.table import Core, PartContent, PartImage
+from node.state.tables.table import Core, TableContent, TableImage
 from quorumlog.pb.pop_pb2 import PopHide, PopSettle, PopTake
 from quorumlog.pb.state_pb2 import Command
 from store.files.meta_file import Json
@@ -30,7 +30,7 @@ WindowKey = tuple[str, str, int]
 """Group, topic, queue id."""
 
 
-class InFlight(NamedTuple):
+class InFlightMessage(NamedTuple):
     """One message of a window."""
 
     delivery_count: int
@@ -51,7 +51,7 @@ class Window:
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
         """First offset that was not looked at."""
-        self.items: dict[int, InFlight] = {}
+        self.items: dict[int, InFlightMessage] = {}
         """By offset, ascending. Invariant: never empty between two commands."""
         self.attempts: dict[str, int] = {}
         """Generation of the last attempts that had a name, the newest last."""
@@ -64,15 +64,15 @@ class Window:
         return next(iter(self.items), self.next_offset)
 
 
-class PopPart:
+class PopTable:
     """All windows of all groups."""
 
-    def __init__(self, limits: Limits, image: PartImage) -> None:
+    def __init__(self, limits: Limits, image: TableImage) -> None:
         """Read an image. Raises ValueError for one of a newer version."""
         self._limits = limits
         self.version = image.version
         self.windows: Final[dict[WindowKey, Window]] = {}
-        self._rows: PartContent = {}
+        self._rows: TableContent = {}
         """Copies for images, restored ones included. Rows are replaced, never changed."""
         self._changed: set[WindowKey] = set()
         """Windows whose copy is older than they are."""
@@ -81,7 +81,7 @@ class PopPart:
         if image.content:
             self._restore(image.content)
 
-    def _restore(self, content: PartContent) -> None:
+    def _restore(self, content: TableContent) -> None:
         if content["format"] != _FORMAT:
             raise ValueError(f"pop: format {content['format']}, this version reads {_FORMAT}")
         self.last_generation = cast("int", content["generation"])
@@ -89,13 +89,13 @@ class PopPart:
             group, topic, queue_id, next_offset, items, attempts = row
             key = (group, topic, queue_id)
             window = self.windows[key] = Window(next_offset)
-            window.items = {offset: InFlight(*item) for offset, item in items}
+            window.items = {offset: InFlightMessage(*item) for offset, item in items}
             window.attempts = dict(attempts)
             window.earliest_unix_ms = earliest(window)
             self.in_flight_count += len(window.items)
             self._rows[_row_name(key)] = row
 
-    def content(self) -> PartContent:
+    def content(self) -> TableContent:
         """Return everything; only windows that changed are copied again.
 
         By name, and in no order: the writer of the file sorts it, and not on the loop's thread.
@@ -198,13 +198,13 @@ class PopPart:
             if item is not None:  # Else acknowledged meanwhile.
                 assert item.generation == before, f"{item}, taken from {before}"
                 count = item.delivery_count + 1
-                items[offset] = InFlight(count, generation, visible, item.message_group)
+                items[offset] = InFlightMessage(count, generation, visible, item.message_group)
         new = [
-            (offset, InFlight(1, generation, visible, group))
+            (offset, InFlightMessage(1, generation, visible, group))
             for offset, group in zip(queue.offsets, queue.message_groups, strict=True)
         ]
         new += (
-            (offset, InFlight(0, 0, 0, group))
+            (offset, InFlightMessage(0, 0, 0, group))
             for offset, group in zip(
                 queue.waiting_offsets, queue.waiting_message_groups, strict=True
             )
@@ -250,7 +250,9 @@ class PopPart:
             self._changed.add(key)
             window.earliest_unix_ms = min(window.earliest_unix_ms, visible)
 
-    def _matching(self, command: PopSettle | PopHide) -> Iterator[tuple[WindowKey, int, InFlight]]:
+    def _matching(
+        self, command: PopSettle | PopHide
+    ) -> Iterator[tuple[WindowKey, int, InFlightMessage]]:
         """Yield messages in flight whose last delivery is the one named."""
         rows = zip(command.queue_ids, command.offsets, command.generations, strict=True)
         for queue_id, offset, generation in rows:
@@ -309,7 +311,7 @@ def _key_of(row: list[Any]) -> list[Any]:
     return row[:3]
 
 
-def to_document(content: PartContent) -> PartContent:
+def to_document(content: TableContent) -> TableContent:
     """Return the document of the file: a line for each message, as in `from_document`."""
     table: dict[str, Any] = {}
     rows = sorted(cast("dict[str, Any]", content["windows"]).values(), key=_key_of)
@@ -322,9 +324,9 @@ def to_document(content: PartContent) -> PartContent:
     return {"format": content["format"], "generation": content["generation"], "inFlight": table}
 
 
-def from_document(document: PartContent) -> PartContent:
+def from_document(document: TableContent) -> TableContent:
     """Return the content again. A line: offset, count, generation, visible from, message group."""
-    rows: PartContent = {}
+    rows: TableContent = {}
     for name, queues in cast("dict[str, Any]", document["inFlight"]).items():
         topic, _, group = name.partition("@")
         for queue_id, row in queues.items():

@@ -1,7 +1,7 @@
-"""The types of a part of the replicated state: one feature's tables.
+"""The types of a table of the replicated state: one feature's share of it.
 
-Owns no rule of a feature. A part is as deterministic as the state around it: no clock, file, log or
-random number; a command carries the values it needs of them. Its image is plain JSON, travels
+Owns no rule of a feature. A table is as deterministic as the state around it: no clock, file, log
+or random number; a command carries the values it needs of them. Its image is plain JSON, travels
 inside snapshots, and is one file of the checkpoint.
 """
 
@@ -10,26 +10,26 @@ from typing import Final, NamedTuple, Protocol
 
 from node.config.limits import Limits
 from node.errors.common import NodeError
-from node.state.tables.topic_types import Offsets, Topic
+from node.state.tables.topic_types import Offsets, TopicSettings
 from quorumlog.pb.state_pb2 import Command
 from store.files.meta_file import Json
 
-PartContent = dict[str, Json]
+TableContent = dict[str, Json]
 
 
-class PartImage(NamedTuple):
-    """A copy of a part at one moment, never changed."""
+class TableImage(NamedTuple):
+    """A copy of a table at one moment, never changed."""
 
     version: int
     """Count of its changes until then."""
-    content: PartContent
+    content: TableContent
 
 
 class Core(Protocol):
     """The topics, groups and offsets of the state around a part, as a part uses them."""
 
     @property
-    def topics(self) -> Mapping[str, Topic]: ...
+    def topics(self) -> Mapping[str, TopicSettings]: ...
     @property
     def groups(self) -> Mapping[str, Offsets]: ...
 
@@ -40,8 +40,9 @@ class Core(Protocol):
         """Store offsets of queues of one topic; all or none."""
 
 
-class Part(Protocol):
-    """One feature's tables, and what its commands do to them. Belongs to the loop's thread."""
+class Table(Protocol):
+    """One feature's share of the state, and what its commands do to them. Belongs to the loop's
+    thread."""
 
     version: int
     """Count of changes."""
@@ -55,29 +56,29 @@ class Part(Protocol):
     def forget_group(self, name: str) -> None:
         """Forget a consumer group that was deleted."""
 
-    def content(self) -> PartContent:
+    def content(self) -> TableContent:
         """Return everything as JSON values that later commands do not change.
 
         Called for each checkpoint on the loop's thread: copy no more than what changed.
         """
 
 
-class PartKind(NamedTuple):
-    """The description of a part in the registry."""
+class TableKind(NamedTuple):
+    """The description of a table in the registry."""
 
     name: str
     """Name in snapshots."""
-    part_class: type[Part]
-    make: Callable[[Limits, PartImage], Part]
+    table_class: type[Table]
+    make: Callable[[Limits, TableImage], Table]
     commands: frozenset[str]
-    """Fields of `Command` that the part applies."""
+    """Fields of `Command` that the table applies."""
     file_name: str
     """Name in the checkpoint; empty: written into another table (`checkpoint_tables`)."""
-    encode: Callable[[PartContent], PartContent] = lambda content: content
+    encode: Callable[[TableContent], TableContent] = lambda content: content
     """Makes the document of the file, where that has to look like RocketMQ's."""
-    decode: Callable[[PartContent], PartContent] = lambda document: document
+    decode: Callable[[TableContent], TableContent] = lambda document: document
     has_integer_keys: bool = False
     """Whether its integer keys have no quotes, as fastjson writes them; both forms are read."""
 
 
-NOTHING: Final = PartImage(0, {})
+NOTHING: Final = TableImage(0, {})

@@ -27,7 +27,7 @@ Offsets = dict[str, dict[int, int]]
 """Topic, queue id: the next offset to consume."""
 
 
-class Topic(NamedTuple):
+class TopicSettings(NamedTuple):
     """The settings of a topic. `permission`: 4 read, 2 write, as in RocketMQ."""
 
     queue_count: int

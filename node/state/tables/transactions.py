@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, cast
 from node.config.limits import Limits
 from node.errors.common import LimitReachedError, NodeError
 from node.errors.transactions import UnknownTransactionError
-from node.state.tables.table import Core, PartContent, PartImage
+from node.state.tables.table import Core, TableContent, TableImage
 from quorumlog.pb.state_pb2 import Command
 from store.errors import CorruptionError
 from store.files.meta_file import Json
@@ -36,10 +36,10 @@ class OpenTransaction(NamedTuple):
     next_check_unix_ms: int
 
 
-class TransactionsPart:
+class TransactionsTable:
     """Position to open transaction, and to the outcome of one that has ended."""
 
-    def __init__(self, limits: Limits, image: PartImage) -> None:
+    def __init__(self, limits: Limits, image: TableImage) -> None:
         """Read an image. Raises CorruptionError for one of a newer version."""
         found = image.content.get("format", _FORMAT)
         if found != _FORMAT:
@@ -105,7 +105,7 @@ class TransactionsPart:
     def forget_group(self, name: str) -> None:
         """Do nothing: groups of producers are not those of consumers."""
 
-    def content(self) -> PartContent:
+    def content(self) -> TableContent:
         """Return all of it; rows never change, so only the lists are copied."""
         return {
             "format": _FORMAT,

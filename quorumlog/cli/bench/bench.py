@@ -60,7 +60,7 @@ def engine(directory: str | None, only: tuple[str, ...], quick: bool, output: Fo
       qlog bench engine --only recovery -o json
       qlog bench engine --dir . --quick
     """
-    from bench.engine import MEASURES, QUICK, Scale, measure
+    from bench.engine import MEASURES, QUICK, EngineScale, measure
 
     unknown = sorted(set(only) - set(MEASURES))
     if unknown:
@@ -72,7 +72,7 @@ def engine(directory: str | None, only: tuple[str, ...], quick: bool, output: Fo
     places = {directory: directory} if directory else _default_places()
     figures = measure(
         places,
-        QUICK if quick else Scale(),
+        QUICK if quick else EngineScale(),
         list(only) or list(MEASURES),
         lambda step: click.echo(f"measuring {step}", err=True),
     )

@@ -196,11 +196,11 @@ def produce(
       qlog bench produce --dir /var/tmp --seconds 30
       qlog bench produce --server 127.0.0.1:8081 --seconds 5
     """
-    from bench.cluster import Load
+    from bench.cluster import ClusterLoad
 
     if peer is not None and server is not None:
         raise click.UsageError("--peer runs on the disk of the started cluster: no --server")
-    load = Load(
+    load = ClusterLoad(
         seconds=seconds,
         serial_seconds=min(3.0, seconds),
         body_size_bytes=body_size_bytes,
@@ -214,14 +214,14 @@ def produce(
 async def _produce(
     load: Any, peer: str | None, directory: str | None, flush: Flush, server: str | None
 ) -> dict[str, Any]:
-    from bench import cluster as driver
+    from bench import cluster
     from bench.peers import measured
 
     other: dict[str, Any] | None = None
     with progress_bars() as show:
         async with cluster_of(server, directory, flush) as (client, own):
-            await driver.make_topic(client, load)
-            result = await driver.produce(client, load, show, pids=pids_of(own))
+            await cluster.make_topic(client, load)
+            result = await cluster.produce(client, load, show, pids=pids_of(own))
             place = place_of(own, flush)
         if peer is not None:
             steps = itertools.count()
@@ -238,13 +238,13 @@ async def _produce(
     ratio = round(result["acked_msgs_per_s"] / rate, 2) if rate else None
     serial_p50_ms = result["serial_latency"]["p50_ms"]
     targets = [
-        driver.target("acked msg/s", result["acked_msgs_per_s"], driver.TARGET_ACKED_MSGS_PER_S),
-        driver.target(
-            "serial p50, ms", serial_p50_ms, driver.TARGET_SERIAL_P50_MS, less_is_better=True
+        cluster.target("acked msg/s", result["acked_msgs_per_s"], cluster.TARGET_ACKED_MSGS_PER_S),
+        cluster.target(
+            "serial p50, ms", serial_p50_ms, cluster.TARGET_SERIAL_P50_MS, less_is_better=True
         ),
     ]
     if peer is not None:
-        targets.append(driver.target(f"times {peer}", ratio, driver.TARGET_PEER_RATIO))
+        targets.append(cluster.target(f"times {peer}", ratio, cluster.TARGET_PEER_RATIO))
     return {
         "bench": "produce",
         **result,
@@ -292,9 +292,9 @@ def consume(
       qlog bench consume
       qlog bench consume --messages 1000000 -o json | jq .consumed_msgs_per_s
     """
-    from bench.cluster import Load
+    from bench.cluster import ClusterLoad
 
-    load = Load(
+    load = ClusterLoad(
         seconds=seconds,
         body_size_bytes=body_size_bytes,
         batch_count=batch_count,
@@ -302,16 +302,16 @@ def consume(
     )
 
     async def act() -> dict[str, Any]:
-        from bench import cluster as driver
+        from bench import cluster
 
         with progress_bars() as show:
             async with cluster_of(server, directory, flush) as (client, own):
-                await driver.make_topic(client, load)
-                await driver.fill(client, load, message_count, show)
-                result = await driver.consume(client, load, show, pids=pids_of(own))
+                await cluster.make_topic(client, load)
+                await cluster.fill(client, load, message_count, show)
+                result = await cluster.consume(client, load, show, pids=pids_of(own))
                 place = place_of(own, flush)
-        wanted = driver.TARGET_CONSUME_MSGS_PER_S
-        targets = [driver.target("consumed msg/s", result["consumed_msgs_per_s"], wanted)]
+        wanted = cluster.TARGET_CONSUME_MSGS_PER_S
+        targets = [cluster.target("consumed msg/s", result["consumed_msgs_per_s"], wanted)]
         return {
             "bench": "consume",
             **result,
@@ -360,17 +360,17 @@ def failover(kills: int, seed: int, directory: str | None, flush: Flush, output:
 
 
 async def _failover(kills: int, seed: int, directory: str | None, flush: Flush) -> dict[str, Any]:
-    from bench import failover as driver
+    from bench import failover
     from bench.cluster import target
 
     with progress_bars() as show:
         async with cluster_of(None, directory, flush) as (client, own):
             assert own is not None, "no server was given, so the cluster is ours"
-            result = await driver.measure(client, own, kills=kills, seed=seed, show=show)
+            result = await failover.measure(client, own, kills=kills, seed=seed, show=show)
             place = place_of(own, flush)
     found = result["next_ack"]
     targets = [
-        target("median, ms", found["p50_ms"], driver.TARGET_P50_MS, less_is_better=True),
-        target("p99, ms", found["p99_ms"], driver.TARGET_P99_MS, less_is_better=True),
+        target("median, ms", found["p50_ms"], failover.TARGET_P50_MS, less_is_better=True),
+        target("p99, ms", found["p99_ms"], failover.TARGET_P99_MS, less_is_better=True),
     ]
     return {"bench": "failover", **result, "targets": targets, "seed": seed, **place}

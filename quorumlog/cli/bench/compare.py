@@ -84,19 +84,19 @@ def compare(
 
     Ends with 0, or with 1 when a mode lost what it promises to keep, or hid a loss.
     """
-    from bench import picture
-    from bench.cluster import Load
+    from bench import compare_plot
+    from bench.cluster import ClusterLoad
     from bench.compare import MODES, is_wrong
     from bench.compare import compare as measure
 
     if plot is not None:
-        picture.check_available()
+        compare_plot.check_available()
     chosen = tuple(mode for mode in MODES if not names or mode.name in names)
-    load = Load(seconds=seconds, serial_seconds=min(3.0, seconds))
+    load = ClusterLoad(seconds=seconds, serial_seconds=min(3.0, seconds))
     with progress_bars() as show:
         record = run(measure(directory, chosen, load, kills=kills, seed=seed, show=show))
     if plot is not None:
-        picture.draw(record, plot)
+        compare_plot.draw(record, plot)
         click.echo(f"drew {plot}", err=True)
     if output is Format.TABLE:
         print_rows([_table_row(row) for row in record["modes"]], output, columns=_COLUMNS)

@@ -82,9 +82,9 @@ def delay(
       qlog bench delay
       qlog bench delay --messages 100000 --rate 10000 -o json | jq .lateness
     """
-    from bench.delay import Load
+    from bench.delay import DelayLoad
 
-    load = Load(
+    load = DelayLoad(
         message_count=message_count,
         rate=rate,
         hold_seconds=hold_seconds or 5 + message_count / 10_000,
@@ -97,7 +97,7 @@ def delay(
 async def _delay(
     load: Any, directory: str | None, flush: Flush, server: str | None
 ) -> dict[str, Any]:
-    from bench import delay as driver
+    from bench import delay
     from bench.cluster import target
 
     with progress_bars() as show:
@@ -105,7 +105,7 @@ async def _delay(
             leader_pid = None
             if own is not None:
                 leader_pid = own.pids.get(f"node {own.nodes.leader_id()}")
-            result = await driver.measure(
+            result = await delay.measure(
                 client, load, show, pids=pids_of(own), leader_pid=leader_pid
             )
             place = place_of(own, flush)
@@ -114,7 +114,7 @@ async def _delay(
         target(
             "lateness p50, ms",
             result["lateness"]["p50_ms"],
-            driver.TARGET_LATENESS_P50_MS,
+            delay.TARGET_LATENESS_P50_MS,
             less_is_better=True,
         ),
     ]

@@ -16,7 +16,12 @@ from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.output import Format, output_option, print_record, print_rows
 
 if TYPE_CHECKING:
-    from quorumlog.cluster.nameserver import NameServers, ReplicaStatus, TopicRoute, TopicShare
+    from quorumlog.cluster.nameserver import (
+        ListedTopicRoute,
+        ListedTopicShare,
+        NameServers,
+        ReplicaStatus,
+    )
 
 _STATUS_COLUMNS = (
     "server", "node_id", "group", "state", "address", "leader", "term", "commit_index",
@@ -116,7 +121,7 @@ def status(server: str | None, output: Format) -> int:
     Ends with 0 when there is a leader, every replica runs and no group has a problem, else with 1.
     """
 
-    async def ask() -> "tuple[list[ReplicaStatus], list[TopicShare]]":
+    async def ask() -> "tuple[list[ReplicaStatus], list[ListedTopicShare]]":
         async with _connected(server) as client:
             found = await client.status()
             is_up = any(one.state not in ("off", "down", "failed", "stopped") for one in found)
@@ -167,7 +172,7 @@ def route(topic: str, rocketmq: bool, server: str | None, output: Format) -> int
     Ends with 0 when somebody serves it, else with 1.
     """
 
-    async def ask() -> "TopicRoute":
+    async def ask() -> "ListedTopicRoute":
         async with _connected(server) as client:
             return await client.route(topic)
 
@@ -282,12 +287,12 @@ def _replica_row(replica: "ReplicaStatus") -> dict[str, Any]:
     return {**row, "leader": row["leader"] or None, "node_id": row["node_id"] or None}
 
 
-def _share_row(share: "TopicShare") -> dict[str, Any]:
+def _share_row(share: "ListedTopicShare") -> dict[str, Any]:
     row = dataclasses.asdict(share)
     return {**row, "master_id": row["master_id"] or None}
 
 
-def _print_brokers(shares: "list[TopicShare] | tuple[TopicShare, ...]") -> None:
+def _print_brokers(shares: "list[ListedTopicShare] | tuple[ListedTopicShare, ...]") -> None:
     rows = [
         {"group": share.group, **dataclasses.asdict(broker)}
         for share in shares

@@ -107,7 +107,7 @@ async def _watch(client: "Client", live: Any, interval: float) -> None:
     before, began = None, time.monotonic()
     while True:
         status, now = await client.admin.cluster_status(), time.monotonic()
-        live.update(picture(status, before, now - began), refresh=True)
+        live.update(status_table(status, before, now - began), refresh=True)
         before, began = status, now
         await asyncio.sleep(interval)
 
@@ -121,7 +121,7 @@ def _head(status: "ClusterStatus") -> dict[str, object]:
     }
 
 
-def picture(status: "ClusterStatus", before: "ClusterStatus | None", seconds: float) -> Any:
+def status_table(status: "ClusterStatus", before: "ClusterStatus | None", seconds: float) -> Any:
     """Return the content of the screen, for rich to draw."""
     from rich import box
     from rich.console import Group

@@ -22,7 +22,7 @@ from quorumlog.cli.connection import (
     until,
 )
 from quorumlog.cli.errors import ExitCode
-from quorumlog.cli.messages.consume_output import OutputFormat, Writer
+from quorumlog.cli.messages.consume_output import MessageWriter, OutputFormat
 from quorumlog.cli.progress import Show, progress_bars
 from quorumlog.cli.times import parse_time
 
@@ -74,7 +74,7 @@ class Job:
         """Whether the wanted count of messages was handed over."""
         return self.max_count is not None and self.done_count >= self.max_count
 
-    async def hand_over(self, batch: "MessageBatch", writer: Writer) -> None:
+    async def hand_over(self, batch: "MessageBatch", writer: MessageWriter) -> None:
         """Write a batch, or the part of it that is still wanted."""
         messages: list[Message] | MessageBatch = batch
         next_offset = batch.next_offset
@@ -210,7 +210,7 @@ async def _consume(
     with stop_on_signals() as stop, progress_bars() as show:
         async with connected(server) as client:
             with_groups = len(client.groups) > 1
-            async with Writer.opened(output, with_groups=with_groups) as writer:
+            async with MessageWriter.opened(output, with_groups=with_groups) as writer:
                 if group is None:
                     work = _pull(client, job, writer, show)
                 elif by_pop:
@@ -222,7 +222,7 @@ async def _consume(
     return ExitCode.INTERRUPTED if is_cut_short else ExitCode.OK
 
 
-async def _pop(client: "Client", job: Job, group: str, writer: Writer, show: Show) -> None:
+async def _pop(client: "Client", job: Job, group: str, writer: MessageWriter, show: Show) -> None:
     """Take, write and acknowledge messages until enough are written, or none is left."""
     from quorumlog.consume.pop import RECEIVE_COUNT_MAX
 
@@ -243,7 +243,7 @@ async def _pop(client: "Client", job: Job, group: str, writer: Writer, show: Sho
             show("consumed", job.done_count, job.max_count)
 
 
-async def _pull(client: "Client", job: Job, writer: Writer, show: Show) -> None:
+async def _pull(client: "Client", job: Job, writer: MessageWriter, show: Show) -> None:
     from quorumlog.records.queues import Queue
 
     consumer = client.pull_consumer(
@@ -264,7 +264,7 @@ async def _pull(client: "Client", job: Job, writer: Writer, show: Show) -> None:
                 return
 
 
-async def _share(client: "Client", job: Job, group: str, writer: Writer, show: Show) -> None:
+async def _share(client: "Client", job: Job, group: str, writer: MessageWriter, show: Show) -> None:
     from quorumlog.records.queues import Queue
 
     ends = None
@@ -285,7 +285,7 @@ async def _share(client: "Client", job: Job, group: str, writer: Writer, show: S
             await _commit(consumer, job)
 
 
-async def _take(consumer: "GroupConsumer", job: Job, writer: Writer, show: Show) -> None:
+async def _take(consumer: "GroupConsumer", job: Job, writer: MessageWriter, show: Show) -> None:
     async for batch in consumer.batches():
         await job.hand_over(batch, writer)
         show("consumed", job.done_count, job.max_count)

@@ -30,7 +30,7 @@ class OutputFormat(enum.StrEnum):
     JSONL = "jsonl"
 
 
-class Writer:
+class MessageWriter:
     """Writes batches to stdout. When a write returns, the system has the bytes."""
 
     def __init__(self, output: OutputFormat, *, with_groups: bool = False) -> None:
@@ -42,7 +42,7 @@ class Writer:
     @asynccontextmanager
     async def opened(
         cls, output: OutputFormat, *, with_groups: bool = False
-    ) -> "AsyncIterator[Writer]":
+    ) -> "AsyncIterator[MessageWriter]":
         """Yield a writer, with the lines before and after all messages.
 
         `with_groups`: a table has a column for the broker group.

@@ -14,9 +14,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorumlog.cli.broker_groups import QueueName, QueueType
-from quorumlog.cli.connection import Stop, connected, run, server_option, stop_on_signals, until
+from quorumlog.cli.connection import (
+    StopSignals,
+    connected,
+    run,
+    server_option,
+    stop_on_signals,
+    until,
+)
 from quorumlog.cli.errors import CliError, ExitCode, explain
-from quorumlog.cli.messages.produce_input import InputFormat, Outgoing, messages, opened
+from quorumlog.cli.messages.produce_input import InputFormat, InputMessage, messages, opened
 from quorumlog.cli.output import Format, output_option, print_record
 from quorumlog.cli.progress import Show, progress_bars
 from quorumlog.cli.times import parse_duration, parse_time
@@ -240,7 +247,7 @@ def produce(
     wish = {name: value for name, value in wishes.items() if value is not None}
     if len(wish) > 1:
         raise click.UsageError("give one of --delay, --level and --deliver-at")
-    defaults = Outgoing(b"", tag=tag, wish=wish)
+    defaults = InputMessage(b"", tag=tag, wish=wish)
     if queue is not None:
         defaults = replace(defaults, queue_id=queue.queue_id, group=queue.group)
 
@@ -260,7 +267,7 @@ async def _produce(
     source: str,
     input_format: InputFormat,
     key_separator: str | None,
-    defaults: Outgoing,
+    defaults: InputMessage,
     producer_of: "Callable[[Client], Producer]",
     server: str | None,
     output: Format,
@@ -291,11 +298,11 @@ async def _produce(
 async def _send(
     producer: "Producer",
     tally: Tally,
-    stop: Stop,
+    stop: StopSignals,
     show: Show,
     *,
     topic: str,
-    defaults: Outgoing,
+    defaults: InputMessage,
     batches: Any,
 ) -> bool:
     """Send all messages and count each; return whether the input was read to its end."""
@@ -326,7 +333,12 @@ async def _send(
 
 
 async def _enqueue(
-    producer: "Producer", tally: Tally, batch: list[Outgoing], *, topic: str, defaults: Outgoing
+    producer: "Producer",
+    tally: Tally,
+    batch: list[InputMessage],
+    *,
+    topic: str,
+    defaults: InputMessage,
 ) -> None:
     """Hand messages to the producer, waiting for room; each is counted when it was taken."""
     from quorumlog.errors import QuorumlogError

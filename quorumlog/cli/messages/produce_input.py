@@ -32,7 +32,7 @@ class InputFormat(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class InputMessage:
     """One message of the input."""
 
     body: bytes
@@ -79,13 +79,13 @@ class LineSplitter:
 
 def parse_lines(
     lines: list[bytes], *, first_line: int, name: str, key_separator: str | None
-) -> Iterator[Outgoing]:
+) -> Iterator[InputMessage]:
     """Turn lines into messages; with a separator, the text before its first occurrence is the key.
 
     Raises CliError for a line without the separator: guessing would put it into a wrong queue.
     """
     if key_separator is None:
-        yield from map(Outgoing, lines)
+        yield from map(InputMessage, lines)
         return
     separator = key_separator.encode()
     for number, line in enumerate(lines, first_line):
@@ -96,10 +96,10 @@ def parse_lines(
                 "with --key-separator every line is KEY, separator, BODY",
                 "correct the line, or leave --key-separator out",
             )
-        yield Outgoing(body, key=_utf8(key, number, name))
+        yield InputMessage(body, key=_utf8(key, number, name))
 
 
-def parse_json_lines(lines: list[bytes], *, first_line: int, name: str) -> Iterator[Outgoing]:
+def parse_json_lines(lines: list[bytes], *, first_line: int, name: str) -> Iterator[InputMessage]:
     """Turn lines of JSON, as `qlog consume -o jsonl` writes them, into messages.
 
     `body` is needed; `body_encoding` (utf-8 or base64), `key`, `tag`, `queue_id` and `properties`
@@ -118,7 +118,7 @@ def parse_json_lines(lines: list[bytes], *, first_line: int, name: str) -> Itera
             ) from error
 
 
-def _from_json(value: Any) -> Outgoing:
+def _from_json(value: Any) -> InputMessage:
     if not isinstance(value, dict):
         raise TypeError(f"a JSON object is needed, not {type(value).__name__}")
     if not isinstance(value.get("body"), str):
@@ -141,7 +141,7 @@ def _from_json(value: Any) -> Outgoing:
         isinstance(text, str) for pair in properties.items() for text in pair
     ):
         raise TypeError("properties is no object of texts")
-    return Outgoing(
+    return InputMessage(
         body,
         key=_text_or_none(value, "key"),
         tag=_text_or_none(value, "tag"),
@@ -219,7 +219,7 @@ async def read_chunks(fd: int) -> AsyncIterator[bytes]:
 
 async def messages(
     fd: int, *, name: str, input_format: InputFormat, key_separator: str | None
-) -> AsyncIterator[list[Outgoing]]:
+) -> AsyncIterator[list[InputMessage]]:
     """Read a descriptor to its end, as lists of messages in their order."""
     if input_format is InputFormat.RAW:
         parts, size_bytes = [], 0
@@ -228,11 +228,11 @@ async def messages(
             size_bytes += len(chunk)
             if size_bytes > MESSAGE_SIZE_BYTES_MAX:
                 raise _too_big(name)
-        yield [Outgoing(b"".join(parts))]
+        yield [InputMessage(b"".join(parts))]
         return
     splitter = LineSplitter(name)
 
-    def parse(lines: list[bytes]) -> Iterator[Outgoing]:
+    def parse(lines: list[bytes]) -> Iterator[InputMessage]:
         first_line = splitter.line_count - len(lines) + 1
         if input_format is InputFormat.JSONL:
             return parse_json_lines(lines, first_line=first_line, name=name)
@@ -245,9 +245,9 @@ async def messages(
         yield found
 
 
-def _until_fault(parsed: Iterator[Outgoing]) -> Iterator[list[Outgoing]]:
+def _until_fault(parsed: Iterator[InputMessage]) -> Iterator[list[InputMessage]]:
     """Yield all as one list; for a faulty line, first the list of those before it, then raise."""
-    found: list[Outgoing] = []
+    found: list[InputMessage] = []
     try:
         found.extend(parsed)
     except CliError:

@@ -18,7 +18,7 @@ from quorumlog.cli.output import Format, output_option, print_record
 
 if TYPE_CHECKING:
     from chaos.local_attack import Attack
-    from chaos.trial import Result
+    from chaos.trial import TrialResult
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -124,7 +124,7 @@ def _attack(
         known = ", ".join(map(str, cluster.node_ids))
         raise CliError(f"there is no node {node}", f"the cluster has {known}", "name one of these")
     seed = int.from_bytes(os.urandom(4), "big") if seed is None else seed
-    result: Result = asyncio.run(run(cluster, attack, node=node, seconds=seconds, seed=seed))
+    result: TrialResult = asyncio.run(run(cluster, attack, node=node, seconds=seconds, seed=seed))
     print_record(_record(result), output)
     return ExitCode.OK if result.verdict == "passed" else ExitCode.FINDINGS
 
@@ -148,7 +148,7 @@ def _suite(name: str) -> "tuple[Callable[..., Any], Attack]":
     return run_attack, ATTACKS[name]
 
 
-def _record(result: "Result") -> dict[str, object]:
+def _record(result: "TrialResult") -> dict[str, object]:
     return {
         "verdict": result.verdict,
         "why": result.why or None,

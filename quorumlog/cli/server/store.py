@@ -16,7 +16,7 @@ from quorumlog.cli.progress import progress_bars
 from quorumlog.cli.server.restore import restore
 
 if TYPE_CHECKING:
-    from store.fsck.layout import Given
+    from store.fsck.layout import GivenSettings
     from store.fsck.types import Action, Finding, Loss
     from store.ledger.mending.damage import DamagedRange
 
@@ -57,10 +57,10 @@ def _layout_options(command: _Command) -> _Command:
     return command
 
 
-def _given(options: dict[str, Any]) -> "Given":
-    from store.fsck.layout import Given
+def _given(options: dict[str, Any]) -> "GivenSettings":
+    from store.fsck.layout import GivenSettings
 
-    return Given(
+    return GivenSettings(
         container=options["container"],
         self_id=options["self_id"],
         file_size_bytes=options["file_size"],

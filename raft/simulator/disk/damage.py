@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from raft.messages import Index, Term
 from raft.ready import EntryKind
-from raft.simulator.disk.image import Entry, Image, chain_of
+from raft.simulator.disk.image import DirectoryEntry, DiskImage, chain_of
 
 
 class DamagedError(Exception):
@@ -28,7 +28,7 @@ class DamagedError(Exception):
         self.disk = disk
 
 
-class DamagedRange(NamedTuple):
+class SimulatedDamage(NamedTuple):
     """Entries [lo, hi) are lost here, between the digests `before` and `after`."""
 
     lo: Index
@@ -37,10 +37,10 @@ class DamagedRange(NamedTuple):
     after: int
 
 
-Bad = dict[Index, Entry]
+Bad = dict[Index, DirectoryEntry]
 
 
-def flipped(entry: Entry, number: int) -> Entry:
+def flipped(entry: DirectoryEntry, number: int) -> DirectoryEntry:
     """Return an entry with one bit changed: in its body, its term or its digest."""
     kind = number % 3
     bit = 1 << number // 3 % 16
@@ -51,23 +51,23 @@ def flipped(entry: Entry, number: int) -> Entry:
     return entry._replace(chain=entry.chain ^ bit)
 
 
-def zeroed() -> Entry:
+def zeroed() -> DirectoryEntry:
     """Return the result of reading a sector that was never written."""
-    return Entry(0, 0, EntryKind.DATA, None, 0, 0)
+    return DirectoryEntry(0, 0, EntryKind.DATA, None, 0, 0)
 
 
-def is_sound(entry: Entry, index: Index) -> bool:
+def is_sound(entry: DirectoryEntry, index: Index) -> bool:
     """Whether an entry is whole, and of this place: all that it can prove by itself."""
     digest = chain_of(entry.previous_chain, entry.term, entry.kind, entry.body)
     return entry.index == index and entry.chain == digest
 
 
-def check_read(entry: Entry, index: Index, term: Term) -> bool:
+def check_read(entry: DirectoryEntry, index: Index, term: Term) -> bool:
     """Whether a running node may use a read entry: it knows the terms of its log."""
     return is_sound(entry, index) and entry.term == term
 
 
-def is_chain(entries: Sequence[Entry], wanted: DamagedRange) -> bool:
+def is_chain(entries: Sequence[DirectoryEntry], wanted: SimulatedDamage) -> bool:
     """Whether these are exactly the entries of a range, proven by both its ends."""
     chain = wanted.before
     for index, entry in enumerate(entries, wanted.lo):
@@ -77,19 +77,19 @@ def is_chain(entries: Sequence[Entry], wanted: DamagedRange) -> bool:
     return len(entries) == wanted.hi - wanted.lo and chain == wanted.after
 
 
-def read_at(image: Image, bad: Bad, index: Index) -> Entry:
+def read_at(image: DiskImage, bad: Bad, index: Index) -> DirectoryEntry:
     """Return the entry that the disk returns for an index that should be there."""
     found = bad.get(index)
     return found if found is not None else image.entries[index - image.base_index - 1]
 
 
-def _chain_before(image: Image, bad: Bad, index: Index) -> int:
+def _chain_before(image: DiskImage, bad: Bad, index: Index) -> int:
     if index - 1 == image.base_index:
         return image.base_chain
     return read_at(image, bad, index - 1).chain
 
 
-def _walk(image: Image, bad: Bad, lo: Index, hi: Index, chain: int) -> Index:
+def _walk(image: DiskImage, bad: Bad, lo: Index, hi: Index, chain: int) -> Index:
     """Return the first entry of [lo, hi) that does not continue `chain`, or `hi`."""
     for index in range(lo, hi):
         entry = read_at(image, bad, index)
@@ -99,7 +99,7 @@ def _walk(image: Image, bad: Bad, lo: Index, hi: Index, chain: int) -> Index:
     return hi
 
 
-def damaged_tail(image: Image, bad: Bad) -> Index | None:
+def damaged_tail(image: DiskImage, bad: Bad) -> Index | None:
     """Return the first damaged entry above the known commit index, if any."""
     known, chain = image.known_commit()
     end = image.last_index + 1
@@ -107,7 +107,7 @@ def damaged_tail(image: Image, bad: Bad) -> Index | None:
     return first if first < end else None
 
 
-def damaged_range(image: Image, bad: Bad) -> DamagedRange | None:
+def damaged_range(image: DiskImage, bad: Bad) -> SimulatedDamage | None:
     """Return the first damaged range up to the known commit index, if any."""
     known, known_chain = image.known_commit()
     lo = _walk(image, bad, image.base_index + 1, known + 1, image.base_chain)
@@ -121,7 +121,7 @@ def damaged_range(image: Image, bad: Bad) -> DamagedRange | None:
     return _bounded(image, bad, lo, hi)
 
 
-def widened(image: Image, bad: Bad, found: DamagedRange, count: int) -> DamagedRange:
+def widened(image: DiskImage, bad: Bad, found: SimulatedDamage, count: int) -> SimulatedDamage:
     """Return a range with `count` more entries on each side.
 
     Old sectors may chain to the entries before them; then no peer has an entry that follows them,
@@ -131,7 +131,7 @@ def widened(image: Image, bad: Bad, found: DamagedRange, count: int) -> DamagedR
     return _bounded(image, bad, lo, min(known + 1, found.hi + count))
 
 
-def _bounded(image: Image, bad: Bad, lo: Index, hi: Index) -> DamagedRange:
+def _bounded(image: DiskImage, bad: Bad, lo: Index, hi: Index) -> SimulatedDamage:
     known, known_chain = image.known_commit()
     after = known_chain if hi > known else read_at(image, bad, hi).previous_chain
-    return DamagedRange(lo, hi, _chain_before(image, bad, lo), after)
+    return SimulatedDamage(lo, hi, _chain_before(image, bad, lo), after)

@@ -1,6 +1,6 @@
 """A log on a disk that forgets: written state, durable state, and the remains after a crash.
 
-Owns the stored log of one node, as `raft.pump.effects.Log`, and the model of fault-matrix 10.3:
+Owns the stored log of one node, as `raft.pump.effects.PumpLog`, and the model of fault-matrix 10.3:
 every write has an id, a sync makes the ids issued before it durable, and a crash keeps all synced
 writes plus any subset of the rest, the last write torn, an unsynced truncation undone. Must not
 know time or Raft.
@@ -26,16 +26,16 @@ from raft.ready import EntryKind, HardState, InitialState, recovering_state
 from raft.simulator.coverage import Coverage
 from raft.simulator.disk.damage import Bad, DamagedError, check_read, damaged_tail, flipped, zeroed
 from raft.simulator.disk.image import (
-    Cut,
-    Entry,
-    Image,
+    DirectoryEntry,
+    DiskImage,
+    DiskWrite,
+    FileCut,
     Install,
     Operation,
     SaveHardState,
     SaveHint,
     SaveSnapshot,
     Truncate,
-    Write,
     chain_of,
     perform,
 )
@@ -63,18 +63,18 @@ class Disk:
     )
 
     def __init__(self, initial: InitialState, coverage: Coverage, *, checks_payload: bool) -> None:
-        self.memory = Image(initial)
-        self.durable = Image(initial)
+        self.memory = DiskImage(initial)
+        self.durable = DiskImage(initial)
         self.pending: list[Operation] = []
         """Writes not yet durable, oldest first. The id of pending[0] is done_id + 1."""
         self.done_id = 0
         self.meta_errors = 0
         """Bit mask of the next writes of term and vote that fail; the lowest bit is the next."""
-        self.truncated: list[Entry] = []
+        self.truncated: list[DirectoryEntry] = []
         """First dropped entry of each truncation since the referee last looked."""
         self.bad: Bad = {}
         """Entries that a read returns instead of those that were written and synced."""
-        self.former: dict[Index, Entry] = {}
+        self.former: dict[Index, DirectoryEntry] = {}
         """Last entry at each index before it was truncated and written again."""
         self.is_full = False
         """Whether there is no room for entries; term, vote and a leader's own entries have a
@@ -117,11 +117,13 @@ class Disk:
         assert index == image.last_index + 1, f"append {index} after {image.last_index}"
         assert kind is not EntryKind.DATA or not self.is_full, f"append of {index} to a full disk"
         before = image.entries[-1].chain if image.entries else image.base_chain
-        entry = Entry(index, term, kind, body, chain_of(before, term, kind, body), before)
+        entry = DirectoryEntry(index, term, kind, body, chain_of(before, term, kind, body), before)
         image.entries.append(entry)
-        self._write(Write(index, [entry]))
+        self._write(DiskWrite(index, [entry]))
 
-    def check_raw(self, message: AppendRequest, payload: Payload, held: Index) -> list[Entry]:
+    def check_raw(
+        self, message: AppendRequest, payload: Payload, held: Index
+    ) -> list[DirectoryEntry]:
         assert isinstance(payload, list), f"payload {payload!r}"
         if not payload or payload[0].index != message.prev_index + 1:
             raise PeerProtocolError(message.sender, "the payload begins elsewhere")
@@ -157,7 +159,7 @@ class Disk:
         if written[0].previous_chain != before:
             raise InvariantError("I3", f"entry {lo} was accepted after another prefix")
         image.entries += written
-        self._write(Write(lo, written))
+        self._write(DiskWrite(lo, written))
 
     def read_raw(self, lo: Index, hi: Index) -> Payload:
         image = self.memory
@@ -166,7 +168,7 @@ class Disk:
         entries = image.entries[at : at + hi - lo]
         return self.checked(entries) if self.bad else entries
 
-    def checked(self, entries: list[Entry]) -> list[Entry]:
+    def checked(self, entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
         """Return the entries as the disk returns them. Raises DamagedError."""
         found = []
         for entry in entries:
@@ -245,7 +247,7 @@ class Disk:
         for entry in dropped:
             if isinstance(entry.body, Configuration):
                 configuration = ConfigurationAt(entry.index, entry.body)
-        operation = Cut(dropped[-1], configuration)
+        operation = FileCut(dropped[-1], configuration)
         perform(image, operation)
         self._forget_damage_through(index)
         self._write(operation)
@@ -304,11 +306,11 @@ class Disk:
             kept = []
         survivors: list[Operation] = []
         for operation in kept:
-            if isinstance(operation, Write) and random.random() < 0.3:
+            if isinstance(operation, DiskWrite) and random.random() < 0.3:
                 whole = random.randrange(len(operation.entries) + 1)
                 if whole < len(operation.entries):
                     self.coverage.hit("crash_tore_a_write")
-                survivors.append(Write(operation.lo, operation.entries[:whole]))
+                survivors.append(DiskWrite(operation.lo, operation.entries[:whole]))
             else:
                 survivors.append(operation)
         return _without_orphans(pending, survivors)
@@ -317,12 +319,12 @@ class Disk:
         """Replace the disk by an empty one."""
         self.done_id = self.sync_id()
         self.pending.clear()
-        self.durable = Image(initial)
-        self.memory = Image(initial)
+        self.durable = DiskImage(initial)
+        self.memory = DiskImage(initial)
         self.bad.clear()
         self.former.clear()
 
-    def put_back(self, image: Image) -> None:
+    def put_back(self, image: DiskImage) -> None:
         """Replace everything by an earlier image of this disk."""
         self.done_id = self.sync_id()
         self.pending.clear()
@@ -350,7 +352,7 @@ class Disk:
         known, _ = self.durable.known_commit()
         return any(index > known for index in self.bad)
 
-    def cut_damaged_tail(self) -> Image | None:
+    def cut_damaged_tail(self) -> DiskImage | None:
         """Drop damage above the known commit index, and be in doubt; return the image before."""
         assert not self.pending, "a process that starts has nothing unsynced"
         lo = damaged_tail(self.durable, self.bad)
@@ -374,7 +376,7 @@ class Disk:
             for image in (self.durable, self.memory):
                 image.entries[index - image.base_index - 1] = entry
 
-    def mend(self, entries: list[Entry]) -> None:
+    def mend(self, entries: list[DirectoryEntry]) -> None:
         """Write fetched entries over damaged ones, and sync them."""
         for entry in entries:
             if self.memory.chain_at(entry.index) != entry.chain:
@@ -389,8 +391,8 @@ class Disk:
         follows = meta.index <= known or self.memory.chain_at(meta.index) == chain
         for image in (self.durable, self.memory):
             if meta.index < image.last_index and follows:
-                cut_at = Entry(meta.index, meta.term, EntryKind.NO_OP, None, chain, 0)
-                perform(image, Cut(cut_at, meta.configuration_at))
+                cut_at = DirectoryEntry(meta.index, meta.term, EntryKind.NO_OP, None, chain, 0)
+                perform(image, FileCut(cut_at, meta.configuration_at))
                 if image.snapshot is None or meta.index > image.snapshot.index:
                     # The disk's own newer one stays: it tells up to where entries must not be cut.
                     perform(image, SaveSnapshot(meta, chain))
@@ -428,7 +430,7 @@ def _without_orphans(pending: list[Operation], survivors: list[Operation]) -> li
     return [op for op in survivors if op not in later or isinstance(op, SaveHardState)]
 
 
-def recover(image: Image, survivors: Sequence[Operation], coverage: Coverage) -> None:
+def recover(image: DiskImage, survivors: Sequence[Operation], coverage: Coverage) -> None:
     """Lay the surviving writes over a durable image and scan it, as recovery does.
 
     The scan ends at the first entry that is missing or does not chain to the one before, so old
@@ -439,11 +441,11 @@ def recover(image: Image, survivors: Sequence[Operation], coverage: Coverage) ->
     for operation in survivors:
         if isinstance(operation, SaveSnapshot | SaveHint):
             latest.append(operation)
-        elif isinstance(operation, Write):
+        elif isinstance(operation, DiskWrite):
             slots.update((entry.index, entry) for entry in operation.entries)
         elif isinstance(operation, Truncate):
             slots = {index: entry for index, entry in slots.items() if index < operation.lo}
-        elif isinstance(operation, Cut):
+        elif isinstance(operation, FileCut):
             image.base_index, image.base_term = operation.to.index, operation.to.term
             image.base_chain, image.base_configuration = operation.to.chain, operation.configuration
         else:

@@ -27,7 +27,7 @@ EMPTY_CHAIN = 0
 """The digest before the first entry."""
 
 
-class Entry(NamedTuple):
+class DirectoryEntry(NamedTuple):
     index: Index  # type: ignore[assignment]  # Hides tuple.index, which is not needed here.
     term: Term
     kind: EntryKind
@@ -45,7 +45,7 @@ def chain_of(previous_chain: int, term: Term, kind: EntryKind, body: object) -> 
     return hash((previous_chain, term, int(kind), 0 if body is None else body))
 
 
-class Image:
+class DiskImage:
     """Everything on the disk at one moment. Mutable; the durable one follows the syncs."""
 
     __slots__ = (
@@ -64,7 +64,7 @@ class Image:
     def __init__(self, initial: InitialState) -> None:
         assert initial.last_index == NO_INDEX, "simulated logs start empty"
         self.hard_state = initial.hard_state
-        self.entries: list[Entry] = []
+        self.entries: list[DirectoryEntry] = []
         self.base_index: Index = NO_INDEX
         self.base_term: Term = NO_TERM
         self.base_chain = EMPTY_CHAIN
@@ -76,9 +76,9 @@ class Image:
         self.commit_hint: Index = NO_INDEX
         self.commit_hint_chain = EMPTY_CHAIN
 
-    def copy(self) -> Image:
-        other = Image.__new__(Image)
-        for name in Image.__slots__:
+    def copy(self) -> DiskImage:
+        other = DiskImage.__new__(DiskImage)
+        for name in DiskImage.__slots__:
             setattr(other, name, getattr(self, name))
         other.entries = list(self.entries)
         return other
@@ -122,9 +122,9 @@ class Image:
         return self.chain_at(index) == chain
 
 
-class Write(NamedTuple):
+class DiskWrite(NamedTuple):
     lo: Index
-    entries: list[Entry]
+    entries: list[DirectoryEntry]
 
 
 class Truncate(NamedTuple):
@@ -140,8 +140,8 @@ class Install(NamedTuple):
     chain: int
 
 
-class Cut(NamedTuple):
-    to: Entry
+class FileCut(NamedTuple):
+    to: DirectoryEntry
     configuration: ConfigurationAt | None
 
 
@@ -155,13 +155,13 @@ class SaveHint(NamedTuple):
     chain: int
 
 
-Operation = Write | Truncate | SaveHardState | Install | Cut | SaveSnapshot | SaveHint
+Operation = DiskWrite | Truncate | SaveHardState | Install | FileCut | SaveSnapshot | SaveHint
 
 
-def perform(image: Image, operation: Operation) -> None:
+def perform(image: DiskImage, operation: Operation) -> None:
     """Apply one operation to an image that has all earlier ones."""
     kind = type(operation)
-    if kind is Write:
+    if kind is DiskWrite:
         assert operation.lo == image.last_index + 1  # type: ignore[union-attr]
         image.entries += operation.entries  # type: ignore[union-attr]
     elif isinstance(operation, Truncate):
@@ -173,7 +173,7 @@ def perform(image: Image, operation: Operation) -> None:
             image.commit_hint, image.commit_hint_chain = operation.commit, operation.chain
     elif isinstance(operation, SaveSnapshot):
         image.snapshot, image.snapshot_chain = operation.meta, operation.chain
-    elif isinstance(operation, Cut):
+    elif isinstance(operation, FileCut):
         entry = operation.to
         del image.entries[: entry.index - image.base_index]
         image.base_index, image.base_term, image.base_chain = entry.index, entry.term, entry.chain

@@ -53,7 +53,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "repair_is_not_proven",
         "S15",
-        "raft.simulator.world.repair:Repair.take",
+        "raft.simulator.world.repair:SimulatedRepair.take",
         "if not is_chain(payload, reply.wanted):",
         "if False:",
         "tests/raft/simulator/test_damage.py::test_answer_that_proves_nothing_is_refused",
@@ -70,7 +70,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "repair_never_widens",
         "S15",
-        "raft.simulator.world.repair:Repair._ask",
+        "raft.simulator.world.repair:SimulatedRepair._ask",
         "more = (1 << self._attempts % _WIDENINGS) - 1",
         "more = 0",
         "tests/raft/simulator/test_damage.py::test_node_asks_for_more_than_looks_damaged",

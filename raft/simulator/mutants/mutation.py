@@ -139,7 +139,7 @@ def switched_on(mutant: Mutant) -> Iterator[Switch]:
         del _ON[mutant.name]
 
 
-class Kill(NamedTuple):
+class MutantKill(NamedTuple):
     """Result of the hunt for one mutant."""
 
     killed_by: str
@@ -149,14 +149,14 @@ class Kill(NamedTuple):
     seconds: float
 
 
-def hunt(mutant: Mutant) -> Kill:
+def hunt(mutant: Mutant) -> MutantKill:
     """Try to kill one mutant in the way that its entry names."""
     began = time.perf_counter()
     if isinstance(mutant.killer, int):
         killed_by, when, ran = _hunt_by_seeds(mutant, mutant.killer)
     else:
         killed_by, when, ran = _hunt_by_test(mutant, mutant.killer)
-    return Kill(killed_by, when, ran, time.perf_counter() - began)
+    return MutantKill(killed_by, when, ran, time.perf_counter() - began)
 
 
 def _hunt_by_seeds(mutant: Mutant, count: int) -> tuple[str, str, int]:

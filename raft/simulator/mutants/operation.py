@@ -68,7 +68,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "swap_retried_is_done_twice",
         "I12",
-        "raft.simulator.ledger:Ledger._swap",
+        "raft.simulator.ledger:CommittedLedger._swap",
         "if body.number in self.swapped:",
         "if False:",
         100,
@@ -76,7 +76,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "swap_ignores_what_is_there",
         "I10",
-        "raft.simulator.ledger:Ledger._swap",
+        "raft.simulator.ledger:CommittedLedger._swap",
         "is_swapped = body.expected in (ANYTHING, found)",
         "is_swapped = True",
         60,
@@ -84,7 +84,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "register_read_is_old",
         "I10",
-        "raft.simulator.ledger:Ledger.cell_at",
+        "raft.simulator.ledger:CommittedLedger.cell_at",
         "if index <= applied:",
         "if index <= applied - 3:",
         60,
@@ -118,7 +118,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pre_vote_despite_leader",
         "R22",
         "raft.rules.election:_pre_vote_refusal",
-        "if state.role is Role.LEADER or state.heard_leader_lately():",
+        "if state.role is Role.LEADER or state.had_leader_contact():",
         "if False:",
         "tests/raft/rules/test_prevote.py::test_refused_while_a_leader_was_heard",
     ),
@@ -126,7 +126,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "vote_despite_leader",
         "R22",
         "raft.rules.election:handle_vote_request",
-        "if not message.transfer and (state.role is Role.LEADER or state.heard_leader_lately()):",
+        "if not message.transfer and (state.role is Role.LEADER or state.had_leader_contact()):",
         "if False:",
         "tests/raft/rules/test_prevote.py::test_real_request_is_refused_while_a_leader_was_heard",
     ),
@@ -141,7 +141,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "time_out_not_random",
         "R25",
-        "raft.state.state:State.draw_timeout",
+        "raft.state.state:RaftState.draw_timeout",
         "config.election_ticks_min, config.election_ticks_max",
         "config.election_ticks_min, config.election_ticks_min",
         "tests/raft/rules/test_timers.py::test_time_out_is_drawn_from_the_configured_range",
@@ -343,7 +343,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "deposed_means_not_applied",
         "R37",
-        "raft.pump.pending_proposals:Waiters.give_up",
+        "raft.pump.pending_proposals:PendingProposals.give_up",
         "self._resolve(index, Resolution.UNKNOWN)",
         "self._resolve(index, Resolution.NOT_APPLIED)",
         60,
@@ -351,7 +351,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "waiter_ignores_term",
         "R38",
-        "raft.pump.pending_proposals:Waiters.complete",
+        "raft.pump.pending_proposals:PendingProposals.complete",
         "is_same = log.term_of(index) == found[0]",
         "is_same = True",
         60,
@@ -464,7 +464,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "log_cut_before_snapshot_sync",
         "R32",
-        "raft.simulator.world.machine:StateMachine._take_snapshot",
+        "raft.simulator.world.machine:SimulatedMachine._take_snapshot",
         "self._process.disk.save_snapshot(meta)",
         "self._process.disk.save_snapshot(meta)\n    self.snapshot_chains[index] = "
         "self._process.disk.memory.snapshot_chain\n    "

@@ -11,7 +11,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "term_revealed_before_sync",
         "R01",
-        "raft.state.state:State.send",
+        "raft.state.state:RaftState.send",
         "if self.is_hard_state_durable and self.snapshot_gate == NO_INDEX:",
         "if self.snapshot_gate == NO_INDEX:",
         25,
@@ -19,7 +19,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "promise_before_sync",
         "R01",
-        "raft.state.state:State.send_promise",
+        "raft.state.state:RaftState.send_promise",
         "self.send_after_sync.append(message)",
         "self.send_now.append(message)",
         25,

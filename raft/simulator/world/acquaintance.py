@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from raft.lives import NO_LIFE, PAST_MAX, Known, Lives, Told, memory_lost
+from raft.lives import NO_LIFE, PAST_MAX, Known, Lives, ToldLife, memory_lost
 from raft.messages import NO_INDEX, Index, NodeId, Standing, Term
-from raft.simulator.disk.image import Image
+from raft.simulator.disk.image import DiskImage
 from raft.simulator.verdict import InvariantError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ BACKUPS_MAX = 3
 class Backup(NamedTuple):
     """A copy of everything on a node's disk."""
 
-    image: Image
+    image: DiskImage
     life: int
     nonces: tuple[int, ...]
     joined: int
@@ -107,12 +107,12 @@ class Acquaintance:
         self._is_copy = False
         self.backups.clear()
 
-    def told(self) -> Told:
+    def told(self) -> ToldLife:
         node = self._node
         hard_state = node.disk.durable.hard_state
         if hard_state.standing is Standing.JOINING:
             self.joined = max(self.joined, hard_state.incarnation)
-        return Told(
+        return ToldLife(
             self.life if self.tells else NO_LIFE,
             self.nonces[0] if self.nonces else 0,
             *self._start,
@@ -208,7 +208,7 @@ class Acquaintance:
         others = [n for n in self._node.world.nodes.values() if n is not self._node]
         hard_state = backup.image.hard_state
         last_index = backup.image.last_index
-        told = Told(
+        told = ToldLife(
             backup.life + 1,
             -1,
             hard_state.term,

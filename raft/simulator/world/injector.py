@@ -18,7 +18,7 @@ from raft.rules.membership import Change, ChangeKind
 from raft.simulator.options import TICK_US
 from raft.simulator.plan import LEADER, Fault
 from raft.simulator.world import atlas
-from raft.simulator.world.network import Link
+from raft.simulator.world.network import SimulatedLink
 from raft.simulator.world.process import Status
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Injector:
         self._world = world
         self._plan = plan
         self._random = Random(world.options.seed ^ 0xFA17)
-        self._cuts: list[list[Link]] = []
+        self._cuts: list[list[SimulatedLink]] = []
         """Cuts in force, to be healed when faults end."""
         self.is_over = False
         self.injected = 0
@@ -150,8 +150,8 @@ class Injector:
         others = others[at:] + others[:at]
         forgetful, behind = world.nodes[others[0]], others[quorum_size(len(others) + 1) - 1 :]
         forgets = fault._replace(duration_us=options.election_us)
-        heard_us = (2 + options.heartbeat_ticks) * TICK_US
-        alone_us = forgets.duration_us + heard_us + (fault.number >> 8 & 15) * options.delay_us
+        contact_us = (2 + options.heartbeat_ticks) * TICK_US
+        alone_us = forgets.duration_us + contact_us + (fault.number >> 8 & 15) * options.delay_us
         alone = fault._replace(duration_us=alone_us)
         lasting = fault._replace(duration_us=4 * options.election_us)
 

@@ -17,9 +17,9 @@ from raft.quorum import quorum_size
 from raft.ready import EntryKind
 from raft.simulator.ledger import is_put
 from raft.simulator.verdict import InvariantError
-from raft.simulator.world.network import Link
+from raft.simulator.world.network import SimulatedLink
 from raft.simulator.world.process import Process, Status
-from raft.simulator.world.workload import QUEUE, CallKind, Client
+from raft.simulator.world.workload import QUEUE, CallKind, SimulatedClient
 
 if TYPE_CHECKING:
     from raft.messages import Configuration
@@ -193,7 +193,7 @@ def _wake(world: World, node_ids: list[NodeId]) -> None:
             node.resume()
 
 
-def _links_between(world: World, ones: list[NodeId], others: list[NodeId]) -> list[Link]:
+def _links_between(world: World, ones: list[NodeId], others: list[NodeId]) -> list[SimulatedLink]:
     link = world.network.link
     return [link(a, b) for a in ones for b in others] + [link(b, a) for a in ones for b in others]
 
@@ -250,7 +250,7 @@ def _is_serving(world: World, quorum: list[NodeId]) -> bool:
 
 def _demand_append(world: World) -> None:
     """Demand that a record of a new client is taken."""
-    probe = Client(world, 0)
+    probe = SimulatedClient(world, 0)
     probe.is_stopped = True
     world.clients.append(probe)
     probe.target = world.reachable[0]

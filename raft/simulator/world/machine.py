@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from raft.errors import CompactionRefusedError
 from raft.messages import NO_INDEX, Index, SnapshotMeta
 from raft.pump.effects import Completion, Resolution
-from raft.simulator.world.workload import Call
+from raft.simulator.world.workload import SimulatedCall
 
 if TYPE_CHECKING:
     from raft.simulator.world.process import Process
 
 
-class StateMachine:
+class SimulatedMachine:
     """One life of the state machine of one process."""
 
     __slots__ = (
@@ -121,7 +121,7 @@ class StateMachine:
     def _answer(self, completion: Completion) -> None:
         waiter = completion.waiter
         assert isinstance(waiter, tuple), f"waiter {waiter!r}"
-        call: Call = waiter[0]
+        call: SimulatedCall = waiter[0]
         attempt: int = waiter[1]
         call.client.completed(call, attempt, completion.resolution, self._process)
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from raft.messages import InstallSnapshot, NodeId
 from raft.pump.effects import Outgoing
-from raft.simulator.disk.image import Entry
-from raft.simulator.options import Options
+from raft.simulator.disk.image import DirectoryEntry
+from raft.simulator.options import SimulatorOptions
 
 if TYPE_CHECKING:
     from raft.simulator.world.world import World
@@ -25,7 +25,7 @@ _DUPLICATE_DELAY_ELECTIONS_MAX = 10
 _SNAPSHOT_DELAY_FACTOR = 8
 
 
-class Link:
+class SimulatedLink:
     """One direction between two nodes."""
 
     __slots__ = ("clogged_until", "cuts", "epoch", "in_flight", "last_at", "receiver", "sender")
@@ -63,7 +63,7 @@ class Network:
         "snapshots_in_flight",
     )
 
-    def __init__(self, world: World, options: Options, random: Random) -> None:
+    def __init__(self, world: World, options: SimulatorOptions, random: Random) -> None:
         self._world = world
         self._random = random
         self._unit = random.random
@@ -75,17 +75,17 @@ class Network:
         self._is_stream = options.is_stream
         self._capacity = options.link_capacity
         self.duplicate_delay_us = options.election_us * _DUPLICATE_DELAY_ELECTIONS_MAX
-        self.links: dict[int, Link] = {}
+        self.links: dict[int, SimulatedLink] = {}
         """Links by sender * 256 + receiver: one small integer is the cheapest key."""
-        self.deliver_to: Callable[[Link, Outgoing], None]
+        self.deliver_to: Callable[[SimulatedLink, Outgoing], None]
         self.dropped = 0
         self.snapshots_in_flight = 0
 
-    def link(self, sender: NodeId, receiver: NodeId) -> Link:
+    def link(self, sender: NodeId, receiver: NodeId) -> SimulatedLink:
         key = sender << 8 | receiver
         found = self.links.get(key)
         if found is None:
-            found = self.links[key] = Link(sender, receiver)
+            found = self.links[key] = SimulatedLink(sender, receiver)
         return found
 
     def send(self, outgoing: Outgoing) -> None:
@@ -123,7 +123,7 @@ class Network:
         link.in_flight += 1
         world.push(at, self._arrive, link, outgoing, link.epoch)
 
-    def _arrive(self, link: Link, outgoing: Outgoing, epoch: int) -> None:
+    def _arrive(self, link: SimulatedLink, outgoing: Outgoing, epoch: int) -> None:
         link.in_flight -= 1
         if type(outgoing.message) is InstallSnapshot and self.snapshots_in_flight:
             self.snapshots_in_flight -= 1  # A doubled one is subtracted twice; no harm.
@@ -138,22 +138,22 @@ class Network:
         if not isinstance(payload, list) or not payload:
             return outgoing
         at = self._random.randrange(len(payload))
-        entry: Entry = payload[at]
+        entry: DirectoryEntry = payload[at]
         damaged = entry._replace(body=self._bits(40), chain=entry.chain ^ 1 << self._bits(4))
         return Outgoing(outgoing.message, [*payload[:at], damaged, *payload[at + 1 :]])
 
     # Faults.
 
-    def reset(self, link: Link) -> None:
+    def reset(self, link: SimulatedLink) -> None:
         """Lose the messages in flight; the sender's shell notices."""
         link.epoch += 1
         self._world.report_unreachable(link.sender, link.receiver)
 
-    def cut(self, links: list[Link]) -> None:
+    def cut(self, links: list[SimulatedLink]) -> None:
         for link in links:
             link.cuts += 1
 
-    def heal(self, links: list[Link]) -> None:
+    def heal(self, links: list[SimulatedLink]) -> None:
         for link in links:
             assert link.cuts > 0, f"link {link.sender}->{link.receiver} is not cut"
             link.cuts -= 1
@@ -175,7 +175,7 @@ class Network:
                 self.reset(link)
 
 
-def _draw_delays(options: Options, random: Random) -> list[int]:
+def _draw_delays(options: SimulatorOptions, random: Random) -> list[int]:
     """Draw a table of delays: a look-up by a random byte is far cheaper than a distribution."""
     base = options.delay_us
     if options.delay_shape == "constant":

@@ -29,15 +29,15 @@ from raft.pump.effects import NO_EFFECTS, Effects, Outgoing, Ticket
 from raft.pump.replica import Replica
 from raft.ready import InitialState, recovering_state
 from raft.simulator.disk.disk import Disk
-from raft.simulator.disk.image import Image
+from raft.simulator.disk.image import DiskImage
 from raft.simulator.options import TICK_US
 from raft.simulator.verdict import InvariantError
 from raft.simulator.versions import without_news
 from raft.simulator.world import repair
 from raft.simulator.world.acquaintance import Acquaintance, Backup
-from raft.simulator.world.machine import StateMachine
-from raft.simulator.world.network import Link
-from raft.simulator.world.workload import WRITES, Call
+from raft.simulator.world.machine import SimulatedMachine
+from raft.simulator.world.network import SimulatedLink
+from raft.simulator.world.workload import WRITES, SimulatedCall
 from raft.transitions import Role
 
 if TYPE_CHECKING:
@@ -102,13 +102,13 @@ class Process:
         self.tick_us = TICK_US
         if world.options.clock_spread:
             self.tick_us = world.options.tick_us(self.random.random())
-        self.ghosts: list[Image] = []
+        self.ghosts: list[DiskImage] = []
         """Images this node held and lost with its memory or disk: its acks were true then."""
         self.is_old = world.options.is_rolling
         """Whether the process runs the older version: see `versions`."""
         self.sync_factor = 1
         self.sync_fails = False
-        self.repair: repair.Repair | None = None
+        self.repair: repair.SimulatedRepair | None = None
         self.acquaintance = Acquaintance(self)
         self.promised_term: Term = 0
         # The state that the referee saw last.
@@ -144,7 +144,7 @@ class Process:
         self.epoch += 1
         if self.disk.bad:  # A log without damage needs no walk.
             self.status = Status.REPAIRING
-            self.repair = repair.Repair(self)
+            self.repair = repair.SimulatedRepair(self)
             self.world.coverage.hit("damage_found_at_start")
             self.repair.go_on()
         else:
@@ -156,13 +156,13 @@ class Process:
         self.repair = None
         world = self.world
         self.replica = Replica(world.options.raft_config(self.node_id), self.disk, self.random)
-        self.mailbox: deque[tuple[Link | None, Outgoing | Call, int]] = deque()
+        self.mailbox: deque[tuple[SimulatedLink | None, Outgoing | SimulatedCall, int]] = deque()
         self.missed_ticks = 0
         self.is_syncing = False
         self.newest_ticket: Ticket = 0
         self.late_ticket: Ticket = 0
         self.is_turn_due = False
-        self.machine = StateMachine(self)
+        self.machine = SimulatedMachine(self)
         self.handed: Index = self.machine.applied
         world.referee.on_restart(self)
         first = 1 + self.random.randrange(self.tick_us)
@@ -249,7 +249,7 @@ class Process:
         for link, item, attempt in mailbox:
             if self.epoch != epoch or not self.is_up:
                 return
-            if isinstance(item, Call):
+            if isinstance(item, SimulatedCall):
                 self.serve(item, attempt)
             elif link is not None:
                 self.receive(link, item)
@@ -275,7 +275,7 @@ class Process:
         self.acquaintance.on_tick(self.replica.core.state.now)
         self.settle()
 
-    def receive(self, link: Link, outgoing: Outgoing) -> None:
+    def receive(self, link: SimulatedLink, outgoing: Outgoing) -> None:
         """Take a message from the network."""
         if not self.acquaintance.lets_in(self.world.nodes[link.sender]):
             return
@@ -318,7 +318,7 @@ class Process:
             assert isinstance(message, repair.RepairRequest)
             repair.answer(self, message)
 
-    def serve(self, call: Call, attempt: int) -> None:
+    def serve(self, call: SimulatedCall, attempt: int) -> None:
         """Take a client's request."""
         if self.status is not Status.UP:
             if self.status is Status.PAUSED and len(self.mailbox) < MAILBOX_MAX:

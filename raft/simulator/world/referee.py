@@ -25,7 +25,7 @@ from raft.messages import (
 from raft.pump.effects import Outgoing
 from raft.quorum import quorum_size
 from raft.simulator.coverage import Coverage
-from raft.simulator.ledger import Ledger
+from raft.simulator.ledger import CommittedLedger
 from raft.simulator.verdict import InvariantError
 from raft.transitions import Role
 
@@ -57,7 +57,7 @@ class Referee:
         self.coverage = coverage
         self.page_cache = page_cache
         """Whether entries count as durable once written: the written log stands for the synced."""
-        self.ledger = Ledger(coverage)
+        self.ledger = CommittedLedger(coverage)
         self.on_entries_lost: Callable[[Index], None] | None = None
         """Called before committed entries from an index on are given up; None: no loss may
         happen."""

@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from raft.messages import NodeId, SnapshotMeta
 from raft.pump.effects import Outgoing
-from raft.simulator.disk.damage import DamagedError, DamagedRange, damaged_range, is_chain, widened
-from raft.simulator.disk.image import Entry
+from raft.simulator.disk.damage import (
+    DamagedError,
+    SimulatedDamage,
+    damaged_range,
+    is_chain,
+    widened,
+)
+from raft.simulator.disk.image import DirectoryEntry
 
 if TYPE_CHECKING:
     from raft.simulator.world.process import Process
@@ -27,7 +33,7 @@ class RepairRequest(NamedTuple):
 
     sender: NodeId
     to: NodeId
-    wanted: DamagedRange
+    wanted: SimulatedDamage
 
 
 class RepairReply(NamedTuple):
@@ -35,7 +41,7 @@ class RepairReply(NamedTuple):
 
     sender: NodeId
     to: NodeId
-    wanted: DamagedRange
+    wanted: SimulatedDamage
     snapshot: SnapshotMeta | None
     snapshot_chain: int
 
@@ -43,15 +49,15 @@ class RepairReply(NamedTuple):
 KINDS = (RepairRequest, RepairReply)
 
 
-class Repair:
+class SimulatedRepair:
     """The repair of one process in one life."""
 
     __slots__ = ("_attempts", "_found", "_is_writing", "_process", "_wanted")
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._found: DamagedRange | None = None
-        self._wanted: DamagedRange | None = None
+        self._found: SimulatedDamage | None = None
+        self._wanted: SimulatedDamage | None = None
         self._attempts = 0
         self._is_writing = False
 
@@ -108,7 +114,7 @@ class Repair:
         at = world.now + world.sync_delay(process.sync_factor)
         world.push(at, self._written, process.epoch, reply, payload)
 
-    def _written(self, epoch: int, reply: RepairReply, payload: list[Entry]) -> None:
+    def _written(self, epoch: int, reply: RepairReply, payload: list[DirectoryEntry]) -> None:
         process = self._process
         if epoch != process.epoch:
             return

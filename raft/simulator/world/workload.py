@@ -15,10 +15,10 @@ from raft.errors import Outcome
 from raft.histories.history import (
     AppendCall,
     CasCall,
+    HistoryReceipt,
     Kind,
     Operation,
     ReadCall,
-    Receipt,
     Records,
     Request,
     Result,
@@ -61,7 +61,7 @@ _CELL_VALUE_COUNT = 4
 """Number of values of a register. Few, so that swaps often find the expected one."""
 
 
-class Call:
+class SimulatedCall:
     """One call of a client: one or more attempts at different nodes."""
 
     __slots__ = (
@@ -78,7 +78,7 @@ class Call:
         "value",
     )
 
-    def __init__(self, client: Client, kind: CallKind, value: int) -> None:
+    def __init__(self, client: SimulatedClient, kind: CallKind, value: int) -> None:
         self.client = client
         self.kind = kind
         self.value = value
@@ -95,7 +95,7 @@ class Call:
         """Queue length that was acked to a client before this call began (I10)."""
 
 
-class Client:
+class SimulatedClient:
     """One client with one call open at a time."""
 
     __slots__ = (
@@ -118,7 +118,7 @@ class Client:
         self.loyalty = self.random.choice((0.0, 0.5, 0.95))
         """Probability that the client stays with a node that did not answer."""
         self.target: NodeId = 1 + number % world.options.voter_count
-        self.call: Call | None = None
+        self.call: SimulatedCall | None = None
         self.attempt_us = ATTEMPT_ELECTIONS * world.options.election_us
         self.poll_offset = 0
         self.is_stopped = False
@@ -149,10 +149,10 @@ class Client:
             kind = CallKind.PUT if random.random() < 0.2 else CallKind.APPEND
         self.call_now(kind)
 
-    def call_now(self, kind: CallKind) -> Call:
+    def call_now(self, kind: CallKind) -> SimulatedCall:
         """Start one call."""
         value = self.world.new_value() << 1 | (kind is CallKind.PUT)
-        self.call = call = Call(self, kind, value)
+        self.call = call = SimulatedCall(self, kind, value)
         if kind is CallKind.SWAP or kind is CallKind.LOOK:
             expected = self.random.randrange(ANYTHING, _CELL_VALUE_COUNT)
             new = self.random.randrange(_CELL_VALUE_COUNT)
@@ -184,7 +184,7 @@ class Client:
             Records(records, end),
         )
 
-    def _attempt(self, call: Call) -> None:
+    def _attempt(self, call: SimulatedCall) -> None:
         world = self.world
         call.attempt += 1
         call.node = self.target
@@ -194,7 +194,7 @@ class Client:
         delay = 1 + self.random.randrange(1000)
         world.push(world.now + delay, self._arrive, call, call.attempt, call.node)
 
-    def _arrive(self, call: Call, attempt: int, node: NodeId) -> None:
+    def _arrive(self, call: SimulatedCall, attempt: int, node: NodeId) -> None:
         found = self.world.nodes.get(node)
         if found is None:
             self.refused(call, attempt, NO_NODE)
@@ -203,11 +203,13 @@ class Client:
 
     # Replies.
 
-    def refused(self, call: Call, attempt: int, hint: NodeId) -> None:
+    def refused(self, call: SimulatedCall, attempt: int, hint: NodeId) -> None:
         """Take a refusal before any entry was in the node's log."""
         self._reply(call, attempt, Outcome.NOT_APPLIED, hint)
 
-    def completed(self, call: Call, attempt: int, resolution: Resolution, node: Process) -> None:
+    def completed(
+        self, call: SimulatedCall, attempt: int, resolution: Resolution, node: Process
+    ) -> None:
         """Take the decision on a proposal."""
         if resolution is Resolution.COMMITTED:
             ledger = self.world.referee.ledger
@@ -222,7 +224,7 @@ class Client:
         else:
             self._reply(call, attempt, Outcome.UNKNOWN, NO_NODE)
 
-    def served(self, call: Call, attempt: int, applied: Index) -> None:
+    def served(self, call: SimulatedCall, attempt: int, applied: Index) -> None:
         """Answer a linearizable read from the state at `applied`."""
         ledger = self.world.referee.ledger
         end = ledger.end_at(applied)
@@ -234,14 +236,16 @@ class Client:
             result = Swapped(False, ledger.cell_at(call.body.key, applied))
         self._reply(call, attempt, Outcome.APPLIED, result)
 
-    def _reply(self, call: Call, attempt: int, outcome: Outcome, result: int | Swapped) -> None:
+    def _reply(
+        self, call: SimulatedCall, attempt: int, outcome: Outcome, result: int | Swapped
+    ) -> None:
         world = self.world
         if not world.is_calm and self.random.random() < REQUEST_LOSS:
             return
         delay = 1 + self.random.randrange(1000)
         world.push(world.now + delay, self._on_reply, call, attempt, (outcome, result))
 
-    def _on_reply(self, call: Call, attempt: int, reply: tuple[Outcome, Any]) -> None:
+    def _on_reply(self, call: SimulatedCall, attempt: int, reply: tuple[Outcome, Any]) -> None:
         if not call.is_open:
             return
         outcome, result = reply
@@ -253,12 +257,12 @@ class Client:
         if attempt == call.attempt:
             self._retry(call, result if outcome is Outcome.NOT_APPLIED else NO_NODE)
 
-    def _timed_out(self, call: Call, attempt: int, _c: object) -> None:
+    def _timed_out(self, call: SimulatedCall, attempt: int, _c: object) -> None:
         if call.is_open and attempt == call.attempt:
             call.is_doubtful = True
             self._retry(call, NO_NODE)
 
-    def _retry(self, call: Call, hint: NodeId) -> None:
+    def _retry(self, call: SimulatedCall, hint: NodeId) -> None:
         world = self.world
         random = self.random
         is_over = world.now >= call.deadline_us
@@ -274,11 +278,11 @@ class Client:
         pause = 1 + int(random.random() * world.options.election_us / 4)
         world.push(world.now + pause, self._try_again, call, call.attempt, None)
 
-    def _try_again(self, call: Call, attempt: int, _c: object) -> None:
+    def _try_again(self, call: SimulatedCall, attempt: int, _c: object) -> None:
         if call.is_open and attempt == call.attempt:
             self._attempt(call)
 
-    def _finish(self, call: Call, outcome: Outcome, result: Any) -> None:
+    def _finish(self, call: SimulatedCall, outcome: Outcome, result: Any) -> None:
         call.is_open = False
         self.call = None
         world = self.world
@@ -295,7 +299,7 @@ class Client:
             self.poll_offset = 0
         self._later()
 
-    def _write_down(self, call: Call, outcome: Outcome, result: Any) -> None:
+    def _write_down(self, call: SimulatedCall, outcome: Outcome, result: Any) -> None:
         world = self.world
         kind = call.kind
         is_applied = outcome is Outcome.APPLIED
@@ -303,7 +307,7 @@ class Client:
         answer: Result = None
         if kind is CallKind.APPEND:
             request = AppendCall(call.value, self.process, call.value)
-            answer = Receipt(result) if is_applied else None
+            answer = HistoryReceipt(result) if is_applied else None
         elif kind is CallKind.PUT:
             request = call.value
             answer = result if is_applied else None
@@ -369,7 +373,7 @@ class Client:
             self._finish(call, Outcome.UNKNOWN if is_write else Outcome.NOT_APPLIED, 0)
 
 
-def _request_of(call: Call) -> CasCall:
+def _request_of(call: SimulatedCall) -> CasCall:
     assert isinstance(call.body, CasBody)
     expected = None if call.body.expected == ANYTHING else call.body.expected
     return CasCall(expected, None if call.kind is CallKind.LOOK else call.body.new)
@@ -403,16 +407,16 @@ class Cells:
         self._unknown += outcome is Outcome.UNKNOWN
 
 
-class Reads:
+class SimulatedReads:
     """Call of each open read id; ids are integers, as the core requires."""
 
     __slots__ = ("_next", "_open")
 
     def __init__(self) -> None:
         self._next = 0
-        self._open: dict[int, tuple[Call, int]] = {}
+        self._open: dict[int, tuple[SimulatedCall, int]] = {}
 
-    def register(self, call: Call, attempt: int) -> int:
+    def register(self, call: SimulatedCall, attempt: int) -> int:
         self._next += 1
         self._open[self._next] = (call, attempt)
         return self._next

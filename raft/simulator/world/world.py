@@ -20,13 +20,13 @@ from raft.pump.effects import Outgoing
 from raft.ready import InitialState, bootstrap_state, joining_state
 from raft.simulator.coverage import Coverage
 from raft.simulator.disk.damage import DamagedError
-from raft.simulator.options import Options
+from raft.simulator.options import SimulatorOptions
 from raft.simulator.plan import Fault
 from raft.simulator.world.injector import Injector
-from raft.simulator.world.network import Link, Network
+from raft.simulator.world.network import Network, SimulatedLink
 from raft.simulator.world.process import Process
 from raft.simulator.world.referee import Referee
-from raft.simulator.world.workload import Cells, Client, Reads
+from raft.simulator.world.workload import Cells, SimulatedClient, SimulatedReads
 
 Action: TypeAlias = Callable[[Any, Any, Any], None]
 _SYNC_DELAY_COUNT = 64
@@ -71,7 +71,7 @@ class World:
 
     def __init__(
         self,
-        options: Options,
+        options: SimulatorOptions,
         plan: Sequence[Fault],
         *,
         trace: Callable[[str], None] | None = None,
@@ -107,7 +107,7 @@ class World:
         self._values = 0
         self._empty_disks = 0
         self._nonces = 0
-        self.reads = Reads()
+        self.reads = SimulatedReads()
         self.cells = Cells()
         self.nodes: dict[NodeId, Process] = {}
         self.referee = Referee(self.nodes, self.coverage, page_cache=options.page_cache)
@@ -117,7 +117,7 @@ class World:
         voters = tuple(range(1, options.voter_count + 1))
         for node_id in voters:
             self.add_node(node_id, bootstrap_state(voters))
-        self.clients = [Client(self, number) for number in range(options.client_count)]
+        self.clients = [SimulatedClient(self, number) for number in range(options.client_count)]
         self.injector.schedule()
 
     # Events.
@@ -203,7 +203,7 @@ class World:
                 found = node
         return found
 
-    def _deliver(self, link: Link, outgoing: Outgoing) -> None:
+    def _deliver(self, link: SimulatedLink, outgoing: Outgoing) -> None:
         node = self.nodes.get(link.receiver)
         if node is not None:
             node.receive(link, outgoing)

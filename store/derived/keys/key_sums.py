@@ -11,7 +11,7 @@ from typing import Final
 
 from store import format as fmt
 from store.checksum import crc32c_extend
-from store.derived.queues.unit_sums import Tail
+from store.derived.queues.unit_sums import SumTail
 from store.derived.sum_files import SUM_SIZE_BYTES, UNKNOWN, SumFiles, known, seed_of
 
 SLOTS_PER_BLOCK: Final = 1024
@@ -29,14 +29,14 @@ class KeySums:
     def __init__(self, files: SumFiles, name: str, slot_count: int, entry_count: int) -> None:
         self._files, self._name, self._entry_count = files, name, entry_count
         self._entries_number = 1 + -(-slot_count // SLOTS_PER_BLOCK)
-        self.tail = Tail(0, 1, -1)
+        self.tail = SumTail(0, 1, -1)
         """The last block of entries."""
 
     # --- Building ---
 
     def begin(self) -> None:
         """Start a new file, which has entry 0 only: zeros."""
-        self.tail = Tail(0, 1, crc32c_extend(self._seed(0), bytes(_ENTRY)))
+        self.tail = SumTail(0, 1, crc32c_extend(self._seed(0), bytes(_ENTRY)))
 
     def put(self, entries: bytes) -> None:
         """Add entries written behind the last one. Call it before the header counts them."""
@@ -53,7 +53,7 @@ class KeySums:
                 if crc >= 0:
                     self._files.put(self._name, self._number(lo), known(crc))
                 lo, crc = hi, self._seed(hi)
-        self.tail = Tail(lo, hi, crc)
+        self.tail = SumTail(lo, hi, crc)
 
     def open(self, count: int, last_entries: bytes) -> None:
         """Take a file that was opened, or cut, with the entries of its last block.
@@ -62,7 +62,7 @@ class KeySums:
         lo = count - count % ENTRIES_PER_BLOCK
         crc = crc32c_extend(self._seed(lo), last_entries)
         is_known = lo == count or known(crc) == self._files.get(self._name, self._number(lo))
-        self.tail = Tail(lo, count, crc if is_known else -1)
+        self.tail = SumTail(lo, count, crc if is_known else -1)
 
     def cut(self, count: int) -> None:
         """Forget the checksum of the last block: the file does not end where it was closed."""
@@ -71,7 +71,7 @@ class KeySums:
 
     def trust(self, lo: int, count: int, last_entries: bytes) -> None:
         """Take the checksum of the last block from entries that agree with the log."""
-        self.tail = Tail(lo, count, crc32c_extend(self._seed(lo), last_entries))
+        self.tail = SumTail(lo, count, crc32c_extend(self._seed(lo), last_entries))
         self._files.put(self._name, self._number(lo), known(self.tail.crc))
 
     def save(self, header: bytes, slots: bytes) -> None:
@@ -117,7 +117,7 @@ class KeySums:
         """Return the checksum of the block of entries that begins with `lo`."""
         return known(crc32c_extend(self._seed(lo), entries))
 
-    def expected_entries(self, lo: int, tail: Tail) -> int:
+    def expected_entries(self, lo: int, tail: SumTail) -> int:
         """Return the checksum that a block of entries must have, given a `tail`; or UNKNOWN."""
         if lo == tail.lo and tail.crc >= 0:
             return known(tail.crc)

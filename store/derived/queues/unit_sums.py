@@ -17,7 +17,7 @@ BLOCK_UNITS: Final = 256
 _UNIT: Final = fmt.CONSUME_QUEUE_UNIT_SIZE_BYTES
 
 
-class Tail(NamedTuple):
+class SumTail(NamedTuple):
     """The last block: the units [lo, hi) and their CRC, -1 when it is not known."""
 
     lo: int
@@ -25,7 +25,7 @@ class Tail(NamedTuple):
     crc: int
 
 
-_NOTHING: Final = Tail(0, 0, -1)
+_NOTHING: Final = SumTail(0, 0, -1)
 
 
 class UnitSums:
@@ -62,7 +62,7 @@ class UnitSums:
 
     def begin(self, lo: int, hi: int, units: bytes) -> None:
         """Start a new queue, whose first file begins at `lo` with `units`, up to `hi`."""
-        self.tail = Tail(lo, lo, self._seed(lo))
+        self.tail = SumTail(lo, lo, self._seed(lo))
         if units:
             self.put(units)
         assert self.tail.hi == hi, f"{self._name}: begun up to {self.tail.hi} of {hi}"
@@ -74,7 +74,7 @@ class UnitSums:
             crc = self._seen.crc
         size_bytes, end = len(units), self.block_hi(lo)
         if crc >= 0 and size_bytes < (end - hi) * _UNIT:  # Nearly always: all in one block.
-            self.tail = Tail(lo, hi + size_bytes // _UNIT, crc32c_extend(crc, units))
+            self.tail = SumTail(lo, hi + size_bytes // _UNIT, crc32c_extend(crc, units))
             return
         at = 0
         while at < size_bytes:
@@ -88,7 +88,7 @@ class UnitSums:
                 if crc >= 0:
                     self._files.put(*self._place(lo), known(crc))
                 lo, crc = hi, self._seed(hi)
-        self.tail = Tail(lo, hi, crc)
+        self.tail = SumTail(lo, hi, crc)
 
     def cut(self, hi: int) -> None:
         """Forget the checksums from `hi` on: the units there are cut."""
@@ -101,7 +101,7 @@ class UnitSums:
         """Take a queue that was opened, and ends at `hi`."""
         lo = self.block_lo(hi)
         self._seen = _NOTHING
-        self.tail = Tail(lo, hi, self._seed(lo) if lo == hi else -1)
+        self.tail = SumTail(lo, hi, self._seed(lo) if lo == hi else -1)
 
     def save(self) -> None:
         """Store the checksum of the last block: no put follows."""
@@ -119,7 +119,7 @@ class UnitSums:
         """Return the checksum of a block with these units."""
         return known(crc32c_extend(self._seed(lo), units))
 
-    def expected(self, lo: int, tail: Tail) -> int:
+    def expected(self, lo: int, tail: SumTail) -> int:
         """Return the checksum of a block, given a `tail` that was looked up before; or UNKNOWN."""
         if lo != tail.lo:
             return self._files.get(*self._place(lo))
@@ -136,7 +136,7 @@ class UnitSums:
         if lo < self.tail.lo:
             self._files.put(*self._place(lo), known(crc))
         else:
-            self._seen = Tail(lo, hi, crc)
+            self._seen = SumTail(lo, hi, crc)
 
     def forget_file(self, file_lo: int) -> None:
         """Delete the checksums of a deleted file of the queue."""

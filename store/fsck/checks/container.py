@@ -11,10 +11,18 @@ from typing import Final
 
 from store import format as fmt
 from store.checksum import crc32c
-from store.fsck.checks.log import READ_SIZE_BYTES, Records, Step
+from store.fsck.checks.log import READ_SIZE_BYTES, RecordRun, WalkStep
 from store.fsck.files import SCAN_SIZE_BYTES, Segments
 from store.fsck.types import Finding, Part, Severity
-from store.ledger.entry import KIND_DATA, KINDS, Link, Problem, chain_of, check_run, unpack_header
+from store.ledger.entry import (
+    KIND_DATA,
+    KINDS,
+    ChainLink,
+    EntryProblem,
+    chain_of,
+    check_run,
+    unpack_header,
+)
 from store.record.check import check_records
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
@@ -36,32 +44,36 @@ class PlainCheck:
         self.record_count = 0
         self._require_property_crc = require_property_crc
 
-    def check(self, data: bytes, position: int, file_end: int) -> Step:
+    def check(self, data: bytes, position: int, file_end: int) -> WalkStep:
         """Check records; a blank counts by its magic alone."""
         checked = check_records(data, position, require_property_crc=self._require_property_crc)
         if checked.end:
             self.record_count += checked.record_count
             whole = data if checked.end == len(data) else data[: checked.end]
-            return Step(checked.end, [Records(position, whole)], [], False, None)
+            return WalkStep(checked.end, [RecordRun(position, whole)], [], False, None)
         if len(data) < fmt.BLANK_SIZE_BYTES_MIN:
-            problem = Problem(0, "blank", "8 bytes or more", f"{len(data)}")
-            return Step(0, [], [], False, problem)
+            problem = EntryProblem(0, "blank", "8 bytes or more", f"{len(data)}")
+            return WalkStep(0, [], [], False, problem)
         size_bytes, magic = fmt.BLANK.unpack_from(data)
         if magic == fmt.MAGIC_BLANK:
-            return Step(0, [], [], True, None)
+            return WalkStep(0, [], [], True, None)
         if checked.problem is not None:
             found = checked.problem
-            problem = Problem(found.at, found.field, found.expected, found.found)
+            problem = EntryProblem(found.at, found.field, found.expected, found.found)
         else:
             limits = f"{fmt.RECORD_SIZE_BYTES_MIN} to {len(data)}"
-            problem = Problem(0, "total size", limits, str(size_bytes))
-        return Step(0, [], [], False, problem)
+            problem = EntryProblem(0, "total size", limits, str(size_bytes))
+        return WalkStep(0, [], [], False, problem)
 
-    def check_blank(self, segments: Segments, position: int, file_end: int) -> Problem | None:
+    def check_blank(self, segments: Segments, position: int, file_end: int) -> EntryProblem | None:
         """Check that the blank has the size of the rest of the file."""
         room = file_end - position
         size_bytes = fmt.BLANK.unpack(segments.read(position, fmt.BLANK.size))[0]
-        return None if size_bytes == room else Problem(0, "blank size", f"{room}", f"{size_bytes}")
+        return (
+            None
+            if size_bytes == room
+            else EntryProblem(0, "blank size", f"{room}", f"{size_bytes}")
+        )
 
     def is_blank_proven(self, segments: Segments, position: int, file_end: int) -> bool:
         """Whether there is a blank by its magic, and the next file begins with a record."""
@@ -97,7 +109,7 @@ class PlainCheck:
 class LedgerCheck:
     """Entries with their chain, the records in them, and the index units beside them."""
 
-    def __init__(self, data: Segments, index: Segments, link: Link) -> None:
+    def __init__(self, data: Segments, index: Segments, link: ChainLink) -> None:
         """Take the files, for findings only. `link` is the entry before the first one."""
         self.ends_with_blank = False
         self.record_count = 0
@@ -108,7 +120,7 @@ class LedgerCheck:
         self._is_lost = False
         self._lost_chains: tuple[int, ...] = ()
 
-    def check(self, data: bytes, position: int, file_end: int) -> Step:
+    def check(self, data: bytes, position: int, file_end: int) -> WalkStep:
         """Check entries, the records of each, and the index units of all of them."""
         if self._is_lost:
             return self._check_lost(data, position, file_end)
@@ -118,14 +130,14 @@ class LedgerCheck:
         if run.end:
             problem = None  # The next step begins there.
         elif problem is None and not run.is_blank:
-            problem = Problem(4, "size", f"at most {len(data)}", f"{data[4:8].hex()} (hex)")
+            problem = EntryProblem(4, "size", f"at most {len(data)}", f"{data[4:8].hex()} (hex)")
         if problem is not None:
             self._note_chains(data)
         self.link = run.link
         self.entry_count += run.entry_count
         records, findings = self._records(data, position, run.units)
         findings += compare_units(self.index, first_index, run.units)
-        return Step(run.end, records, findings, run.is_blank and not run.end, problem)
+        return WalkStep(run.end, records, findings, run.is_blank and not run.end, problem)
 
     def _note_chains(self, data: bytes) -> None:
         """Remember the possible chains of a bad entry: as stored, and as computed."""
@@ -133,13 +145,15 @@ class LedgerCheck:
             computed = chain_of(self.link.chain_crc, data[:_HEADER])
             self._lost_chains = (unpack_header(data).chain_crc, computed)
 
-    def _check_lost(self, data: bytes, position: int, file_end: int) -> Step:
+    def _check_lost(self, data: bytes, position: int, file_end: int) -> WalkStep:
         """Check the first entry behind damage without the entry before it; then go on."""
         if data[:4] == b"\xff\xff\xff\xff":
-            return Step(0, [], [], True, None)
+            return WalkStep(0, [], [], True, None)
         size_bytes = self._entry_size(data, position, file_end)
         if not size_bytes:
-            return Step(0, [], [], False, Problem(0, "header", "of an entry", data[:8].hex()))
+            return WalkStep(
+                0, [], [], False, EntryProblem(0, "header", "of an entry", data[:8].hex())
+            )
         header = unpack_header(data)
         findings = []
         if not any(chain_of(c, data[:_HEADER]) == header.chain_crc for c in self._lost_chains):
@@ -157,20 +171,20 @@ class LedgerCheck:
                 )
             ]
         self._is_lost = False
-        self.link = Link(header.entry_index, header.term, header.chain_crc)
+        self.link = ChainLink(header.entry_index, header.term, header.chain_crc)
         self.entry_count += 1
         unit = fmt.INDEX_UNIT.pack(
             fmt.ENTRY_MAGIC, position, size_bytes, header.entry_index, header.term
         )
         records, more = self._records(data, position, unit)
         findings += [*more, *compare_units(self.index, header.entry_index, unit)]
-        return Step(size_bytes, records, findings, False, None)
+        return WalkStep(size_bytes, records, findings, False, None)
 
     def _records(
         self, data: bytes, position: int, units: bytes
-    ) -> tuple[list[Records], list[Finding]]:
+    ) -> tuple[list[RecordRun], list[Finding]]:
         """Return the records of whole entries, and the findings in bodies that are not records."""
-        records: list[Records] = []
+        records: list[RecordRun] = []
         findings: list[Finding] = []
         for _, own, size_bytes, index, _ in fmt.INDEX_UNIT.iter_unpack(units):
             at = own - position
@@ -181,7 +195,7 @@ class LedgerCheck:
             if checked.end:
                 self.record_count += checked.record_count
                 whole = body if checked.end == len(body) else body[: checked.end]
-                records.append(Records(first, whole))
+                records.append(RecordRun(first, whole))
             if checked.end != len(body) or not body:
                 problem = checked.problem
                 bad_at = first + (problem.at if problem else checked.end)
@@ -200,18 +214,18 @@ class LedgerCheck:
                 )
         return records, findings
 
-    def check_blank(self, segments: Segments, position: int, file_end: int) -> Problem | None:
+    def check_blank(self, segments: Segments, position: int, file_end: int) -> EntryProblem | None:
         """Check magic, size and that all the rest is zero."""
         room = file_end - position
         if room < fmt.BLANK_SIZE_BYTES_MIN:
-            return Problem(0, "blank", f"{fmt.BLANK_SIZE_BYTES_MIN} bytes or more", str(room))
+            return EntryProblem(0, "blank", f"{fmt.BLANK_SIZE_BYTES_MIN} bytes or more", str(room))
         magic, size_bytes = fmt.ENTRY_BLANK.unpack(segments.read(position, fmt.ENTRY_BLANK.size))
         if magic != fmt.ENTRY_MAGIC_BLANK:
-            return Problem(0, "magic", str(fmt.ENTRY_MAGIC_BLANK), str(magic))
+            return EntryProblem(0, "magic", str(fmt.ENTRY_MAGIC_BLANK), str(magic))
         if size_bytes != room:
-            return Problem(4, "blank size", str(room), str(size_bytes))
+            return EntryProblem(4, "blank size", str(room), str(size_bytes))
         dirty = segments.first_dirty(position + fmt.ENTRY_BLANK.size, file_end)
-        return None if dirty is None else Problem(dirty - position, "pad", "0", "not 0")
+        return None if dirty is None else EntryProblem(dirty - position, "pad", "0", "not 0")
 
     def is_blank_proven(self, segments: Segments, position: int, file_end: int) -> bool:
         """Whether the next file's first entry chains to the last good one: none lay between."""

@@ -14,7 +14,7 @@ from store import format as fmt
 from store.config import MIB
 from store.fsck.files import Segments
 from store.fsck.types import Finding, Part, Progress, Severity
-from store.ledger.entry import Problem
+from store.ledger.entry import EntryProblem
 
 READ_SIZE_BYTES: Final = 5 * MIB  # More than any record or entry has, so each fits into one read.
 assert READ_SIZE_BYTES > fmt.ENTRY_SIZE_BYTES_MAX + fmt.RECORD_OVERHEAD_BYTES_MAX
@@ -22,7 +22,7 @@ NOWHERE: Final = 1 << 62  # A position behind every log.
 SCAN_OVERLAP_BYTES: Final = 256  # More than the parts that `find` looks at.
 
 
-class Records(NamedTuple):
+class RecordRun(NamedTuple):
     """Whole good records that lie back to back; the first byte is at `position`."""
 
     position: int
@@ -36,14 +36,14 @@ class Bad(NamedTuple):
     hi: int
 
 
-class Step(NamedTuple):
+class WalkStep(NamedTuple):
     """How far some bytes of the log are good. `problem.at` counts from the first of them."""
 
     end: int
-    records: list[Records]
+    records: list[RecordRun]
     findings: list[Finding]
     is_blank: bool
-    problem: Problem | None
+    problem: EntryProblem | None
 
 
 class ContainerCheck(Protocol):
@@ -53,11 +53,11 @@ class ContainerCheck(Protocol):
     """Whether a log may end right behind a blank."""
     record_count: int
 
-    def check(self, data: bytes, position: int, file_end: int) -> Step:
+    def check(self, data: bytes, position: int, file_end: int) -> WalkStep:
         """Check the bytes that lie back to back in `data`, whose first byte is at `position`."""
         ...
 
-    def check_blank(self, segments: Segments, position: int, file_end: int) -> Problem | None:
+    def check_blank(self, segments: Segments, position: int, file_end: int) -> EntryProblem | None:
         """Check the blank from a position to the end of its file."""
         ...
 
@@ -78,7 +78,7 @@ class ContainerCheck(Protocol):
         ...
 
 
-class LogWalk:
+class LogPass:
     """One pass over a log. `events` does it; the other attributes are complete after it."""
 
     def __init__(
@@ -100,7 +100,7 @@ class LogWalk:
         self.bad: list[Bad] = []
         self._is_torn = False
 
-    def events(self) -> Iterator[Finding | Records | Bad]:
+    def events(self) -> Iterator[Finding | RecordRun | Bad]:
         """Yield all records in log order, and findings where they are met."""
         segments, check = self._segments, self._check
         position, hi = self.begin_position, segments.end_position
@@ -131,14 +131,14 @@ class LogWalk:
         return self._check.check_blank(self._segments, position, file_end) is None
 
     def _skip(
-        self, position: int, file_end: int, step: Step
+        self, position: int, file_end: int, step: WalkStep
     ) -> Generator[Finding | Bad, None, int]:
         """Yield the findings at a position, and return where to go on."""
         segments, check = self._segments, self._check
         problem = step.problem
         if step.is_blank:
             problem = check.check_blank(segments, position, file_end)
-            problem = problem or Problem(0, "blank", "an entry behind it", "none")
+            problem = problem or EntryProblem(0, "blank", "an entry behind it", "none")
         assert problem is not None, f"position {position}: nothing wrong"
         if position >= self._known_good_position:
             self._is_torn = True
@@ -158,7 +158,7 @@ class LogWalk:
         yield bad
         return hi
 
-    def _stray(self, position: int, problem: Problem) -> Problem:
+    def _stray(self, position: int, problem: EntryProblem) -> EntryProblem:
         """Return the problem of the first byte behind zeros that is not zero, else `problem`."""
         dirty = position
         while dirty < self.dirty_hi:
@@ -167,15 +167,15 @@ class LogWalk:
             if found is not None:
                 if found - position < fmt.BLANK_SIZE_BYTES_MIN:
                     break
-                return Problem(found - position, "unused byte", "0", "not 0")
+                return EntryProblem(found - position, "unused byte", "0", "not 0")
             dirty = hi
         return problem
 
-    def _finding(self, position: int, problem: Problem, severity: Severity) -> Finding:
+    def _finding(self, position: int, problem: EntryProblem, severity: Severity) -> Finding:
         path, at = self._segments.place(position + problem.at)
         if self._segments.file_at(position).is_missing:
             path, at = self._segments.place(position)
-            problem = Problem(0, "file", "present", "missing")
+            problem = EntryProblem(0, "file", "present", "missing")
         # A ledger ends with an entry: a cut at the start of a file takes the blank before it, too.
         lo = position
         if not self._check.ends_with_blank and position % self._segments.file_size_bytes == 0:

@@ -28,7 +28,7 @@ from store.fsck.files import odd_file
 from store.fsck.layout import Layout
 from store.fsck.types import Finding, Part, Severity
 from store.ledger import start as ledger_start
-from store.ledger.entry import Link
+from store.ledger.entry import ChainLink
 from store.ledger.start import LOG_FROM_ZERO, LogStart, StartFile
 from store.ledger.start import NAME as START_NAME
 from store.log.commit_log import DIRECTORY as COMMIT_LOG_DIRECTORY
@@ -334,7 +334,7 @@ def parse_start(data: bytes) -> LogStart | None:
     values = [payload.get(name) for name in ledger_start.FIELDS]
     if not all(isinstance(value, int) for value in values):
         return None
-    return LogStart(values[0], values[1], Link(*values[2:]))
+    return LogStart(values[0], values[1], ChainLink(*values[2:]))
 
 
 def stray_files(fs: FileSystem, root: str, layout: Layout) -> Iterator[Finding]:

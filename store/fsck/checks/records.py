@@ -12,7 +12,7 @@ from typing import Final
 from store import format as fmt
 from store.config import MIB
 from store.fsck.checks.index import IndexCheck, Key
-from store.fsck.checks.log import Bad, Records
+from store.fsck.checks.log import Bad, RecordRun
 from store.fsck.checks.queues import QueueCheck
 from store.fsck.types import Finding, Notice, Part, Severity
 from store.record.check import store_timestamp
@@ -50,7 +50,7 @@ class DerivedCheck:
         self.newest_unix_ms = 0
         """Latest store time of all records."""
 
-    def put(self, records: Records) -> Iterator[Finding]:
+    def put(self, records: RecordRun) -> Iterator[Finding]:
         """Collect whole good records, and compare when enough are there."""
         base, data = records
         known, read = self._tails.known, self._tails.read

@@ -25,9 +25,9 @@ from store.errors import FileSystemError, LayoutError
 from store.files.file_system import FileSystem
 from store.ledger.entry import (
     KINDS,
+    ChainLink,
+    EntryProblem,
     Header,
-    Link,
-    Problem,
     Run,
     chain_of,
     check_blank,
@@ -63,17 +63,17 @@ class DamagedRange(NamedTuple):
     hi_index: int
     position: int
     end_position: int
-    before: Link
+    before: ChainLink
     before_position: int
     after: Header | None
     reason: str
 
 
-class Point(NamedTuple):
+class EntryBoundary(NamedTuple):
     """A point between two entries: where the next one is looked for, and the entry before."""
 
     position: int
-    link: Link
+    link: ChainLink
 
 
 class Goal(NamedTuple):
@@ -151,9 +151,9 @@ def read_around(read: Read, at: int, size_bytes: int) -> bytes:
 class _Opened(NamedTuple):
     """Damage whose end is not found yet."""
 
-    point: Point
+    point: EntryBoundary
     before_position: int
-    problem: Problem
+    problem: EntryProblem
 
     def closed(self, hi_index: int, end_position: int, after: Header | None) -> DamagedRange:
         link, problem = self.point.link, self.problem
@@ -176,7 +176,9 @@ class DamageWalk:
     def __init__(self, read: Read, file_size_bytes: int, goal: Goal) -> None:
         self._read, self._file_size_bytes, self.goal = read, file_size_bytes, goal
 
-    def ranges(self, point: Point, stop_position: int | None = None) -> Iterator[DamagedRange]:
+    def ranges(
+        self, point: EntryBoundary, stop_position: int | None = None
+    ) -> Iterator[DamagedRange]:
         """Yield the damaged ranges from `point` up to the goal, in order, none next to another.
 
         With `stop_position` only those that begin before it.
@@ -190,10 +192,10 @@ class DamageWalk:
                     after = unpack_header(self._read(point.position, _HEADER))
                     yield opened.closed(after.entry_index, point.position, after)
                     opened = None
-                point = Point(point.position + run.end, run.link)
+                point = EntryBoundary(point.position + run.end, run.link)
                 before_position = fmt.INDEX_UNIT.unpack(run.units[-fmt.INDEX_UNIT_SIZE_BYTES :])[1]
             elif run.problem is None:  # A blank, which is good.
-                point = Point(self._file_end(point.position), point.link)
+                point = EntryBoundary(self._file_end(point.position), point.link)
             else:
                 opened = opened or _Opened(point, before_position, run.problem)
                 following = self._behind_damage(point)
@@ -214,8 +216,8 @@ class DamageWalk:
         """
         after = damaged.after
         assert after is not None, f"nothing behind {damaged}"
-        link = Link(after.entry_index, after.term, after.chain_crc)
-        following = next(self.ranges(Point(after.position + after.size_bytes, link)), None)
+        link = ChainLink(after.entry_index, after.term, after.chain_crc)
+        following = next(self.ranges(EntryBoundary(after.position + after.size_bytes, link)), None)
         hi_index = max(self.goal.entry_index + 1, lo_index)
         end_position = max(self.goal.position, damaged.end_position)
         if following is not None:
@@ -226,7 +228,7 @@ class DamageWalk:
     def _file_end(self, position: int) -> int:
         return file_end(position, self._file_size_bytes)
 
-    def next_run(self, point: Point) -> Run:
+    def next_run(self, point: EntryBoundary) -> Run:
         """Check the next piece: good entries, a blank up to the file's end, or (end 0) a problem.
 
         A problem behind good entries is found by the next call.
@@ -241,25 +243,25 @@ class DamageWalk:
             if run.is_blank:
                 return run._replace(problem=self._check_blank(position, room))
             if len(data) == room:
-                problem = Problem(0, "entry", "a whole one", f"cut short after {room} bytes")
+                problem = EntryProblem(0, "entry", "a whole one", f"cut short after {room} bytes")
                 return run._replace(problem=problem)
             size_bytes *= 2  # One entry is larger than a read.
 
-    def _check_blank(self, position: int, room: int) -> Problem | None:
+    def _check_blank(self, position: int, room: int) -> EntryProblem | None:
         if room > _BLANK_SIZE_BYTES_MAX:  # Any entry would have fitted.
-            return Problem(0, "blank", f"{_BLANK_SIZE_BYTES_MAX} bytes at most", str(room))
+            return EntryProblem(0, "blank", f"{_BLANK_SIZE_BYTES_MAX} bytes at most", str(room))
         return check_blank(self._read(position, room))
 
     # --- Behind damage ---
 
-    def _behind_damage(self, point: Point) -> tuple[Point, Header | None] | None:
+    def _behind_damage(self, point: EntryBoundary) -> tuple[EntryBoundary, Header | None] | None:
         """Return where to go on, with the entry before it if that was found by search; else None.
 
         Without a search the point is proven by the chain, and the bytes at it are not checked yet.
         """
         position, link, file_end_position = *point, self._file_end(point.position)
         if self._continues(link, file_end_position):
-            return Point(file_end_position, link), None  # Only the blank is damaged.
+            return EntryBoundary(file_end_position, link), None  # Only the blank is damaged.
         if file_end_position - position >= _HEADER + fmt.BLANK_SIZE_BYTES_MIN:
             data = self._read(position, _HEADER)
             header, chain_crc = unpack_header(data), chain_of(link.chain_crc, data)
@@ -269,15 +271,15 @@ class DamageWalk:
                 and header.term >= link.term
             ):
                 end = position + header.size_bytes
-                own = Link(header.entry_index, header.term, chain_crc)
+                own = ChainLink(header.entry_index, header.term, chain_crc)
                 # The body is damaged, or the field with the chain itself.
                 if header.chain_crc == chain_crc or self._leads_on(own, end):
-                    return Point(end, own), None
+                    return EntryBoundary(end, own), None
         found = self._search(point)
         if found is None:
             return None
-        own = Link(found.entry_index, found.term, found.chain_crc)
-        return Point(found.position + found.size_bytes, own), found
+        own = ChainLink(found.entry_index, found.term, found.chain_crc)
+        return EntryBoundary(found.position + found.size_bytes, own), found
 
     def _is_header(self, header: Header, position: int) -> bool:
         """Whether a header can be that of an entry at a position."""
@@ -290,7 +292,7 @@ class DamageWalk:
             and header.kind in KINDS
         )
 
-    def _continues(self, link: Link, position: int) -> bool:
+    def _continues(self, link: ChainLink, position: int) -> bool:
         """Whether the header at a position is that of the entry behind `link`, by its chain."""
         if position >= self.goal.position and position % self._file_size_bytes == 0:
             return False  # The next file need not exist.
@@ -303,7 +305,7 @@ class DamageWalk:
             and chain_of(link.chain_crc, data) == header.chain_crc
         )
 
-    def _leads_on(self, link: Link, end: int) -> bool:
+    def _leads_on(self, link: ChainLink, end: int) -> bool:
         """Whether the entry that should follow `link`, which ends at `end`, continues it."""
         file_end_position = self._file_end(end)
         if file_end_position - end >= _HEADER and self._continues(link, end):
@@ -311,7 +313,7 @@ class DamageWalk:
         is_blank = self._read(end, 4) == _BLANK_MAGIC
         return is_blank and self._continues(link, file_end_position)
 
-    def _search(self, point: Point) -> Header | None:
+    def _search(self, point: EntryBoundary) -> Header | None:
         """Return the next entry behind a point that can be verified by itself; None without."""
         lo, hi = point.position + 1, self.goal.position + 1
         while lo < hi:
@@ -330,7 +332,7 @@ class DamageWalk:
             lo += size_bytes if is_last else size_bytes - _HEADER + 1
         return None
 
-    def _is_good(self, header: Header, position: int, point: Point) -> bool:
+    def _is_good(self, header: Header, position: int, point: EntryBoundary) -> bool:
         """Whether an entry that was found by search is whole, fits, and leads on."""
         link, index = point.link, header.entry_index
         index_max = link.entry_index + 1 + (position - point.position) // _HEADER
@@ -344,5 +346,5 @@ class DamageWalk:
         if crc32c(body) != header.body_crc:
             return False
         end = position + header.size_bytes
-        own = Link(index, header.term, header.chain_crc)
+        own = ChainLink(index, header.term, header.chain_crc)
         return end >= self.goal.position or self._leads_on(own, end)

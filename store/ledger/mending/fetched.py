@@ -15,7 +15,7 @@ from store.files.failpoints import hit
 from store.files.file_system import FileSystem
 from store.files.staging import TEMPORARY_SUFFIX
 from store.ledger.entry import chain_of, file_end, place_entry, unpack_header
-from store.ledger.mending.damage import DamagedRange, Point, Read
+from store.ledger.mending.damage import DamagedRange, EntryBoundary, Read
 from store.ledger.raw import CheckedEntries, check_entries
 
 KEPT_DIRECTORY: Final = "damaged"
@@ -37,7 +37,7 @@ class RepairReport(NamedTuple):
 
 
 def check_fetched(
-    raw: bytes, point: Point, damaged: DamagedRange, file_size_bytes: int
+    raw: bytes, point: EntryBoundary, damaged: DamagedRange, file_size_bytes: int
 ) -> CheckedEntries:
     """Check fetched entries that follow `point`, and that they belong to the damaged range.
 
@@ -55,7 +55,7 @@ def check_fetched(
     return checked
 
 
-def covers(damaged: DamagedRange, point: Point) -> bool:
+def covers(damaged: DamagedRange, point: EntryBoundary) -> bool:
     """Whether all entries of a damaged range come before `point`."""
     if damaged.after is not None:
         return point.link.entry_index == damaged.hi_index - 1
@@ -69,7 +69,9 @@ def blank(position: int, file_size_bytes: int) -> bytes:
     return fmt.ENTRY_BLANK.pack(fmt.ENTRY_MAGIC_BLANK, size_bytes).ljust(size_bytes, b"\0")
 
 
-def leads_to(point: Point, damaged: DamagedRange, header: bytes, file_size_bytes: int) -> bool:
+def leads_to(
+    point: EntryBoundary, damaged: DamagedRange, header: bytes, file_size_bytes: int
+) -> bool:
     """Whether the good entry behind a damaged range is the one that must follow `point`."""
     after = damaged.after
     if after is None:

@@ -21,9 +21,9 @@ from store.errors import (
 from store.files.failpoints import hit
 from store.files.file_system import FileSystem
 from store.files.mapped_file import MappedFile
-from store.ledger.entry import Link
+from store.ledger.entry import ChainLink
 from store.ledger.ledger import Ledger
-from store.ledger.mending.damage import DamagedRange, DamageWalk, Goal, Point, read_around
+from store.ledger.mending.damage import DamagedRange, DamageWalk, EntryBoundary, Goal, read_around
 from store.ledger.mending.fetched import RepairReport, blank, keep_aside, leads_to
 from store.ledger.raw import check_entries
 from store.ledger.verify import verify_range
@@ -40,7 +40,7 @@ def damage_of(ledger: Ledger, error: CorruptionError) -> list[DamagedRange]:
     not to be found may be anywhere: then all of the ledger is read. Any thread may call.
     """
     tail, files = ledger.tail, ledger.files
-    point, stop_position = Point(ledger.min_position, ledger.start_link), tail.end_position
+    point, stop_position = EntryBoundary(ledger.min_position, ledger.start_link), tail.end_position
     directory, name = os.path.split(error.path)
     if error.path != files.directory and (directory != files.directory or not name.isdecimal()):
         return []
@@ -72,7 +72,7 @@ def read_live(ledger: Ledger, position: int, size_bytes: int) -> bytes:
     return read_around(file.read_any, position, size_bytes)
 
 
-def begin_of(ledger: Ledger, file: MappedFile) -> Point:
+def begin_of(ledger: Ledger, file: MappedFile) -> EntryBoundary:
     """Return the start of a file, or of the last one before it, whose first entry is proven."""
     for candidate in reversed(ledger.files.files):
         if candidate.position > file.position or candidate.position <= ledger.min_position:
@@ -82,8 +82,8 @@ def begin_of(ledger: Ledger, file: MappedFile) -> Point:
         except FileSystemError:
             continue
         if link is not None:
-            return Point(candidate.position, link)
-    return Point(ledger.min_position, ledger.start_link)
+            return EntryBoundary(candidate.position, link)
+    return EntryBoundary(ledger.min_position, ledger.start_link)
 
 
 def repair_range(
@@ -126,11 +126,11 @@ def _repair(
     files, index_files = ledger.files.files, ledger.index.files.files
     file_size_bytes = ledger.files.file_size_bytes
     damaged = _range_of(ledger, lo_index, hi_index)
-    checked, point = None, Point(damaged.position, damaged.before)
+    checked, point = None, EntryBoundary(damaged.position, damaged.before)
     if raw_entries or lo_index < hi_index:
         checked = check_entries(raw_entries, *point, file_size_bytes)
         last = checked.pieces[-1]
-        point = Point(last.position + last.hi - last.at, last.link)
+        point = EntryBoundary(last.position + last.hi - last.at, last.link)
     if point.link.entry_index != hi_index - 1:
         raise ForeignEntryError(hi_index, 0, "entries", f"{hi_index - lo_index}", "other ones")
     if point.position > visible_position:
@@ -173,7 +173,7 @@ def _range_of(ledger: Ledger, lo_index: int, hi_index: int) -> DamagedRange:
     before, before_position, position = ledger.start_link, -1, ledger.min_position
     if lo_index > ledger.first_index:
         entry = ledger.entry(lo_index - 1)
-        before = Link(lo_index - 1, entry.term, entry.chain_crc)
+        before = ChainLink(lo_index - 1, entry.term, entry.chain_crc)
         before_position = entry.position
         position = entry.position + _HEADER + len(entry.body)
     tail, after, end_position = ledger.tail, None, ledger.max_position
@@ -185,7 +185,7 @@ def _range_of(ledger: Ledger, lo_index: int, hi_index: int) -> DamagedRange:
     )
 
 
-def _prove(ledger: Ledger, damaged: DamagedRange, point: Point) -> None:
+def _prove(ledger: Ledger, damaged: DamagedRange, point: EntryBoundary) -> None:
     """Refuse entries that do not lead to the entry behind them."""
     tail, end = ledger.tail, damaged.end_position
     if damaged.after is not None:
@@ -193,7 +193,7 @@ def _prove(ledger: Ledger, damaged: DamagedRange, point: Point) -> None:
         if not leads_to(point, damaged, header, ledger.files.file_size_bytes):
             wider = walk_of(ledger).wider(damaged, damaged.hi_index)
             raise DamageWiderError(wider.lo_index, wider.hi_index, wider.end_position)
-    elif point != Point(tail.end_position, tail.link):
+    elif point != EntryBoundary(tail.end_position, tail.link):
         found = f"{point.link}, up to {point.position}"
         raise ForeignEntryError(damaged.hi_index, 0, "last entry", f"{tail}", found)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from bench.peers.driving import drive
-from bench.peers.peer import Load, Produced
+from bench.peers.load_driver import drive
+from bench.peers.peer import PeerLoad, ProduceResult
 
 
 class Sink:
@@ -28,13 +28,13 @@ class Sink:
             raise ConnectionError("refused")
 
 
-def run(load: Load, sink: Sink) -> Produced:
+def run(load: PeerLoad, sink: Sink) -> ProduceResult:
     return asyncio.run(drive(sink.send, load))
 
 
 def test_a_count_is_kept_to_the_message() -> None:
     sink = Sink()
-    found = run(Load(count=250, batch_count=100, in_flight_count=4, topic_count=2), sink)
+    found = run(PeerLoad(count=250, batch_count=100, in_flight_count=4, topic_count=2), sink)
     assert found.message_count == 250
     assert sorted(sink.batches) == [(50, 0), (100, 0), (100, 1)]
     assert len(found.took_s) == len(found.began_s) == 3
@@ -44,12 +44,12 @@ def test_a_count_is_kept_to_the_message() -> None:
 @pytest.mark.parametrize("in_flight", [1, 7])
 def test_messages_in_flight_are_bounded(in_flight: int) -> None:
     sink = Sink()
-    run(Load(count=100, in_flight_count=in_flight), sink)
+    run(PeerLoad(count=100, in_flight_count=in_flight), sink)
     assert sink.open_count_max == in_flight
 
 
 def test_a_rate_counts_from_when_each_should_have_begun() -> None:
-    found = run(Load(seconds=0.0975, rate_per_s=200), Sink())
+    found = run(PeerLoad(seconds=0.0975, rate_per_s=200), Sink())
     assert found.message_count == 20
     began = list(found.began_s)
     steps = [b - a for a, b in itertools.pairwise(began)]
@@ -58,14 +58,14 @@ def test_a_rate_counts_from_when_each_should_have_begun() -> None:
 
 def test_an_error_ends_a_load_unless_it_is_tolerated() -> None:
     with pytest.raises(ExceptionGroup) as caught:
-        run(Load(count=10), Sink(fail_every=5))
+        run(PeerLoad(count=10), Sink(fail_every=5))
     assert isinstance(caught.value.exceptions[0], ConnectionError)
-    found = run(Load(count=10, tolerates_errors=True), Sink(fail_every=5))
+    found = run(PeerLoad(count=10, tolerates_errors=True), Sink(fail_every=5))
     assert (found.message_count, found.error_count, len(found.took_s)) == (8, 2, 8)
 
 
 def test_the_first_ack_after_a_moment_is_of_what_began_after_it() -> None:
-    found = Produced()
+    found = ProduceResult()
     for began_s, took_s in ((1.0, 5.0), (2.0, 0.5), (3.0, 1.0), (3.5, 0.2)):
         found.began_s.append(began_s)
         found.took_s.append(took_s)
@@ -77,4 +77,4 @@ def test_the_first_ack_after_a_moment_is_of_what_began_after_it() -> None:
 @pytest.mark.parametrize("wrong", [{}, {"seconds": 1.0, "count": 1}, {"count": 0, "rate_per_s": 1}])
 def test_a_load_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(AssertionError):
-        Load(**wrong)  # type: ignore[arg-type]
+        PeerLoad(**wrong)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.peers.peer import Load, NotOfferedError, Peer
+from bench.peers.peer import MeasuredPeer, NotOfferedError, PeerLoad
 from bench.peers.registry import ENTRIES
 from quorumlog.cli.bench import cluster as bench_cluster
 from tests import missing
@@ -20,9 +20,9 @@ _COUNT = 100
 _DEADLINE_S = 300
 _WITHOUT_FAILOVER = ("redis-wait1", "redis-wait2", "rocketmq-master-slave")
 _LOADS = {
-    "one at a time": Load(count=_COUNT, body_size_bytes=1024),
-    "in flight": Load(count=_COUNT, body_size_bytes=100, in_flight_count=64),
-    "batches": Load(count=_COUNT, body_size_bytes=65536, batch_count=16, in_flight_count=4),
+    "one at a time": PeerLoad(count=_COUNT, body_size_bytes=1024),
+    "in flight": PeerLoad(count=_COUNT, body_size_bytes=100, in_flight_count=64),
+    "batches": PeerLoad(count=_COUNT, body_size_bytes=65536, batch_count=16, in_flight_count=4),
 }
 
 
@@ -57,10 +57,10 @@ async def _drive(name: str, directory: Path) -> dict[str, int]:
     return pids
 
 
-async def _kill_leader_under_load(peer: Peer) -> None:
+async def _kill_leader_under_load(peer: MeasuredPeer) -> None:
     """The leader dies while a load runs, and not after it; how long it takes then is no matter."""
     running = asyncio.ensure_future(
-        peer.produce(Load(seconds=_DEADLINE_S, rate_per_s=20, tolerates_errors=True))
+        peer.produce(PeerLoad(seconds=_DEADLINE_S, rate_per_s=20, tolerates_errors=True))
     )
     before = peer.pids()
     try:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from node.config.limits import Limits
-from node.config.load import ConfigError, Problem, load
+from node.config.load import ConfigError, ConfigProblem, load
 from node.config.reference import EXAMPLE, page
 from node.config.settings import Settings
 from node.config.types import Address, Peer
@@ -21,7 +21,7 @@ def problems(
     file: Path | None = None,
     environment: dict[str, str] | None = None,
     **flags: Any,
-) -> list[Problem]:
+) -> list[ConfigProblem]:
     """What is wrong; a node number and a directory are given unless the test gives others."""
     with pytest.raises(ConfigError) as caught:
         load(file, {"node_id": "1", "directory": "d", **flags}, environment or {})

@@ -9,7 +9,7 @@ from node.nameserver.control import LOOK_PERIOD_MS, SETTLE_MS, Adviser, Controll
 from node.nameserver.directory.controller import Replication
 from node.nameserver.directory.limits import DirectoryLimits
 from node.nameserver.directory.reports import Binding, LogEnd
-from node.nameserver.trusted_time import HEARD_AFTER_MS, TrustedTime
+from node.nameserver.trusted_time import CONTACT_AFTER_MS, TrustedTime
 from node.runtime.clock import unix_ms
 from tests.node.nameserver.brokers import accepted, ha_master, ha_report
 from tests.node.nameserver.test_registration import FakeBroker, LocalDirectory
@@ -120,7 +120,7 @@ def test_time_stands_still_while_nobody_could_be_heard() -> None:
     now_ms = int(time.time() * 1000)
     trusted.note(now_ms, has_leader=True)
     assert trusted.at(now_ms) < now_ms, "at the start everybody who was known counts as alive"
-    now_s += HEARD_AFTER_MS / 1000
+    now_s += CONTACT_AFTER_MS / 1000
     trusted.note(now_ms, has_leader=True)
     assert trusted.at(now_ms + 5) == now_ms + 5
     trusted.note(now_ms + 10, has_leader=False)
@@ -128,6 +128,6 @@ def test_time_stands_still_while_nobody_could_be_heard() -> None:
     assert trusted.at(now_ms + 100_000) == now_ms + 10
     trusted.note(now_ms + 100_000, has_leader=True)
     assert trusted.at(now_ms + 100_000) == now_ms + 10, "the others still have to be heard"
-    now_s += HEARD_AFTER_MS / 1000
+    now_s += CONTACT_AFTER_MS / 1000
     trusted.note(now_ms + 110_000, has_leader=True)
     assert trusted.at(now_ms + 110_000) == now_ms + 110_000

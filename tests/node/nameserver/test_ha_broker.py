@@ -9,11 +9,10 @@ from node.nameserver.directory.controller import Replication, propose_master
 from node.nameserver.directory.directory import Directory
 from node.nameserver.directory.reports import Binding, LogEnd, TopicQueues
 from node.nameserver.ha_broker import HaBroker
-from node.replication.ha.core.types import Binding as HaBinding
-from node.replication.ha.core.types import Mode, Role, Standing
+from node.replication.ha.core.types import AckMode, HaBinding, HaRole, HaStanding
 from node.replication.ha.report import HaReport, SlaveReport
 from node.state.state import State
-from node.state.tables.topic_types import Topic
+from node.state.tables.topic_types import TopicSettings
 from tests.node.nameserver.brokers import NOW_MS, accepted, elect, ha_report
 
 SLAVES = (
@@ -22,12 +21,12 @@ SLAVES = (
 )
 MASTER = HaReport(
     replica_id=1,
-    role=Role.MASTER,
+    role=HaRole.MASTER,
     bound=HaBinding(4, 1, 2**64 - 1),
     highest_seen=6,
     master_id=1,
-    standing=Standing.FULL,
-    mode=Mode.SYNC,
+    standing=HaStanding.FULL,
+    mode=AckMode.SYNC,
     copies=2,
     replica_ids=(1, 2, 3),
     log_epoch=4,
@@ -45,7 +44,7 @@ MASTER = HaReport(
 class Machine:
     def __init__(self) -> None:
         self.state = State(Limits())
-        self.state.topics["orders"] = Topic(4, 6)
+        self.state.topics["orders"] = TopicSettings(4, 6)
 
 
 class FakeDriver:
@@ -83,14 +82,16 @@ def test_a_master_reports_its_epoch_its_binding_and_its_topics() -> None:
 
 
 def test_a_slave_reports_the_highest_number_that_it_ever_heard_of() -> None:
-    report = broker(role=Role.SLAVE)[0].report(NOW_MS, with_topics=False)
+    report = broker(role=HaRole.SLAVE)[0].report(NOW_MS, with_topics=False)
     assert (report.role, report.epoch, report.topics) == ("slave", 6, None)
-    unbound = broker(role=Role.SLAVE, bound=HaBinding(), highest_seen=0)[0]
+    unbound = broker(role=HaRole.SLAVE, bound=HaBinding(), highest_seen=0)[0]
     assert unbound.report(NOW_MS, with_topics=False).bindings == {}
 
 
 def test_a_replica_without_memory_is_the_last_choice() -> None:
-    report = broker(role=Role.SLAVE, standing=Standing.JOINING)[0].report(NOW_MS, with_topics=False)
+    report = broker(role=HaRole.SLAVE, standing=HaStanding.JOINING)[0].report(
+        NOW_MS, with_topics=False
+    )
     assert report.log_end == LogEnd(0, 0)
 
 
@@ -99,7 +100,7 @@ def test_only_a_master_knows_of_its_replicas() -> None:
     assert view is not None
     assert view.replicas == {2: Replication(900, 5_000)}
     assert (view.confirmed_position, view.epoch_start_position, view.now_ms) == (900, 500, 6_000)
-    assert broker(role=Role.CANDIDATE)[0].master_view() is None
+    assert broker(role=HaRole.CANDIDATE)[0].master_view() is None
 
 
 def test_advice_is_passed_on_with_its_nonce_as_a_number() -> None:

@@ -17,7 +17,7 @@ from node.nameserver.directory.limits import (
     DirectoryLimits,
 )
 from node.nameserver.directory.reports import Binding, BrokerReport, TopicQueues
-from node.nameserver.registration import REFUSED_PAUSE_MS, RefusedError, Registration
+from node.nameserver.registration import REFUSED_PAUSE_MS, Registration, RegistrationRefusedError
 from tests.node.nameserver.brokers import NOW_MS, ORDERS, raft_leader, raft_report, send
 from tests.node.nameserver.replicas import until
 
@@ -150,12 +150,12 @@ def test_a_refused_report_is_not_repeated_at_once() -> None:
     case.look()
     send(case.access.directory, raft_leader(2, 9).command())
     case.change(role="master", epoch=3)
-    with pytest.raises(RefusedError, match="stale_epoch"):
+    with pytest.raises(RegistrationRefusedError, match="stale_epoch"):
         case.look(HEARTBEAT_PERIOD_MS - 2_000)
     case.access.take()
     assert case.look(1_000) == []
     assert case.look(1_000) == ["heartbeat"]
-    with pytest.raises(RefusedError, match="epoch 3 is over"):
+    with pytest.raises(RegistrationRefusedError, match="epoch 3 is over"):
         case.look(REFUSED_PAUSE_MS - 2_000)
     case.access.take()
     case.change(epoch=10)
@@ -164,7 +164,7 @@ def test_a_refused_report_is_not_repeated_at_once() -> None:
 
 def test_too_many_topics_leave_the_broker_known_without_them() -> None:
     case = Case(raft_leader(1, 3), DirectoryLimits(state_size_bytes_max=10))
-    with pytest.raises(RefusedError, match="state_full"):
+    with pytest.raises(RegistrationRefusedError, match="state_full"):
         case.look()
     assert case.access.take() == ["register+topics", "register"]
     group = case.access.directory.groups["raft"]

@@ -22,17 +22,17 @@ from node.errors.nameserver import (
     ValueChangedError,
     ValueNotFoundError,
 )
-from node.nameserver import service as service_module
+from node.nameserver import service
 from node.nameserver.calls import NameServerCalls
 from node.nameserver.directory.directory import expire_command, unregister_command
 from node.nameserver.directory.proofs import Prover
 from node.nameserver.directory.reports import TopicQueues
 from node.nameserver.registration import Registration
 from node.nameserver.remote import RemoteDirectory
+from node.nameserver.report_judge import ReportJudge
 from node.nameserver.service import NameServerService
-from node.nameserver.vouching import Vouching
 from node.runtime.fail_stop import FailStop
-from node.services.calls import Calls
+from node.services.calls import ServedCalls
 from node.services.methods import nameserver_handlers
 from node.services.server import GrpcServer
 from quorumlog.pb import nameserver_pb2 as pb
@@ -47,8 +47,10 @@ SECRET = b"0123456789abcdef"
 def service_of(settings: Any, broker: FakeBroker | None, **options: Any) -> NameServerService:
     """A service of the cluster `c`, whose nodes share a secret."""
     group, own_id = ("", 0) if broker is None else (broker.group, broker.broker_id)
-    vouching = Vouching("c", group, SECRET, own_id=own_id, known=lambda: dict.fromkeys((1, 2), ""))
-    return NameServerService(settings, broker, vouching=vouching, **options)
+    report_judge = ReportJudge(
+        "c", group, SECRET, own_id=own_id, known=lambda: dict.fromkeys((1, 2), "")
+    )
+    return NameServerService(settings, broker, report_judge=report_judge, **options)
 
 
 def alone(directory: Path) -> NameServerSettings:
@@ -121,7 +123,7 @@ async def test_a_broker_is_known_at_once_and_values_are_kept(tmp_path: Path) -> 
 async def test_a_fault_ends_the_replica_alone_and_it_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(service_module, "WATCH_PERIOD_MS", 5)
+    monkeypatch.setattr(service, "WATCH_PERIOD_MS", 5)
 
     settings = alone(tmp_path)
     host, _, port = settings.address.rpartition(":")
@@ -202,7 +204,7 @@ async def served(directory: Path) -> AsyncIterator[tuple[NameServerService, str]
     service = service_of(alone(directory), FakeBroker(raft_leader(1, 3)))
     server = GrpcServer(rpc_count_max=16)
     address = f"127.0.0.1:{server.bind(LOOPBACK)}"
-    calls = Calls(FailStop(directory))
+    calls = ServedCalls(FailStop(directory))
     async with serving(service):
         await server.start(nameserver_handlers(calls, NameServerCalls(service)))
         try:
@@ -281,7 +283,7 @@ async def test_commands_of_the_controller_are_refused_from_a_node(tmp_path: Path
     async with serving(service_of(alone(tmp_path), None)) as calls:
         for command in (b"{", b"[]", json.dumps(expire_command(1)).encode()):
             request = pb.ReportRequest(group="g", command=command)
-            Prover(SECRET, "c").seal(request, calls._service.vouching.challenge())
+            Prover(SECRET, "c").seal(request, calls._service.report_judge.challenge())
             with pytest.raises(BadRequestError):
                 await calls.report(request)
 

@@ -16,7 +16,7 @@ from node.nameserver.directory.directory import Command, expire_command, unregis
 from node.nameserver.directory.fields import Result
 from node.nameserver.directory.proofs import CHALLENGE_AGE_MS_MAX, Prover
 from node.nameserver.directory.reports import LogEnd, heartbeat
-from node.nameserver.vouching import NOBODY, Vouching
+from node.nameserver.report_judge import NOBODY, ReportJudge
 from node.nameserver_process import load_settings
 from node.runtime.json_text import DEPTH_MAX
 from quorumlog.pb import nameserver_pb2 as pb
@@ -33,18 +33,18 @@ class Case:
         self.now_s = 1_000.0
         known = {node: f"ha:{10000 + node}" for node in (1, 2, 3)}
         given: dict[str, Any] = {"own_id": 1, "known": lambda: known, **options}
-        self.vouching = Vouching("c", "ha", secret, monotonic_s=lambda: self.now_s, **given)
+        self.report_judge = ReportJudge("c", "ha", secret, monotonic_s=lambda: self.now_s, **given)
         self.prover = Prover(secret, "c")
 
     def request(self, command: Command | bytes, group: str = "ha") -> pb.ReportRequest:
         """A request with a proof of the secret, if there is one."""
         encoded = command if isinstance(command, bytes) else json.dumps(command).encode()
         request = pb.ReportRequest(group=group, command=encoded)
-        self.prover.seal(request, self.vouching.challenge())
+        self.prover.seal(request, self.report_judge.challenge())
         return request
 
     def take(self, request: pb.ReportRequest) -> Command:
-        return self.vouching.believed(request, lambda: HIGHEST)
+        return self.report_judge.believed(request, lambda: HIGHEST)
 
     def believes(self, command: Command, group: str = "ha") -> bool:
         """Whether a command of a healthy node of that group gets through."""
@@ -54,7 +54,7 @@ class Case:
             return False
 
     def counts(self) -> dict[str, int]:
-        return {reason: n for reason, n in self.vouching.refused_counts.items() if n}
+        return {reason: n for reason, n in self.report_judge.refused_counts.items() if n}
 
 
 def beat(group: str, broker_id: int, epoch: int = 0) -> Command:
@@ -77,7 +77,7 @@ def test_a_proof_is_of_the_secret_the_cluster_and_every_byte() -> None:
         assert case.believes(command)
     for prover in (Prover(b"another secret, as long", "c"), Prover(SECRET, "other")):
         request = case.request(beat("ha", 2))
-        prover.seal(request, case.vouching.challenge())
+        prover.seal(request, case.report_judge.challenge())
         with pytest.raises(UnprovenReportError, match="another secret"):
             case.take(request)
     for name, value in {
@@ -183,20 +183,20 @@ def test_a_name_server_alone_takes_whom_it_serves_from_the_settings_of_nodes(
     file, settings = tmp_path / "nameserver.toml", 'nameserver_listen = "127.0.0.1:9876"\n'
     settings += f'directory = "{tmp_path}"\ncluster_id = "c"\n'
     file.write_text(settings)
-    Vouching.of(load_settings(str(file), {}), is_alone=True)
+    ReportJudge.of(load_settings(str(file), {}), is_standalone=True)
     assert "no broker is believed: set the same secret_file" in caplog.text
     caplog.clear()
     peer = 'address = "ha:10002"\npeer_address = "ha:20002"\n'
     file.write_text(f'{settings}group = "ha"\n[peers.2]\n{peer}')
-    vouching = Vouching.of(load_settings(str(file), {}), is_alone=True)
+    report_judge = ReportJudge.of(load_settings(str(file), {}), is_standalone=True)
     for broker_id, is_believed in ((2, True), (3, False)):
         command = ha_report(broker_id).command()
         request = pb.ReportRequest(group="ha", command=json.dumps(command).encode())
         if is_believed:
-            assert vouching.believed(request, lambda: 0) == command
+            assert report_judge.believed(request, lambda: 0) == command
         else:
             with pytest.raises(NotVouchedError):
-                vouching.believed(request, lambda: 0)
+                report_judge.believed(request, lambda: 0)
     assert "no broker is believed" not in caplog.text
 
 
@@ -206,14 +206,14 @@ def test_addresses_that_the_group_decided_on_override_what_is_configured(tmp_pat
     file.write_text(f'node_id = 1\ngroup = "ha"\ncluster_id = "c"\n{"".join(peers)}')
     members = {2: ("moved:2", "moved:22"), 3: ("", "moved:23"), 4: ("joined:4", "joined:24")}
     settings = load(str(file), {"directory": str(tmp_path)}).settings
-    vouching = Vouching.of(settings, lambda: members)
+    report_judge = ReportJudge.of(settings, lambda: members)
     believed = []
     for node in (1, 2, 3, 4, 5):
         for address in (f"ha:{node}", f"moved:{node}", f"joined:{node}"):
             command = ha_report(node, address=address).command()
             request = pb.ReportRequest(group="ha", command=json.dumps(command).encode())
             try:
-                vouching.believed(request, lambda: 0)
+                report_judge.believed(request, lambda: 0)
                 believed.append(address)
             except NotVouchedError:
                 pass
@@ -255,19 +255,19 @@ def test_any_report_is_taken_or_refused_by_name(
     command = {**data.draw(st.sampled_from(commands_of(2))), "group": group}
     command[data.draw(st.sampled_from(sorted(command)))] = junk
     for said in (command, junk):
-        before = case.vouching.refused_count
+        before = case.report_judge.refused_count
         try:
             assert case.take(case.request(said, group)) == said
         except NodeError:
-            assert case.vouching.refused_count == before + 1
+            assert case.report_judge.refused_count == before + 1
 
 
 def test_refusals_of_the_directory_are_counted_when_they_are_odd() -> None:
     case = Case()
     for reason in ("epoch_too_high", "unknown_broker", "stale_process", "address_taken"):
-        case.vouching.note(Result(False, reason, "text"))
+        case.report_judge.note(Result(False, reason, "text"))
     assert case.counts() == {"epoch_too_high": 1, "address_taken": 1}
-    assert case.vouching.refused_count == 2
+    assert case.report_judge.refused_count == 2
 
 
 @pytest.mark.parametrize("name", ["op", "broker_id", "topics"])

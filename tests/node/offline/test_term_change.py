@@ -32,7 +32,7 @@ from node.replication.ha.core.types import EPOCH_END, EPOCH_NOTABLE
 from node.replication.lives_file import FILE_NAMES, LivesFile, LivesRecord
 from node.replication.raft.storage.log import LedgerLog
 from raft.ceiling import TERM_END, TERM_NOTABLE
-from raft.lives import Known, Told, memory_lost
+from raft.lives import Known, ToldLife, memory_lost
 from raft.messages import Standing
 from raft.ready import EntryKind, HardState
 from store.errors import LockedError
@@ -221,7 +221,7 @@ def test_known_terms_of_the_others_are_lowered_with_them(tmp_path: Path, is_repe
     found = LivesFile(FileSystem(), root).load("c", 1)
     assert replace(found, known={}) == replace(remembered, known={})
     assert found.known == {2: Known(3, 9, 0, 4, 2, 50, 40), 3: Known(4, 8, 0, 4, 0, -1, 40)}
-    second = Told(4, 10, 4, 50, 4, 50, Standing.FULL, 0, 0, (9,))
+    second = ToldLife(4, 10, 4, 50, 4, 50, Standing.FULL, 0, 0, (9,))
     assert memory_lost(found.known[2], second) == ""
     assert "its log ended at 39" in memory_lost(
         found.known[2], second._replace(start_last_index=39)

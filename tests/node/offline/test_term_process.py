@@ -17,7 +17,7 @@ from deploy.local import LocalCluster
 from deploy.local_metrics import metric_of
 from node.config.load import load
 from node.config.settings import Settings
-from node.replication.ha.core.types import Binding
+from node.replication.ha.core.types import HaBinding
 from node.replication.ha.storage.epoch_file import BindingFile
 from node.replication.lives_file import LivesFile
 from node.replication.raft.storage.hard_state import NodeFile
@@ -53,7 +53,7 @@ def forge_epoch(settings: Settings) -> None:
     file = BindingFile(FileSystem(), str(settings.directory))
     state = file.load(must_exist=True)
     assert state is not None
-    file.lower(state._replace(bound=Binding((1 << 31) - 1, 2, 7)))
+    file.lower(state._replace(bound=HaBinding((1 << 31) - 1, 2, 7)))
     forge_memory(settings, (1 << 31) - 1)
 
 

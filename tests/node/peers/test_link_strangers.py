@@ -15,7 +15,7 @@ import pytest
 
 from node.peers import handshake
 from node.peers.frames import HANDSHAKE_SIZE_BYTES_MAX, FrameKind
-from node.peers.handshake import CloseCode, RefusedError
+from node.peers.handshake import CloseCode, HandshakeRefusedError
 from node.peers.security.proof import is_same, sign
 from quorumlog.pb import peer_pb2 as pb
 from tests.node.links import (
@@ -400,7 +400,7 @@ def test_no_text_of_a_peer_breaks_a_line() -> None:
 
 def test_a_challenge_of_another_protocol_is_not_answered() -> None:
     for header in (b"", b"\xff", pb.Challenge(protocol=1, nonce=b"short").SerializeToString()):
-        with pytest.raises(RefusedError):
+        with pytest.raises(HandshakeRefusedError):
             handshake.hello(identity(1), header, to=2, last_index=0)
     later = pb.Challenge(protocol=2, nonce=bytes(16)).SerializeToString()
     handshake.hello(identity(1), later, to=2, last_index=0)
@@ -420,7 +420,7 @@ def test_every_field_of_a_handshake_is_signed() -> None:
     }.items():
         changed = pb.Hello.FromString(header)
         setattr(changed, name, value)
-        with pytest.raises(RefusedError, match="bad_auth"):
+        with pytest.raises(HandshakeRefusedError, match="bad_auth"):
             handshake.check_hello(
                 identity(1), changed.SerializeToString(), challenge_nonce=nonce, peers={2, 3}
             )
@@ -437,7 +437,7 @@ def test_a_peer_of_before_names_no_size_of_files_and_is_taken(
         _, info = handshake.check_hello(identity(1), header, challenge_nonce=nonce, peers={2, 3})
         assert info.node_id == 2
     else:
-        with pytest.raises(RefusedError, match="log files of 1 B"):
+        with pytest.raises(HandshakeRefusedError, match="log files of 1 B"):
             handshake.check_hello(identity(1), header, challenge_nonce=nonce, peers={2, 3})
 
 

@@ -225,8 +225,8 @@ def test_when_certificates_end_is_known(authority: Authority, tmp_path: Path, ye
     assert ends_unix_s(files) == expected
     chain = tmp_path / "chain.pem"
     later = authority.files("other", to=new_year(9999)).certificate.read_text()
-    for parts in ((files.certificate.read_text(), later), (later, files.certificate.read_text())):
-        chain.write_text("a text\n".join(parts))
+    for tables in ((files.certificate.read_text(), later), (later, files.certificate.read_text())):
+        chain.write_text("a text\n".join(tables))
         found = ends_unix_s(files._replace(certificate=chain, ca=None))
         assert found == {"certificate": expected["certificate"]}, "the first that ends counts"
 

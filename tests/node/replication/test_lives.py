@@ -13,14 +13,14 @@ from structlog.testing import capture_logs
 
 from node.peers import handshake
 from node.peers.frames import FrameKind
-from node.peers.handshake import CloseCode, RefusedError
+from node.peers.handshake import CloseCode, HandshakeRefusedError
 from node.peers.lives_codec import KNOWN_LIVES_MAX, LivesFormatError, decode_lives, encode_lives
 from node.replication.lives import Facts, NodeLives
 from node.replication.lives_file import FILE_NAMES, LivesFile, LivesRecord
 from node.replication.raft.codec import INCARNATION_MAX
 from quorumlog.pb import peer_pb2 as pb
 from raft.errors import PeerProtocolError
-from raft.lives import PAST_MAX, Known, Lives, Told
+from raft.lives import PAST_MAX, Known, Lives, ToldLife
 from raft.messages import NO_INDEX, Index, Standing
 from store.errors import StoreFullError
 from store.files.file_system import FileSystem
@@ -30,7 +30,7 @@ _NUMBER = st.integers(0, (1 << 63) - 1)
 _INDEX = st.integers(NO_INDEX, (1 << 63) - 1)
 _KNOWN = st.builds(Known, _NUMBER, _NUMBER, _NUMBER, _NUMBER, _NUMBER, _INDEX, _INDEX)
 _TOLD = st.builds(
-    Told,
+    ToldLife,
     *(_NUMBER, _NUMBER, _NUMBER, _INDEX, _NUMBER, _INDEX),
     st.sampled_from(Standing),
     *(_NUMBER, _NUMBER),
@@ -80,7 +80,7 @@ def opened(directory: Path, node: int, disk: Disk | None = None) -> tuple[NodeLi
 
 
 @given(_TOLD, st.dictionaries(st.integers(1, 1 << 31), _KNOWN, max_size=5))
-def test_decoding_inverts_encoding(told: Told, known: dict[int, Known]) -> None:
+def test_decoding_inverts_encoding(told: ToldLife, known: dict[int, Known]) -> None:
     assert decode_lives(encode_lives(told, known)) == (told, known)
 
 
@@ -109,7 +109,9 @@ def test_lives_out_of_range_are_refused(made: pb.Lives) -> None:
 
 
 def test_the_longest_handshake_fits() -> None:
-    told = Told(1, 2, 3, 4, 5, 6, Standing.FULL, 7, 8, tuple(range(1 << 62, (1 << 62) + PAST_MAX)))
+    told = ToldLife(
+        1, 2, 3, 4, 5, 6, Standing.FULL, 7, 8, tuple(range(1 << 62, (1 << 62) + PAST_MAX))
+    )
     lives = encode_lives(told, {1: Known(*[1 << 62] * 7)})
     _, asked = handshake.challenge()
     _, header = handshake.hello(identity(1), asked, to=2, last_index=3, lives=lives)
@@ -127,7 +129,7 @@ def test_lives_have_a_proof_of_their_own() -> None:
     assert info.lives == b"\x0a\x00"
     forged = pb.Hello.FromString(header)
     forged.lives = b"\x0a\x02\x08\x07"
-    with pytest.raises(RefusedError, match="secrets"):
+    with pytest.raises(HandshakeRefusedError, match="secrets"):
         handshake.check_hello(
             identity(1), forged.SerializeToString(), challenge_nonce=nonce, peers={2}
         )
@@ -142,7 +144,7 @@ def test_a_welcome_proves_its_lives_to_who_asked() -> None:
     assert handshake.check_welcome(identity(1), header, to=2, nonce=5).lives == b"\x0a\x00"
     forged = pb.Welcome.FromString(header)
     forged.lives = b"\x0a\x02\x08\x07"
-    with pytest.raises(RefusedError, match="secrets"):
+    with pytest.raises(HandshakeRefusedError, match="secrets"):
         handshake.check_welcome(identity(1), forged.SerializeToString(), to=2, nonce=5)
 
 

@@ -16,8 +16,8 @@ from node.replication.raft.repair import LiveRepair, RepairLimits
 from node.replication.scrub import RATE_BYTES_PER_S_MAX, Scrub, ScrubStats
 from store.errors import CorruptionError, FileSystemError, SyncFailedError
 from store.ledger.ledger import Ledger
+from store.maintenance.scrub import PIECE_SIZE_BYTES, LedgerScrubber, Piece
 from store.replicated.ledger_store import ReplicaStore
-from store.upkeep.scrub import PIECE_SIZE_BYTES, LedgerScrubber, Piece
 from tests.node.links import eventually, nodes, run
 from tests.node.replication.raft.test_repair import Asker, Server
 from tests.store.ledger_stores import FILE, Wreck, make_wreck, open_replica, peer

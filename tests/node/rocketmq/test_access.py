@@ -6,7 +6,7 @@ import hmac
 import pytest
 
 from node.rocketmq.access import Access
-from node.rocketmq.protocol.statuses import RefusedError
+from node.rocketmq.protocol.statuses import CallRefusedError
 from quorumlog.pb.rocketmq_pb2 import Code
 
 TIME = "20261122T070000Z"
@@ -41,6 +41,6 @@ def test_a_client_with_a_key_may_call(key: str, upper: bool) -> None:
     ],
 )
 def test_a_client_without_a_key_is_refused(found: dict[str, str]) -> None:
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(CallRefusedError) as refused:
         Access({"ak": "sk"}).check(found)
     assert refused.value.code == Code.UNAUTHORIZED

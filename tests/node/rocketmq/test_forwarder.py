@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from node.rocketmq import forwarder as forwarding
+from node.rocketmq import forwarder
 from node.rocketmq.cluster import Leader
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code
@@ -21,7 +21,7 @@ from tests.node.rocketmq.test_service import GROUP, TOPIC, Gateway, gateway_at
 @pytest.fixture(autouse=True)
 def holds_calls_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine needs longer than clients wait."""
-    monkeypatch.setattr(forwarding, "HOLD_S", 15.0)
+    monkeypatch.setattr(forwarder, "HOLD_S", 15.0)
 
 
 class Wire:
@@ -191,7 +191,7 @@ async def test_a_send_waits_for_a_leader_that_cannot_be_connected_to(
         assert status_of(await sending).code == Code.OK
         assert pair.stored_count() == 0
         pair.follower.node.driver.lose()
-        monkeypatch.setattr(forwarding, "HOLD_S", 0.2)
+        monkeypatch.setattr(forwarder, "HOLD_S", 0.2)
         status = status_of(await pair.follower.send(b"second"))
         assert status.code == Code.HA_NOT_AVAILABLE
         assert pair.stored_count() == 0

@@ -11,8 +11,8 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from structlog.testing import capture_logs
 
-from node.rocketmq import forwarder as forwarding
-from node.rocketmq.cluster import Cluster
+from node.rocketmq import forwarder
+from node.rocketmq.cluster import GatewayCluster
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.log_pb2 import GroupRoute, NodeAddress, TopicRoute
 from quorumlog.pb.rocketmq_pb2 import Code
@@ -27,7 +27,7 @@ SEND = "MessagingService/SendMessage"
 @pytest.fixture(autouse=True)
 def holds_calls_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine needs longer than clients wait."""
-    monkeypatch.setattr(forwarding, "HOLD_S", 20.0)
+    monkeypatch.setattr(forwarder, "HOLD_S", 20.0)
 
 
 class Pair(NamedTuple):
@@ -100,7 +100,7 @@ async def test_a_call_that_meets_a_hand_over_that_fails_is_answered_here(tmp_pat
 async def test_a_send_is_refused_by_name_when_nobody_takes_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forwarding, "HOLD_S", 0.2)
+    monkeypatch.setattr(forwarder, "HOLD_S", 0.2)
 
     async with gateway_at(tmp_path) as gateway:
         gateway.node.broker.set_draining(True)
@@ -176,7 +176,7 @@ async def test_a_message_group_stays_when_other_broker_groups_come_and_go(tmp_pa
         return others
 
     async with node_at(tmp_path) as node:
-        cluster = Cluster(node.broker.context, other_groups, lambda _: True)
+        cluster = GatewayCluster(node.broker.context, other_groups, lambda _: True)
 
         def places() -> dict[str, tuple[str, int]]:
             return {name: cluster.queue_of_message_group("orders", name) for name in names}

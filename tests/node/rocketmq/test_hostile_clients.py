@@ -12,7 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from node.errors.common import BusyError
 from node.errors.pop import StaleHandleError
 from node.rocketmq.calls.renewals import AT_ONCE, RENEWED_MS, Renewals
-from node.rocketmq.clients import QUESTION_SHARES, QUESTION_SIZE_BYTES_MAX, Clients
+from node.rocketmq.clients import QUESTION_SHARES, QUESTION_SIZE_BYTES_MAX, GatewayClients
 from node.rocketmq.protocol.messages import from_record, timestamp
 from node.rocketmq.telemetry import Telemetry
 from quorumlog.pb import rocketmq_pb2 as pb
@@ -138,7 +138,7 @@ async def refuses_settings(gateway: Gateway) -> None:
             subscription=pb.Subscription(group=pb.Resource(name="g"), subscriptions=[entry])
         ),
     ):
-        command = gateway.rocketmq._telemetry._settings(gateway.rocketmq.clients.heard("c"), asked)
+        command = gateway.rocketmq._telemetry._settings(gateway.rocketmq.clients.seen("c"), asked)
         assert command.status.code == Code.BAD_REQUEST
     failed = gateway.rocketmq.counters.failed
     assert failed["MessagingService/Telemetry", "BAD_REQUEST"] == 2
@@ -156,7 +156,7 @@ async def test_a_stream_that_is_cancelled_leaves_nothing_running() -> None:
         await done.wait()
         yield b""
 
-    stream = Telemetry(Clients(), lambda asked: asked, not_foreseen).serve("c", requests())
+    stream = Telemetry(GatewayClients(), lambda asked: asked, not_foreseen).serve("c", requests())
     reading = asyncio.ensure_future(anext(stream))
     await eventually(lambda: len(asyncio.all_tasks() - before) == 3, "it waits")
     reading.cancel()
@@ -184,8 +184,8 @@ class Invisible:
 
 
 async def test_many_messages_are_renewed_together() -> None:
-    clients, broker = Clients(), Invisible()
-    clients.heard("c")
+    clients, broker = GatewayClients(), Invisible()
+    clients.seen("c")
     renewals = Renewals(clients, broker)
     renewals.hold("c", "g", "t", map(str, range(2 * AT_ONCE + 1)))
     renewals._round()
@@ -195,8 +195,8 @@ async def test_many_messages_are_renewed_together() -> None:
 
 
 async def test_a_message_that_could_not_be_renewed_once_is_tried_again() -> None:
-    clients, broker = Clients(), Invisible()
-    clients.heard("c")
+    clients, broker = GatewayClients(), Invisible()
+    clients.seen("c")
     renewals = Renewals(clients, broker)
     renewals.hold("c", "g", "t", ["1"])
     for failure, held_count in ((BusyError("x", 1, 1), 1), (StaleHandleError("1", "gone"), 0)):
@@ -234,7 +234,7 @@ async def test_questions_that_wait_for_clients_have_a_limit_of_bytes(
 ) -> None:
     monkeypatch.setattr("node.rocketmq.telemetry.AGAIN_S", 3_600.0)
 
-    clients, streams = Clients(), []
+    clients, streams = GatewayClients(), []
     never = asyncio.Event()
 
     async def requests(topic: str) -> AsyncIterator[bytes]:
@@ -271,9 +271,9 @@ def test_the_oldest_client_is_forgotten_without_a_look_at_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("node.rocketmq.clients.CLIENT_COUNT_MAX", 3)
-    clients = Clients()
+    clients = GatewayClients()
     for number in range(5):
-        clients.heard(str(number))
+        clients.seen(str(number))
     assert len(clients) == 3
     assert not clients.is_alive("1")
     assert clients.is_alive("2")
@@ -281,13 +281,13 @@ def test_the_oldest_client_is_forgotten_without_a_look_at_all(
 
 async def test_only_topics_that_there_are_have_somebody_to_ask_for(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
-        ending, client = gateway.rocketmq.ending, gateway.rocketmq.clients.heard("c")
+        end_calls, client = gateway.rocketmq.end_calls, gateway.rocketmq.clients.seen("c")
         client.commands = asyncio.Queue()
         client.topics = frozenset({"orders", *(f"none{n}" for n in range(1_024))})
-        ending.end()
-        ending.begin()
+        end_calls.end()
+        end_calls.begin()
         own = gateway.node.broker.context.identity.group
-        assert set(ending._checks) == {(own, "orders")}
+        assert set(end_calls._checks) == {(own, "orders")}
 
 
 async def test_without_room_for_a_question_the_broker_keeps_it(
@@ -296,12 +296,16 @@ async def test_without_room_for_a_question_the_broker_keeps_it(
     monkeypatch.setattr("node.rocketmq.calls.ends.LOOK_S", 0.01)
 
     async with gateway_at(tmp_path) as gateway:
-        ending, clients, node = gateway.rocketmq.ending, gateway.rocketmq.clients, gateway.node
-        client = clients.heard("c")
+        end_calls, clients, node = (
+            gateway.rocketmq.end_calls,
+            gateway.rocketmq.clients,
+            gateway.node,
+        )
+        client = clients.seen("c")
         client.commands = asyncio.Queue()
         client.topics = frozenset({"orders"})
         clients.question_size_bytes = QUESTION_SIZE_BYTES_MAX  # Others have all of it.
-        ending.watch()
+        end_calls.watch()
         await gateway.send(b"half", message_type=pb.MessageType.TRANSACTION)
         await eventually(
             lambda: node.broker.stats().transaction_producer_count == 1, "somebody to ask"
@@ -312,7 +316,7 @@ async def test_without_room_for_a_question_the_broker_keeps_it(
         assert client.commands.empty()
         assert node.broker.stats().transaction_question_size_bytes > 0
         clients.question_size_bytes = 0
-        await eventually(lambda: ending.asked_total == 1, "there is room")
+        await eventually(lambda: end_calls.asked_total == 1, "there is room")
         assert client.commands.qsize() == 1
         await eventually(
             lambda: node.broker.stats().transaction_question_size_bytes == 0, "it is taken"

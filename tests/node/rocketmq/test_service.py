@@ -14,12 +14,12 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from node.rocketmq.access import Access
 from node.rocketmq.calls.renewals import RENEWED_MS
-from node.rocketmq.cluster import Place, Share
+from node.rocketmq.cluster import GroupNode, Share
 from node.rocketmq.forwarder import SERVICE
 from node.rocketmq.protocol.endpoints import endpoints_of
 from node.rocketmq.routes import Routes
 from node.rocketmq.service import RocketMq
-from node.services.calls import Calls
+from node.services.calls import ServedCalls
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.pop_pb2 import DescribePopRequest
 from quorumlog.pb.rocketmq_pb2 import ClientType, Code, FilterType, MessageType
@@ -91,7 +91,7 @@ async def gateway_at(root: Path, keys: dict[str, str] | None = None) -> AsyncIte
         "body_size_bytes_max": 1 << 16,
     }
     async with node_at(root, **sizes) as node:
-        calls = Calls(on_fatal=_raise)
+        calls = ServedCalls(on_fatal=_raise)
         rocketmq = RocketMq(node.broker, calls, Access(keys or {}), None, lambda _node: True)
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((rocketmq.handler(),))
@@ -454,7 +454,7 @@ def test_endpoints_name_other_nodes_only_where_all_are_ipv4() -> None:
     ("language", "count"), [("JAVA", 3), ("GO", 3), ("PYTHON", 3), ("NODE_JS", 1)]
 )
 def test_a_broker_lists_its_own_address_first_and_then_its_group(language: str, count: int) -> None:
-    places = tuple(Place(n, f"127.0.0.{n}:8081", n == 2) for n in (1, 2, 3))
+    places = tuple(GroupNode(n, f"127.0.0.{n}:8081", n == 2) for n in (1, 2, 3))
     cluster = SimpleNamespace(shares=lambda _: [Share("g0", 4, 6, "MIXED", places)])
     routes = Routes(cluster)  # type: ignore[arg-type]  # The one method that it uses.
     queues = routes.query_route(pb.QueryRouteRequest(topic=TOPIC), language).message_queues

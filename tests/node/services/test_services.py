@@ -15,7 +15,7 @@ from node.config.types import Address
 from node.errors.common import NotLeaderError
 from node.errors.translation import ERROR_TRAILER
 from node.services.append_stream import WINDOW_COUNT_MAX, AppendStream
-from node.services.calls import BothStreams, Calls, ServerStream, Unary
+from node.services.calls import BothStreams, ServedCalls, ServerStream, Unary
 from node.services.server import REQUEST_SIZE_BYTES_MAX, GrpcServer, PortTakenError
 from quorumlog.cluster.channels import stub
 from quorumlog.errors import BusyError, Outcome, from_rpc
@@ -41,7 +41,7 @@ class Served:
 
     def __init__(self, rpc_count_max: int = 100) -> None:
         self.fatal: list[BaseException] = []
-        self.calls = Calls(self.fatal.append)
+        self.calls = ServedCalls(self.fatal.append)
         self.methods: dict[str, Unary | ServerStream | BothStreams] = dict.fromkeys(
             LOG_SERVICE.methods_by_name, _not_given
         )
@@ -179,7 +179,7 @@ async def test_a_request_over_the_limit_is_refused_and_the_largest_is_taken() ->
 
 
 async def test_before_the_node_serves_every_call_is_told_to_come_back() -> None:
-    server, calls = GrpcServer(rpc_count_max=100), Calls(_must_not_die)
+    server, calls = GrpcServer(rpc_count_max=100), ServedCalls(_must_not_die)
     port = server.bind(Address("127.0.0.1", 0))
     await server.open([LOG_SERVICE])
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from node.state.machine import StateMachine
-from store.derived.dispatch import Unit
+from store.derived.dispatch import DispatchedUnit
 from store.store import Store
 from tests.node.commands import SMALL_LIMITS, put_topic
 from tests.node.state.test_machine import CONFIG, append, machine_of
@@ -29,4 +29,4 @@ def test_commands_that_a_snapshot_brought_are_not_kept_while_the_log_catches_up(
         listening.apply(0, 11)
         assert set(listening.state.topics) == {"a", "b"}
         heard: Any = listening._ahead
-        assert heard == list[Unit]()
+        assert heard == list[DispatchedUnit]()

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from node.state.checkpoint_files import MANIFEST, CheckpointFiles, History
-from node.state.checkpoint_tables import TABLES, decode_groups
+from node.state.checkpoint_tables import CHECKPOINT_TABLES, decode_groups
 from node.state.state import Member, StateImage, Versions
-from node.state.tables.topic_types import Topic
+from node.state.tables.topic_types import TopicSettings
 from store.errors import CorruptionError, StoreError, SyncFailedError
 from store.files import failpoints
 from store.files.file_system import FileSystem
@@ -23,18 +23,18 @@ OLD = StateImage(
     applied_index=41,
     next_command_offset=7,
     versions=Versions(2, 1, 3, 4, 1),
-    topics={"orders": Topic(4, 6), "%RETRY%readers": Topic(1, 4)},
+    topics={"orders": TopicSettings(4, 6), "%RETRY%readers": TopicSettings(1, 4)},
     groups={"readers": {"orders": {0: 123, 3: 120}, "%RETRY%readers": {0: 4}}, "idle": {}},
     producers=((0xFEDCBA9876543210, 9, (100, 200, 300)), (1, 0, (50,))),
     members={1: Member("127.0.0.1:8081", "127.0.0.1:40911"), 2: Member("[::1]:8082", "")},
     refused_count=2,
-    parts={},
+    tables={},
 )
 NEW = OLD._replace(
     applied_index=60,
     next_command_offset=9,
     versions=Versions(3, 1, 4, 4, 1),
-    topics={"orders": Topic(8, 6)},
+    topics={"orders": TopicSettings(8, 6)},
     groups={"readers": {"orders": {0: 124}}, "idle": {}},
 )
 
@@ -69,7 +69,7 @@ def test_a_saved_checkpoint_is_loaded(tmp_path: Path) -> None:
 
 def test_equal_versions_of_another_history_are_written_again(tmp_path: Path) -> None:
     """After a cut the same number of changes may have led somewhere else."""
-    other = OLD._replace(topics={"payments": Topic(2, 6)})
+    other = OLD._replace(topics={"payments": TopicSettings(2, 6)})
     files, _ = loaded(tmp_path)
     files.save(OLD, 1, History(1, 0))
     files.save(other, 2, History(2, 40))
@@ -245,7 +245,7 @@ def test_every_damaged_file_is_refused(tmp_path: Path) -> None:
     assert loaded(tmp_path)[1] == NEW
 
 
-@pytest.mark.parametrize("name", [table.name for table in TABLES])
+@pytest.mark.parametrize("name", [table.name for table in CHECKPOINT_TABLES])
 def test_a_manifest_without_a_table_is_refused_as_damage(tmp_path: Path, name: str) -> None:
     rewrite_manifest(tmp_path, lambda found: found["files"].pop(name))
     with pytest.raises(CorruptionError, match=f"none of {name}"):

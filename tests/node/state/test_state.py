@@ -13,7 +13,7 @@ from node.errors.common import (
     UnknownTopicError,
 )
 from node.state.state import COMMAND_TOPIC, Member, State
-from node.state.tables.topic_types import Topic
+from node.state.tables.topic_types import TopicSettings
 from quorumlog.pb.state_pb2 import Command
 from tests.node.commands import (
     SMALL_LIMITS,
@@ -50,7 +50,7 @@ def refuse(state: State, command: Command, kind: type[NodeError]) -> NodeError:
 
 def test_a_topic_is_made_and_grows_and_never_shrinks() -> None:
     state = state_after(put_topic("a", 2), put_topic("a", 4, 4))
-    assert state.topics == {"a": Topic(4, 4)}
+    assert state.topics == {"a": TopicSettings(4, 4)}
     assert "can only grow" in str(refuse(state, put_topic("a", 3), BadRequestError))
     assert state.image().versions.topics == 2
 
@@ -81,7 +81,7 @@ def test_a_deleted_topic_is_gone_with_its_offsets() -> None:
 
 def test_system_topics_are_there_without_a_command() -> None:
     state = State(SMALL_LIMITS)
-    assert state.topic(COMMAND_TOPIC) == Topic(1, 4)
+    assert state.topic(COMMAND_TOPIC) == TopicSettings(1, 4)
     assert state.topic("a") is None
     refuse(state, delete_topic(COMMAND_TOPIC), UnknownTopicError)
 

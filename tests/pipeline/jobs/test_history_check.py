@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.errors import PipelineError
 from pipeline.jobs.history_check import (
-    Part,
+    HistoryPart,
     check_queue,
     history_check,
     judge,
@@ -23,12 +23,12 @@ from raft.histories import history
 from raft.histories.history import (
     AppendCall,
     Drain,
-    Durability,
     FaultNote,
+    HistoryDurability,
+    HistoryReceipt,
     Kind,
     Operation,
     ReadCall,
-    Receipt,
     Records,
     Seen,
 )
@@ -112,7 +112,7 @@ def _moved(one: Operation, queue: str, op_id: int) -> Operation:
 def _lost(random: Random, found: History) -> None:
     queue = random.choice(QUEUES)
     at = found.operations[random.choice(found.acked(queue))].result
-    assert isinstance(at, Receipt)
+    assert isinstance(at, HistoryReceipt)
     offset = at.offset
     found.change_drain(1, queue, lambda values: values.__delitem__(offset))
 
@@ -174,7 +174,7 @@ def _stale_register(random: Random, found: History) -> None:
 
 
 def _overclaimed(random: Random, found: History) -> None:
-    found.notes.append(FaultNote("mode", -100, Durability.REPLICATED))
+    found.notes.append(FaultNote("mode", -100, HistoryDurability.REPLICATED))
 
 
 PLANTS: tuple[Plant, ...] = (
@@ -191,7 +191,7 @@ def partitioned(directory: Path, notes: list[FaultNote], size_bytes: int) -> Cou
     """The same as Spark does it, without Spark: read in parts, then queue by queue."""
     files = [str(directory / name) for name in ("history.jsonl", "drains.jsonl")]
     parts = [
-        Part(number, lo, lo + size_bytes)
+        HistoryPart(number, lo, lo + size_bytes)
         for number, path in enumerate(files)
         for lo in range(0, Path(path).stat().st_size, size_bytes)
     ]

@@ -26,7 +26,7 @@ from deploy.stdlib_source import (
 )
 from pipeline.errors import OffsetsError, OptionError
 from pipeline.jobs.ingest import ingest
-from pipeline.table import CHECKPOINT, MERGE_COUNT_MIN, Table
+from pipeline.table import CHECKPOINT, MERGE_COUNT_MIN, LakeTable
 from quorumlog import sync
 from quorumlog.records.message import Message
 from tests.pipeline.topics import fill, read, running
@@ -179,15 +179,16 @@ def test_wrong_options_leave_no_trace(
 def test_a_batch_that_was_added_in_part_is_added_once(spark: SparkSession, tmp_path: Path) -> None:
     values = "select id as n, 'a' as topic, date'2026-01-01' as date from range({}, {})"
     first, second = spark.sql(values.format(0, 5)), spark.sql(values.format(5, 9))
-    Table(spark, str(tmp_path)).add(0, first)
-    Table(spark, str(tmp_path)).add(1, second)
-    Table(spark, str(tmp_path)).add(1, second)  # By another run: it cannot know how far it came.
+    LakeTable(spark, str(tmp_path)).add(0, first)
+    LakeTable(spark, str(tmp_path)).add(1, second)
+    # By another run: it cannot know how far it came.
+    LakeTable(spark, str(tmp_path)).add(1, second)
     assert _numbers(tmp_path) == list(range(9))
 
 
 def test_a_merge_that_was_cut_short_is_finished(spark: SparkSession, tmp_path: Path) -> None:
     values = "select id as n, 'a%:b' as topic, date'2026-01-01' as date from range({}, {})"
-    table = Table(spark, str(tmp_path))
+    table = LakeTable(spark, str(tmp_path))
     for batch in range(3):
         table.add(batch, spark.sql(values.format(batch, batch + 1)).coalesce(1))
     moved = table.files.move
@@ -201,7 +202,7 @@ def test_a_merge_that_was_cut_short_is_finished(spark: SparkSession, tmp_path: P
     with pytest.raises(OSError, match="the job died"):
         table.compact(3, lambda count: count > 1)
     assert _numbers(tmp_path) == [], "what it replaces is gone already"
-    again = Table(spark, str(tmp_path))
+    again = LakeTable(spark, str(tmp_path))
     again.recover()
     assert _numbers(tmp_path) == [0, 1, 2]
     assert len(list(again.files.data())) == 1

@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 import pipeline
 from pipeline.jobs.latency import COMMAND_TOPIC, from_segments, lags, rates, rows_of
-from pipeline.picture import draw
+from pipeline.plot import draw
 from quorumlog.pb.state_pb2 import Command
 from store.record.message import encode_message
 from tests.store.fsck_stores import Clock, fsck_config, open_store

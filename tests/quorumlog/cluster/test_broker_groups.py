@@ -111,7 +111,7 @@ async def test_messages_of_a_named_queue_stay_in_the_first_group(
             named = [await producer.enqueue("orders", b"%d" % i, queue_id=2) for i in range(9)]
             groups["g0"].neighbours = [groups["g1"]]
             await until(lambda: client.groups == ("g0", "g1"))
-            async with asyncio.timeout(10):  # Those behind them in the same lane move on.
+            async with asyncio.timeout(10):  # Those behind them of the same group move on.
                 free = [await producer.send("orders", b"free") for _ in range(8)]
             assert {receipt.group for receipt in free} == {"g1"}
             groups["g0"].script.actions.clear()

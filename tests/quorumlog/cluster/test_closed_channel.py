@@ -9,7 +9,7 @@ import pytest
 import quorumlog
 from quorumlog.cluster.calls import Calls
 from quorumlog.cluster.channels import Channels
-from quorumlog.cluster.routing import Router
+from quorumlog.cluster.routes import Router
 from quorumlog.errors import Outcome, UnavailableError
 from quorumlog.pb import log_pb2, transaction_pb2
 from tests import services

@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 
 from quorumlog.cluster import calls
-from quorumlog.cluster.channels import Node
+from quorumlog.cluster.channels import NodeChannel
 from quorumlog.cluster.retry import Deadline
-from quorumlog.cluster.routing import Router
+from quorumlog.cluster.routes import Router
 from quorumlog.errors import (
     ConflictError,
     DeadlineError,
@@ -26,8 +26,8 @@ class _Router:
 
     where = ""
 
-    async def leader(self, _deadline: Deadline) -> Node:
-        return cast(Node, SimpleNamespace(address="127.0.0.1:1"))
+    async def leader(self, _deadline: Deadline) -> NodeChannel:
+        return cast(NodeChannel, SimpleNamespace(address="127.0.0.1:1"))
 
     def on_hint(self, *_: Any) -> None:
         pass

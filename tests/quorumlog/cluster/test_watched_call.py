@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from quorumlog.cluster import calls
-from quorumlog.cluster.channels import Node
+from quorumlog.cluster.channels import NodeChannel
 from quorumlog.cluster.retry import Deadline
-from quorumlog.cluster.routing import Router
+from quorumlog.cluster.routes import Router
 from quorumlog.errors import Outcome, UnavailableError
 
 
@@ -34,7 +34,7 @@ async def test_an_answer_counts_that_comes_while_others_are_asked(
     monkeypatch.setattr(calls, "SUSPECT_AFTER_MS", 1)
     monkeypatch.setattr(calls, "has_moved", moved)
     late = LateCalls(cast(Router, SimpleNamespace()))
-    node = cast(Node, SimpleNamespace(address="127.0.0.1:1"))
+    node = cast(NodeChannel, SimpleNamespace(address="127.0.0.1:1"))
     with pytest.raises(UnavailableError, match="replaced") as refused:
         await late._watched(node, "log", "Append", None, Deadline(30_000), 0)
     assert refused.value.outcome is Outcome.NOT_APPLIED
@@ -53,7 +53,7 @@ def test_a_call_that_fails_as_its_caller_is_cancelled_leaves_nothing_to_complain
                 raise UnavailableError("the stream was removed")
 
         failing = FailingCalls(cast(Router, SimpleNamespace()))
-        node = cast(Node, SimpleNamespace(address="127.0.0.1:1"))
+        node = cast(NodeChannel, SimpleNamespace(address="127.0.0.1:1"))
         caller = asyncio.create_task(
             failing._watched(node, "log", "Append", None, Deadline(30_000), 0)
         )

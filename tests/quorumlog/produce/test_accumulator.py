@@ -52,11 +52,11 @@ async def test_atomic_batches_that_no_other_group_can_take_keep_their_order(
         for i in range(3):
             both = [quorumlog.OutgoingMessage(b"%d" % i, topic=topic) for topic in "ab"]
             sending.append(asyncio.create_task(producer.send_batch("a", both)))
-        lane = producer._lanes.home
-        await until(lambda: lane.sender.load == 3)
-        lane.group.is_away = True
-        producer._lanes._move(lane)
-        lane.group.is_away = False
+        backlog = producer._accumulator.home
+        await until(lambda: backlog.sender.load == 3)
+        backlog.group.is_away = True
+        producer._accumulator._move(backlog)
+        backlog.group.is_away = False
         await start(groups["g0"])
         await asyncio.gather(*sending)
         assert groups["g0"].bodies() == [b"0", b"0", b"1", b"1", b"2", b"2"]
@@ -72,17 +72,17 @@ async def test_a_batch_that_leaves_a_group_stays_one_and_one_with_a_queue_stays(
         await client.route("orders")
         producer = client.producer()
         await stop(groups["g0"])
-        lanes = producer._lanes
-        lanes.only = lane = lanes.home
+        accumulator = producer._accumulator
+        accumulator.only = backlog = accumulator.home
         free = [await producer.enqueue("orders", b"f%d" % i) for i in range(8)]
-        lane.close_open()
+        backlog.close_open()
         bound = [await producer.enqueue("orders", b"b0")]
         bound.append(await producer.enqueue("orders", b"b1", queue_id=3))
-        lane.close_open()
-        lanes.only = None
-        lane.group.is_away = True
-        lanes._move(lane)
-        lane.group.is_away = False
+        backlog.close_open()
+        accumulator.only = None
+        backlog.group.is_away = True
+        accumulator._move(backlog)
+        backlog.group.is_away = False
         moved = await asyncio.gather(*(delivery.receipt() for delivery in free))
         assert len({(receipt.group, receipt.index) for receipt in moved}) == 1
         assert moved[0].group != "g0"
@@ -111,8 +111,8 @@ async def test_a_group_that_is_cut_off_after_a_pause_is_left_soon(
         (node,) = groups["g1"].nodes.values()
         node.gate.clear()
         unanswered = asyncio.create_task(producer.send("orders", b"named", group="g1"))
-        (lane,) = (lane for lane in producer._lanes if lane.group.name == "g1")
-        await until(lambda: lane.sender.in_flight_count == 1)
+        (backlog,) = (backlog for backlog in producer._accumulator if backlog.group.name == "g1")
+        await until(lambda: backlog.sender.in_flight_count == 1)
         # Sooner than by the deadline of the one without an answer.
         receipt = await asyncio.wait_for(producer.send("orders", b"keyed", key=key), 30)
         assert receipt.group == "g0"

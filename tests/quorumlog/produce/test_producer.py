@@ -316,6 +316,6 @@ async def test_a_producer_with_nothing_to_do_is_not_stuck_and_holds_nothing() ->
         producer = client.producer()
         for i in range(3):
             await producer.send("orders", b"%d" % i)
-        assert [lane.sender.stuck_ms for lane in producer._lanes] == [0]
+        assert [backlog.sender.stuck_ms for backlog in producer._accumulator] == [0]
         assert not producer._unfinished, "what is acknowledged is let go"
         assert producer.stats().held_size_bytes == 0

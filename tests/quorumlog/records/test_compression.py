@@ -10,7 +10,7 @@ import zstandard
 
 from quorumlog.errors import CorruptRecordError, InvalidRequestError, TooLargeError
 from quorumlog.produce.options import ProducerOptions
-from quorumlog.produce.outgoing_messages import Shaping, entries_of, entry_of
+from quorumlog.produce.outgoing_messages import OutgoingForm, entries_of, entry_of
 from quorumlog.records.batch import decode_records, encode_entries
 from quorumlog.records.compression import (
     BODY_SIZE_BYTES_MAX,
@@ -33,7 +33,8 @@ BODY = b"a line that is much like the next one\n" * 200
 
 def records_of(body: bytes, compress: Compress | None, count: int = 1) -> bytes:
     entries = [
-        entry_of("orders", body, None, None, 0, None, 0, Shaping(compress)) for _ in range(count)
+        entry_of("orders", body, None, None, 0, None, 0, OutgoingForm(compress))
+        for _ in range(count)
     ]
     encoded = encode_entries(
         entries, lambda topic, queue_id, _: (topic, queue_id or 0), born_unix_ms=1
@@ -77,7 +78,7 @@ def test_messages_of_a_batch_may_differ() -> None:
         OutgoingMessage(BODY, topic="bills"),
         "text" * 100,
     ]
-    entries = entries_of(given, "orders", {"queue_id": 0}, Shaping(compress))
+    entries = entries_of(given, "orders", {"queue_id": 0}, OutgoingForm(compress))
     encoded = encode_entries(
         entries, lambda topic, queue_id, _: (topic, queue_id or 0), born_unix_ms=1
     )

@@ -17,7 +17,7 @@ from quorumlog.errors import (
     TooLargeError,
 )
 from quorumlog.pb import consumer_pb2
-from quorumlog.produce.outgoing_messages import Shaping, entry_of
+from quorumlog.produce.outgoing_messages import OutgoingForm, entry_of
 from quorumlog.records.message import Message, MessageBatch
 from quorumlog.records.queues import Queue
 from quorumlog.records.unique_keys import UniqueKeys
@@ -28,7 +28,7 @@ from tests.quorumlog.fake_cluster import fake_cluster
 class NoShaping:
     """All that is asked of a producer before something is sent."""
 
-    shaping = None
+    form = None
 
 
 def transaction() -> ConsumeTransaction:
@@ -143,10 +143,10 @@ def test_unique_keys_are_unique_and_of_the_published_form() -> None:
     assert len(set(made)) == 1_000
     assert all(re.fullmatch("[0-9A-F]{32}", key) for key in made)
     assert UniqueKeys()()[:20] != made[0][:20], "another process has another beginning"
-    shaping = Shaping(unique_keys=keys)
-    given = entry_of("orders", b"", "k", None, 0, {"UNIQ_KEY": "mine"}, 0, shaping)[4]
+    form = OutgoingForm(unique_keys=keys)
+    given = entry_of("orders", b"", "k", None, 0, {"UNIQ_KEY": "mine"}, 0, form)[4]
     assert given == b"KEYS\x01k\x02UNIQ_KEY\x01mine\x02"
-    own = entry_of("orders", b"", None, None, 0, None, 0, shaping)[4]
+    own = entry_of("orders", b"", None, None, 0, None, 0, form)[4]
     assert re.fullmatch(b"UNIQ_KEY\x01[0-9A-F]{32}\x02", own)
 
 

@@ -11,10 +11,10 @@ from raft.histories.history import (
     NEVER_NS,
     AppendCall,
     Drain,
+    HistoryReceipt,
     Kind,
     Operation,
     ReadCall,
-    Receipt,
     Records,
     Seen,
 )
@@ -60,7 +60,7 @@ def random_log(random: Random, count: int, *, span: int = 12) -> list[Operation]
         begin = random.randrange(span)
         end = begin + random.randrange(1, span)
         if op_id < appends:
-            receipt = Receipt(offsets[op_id])
+            receipt = HistoryReceipt(offsets[op_id])
             operations.append(call(op_id, Kind.APPEND, (begin, end), AppendCall(op_id), receipt))
         else:
             tail = random.randint(0, appends)
@@ -73,7 +73,7 @@ def drain_of(operations: Sequence[Operation]) -> Drain:
     """Return the log that the acks describe."""
     by_offset: dict[int, int] = {}
     for operation in operations:
-        if operation.kind is Kind.APPEND and isinstance(operation.result, Receipt):
+        if operation.kind is Kind.APPEND and isinstance(operation.result, HistoryReceipt):
             assert isinstance(operation.request, AppendCall)
             assert isinstance(operation.request.value, int)
             by_offset[operation.result.offset] = operation.request.value
@@ -105,7 +105,7 @@ def is_legal_log(operations: Sequence[Operation]) -> bool:
     def effect(state: object, at: int) -> object:
         operation = operations[at]
         if operation.kind is Kind.APPEND:
-            assert isinstance(operation.result, Receipt)
+            assert isinstance(operation.result, HistoryReceipt)
             assert isinstance(state, tuple)
             return (state[0] + 1,) if (operation.result.offset,) == state else None
         return state if (operation.result,) == state else None
@@ -169,7 +169,7 @@ def clean_history(random: Random, count: int) -> tuple[list[Operation], list[Dra
             if draw < 0.1:
                 outcome, end = Outcome.NOT_APPLIED, clock
             else:
-                result = Receipt(len(log))
+                result = HistoryReceipt(len(log))
                 log.append(op_id)
                 if draw < 0.2:
                     outcome, end, result = Outcome.UNKNOWN, None, None

@@ -14,12 +14,12 @@ from raft.histories.checker import check_log
 from raft.histories.history import (
     AppendCall,
     Drain,
-    Durability,
     FaultNote,
+    HistoryDurability,
+    HistoryReceipt,
     Kind,
     Operation,
     ReadCall,
-    Receipt,
     Records,
     Seen,
 )
@@ -164,7 +164,7 @@ def _stale_tail(random: Random, found: History) -> str:
     operations = found[0]
     late = max(operation.return_ns or 0 for operation in operations) + 10
     last = operations[_acked(operations)[-1]].result
-    assert isinstance(last, Receipt)
+    assert isinstance(last, HistoryReceipt)
     end = random.randrange(last.offset + 1)
     operations.append(call(10**6, Kind.TAIL, (late, late + 1), None, end))
     return "stale_read"
@@ -235,7 +235,7 @@ def test_planted_violation_is_always_found(plant: Callable[[Random, History], st
 def test_acked_record_that_readers_passed_over_is_found_without_a_drain() -> None:
     """Two readers begin at different places and together leave one acked record unread."""
     operations = [
-        call(at, Kind.APPEND, (at, at + 1), AppendCall(at), Receipt(at)) for at in range(4)
+        call(at, Kind.APPEND, (at, at + 1), AppendCall(at), HistoryReceipt(at)) for at in range(4)
     ]
     for at in (0, 1, 3):
         records = Records(((at, at),))
@@ -250,7 +250,9 @@ def test_new_assignment_restarts_only_the_named_queue() -> None:
         return found._replace(queue=queue)
 
     appends = [
-        call(at, Kind.APPEND, (0, 1), AppendCall(f"{queue}{at}"), Receipt(at))._replace(queue=queue)
+        call(at, Kind.APPEND, (0, 1), AppendCall(f"{queue}{at}"), HistoryReceipt(at))._replace(
+            queue=queue
+        )
         for queue in ("a", "b")
         for at in range(3)
     ]
@@ -264,16 +266,16 @@ def test_new_assignment_restarts_only_the_named_queue() -> None:
 
 
 def test_receipts_are_held_to_their_claim() -> None:
-    weak = Receipt(0, Durability.REPLICATED)
+    weak = HistoryReceipt(0, HistoryDurability.REPLICATED)
     append = call(1, Kind.APPEND, (10, 20), AppendCall("x"), weak)
     empty = Drain(1, QUEUE, 0, [])
     power_loss = FaultNote("power_loss", 30)
 
     assert [found.rule for found in check_log([append], [empty])] == ["lost"]
     assert check_log([append], [empty], [power_loss]) == []
-    strong = append._replace(result=Receipt(0, Durability.QUORUM_DURABLE))
+    strong = append._replace(result=HistoryReceipt(0, HistoryDurability.QUORUM_DURABLE))
     assert [found.rule for found in check_log([strong], [empty], [power_loss])] == ["lost"]
-    mode = FaultNote("mode", 5, Durability.REPLICATED)
+    mode = FaultNote("mode", 5, HistoryDurability.REPLICATED)
     full = Drain(1, QUEUE, 0, ["x"])
     assert [found.rule for found in check_log([strong], [full], [mode])] == ["receipt"]
     assert check_log([append], [full], [mode]) == []

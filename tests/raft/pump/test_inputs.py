@@ -217,7 +217,7 @@ def test_follower_without_room_hears_its_leader_and_takes_nothing() -> None:
     assert isinstance(sent.message, AppendReply)
     assert sent.message.match == NO_INDEX
     assert cluster.state(2).log.last_index == before
-    assert cluster.state(2).heard_leader_lately()
+    assert cluster.state(2).had_leader_contact()
     cluster.tick(1, 2 * HEARTBEAT_TICKS)
     cluster.deliver()
     assert cluster.state(2).log.last_index == before + 1

@@ -90,7 +90,7 @@ def test_second_proposal_at_an_index_gives_the_first_up() -> None:
     state = cluster.state(1)
     cluster.receive(1, append_reply(2, 1, 5))
     replica = cluster.nodes[1].replica
-    replica._waiters.register(state.log.last_index, 9, "w2")
+    replica._proposals.register(state.log.last_index, 9, "w2")
     cluster.settle(1)
     assert outcomes(cluster) == [("w1", Resolution.UNKNOWN)]
 

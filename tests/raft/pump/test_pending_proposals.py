@@ -1,13 +1,13 @@
 """Callers that wait for an entry: each gets one answer, also at the edge of what decides it."""
 
 from raft.pump.effects import Resolution
-from raft.pump.pending_proposals import Waiters
+from raft.pump.pending_proposals import PendingProposals
 from raft.state.log_view import LogView
 from tests.raft.cluster import config_of
 
 
 def test_a_snapshot_answers_those_up_to_its_last_entry() -> None:
-    waiters = Waiters(config_of(1))
+    waiters = PendingProposals(config_of(1))
     for index in (4, 5, 6):
         waiters.register(index, 1, f"caller {index}")
     waiters.overtaken(5)
@@ -20,7 +20,7 @@ def test_a_snapshot_answers_those_up_to_its_last_entry() -> None:
 
 
 def test_an_entry_of_another_term_at_the_index_is_an_answer() -> None:
-    waiters, log = Waiters(config_of(1)), LogView()
+    waiters, log = PendingProposals(config_of(1)), LogView()
     log.append(1, 2)
     log.append(3, 1)
     waiters.register(1, 1, "kept")

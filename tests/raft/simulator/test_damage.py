@@ -11,7 +11,7 @@ from raft.ready import EntryKind, HardState, bootstrap_state
 from raft.simulator.coverage import Coverage
 from raft.simulator.disk.damage import (
     DamagedError,
-    DamagedRange,
+    SimulatedDamage,
     damaged_range,
     flipped,
     is_chain,
@@ -225,7 +225,7 @@ def test_snapshot_that_ends_within_the_damage_is_a_beginning(
     monkeypatch.setattr(Network, "send", lambda _, outgoing: sent.append(outgoing.message))
 
     for lo, hi in ((base, snapshot.index + 3), (snapshot.index + 1, snapshot.index + 3)):
-        answer(peer, RepairRequest(2, peer.node_id, DamagedRange(lo, hi, 1, 2)))
+        answer(peer, RepairRequest(2, peer.node_id, SimulatedDamage(lo, hi, 1, 2)))
 
     assert [reply.snapshot for reply in sent if isinstance(reply, RepairReply)] == [snapshot]
 

@@ -11,7 +11,7 @@ from raft.messages import NO_INDEX, Configuration, ConfigurationAt, SnapshotMeta
 from raft.ready import EntryKind, HardState, bootstrap_state
 from raft.simulator.coverage import Coverage
 from raft.simulator.disk.disk import Disk, recover
-from raft.simulator.disk.image import Truncate, Write
+from raft.simulator.disk.image import DiskWrite, Truncate
 from raft.simulator.verdict import InvariantError
 
 CONFIGURATION = ConfigurationAt(NO_INDEX, Configuration((1, 2, 3)))
@@ -79,7 +79,7 @@ def test_recovery_takes_no_entry_of_another_history() -> None:
     disk = make_disk([1, 1, 1, 1])
     disk.truncate_from(1)
     write(disk, [2])
-    survivors = [operation for operation in disk.pending if isinstance(operation, Write)]
+    survivors = [operation for operation in disk.pending if isinstance(operation, DiskWrite)]
     recover(disk.durable, survivors, Coverage())
     assert [entry.term for entry in disk.durable.entries] == [1, 2]
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from raft.simulator.options import Options, draw
+from raft.simulator.options import SimulatorOptions, draw
 from raft.simulator.world.world import World
 
 EVENT_COUNT_MAX = 10**6
 
 
-def calm_options(seed: int, **changes: Any) -> Options:
+def calm_options(seed: int, **changes: Any) -> SimulatorOptions:
     """Return the options of five honest nodes on a fast network, with two clients."""
     calm = replace(
         draw(seed, 10**6),

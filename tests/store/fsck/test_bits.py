@@ -14,7 +14,7 @@ import pytest
 
 from store.config import StoreConfig
 from store.fsck.check import verify
-from store.fsck.layout import Given
+from store.fsck.layout import GivenSettings
 from tests.store.fsck_stores import findings, fsck_config, given_sizes, make_store
 
 RECORD_COUNT = 12
@@ -35,7 +35,7 @@ def bits_of(data: bytes) -> Iterator[int]:
 def undetected(
     root: Path,
     name: str,
-    given: Given,
+    given: GivenSettings,
     *,
     lo: int = 0,
     hi: int | None = None,
@@ -100,7 +100,7 @@ def test_every_bit_of_what_is_derived(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_every_bit_of_a_plain_log_with_property_crc(tmp_path: Path) -> None:
     config = small_store(tmp_path, "commit_log", property_crc=True)
-    given = Given(property_crc=True, file_size_bytes=config.file_size_bytes)
+    given = GivenSettings(property_crc=True, file_size_bytes=config.file_size_bytes)
     name = "commitlog/00000000000000000000"
     data = (tmp_path / name).read_bytes()
     blank_at = data.find(b"\xcb\xd4\x31\x94")

@@ -13,7 +13,7 @@ from store.config import StoreConfig
 from store.errors import LayoutError, LockedError
 from store.fsck.check import Check, verify
 from store.fsck.files import ReadOnlyFileSystem
-from store.fsck.layout import Given, detect
+from store.fsck.layout import GivenSettings, detect
 from store.fsck.types import Finding, Part, Severity, no_progress
 from store.record.message import encode_message
 from tests.store.fsck_stores import (
@@ -201,15 +201,15 @@ def test_two_logs_have_to_be_chosen_from(root: Path, config: StoreConfig) -> Non
     (root / "dledger-n0" / "data").mkdir(exist_ok=True, parents=True)
     with pytest.raises(LayoutError, match="one log"):
         findings(root)
-    assert findings(root, Given(container=config.container)) == []
+    assert findings(root, GivenSettings(container=config.container)) == []
 
 
 def test_sizes_can_be_given(root: Path, config: StoreConfig) -> None:
     assert findings(root, given_sizes(config)) == []
-    wrong = Given(file_size_bytes=2 * PAGE, container=config.container)
+    wrong = GivenSettings(file_size_bytes=2 * PAGE, container=config.container)
     assert any(f.field == "file size" for f in findings(root, wrong))
     with pytest.raises(LayoutError, match="4096"):
-        findings(root, Given(file_size_bytes=5))
+        findings(root, GivenSettings(file_size_bytes=5))
 
 
 @pytest.mark.parametrize("at", [16, 24, 36])

@@ -13,8 +13,8 @@ from store.checksum import crc32c
 from store.ledger import verify as ledger_verify
 from store.ledger.entry import (
     KIND_NO_OP,
-    Link,
-    Problem,
+    ChainLink,
+    EntryProblem,
     Run,
     chain_of,
     check_blank,
@@ -33,7 +33,7 @@ class Piece(NamedTuple):
     lo: int
     hi: int
     kind: str
-    link: Link
+    link: ChainLink
 
 
 def split(ledger: Ledger) -> list[Piece]:
@@ -50,12 +50,12 @@ def split(ledger: Ledger) -> list[Piece]:
             break
         pieces.append(Piece(at, at + header.size_bytes, "entry", link))
         at += header.size_bytes
-        link = Link(index, header.term, header.chain_crc)
+        link = ChainLink(index, header.term, header.chain_crc)
     pieces.append(Piece(at, FILE, rest, link))
     return pieces
 
 
-def check(data: bytes, piece: Piece, base: int) -> Problem | None:
+def check(data: bytes, piece: Piece, base: int) -> EntryProblem | None:
     match piece.kind:
         case "entry":
             position = base + piece.lo
@@ -119,17 +119,17 @@ def test_the_check_of_a_whole_log_hands_every_byte_to_one_pure_check(
     ledger = make(tmp_path)
     seen: list[bytes] = []
 
-    def run(data: bytes, position: int, link: Link, *, file_end_position: int) -> Run:
+    def run(data: bytes, position: int, link: ChainLink, *, file_end_position: int) -> Run:
         found = check_run(data, position, link, file_end_position=file_end_position)
         assert position == ledger.files.min_position + sum(map(len, seen))
         seen.append(data[: found.end])
         return found
 
-    def blank(data: bytes) -> Problem | None:
+    def blank(data: bytes) -> EntryProblem | None:
         seen.append(data)
         return check_blank(data)
 
-    def zeros(data: bytes) -> Problem | None:
+    def zeros(data: bytes) -> EntryProblem | None:
         seen.append(data)
         return check_zeros(data)
 
@@ -170,7 +170,7 @@ def test_a_wrong_link_refuses_a_good_entry(tmp_path: Path) -> None:
     for _ in range(2):
         ledger.append_entry(KIND_NO_OP, 2, b"x")
     data = ledger.read_range(1, 2, FILE)
-    link = Link(0, 2, ledger.chain_crc_at(0))
+    link = ChainLink(0, 2, ledger.chain_crc_at(0))
     at = ledger.position_of(1)
     assert check_entry(data, at, link, file_end_position=FILE) is None
     for wrong, field in (
@@ -193,7 +193,7 @@ def test_a_wrong_link_refuses_a_good_entry(tmp_path: Path) -> None:
 
 def test_a_well_chained_entry_whose_two_sizes_differ_is_refused() -> None:
     """Who chains it can be a peer; readers of the body take the second size."""
-    body, before = b"abc", Link(4, 2, 77)
+    body, before = b"abc", ChainLink(4, 2, 77)
     for size_bytes, body_size_bytes in ((51, 2), (52, 3), (50, 3)):
         values = (1, size_bytes, 5, 2, 100, KIND_NO_OP)
         crc = crc32c((body + bytes(9))[: size_bytes - 48])

@@ -20,7 +20,7 @@ from store.errors import (
 )
 from store.files import failpoints
 from store.files.file_system import FileSystem
-from store.ledger.entry import KIND_CONFIGURATION, KIND_DATA, KIND_NO_OP, NO_LINK, Link
+from store.ledger.entry import KIND_CONFIGURATION, KIND_DATA, KIND_NO_OP, NO_LINK, ChainLink
 from store.ledger.ledger import Ledger
 from store.log.record_log import RecordLog
 from store.record.message import decode_message, encode_message
@@ -136,11 +136,11 @@ def test_the_readable_encoder_writes_what_an_append_writes(ledger: Ledger) -> No
     for index in range(3):
         entry = ledger.entry(index)
         data = encode_entry(
-            entry.kind, Link(index - 1, entry.term, link.chain_crc), entry.position, entry.body
+            entry.kind, ChainLink(index - 1, entry.term, link.chain_crc), entry.position, entry.body
         )
         assert ledger.read(entry.position, len(data)) == data
         assert check_entry(data, entry.position, link, file_end_position=FILE) is None
-        link = Link(index, entry.term, entry.chain_crc)
+        link = ChainLink(index, entry.term, entry.chain_crc)
     assert ledger.tail.link.chain_crc == link.chain_crc == ledger.chain_crc_at(2)
 
 

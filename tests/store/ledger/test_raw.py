@@ -13,7 +13,7 @@ from store.errors import (
     StoreFullError,
 )
 from store.files import failpoints
-from store.ledger.entry import KIND_CONFIGURATION, KIND_NO_OP, Link
+from store.ledger.entry import KIND_CONFIGURATION, KIND_NO_OP, ChainLink
 from store.ledger.ledger import Ledger
 from tests.store.entries import encode_entry
 from tests.store.ledgers import (
@@ -140,7 +140,9 @@ def test_a_right_chain_does_not_make_a_wrong_entry_good(
 ) -> None:
     """What a faulty leader would sign: everything fits but the history or the kind."""
     ledger.append_entry(KIND_NO_OP, 5, b"")
-    entry = encode_entry(kind, Link(0, term, ledger.tail.link.chain_crc), ledger.max_position, b"x")
+    entry = encode_entry(
+        kind, ChainLink(0, term, ledger.tail.link.chain_crc), ledger.max_position, b"x"
+    )
     with pytest.raises(ForeignEntryError) as caught:
         ledger.append_raw(entry)
     assert (caught.value.field, ledger.last_index) == (field, 0)
@@ -149,7 +151,7 @@ def test_a_right_chain_does_not_make_a_wrong_entry_good(
 def test_a_follower_refuses_a_blank_that_was_not_due(ledger: Ledger) -> None:
     """Sizes alone decide where an entry goes, so a leader that rolls early is wrong."""
     add(ledger)
-    link = Link(0, 1, ledger.tail.link.chain_crc)
+    link = ChainLink(0, 1, ledger.tail.link.chain_crc)
     with pytest.raises(ForeignEntryError, match="position"):
         ledger.append_raw(encode_entry(KIND_NO_OP, link, FILE, b"small"))
     big = bytes(FILE - 48 - 8)

@@ -7,11 +7,19 @@ from random import Random
 import pytest
 
 from store.errors import CorruptionError
-from store.ledger.entry import KIND_NO_OP, Link
+from store.ledger.entry import KIND_NO_OP, ChainLink
 from store.ledger.ledger import Ledger
 from tests.store.entries import encode_entry
-from tests.store.ledgers import FILE, add, copy_ledger, data_file, grow, image, new_ledger
-from tests.store.ledgers import open_ledger as recover
+from tests.store.ledgers import (
+    FILE,
+    add,
+    copy_ledger,
+    data_file,
+    grow,
+    image,
+    new_ledger,
+    open_ledger,
+)
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +60,13 @@ def test_torn_tail_vs_corruption(
     before = image(tmp_path)
     for mark, index in ((begins[number] + 1, -1), (begins[number + 1], number), (0, number)):
         with pytest.raises(CorruptionError) as caught:
-            recover(tmp_path, mark, durable_index=index)
+            open_ledger(tmp_path, mark, durable_index=index)
         error = caught.value
         assert (error.path, error.field) == (str(path), field)
         assert at <= error.at < at + 48
         assert error.expected != error.found
         assert image(tmp_path) == before, "the evidence is kept"
-    ledger, report = recover(tmp_path, at, durable_index=number - 1)
+    ledger, report = open_ledger(tmp_path, at, durable_index=number - 1)
     assert (ledger.last_index, ledger.max_position) == (number - 1, at)
     assert (report.first_cut_index, report.cut_size_bytes) == (number, begins[-1] - at)
     assert field in report.cut_reason
@@ -82,10 +90,10 @@ def test_damage_in_a_blank_is_corruption_below_the_mark_and_a_tail_above(tmp_pat
         bad[at] ^= 0x40
         data_file(target).write_bytes(bad)
         with pytest.raises(CorruptionError) as caught:
-            recover(target, end, scan_from_position=0)
+            open_ledger(target, end, scan_from_position=0)
         assert (caught.value.path, caught.value.field) == (str(data_file(target)), field)
         assert caught.value.at == (lo + 4 if field == "blank size" else at if at > lo else lo)
-        ledger, report = recover(target, lo)
+        ledger, report = open_ledger(target, lo)
         assert (ledger.max_position, report.first_cut_index) == (lo, last)
         assert len(ledger.files.files) == 1
         ledger.close()
@@ -95,16 +103,16 @@ def test_too_few_bytes_are_corruption_too(tmp_path: Path, five: tuple[Path, list
     copy_ledger(five[0], tmp_path)
     end = five[1][-1]
     with pytest.raises(CorruptionError, match="magic is 0, expected 1"):
-        recover(tmp_path, end + 1)
+        open_ledger(tmp_path, end + 1)
     with pytest.raises(CorruptionError):
-        recover(tmp_path, end, durable_index=5)
+        open_ledger(tmp_path, end, durable_index=5)
     for path in (tmp_path / "dledger-n0" / "data").iterdir():
         path.unlink()
     with pytest.raises(CorruptionError, match=r"log end .*expected bytes up to 1"):
-        recover(tmp_path, 1)
+        open_ledger(tmp_path, 1)
     with pytest.raises(CorruptionError, match=r"log end .*entries up to 4"):
-        recover(tmp_path, 0, durable_index=4)
-    ledger, _ = recover(tmp_path, 0)
+        open_ledger(tmp_path, 0, durable_index=4)
+    ledger, _ = open_ledger(tmp_path, 0)
     assert ledger.last_index == -1
     ledger.close()
 
@@ -126,13 +134,13 @@ def test_a_stale_entry_that_lines_up_never_chains(tmp_path: Path) -> None:
     ledger.append_entry(KIND_NO_OP, 1, b"AAAA")
     _revive(ledger, old)
     ledger.close()
-    ledger, report = recover(tmp_path, 0)
+    ledger, report = open_ledger(tmp_path, 0)
     assert (ledger.last_index, report.cut_size_bytes) == (0, 52)
     assert "chain CRC" in report.cut_reason
-    link = Link(0, 1, ledger.tail.link.chain_crc)
+    link = ChainLink(0, 1, ledger.tail.link.chain_crc)
     _revive(ledger, encode_entry(KIND_NO_OP, link, ledger.max_position, b"bbbb"))
     ledger.close()
-    ledger, _ = recover(tmp_path, 0)
+    ledger, _ = open_ledger(tmp_path, 0)
     assert ledger.last_index == 1, "the test can tell: with the right chain it is taken"
     ledger.close()
 
@@ -147,10 +155,10 @@ def test_twice_is_once(
     copy_ledger(source, tmp_path)
     path = data_file(tmp_path)
     path.write_bytes((path.read_bytes()[: begins[3] + keep] + tail).ljust(FILE, b"\0"))
-    ledger, first = recover(tmp_path, begins[2])
+    ledger, first = open_ledger(tmp_path, begins[2])
     ledger.close()
     once = image(tmp_path)
-    ledger, second = recover(tmp_path, begins[2])
+    ledger, second = open_ledger(tmp_path, begins[2])
     ledger.close()
     assert image(tmp_path) == once
     assert (first.end_position, second.end_position) == (begins[3], begins[3])

@@ -10,7 +10,7 @@ from store.errors import PositionRangeError
 from store.files import failpoints
 from store.ledger.entry import KIND_NO_OP
 from store.ledger.ledger import Ledger
-from store.ledger.verify import Finding, verify_range
+from store.ledger.verify import LedgerFinding, verify_range
 from tests.store.ledgers import FILE, data_file, grow, index_file, new_ledger, open_ledger
 
 
@@ -37,7 +37,7 @@ class Damaged:
     def flip(self, path: Path, at: int) -> None:
         self.write(path, at, bytes([path.read_bytes()[at] ^ 1]))
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[LedgerFinding]:
         return list(verify_range(self.ledger))
 
 

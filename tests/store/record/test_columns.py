@@ -1,4 +1,4 @@
-"""Runs of records that are alike are stamped and dispatched as the loop does it, one by one."""
+"""Runs of uniform records are stamped and dispatched as the loop does it, one by one."""
 
 import struct
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from store.config import StoreConfig
 from store.derived import dispatch
 from store.errors import StoreError
 from store.record import stamp
-from store.record.columns import ALIKE_COUNT_MIN, alike_count, is_column, put_column
+from store.record.columns import UNIFORM_COUNT_MIN, is_column, put_column, uniform_count
 from store.record.message import encode_message
 from store.record.stamp import Stamper
 
@@ -27,13 +27,13 @@ def record(
     return bytes(encode_message("orders", queue_id, body, properties=properties, **how))
 
 
-def alike(count: int) -> bytes:
+def uniform(count: int) -> bytes:
     return b"".join(record(number) for number in range(count))
 
 
 def stamped(batch: bytes, monkeypatch: pytest.MonkeyPatch, *, tries: int) -> object:
     """All that stamping a batch leads to; the error if it is refused."""
-    monkeypatch.setattr(stamp, "_ALIKE_TRIES", tries)
+    monkeypatch.setattr(stamp, "_UNIFORM_TRIES", tries)
     stamper = Stamper(StoreConfig())
     stamper.next_offsets[b"orders", 1] = 1 << 33
     scratch = bytearray(7) + batch
@@ -63,7 +63,7 @@ class Walker(dispatch.Dispatcher):
 
 
 def walked(data: bytes, monkeypatch: pytest.MonkeyPatch, *, tries: int) -> object:
-    monkeypatch.setattr(dispatch, "_ALIKE_TRIES", tries)
+    monkeypatch.setattr(dispatch, "_UNIFORM_TRIES", tries)
     return Walker().walk(data)
 
 
@@ -84,9 +84,9 @@ def stored(batch: bytes, monkeypatch: pytest.MonkeyPatch) -> bytes:
     return data[7:]
 
 
-@pytest.mark.parametrize("count", [1, ALIKE_COUNT_MIN - 1, ALIKE_COUNT_MIN, 40])
+@pytest.mark.parametrize("count", [1, UNIFORM_COUNT_MIN - 1, UNIFORM_COUNT_MIN, 40])
 def test_a_run_is_the_same_by_columns(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = stored(alike(count) + record(1, tag="last"), monkeypatch)
+    data = stored(uniform(count) + record(1, tag="last"), monkeypatch)
     agree(walked, data, monkeypatch)
 
 
@@ -101,14 +101,14 @@ def test_any_mixture_is_the_same_by_columns(monkeypatch: pytest.MonkeyPatch) -> 
                 "tag": random.choice(["", "", "red", "blue"]),
                 "sys_flag": random.choice([0, 0, 0, 4, 8, 12]),
             }
-            count = random.choice([1, 2, ALIKE_COUNT_MIN, 20])
+            count = random.choice([1, 2, UNIFORM_COUNT_MIN, 20])
             parts += [record(random.randrange(1 << 40), **how) for _ in range(count)]
         data = stored(b"".join(parts), monkeypatch)
         agree(walked, data, monkeypatch)
 
 
 def test_each_flipped_byte_has_the_same_consequence(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = alike(12)
+    batch = uniform(12)
     data = stored(batch, monkeypatch)
     size_bytes = len(batch) // 12
     for at in range(size_bytes):
@@ -122,10 +122,10 @@ def test_each_flipped_byte_has_the_same_consequence(monkeypatch: pytest.MonkeyPa
 def test_a_run_ends_where_a_record_differs() -> None:
     one, other = record(1), record(1, queue_id=2)
     tail_at = 88 + 30
-    assert alike_count(one * 20, 0, len(one), tail_at) == 20
-    assert alike_count(one * 15 + other * 5, 0, len(one), tail_at) == 15
-    assert alike_count(one + other * 19, 0, len(one), tail_at) == 1
-    assert alike_count(one * 20 + b"rest", len(one), len(one), tail_at) == 19
+    assert uniform_count(one * 20, 0, len(one), tail_at) == 20
+    assert uniform_count(one * 15 + other * 5, 0, len(one), tail_at) == 15
+    assert uniform_count(one + other * 19, 0, len(one), tail_at) == 1
+    assert uniform_count(one * 20 + b"rest", len(one), len(one), tail_at) == 19
 
 
 def test_columns_are_read_and_written_a_step_apart() -> None:

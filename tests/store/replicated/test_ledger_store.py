@@ -1,4 +1,5 @@
-"""A store whose log is replicated: its threads, its room, its upkeep, and what a check says of it.
+"""A store whose log is replicated: its threads, its room, its maintenance, and what a check says of
+it.
 
 What a replica does with it is in tests/node/replication/raft/storage/test_log.py.
 """
@@ -248,7 +249,7 @@ def test_the_upkeep_makes_the_next_index_file(store: ReplicaStore) -> None:
 
 
 def test_index_files_are_made_by_one_thread_at_a_time(store: ReplicaStore) -> None:
-    """The upkeep makes files ahead while the writer takes them and cuts."""
+    """The maintenance makes files ahead while the writer takes them and cuts."""
     stop, errors = threading.Event(), []
 
     def keep_up() -> None:
@@ -278,7 +279,7 @@ def test_index_files_are_made_by_one_thread_at_a_time(store: ReplicaStore) -> No
         assert unit.position == ledger.header(index).position
 
 
-# --- Upkeep beside the writer ---
+# --- Maintenance beside the writer ---
 
 
 def test_the_age_of_a_file_is_asked_for_until_what_follows_it_is_visible(tmp_path: Path) -> None:

@@ -29,11 +29,11 @@ from store.format import (
     ENTRY_SIZE_BYTES_MAX,
 )
 from store.fsck.check import Check
-from store.fsck.layout import Given
+from store.fsck.layout import GivenSettings
 from store.fsck.ranges import damaged_ranges
 from store.fsck.types import no_progress
-from store.ledger.entry import KIND_NO_OP, Link
-from store.ledger.mending.damage import DamagedRange, DamageWalk, Goal, Point
+from store.ledger.entry import KIND_NO_OP, ChainLink
+from store.ledger.mending.damage import DamagedRange, DamageWalk, EntryBoundary, Goal
 from store.ledger.mending.fetched import KEPT_COUNT_MAX
 from store.replicated.repair import RepairSession, find_damage, repair
 from tests.store.entries import encode_entry
@@ -208,13 +208,13 @@ def test_the_blank_at_a_file_end_needs_no_peer(wreck: Wreck) -> None:
 
 def test_a_blank_that_any_entry_would_have_fitted_into_is_damage() -> None:
     """Each of its bytes is as it must be, but nobody writes one so early."""
-    room, start = ENTRY_SIZE_BYTES_MAX + BLANK_SIZE_BYTES_MIN, Link(-1, 0, 0)
+    room, start = ENTRY_SIZE_BYTES_MAX + BLANK_SIZE_BYTES_MIN, ChainLink(-1, 0, 0)
 
     def reason(file_size_bytes: int) -> str:
         data = ENTRY_BLANK.pack(ENTRY_MAGIC_BLANK, file_size_bytes).ljust(file_size_bytes, b"\0")
         goal = Goal(file_size_bytes, -1)
         walk = DamageWalk(lambda at, size: data[at : at + size], file_size_bytes, goal)
-        problem = walk.next_run(Point(0, start)).problem
+        problem = walk.next_run(EntryBoundary(0, start)).problem
         return "" if problem is None else f"{problem.field}: {problem.expected}"
 
     assert reason(room) == ""
@@ -277,7 +277,7 @@ def test_a_log_that_began_behind_a_snapshot(tmp_path: Path, position: int) -> No
         wreck.flip(spot.position + 9)
     found = wreck.repair(piece_size_bytes=1)
     assert (found[0].lo_index, found[0].before_position) == (100, -1)
-    assert found[0].before == Link(99, 3, 0x12345678)
+    assert found[0].before == ChainLink(99, 3, 0x12345678)
     assert [d.after is None for d in found] == [False, False, True]
     assert wreck.find() == []
     assert wreck.is_equal()
@@ -315,7 +315,7 @@ def test_a_check_of_the_store_names_the_same_ranges(wreck: Wreck, seed: int) -> 
         wreck.flip(random.randrange(wreck.end_position), random.randint(1, 255))
     if seed % 3 == 0:
         wreck.data(random.randrange(5) * FILE).unlink()
-    check = Check(str(wreck.root), Given(file_size_bytes=FILE))
+    check = Check(str(wreck.root), GivenSettings(file_size_bytes=FILE))
     assert list(check.run(no_progress))
     assert damaged_ranges(check) == wreck.find()
 
@@ -384,11 +384,11 @@ def test_another_history_is_refused(wreck: Wreck, term: int) -> None:
 def test_stale_entries_behind_the_damage_are_fetched_too(wreck: Wreck) -> None:
     """A lost write left the entries of another history, whole in themselves."""
     at, position = 8, wreck.spots[8].position
-    stale, link = b"", Link(at - 1, 0, 12345)  # Not the chain of what is before.
+    stale, link = b"", ChainLink(at - 1, 0, 12345)  # Not the chain of what is before.
     for spot in wreck.spots[at : at + 3]:
         link = link._replace(term=spot.term)
         entry = encode_entry(KIND_NO_OP, link, spot.position, bytes(spot.size_bytes - 48))
-        link = Link(spot.index, 0, int.from_bytes(entry[36:40], "big"))
+        link = ChainLink(spot.index, 0, int.from_bytes(entry[36:40], "big"))
         stale += entry
     assert position // FILE == (position + len(stale)) // FILE
     wreck.write(position, stale)

@@ -20,9 +20,9 @@ from store.files import failpoints
 from store.files.file_system import FileSystem
 from store.log import cut_file
 from store.log.cut_file import CUT_FILES_KEPT_MAX, list_cut_files, read_cut_file, read_cut_header
+from store.maintenance.retention import DiskState
 from store.replicated.shipped_store import ShippedStore
 from store.store import Store
-from store.upkeep.retention import DiskState
 from tests.store.fakes import CountingFileSystem
 from tests.store.records import BORN, PAGE, batch
 from tests.store.shipped_stores import (
@@ -254,7 +254,7 @@ def test_an_error_in_the_middle_of_a_cut_ends_the_process(tmp_path: Path) -> Non
 
 
 def test_positions_from_before_a_cut_are_not_saved_after_it(tmp_path: Path) -> None:
-    """The upkeep syncs derived files on its thread while the loop cuts below them."""
+    """The maintenance syncs derived files on its thread while the loop cuts below them."""
 
     class Slow(FileSystem):
         """Holds the first sync of a queue until it may go on."""
@@ -276,16 +276,16 @@ def test_positions_from_before_a_cut_are_not_saved_after_it(tmp_path: Path) -> N
     store.dispatch_to(ends[-1])
     sync(store)
     fs.is_armed = True
-    upkeep = threading.Thread(target=store.maintain)
-    upkeep.start()
+    maintain = threading.Thread(target=store.maintain)
+    maintain.start()
     assert fs.is_in.wait(60)
     cut = threading.Thread(target=store.cut, args=(ends[5],))
     cut.start()
-    # The cut has either lowered the mark (and must not be undone) or waits for the upkeep.
+    # The cut has either lowered the mark (and must not be undone) or waits for the maintenance.
     while not store.engine.derived_lock.locked() and cut.is_alive():
         pass
     fs.may_go_on.set()
-    upkeep.join(60)
+    maintain.join(60)
     cut.join(60)
     mark = store.engine.mark.mark
     assert max(mark.dispatched_position, mark.dispatched_durable_position) <= ends[5]

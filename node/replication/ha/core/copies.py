@@ -10,7 +10,7 @@ from collections import deque
 from typing import NamedTuple
 
 from node.replication.ha.core.effects import Resolved
-from node.replication.ha.core.types import Mode, Settings
+from node.replication.ha.core.types import AckMode, HaSettings
 from store.errors import Outcome
 
 
@@ -19,7 +19,7 @@ class Copies:
 
     __slots__ = ("_acks", "_copies", "epoch_start")
 
-    def __init__(self, settings: Settings, epoch_start: int) -> None:
+    def __init__(self, settings: HaSettings, epoch_start: int) -> None:
         self._copies = settings.copies
         self.epoch_start = epoch_start
         self._acks: dict[int, int] = {}
@@ -64,24 +64,24 @@ class _Waiting(NamedTuple):
     waiter: object
 
 
-class Waiters:
+class PendingCopies:
     """Undecided appends of one master, by the mode in which each was accepted."""
 
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        self._waiting: dict[Mode, deque[_Waiting]] = {mode: deque() for mode in Mode}
+        self._waiting: dict[AckMode, deque[_Waiting]] = {mode: deque() for mode in AckMode}
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
-    def add(self, end: int, mode: Mode, waiter: object) -> None:
+    def add(self, end: int, mode: AckMode, waiter: object) -> None:
         self._waiting[mode].append(_Waiting(end, waiter))
 
     def resolve(self, copies: Copies, durable: int) -> list[Resolved]:
         """Remove and return the decided appends, oldest first in each mode."""
         found: list[Resolved] = []
-        for mode, limit in ((Mode.SYNC, copies.position(durable)), (Mode.ASYNC, durable)):
+        for mode, limit in ((AckMode.SYNC, copies.position(durable)), (AckMode.ASYNC, durable)):
             waiting = self._waiting[mode]
             while waiting and waiting[0].end <= limit:
                 end, waiter = waiting.popleft()
@@ -101,7 +101,7 @@ class Waiters:
         return found
 
 
-class Admission:
+class CopyAdmission:
     """The admission of one replica with a new disk into the count (fault-matrix H11).
 
     It may have bound a higher number before it lost its disk, and a candidate may still hold that
@@ -111,7 +111,7 @@ class Admission:
 
     __slots__ = ("_confirmed", "_others", "incarnation", "is_sent")
 
-    def __init__(self, settings: Settings, me: int, joining: int, incarnation: int) -> None:
+    def __init__(self, settings: HaSettings, me: int, joining: int, incarnation: int) -> None:
         self.incarnation = incarnation
         self.is_sent = False
         self._others = set(settings.replica_ids) - {me, joining}

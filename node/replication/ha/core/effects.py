@@ -1,6 +1,6 @@
 """The effects of one input of the machine: the port to the shell.
 
-Types only. The order of the fields of `Effects` is the order of the work; the work of an earlier
+Types only. The order of the fields of `HaEffects` is the order of the work; the work of an earlier
 field is durable (or, for raw bytes, written) before that of a later one begins. So no reply can
 leave before its promise holds.
 """
@@ -11,14 +11,14 @@ from collections.abc import Hashable
 from typing import NamedTuple, Protocol, TypeAlias
 
 from node.replication.ha.core.epochs import Epochs
-from node.replication.ha.core.types import Mode, ReplicaState, Role
+from node.replication.ha.core.types import AckMode, HaRole, ReplicaState
 from node.replication.ha.core.wire import Frame, Transfer
 from store.errors import Outcome
 
 LinkId: TypeAlias = Hashable
 
 
-class LogView(Protocol):
+class HaLogView(Protocol):
     """The machine's questions to the local log. None of them blocks."""
 
     @property
@@ -40,14 +40,14 @@ class LogView(Protocol):
         ...
 
 
-class Cut(NamedTuple):
+class LogCut(NamedTuple):
     """Move the bytes [lo, hi), the end of the log, into a file aside; durable before going on."""
 
     lo: int
     hi: int
 
 
-class Write(NamedTuple):
+class LogWrite(NamedTuple):
     """Append raw bytes at exactly this position, the end of the log."""
 
     position: int
@@ -85,15 +85,15 @@ class Resolved(NamedTuple):
     waiter: object
     end: int
     outcome: Outcome
-    mode: Mode
+    mode: AckMode
     copies: int
     """Count of replicas that hold it synced, bound to the master's epoch."""
 
 
-class RoleChange(NamedTuple):
+class HaRoleChange(NamedTuple):
     """A change of role, for metrics, redirects and the controller."""
 
-    role: Role
+    role: HaRole
     number: int
     master_id: int
     reason: str
@@ -117,7 +117,7 @@ class LossReport(NamedTuple):
     replica that did not answer."""
 
 
-class Effects:
+class HaEffects:
     """The work that one input asks for; see the module for the order."""
 
     __slots__ = (
@@ -138,10 +138,10 @@ class Effects:
     def __init__(self) -> None:
         self.state: ReplicaState | None = None
         """State to save in the binding file."""
-        self.cut: Cut | None = None
+        self.cut: LogCut | None = None
         self.epochs: Epochs | None = None
         """Epochs to save in the epoch file."""
-        self.write: list[Write] = []
+        self.write: list[LogWrite] = []
         """Bytes to write; sync soon and report `durable_to`. A failed write ends the process."""
         self.send: list[Send | Ship] = []
         """Frames to send, in this order on each link."""
@@ -153,6 +153,6 @@ class Effects:
         """Confirmed reads: everything acked before they began is below `confirm`."""
         self.reads_failed: list[object] = []
         """Reads that can no longer be confirmed here."""
-        self.role_changes: list[RoleChange] = []
+        self.role_changes: list[HaRoleChange] = []
         self.losses: list[LossReport] = []
         """Losses to report; with a cut, the first one describes the cut bytes."""

@@ -6,11 +6,11 @@ of a donor. Must not know how a fence counts. Sources: storage-formats 6.8, faul
 
 from __future__ import annotations
 
-from node.replication.ha.core.effects import Cut, LossReport, Send, Write
+from node.replication.ha.core.effects import LogCut, LogWrite, LossReport, Send
 from node.replication.ha.core.epochs import Epochs
 from node.replication.ha.core.receiver import Receiver
 from node.replication.ha.core.sender import HaProtocolError
-from node.replication.ha.core.state import Link, State
+from node.replication.ha.core.state import HaState, SlaveLink
 from node.replication.ha.core.types import BindingRefusedError, check_binding
 from node.replication.ha.core.wire import (
     Ack,
@@ -23,7 +23,7 @@ from node.replication.ha.core.wire import (
 )
 
 
-def on_bind(s: State, link: Link, frame: Bind) -> None:
+def on_bind(s: HaState, link: SlaveLink, frame: Bind) -> None:
     """Accept an epoch, or answer with the binding that forbids it."""
     if frame.binding.master_id != link.peer:
         raise HaProtocolError(f"replica {link.peer} binds for {frame.binding.master_id}")
@@ -41,7 +41,7 @@ def on_bind(s: State, link: Link, frame: Bind) -> None:
     answer(s)
 
 
-def on_admit(s: State, link: Link, frame: Admit) -> None:
+def on_admit(s: HaState, link: SlaveLink, frame: Admit) -> None:
     """Count as a full replica from now on: the master found it safe."""
     if link.is_master and frame == Admit(s.bound.number, s.replica.incarnation):
         s.admit()
@@ -49,7 +49,7 @@ def on_admit(s: State, link: Link, frame: Admit) -> None:
     answer(s)
 
 
-def answer(s: State) -> None:
+def answer(s: HaState) -> None:
     """Send the owed answers, once the whole log is synced: an answer may decide a fence."""
     if not s.is_synced:
         return
@@ -63,19 +63,19 @@ def answer(s: State) -> None:
             begin(s, link)
 
 
-def begin(s: State, link: Link) -> None:
+def begin(s: HaState, link: SlaveLink) -> None:
     """Ask for the log at the other end of a link."""
     link.had_session = True
     s.receiver = Receiver(link.id, s.now_ms)
     s.fx.send.append(Send(link.id, Handshake(s.me)))
 
 
-def on_reply(s: State, link: Link, frame: HandshakeReply) -> None:
+def on_reply(s: HaState, link: SlaveLink, frame: HandshakeReply) -> None:
     """Cut to the consistent point and take over the epochs up to it."""
     receiver = s.receiver
     if receiver is None or receiver.link != link.id:
         return
-    receiver.heard_ms = s.now_ms
+    receiver.contact_ms = s.now_ms
     if frame.last_epoch > s.bound.number:
         # A sender to follow is bound to the same epoch, or to this candidate's own.
         raise HaProtocolError(f"a log of epoch {frame.last_epoch}, bound to {s.bound.number}")
@@ -95,19 +95,19 @@ def on_reply(s: State, link: Link, frame: HandshakeReply) -> None:
     ack(s)
 
 
-def on_transfer(s: State, link: Link, frame: Transfer, checked: object) -> None:
+def on_transfer(s: HaState, link: SlaveLink, frame: Transfer, checked: object) -> None:
     """Append raw bytes and move the readers' limit."""
     receiver = s.receiver
     if receiver is None or receiver.link != link.id or not receiver.is_streaming:
         return  # Of an older session on this link.
     is_left_behind = is_behind(s, link, frame.position)
     receiver.check_transfer(frame, s.end, s.is_empty or is_left_behind)
-    receiver.heard_ms, receiver.has_begun = s.now_ms, not is_left_behind
+    receiver.contact_ms, receiver.has_begun = s.now_ms, not is_left_behind
     assert receiver.epochs is not None
     if frame.body and not is_left_behind:
         if frame.position != s.end:
             s.end = s.durable = frame.position  # The log is empty and begins here.
-        s.fx.write.append(Write(frame.position, frame.body, checked))
+        s.fx.write.append(LogWrite(frame.position, frame.body, checked))
         s.end += len(frame.body)
         # Bytes of an epoch come after its entry, so they never belong to a wrong epoch.
         if s.epochs.adopt(receiver.epochs, s.end):
@@ -117,7 +117,7 @@ def on_transfer(s: State, link: Link, frame: Transfer, checked: object) -> None:
         s.set_confirm(min(frame.confirm, s.end))
 
 
-def is_behind(s: State, link: Link, position: int) -> bool:
+def is_behind(s: HaState, link: SlaveLink, position: int) -> bool:
     """Whether the sender begins, at `position`, behind the end of this log.
 
     The sender stated in the handshake that all of this log is part of its own history, and has
@@ -130,13 +130,13 @@ def is_behind(s: State, link: Link, position: int) -> bool:
     return not receiver.has_begun and not s.is_empty and position > s.end
 
 
-def heard(s: State, link: Link) -> None:
+def on_contact(s: HaState, link: SlaveLink) -> None:
     """Note a sign of life: a frame for the shell, or one that is of no use yet."""
     if s.receiver is not None and s.receiver.link == link.id:
-        s.receiver.heard_ms = s.now_ms
+        s.receiver.contact_ms = s.now_ms
 
 
-def ack(s: State) -> None:
+def ack(s: HaState) -> None:
     """Report the synced position. The first report also says where to begin."""
     receiver = s.receiver
     if receiver is None or receiver.epochs is None:
@@ -151,30 +151,30 @@ def ack(s: State) -> None:
     _send_ack(s, receiver, position)
 
 
-def tick(s: State) -> None:
+def tick(s: HaState) -> None:
     """Repeat the last ack, and close the link of a silent master."""
     receiver = s.receiver
     if receiver is None:
         return
-    if s.now_ms - receiver.heard_ms >= s.settings.silence_ms:
+    if s.now_ms - receiver.contact_ms >= s.settings.silence_ms:
         link = s.links[receiver.link]
         s.close(link, f"nothing heard for {s.settings.silence_ms} ms")
     elif receiver.is_streaming and s.now_ms - receiver.sent_ms >= s.settings.heartbeat_ms:
         _send_ack(s, receiver, receiver.acked)
 
 
-def _send_ack(s: State, receiver: Receiver, position: int) -> None:
+def _send_ack(s: HaState, receiver: Receiver, position: int) -> None:
     receiver.acked, receiver.sent_ms = position, s.now_ms
     s.fx.send.append(Send(receiver.link, Ack(position)))
 
 
-def _cut(s: State, point: int) -> None:
+def _cut(s: HaState, point: int) -> None:
     """Set the end of the log aside and report the loss."""
     for link in s.downs():
         if link.sender is not None:
             s.close(link, "the log that was sent is cut")
     acked = s.acked_here
-    s.fx.cut = Cut(point, s.end)
+    s.fx.cut = LogCut(point, s.end)
     readable = max(s.confirm, acked or 0, min(s.acked_before, s.end))
     s.fx.losses.append(
         LossReport(s.epochs.last.number, point, s.end, max(point, readable), acked is not None)
@@ -188,7 +188,7 @@ def _cut(s: State, point: int) -> None:
     s.acked_here, s.acked_before = None, 0
 
 
-def _bound(s: State) -> Bound:
+def _bound(s: HaState) -> Bound:
     assert s.is_synced
     last = s.epochs.last.number
     standing, incarnation = s.replica.standing, s.replica.incarnation

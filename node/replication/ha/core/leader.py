@@ -7,31 +7,38 @@ slave cuts its log. Sources: fault-matrix 7 C2, C3; design 8.
 from __future__ import annotations
 
 from node.replication.ha.core import follower
-from node.replication.ha.core.copies import Admission, Copies
+from node.replication.ha.core.copies import Copies, CopyAdmission
 from node.replication.ha.core.effects import LossReport, Send
 from node.replication.ha.core.epochs import Epochs, Rank
-from node.replication.ha.core.sender import HaProtocolError, Sender
-from node.replication.ha.core.state import Link, Read, State
-from node.replication.ha.core.types import EPOCH_END, Binding, Mode, PromotionError, Role, Standing
+from node.replication.ha.core.sender import HaProtocolError, HaSender
+from node.replication.ha.core.state import HaState, Read, SlaveLink
+from node.replication.ha.core.types import (
+    EPOCH_END,
+    AckMode,
+    HaBinding,
+    HaRole,
+    HaStanding,
+    PromotionError,
+)
 from node.replication.ha.core.wire import Ack, Admit, Bind, Bound, Handshake, Hello
 
 
-def promote(s: State, nonce: int, number: int) -> None:
+def promote(s: HaState, nonce: int, number: int) -> None:
     """Begin a promotion: bind the own epoch first, then ask all others."""
     number = number or s.highest_seen + 1
     check_promotion(s, number)
     s.step_down("promoted again")
-    s.bind(Binding(number, s.me, nonce), s.mode)
-    s.change_role(Role.CANDIDATE, "promotion begins")
+    s.bind(HaBinding(number, s.me, nonce), s.mode)
+    s.change_role(HaRole.CANDIDATE, "promotion begins")
     for link in s.downs():
         link.promise = link.handshake = None
         ask(s, link)
     evaluate(s)
 
 
-def check_promotion(s: State, number: int) -> None:
+def check_promotion(s: HaState, number: int) -> None:
     """Raise PromotionError if this replica cannot begin this epoch."""
-    if s.replica.standing is not Standing.FULL:
+    if s.replica.standing is not HaStanding.FULL:
         raise PromotionError(f"replica {s.me} has a new disk and does not count yet")
     if number >= EPOCH_END:
         raise PromotionError(
@@ -42,13 +49,13 @@ def check_promotion(s: State, number: int) -> None:
         raise PromotionError(f"epoch {number} is not above {s.bound.number}, which is bound")
 
 
-def ask(s: State, link: Link) -> None:
+def ask(s: HaState, link: SlaveLink) -> None:
     """Ask a peer to bind this replica's epoch, or to confirm that it still is bound."""
     link.asked += 1
     s.fx.send.append(Send(link.id, Bind(s.bound, s.mode)))
 
 
-def begin_read(s: State, read: object) -> None:
+def begin_read(s: HaState, read: object) -> None:
     """Ask all peers once more, and note which answers confirm the read.
 
     A newer master binds `fence_count` replicas before it serves. Once so many have confirmed this
@@ -62,14 +69,14 @@ def begin_read(s: State, read: object) -> None:
     _confirm_reads(s)
 
 
-def _confirm_reads(s: State) -> None:
+def _confirm_reads(s: HaState) -> None:
     if s.confirm < s.copies.epoch_start:
         return  # Bytes acked in older epochs may still be above the readers' limit.
     needed = len(s.settings.replica_ids) - s.settings.fence_count + 1
     while s.reads:
         confirmed = sum(
             link.promise is not None
-            and link.promise.standing is Standing.FULL
+            and link.promise.standing is HaStanding.FULL
             and link.answered >= s.reads[0].marks.get(link.id, link.asked + 1)
             for link in s.downs()
         )
@@ -78,7 +85,7 @@ def _confirm_reads(s: State) -> None:
         s.fx.reads.append(s.reads.popleft().read)
 
 
-def on_hello(s: State, link: Link, frame: Hello) -> None:
+def on_hello(s: HaState, link: SlaveLink, frame: Hello) -> None:
     """Note which replica dialled; close its older link."""
     if frame.group != s.settings.group:
         raise HaProtocolError(f"group {frame.group!r}, this is {s.settings.group!r}")
@@ -88,7 +95,7 @@ def on_hello(s: State, link: Link, frame: Hello) -> None:
         if other.peer == frame.replica_id:
             s.close(other, "the replica dialled again")
     link.peer = frame.replica_id
-    if s.role is not Role.SLAVE:
+    if s.role is not HaRole.SLAVE:
         ask(s, link)
         for joining in s.admissions:
             link.marks[joining] = link.asked
@@ -97,12 +104,12 @@ def on_hello(s: State, link: Link, frame: Hello) -> None:
     evaluate(s)
 
 
-def on_bound(s: State, link: Link, frame: Bound) -> None:
+def on_bound(s: HaState, link: SlaveLink, frame: Bound) -> None:
     """Count a promise, or step down for a newer epoch."""
     s.check_epoch(max(frame.binding.number, frame.last_epoch))
     link.answered += 1
     s.highest_seen = max(s.highest_seen, frame.binding.number)
-    if s.role is Role.SLAVE:
+    if s.role is HaRole.SLAVE:
         return
     if frame.binding.number > s.bound.number:
         s.step_down(f"replica {link.peer} is bound to epoch {frame.binding.number}")
@@ -111,20 +118,20 @@ def on_bound(s: State, link: Link, frame: Bound) -> None:
         s.counts["promises_refused"] += frame.binding.number == s.bound.number
         return  # An older answer, or another master's binding of the same number: no promise.
     link.promise = frame
-    if s.role is Role.MASTER:
+    if s.role is HaRole.MASTER:
         _consider(s, link, frame)
         _confirm_reads(s)
     evaluate(s)
 
 
-def evaluate(s: State) -> None:
+def evaluate(s: HaState) -> None:
     """Serve if the fence stands and no log in it is longer; otherwise take that log (C3)."""
-    if s.role is not Role.CANDIDATE or not s.is_synced:
+    if s.role is not HaRole.CANDIDATE or not s.is_synced:
         return
     fence = [
         (Rank(link.promise.last_epoch, link.promise.end), link.peer)
         for link in s.downs()
-        if link.promise is not None and link.promise.standing is Standing.FULL
+        if link.promise is not None and link.promise.standing is HaStanding.FULL
     ]
     if len(fence) + 1 < s.settings.fence_count:
         return
@@ -135,7 +142,7 @@ def evaluate(s: State) -> None:
         _take_log_of(s, donor)
 
 
-def _take_log_of(s: State, donor: int) -> None:
+def _take_log_of(s: HaState, donor: int) -> None:
     link = s.up(donor)
     if link is None or (s.receiver is not None and s.receiver.link == link.id):
         return
@@ -146,7 +153,7 @@ def _take_log_of(s: State, donor: int) -> None:
     follower.begin(s, link)
 
 
-def _serve(s: State) -> None:
+def _serve(s: HaState) -> None:
     if s.receiver is not None and (link := s.links.get(s.receiver.link)) is not None:
         s.close(link, "the donor's log is taken")
     known = [link.promise.known_confirm for link in s.downs() if link.promise is not None]
@@ -159,7 +166,7 @@ def _serve(s: State) -> None:
     s.fx.epochs = Epochs(s.epochs.entries)
     s.copies = Copies(s.settings, s.end)
     s.acked_here = s.end
-    s.change_role(Role.MASTER, "the fence stands")
+    s.change_role(HaRole.MASTER, "the fence stands")
     for link in s.downs():
         if link.promise is not None:
             _consider(s, link, link.promise)
@@ -167,45 +174,45 @@ def _serve(s: State) -> None:
     advance(s)
 
 
-def on_handshake(s: State, link: Link, frame: Handshake) -> None:
+def on_handshake(s: HaState, link: SlaveLink, frame: Handshake) -> None:
     """Begin a stream: as master, or as donor of the candidate that this replica is bound to."""
     if frame.replica_id != link.peer:
         raise HaProtocolError(f"replica {link.peer} shakes hands as {frame.replica_id}")
-    if s.role is not Role.SLAVE:
+    if s.role is not HaRole.SLAVE:
         if link.promise is not None:
             link.handshake = frame
             _stream(s, link)
     elif s.bound.master_id == link.peer:
-        link.sender = Sender(link.id, frame, s.now_ms)
+        link.sender = HaSender(link.id, frame, s.now_ms)
         s.fx.send.append(link.sender.reply(s.epochs, s.end))
 
 
-def _stream(s: State, link: Link) -> None:
-    if s.role is Role.MASTER and link.handshake is not None:
-        link.sender = Sender(link.id, link.handshake, s.now_ms)
+def _stream(s: HaState, link: SlaveLink) -> None:
+    if s.role is HaRole.MASTER and link.handshake is not None:
+        link.sender = HaSender(link.id, link.handshake, s.now_ms)
         link.handshake = None
         s.fx.send.append(link.sender.reply(s.epochs, s.end))
 
 
-def on_ack(s: State, link: Link, frame: Ack) -> None:
+def on_ack(s: HaState, link: SlaveLink, frame: Ack) -> None:
     """Count the synced bytes of a slave."""
     sender = link.sender
     if sender is None:
         return  # Of an older session.
     sender.on_ack(frame.position, s.log, s.end, s.now_ms)
-    if s.role is Role.MASTER and link.promise is not None:
+    if s.role is HaRole.MASTER and link.promise is not None:
         partial = sender.handshake.is_learner or sender.handshake.is_from_last_file
-        if link.promise.standing is Standing.FULL and not partial:
+        if link.promise.standing is HaStanding.FULL and not partial:
             s.copies.on_ack(link.peer, sender.acked)
             advance(s)
         _admit(s, link)
 
 
-def advance(s: State) -> None:
+def advance(s: HaState) -> None:
     """Move the readers' limit and decide appends."""
-    if s.role is not Role.MASTER:
+    if s.role is not HaRole.MASTER:
         return
-    limit = s.durable if s.mode is Mode.ASYNC else s.copies.position(s.durable)
+    limit = s.durable if s.mode is AckMode.ASYNC else s.copies.position(s.durable)
     if limit > s.confirm:
         s.set_confirm(limit)
         _confirm_reads(s)
@@ -214,7 +221,7 @@ def advance(s: State) -> None:
         s.fx.resolved.append(found)
 
 
-def pump(s: State) -> None:
+def pump(s: HaState) -> None:
     """Fill every stream. Bytes of this input are not in the log yet: the next input ships them."""
     if s.fx.write:
         return
@@ -223,7 +230,7 @@ def pump(s: State) -> None:
             s.fx.send += link.sender.ship(s.log, s.epochs, s.end, s.confirm, s.settings, s.now_ms)
 
 
-def tick(s: State) -> None:
+def tick(s: HaState) -> None:
     """Close links of silent slaves."""
     for link in s.downs():
         if link.sender is not None and link.sender.is_silent(s.settings, s.now_ms):
@@ -233,13 +240,15 @@ def tick(s: State) -> None:
 # Admission of a replica with a new disk into the count.
 
 
-def _consider(s: State, link: Link, promise: Bound) -> None:
+def _consider(s: HaState, link: SlaveLink, promise: Bound) -> None:
     """Note a promise to a serving master, for admissions."""
-    if promise.standing is Standing.JOINING:
+    if promise.standing is HaStanding.JOINING:
         s.copies.forget(link.peer)
         known = s.admissions.get(link.peer)
         if known is None or known.incarnation != promise.incarnation:
-            s.admissions[link.peer] = Admission(s.settings, s.me, link.peer, promise.incarnation)
+            s.admissions[link.peer] = CopyAdmission(
+                s.settings, s.me, link.peer, promise.incarnation
+            )
             for other in s.downs():
                 if other is not link:
                     ask(s, other)
@@ -251,7 +260,7 @@ def _consider(s: State, link: Link, promise: Bound) -> None:
             admission.confirm(link.peer)
 
 
-def _admit(s: State, link: Link) -> None:
+def _admit(s: HaState, link: SlaveLink) -> None:
     admission, sender = s.admissions.get(link.peer), link.sender
     if admission is None or not admission.is_open or admission.is_sent or sender is None:
         return

@@ -1,7 +1,7 @@
 """One replica of a master-slave group: inputs in, effects out (design 8, fault-matrix 7 C2, C3).
 
 Owns the inputs and their dispatch; must not know sockets, files or the source of the time. Each
-input returns its `Effects`; the shell carries them out in order before the next input.
+input returns its `HaEffects`; the shell carries them out in order before the next input.
 
 A replica keeps dialling all others and follows the one it is bound to. A promotion binds its epoch
 on a fence of replicas, takes the longest log among them, and only then serves. No rule here trusts
@@ -13,19 +13,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from node.replication.ha.core import follower, leader
-from node.replication.ha.core.effects import Effects, LinkId, LogView, Send
+from node.replication.ha.core.effects import HaEffects, HaLogView, LinkId, Send
 from node.replication.ha.core.epochs import Epochs
 from node.replication.ha.core.sender import EpochJumpError, HaProtocolError
-from node.replication.ha.core.state import Link, State
+from node.replication.ha.core.state import HaState, SlaveLink
 from node.replication.ha.core.types import (
     NO_REPLICA,
+    AckMode,
     HaBusyError,
-    Mode,
-    NotMasterError,
+    HaRole,
+    HaSettings,
+    MachineNotMasterError,
     PromotionError,
     ReplicaState,
-    Role,
-    Settings,
 )
 from node.replication.ha.core.wire import (
     Ack,
@@ -40,19 +40,19 @@ from node.replication.ha.core.wire import (
 )
 
 
-class Machine:
+class HaMachine:
     """One replica; see the module. One thread; no call blocks."""
 
     def __init__(
         self,
-        settings: Settings,
+        settings: HaSettings,
         me: int,
-        log: LogView,
+        log: HaLogView,
         replica: ReplicaState,
         epochs: Epochs,
         end: int,
         *,
-        mode: Mode | None = Mode.SYNC,
+        mode: AckMode | None = AckMode.SYNC,
         confirm: int = 0,
     ) -> None:
         """Start from the stored state. All of the log up to `end` is durable, and ends with a
@@ -64,14 +64,14 @@ class Machine:
         """
         # A crash may have lost the bytes before the start of an epoch that was just adopted.
         epochs.trim(end)
-        self.state = State(settings, me, log, replica, epochs, end, mode)
+        self.state = HaState(settings, me, log, replica, epochs, end, mode)
         assert confirm <= end, f"readers saw {confirm} of a log that ends at {end}"
         self.state.confirm = self.state.known_confirm = confirm
 
     # Facts.
 
     @property
-    def role(self) -> Role:
+    def role(self) -> HaRole:
         """The current role of this replica."""
         return self.state.role
 
@@ -81,9 +81,9 @@ class Machine:
         return self.state.confirm
 
     def check_append(self) -> None:
-        """Raise NotMasterError or HaBusyError unless an append may be written now."""
+        """Raise MachineNotMasterError or HaBusyError unless an append may be written now."""
         s = self.state
-        if s.role is not Role.MASTER:
+        if s.role is not HaRole.MASTER:
             raise _not_master(s)
         if len(s.waiters) >= s.settings.waiter_count_max:
             raise HaBusyError(len(s.waiters), s.settings.waiter_count_max)
@@ -97,32 +97,32 @@ class Machine:
 
     # Links. A link id is used once.
 
-    def dialled(self, link_id: LinkId, peer: int) -> Effects:
+    def dialled(self, link_id: LinkId, peer: int) -> HaEffects:
         """Add a connection that was dialled to another replica."""
 
-        def run(s: State) -> None:
+        def run(s: HaState) -> None:
             old = s.up(peer)
             if old is not None:
                 s.close(old, "dialled again")
-            s.links[link_id] = Link(link_id, peer, is_upstream=True)
+            s.links[link_id] = SlaveLink(link_id, peer, is_upstream=True)
             hello = Hello(s.me, s.replica.incarnation, s.settings.group)
             s.fx.send.append(Send(link_id, hello))
             leader.evaluate(s)
 
         return self._do(run)
 
-    def accepted(self, link_id: LinkId) -> Effects:
+    def accepted(self, link_id: LinkId) -> HaEffects:
         """Add a connection that was accepted; its first frame names the peer."""
 
-        def run(s: State) -> None:
-            s.links[link_id] = Link(link_id, NO_REPLICA, is_upstream=False)
+        def run(s: HaState) -> None:
+            s.links[link_id] = SlaveLink(link_id, NO_REPLICA, is_upstream=False)
 
         return self._do(run)
 
-    def disconnected(self, link_id: LinkId) -> Effects:
+    def disconnected(self, link_id: LinkId) -> HaEffects:
         """Forget a link that is gone."""
 
-        def run(s: State) -> None:
+        def run(s: HaState) -> None:
             link = s.links.get(link_id)
             if link is not None:
                 s.drop(link)
@@ -130,12 +130,12 @@ class Machine:
 
         return self._do(run)
 
-    def received(self, link_id: LinkId, frame: Frame, checked: object = None) -> Effects:
+    def received(self, link_id: LinkId, frame: Frame, checked: object = None) -> HaEffects:
         """Take a frame. An impossible one closes the link and changes nothing else.
 
         `checked` comes back in the `Write` of the frame's bytes."""
 
-        def run(s: State) -> None:
+        def run(s: HaState) -> None:
             link = s.links.get(link_id)
             if link is None:
                 return
@@ -148,13 +148,13 @@ class Machine:
 
         return self._do(run)
 
-    def heard(self, link_id: LinkId) -> Effects:
+    def on_contact(self, link_id: LinkId) -> HaEffects:
         """Note a sign of life on a link: a frame for the shell alone."""
 
-        def run(s: State) -> None:
+        def run(s: HaState) -> None:
             link = s.links.get(link_id)
             if link is not None:
-                follower.heard(s, link)
+                follower.on_contact(s, link)
 
         return self._do(run)
 
@@ -166,28 +166,28 @@ class Machine:
 
     # The log.
 
-    def appended(self, end: int, waiter: object) -> Effects:
+    def appended(self, end: int, waiter: object) -> HaEffects:
         """Take the end of records that a serving master wrote; `waiter` waits as the mode
         demands."""
 
-        def run(s: State) -> None:
+        def run(s: HaState) -> None:
             _append(s, end, waiter)
 
         return self._do(run)
 
-    def appended_all(self, appends: Iterable[tuple[int, object]]) -> Effects:
+    def appended_all(self, appends: Iterable[tuple[int, object]]) -> HaEffects:
         """Take several appends, in order: they share transfers and a sync."""
 
-        def run(s: State) -> None:
+        def run(s: HaState) -> None:
             for end, waiter in appends:
                 _append(s, end, waiter)
 
         return self._do(run)
 
-    def durable_to(self, position: int) -> Effects:
+    def durable_to(self, position: int) -> HaEffects:
         """Note that the log is synced up to `position`, by a sync that began after the last cut."""
 
-        def run(s: State) -> None:
+        def run(s: HaState) -> None:
             assert s.durable <= position <= s.end, f"{position}, not {s.durable}..{s.end}"
             s.durable = position
             follower.answer(s)
@@ -199,10 +199,10 @@ class Machine:
 
     # Time and operators.
 
-    def tick(self, now_ms: int) -> Effects:
+    def tick(self, now_ms: int) -> HaEffects:
         """Set the time, from a clock that never goes back."""
 
-        def run(s: State) -> None:
+        def run(s: HaState) -> None:
             s.pass_time(now_ms)
             follower.tick(s)
             leader.tick(s)
@@ -210,7 +210,7 @@ class Machine:
 
         return self._do(run)
 
-    def promote(self, nonce: int, number: int = 0) -> Effects:
+    def promote(self, nonce: int, number: int = 0) -> HaEffects:
         """Try to become master. `nonce` is random, `number` the epoch; 0: one above all known.
 
         Raises PromotionError. A role change reports success.
@@ -221,10 +221,10 @@ class Machine:
         """Raise PromotionError unless `promote` with a number above all others would begin."""
         leader.check_promotion(self.state, self.state.highest_seen + 1)
 
-    def advise(self, number: int, master_id: int, nonce: int) -> Effects:
+    def advise(self, number: int, master_id: int, nonce: int) -> HaEffects:
         """Take a controller's proposal as advice. Impossible advice is counted."""
 
-        def run(s: State) -> None:
+        def run(s: HaState) -> None:
             if master_id != s.me:
                 return
             try:
@@ -235,14 +235,14 @@ class Machine:
 
         return self._do(run)
 
-    def resign(self, reason: str) -> Effects:
+    def resign(self, reason: str) -> HaEffects:
         """Stop serving until promoted again, and close the slaves' links so that they notice.
 
         Undecided appends get the outcome unknown: wait for them first.
         """
 
-        def run(s: State) -> None:
-            if s.role is Role.SLAVE:
+        def run(s: HaState) -> None:
+            if s.role is HaRole.SLAVE:
                 return
             s.step_down(reason)
             for link in s.downs():
@@ -250,11 +250,11 @@ class Machine:
 
         return self._do(run)
 
-    def lose_memory(self, incarnation: int) -> Effects:
+    def lose_memory(self, incarnation: int) -> HaEffects:
         """Stop counting, under a new incarnation, until the whole log is here again: this disk is
         an old copy (fault-matrix H11). Every link is made anew."""
 
-        def run(s: State) -> None:
+        def run(s: HaState) -> None:
             s.step_down("this disk is an old copy")
             s.forget(incarnation)
             for link in list(s.links.values()):
@@ -262,51 +262,51 @@ class Machine:
 
         return self._do(run)
 
-    def confirm_master(self, read: object) -> Effects:
+    def confirm_master(self, read: object) -> HaEffects:
         """Prove that no newer master can have acked an append before this call.
 
         `reads` of later effects has it then; `reads_failed` if this replica serves no more. Raises
-        NotMasterError.
+        MachineNotMasterError.
         """
 
-        def run(s: State) -> None:
-            if s.role is not Role.MASTER:
+        def run(s: HaState) -> None:
+            if s.role is not HaRole.MASTER:
                 raise _not_master(s)
             leader.begin_read(s, read)
 
         return self._do(run)
 
-    def set_mode(self, mode: Mode) -> Effects:
+    def set_mode(self, mode: AckMode) -> HaEffects:
         """Change when appends are acked, from the next one on. The fence is that of k in either
         mode, so no append that was acked with k copies is at risk."""
 
-        def run(s: State) -> None:
+        def run(s: HaState) -> None:
             s.own_mode = mode
             leader.advance(s)
 
         return self._do(run)
 
-    def _do(self, run: Callable[[State], None]) -> Effects:
+    def _do(self, run: Callable[[HaState], None]) -> HaEffects:
         s = self.state
-        s.fx = fx = Effects()
+        s.fx = fx = HaEffects()
         run(s)
         leader.pump(s)
         return fx
 
 
-def _not_master(s: State) -> NotMasterError:
+def _not_master(s: HaState) -> MachineNotMasterError:
     master = s.bound.master_id
-    return NotMasterError(NO_REPLICA if master == s.me else master)
+    return MachineNotMasterError(NO_REPLICA if master == s.me else master)
 
 
-def _append(s: State, end: int, waiter: object) -> None:
-    assert s.role is Role.MASTER, "check_append comes first"
+def _append(s: HaState, end: int, waiter: object) -> None:
+    assert s.role is HaRole.MASTER, "check_append comes first"
     assert end > s.end, f"append to {end} of a log that ends at {s.end}"
     s.end = end
     s.waiters.add(end, s.mode, waiter)
 
 
-def _receive(s: State, link: Link, frame: Frame, checked: object) -> None:
+def _receive(s: HaState, link: SlaveLink, frame: Frame, checked: object) -> None:
     if link.is_upstream:
         match frame:
             case Bind():

@@ -15,7 +15,7 @@ from node.replication.ha.core.types import EpochStart
 from node.replication.ha.core.wire import HandshakeReply, Transfer
 
 
-class Point(NamedTuple):
+class DivergencePoint(NamedTuple):
     """The position at which this log and the sender's diverge."""
 
     position: int
@@ -29,9 +29,9 @@ class Receiver:
     __slots__ = (
         "_sender_end",
         "acked",
+        "contact_ms",
         "epochs",
         "has_begun",
-        "heard_ms",
         "is_streaming",
         "link",
         "sent_ms",
@@ -47,9 +47,11 @@ class Receiver:
         self.has_begun = False
         """Whether a transfer followed that report."""
         self.acked = 0
-        self.heard_ms = self.sent_ms = now_ms
+        self.contact_ms = self.sent_ms = now_ms
 
-    def on_reply(self, reply: HandshakeReply, mine: Epochs, end: int, lowest: int) -> Point:
+    def on_reply(
+        self, reply: HandshakeReply, mine: Epochs, end: int, lowest: int
+    ) -> DivergencePoint:
         """Take the sender's epochs and return the point to cut at. Raises HaProtocolError."""
         if self.epochs is not None:
             raise HaProtocolError("a second reply to one handshake")
@@ -57,8 +59,8 @@ class Receiver:
         self.epochs, self._sender_end = Epochs(reply.epochs), reply.end
         point = mine.consistent_point(end, self.epochs, reply.end)
         if point is None:
-            return Point(lowest, False)
-        return Point(max(point, lowest), True)
+            return DivergencePoint(lowest, False)
+        return DivergencePoint(max(point, lowest), True)
 
     def check_transfer(self, transfer: Transfer, end: int, may_begin: bool) -> None:
         """Raise HaProtocolError unless the bytes continue the log in the epoch they claim. With

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from node.replication.ha.core.effects import LinkId, LogView, Send, Ship
+from node.replication.ha.core.effects import HaLogView, LinkId, Send, Ship
 from node.replication.ha.core.epochs import Epochs
-from node.replication.ha.core.types import HaError, Settings
+from node.replication.ha.core.types import HaError, HaSettings
 from node.replication.ha.core.wire import Handshake, HandshakeReply, Transfer
 
 
@@ -41,13 +41,13 @@ class EpochJumpError(HaProtocolError):
         )
 
 
-class Sender:
+class HaSender:
     """A stream on one link. Made when the peer's handshake arrives."""
 
     __slots__ = (
         "_confirm_sent",
+        "_contact_ms",
         "_first",
-        "_heard_ms",
         "_sent_ms",
         "acked",
         "handshake",
@@ -63,20 +63,20 @@ class Sender:
         self.acked = 0
         self._first = 0
         self._confirm_sent = -1
-        self._sent_ms = self._heard_ms = now_ms
+        self._sent_ms = self._contact_ms = now_ms
 
     def reply(self, epochs: Epochs, end: int) -> Send:
         """Answer the handshake."""
         frame = HandshakeReply(end, epochs.last.number, epochs.entries)
         return Send(self.link, frame)
 
-    def on_ack(self, position: int, log: LogView, end: int, now_ms: int) -> None:
+    def on_ack(self, position: int, log: HaLogView, end: int, now_ms: int) -> None:
         """Note the position up to which the slave has synced. Raises HaProtocolError.
 
         The first report is checked like all others (RocketMQ trusts it): a slave that claims more
         than the log holds must not make bytes look replicated.
         """
-        self._heard_ms = now_ms
+        self._contact_ms = now_ms
         if self.next is not None:
             if not self.acked <= position <= self.next:
                 raise HaProtocolError(f"ack of {position}, not in {self.acked}..{self.next}")
@@ -93,7 +93,13 @@ class Sender:
         self.next = self._first = log.last_file_start if from_last else log.min_position
 
     def ship(
-        self, log: LogView, epochs: Epochs, end: int, confirm: int, settings: Settings, now_ms: int
+        self,
+        log: HaLogView,
+        epochs: Epochs,
+        end: int,
+        confirm: int,
+        settings: HaSettings,
+        now_ms: int,
     ) -> Iterator[Ship | Send]:
         """Send new bytes, within the window; only a header if `confirm` alone is new."""
         if self.next is None:
@@ -116,6 +122,6 @@ class Sender:
             yield Send(self.link, Transfer(self.next, epoch.number, epoch.start, confirm))
             self._confirm_sent, self._sent_ms = confirm, now_ms
 
-    def is_silent(self, settings: Settings, now_ms: int) -> bool:
+    def is_silent(self, settings: HaSettings, now_ms: int) -> bool:
         """Whether nothing came from the slave for too long."""
-        return now_ms - self._heard_ms >= settings.silence_ms
+        return now_ms - self._contact_ms >= settings.silence_ms

@@ -9,24 +9,24 @@ from collections import Counter, deque
 from typing import Final, NamedTuple
 
 from node.replication.ha.core.ceiling import EpochCeiling
-from node.replication.ha.core.copies import Admission, Copies, Waiters
-from node.replication.ha.core.effects import Close, Effects, LinkId, LogView, RoleChange
+from node.replication.ha.core.copies import Copies, CopyAdmission, PendingCopies
+from node.replication.ha.core.effects import Close, HaEffects, HaLogView, HaRoleChange, LinkId
 from node.replication.ha.core.epochs import Epochs
 from node.replication.ha.core.receiver import Receiver
-from node.replication.ha.core.sender import EpochJumpError, Sender
+from node.replication.ha.core.sender import EpochJumpError, HaSender
 from node.replication.ha.core.types import (
     NO_REPLICA,
-    Binding,
-    Mode,
+    AckMode,
+    HaBinding,
+    HaRole,
+    HaSettings,
+    HaStanding,
     ReplicaState,
-    Role,
-    Settings,
-    Standing,
 )
 from node.replication.ha.core.wire import Bound, Handshake
 
 
-class Link:
+class SlaveLink:
     """One connection. The side that dialled is the slave side of everything on it."""
 
     __slots__ = (
@@ -63,7 +63,7 @@ class Link:
         self.promise: Bound | None = None
         """The promise of a peer that is bound to this replica's current epoch."""
         self.handshake: Handshake | None = None
-        self.sender: Sender | None = None
+        self.sender: HaSender | None = None
         self.marks: dict[int, int] = {}
         """By joining replica: the count of `answered` that confirms the epoch for its admission."""
 
@@ -76,18 +76,18 @@ class Read(NamedTuple):
     """By link: the count of `answered` that confirms the epoch for the read."""
 
 
-class State:
+class HaState:
     """Fields of the machine. `fx` collects the effects of the current input."""
 
     def __init__(
         self,
-        settings: Settings,
+        settings: HaSettings,
         me: int,
-        log: LogView,
+        log: HaLogView,
         replica: ReplicaState,
         epochs: Epochs,
         end: int,
-        mode: Mode | None,
+        mode: AckMode | None,
     ) -> None:
         assert me in settings.replica_ids, f"replica {me} is not of {settings.replica_ids}"
         assert 1 <= settings.copies <= len(settings.replica_ids), f"{settings.copies} copies"
@@ -100,17 +100,17 @@ class State:
         self.confirm = self.known_confirm = 0
         self.own_mode = mode
         """None: the mode in which the group was served last."""
-        self.role = Role.SLAVE
-        self.links: dict[LinkId, Link] = {}
+        self.role = HaRole.SLAVE
+        self.links: dict[LinkId, SlaveLink] = {}
         self.receiver: Receiver | None = None
         self.copies = Copies(settings, 0)
-        self.waiters = Waiters()
-        self.admissions: dict[int, Admission] = {}
+        self.waiters = PendingCopies()
+        self.admissions: dict[int, CopyAdmission] = {}
         self.reads: deque[Read] = deque()
         self.acked_here: int | None = None
         """End of the last append that this process acknowledged as master; None: it was no
         master."""
-        was_async_master = replica.bound.master_id == me and replica.mode is Mode.ASYNC
+        was_async_master = replica.bound.master_id == me and replica.mode is AckMode.ASYNC
         self.acked_before = end if was_async_master else 0
         """An earlier process acknowledged what was durable up to here, except appends under way."""
         self.highest_seen = replica.bound.number
@@ -118,16 +118,16 @@ class State:
         self.now_ms = 0
         self.ceiling = EpochCeiling(self.highest_seen)
         """Bound of the epoch in a frame or an advice."""
-        self.fx = Effects()
+        self.fx = HaEffects()
         self.counts: Counter[str] = Counter()
 
     @property
-    def bound(self) -> Binding:
+    def bound(self) -> HaBinding:
         """The binding of this replica."""
         return self.replica.bound
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> AckMode:
         """When this replica acks as master."""
         return self.replica.mode if self.own_mode is None else self.own_mode
 
@@ -141,15 +141,15 @@ class State:
         """Whether the log is empty."""
         return self.end <= self.log.min_position
 
-    def up(self, peer: int) -> Link | None:
+    def up(self, peer: int) -> SlaveLink | None:
         """Return the link on which this replica is the slave side, if it exists."""
         return next((x for x in self.links.values() if x.is_upstream and x.peer == peer), None)
 
-    def downs(self) -> list[Link]:
+    def downs(self) -> list[SlaveLink]:
         """Return the links that peers dialled and identified themselves on; one for each peer."""
         return [x for x in self.links.values() if not x.is_upstream and x.peer != NO_REPLICA]
 
-    def bind(self, binding: Binding, mode: Mode) -> None:
+    def bind(self, binding: HaBinding, mode: AckMode) -> None:
         """Bind to an epoch and note its mode; durable before any later effect."""
         self.replica = self.replica._replace(bound=binding, mode=mode)
         self.highest_seen = max(self.highest_seen, binding.number)
@@ -173,23 +173,23 @@ class State:
 
     def admit(self) -> None:
         """Count as a full replica from now on."""
-        self.replica = self.replica._replace(standing=Standing.FULL)
+        self.replica = self.replica._replace(standing=HaStanding.FULL)
         self.fx.state = self.replica
 
     def forget(self, incarnation: int) -> None:
         """Count no more, like a replica with a new disk."""
-        self.replica = self.replica._replace(standing=Standing.JOINING, incarnation=incarnation)
+        self.replica = self.replica._replace(standing=HaStanding.JOINING, incarnation=incarnation)
         self.fx.state = self.replica
 
-    def change_role(self, role: Role, reason: str) -> None:
+    def change_role(self, role: HaRole, reason: str) -> None:
         """Note a change of role for the shell."""
         self.role = role
         number, master_id, _ = self.bound
-        self.fx.role_changes.append(RoleChange(role, number, master_id, reason))
+        self.fx.role_changes.append(HaRoleChange(role, number, master_id, reason))
 
     def step_down(self, reason: str) -> None:
         """Stop serving: appends in flight may or may not survive."""
-        if self.role is Role.SLAVE:
+        if self.role is HaRole.SLAVE:
             return
         self.fx.resolved += self.waiters.give_up()
         self.fx.reads_failed += [read.read for read in self.reads]
@@ -198,19 +198,19 @@ class State:
         self.receiver = None
         for link in self.links.values():
             link.promise = link.handshake = link.sender = None
-        self.change_role(Role.SLAVE, reason)
+        self.change_role(HaRole.SLAVE, reason)
 
     def set_confirm(self, position: int) -> None:
         """Set the limit of readers."""
         self.confirm = self.fx.confirm = position
 
-    def close(self, link: Link, reason: str) -> None:
+    def close(self, link: SlaveLink, reason: str) -> None:
         """Forget a link and have it closed."""
         self.counts["links_closed"] += 1
         self.drop(link)
         self.fx.close.append(Close(link.id, reason))
 
-    def drop(self, link: Link) -> None:
+    def drop(self, link: SlaveLink) -> None:
         """Forget a link."""
         self.links.pop(link.id, None)
         if self.receiver is not None and self.receiver.link == link.id:

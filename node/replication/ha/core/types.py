@@ -27,7 +27,7 @@ class HaError(Exception):
     outcome: ClassVar[Outcome] = Outcome.NOT_APPLIED
 
 
-class NotMasterError(HaError):
+class MachineNotMasterError(HaError):
     """This replica is no serving master. Nothing was appended."""
 
     code, retryable = "ha.not_master", True
@@ -74,7 +74,7 @@ class EpochStart(NamedTuple):
     start: int
 
 
-class Binding(NamedTuple):
+class HaBinding(NamedTuple):
     """The meaning of an epoch number. One number, one pair, for ever (fault-matrix C2)."""
 
     number: int = NO_EPOCH
@@ -82,7 +82,7 @@ class Binding(NamedTuple):
     nonce: int = 0
 
 
-class Standing(IntEnum):
+class HaStanding(IntEnum):
     """Whether a replica counts: for k copies and for a fence."""
 
     FULL = 1
@@ -90,7 +90,7 @@ class Standing(IntEnum):
     """Its disk is new, so it may have forgotten acks and bindings (fault-matrix H11)."""
 
 
-class Role(Enum):
+class HaRole(Enum):
     """The current work of a replica."""
 
     SLAVE = "slave"
@@ -99,7 +99,7 @@ class Role(Enum):
     MASTER = "master"
 
 
-class Mode(Enum):
+class AckMode(Enum):
     """When an append is acknowledged."""
 
     SYNC = "sync"
@@ -108,7 +108,7 @@ class Mode(Enum):
     """After it is synced on the master."""
 
 
-class Settings(NamedTuple):
+class HaSettings(NamedTuple):
     """Configuration of the group, the same on every replica. Changing it is a step of its own."""
 
     group: str
@@ -141,7 +141,7 @@ class BindingRefusedError(HaError):
 
     code = "ha.binding_refused"
 
-    def __init__(self, asked: Binding, bound: Binding) -> None:
+    def __init__(self, asked: HaBinding, bound: HaBinding) -> None:
         super().__init__(asked, bound)
         self.asked, self.bound = asked, bound
 
@@ -156,15 +156,15 @@ class BindingRefusedError(HaError):
 class ReplicaState(NamedTuple):
     """A replica's durable promises."""
 
-    bound: Binding
-    standing: Standing
+    bound: HaBinding
+    standing: HaStanding
     incarnation: int
     """Drawn when the disk was new."""
-    mode: Mode = Mode.SYNC
+    mode: AckMode = AckMode.SYNC
     """Mode of the master it is bound to, and its own mode if it is promoted."""
 
 
-def check_binding(bound: Binding, asked: Binding) -> None:
+def check_binding(bound: HaBinding, asked: HaBinding) -> None:
     """Raise BindingRefusedError unless `asked` may follow `bound`: the same, or a higher number."""
     if asked.number <= bound.number and asked != bound:
         raise BindingRefusedError(asked, bound)

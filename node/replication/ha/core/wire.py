@@ -22,7 +22,7 @@ import struct
 from collections.abc import Callable
 from typing import ClassVar, Final, NamedTuple, TypeAlias
 
-from node.replication.ha.core.types import Binding, EpochStart, HaError, Mode, Standing
+from node.replication.ha.core.types import AckMode, EpochStart, HaBinding, HaError, HaStanding
 from store.checksum import crc32c
 
 EPOCH_COUNT_MAX: Final = 1000
@@ -48,7 +48,7 @@ _PREFIX: Final = struct.Struct(">ii")
 _CRC: Final = struct.Struct(">I")
 _HELLO: Final = struct.Struct(">qQ")
 _BIND: Final = struct.Struct(">iqQB")
-_MODES: Final = (Mode.SYNC, Mode.ASYNC)
+_MODES: Final = (AckMode.SYNC, AckMode.ASYNC)
 """Modes by their number on the wire."""
 _BOUND: Final = struct.Struct(">iqQiqqqBQ")
 _ADMIT: Final = struct.Struct(">iQ")
@@ -119,22 +119,22 @@ class Hello(NamedTuple):
 class Bind(NamedTuple):
     """Candidate or master to replica: accept this epoch and refuse all older ones."""
 
-    binding: Binding
-    mode: Mode = Mode.SYNC
+    binding: HaBinding
+    mode: AckMode = AckMode.SYNC
     """When this master acks: its followers keep this mode if they become master."""
 
 
 class Bound(NamedTuple):
     """Replica to candidate: its binding (perhaps not the requested one), and its log."""
 
-    binding: Binding
+    binding: HaBinding
     last_epoch: int
     end: int
     confirm: int
     """Limit of readers at this replica."""
     known_confirm: int
     """The highest confirm offset that any master sent to this replica; its log may be shorter."""
-    standing: Standing
+    standing: HaStanding
     incarnation: int
 
 
@@ -450,7 +450,7 @@ def _bind(body: bytes) -> Bind:
     number, master, nonce, mode = _unpack(_BIND, body)
     if mode >= len(_MODES):
         raise HaFrameError(f"mode {mode} is unknown")
-    return Bind(Binding(number, master, nonce), _MODES[mode])
+    return Bind(HaBinding(number, master, nonce), _MODES[mode])
 
 
 def _piece(body: bytes) -> ImagePiece:
@@ -472,8 +472,8 @@ def _hello(body: bytes) -> Hello:
 
 def _bound(body: bytes) -> Bound:
     number, master, nonce, epoch, end, confirm, known, standing, inc = _unpack(_BOUND, body)
-    if standing not in (Standing.FULL.value, Standing.JOINING.value):
+    if standing not in (HaStanding.FULL.value, HaStanding.JOINING.value):
         raise HaFrameError(f"standing {standing} is unknown")
     _check_positions(end, confirm, known)
-    binding = Binding(number, master, nonce)
-    return Bound(binding, epoch, end, confirm, known, Standing(standing), inc)
+    binding = HaBinding(number, master, nonce)
+    return Bound(binding, epoch, end, confirm, known, HaStanding(standing), inc)

@@ -20,7 +20,7 @@ from node.peers.frames import (
     FrameParser,
 )
 from node.peers.handshake import CloseCode, PeerInfo
-from node.peers.stream import Side, Stream, Traffic
+from node.peers.stream import LinkTraffic, Side, Stream
 from node.peers.types import LinkLimits
 from node.replication.ha.core.wire import (
     DownParser,
@@ -39,7 +39,7 @@ KEEPALIVE_S: Final = 5
 connection ends. The machine's own time-out finds a hanging process."""
 
 
-class ConnectionOwner(Protocol):
+class HaConnectionOwner(Protocol):
     """Receives the events of a connection. Implemented by the link."""
 
     def on_made(self, connection: HaConnection) -> None: ...
@@ -59,7 +59,7 @@ class HaConnection(Stream, asyncio.Protocol):
     id."""
 
     def __init__(
-        self, owner: ConnectionOwner, limits: LinkLimits, side: Side, *, to: NodeId = NO_NODE
+        self, owner: HaConnectionOwner, limits: LinkLimits, side: Side, *, to: NodeId = NO_NODE
     ) -> None:
         super().__init__(limits, side, to)
         self._owner = owner
@@ -79,7 +79,7 @@ class HaConnection(Stream, asyncio.Protocol):
         assert self.info is not None, "nobody proved who it is"
         return self.info.node_id
 
-    def open(self, info: PeerInfo, traffic: Traffic, *, is_checked: bool) -> None:
+    def open(self, info: PeerInfo, traffic: LinkTraffic, *, is_checked: bool) -> None:
         """End the handshake. No more bytes are read before `begin`."""
         assert self._transport is not None, "a handshake without a socket"
         self.is_checked = self._parser.is_checked = is_checked

@@ -20,14 +20,14 @@ from node.peers import handshake
 from node.peers.dialler import NOT_IN_TIME, Dialler, LinkTasks, listen
 from node.peers.faults import LinkFaults
 from node.peers.frames import FrameKind
-from node.peers.greeting import Greeting
-from node.peers.handshake import CloseCode, LinkIdentity, PeerInfo, RefusedError
+from node.peers.greeting import Greeter
+from node.peers.handshake import CloseCode, HandshakeRefusedError, LinkIdentity, PeerInfo
 from node.peers.peer import PeerRecord
 from node.peers.stream import Side
 from node.peers.types import LinkLimits, LinkStats, NoLives, PeerLives
 from node.replication.ha.core.wire import Frame
 from node.replication.ha.link.connection import HaConnection
-from node.runtime.rate_limited_log import QuietLog
+from node.runtime.rate_limited_log import RateLimitedLog
 from raft.messages import Index, NodeId
 
 _LIMITS: Final = LinkLimits()
@@ -35,7 +35,7 @@ _BACKLOG: Final = 128
 _log: Final = logging.getLogger(__name__)
 
 
-class LinkHandler(Protocol):
+class HaLinkHandler(Protocol):
     """Receives events of the link. On the loop's thread; an exception is a bug and reaches the
     loop."""
 
@@ -71,7 +71,7 @@ class HaLink:
         self,
         identity: LinkIdentity,
         peers: Mapping[NodeId, tuple[str, int]],
-        handler: LinkHandler,
+        handler: HaLinkHandler,
         last_index: Callable[[], Index],
         *,
         server_tls: ssl.SSLContext | None = None,
@@ -83,12 +83,14 @@ class HaLink:
         NO_INDEX from a disk that never promised anything."""
         self.identity = identity
         self._handler, self._limits = handler, limits
-        self._greeting = Greeting(identity, last_index, lives or NoLives())
+        self._greeting = Greeter(identity, last_index, lives or NoLives())
         self._tasks = LinkTasks("HA link")
         self._server_tls = server_tls
         self._loop = asyncio.get_running_loop()
         self._random = Random()
-        self._log = QuietLog(_log, interval_ms=limits.log_interval_ms, monotonic_s=self._loop.time)
+        self._log = RateLimitedLog(
+            _log, interval_ms=limits.log_interval_ms, monotonic_s=self._loop.time
+        )
         others = {node: address for node, address in peers.items() if node != identity.node_id}
         self._peers = {node: _Peer(node, address) for node, address in others.items()}
         self._server: asyncio.Server | None = None
@@ -192,8 +194,10 @@ class HaLink:
             elif connection.side is Side.DIALLED and kind is FrameKind.WELCOME:
                 self._open(connection, self._greeting.take_welcome(connection, header))
             else:
-                raise RefusedError(CloseCode.PROTOCOL_ERROR, f"{kind.name} does not belong here")
-        except RefusedError as error:
+                raise HandshakeRefusedError(
+                    CloseCode.PROTOCOL_ERROR, f"{kind.name} does not belong here"
+                )
+        except HandshakeRefusedError as error:
             self._end(connection, error.code, error.detail, goodbye_too=True)
 
     def on_frame(self, connection: HaConnection, frame: Frame) -> bool:

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from node.replication.ha.simulator.world import World
+from node.replication.ha.simulator.world import HaWorld
 
 FAILURES_SHOWN_MAX = 5
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str], tell: Callable[[str], None]) -> int:
         from node.replication.ha.simulator.mutants import run_table
 
         return run_table(parsed.names, tell)
-    world = World(parsed.seed, tell)
+    world = HaWorld(parsed.seed, tell)
     tell(str(world.options))
     report = world.run()
     tell(f"{report}")
@@ -50,7 +50,7 @@ def _run(seeds: str, seconds: float, tell: Callable[[str], None]) -> int:
     for seed in range(int(first), int(last or first) + 1):
         if time.perf_counter() - began > seconds:
             break
-        report = World(seed).run()
+        report = HaWorld(seed).run()
         for name in ("events", "acked", "promotions", "cuts", "lost"):
             totals[name] += getattr(report, name)
         if not report.code:

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from types import CodeType, FunctionType
 from typing import NamedTuple
 
-from node.replication.ha.simulator.world import World
+from node.replication.ha.simulator.world import HaWorld
 
 SEED_COUNT_DEFAULT = 60
 
 
-class Mutant(NamedTuple):
+class HaMutant(NamedTuple):
     """One planted fault."""
 
     name: str
@@ -34,143 +34,152 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = (
-    Mutant(
+    HaMutant(
         "an absurd epoch is bound",
-        "state:State.check_epoch",
+        "state:HaState.check_epoch",
         "if self.ceiling.refuses(number):",
         "if False:",
         0,
     ),
-    Mutant(
+    HaMutant(
         "who was left behind stays behind",
         "ceiling:EpochCeiling.pass_time",
         "self.limit if self._was_refused else number",
         "number",
         0,
     ),
-    Mutant(
+    HaMutant(
         "epochs of a log above the fence",
         "follower:on_reply",
         "if frame.last_epoch > s.bound.number:",
         "if False:",
         0,
     ),
-    Mutant("ack before sync", "follower:ack", "else s.durable", "else s.end"),
-    Mutant(
+    HaMutant("ack before sync", "follower:ack", "else s.durable", "else s.end"),
+    HaMutant(
         "fence too small",
         "leader:evaluate",
         "< s.settings.fence_count",
         "< s.settings.fence_count - 1",
     ),
-    Mutant("own log wins", "leader:evaluate", "if s.epochs.rank(s.end) >= best:", "if True:"),
-    Mutant(
+    HaMutant("own log wins", "leader:evaluate", "if s.epochs.rank(s.end) >= best:", "if True:"),
+    HaMutant(
         "length before epoch",
         "leader:evaluate",
         "(Rank(link.promise.last_epoch, ",
         "(Rank(s.epochs.last.number, ",
         400,
     ),
-    Mutant(
+    HaMutant(
         "copies of an older epoch count",
         "copies:Copies.on_ack",
         "if position >= self.epoch_start:",
         "if True:",
         0,
     ),
-    Mutant(
+    HaMutant(
         "acks count per frame",
         "copies:Copies.on_ack",
         "self._acks[replica_id] =",
         "self._acks[-len(self._acks) - 1] =",
     ),
-    Mutant("one copy too few", "copies:Copies.position", "self._copies - 1]", "self._copies - 2]"),
-    Mutant(
+    HaMutant(
+        "one copy too few", "copies:Copies.position", "self._copies - 1]", "self._copies - 2]"
+    ),
+    HaMutant(
         "master counts itself unsynced",
         "copies:Copies.position",
         "[durable, *others",
         "[1 << 60, *others",
     ),
-    Mutant(
+    HaMutant(
         "async ack before sync",
-        "copies:Waiters.resolve",
-        "(Mode.ASYNC, durable)",
-        "(Mode.ASYNC, 1 << 60)",
+        "copies:PendingCopies.resolve",
+        "(AckMode.ASYNC, durable)",
+        "(AckMode.ASYNC, 1 << 60)",
     ),
-    Mutant("unknown told as acked", "copies:Waiters.give_up", "Outcome.UNKNOWN", "Outcome.APPLIED"),
-    Mutant(
+    HaMutant(
+        "unknown told as acked",
+        "copies:PendingCopies.give_up",
+        "Outcome.UNKNOWN",
+        "Outcome.APPLIED",
+    ),
+    HaMutant(
         "a number is bound twice",
         "types:check_binding",
         "asked.number <= bound.number",
         "asked.number < bound.number",
     ),
-    Mutant(
+    HaMutant(
         "a promise of another pair counts",
         "leader:on_bound",
         "if frame.binding != s.bound:",
         "if frame.binding.number != s.bound.number:",
     ),
-    Mutant("binding not saved", "state:State.bind", "self.fx.state = self.replica", "pass", 200),
-    Mutant("nothing is cut", "follower:on_reply", "if point.position < s.end:", "if False:"),
-    Mutant("cut too late", "epochs:Epochs.consistent_point", "return min(", "return max("),
-    Mutant(
+    HaMutant(
+        "binding not saved", "state:HaState.bind", "self.fx.state = self.replica", "pass", 200
+    ),
+    HaMutant("nothing is cut", "follower:on_reply", "if point.position < s.end:", "if False:"),
+    HaMutant("cut too late", "epochs:Epochs.consistent_point", "return min(", "return max("),
+    HaMutant(
         "epochs are taken over at handshakes only",
         "follower:on_transfer",
         "if s.epochs.adopt(receiver.epochs, s.end):",
         "if False:",
     ),
-    Mutant(
+    HaMutant(
         "epochs of others stay",
         "epochs:Epochs.truncate",
         "or self.last not in theirs",
         "or False",
         200,
     ),
-    Mutant("epochs outlive the log", "epochs:Epochs.trim", "if entry.start <= end", "if True", 0),
-    Mutant(
+    HaMutant("epochs outlive the log", "epochs:Epochs.trim", "if entry.start <= end", "if True", 0),
+    HaMutant(
         "readers beyond the log",
         "follower:on_transfer",
         "s.set_confirm(min(frame.confirm, s.end))",
         "s.set_confirm(frame.confirm)",
     ),
-    Mutant(
+    HaMutant(
         "readers beyond k copies",
         "leader:advance",
-        "if s.mode is Mode.ASYNC else s.copies.position(s.durable)",
+        "if s.mode is AckMode.ASYNC else s.copies.position(s.durable)",
         "",
     ),
-    Mutant("readers above a cut", "follower:_cut", "if s.confirm > point:", "if False:"),
-    Mutant("loss not counted", "follower:_cut", "max(point, readable)", "point"),
-    Mutant(
+    HaMutant("readers above a cut", "follower:_cut", "if s.confirm > point:", "if False:"),
+    HaMutant("loss not counted", "follower:_cut", "max(point, readable)", "point"),
+    HaMutant(
         "transfers span epochs",
-        "sender:Sender.ship",
+        "sender:HaSender.ship",
         "epochs.end_of(epoch.number, end) if epoch.number else first",
         "end",
     ),
-    Mutant(
+    HaMutant(
         "a new disk counts for the fence",
         "leader:evaluate",
-        "and link.promise.standing is Standing.FULL",
+        "and link.promise.standing is HaStanding.FULL",
         "",
         400,
     ),
-    Mutant(
+    HaMutant(
         "a new disk counts at once",
         "leader:_admit",
         "sender.acked >= max(s.copies.epoch_start, s.confirm)",
         "True",
         0,
     ),
-    Mutant("a new disk counts unasked", "leader:_admit", "not admission.is_open or", "", 0),
-    Mutant(
+    HaMutant("a new disk counts unasked", "leader:_admit", "not admission.is_open or", "", 0),
+    HaMutant(
         "a donor's old session is believed",
         "leader:_take_log_of",
         "if link.had_session:",
         "if False:",
         0,
     ),
-    Mutant(
+    HaMutant(
         "the first offset is trusted",
-        "sender:Sender.on_ack",
+        "sender:HaSender.on_ack",
         "if not 0 <= position <= end:",
         "if False:",
         0,
@@ -195,7 +204,7 @@ DIRECTED = {
 
 
 @contextmanager
-def switched_on(mutant: Mutant) -> Iterator[None]:
+def switched_on(mutant: HaMutant) -> Iterator[None]:
     """Run the body with the fault."""
     module_name, _, path = mutant.target.partition(":")
     found: object = importlib.import_module(f"node.replication.ha.core.{module_name}")
@@ -219,13 +228,13 @@ def switched_on(mutant: Mutant) -> Iterator[None]:
         found.__code__ = original
 
 
-def hunt(mutant: Mutant) -> tuple[int, str]:
+def hunt(mutant: HaMutant) -> tuple[int, str]:
     """Return the first seed that finds the fault, and the code; (0, "") if none does."""
     for seed in range(1, mutant.seeds + 1):
         with switched_on(mutant):
-            report = World(seed).run()
+            report = HaWorld(seed).run()
         # A seed that fails without the fault proves nothing about it.
-        if report.code and not World(seed).run().code:
+        if report.code and not HaWorld(seed).run().code:
             return seed, report.code
     return 0, ""
 

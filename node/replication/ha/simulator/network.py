@@ -10,11 +10,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from node.replication.ha.core.machine import Machine
+from node.replication.ha.core.machine import HaMachine
 from node.replication.ha.core.wire import DownParser, UpParser
 
 if TYPE_CHECKING:
-    from node.replication.ha.simulator.world import World
+    from node.replication.ha.simulator.world import HaWorld
 
 
 class Pipe:
@@ -42,10 +42,10 @@ class Wire:
         self.is_broken = False
 
 
-class Network:
+class HaNetwork:
     """All connections of a world."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: HaWorld) -> None:
         self._world = world
         self.wires: dict[int, Wire] = {}
         self.cuts: set[tuple[int, int]] = set()
@@ -112,7 +112,7 @@ class Network:
             return
         for frame in wire.pipes[receiver].parser.feed(piece):
             if replica.is_up:  # The frame before may have crashed it.
-                replica.run(partial(Machine.received, link_id=wire.id, frame=frame))
+                replica.run(partial(HaMachine.received, link_id=wire.id, frame=frame))
 
     def _closed(self, wire: Wire, end: int) -> None:
         replica = self._world.replicas[end]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from random import Random
 from typing import NamedTuple
 
-from node.replication.ha.core.types import Mode
+from node.replication.ha.core.types import AckMode
 
 RECORD_SIZE_BYTES = 8
 HORIZON_MS = 12_000
@@ -16,12 +16,12 @@ CALM_MS = 60_000
 """Time to come to rest once all faults have ended."""
 
 
-class Options(NamedTuple):
+class HaSimulatorOptions(NamedTuple):
     """Options of one world."""
 
     replica_count: int
     copies: int
-    mode: Mode
+    mode: AckMode
     switches_mode: bool
     wipes: bool
     delay_ms: int
@@ -37,7 +37,7 @@ class Options(NamedTuple):
     transfer_size_bytes: int
 
 
-def draw(seed: int) -> Options:
+def draw(seed: int) -> HaSimulatorOptions:
     """Draw the options of a seed."""
     random = Random(seed)
     count, copies = random.choice([(3, 2), (3, 2), (3, 2), (3, 3), (5, 3), (5, 2), (2, 2), (4, 3)])
@@ -45,10 +45,10 @@ def draw(seed: int) -> Options:
     def often(limit: float) -> float:
         return random.choice([0.0, limit / 4, limit])
 
-    return Options(
+    return HaSimulatorOptions(
         replica_count=count,
         copies=copies,
-        mode=random.choice([Mode.SYNC, Mode.SYNC, Mode.ASYNC]),
+        mode=random.choice([AckMode.SYNC, AckMode.SYNC, AckMode.ASYNC]),
         switches_mode=random.random() < 0.2,
         wipes=random.random() < 0.3,
         delay_ms=random.choice([1, 5, 30]),

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from node.replication.ha.core.effects import Effects, LossReport, Resolved, RoleChange
-from node.replication.ha.core.types import Mode, Role, Standing
+from node.replication.ha.core.effects import HaEffects, HaRoleChange, LossReport, Resolved
+from node.replication.ha.core.types import AckMode, HaRole, HaStanding
 from node.replication.ha.simulator.options import RECORD_SIZE_BYTES
 from store.errors import Outcome
 
 if TYPE_CHECKING:
-    from node.replication.ha.simulator.replica import Replica
-    from node.replication.ha.simulator.world import World
+    from node.replication.ha.simulator.replica import SimulatedReplica
+    from node.replication.ha.simulator.world import HaWorld
 
 
 class ViolationError(Exception):
@@ -32,13 +32,13 @@ def record_at(log: bytes | bytearray, end: int) -> int:
     return int.from_bytes(log[end - RECORD_SIZE_BYTES : end], "big")
 
 
-class Referee:
+class HaReferee:
     """Watches one world."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: HaWorld) -> None:
         self._world = world
         options = world.options
-        self._is_pure_sync = options.mode is Mode.SYNC and not options.switches_mode
+        self._is_pure_sync = options.mode is AckMode.SYNC and not options.switches_mode
         self._owners: dict[int, tuple[int, int]] = {}
         self._served: dict[int, bytes] = {}
         """By epoch: the log with which its master began to serve."""
@@ -54,12 +54,12 @@ class Referee:
         self.promotions = 0
         self.cut_count = 0
 
-    def started(self, replica: Replica) -> None:
+    def started(self, replica: SimulatedReplica) -> None:
         self._confirms[replica.id] = 0
 
-    def role(self, replica: Replica, change: RoleChange) -> None:
+    def role(self, replica: SimulatedReplica, change: HaRoleChange) -> None:
         """Check I1, I7 and I19 when a master begins to serve."""
-        if change.role is not Role.MASTER:
+        if change.role is not HaRole.MASTER:
             return
         bound = replica.saved.bound
         owner = self._owners.setdefault(bound.number, (bound.master_id, bound.nonce))
@@ -83,7 +83,7 @@ class Referee:
             if end < kept.get(number, 0):
                 raise ViolationError("I19", f"a hole: {end} of {number} is lost, more is not")
 
-    def resolved(self, replica: Replica, resolved: Resolved) -> None:
+    def resolved(self, replica: SimulatedReplica, resolved: Resolved) -> None:
         """Check that an ack is true, and that no log contradicts it."""
         if resolved.outcome is not Outcome.APPLIED:
             return
@@ -92,7 +92,7 @@ class Referee:
         end = resolved.end
         self.acked += 1
         newer = [log for n, log in self._served.items() if n > number]
-        if resolved.mode is Mode.ASYNC:
+        if resolved.mode is AckMode.ASYNC:
             if end > replica.synced:
                 raise ViolationError("I7.sync", f"{record} is acked and not synced")
             self.cached[record] = number, end
@@ -110,7 +110,7 @@ class Referee:
         if any(record_at(log, end) != record for log in newer):
             raise ViolationError("I7.fenced", f"{record} is acked in {number}, a newer lacks it")
 
-    def readers(self, replica: Replica, fx: Effects) -> None:
+    def readers(self, replica: SimulatedReplica, fx: HaEffects) -> None:
         """Check that readers see only bytes that exist and are committed."""
         if fx.confirm is None:
             return
@@ -126,7 +126,7 @@ class Referee:
                 if self._read.setdefault(end, record) != record:
                     raise ViolationError("I11", f"{replica.id} reads another record at {end}")
 
-    def cut(self, replica: Replica, lo: int, hi: int) -> None:
+    def cut(self, replica: SimulatedReplica, lo: int, hi: int) -> None:
         """Check that no record acked by k, or read in sync mode, is cut."""
         self.cut_count += 1
         if self._is_pure_sync and lo < self._confirms[replica.id]:
@@ -140,7 +140,7 @@ class Referee:
                 ends.add(end)
         self._cuts[replica.id] = ends
 
-    def loss(self, replica: Replica, report: LossReport) -> None:
+    def loss(self, replica: SimulatedReplica, report: LossReport) -> None:
         """Check I19: the reported loss is the actual one."""
         if report.hi <= report.lo:
             raise ViolationError("I19.report", f"{report} is empty")
@@ -156,11 +156,11 @@ class Referee:
         if measured != reported and not self._world.options.switches_mode:
             raise ViolationError("I19.count", f"{report}, measured {sorted(measured)}")
 
-    def at_rest(self, replicas: list[Replica]) -> str:
+    def at_rest(self, replicas: list[SimulatedReplica]) -> str:
         """Return why the world is not at rest; empty: all logs are equal (I13)."""
         first = replicas[0]
         for replica in replicas:
-            if replica.saved.standing is not Standing.FULL:
+            if replica.saved.standing is not HaStanding.FULL:
                 return f"{replica.id} does not count yet"
             if replica.log != first.log or replica.saved_epochs != first.saved_epochs:
                 return f"{replica.id} and {first.id} differ"

@@ -9,37 +9,37 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from node.replication.ha.core.effects import Effects, Ship
+from node.replication.ha.core.effects import HaEffects, Ship
 from node.replication.ha.core.epochs import Epochs
-from node.replication.ha.core.machine import Machine
+from node.replication.ha.core.machine import HaMachine
 from node.replication.ha.core.types import (
-    Binding,
     EpochStart,
+    HaBinding,
     HaError,
+    HaStanding,
     ReplicaState,
-    Standing,
     check_binding,
 )
 from node.replication.ha.core.wire import body_check, encode, transfer_head
 from node.replication.ha.simulator.options import RECORD_SIZE_BYTES
 
 if TYPE_CHECKING:
-    from node.replication.ha.simulator.world import World
+    from node.replication.ha.simulator.world import HaWorld
 
 
-class Replica:
+class SimulatedReplica:
     """One id of the group; its process comes and goes, its disk stays or is replaced."""
 
-    def __init__(self, world: World, replica_id: int) -> None:
+    def __init__(self, world: HaWorld, replica_id: int) -> None:
         self.world, self.id = world, replica_id
         self.is_up = False
-        self.machine: Machine
+        self.machine: HaMachine
         # The disk.
         self.log = bytearray()
         self.synced = 0
         """Bytes of the log that no crash takes."""
         self.saved_epochs: tuple[EpochStart, ...] = ()
-        self.saved = ReplicaState(Binding(), Standing.FULL, replica_id + 1)
+        self.saved = ReplicaState(HaBinding(), HaStanding.FULL, replica_id + 1)
         self.aside: list[tuple[int, bytes]] = []
         # The process.
         self._syncing = 0
@@ -63,7 +63,7 @@ class Replica:
         self._life += 1
         self._syncing = 0
         self.synced = len(self.log)
-        self.machine = Machine(
+        self.machine = HaMachine(
             self.world.settings,
             self.id,
             self,
@@ -91,9 +91,9 @@ class Replica:
         self.log.clear()
         self.synced = 0
         self.saved_epochs = ()
-        self.saved = ReplicaState(Binding(), Standing.JOINING, incarnation)
+        self.saved = ReplicaState(HaBinding(), HaStanding.JOINING, incarnation)
 
-    def run(self, call: Callable[[Machine], Effects]) -> None:
+    def run(self, call: Callable[[HaMachine], HaEffects]) -> None:
         """Give the machine an input and carry out its effects, perhaps with a crash in between."""
         fx = call(self.machine)
         dies = not self.world.is_calm and self.world.random.random() < self.world.options.crash / 80
@@ -125,12 +125,12 @@ class Replica:
 
     # Effects, in their order.
 
-    def _save(self, fx: Effects) -> None:
+    def _save(self, fx: HaEffects) -> None:
         if fx.state is not None:
             check_binding(self.saved.bound, fx.state.bound)
             self.saved = fx.state
 
-    def _cut(self, fx: Effects) -> None:
+    def _cut(self, fx: HaEffects) -> None:
         if fx.cut is not None:
             lo, hi = fx.cut
             assert hi == len(self.log), f"cut [{lo}, {hi}) of a log that ends at {len(self.log)}"
@@ -141,17 +141,17 @@ class Replica:
             self.synced = min(self.synced, lo)
             self._syncing = 0  # An earlier sync counts no more.
 
-    def _save_epochs(self, fx: Effects) -> None:
+    def _save_epochs(self, fx: HaEffects) -> None:
         if fx.epochs is not None:
             self.saved_epochs = fx.epochs.entries
 
-    def _write(self, fx: Effects) -> None:
+    def _write(self, fx: HaEffects) -> None:
         for position, body, _ in fx.write:
             assert position == len(self.log), f"write at {position}, end {len(self.log)}"
             self.log += body
         self._sync()
 
-    def _send(self, fx: Effects) -> None:
+    def _send(self, fx: HaEffects) -> None:
         for item in fx.send:
             link = item.link
             assert isinstance(link, int)
@@ -163,14 +163,14 @@ class Replica:
                 data = encode(item.frame, is_checked=True)
             self.world.network.send(link, self.id, data)
 
-    def _close(self, fx: Effects) -> None:
+    def _close(self, fx: HaEffects) -> None:
         for link, reason in fx.close:
             self.world.trace(f"{self.id} closes {link}: {reason}")
             wire = self.world.network.wires.get(link) if isinstance(link, int) else None
             if wire is not None:
                 self.world.network.shut(wire)
 
-    def _tell(self, fx: Effects) -> None:
+    def _tell(self, fx: HaEffects) -> None:
         referee = self.world.referee
         for change in fx.role_changes:
             self.world.trace(f"{self.id} is {change}")

@@ -13,19 +13,19 @@ from functools import partial
 from random import Random
 from typing import NamedTuple
 
-from node.replication.ha.core.machine import Machine
-from node.replication.ha.core.types import Mode, PromotionError, Role, Settings, Standing
-from node.replication.ha.simulator.network import Network
-from node.replication.ha.simulator.options import CALM_MS, HORIZON_MS, Options, draw
-from node.replication.ha.simulator.referee import Referee, ViolationError
-from node.replication.ha.simulator.replica import Replica
+from node.replication.ha.core.machine import HaMachine
+from node.replication.ha.core.types import AckMode, HaRole, HaSettings, HaStanding, PromotionError
+from node.replication.ha.simulator.network import HaNetwork
+from node.replication.ha.simulator.options import CALM_MS, HORIZON_MS, HaSimulatorOptions, draw
+from node.replication.ha.simulator.referee import HaReferee, ViolationError
+from node.replication.ha.simulator.replica import SimulatedReplica
 
 _FAULT_ROUND_MS = 100
 _REST_ROUND_MS = 500
 _ROUNDS_PER_PROMOTION = 8
 
 
-class Report(NamedTuple):
+class SimulationReport(NamedTuple):
     """The result of a seed."""
 
     seed: int
@@ -40,12 +40,12 @@ class Report(NamedTuple):
     digest: int
 
 
-class World:
+class HaWorld:
     """One simulated group; see the module."""
 
     def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
         self.seed = seed
-        self.options: Options = draw(seed)
+        self.options: HaSimulatorOptions = draw(seed)
         self.random = Random(seed ^ 0x5EED)
         self.now = 0
         self.is_calm = False
@@ -59,7 +59,7 @@ class World:
         self._incarnation = 1000
         self._rest_rounds = 0
         self._is_done = False
-        self.settings = Settings(
+        self.settings = HaSettings(
             "sim",
             tuple(range(self.options.replica_count)),
             self.options.copies,
@@ -68,9 +68,9 @@ class World:
             heartbeat_ms=300,
             silence_ms=1500,
         )
-        self.network = Network(self)
-        self.referee = Referee(self)
-        self.replicas = [Replica(self, number) for number in self.settings.replica_ids]
+        self.network = HaNetwork(self)
+        self.referee = HaReferee(self)
+        self.replicas = [SimulatedReplica(self, number) for number in self.settings.replica_ids]
 
     def push(self, at: int, action: Callable[..., None], *arguments: object) -> None:
         """Schedule an action."""
@@ -83,7 +83,7 @@ class World:
         if self._trace is not None:
             self._trace(f"{self.now:6} {line}")
 
-    def run(self) -> Report:
+    def run(self) -> SimulationReport:
         """Run to the end or to the first violation."""
         code = detail = ""
         try:
@@ -102,7 +102,7 @@ class World:
             code, detail = "crash", f"{type(error).__name__}: {error}"
         self.trace(f"end {code} {detail} {self.events} {self.referee.acked}")
         referee = self.referee
-        return Report(
+        return SimulationReport(
             self.seed,
             code,
             detail,
@@ -127,7 +127,7 @@ class World:
         if self.is_calm and self._rest_rounds > _ROUNDS_PER_PROMOTION:
             return  # Rest needs the end of all appends.
         for replica in self.replicas:
-            if replica.is_up and replica.machine.role is Role.MASTER:
+            if replica.is_up and replica.machine.role is HaRole.MASTER:
                 self._record += 1
                 replica.append(self._record)
 
@@ -148,17 +148,17 @@ class World:
         if random.random() < options.advice:
             self._advise()
         if options.switches_mode and random.random() < 0.05:
-            self.mode = random.choice(list(Mode))
+            self.mode = random.choice(list(AckMode))
             for replica in self.replicas:
                 if replica.is_up:
                     replica.run(lambda m: m.set_mode(self.mode))
 
-    def _crash(self, one: Replica) -> None:
+    def _crash(self, one: SimulatedReplica) -> None:
         self.trace(f"{one.id} crashes")
         one.crash()
-        joining = sum(r.saved.standing is Standing.JOINING for r in self.replicas)
+        joining = sum(r.saved.standing is HaStanding.JOINING for r in self.replicas)
         room = len(self.replicas) - self.settings.fence_count
-        is_full = one.saved.standing is Standing.FULL
+        is_full = one.saved.standing is HaStanding.FULL
         if (
             self.options.wipes
             and joining + is_full <= min(room, self.settings.copies - 1)
@@ -169,7 +169,7 @@ class World:
             one.wipe(self._incarnation)
         self.push(self.now + self.random.choice([10, 500, 3000]), self.restart, one.id)
 
-    def _cut_links(self, one: Replica) -> None:
+    def _cut_links(self, one: SimulatedReplica) -> None:
         peers = [p for p in self.replicas if p is not one and self.random.random() < 0.7]
         both = {(one.id, p.id) for p in peers} | {(p.id, one.id) for p in peers}
         one_way = {pair for pair in sorted(both) if self.random.random() < 0.8}
@@ -189,7 +189,7 @@ class World:
             if one.is_up:
                 nonce = random.randrange(1 << 64)
                 self.trace(f"{one.id} is advised {number}")
-                one.run(partial(Machine.advise, number=number, master_id=one.id, nonce=nonce))
+                one.run(partial(HaMachine.advise, number=number, master_id=one.id, nonce=nonce))
 
     # Rest.
 
@@ -202,7 +202,7 @@ class World:
                 self.restart(replica.id)
         self._rest_rounds += 1
         self.push(self.now + _REST_ROUND_MS, self._rest)
-        masters = [r for r in self.replicas if r.machine.role is Role.MASTER]
+        masters = [r for r in self.replicas if r.machine.role is HaRole.MASTER]
         reason = f"{len(masters)} masters"
         if len(masters) == 1:
             reason = self.referee.at_rest(self.replicas)
@@ -216,7 +216,7 @@ class World:
             raise ViolationError("I15", f"no rest: {reason}")
 
     def _promote_any(self) -> None:
-        full = [r for r in self.replicas if r.saved.standing is Standing.FULL]
+        full = [r for r in self.replicas if r.saved.standing is HaStanding.FULL]
         one = self.random.choice(full)
         try:
             one.run(lambda m: m.promote(self.random.randrange(1 << 64)))

@@ -15,11 +15,11 @@ from typing import Final
 
 from node.replication.ha.core.epochs import EPOCHS_KEPT_MAX, Epochs
 from node.replication.ha.core.types import (
-    Binding,
+    AckMode,
     EpochStart,
-    Mode,
+    HaBinding,
+    HaStanding,
     ReplicaState,
-    Standing,
     check_binding,
 )
 from store.errors import CorruptionError, LayoutError
@@ -99,9 +99,9 @@ class BindingFile:
         if found is None:
             return None
         try:
-            bound = Binding(_int(found, "number"), _int(found, "master_id"), _int(found, "nonce"))
-            standing = Standing(_int(found, "standing"))
-            mode = Mode(found.get("mode", Mode.SYNC.value))
+            bound = HaBinding(_int(found, "number"), _int(found, "master_id"), _int(found, "nonce"))
+            standing = HaStanding(_int(found, "standing"))
+            mode = AckMode(found.get("mode", AckMode.SYNC.value))
             self.life = _int({"life": 0} | found, "life")  # Absent in the files of earlier builds.
             self._state = ReplicaState(bound, standing, _int(found, "incarnation"), mode)
         except (KeyError, ValueError) as error:

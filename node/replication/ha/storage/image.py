@@ -25,7 +25,7 @@ _U32: Final = struct.Struct(">I")
 _HEADER_AT: Final = len(_MAGIC) + _U32.size
 
 
-class Image(NamedTuple):
+class LogImage(NamedTuple):
     """The log begins at `begin`; the state has applied everything before `position`."""
 
     begin: int
@@ -40,7 +40,7 @@ class Image(NamedTuple):
         return self.state.applied_index + 1
 
 
-def encode(image: Image) -> bytes:
+def encode(image: LogImage) -> bytes:
     """Return the bytes of an image."""
     rows = sorted([topic.decode(), i, offset] for (topic, i), offset in image.next_offsets.items())
     header = json.dumps({"begin": image.begin, "epoch": image.epoch, "next_offsets": rows}).encode()
@@ -49,7 +49,7 @@ def encode(image: Image) -> bytes:
     return content + _U32.pack(crc32c(content))
 
 
-def decode(data: bytes) -> Image:
+def decode(data: bytes) -> LogImage:
     """Return the image of these bytes. Raises HaProtocolError."""
     hi = len(data) - _U32.size
     if hi < _HEADER_AT or not data.startswith(_MAGIC):
@@ -62,7 +62,7 @@ def decode(data: bytes) -> Image:
         begin, epoch = int(found["begin"]), EpochStart(*map(int, found["epoch"]))
         rows = found["next_offsets"]
         next_offsets = {(str(topic).encode("ascii"), int(i)): int(o) for topic, i, o in rows}
-        image = Image(begin, next_offsets, epoch, decode_image(data[header_hi:hi]))
+        image = LogImage(begin, next_offsets, epoch, decode_image(data[header_hi:hi]))
     except (KeyError, TypeError, ValueError, CorruptionError) as error:
         raise HaProtocolError(f"an image is no image: {error!r}") from error
     if not 0 <= begin <= image.position:

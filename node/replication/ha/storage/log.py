@@ -13,12 +13,12 @@ from typing import Final, Self
 from node.replication.ha.core.epochs import Epochs
 from node.replication.ha.core.sender import HaProtocolError
 from node.replication.ha.core.types import (
-    Binding,
     EpochStart,
+    HaBinding,
     HaError,
+    HaSettings,
+    HaStanding,
     ReplicaState,
-    Settings,
-    Standing,
 )
 from node.replication.ha.storage.epoch_file import BindingFile, EpochFile
 from node.replication.ha.storage.replica_file import open_replica_file
@@ -60,7 +60,7 @@ class ImageNeededError(HaError):
 
 
 class HaLog:
-    """Implements `node.replication.ha.core.effects.LogView`."""
+    """Implements `node.replication.ha.core.effects.HaLogView`."""
 
     def __init__(
         self, store: ShippedStore, fs: FileSystem, binding: BindingFile, state: ReplicaState | None
@@ -73,7 +73,9 @@ class HaLog:
         self._epoch_file: Final = EpochFile(fs, store.root)
         self.is_new = state is None
         """Whether this replica was never saved: whether it founds or joins is not decided."""
-        self.replica = state or ReplicaState(Binding(), Standing.JOINING, secrets.randbits(63) + 1)
+        self.replica = state or ReplicaState(
+            HaBinding(), HaStanding.JOINING, secrets.randbits(63) + 1
+        )
         """As stored. On a new disk it is JOINING: `save_state` it as FULL to found a group."""
         self._epochs = Epochs()
         self.may_begin = self.end == 0
@@ -87,7 +89,7 @@ class HaLog:
         *,
         cluster_id: str,
         node_id: int,
-        group: Settings,
+        group: HaSettings,
         fs: FileSystem | None = None,
         now_unix_ms: Callable[[], int] = unix_ms,
         on_fatal: Callable[[BaseException], None] = end_process,
@@ -299,7 +301,7 @@ class HaLog:
         self._binding.save(state)
         self.replica, self.is_new = state, False
 
-    def lower_binding(self, bound: Binding) -> None:
+    def lower_binding(self, bound: HaBinding) -> None:
         """Go back to an older epoch, in a group that is stopped as a whole
         (node.offline.term_change). Durable on return; errors as MetaFile.save."""
         state = self.replica._replace(bound=bound)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from node.replication.ha.core.effects import LossReport
 from node.replication.ha.storage.log import HaLog
-from node.replication.ha.storage.losses import Loss
+from node.replication.ha.storage.losses import LostEnd
 from node.runtime.clock import unix_ms
 from node.state.tables.topic_names import is_reserved
 from store.errors import StoreError
@@ -21,9 +21,9 @@ from store.record.message import record_layout
 class CountedLoss(NamedTuple):
     """A loss with its counts of messages."""
 
-    loss: Loss
+    loss: LostEnd
 
-    def at(self, file: str) -> Loss:
+    def at(self, file: str) -> LostEnd:
         """Return the loss with the file that has the bytes."""
         return dataclasses.replace(self.loss, file=file)
 
@@ -37,7 +37,7 @@ def count_loss(log: HaLog, report: LossReport) -> CountedLoss:
             record_count, acked_count = _count(log, lo, hi, report.acked_hi)
         except StoreError:  # Damaged bytes are set aside all the same.
             record_count, acked_count = -1, -1
-    loss = Loss(
+    loss = LostEnd(
         unix_ms=unix_ms(),
         epoch=report.epoch,
         lo=report.lo,

@@ -34,7 +34,7 @@ class LossFileError(HaError):
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class LostEnd:
     """The lost end of a log."""
 
     unix_ms: int
@@ -62,11 +62,11 @@ class LossFile:
         """Load the stored losses. Raises as `MetaFile.load`, and LossFileError."""
         self._file = MetaFile(fs, directory, LOSS_FILE)
         found = self._file.load(must_exist=False)
-        self.losses: list[Loss] = [] if found is None else _losses(found)
+        self.losses: list[LostEnd] = [] if found is None else _losses(found)
         """Losses, oldest first."""
         self._is_saved = True
 
-    def note(self, loss: Loss) -> None:
+    def note(self, loss: LostEnd) -> None:
         """Add a loss, unless it is known; call `save` afterwards."""
         if any(
             (one.epoch, one.lo, one.hi) == (loss.epoch, loss.lo, loss.hi) for one in self.losses
@@ -82,11 +82,11 @@ class LossFile:
             self._is_saved = True
 
 
-def _losses(found: dict[str, Json]) -> list[Loss]:
+def _losses(found: dict[str, Json]) -> list[LostEnd]:
     rows = found.get("losses")
     if not isinstance(rows, list):
         raise LossFileError("no list of losses")
     try:
-        return [Loss(**row) for row in rows]  # type: ignore[arg-type]
+        return [LostEnd(**row) for row in rows]  # type: ignore[arg-type]
     except TypeError as error:
         raise LossFileError(str(error)) from error

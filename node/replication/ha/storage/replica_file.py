@@ -5,7 +5,7 @@ and the number of copies decide which replicas a fence has to meet (fault-matrix
 the same for the life of a group: a change is a step of its own, which is not offered.
 """
 
-from node.replication.ha.core.types import HaError, Settings
+from node.replication.ha.core.types import HaError, HaSettings
 from node.runtime.identity import check_identity
 from store.errors import LayoutError
 from store.files.file_system import FileSystem
@@ -36,7 +36,7 @@ def open_replica_file(
     *,
     cluster_id: str,
     node_id: int,
-    group: Settings,
+    group: HaSettings,
     must_exist: bool,
 ) -> None:
     """Compare the file with the configuration of the replica, or make it; durable on return.

@@ -9,7 +9,7 @@ from typing import Final
 
 from raft.errors import ForeignChainError, PeerProtocolError
 from raft.messages import AppendRequest, Index, NodeId
-from raft.pump.foreign_chain import check_alike
+from raft.pump.foreign_chain import check_same_chain
 from store.errors import CorruptionError, FileSystemError, ForeignEntryError
 from store.format import ENTRY_HEADER_SIZE_BYTES
 from store.ledger.ledger import Ledger
@@ -57,4 +57,4 @@ def check_held(ledger: Ledger, sender: NodeId, checked: CheckedEntries, held: In
     first = checked.first_index + bisect_left(
         indexes, True, key=lambda index: here(index) != chain_crc_of(checked, index)
     )
-    check_alike(sender, first, here(first), chain_crc_of(checked, first))
+    check_same_chain(sender, first, here(first), chain_crc_of(checked, first))

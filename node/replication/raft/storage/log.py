@@ -1,4 +1,4 @@
-"""The stored log of one replica: `raft.pump.effects.Log` over a store, with more for the shell.
+"""The stored log of one replica: `raft.pump.effects.PumpLog` over a store, with more for the shell.
 
 Owns the translation between Raft's words (index, term, kind, configuration) and the store's
 (entries, positions, queues), the list of configurations in the log, and the initial state of a
@@ -40,7 +40,7 @@ from store.config import StoreConfig
 from store.durability.fatal import end_process
 from store.errors import FileSystemError, ForeignEntryError, StoreFullError
 from store.files.file_system import FileSystem
-from store.ledger.entry import Link
+from store.ledger.entry import ChainLink
 from store.ledger.ledger import Deletion, PreparedEntry
 from store.ledger.raw import CheckedEntries
 from store.opening import Progress, Recovery, no_progress
@@ -52,7 +52,7 @@ fit. Far above the size of either."""
 
 
 class LedgerLog:
-    """Implements `raft.pump.effects.Log`."""
+    """Implements `raft.pump.effects.PumpLog`."""
 
     def __init__(self, store: ReplicaStore, node_file: NodeFile, fs: FileSystem) -> None:
         """Only `open` calls this."""
@@ -369,7 +369,7 @@ class LedgerLog:
 
     def _replace_log(self, snapshot: Snapshot) -> None:
         meta = snapshot.meta
-        link = Link(meta.index, meta.term, snapshot.chain_crc)
+        link = ChainLink(meta.index, meta.term, snapshot.chain_crc)
         self.store.restart(snapshot.end_position, link, snapshot.next_offsets)
         self.node_file.save(
             replace(

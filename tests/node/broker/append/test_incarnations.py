@@ -16,8 +16,8 @@ from node.errors.common import (
 from node.errors.producers import ProducerFencedError
 from node.state.image import decode_image, encode_image
 from node.state.state import State
-from node.state.tables.incarnations import IncarnationsPart
-from node.state.tables.table import PartImage
+from node.state.tables.incarnations import IncarnationsTable
+from node.state.tables.table import TableImage
 from quorumlog.pb.log_pb2 import AppendRequest, ClaimProducerRequest
 from quorumlog.pb.state_pb2 import Command
 from tests.node.broker_fakes import Fixture, node_at, request
@@ -36,7 +36,7 @@ def batch(lo: int, number: int, *, name: str = "n", producer_id: int = 0) -> App
 
 
 def numbers_of(node: Fixture) -> dict[str, int]:
-    return node.machine.state.part(IncarnationsPart).numbers
+    return node.machine.state.table(IncarnationsTable).numbers
 
 
 @on_loop
@@ -148,16 +148,16 @@ async def test_names_are_bounded_and_one_is_never_forgotten(tmp_path: Path) -> N
                 await claim(node, name)
         image = node.machine.state.image()
         again = State(limits, decode_image(encode_image(image)))
-        assert again.part(IncarnationsPart).numbers == {"a": 2, "b": 1}
+        assert again.table(IncarnationsTable).numbers == {"a": 2, "b": 1}
         for name, number in (("a", 2), ("c", 1)):
             command = Command(claim_producer=Command.ClaimProducer(name=name, number=number))
             assert again.apply_command(command, 0) is not None, "every replica refuses it"
-        assert again.part(IncarnationsPart).numbers == {"a": 2, "b": 1}
+        assert again.table(IncarnationsTable).numbers == {"a": 2, "b": 1}
 
 
 def test_a_state_without_names_has_no_part_of_it() -> None:
     """So nodes of before there were names read it."""
     image = State(Limits()).image()
-    assert "producer_incarnations" not in image.parts
+    assert "producer_incarnations" not in image.tables
     with pytest.raises(ValueError, match="unknown form"):
-        IncarnationsPart(Limits(), PartImage(1, {"else": {}}))
+        IncarnationsTable(Limits(), TableImage(1, {"else": {}}))

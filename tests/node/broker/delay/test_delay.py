@@ -21,7 +21,7 @@ from node.errors.common import (
     UnknownTopicError,
 )
 from node.errors.delay import DelayedFullError, DelayedGoneError, DelayTooLongError
-from node.state.tables.delay import DelayPart
+from node.state.tables.delay import DelayTable
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.delay_pb2 import CancelDelayedRequest, DelayStatusRequest
 from quorumlog.pb.log_pb2 import AppendResponse
@@ -156,7 +156,7 @@ async def test_many_that_are_due_at_once_come_in_the_order_of_their_times(tmp_pa
         await move(node, NOW + 5_000)
         assert bodies(node) == list(range(99, -1, -1))
         assert node.driver.append_count >= 1 + 10 + 100 // 7
-        gone = node.machine.state.part(DelayPart).queues[0]
+        gone = node.machine.state.table(DelayTable).queues[0]
         assert (gone.floor, gone.count) == (100, 100)
 
 
@@ -423,10 +423,10 @@ async def test_a_delivery_that_finds_no_room_is_tried_again(tmp_path: Path) -> N
         await send(node, delayed(1, DELAY="1"), delayed(2, DELAY="1"))
         node.driver.failure = StoreFullError("disk", 1, 0)
         await move(node, NOW + 1_000)
-        delivering = node.broker.delay.delivering
-        assert (delivering.failed_total, bodies(node)) == (1, [])
+        delivery_task = node.broker.delay.delivery_task
+        assert (delivery_task.failed_total, bodies(node)) == (1, [])
         await until(lambda: bodies(node) == [1, 2], "both")
-        assert delivering.failed_total == 1
+        assert delivery_task.failed_total == 1
 
 
 @on_loop

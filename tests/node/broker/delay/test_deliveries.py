@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node.broker.delay.deliveries import Delivery
+from node.broker.delay.deliveries import DelayedDelivery
 from node.broker.delay.due_index import Due
 from node.broker.records.delayed import scheduled
 from node.config.limits import Limits
@@ -59,7 +59,7 @@ async def test_a_delivery_that_cannot_be_made_is_tried_again(
 ) -> None:
     async with node_at(tmp_path) as node:
         await send(node, delayed(1, DELAY="1"))
-        deliveries = node.broker.delay.delivering._deliveries
+        deliveries = node.broker.delay.delivery_task._deliveries
         made = asyncio.Event()
 
         def fail(*_: object) -> None:
@@ -127,7 +127,7 @@ async def test_no_more_is_read_than_one_entry_delivers(
                 host = node.log.store.config.store_host
                 gone = CancelDelayedRequest(message_id=message_id(host, sent.positions[0]))
                 await node.broker.delay.cancel_delayed(gone)
-        store, deliveries = node.log.store, node.broker.delay.delivering._deliveries
+        store, deliveries = node.log.store, node.broker.delay.delivery_task._deliveries
         read, of = store.reads.records_at, deliveries.of
         sizes_bytes: list[int] = []
 
@@ -136,7 +136,7 @@ async def test_no_more_is_read_than_one_entry_delivers(
             sizes_bytes[-1] += len(found)
             return found
 
-        def counted(dues: Sequence[Due], state: State, now_unix_ms: int) -> Delivery:
+        def counted(dues: Sequence[Due], state: State, now_unix_ms: int) -> DelayedDelivery:
             sizes_bytes.append(0)
             return of(dues, state, now_unix_ms)
 

@@ -8,7 +8,7 @@ from node.replication.maintenance import Maintenance
 from node.replication.raft.maintenance import RaftSteps
 from node.state.checkpoint_files import CheckpointFiles
 from node.state.held import needed_position
-from node.state.tables.delay import DelayPart
+from node.state.tables.delay import DelayTable
 from raft.messages import Index, SnapshotMeta
 from store.files.file_system import FileSystem
 from tests.node.broker_fakes import Fixture, node_at
@@ -107,8 +107,8 @@ async def test_messages_that_are_missing_all_the_same_are_counted_and_end(tmp_pa
         node.driver.lead()
         node.clock.now_ms += 5_000
         await settle(node)
-        delivering = node.broker.delay.delivering
-        assert (delivering.missing_total, delivering.delivered_total) == (2, 1)
-        gone = node.machine.state.part(DelayPart).queues
+        delivery_task = node.broker.delay.delivery_task
+        assert (delivery_task.missing_total, delivery_task.delivered_total) == (2, 1)
+        gone = node.machine.state.table(DelayTable).queues
         assert (gone[0].floor, gone[2].floor) == (1, 2)
         assert bodies(node, queue_id=2)[-1:] == [9]

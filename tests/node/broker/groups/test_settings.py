@@ -11,9 +11,9 @@ from node.errors.common import BadRequestError, LimitReachedError
 from node.state.checkpoint_files import CheckpointFiles
 from node.state.image import decode_image, encode_image
 from node.state.state import State, StateImage
-from node.state.tables.dead_letters import DeadLettersPart
-from node.state.tables.group_settings import DEFAULT, GroupSettings, GroupSettingsPart
-from node.state.tables.table import PartImage
+from node.state.tables.dead_letters import DeadLettersTable
+from node.state.tables.group_settings import DEFAULT, GroupSettingsTable, SubscriptionSettings
+from node.state.tables.table import TableImage
 from quorumlog.pb.common_pb2 import Delays, TopicNames
 from quorumlog.pb.common_pb2 import GroupSettings as SettingsPb
 from quorumlog.pb.state_pb2 import Command
@@ -22,15 +22,15 @@ from store.files.file_system import FileSystem
 from store.files.meta_file import MetaFile
 from tests.node.commands import SMALL_LIMITS, commit, delete_group, delete_topic, put_topic
 
-ALL = GroupSettings(3, (1_000, 60_000), False, False, True, frozenset({"a", "b"}))
+ALL = SubscriptionSettings(3, (1_000, 60_000), False, False, True, frozenset({"a", "b"}))
 
 
 def put_group(group: str, **settings: Any) -> Command:
     return Command(put_group=Command.PutGroup(group=group, settings=SettingsPb(**settings)))
 
 
-def of(state: State, group: str) -> GroupSettings:
-    return state.part(GroupSettingsPart).of(group)
+def of(state: State, group: str) -> SubscriptionSettings:
+    return state.table(GroupSettingsTable).of(group)
 
 
 def opened(root: Path) -> CheckpointFiles:
@@ -134,7 +134,7 @@ def test_the_checkpoint_is_the_table_that_rocketmq_keeps(tmp_path: Path) -> None
 @pytest.mark.parametrize("row", [[], [["is_orderly", True]], None, 3])
 def test_malformed_settings_are_refused_by_name(row: Any) -> None:
     with pytest.raises(TypeError, match="not the settings of a group"):
-        GroupSettingsPart(SMALL_LIMITS, PartImage(1, {"readers": row}))
+        GroupSettingsTable(SMALL_LIMITS, TableImage(1, {"readers": row}))
 
 
 def test_a_change_of_settings_alone_is_saved(tmp_path: Path) -> None:
@@ -165,11 +165,11 @@ def test_the_topics_of_a_group_have_room_and_go_with_it() -> None:
 
 def test_a_state_of_a_newer_version_is_refused_and_never_cut(tmp_path: Path) -> None:
     image = state_with_all().image()
-    newer = image._replace(parts={**image.parts, "someday": PartImage(1, {})})
+    newer = image._replace(tables={**image.tables, "someday": TableImage(1, {})})
     with pytest.raises(CorruptionError, match="someday"):
         decode_image(encode_image(newer))
     row: dict[str, Any] = {"readers": {"retry_count_max": 3, "of_tomorrow": 1}}
-    newer = image._replace(parts={"group_settings": PartImage(1, row)})
+    newer = image._replace(tables={"group_settings": TableImage(1, row)})
     with pytest.raises(CorruptionError, match="of_tomorrow"):
         decode_image(encode_image(newer))
 
@@ -187,7 +187,7 @@ def test_marks_of_dead_letters_are_runs(tmp_path: Path) -> None:
     assert state.apply_command(commit("readers"), 0) is None
     for offsets, lo in (([3, 1], 0), ([2], 0), ([7, 9], 0)):
         assert state.apply_command(resent(*offsets, lo=lo), 0) is None
-    marks = state.part(DeadLettersPart)
+    marks = state.table(DeadLettersTable)
     assert [offset for offset in range(12) if marks.is_resent("readers", offset)] == [1, 2, 3, 7, 9]
     assert marks.content() == {"resent": {"readers": [[1, 4], [7, 8], [9, 10]]}}
     assert not marks.is_resent("others", 1)

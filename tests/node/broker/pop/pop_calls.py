@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from node.state.tables.pop import PopPart, Window
+from node.state.tables.pop import PopTable, Window
 from quorumlog.pb.admin_pb2 import DescribeGroupRequest
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.pop_pb2 import (
@@ -91,8 +91,8 @@ def pass_time(node: Fixture, ms: int) -> None:
     node.broker.pop.look()
 
 
-def part(node: Fixture) -> PopPart:
-    return node.machine.state.part(PopPart)
+def part(node: Fixture) -> PopTable:
+    return node.machine.state.table(PopTable)
 
 
 def window(node: Fixture, queue_id: int = 0, group: str = GROUP) -> Window | None:

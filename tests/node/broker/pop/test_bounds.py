@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from node.broker.pop.handles import Handle, encode_handle
+from node.broker.pop.handles import PopHandle, encode_handle
 from node.config.limits import Limits
 from node.errors import common as errors
 from node.errors.pop import StaleHandleError
 from node.errors.translation import describe
-from node.state.tables.pop import PopPart
+from node.state.tables.pop import PopTable
 from quorumlog.pb.admin_pb2 import DeleteGroupRequest, DeleteTopicRequest
 from quorumlog.pb.common_pb2 import GroupSettings
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset
@@ -147,7 +147,7 @@ async def test_bad_handles_are_stale(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await send(node, "1")
         (one,) = await receive(node)
-        never = encode_handle(GROUP, "orders", Handle(0, 7, 1))
+        never = encode_handle(GROUP, "orders", PopHandle(0, 7, 1))
         wrong = ["", "?", "x" * 40, one.handle[:-2] + "AA", never]
         response = await node.broker.pop.ack(AckRequest(group=GROUP, topic="orders", handles=wrong))
         assert list(response.stale_handles) == wrong
@@ -187,7 +187,7 @@ async def test_deliveries_of_a_leader_whose_clock_is_behind_are_newer_all_the_sa
     async with node_at(tmp_path) as node:
         await send(node, "a", "b")
         await ask(node, max_count=1)
-        part = node.machine.state.part(PopPart)
+        part = node.machine.state.table(PopTable)
         before = part.last_generation
         node.broker.pop._receives._last_generation = 0  # As of a leader that has just begun.
         node.clock.now_ms -= 500_000

@@ -280,7 +280,7 @@ async def test_a_random_walk_loses_and_doubles_nothing(tmp_path: Path, seed: int
         before = node.machine.image()
     async with node_at(tmp_path, topics={}) as node:
         after = node.machine.image()
-        assert after.parts["pop"] == before.parts["pop"], "the log says it all"
+        assert after.tables["pop"] == before.tables["pop"], "the log says it all"
         assert after.groups == before.groups
         node.clock.now_ms = walk.node.clock.now_ms
         walk.node = node

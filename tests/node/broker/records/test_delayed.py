@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from node.broker.records.delayed import (
     LEVEL_DELAYS_MS,
     PROPERTY_UNDELIVERABLE,
+    DelayWish,
     DeliveredRecords,
     Held,
-    Wish,
     delivered,
     held,
     level_delay_ms,
@@ -92,14 +92,16 @@ def test_a_held_record_has_one_level_and_one_time() -> None:
     [
         ({}, None),
         ({"DELAY": "0"}, None),
-        ({"DELAY": "3"}, Wish(level=3)),
-        ({"TIMER_DELAY_SEC": "2"}, Wish(delay_ms=2_000)),
-        ({"TIMER_DELAY_MS": "25"}, Wish(delay_ms=25)),
-        ({"TIMER_DELIVER_MS": "77"}, Wish(deliver_unix_ms=77)),
-        ({"TIMER_DELIVER_MS": "77", "DELAY": "1"}, Wish(level=1)),
+        ({"DELAY": "3"}, DelayWish(level=3)),
+        ({"TIMER_DELAY_SEC": "2"}, DelayWish(delay_ms=2_000)),
+        ({"TIMER_DELAY_MS": "25"}, DelayWish(delay_ms=25)),
+        ({"TIMER_DELIVER_MS": "77"}, DelayWish(deliver_unix_ms=77)),
+        ({"TIMER_DELIVER_MS": "77", "DELAY": "1"}, DelayWish(level=1)),
     ],
 )
-def test_wishes_of_producers_are_understood(properties: dict[str, str], wish: Wish | None) -> None:
+def test_wishes_of_producers_are_understood(
+    properties: dict[str, str], wish: DelayWish | None
+) -> None:
     assert wish_of(encode_message("orders", 0, b"b", properties)) == wish
 
 

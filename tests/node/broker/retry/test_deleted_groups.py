@@ -11,7 +11,7 @@ from node.errors.groups import MessageExpiredError
 from node.state.checkpoint_files import CheckpointFiles
 from node.state.image import decode_image, encode_image
 from node.state.state import State
-from node.state.tables.dead_letters import DeadLettersPart
+from node.state.tables.dead_letters import DeadLettersTable
 from quorumlog.pb.admin_pb2 import DeleteGroupRequest
 from quorumlog.pb.retry_pb2 import (
     ListDeadLettersRequest,
@@ -67,7 +67,7 @@ async def test_a_new_group_has_no_dead_letters_of_the_old_one(tmp_path: Path) ->
         assert list((await resend(node, 3)).resent) == [3]
         assert list((await resend(node, 3, 4)).already_resent) == [3]
         assert list((await listed(node)).resent) == [3, 4]
-        marks = node.machine.state.part(DeadLettersPart).content()
+        marks = node.machine.state.table(DeadLettersTable).content()
         assert marks["resent"] == {"readers": [[3, 5]]}
 
 
@@ -111,7 +111,7 @@ async def test_where_a_group_was_deleted_outlives_a_restart(tmp_path: Path) -> N
         await die(node, 1)
         before = node.machine.image()
     async with node_at(tmp_path, topics={}) as node:  # All commands are applied again.
-        assert node.machine.image().parts == before.parts
+        assert node.machine.image().tables == before.tables
         assert (await listed(node)).record_count == 1
 
 
@@ -167,10 +167,10 @@ def test_expired_resends_are_in_image_and_checkpoint(tmp_path: Path) -> None:
     state = State(Limits())
     for command in (commit("readers"), resent(2, lo=0)):
         assert state.apply_command(command, 1) is None
-    assert state.image().parts["dead_letters"].content == {"resent": {"readers": [[2, 3]]}}
+    assert state.image().tables["dead_letters"].content == {"resent": {"readers": [[2, 3]]}}
     for command, first in ((resent(8, lo=5), 5), (resent(9, lo=4), 5), (resent(10, lo=6), 6)):
         assert state.apply_command(command, 1) is None
-        part = state.part(DeadLettersPart)
+        part = state.table(DeadLettersTable)
         assert part.first_offset("readers") == first
         assert part.is_resent("readers", 2) or first > 2
     image = state.image()
@@ -181,12 +181,12 @@ def test_expired_resends_are_in_image_and_checkpoint(tmp_path: Path) -> None:
     loaded = CheckpointFiles(FileSystem(), str(tmp_path)).load()
     assert loaded == image
     again = State(Limits(), loaded)
-    assert again.part(DeadLettersPart).first_offset("readers") == 6
+    assert again.table(DeadLettersTable).first_offset("readers") == 6
     assert again.apply_command(delete_group("readers"), 2) is None
-    assert again.part(DeadLettersPart).first_offset("readers") == 0
-    wrong = image.parts["dead_letters"]._replace(content={"resent": {}, "expired": [1]})
+    assert again.table(DeadLettersTable).first_offset("readers") == 0
+    wrong = image.tables["dead_letters"]._replace(content={"resent": {}, "expired": [1]})
     with pytest.raises(CorruptionError):
-        decode_image(encode_image(image._replace(parts={"dead_letters": wrong})))
+        decode_image(encode_image(image._replace(tables={"dead_letters": wrong})))
 
 
 def deleted(*names: str) -> State:
@@ -200,7 +200,7 @@ def deleted(*names: str) -> State:
 
 def test_image_and_checkpoint_keep_the_order_of_the_deleted(tmp_path: Path) -> None:
     image = deleted("b", "a").image()
-    assert image.parts["dead_letters"].content == {
+    assert image.tables["dead_letters"].content == {
         "resent": {},
         "deleted": [["b", 100], ["a", 200]],
     }
@@ -209,13 +209,13 @@ def test_image_and_checkpoint_keep_the_order_of_the_deleted(tmp_path: Path) -> N
     assert files.load() is None
     files.save(image, 1)
     assert CheckpointFiles(FileSystem(), str(tmp_path)).load() == image
-    wrong = image.parts["dead_letters"]._replace(content={"resent": {}, "deleted": [["b", "?"]]})
+    wrong = image.tables["dead_letters"]._replace(content={"resent": {}, "deleted": [["b", "?"]]})
     with pytest.raises(CorruptionError):
-        decode_image(encode_image(image._replace(parts={"dead_letters": wrong})))
+        decode_image(encode_image(image._replace(tables={"dead_letters": wrong})))
 
 
 def test_no_more_deleted_groups_are_remembered_than_the_limit_says() -> None:
-    part = deleted("a", "b", "a", "c").part(DeadLettersPart)
+    part = deleted("a", "b", "a", "c").table(DeadLettersTable)
     assert [part.begin_position(name) for name in "abc"] == [300, 0, 400]
 
 
@@ -223,4 +223,4 @@ def test_a_group_without_dead_letters_leaves_nothing() -> None:
     state = State(Limits())
     for command in (commit("readers"), delete_group("readers")):
         assert state.apply_command(command, 7) is None
-    assert "dead_letters" not in state.image().parts
+    assert "dead_letters" not in state.image().tables

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from node.broker.topics.config_import import Plan
+from node.broker.topics.config_import import ImportPlan
 from node.config.limits import Limits
 from node.errors.common import BusyError
 from quorumlog.pb.common_pb2 import Delays, GroupSettings, TopicNames
@@ -165,7 +165,7 @@ async def test_only_what_can_be_a_topic_can_be_forbidden(tmp_path: Path) -> None
             '{"dataVersion": {"counter": 1}, "subscriptionGroupTable": {"readers": {}},'
             ' "forbiddenTable": {"readers": {"a b": -1}}}'
         )
-        plan = Plan(Limits(), node.machine.image(), node.log.store.reads.queue_range)
+        plan = ImportPlan(Limits(), node.machine.image(), node.log.store.reads.queue_range)
         plan.take({"subscriptionGroup.json": text})
         assert not plan.commands
         assert "'a b' is refused" in plan.refusals[0]

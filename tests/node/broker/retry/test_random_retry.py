@@ -16,7 +16,7 @@ from node.config.limits import Limits
 from node.state.image import decode_image, encode_image
 from node.state.machine import StateMachine
 from node.state.state import State
-from node.state.tables.dead_letters import DeadLettersPart
+from node.state.tables.dead_letters import DeadLettersTable
 from quorumlog.pb.common_pb2 import Delays, GroupSettings
 from quorumlog.pb.consumer_pb2 import GroupOffset
 from quorumlog.pb.retry_pb2 import (
@@ -132,7 +132,7 @@ class Walk:
     async def pass_time(self) -> None:
         self.node.clock.now_ms += self.random.choice([500, 1_000, 5_000])
         if self.node.driver.is_ready:
-            self.node.broker.delay.delivering.look()
+            self.node.broker.delay.delivery_task.look()
         for _ in range(8):
             await asyncio.sleep(0)
 
@@ -192,7 +192,7 @@ def check(walk: Walk) -> None:
         assert stored[topic][0] == offset
     dead = bodies(node, DEAD)
     again = Counter(bodies(node, "orders")[COUNT:])
-    marks = node.machine.state.part(DeadLettersPart)
+    marks = node.machine.state.table(DeadLettersTable)
     resent = [body for offset, body in enumerate(dead) if marks.is_resent(GROUP, offset)]
     assert again == Counter(resent)
     assert node.machine.state.refused_count == 0

@@ -25,7 +25,7 @@ from node.errors.groups import (
     MessageExpiredError,
     TopicForbiddenError,
 )
-from node.state.tables.topic_types import Topic
+from node.state.tables.topic_types import TopicSettings
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.common_pb2 import Delays, GroupSettings, TopicNames
 from quorumlog.pb.consumer_pb2 import GroupOffset
@@ -110,7 +110,7 @@ async def test_a_message_waits_for_its_time_and_says_where_it_came_from(tmp_path
         assert moved.properties["RETRY_TOPIC"] == "orders"
         assert moved.properties["ORIGIN_MESSAGE_ID"] == origin.message_id
         assert node.machine.state.groups["readers"]["orders"] == {0: 2}
-        assert node.machine.state.topics[RETRY] == Topic(1, 6)
+        assert node.machine.state.topics[RETRY] == TopicSettings(1, 6)
         assert node.machine.state.refused_count == 0
 
 

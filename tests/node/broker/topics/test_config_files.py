@@ -12,7 +12,7 @@ from node.config.limits import Limits
 from node.errors import groups as group_errors
 from node.errors.common import NodeError, TopicNotReadableError
 from node.errors.groups import AlreadyResentError
-from node.state.tables.topic_types import Topic
+from node.state.tables.topic_types import TopicSettings
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.common_pb2 import Delays, GroupSettings
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset, HeartbeatRequest
@@ -97,7 +97,7 @@ async def test_files_as_rocketmq_writes_them_are_read(tmp_path: Path) -> None:
         assert (done.topic_count, done.group_count, done.offset_count) == (1, 1, 3)
         state = node.machine.state
         assert state.groups == {"GID_A": {"TopicTest": {0: 2, 1: 3}, "%RETRY%GID_A": {0: 0}}}
-        assert state.topics["%RETRY%GID_A"] == Topic(1, 6)
+        assert state.topics["%RETRY%GID_A"] == TopicSettings(1, 6)
 
 
 @on_loop

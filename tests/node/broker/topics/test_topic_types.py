@@ -7,10 +7,10 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from node.errors.common import BadRequestError
-from node.state.checkpoint_tables import TABLES, decode_topics
+from node.state.checkpoint_tables import CHECKPOINT_TABLES, decode_topics
 from node.state.image import decode_image, encode_image
 from node.state.state import EMPTY_IMAGE
-from node.state.tables.topic_types import TOPIC_TYPES, Topic
+from node.state.tables.topic_types import TOPIC_TYPES, TopicSettings
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DescribeTopicRequest, ListTopicsRequest
 from quorumlog.pb.rocketmq_pb2 import Code, MessageType
@@ -41,9 +41,9 @@ async def test_a_type_is_chosen_shown_changed_and_kept(tmp_path: Path) -> None:
 
 
 def test_types_are_in_checkpoints_and_snapshots_and_builds_without_them_read_both() -> None:
-    topics = {name.lower(): Topic(4, 6, name) for name in TOPIC_TYPES}
+    topics = {name.lower(): TopicSettings(4, 6, name) for name in TOPIC_TYPES}
     image = EMPTY_IMAGE._replace(topics=topics)
-    table = next(table for table in TABLES if table.name == "topics.json")
+    table = next(table for table in CHECKPOINT_TABLES if table.name == "topics.json")
     text = table.encode(image, 1)
     assert decode_topics(text) == topics
     assert '"attributes":{"message.type":"FIFO"}' in text

@@ -16,7 +16,7 @@ from node.nameserver.directory.directory import (
     put_pair_command,
     read_back_command,
 )
-from node.nameserver.directory.fields import Refusal
+from node.nameserver.directory.fields import CommandRefused
 from node.nameserver.directory.groups import NO_MASTER
 from node.nameserver.directory.limits import DirectoryLimits
 from node.nameserver.directory.reports import Binding, LogEnd, TopicQueues, heartbeat
@@ -380,7 +380,7 @@ def test_a_snapshot_that_makes_no_sense_changes_nothing(junk: Any) -> None:
     for found in (junk, {**before, "groups": junk}, {**before, "results": [junk]}):
         try:
             directory.restore(found)
-        except Refusal:
+        except CommandRefused:
             pass
         else:  # It made sense after all.
             directory.restore(before)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from node.nameserver.directory.directory import Directory, encoded_command, put_pair_command
-from node.nameserver.replica.pickles import plain_loads
-from node.nameserver.replica.pysyncobj import REGULAR, Replica, Timing
+from node.nameserver.replica.pickles import safe_loads
+from node.nameserver.replica.pysyncobj import REGULAR, DirectoryReplica, RaftTimes
 from store.files.file_system import FileSystem
 from tests.node.nameserver.replicas import DEADLINE_S, free_addresses
 
@@ -22,14 +22,14 @@ _LENGTH = struct.Struct("i")
 @contextmanager
 def follower(
     directory: Path, addresses: list[str] | None = None
-) -> Iterator[tuple[Replica, Directory, "Leader"]]:
+) -> Iterator[tuple[DirectoryReplica, Directory, "Leader"]]:
     """A replica ticked by the test, and a peer in the test that can be its leader."""
     own, other, third = addresses or sorted(free_addresses(3))
     directory.mkdir(exist_ok=True)
     machine = Directory()
     # It never wants to lead, and waits for nobody.
-    timing = Timing(election_min_s=60.0, election_max_s=61.0, meet_s=0.0)
-    replica = replica_of(machine, directory, own, [own, other, third], timing)
+    times = RaftTimes(election_min_s=60.0, election_max_s=61.0, meet_s=0.0)
+    replica = replica_of(machine, directory, own, [own, other, third], times)
     leader = Leader(replica, own, other)
     try:
         yield replica, machine, leader
@@ -39,18 +39,18 @@ def follower(
 
 
 def replica_of(
-    machine: Directory, directory: Path, own: str, members: list[str], timing: Timing
-) -> Replica:
+    machine: Directory, directory: Path, own: str, members: list[str], times: RaftTimes
+) -> DirectoryReplica:
     """A replica without a thread."""
-    return Replica(
-        machine, FileSystem(), str(directory), own, members, password=None, timing=timing
+    return DirectoryReplica(
+        machine, FileSystem(), str(directory), own, members, password=None, times=times
     )
 
 
 class Leader:
     """Speaks the library's protocol to one follower."""
 
-    def __init__(self, replica: Replica, address: str, own: str) -> None:
+    def __init__(self, replica: DirectoryReplica, address: str, own: str) -> None:
         self._replica, self._address, self._own = replica, address, own
         self._socket: socket.socket | None = None
         self._buffer = b""
@@ -141,7 +141,7 @@ class Leader:
             end = 4 + _LENGTH.unpack_from(self._buffer)[0]
             if len(self._buffer) < end:
                 break
-            message = plain_loads(zlib.decompress(self._buffer[4:end]), 1_000)
+            message = safe_loads(zlib.decompress(self._buffer[4:end]), 1_000)
             if "lives" in message:
                 self.told.append(message)
             else:

@@ -5,7 +5,7 @@ from node.nameserver.directory.directory import Directory
 from node.nameserver.directory.limits import DirectoryLimits
 from node.nameserver.directory.reports import LogEnd, heartbeat
 from node.nameserver.directory.routes import alive_brokers
-from node.nameserver.replica.last_seen import Heard
+from node.nameserver.replica.last_seen import LastSeen
 from tests.node.nameserver.brokers import NOW_MS, accepted, ha_master, ha_report
 
 LIMITS = DirectoryLimits()
@@ -19,7 +19,7 @@ class Case:
     def __init__(self) -> None:
         self.now_s, self.wall_ms = 50.0, NOW_MS
         self.directory, self.watch = Directory(), FailoverWatch()
-        self.heard = Heard(monotonic_s=lambda: self.now_s)
+        self.heard = LastSeen(monotonic_s=lambda: self.now_s)
         self.clocks = {1: NOW_MS, 2: NOW_MS + YEARS_MS, 3: NOW_MS - 3_600_000}
         for broker_id in (2, 3):
             report = ha_report(broker_id, now_ms=self.clocks[broker_id])

@@ -11,10 +11,10 @@ from node.errors.nameserver import TwoHistoriesError
 from node.nameserver.replica.journal import Journal
 from node.nameserver.replica.lives import LIVES_SIZE_BYTES_MAX, ReplicaLives, told_in
 from node.nameserver.replica.messages import is_sound
-from node.nameserver.replica.pickles import plain_dumps, plain_loads
-from node.nameserver.replica.pysyncobj import NO_OP, Replica
+from node.nameserver.replica.pickles import safe_dumps, safe_loads
+from node.nameserver.replica.pysyncobj import NO_OP, DirectoryReplica
 from node.peers.lives_codec import LivesFormatError, encode_lives
-from raft.lives import Known, Told
+from raft.lives import Known, ToldLife
 from raft.messages import NO_INDEX, Standing
 from store.files.file_system import FileSystem
 from tests.node.nameserver.replica.followers import Leader, entry, follower
@@ -224,7 +224,7 @@ def test_an_earlier_build_takes_what_is_told_for_a_vote_in_no_term(tmp_path: Pat
     message = a.tell()
     assert is_sound(message)
     assert (message["type"], message["term"]) == ("response_vote", 0)
-    assert plain_loads(plain_dumps((bytes(32), message)), 64)[1] == message
+    assert safe_loads(safe_dumps((bytes(32), message)), 64)[1] == message
     assert len(message["lives"]) < LIVES_SIZE_BYTES_MAX // 8
 
 
@@ -232,7 +232,7 @@ def test_malformed_lives_are_refused(tmp_path: Path) -> None:
     a, _ = Disk(tmp_path / "a", A).start()
     b, _ = Disk(tmp_path / "b", B).start()
     good = b.tell()
-    no_life = Told(0, 1, 0, 0, 0, 0, Standing.FULL, 0, 0)
+    no_life = ToldLife(0, 1, 0, 0, 0, 0, Standing.FULL, 0, 0)
     stranger = encode_lives(no_life._replace(life=1), {9: NOTHING})
     for lives in (b"junk", encode_lives(no_life, {}), stranger):
         with pytest.raises(LivesFormatError):
@@ -248,11 +248,11 @@ def test_malformed_lives_are_refused(tmp_path: Path) -> None:
 class Peer:
     """What the played leader of a real replica tells."""
 
-    def __init__(self, replica: Replica, leader: Leader, number: int = 2) -> None:
+    def __init__(self, replica: DirectoryReplica, leader: Leader, number: int = 2) -> None:
         self.replica, self.leader, self.number = replica, leader, number
 
     def tell(self, life: int, known: dict[int, Known] | None = None) -> None:
-        told = Told(life, 70 + life, 0, 1, 0, 1, Standing.FULL, 0, 0)
+        told = ToldLife(life, 70 + life, 0, 1, 0, 1, Standing.FULL, 0, 0)
         message = {"type": "response_vote", "term": 0, "lives": encode_lives(told, known or {})}
         self.leader.send({**message, "members": self.replica.journal.members})
 
@@ -361,7 +361,7 @@ def test_without_the_password_nobody_is_made_an_old_copy(tmp_path: Path) -> None
             one.start()
         asked = replicas[0]
         for _ in range(5):
-            lives = encode_lives(Told(99, 1, 0, 1, 9, 9, Standing.FULL, 0, 0), {})
+            lives = encode_lives(ToldLife(99, 1, 0, 1, 9, 9, Standing.FULL, 0, 0), {})
             assert asked.hangs_up_on(lives)
         replicas[1].kill()
         replicas[1].start()

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.nameserver.replica.messages import ENTRY_COUNT_MAX, is_sound
-from node.nameserver.replica.pickles import NotPlainError, plain_dumps, plain_loads
+from node.nameserver.replica.pickles import UnsafePickleError, safe_dumps, safe_loads
 from node.nameserver.replica.pysyncobj import REGULAR
 from node.nameserver.replica.pysyncobj_wire import (
     FRAME_VALUE_COUNT_MAX,
@@ -49,7 +49,7 @@ _VALUES = st.recursive(
 
 @given(_VALUES)
 def test_values_of_a_replica_are_read_back(value: Any) -> None:
-    assert plain_loads(plain_dumps(value), 1_000) == value
+    assert safe_loads(safe_dumps(value), 1_000) == value
 
 
 def test_the_messages_of_earlier_versions_are_read() -> None:
@@ -67,15 +67,15 @@ def test_the_messages_of_earlier_versions_are_read() -> None:
         {"type": "next_node_idx", "next_node_idx": 9, "reset": False, "success": True},
         {"type": "apply_command", "command": b"\0{}", "request_id": 300},
     ):
-        assert plain_loads(pickle.dumps(message, 4), 64) == message
+        assert safe_loads(pickle.dumps(message, 4), 64) == message
 
 
 def test_a_handshake_and_the_largest_batch_have_room() -> None:
-    assert plain_loads(plain_dumps((bytes(32), "[::1]:9876")), HANDSHAKE_VALUE_COUNT_MAX)
+    assert safe_loads(safe_dumps((bytes(32), "[::1]:9876")), HANDSHAKE_VALUE_COUNT_MAX)
     entries = [(REGULAR + b"x", index, 1) for index in range(5, 5 + ENTRY_COUNT_MAX)]
     message = {"type": "append_entries", "term": 1, "commit_index": 4, "entries": entries}
     message |= {"prevLogIdx": 4, "prevLogTerm": 1}
-    found = plain_loads(plain_dumps((bytes(32), message)), FRAME_VALUE_COUNT_MAX)[1]
+    found = safe_loads(safe_dumps((bytes(32), message)), FRAME_VALUE_COUNT_MAX)[1]
     assert is_sound(found)
 
 
@@ -124,10 +124,10 @@ def _hostile() -> dict[str, bytes]:
 def test_a_foreign_pickle_is_refused_at_no_cost(data: bytes) -> None:
     tracemalloc.start()
     try:
-        with pytest.raises(NotPlainError):
-            plain_loads(data, HANDSHAKE_VALUE_COUNT_MAX)
-        with pytest.raises(NotPlainError):
-            plain_loads(data, 1_000)
+        with pytest.raises(UnsafePickleError):
+            safe_loads(data, HANDSHAKE_VALUE_COUNT_MAX)
+        with pytest.raises(UnsafePickleError):
+            safe_loads(data, 1_000)
         assert tracemalloc.get_traced_memory()[1] < 256 * 1024
     finally:
         tracemalloc.stop()
@@ -137,22 +137,22 @@ def test_a_foreign_pickle_is_refused_at_no_cost(data: bytes) -> None:
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for text in (data, b"\x80\x04" + data, b"\x80\x04" + data + b"."):
         try:
-            plain_loads(text, 100)
-        except NotPlainError:
+            safe_loads(text, 100)
+        except UnsafePickleError:
             pass
 
 
 def test_changed_messages_are_read_or_refused() -> None:
     random = Random(31)
     message = {"type": "append_entries", "term": 1, "entries": [(b"abc", 5, 1), (b"d" * 300, 6, 2)]}
-    sound = plain_dumps((bytes(32), message))
+    sound = safe_dumps((bytes(32), message))
     for _ in range(20_000):
         data = bytearray(sound)
         for _ in range(random.randint(1, 4)):
             data[random.randrange(len(data))] = random.randrange(256)
         try:
-            plain_loads(bytes(data), 100)
-        except NotPlainError:
+            safe_loads(bytes(data), 100)
+        except UnsafePickleError:
             pass
 
 

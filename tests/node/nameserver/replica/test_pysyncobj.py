@@ -19,7 +19,7 @@ from node.errors.nameserver import FilesDamagedError
 from node.nameserver.directory.directory import Directory, put_pair_command
 from node.nameserver.directory.reports import Binding
 from node.nameserver.replica.journal import Journal
-from node.nameserver.replica.pysyncobj import NO_OP, REGULAR, Timing
+from node.nameserver.replica.pysyncobj import NO_OP, REGULAR, RaftTimes
 from store.files.file_system import FileSystem
 from tests.node.nameserver.brokers import (
     NOW_MS,
@@ -303,8 +303,8 @@ def test_a_compaction_that_stops_half_way_keeps_what_follows_the_dump(
     own = free_addresses(1)[0]
     directory = tmp_path / "r"
     directory.mkdir()
-    timing = Timing(election_min_s=0.5)
-    replica = replica_of(Directory(), directory, own, [own], timing)
+    times = RaftTimes(election_min_s=0.5)
+    replica = replica_of(Directory(), directory, own, [own], times)
     for index in range(2, 12):
         replica.journal.add(*entry(index, 0))
     wait_until = time.monotonic() + DEADLINE_S
@@ -327,7 +327,7 @@ def test_a_compaction_that_stops_half_way_keeps_what_follows_the_dump(
     if has_new_journal:
         (directory / "journal.new").write_bytes(b"half")
     machine = Directory()
-    again = replica_of(machine, directory, own, [own], timing)
+    again = replica_of(machine, directory, own, [own], times)
     assert (again.journal.first_index, again.journal.last_index) == (11, 14)
     while again.raftLastApplied < 14:
         assert time.monotonic() < wait_until
@@ -347,7 +347,7 @@ def test_saved_commit_above_journal_starts(tmp_path: Path) -> None:
     journal.close()
     path = tmp_path / "journal"
     path.write_bytes(path.read_bytes()[:-1])
-    replica = replica_of(Directory(), tmp_path, address, [address], Timing())
+    replica = replica_of(Directory(), tmp_path, address, [address], RaftTimes())
     try:
         assert (replica.journal.last_index, replica.raftCommitIndex) == (4, 4)
         deadline = time.monotonic() + DEADLINE_S

@@ -17,15 +17,15 @@ from node.errors.common import BusyError
 from node.errors.nameserver import (
     ChangeUnknownError,
     FilesDamagedError,
-    LibraryVersionError,
     NameServerSettingsError,
     NoQuorumError,
+    PysyncobjVersionError,
     ReplicaFailedError,
 )
 from node.nameserver.directory.directory import expire_command, put_pair_command
 from node.nameserver.directory.fields import Result
 from node.nameserver.directory.reports import NO_LOG, heartbeat
-from node.nameserver.replica.pysyncobj import Callback, Replica
+from node.nameserver.replica.pysyncobj import Callback, DirectoryReplica
 from node.nameserver.replica.replicated import NameServer
 from node.nameserver.replica.status import IN_FLIGHT_COUNT_MAX
 from tests.node.nameserver.brokers import NOW_MS, raft_leader
@@ -99,10 +99,10 @@ async def test_without_a_quorum_nothing_is_taken_and_routes_still_answer(tmp_pat
 async def test_a_success_that_is_not_true_is_not_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lies: int
 ) -> None:
-    truth = Replica.submit
+    truth = DirectoryReplica.submit
     told: list[bytes] = []
 
-    def submit(self: Replica, encoded: bytes, callback: Callback) -> None:
+    def submit(self: DirectoryReplica, encoded: bytes, callback: Callback) -> None:
         if b"read_back" in encoded or len(told) >= lies:
             truth(self, encoded, callback)
             return
@@ -111,7 +111,7 @@ async def test_a_success_that_is_not_true_is_not_passed_on(
 
     async with servers(tmp_path, 1) as (server,):
         await until("a leader", lambda: server.status().state == "leader")
-        monkeypatch.setattr(Replica, "submit", submit)
+        monkeypatch.setattr(DirectoryReplica, "submit", submit)
         pair = put_pair_command("ns", "k", "v")
         if lies == 1:
             assert (await server.change(pair, timeout_ms=20_000)).is_accepted
@@ -191,7 +191,7 @@ def test_another_version_of_the_library_is_refused(
 ) -> None:
     monkeypatch.setattr("pysyncobj.version.VERSION", "0.3.18")
     (settings,) = settings_of(tmp_path, 1)
-    with pytest.raises(LibraryVersionError):
+    with pytest.raises(PysyncobjVersionError):
         run(NameServer(NameServerSettings(**settings)).start)
 
 

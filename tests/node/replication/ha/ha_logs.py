@@ -6,7 +6,7 @@ from pathlib import Path
 from node.config.limits import Limits
 from node.replication.ha.applied import AppliedState
 from node.replication.ha.core.epochs import Epochs
-from node.replication.ha.core.types import Binding, EpochStart, Settings, Standing
+from node.replication.ha.core.types import EpochStart, HaBinding, HaSettings, HaStanding
 from node.replication.ha.storage.log import HaLog
 from node.state.command_records import CommandEncoder
 from quorumlog.pb.state_pb2 import Command
@@ -17,7 +17,7 @@ from tests.store.shipped_stores import sync
 
 CONFIG = small_config(file_size_bytes=4 * PAGE, disk_reserve_bytes=0)
 FILE = 4 * PAGE
-GROUP = Settings("g", (1, 2, 3))
+GROUP = HaSettings("g", (1, 2, 3))
 LIMITS = Limits()
 ENCODER = CommandEncoder(LOOPBACK)
 
@@ -31,7 +31,7 @@ def open_log(
     node_id: int = 1,
     *,
     fs: FileSystem | None = None,
-    group: Settings = GROUP,
+    group: HaSettings = GROUP,
     cluster_id: str = "c",
     **changes: object,
 ) -> HaLog:
@@ -66,8 +66,8 @@ class Replica:
         self.fs = fs or FileSystem()
         self.log = open_log(root, node_id, fs=self.fs, **changes)  # type: ignore[arg-type]
         if self.log.is_new:
-            bound = Binding(1, 1, 99)
-            self.log.save_state(self.log.replica._replace(bound=bound, standing=Standing.FULL))
+            bound = HaBinding(1, 1, 99)
+            self.log.save_state(self.log.replica._replace(bound=bound, standing=HaStanding.FULL))
         self.state = AppliedState(self.log, self.fs, LIMITS)
 
     @property

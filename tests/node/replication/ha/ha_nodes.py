@@ -15,9 +15,9 @@ from typing import Any
 from node.config.settings import Settings
 from node.config.types import Address
 from node.ha_node import HaNode
+from node.nameserver.report_judge import ReportJudge
 from node.nameserver.service import NameServerService
-from node.nameserver.vouching import Vouching
-from node.replication.ha.core.types import Role
+from node.replication.ha.core.types import HaRole
 from node.state.machine import StateMachine
 from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
@@ -116,7 +116,7 @@ class WholeHaNode(HaNode):
         self.world.listens(self.settings.node_id, self.port)
         await self.found()
         self.run_replica()
-        self.nameserver = NameServerService(None, None, vouching=Vouching("c", "g0"))
+        self.nameserver = NameServerService(None, None, report_judge=ReportJudge("c", "g0"))
         self.maintenance.start()
         self.driver.start()
         self.is_up = True
@@ -277,7 +277,7 @@ class HaNodes:
 
     def masters(self) -> list[int]:
         up = {n: node for n, node in self.nodes.items() if node.is_up}
-        return [n for n, node in up.items() if node.driver.machine.role is Role.MASTER]
+        return [n for n, node in up.items() if node.driver.machine.role is HaRole.MASTER]
 
     async def stop(self) -> None:
         for node in self.nodes.values():

@@ -15,9 +15,9 @@ import pytest
 from node.errors.common import AppendTimeoutError, NodeError, OutcomeUnknownError
 from node.errors.ha import NotMasterError, PromotionRefusedError, PromotionTimeoutError
 from node.lifecycle import exit_code_of
-from node.replication.ha.core.types import Mode, Role, Standing
-from node.replication.ha.simulator.world import World
-from node.replication.ha.storage.losses import LOSS_COUNT_MAX, Loss, LossFile, LossFileError
+from node.replication.ha.core.types import AckMode, HaRole, HaStanding
+from node.replication.ha.simulator.world import HaWorld
+from node.replication.ha.storage.losses import LOSS_COUNT_MAX, LossFile, LossFileError, LostEnd
 from node.replication.ha.storage.replica_file import GroupChangedError
 from node.runtime.fail_stop import EXIT_BAD_CONFIG, EXIT_BAD_DATA
 from quorumlog.pb import common_pb2
@@ -50,7 +50,7 @@ async def test_fence_before_serving(tmp_path: Path) -> None:
         await three.crash()
         with pytest.raises(PromotionTimeoutError, match="1 of the 2 replicas"):
             await two.driver.promote(50)
-        assert two.driver.machine.role is Role.CANDIDATE
+        assert two.driver.machine.role is HaRole.CANDIDATE
         assert isinstance(await refused(two), NotMasterError)
         assert await two.seen() == []
         world.heal()
@@ -77,7 +77,7 @@ async def test_no_task_or_thread_outlives_a_crashed_node(tmp_path: Path) -> None
 async def test_two_controller_leaders_lose_nothing(tmp_path: Path) -> None:
     """Two that both claim to lead give one number to two nodes, again and again."""
     for seed in range(1, 13):
-        report = World(seed).run()
+        report = HaWorld(seed).run()
         assert not report.code, (
             f"python -m node.replication.ha.simulator run --seeds {seed}: {report.detail}"
         )
@@ -163,7 +163,7 @@ async def test_an_old_master_is_fenced_and_its_suffix_set_aside(tmp_path: Path) 
             assert tuple((await one.append(n, n + 1)).synced_by) == (1,)
         lost = log_bytes(one.log)[parting:]
         assert await two.driver.promote(10_000) == 2
-        assert two.driver.machine.state.mode is Mode.ASYNC, "as the group was served"
+        assert two.driver.machine.state.mode is AckMode.ASYNC, "as the group was served"
         await two.append(100, 101)
         assert await one.seen() == [0, 1, 2, 3, 4, 5, 6, 7], "it knows no better yet"
         world.heal()
@@ -228,9 +228,9 @@ async def test_a_drained_master_stops_acking_first(tmp_path: Path) -> None:
         await one.admin.drain(DrainRequest())
         assert len({(await append).index for append in appends}) == 20, "all were decided"
         assert (await refused(one)).code == "node.draining"
-        assert one.driver.machine.role is Role.SLAVE
+        assert one.driver.machine.role is HaRole.SLAVE
         one.driver.advise(9, 1, 5)
-        assert one.driver.machine.role is Role.SLAVE, "it takes no advice while it drains"
+        assert one.driver.machine.role is HaRole.SLAVE, "it takes no advice while it drains"
         with pytest.raises(PromotionRefusedError, match="draining"):
             await one.driver.promote(1_000)
         await eventually(lambda: two.driver.leader_id == 0, "nobody is believed to serve")
@@ -276,10 +276,10 @@ async def test_a_new_disk_counts_once_it_is_safe(tmp_path: Path) -> None:
         for path in sorted((tmp_path / "n3").rglob("*"), reverse=True):
             path.unlink() if path.is_file() else path.rmdir()
         three = await world.restart(3)
-        assert three.log.replica.standing is Standing.JOINING
+        assert three.log.replica.standing is HaStanding.JOINING
         assert three.log.min_position == 0
         state = three.driver.machine.state
-        await eventually(lambda: state.replica.standing is Standing.FULL, "its admission")
+        await eventually(lambda: state.replica.standing is HaStanding.FULL, "its admission")
         assert three.log.min_position == one.log.min_position > 0
         await world.settled(1, 3)
         assert not three.applied.is_missing
@@ -312,7 +312,7 @@ async def test_a_slave_without_room_takes_nothing_and_goes_on_later(tmp_path: Pa
         before = three.log.end
         receipt = await one.append(0, 5)
         assert tuple(receipt.synced_by) == (1, 2)
-        await eventually(lambda: three.driver.intake.no_room_count > 1, "it looks again")
+        await eventually(lambda: three.driver.inbound.no_room_count > 1, "it looks again")
         assert three.log.end == before
         three.log.has_room = has_room  # type: ignore[method-assign]
         await world.settled()
@@ -365,7 +365,7 @@ def test_errors_of_a_start_have_exit_codes() -> None:
 def test_losses_are_kept_up_to_a_limit(tmp_path: Path) -> None:
     losses = LossFile(FileSystem(), str(tmp_path))
     for n in range(LOSS_COUNT_MAX + 2):
-        losses.note(Loss(1, 2, n, n + 5, n, True, -1, -1, ""))
+        losses.note(LostEnd(1, 2, n, n + 5, n, True, -1, -1, ""))
     losses.save()
     again = LossFile(FileSystem(), str(tmp_path))
     assert again.losses == losses.losses
@@ -376,7 +376,7 @@ def test_a_loss_is_told_once_and_as_who_saw_it_first(tmp_path: Path) -> None:
     """A crash between the report and the cut makes the same cut again, by a process that did not
     see what was acked."""
     losses = LossFile(FileSystem(), str(tmp_path))
-    first = Loss(1, 2, 100, 900, 800, True, 7, 6, "cut/a")
+    first = LostEnd(1, 2, 100, 900, 800, True, 7, 6, "cut/a")
     losses.note(first)
     losses.save()
     again = LossFile(FileSystem(), str(tmp_path))

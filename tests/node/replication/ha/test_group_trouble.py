@@ -10,7 +10,7 @@ import pytest
 
 from node.errors.common import NodeError
 from node.errors.ha import NotMasterError, PromotionRefusedError, StateMissingError
-from node.replication.ha.core.types import Role, Standing
+from node.replication.ha.core.types import HaRole, HaStanding
 from quorumlog.pb.log_pb2 import PullRequest
 from store.errors import FileSystemError, StoreFullError
 from store.files.file_system import FileSystem
@@ -108,7 +108,7 @@ async def test_a_deposed_master_that_cannot_apply_answers_no_more(
                 await one.append(7, 8)
             assert one.log.store.counters.store_full_count == 1
             await two.driver.promote(10_000)
-            await eventually(lambda: one.driver.machine.role is Role.SLAVE, "the new epoch")
+            await eventually(lambda: one.driver.machine.role is HaRole.SLAVE, "the new epoch")
             await eventually(lambda: not one.driver.is_ready, "and it knows")
             assert isinstance(await refused(one), NotMasterError)
             with pytest.raises(NotMasterError):
@@ -142,7 +142,7 @@ async def test_a_new_master_that_is_cut_and_knows_of_more_reports_both(tmp_path:
 
         three.log.has_room = has_room  # type: ignore[method-assign]
         world.gates[1, 3].is_open = world.gates[3, 1].is_open = True
-        await eventually(lambda: three.driver.intake.no_room_count > 1, "a part of the log")
+        await eventually(lambda: three.driver.inbound.no_room_count > 1, "a part of the log")
         parting = three.log.end
         assert before < parting < three.driver.machine.state.known_confirm == one.log.end
         world.isolate(1)
@@ -191,14 +191,14 @@ async def test_a_slave_behind_what_its_master_keeps_begins_anew(tmp_path: Path) 
 
         one.maintenance.steps.make_image = late  # type: ignore[method-assign]
         three = await world.restart(3)
-        sources = three.driver.intake._images
+        sources = three.driver.inbound._images
         await eventually(lambda: sources.source is not None, "it asks for an image")
         assert log_bytes(three.log) == old, "nothing goes before there is another state"
         assert await three.seen() == list(range(240))
         assert 3 not in one.driver.report().in_sync
         gate.set()
         await world.settled()
-        assert three.log.replica.standing is Standing.FULL
+        assert three.log.replica.standing is HaStanding.FULL
         assert three.log.min_position == one.log.min_position > end
         assert not three.applied.is_missing
         assert log_bytes(three.log) == log_bytes(one.log)
@@ -261,7 +261,7 @@ async def test_a_master_that_lost_its_state_gets_it_from_who_follows(tmp_path: P
         one.driver.resign("to be promoted again")
         one.driver.machine.state.highest_seen = 5
         promotion = asyncio.create_task(one.driver.promote(15_000))
-        await eventually(lambda: one.driver.machine.role is Role.CANDIDATE, "a candidate")
+        await eventually(lambda: one.driver.machine.role is HaRole.CANDIDATE, "a candidate")
         world.heal()
         assert await promotion == 6
         assert not one.applied.is_missing

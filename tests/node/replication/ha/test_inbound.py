@@ -6,9 +6,9 @@ from typing import Any, cast
 import pytest
 
 from node.replication.ha.core.sender import HaProtocolError
-from node.replication.ha.core.types import Role
+from node.replication.ha.core.types import HaRole
 from node.replication.ha.core.wire import Frame, ImageRequest, Transfer
-from node.replication.ha.inbound import Intake
+from node.replication.ha.inbound import Inbound
 from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.storage.log import HaLog, ImageNeededError
 
@@ -34,12 +34,12 @@ class Machine:
     def __init__(self) -> None:
         self.links: list[Any] = []
         self.inputs: list[tuple[str, HaConnection]] = []
-        self.state = SimpleNamespace(now_ms=0, end=100, role=Role.SLAVE, downs=lambda: self.links)
+        self.state = SimpleNamespace(now_ms=0, end=100, role=HaRole.SLAVE, downs=lambda: self.links)
 
     def is_behind(self, connection: HaConnection, position: int) -> bool:
         return False
 
-    def heard(self, connection: HaConnection) -> None:
+    def on_contact(self, connection: HaConnection) -> None:
         self.inputs.append(("heard", connection))
 
     def received(self, connection: HaConnection, frame: Frame, checked: object) -> None:
@@ -66,7 +66,7 @@ class Log:
 
 
 class World:
-    """An intake over these."""
+    """Inbound frames over these connections."""
 
     def __init__(self, log: Log) -> None:
         self.machine = Machine()
@@ -78,7 +78,9 @@ class World:
         async def make_image() -> bytes:
             return b""
 
-        self.intake = Intake(cast(Any, driver), cast(HaLog, log), cast(Any, None), link, make_image)
+        self.inbound = Inbound(
+            cast(Any, driver), cast(HaLog, log), cast(Any, None), link, make_image
+        )
 
     def stream_to(self, peer: int, next_position: int | None, acked: int = 0) -> Connection:
         """A replica to which the log is streamed."""
@@ -93,7 +95,7 @@ TRANSFER = Transfer(50, 1, 0, 0, b"bytes")
 
 async def test_a_master_whose_bytes_need_an_image_first_is_alive_all_the_same() -> None:
     world, master = World(Log(ImageNeededError(50))), Connection(1)
-    assert world.intake.on_frame(master, TRANSFER)
+    assert world.inbound.on_frame(master, TRANSFER)
     assert [type(frame) for frame in master.sent] == [ImageRequest]
     assert world.machine.inputs == [("heard", master)]
     assert world.closed == []
@@ -101,7 +103,7 @@ async def test_a_master_whose_bytes_need_an_image_first_is_alive_all_the_same() 
 
 async def test_bytes_that_are_none_end_the_connection() -> None:
     world, master = World(Log(HaProtocolError("no records"))), Connection(1)
-    assert world.intake.on_frame(master, TRANSFER)
+    assert world.inbound.on_frame(master, TRANSFER)
     assert [connection for connection, _ in world.closed] == [master]
     assert world.closed[0][1].startswith("no records")
     assert world.machine.inputs == [("disconnected", master)]
@@ -109,7 +111,7 @@ async def test_bytes_that_are_none_end_the_connection() -> None:
 
 async def test_good_bytes_reach_the_machine() -> None:
     world, master = World(Log()), Connection(1)
-    assert world.intake.on_frame(master, TRANSFER)
+    assert world.inbound.on_frame(master, TRANSFER)
     assert (world.machine.inputs, world.closed) == ([("received", master)], [])
 
 
@@ -119,7 +121,7 @@ async def test_records_that_a_slave_lacks_are_kept_above_the_floor(floor: int, n
     world.stream_to(2, 70, acked=60)
     world.stream_to(3, 80)
     world.stream_to(4, None)
-    assert world.intake.needed_position(floor) == needed
+    assert world.inbound.needed_position(floor) == needed
 
 
 async def test_a_slave_that_needs_deleted_records_is_dropped() -> None:
@@ -128,5 +130,5 @@ async def test_a_slave_that_needs_deleted_records_is_dropped() -> None:
     behind = world.stream_to(3, 49)
     world.stream_to(4, 50)
     world.machine.links.append(SimpleNamespace(id=Connection(5), peer=5, sender=None))
-    world.intake.drop_left_behind()
+    world.inbound.drop_left_behind()
     assert [connection for connection, _ in world.closed] == [behind]

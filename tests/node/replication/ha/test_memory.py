@@ -2,23 +2,23 @@
 
 from pathlib import Path
 
-from node.replication.ha.core.types import Binding, Standing
+from node.replication.ha.core.types import HaBinding, HaStanding
 from node.replication.ha.memory import HaMemory
 from node.replication.lives import NodeLives
 from node.replication.lives_file import FILE_NAMES
-from raft.lives import UNKNOWN, Told, learned, memory_lost
+from raft.lives import UNKNOWN, ToldLife, learned, memory_lost
 from store.files.file_system import FileSystem
 from tests.node.replication.ha.ha_logs import must_not_die, open_log
 
 
-def told_at_start(root: Path, *, is_founded_now: bool = False) -> Told:
+def told_at_start(root: Path, *, is_founded_now: bool = False) -> ToldLife:
     """Start a replica, and return what it says of itself."""
     with open_log(root) as log:
         assert log.is_new == is_founded_now
         lives = NodeLives(1, must_not_die)
         lives.open(FileSystem(), str(root), "c", HaMemory(log))
         if is_founded_now:
-            log.save_state(log.replica._replace(standing=Standing.FULL))
+            log.save_state(log.replica._replace(standing=HaStanding.FULL))
         return lives.own()
 
 
@@ -42,7 +42,7 @@ def test_a_lost_file_makes_no_old_copy_of_a_disk(tmp_path: Path) -> None:
 def test_a_binding_goes_with_the_life_and_an_earlier_one_has_none(tmp_path: Path) -> None:
     told_at_start(tmp_path, is_founded_now=True)
     with open_log(tmp_path) as log:
-        log.save_state(log.replica._replace(bound=Binding(4, 2, 7)))
-        log.lower_binding(Binding(3, 2, 7))
+        log.save_state(log.replica._replace(bound=HaBinding(4, 2, 7)))
+        log.lower_binding(HaBinding(3, 2, 7))
     with open_log(tmp_path) as log:
-        assert (log.life, log.replica.bound) == (1, Binding(3, 2, 7))
+        assert (log.life, log.replica.bound) == (1, HaBinding(3, 2, 7))

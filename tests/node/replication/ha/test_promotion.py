@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from node.errors.ha import PromotionLostError
-from node.replication.ha.core.types import NO_EPOCH, Role
+from node.replication.ha.core.types import NO_EPOCH, HaRole
 from node.replication.ha.promotion import Promotion
 
 MS = 10_000
@@ -19,7 +19,7 @@ class Machine:
 
     def __init__(self, driver: "Driver") -> None:
         self._driver = driver
-        self.role = Role.SLAVE
+        self.role = HaRole.SLAVE
         self.nonces: list[int] = []
         self.advised: list[int] = []
         self.state = SimpleNamespace(
@@ -34,7 +34,7 @@ class Machine:
 
     def promote(self, nonce: int) -> None:
         self.nonces.append(nonce)
-        self.role = Role.CANDIDATE
+        self.role = HaRole.CANDIDATE
         self._driver.term += 1
 
     def advise(self, number: int, master_id: int, nonce: int) -> None:
@@ -80,7 +80,7 @@ async def test_a_promotion_ends_with_a_higher_epoch_also_of_a_candidate() -> Non
     driver, promotion = made()
     call = asyncio.ensure_future(promotion.promote(MS))
     await asyncio.sleep(0)
-    assert driver.machine.role is Role.CANDIDATE
+    assert driver.machine.role is HaRole.CANDIDATE
     driver.term, driver.is_ready = 6, False
     promotion.changed.set()
     with pytest.raises(PromotionLostError):
@@ -94,7 +94,7 @@ async def test_a_promotion_ends_once_the_node_serves() -> None:
     promotion.changed.set()
     await asyncio.sleep(0)
     assert not call.done()
-    driver.machine.role, driver.is_ready = Role.MASTER, True
+    driver.machine.role, driver.is_ready = HaRole.MASTER, True
     promotion.changed.set()
     assert await call == 5
 

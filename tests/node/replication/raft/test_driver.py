@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.errors import common as errors
-from node.replication.raft.driver import Driver
+from node.replication.raft.driver import RaftDriver
 from node.replication.sync_requests import SYNC_REQUEST_COUNT_MAX
 from node.state.appends import Prepared
 from raft.config import RaftConfig
@@ -31,7 +31,7 @@ def stored(cluster: DriverCluster, node_id: int) -> list[int]:
     return numbers(store.reads.pull("orders", 0, 0, max_count=10_000, max_size_bytes=1 << 24).data)
 
 
-async def append(driver: Driver, lo: int, hi: int) -> int:
+async def append(driver: RaftDriver, lo: int, hi: int) -> int:
     committed = await driver.append(batch(lo, hi), accept)
     return committed.index
 

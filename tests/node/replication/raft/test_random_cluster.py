@@ -189,10 +189,10 @@ class Clients:
         return True
 
     async def maintain(self, node: WholeNode) -> None:
-        """Do the upkeep of a node all the time."""
+        """Do the maintenance of a node all the time."""
         while not self.is_over:
             await asyncio.sleep(self.random.random() * 0.05)
-            await node.upkeep()
+            await node.maintain()
 
     # --- Reading ---
 
@@ -333,7 +333,7 @@ class Faults:
         for node in self.world.up:
             if random.random() < 0.8:
                 # Nothing is deleted that a reader has not had: then nothing acked may be missing.
-                await node.upkeep(
+                await node.maintain(
                     expired_count=random.choice((1, 3, 100)), before=self.history.read_whole
                 )
         if victim is not None and not victim.is_up:

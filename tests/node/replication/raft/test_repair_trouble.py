@@ -24,7 +24,7 @@ from store.errors import (
     StoreFullError,
 )
 from store.files.file_system import FileSystem
-from store.ledger.entry import Link
+from store.ledger.entry import ChainLink
 from store.ledger.mending.damage import DamagedRange
 from store.ledger.mending.fetched import RepairReport
 from tests.node.links import eventually
@@ -32,7 +32,7 @@ from tests.store.records import small_config
 
 _QUICK = RepairLimits(retry_ms=1)
 _HOUR = RepairLimits(retry_ms=3_600_000)
-_BLANK = DamagedRange(7, 7, 100, 200, Link(6, 1, 0), 50, None, "the blank is not blank")
+_BLANK = DamagedRange(7, 7, 100, 200, ChainLink(6, 1, 0), 50, None, "the blank is not blank")
 """Only the end of a file: nothing has to be fetched."""
 _DONE = RepairReport(_BLANK, 0, 6, 100, "")
 _MET = CorruptionError("data/0", 100, "blank", "0", "1")

@@ -6,7 +6,7 @@ import pytest
 
 from node.replication.raft.storage.snapshot import Snapshot, encode_snapshot
 from raft.messages import SnapshotMeta
-from store.upkeep.retention import ToDelete
+from store.maintenance.retention import ToDelete
 from tests.node.ledger_cluster import crash
 from tests.node.replication.raft.storage.test_snapshot import MEMBERS, leader_log
 

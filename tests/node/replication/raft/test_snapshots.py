@@ -34,7 +34,7 @@ async def outrun(world: WholeNodes) -> WholeNode:
         await leader.broker.append(AppendRequest(records=records, record_count=20))
     await world.settled()
     for node in world.up:
-        await node.upkeep(expired_count=4)
+        await node.maintain(expired_count=4)
         assert node.log.base_index > behind.log.last_index
     return behind
 

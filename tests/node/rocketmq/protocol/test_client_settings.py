@@ -3,7 +3,7 @@
 import pytest
 
 from node.rocketmq.protocol.client_settings import answer
-from node.rocketmq.protocol.statuses import RefusedError
+from node.rocketmq.protocol.statuses import CallRefusedError
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import ClientType, Code
 
@@ -69,6 +69,6 @@ def test_a_consumer_gets_what_it_needs() -> None:
     ],
 )
 def test_settings_that_cannot_be(asked: pb.Settings, code: Code) -> None:
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(CallRefusedError) as refused:
         told(asked)
     assert refused.value.code == code

@@ -19,7 +19,7 @@ from node.rocketmq.protocol.messages import (
     type_of,
 )
 from node.rocketmq.protocol.properties import RESERVED
-from node.rocketmq.protocol.statuses import RefusedError
+from node.rocketmq.protocol.statuses import CallRefusedError
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code, DigestType, Encoding, MessageType
 from store.record.message import decode_message
@@ -154,7 +154,7 @@ REFUSED: list[tuple[str, pb.Message, Code]] = [
 
 @pytest.mark.parametrize(("bad", "code"), [row[1:] for row in REFUSED], ids=[r[0] for r in REFUSED])
 def test_bad_messages_have_their_code(bad: pb.Message, code: Code) -> None:
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(CallRefusedError) as refused:
         check_message(bad, BODY_MAX)
     assert refused.value.code == code
 
@@ -175,7 +175,7 @@ def test_bad_messages_have_their_code(bad: pb.Message, code: Code) -> None:
     ],
 )
 def test_types_that_cannot_be(fields: dict[str, Any], code: Code) -> None:
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(CallRefusedError) as refused:
         type_of(message(**fields))
     assert refused.value.code == code
 

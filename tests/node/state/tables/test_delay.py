@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from node.errors.common import BadRequestError
 from node.errors.delay import DelayedGoneError
 from node.state.image import decode_image, encode_image
-from node.state.registry import PARTS, decode_part, encode_part
+from node.state.registry import TABLES, decode_table, encode_table
 from node.state.state import State
-from node.state.tables.delay import DelayPart
-from node.state.tables.offset_set import CHUNK_OFFSETS, GoneOffsets, decode_runs, encode_runs
-from node.state.tables.table import NOTHING, PartImage
+from node.state.tables.delay import DelayTable
+from node.state.tables.offset_set import CHUNK_OFFSETS, OffsetSet, decode_runs, encode_runs
+from node.state.tables.table import NOTHING, TableImage
 from quorumlog.pb.state_pb2 import Command
 from store.errors import CorruptionError
 from tests.node.commands import SMALL_LIMITS
 
-KIND = next(kind for kind in PARTS if kind.name == "delay")
+KIND = next(kind for kind in TABLES if kind.name == "delay")
 
 
 def take(queue: int, *offsets: int, undeliverable_count: int = 0) -> Command:
@@ -51,7 +51,7 @@ RANGES = st.tuples(OFFSETS, st.sampled_from([1, 1, 2, 7, CHUNK_OFFSETS, 2 * CHUN
 
 @given(st.lists(RANGES, max_size=12))
 def test_the_set_is_a_set(ranges: list[tuple[int, int]]) -> None:
-    gone, model = GoneOffsets(), set[int]()
+    gone, model = OffsetSet(), set[int]()
     for lo, count in ranges:
         hi = lo + count
         overlaps = not model.isdisjoint(range(lo, hi))
@@ -64,21 +64,21 @@ def test_the_set_is_a_set(ranges: list[tuple[int, int]]) -> None:
     probes = {n for lo, count in ranges for n in (lo - 1, lo, lo + count - 1, lo + count)}
     for offset in probes - {-1}:
         assert (offset in gone) == (offset in model)
-    again = GoneOffsets.of(json.loads(json.dumps(gone.content())))
+    again = OffsetSet.of(json.loads(json.dumps(gone.content())))
     assert again.content() == gone.content()
     assert all((n in again) == (n in model) for n in probes - {-1})
 
 
 @given(st.permutations(range(7)), st.integers(0, 7))
 def test_full_chunks_are_kept_as_runs(numbers: list[int], count: int) -> None:
-    gone = GoneOffsets()
+    gone = OffsetSet()
     for number in numbers[:count]:
         gone.add(number * CHUNK_OFFSETS, (number + 1) * CHUNK_OFFSETS)
     floor = next(n for n in range(8) if n not in numbers[:count])
     assert gone.floor == floor * CHUNK_OFFSETS
     los = [n for n in numbers[:count] if n > floor and n - 1 not in numbers[:count]]
     assert [lo for lo, _ in gone.content()["full"]] == sorted(los)
-    again = GoneOffsets.of(json.loads(json.dumps(gone.content())))
+    again = OffsetSet.of(json.loads(json.dumps(gone.content())))
     for number in range(8):
         first = number * CHUNK_OFFSETS
         is_in = number in numbers[:count]
@@ -86,11 +86,11 @@ def test_full_chunks_are_kept_as_runs(numbers: list[int], count: int) -> None:
 
 
 def test_a_late_offset_costs_little_beside_many_done() -> None:
-    gone = GoneOffsets()
+    gone = OffsetSet()
     gone.add(1, 20_000 * CHUNK_OFFSETS)
     assert len(json.dumps(gone.content())) < 2_000
     gone.add(0, 1)
-    assert gone.content() == GoneOffsets.below(20_000 * CHUNK_OFFSETS).content()
+    assert gone.content() == OffsetSet.below(20_000 * CHUNK_OFFSETS).content()
 
 
 @given(st.sets(OFFSETS, min_size=1))
@@ -106,7 +106,7 @@ def test_runs_that_nobody_makes_are_refused(flat: list[int]) -> None:
 
 
 def test_an_image_costs_only_what_changed() -> None:
-    gone = GoneOffsets()
+    gone = OffsetSet()
     gone.add(1, 3)
     gone.add(CHUNK_OFFSETS + 1, CHUNK_OFFSETS + 2)
     first = gone.content()
@@ -141,7 +141,7 @@ def test_commands_that_nobody_writes_are_refused(command: Command) -> None:
 
 def test_a_cancel_is_remembered_for_a_while() -> None:
     count = SMALL_LIMITS.cancelled_delayed_count_max
-    part = state_after(*(cancel(2, n) for n in range(count + 1))).part(DelayPart)
+    part = state_after(*(cancel(2, n) for n in range(count + 1))).table(DelayTable)
     assert not part.was_cancelled(2, 0)
     assert part.was_cancelled(2, 1)
     assert part.was_cancelled(2, count)
@@ -155,50 +155,50 @@ def test_equal_commands_give_equal_bytes_whatever_was_copied_between() -> None:
         copied.apply_command(command, 0)
         copied = State(SMALL_LIMITS, decode_image(encode_image(copied.image())))
     assert encode_image(plain.image()) == encode_image(copied.image())
-    part = copied.part(DelayPart)
+    part = copied.table(DelayTable)
     assert (part.queues[0].floor, part.queues[3].floor, part.undeliverable_count) == (5, 2, 1)
 
 
 def test_the_file_has_the_table_that_rocketmq_writes() -> None:
     state = state_after(take(1, *range(10)), take(5, 0), take(0, 1), cancel(2, 1))
-    image = state.image().parts["delay"]
-    text = encode_part(KIND, image, 1_700_000_000_000)
+    image = state.image().tables["delay"]
+    text = encode_table(KIND, image, 1_700_000_000_000)
     assert '"offsetTable": {\n\t\t1: 10,\n\t\t2: 0,\n\t\t5: 1\n\t}' in text
-    assert decode_part(KIND, text) == image
+    assert decode_table(KIND, text) == image
 
 
 @pytest.mark.parametrize("table", ["{1:10,2:0,18:5}", '{"1":10,"2":0,"18":5}'])
 def test_a_file_of_rocketmq_is_read(table: str) -> None:
     version = '{"counter":3,"stateVersion":0,"timestamp":1}'
-    image = decode_part(KIND, f'{{"dataVersion":{version},"offsetTable":{table}}}')
+    image = decode_table(KIND, f'{{"dataVersion":{version},"offsetTable":{table}}}')
     assert image.version == 3
-    part = DelayPart(SMALL_LIMITS, image)
+    part = DelayTable(SMALL_LIMITS, image)
     assert [part.queues[level].floor for level in (1, 2, 18)] == [10, 0, 5]
     assert part.queues[1].count == 10
 
 
 def test_another_format_is_an_error_and_not_dropped() -> None:
-    content: Any = {**state_after(take(1, 1)).image().parts["delay"].content, "format": 1}
+    content: Any = {**state_after(take(1, 1)).image().tables["delay"].content, "format": 1}
     with pytest.raises(CorruptionError, match="format of delayed"):
-        DelayPart(SMALL_LIMITS, PartImage(1, content))
+        DelayTable(SMALL_LIMITS, TableImage(1, content))
 
 
 def test_damaged_bits_are_an_error() -> None:
     content = {"floor": 0, "count": 1, "chunks": {"0": "1" + "0" * 2000}, "full": []}
     with pytest.raises(ValueError, match="chunk 0"):
-        GoneOffsets.of(content)
+        OffsetSet.of(content)
 
 
 def test_an_empty_delay_table_is_in_no_image() -> None:
-    assert "delay" not in State(SMALL_LIMITS).image().parts
-    assert DelayPart(SMALL_LIMITS, NOTHING).queues[0].floor == 0
+    assert "delay" not in State(SMALL_LIMITS).image().tables
+    assert DelayTable(SMALL_LIMITS, NOTHING).queues[0].floor == 0
 
 
 def test_all_below_a_floor_is_what_was_added_one_by_one() -> None:
     for floor in (1, 5, CHUNK_OFFSETS - 1, CHUNK_OFFSETS, CHUNK_OFFSETS + 3):
-        added = GoneOffsets()
+        added = OffsetSet()
         added.add(0, floor)
-        found = GoneOffsets.below(floor)
+        found = OffsetSet.below(floor)
         assert found.content() == added.content()
         assert found.count == floor
         assert floor - 1 in found

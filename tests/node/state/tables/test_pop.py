@@ -12,7 +12,7 @@ from node.errors.pop import PopConflictError
 from node.state.checkpoint_files import CheckpointFiles
 from node.state.image import decode_image, encode_image
 from node.state.state import State
-from node.state.tables.pop import InFlight, PopPart
+from node.state.tables.pop import InFlightMessage, PopTable
 from quorumlog.pb.pop_pb2 import PopHide, PopSettle, PopTake
 from quorumlog.pb.state_pb2 import Command
 from store.errors import CorruptionError
@@ -83,47 +83,47 @@ def made(*commands: Command) -> State:
     return state
 
 
-def items(state: State) -> dict[int, InFlight]:
-    window = state.part(PopPart).windows.get(("g", "a", 0))
+def items(state: State) -> dict[int, InFlightMessage]:
+    window = state.table(PopTable).windows.get(("g", "a", 0))
     return {} if window is None else window.items
 
 
 def test_a_take_a_second_one_and_what_is_done_move_the_offset_of_the_group() -> None:
     state = made(taken(1, 3, 5, waiting=(4,), next_offset=7))
     assert list(items(state).items()) == [
-        (3, InFlight(1, 1, 101, 7)),
-        (4, InFlight(0, 0, 0, 7)),
-        (5, InFlight(1, 1, 101, 7)),
+        (3, InFlightMessage(1, 1, 101, 7)),
+        (4, InFlightMessage(0, 0, 0, 7)),
+        (5, InFlightMessage(1, 1, 101, 7)),
     ], "by offset, whether handed out or waiting"
     assert state.groups == {"g": {"a": {0: 3}}}
     assert state.apply_command(taken(2, 7, expected=7, again=((3, 1), (4, 0))), 0) is None
-    assert items(state)[3] == InFlight(2, 2, 102, 7)
-    assert items(state)[4] == InFlight(1, 2, 102, 7)
+    assert items(state)[3] == InFlightMessage(2, 2, 102, 7)
+    assert items(state)[4] == InFlightMessage(1, 2, 102, 7)
     assert state.apply_command(settled((3, 1), (5, 1), (4, 2)), 0) is None
     assert list(items(state)) == [3, 7], "the first handle was stale"
     assert state.apply_command(settled((3, 2)), 0) is None
     assert state.groups == {"g": {"a": {0: 7}}}
     assert state.apply_command(settled((7, 2), (9, 2)), 0) is None
-    assert (state.part(PopPart).windows, state.groups) == ({}, {"g": {"a": {0: 8}}})
+    assert (state.table(PopTable).windows, state.groups) == ({}, {"g": {"a": {0: 8}}})
 
 
 def test_only_the_delivery_that_is_named_is_hidden() -> None:
     state = made(taken(1, 0), hidden(0, 1, 500), hidden(0, 9, 700), hidden(3, 1, 700))
-    assert items(state) == {0: InFlight(1, 1, 500, 7)}
+    assert items(state) == {0: InFlightMessage(1, 1, 500, 7)}
 
 
 def test_the_earliest_moment_of_a_window_stays_with_a_later_take() -> None:
     """What comes back is looked for from then on: too late would hold the first one back."""
     state = made(taken(1, 0), taken(50, 1, expected=1))
     assert [item.visible_unix_ms for item in items(state).values()] == [101, 150]
-    assert state.part(PopPart).windows["g", "a", 0].earliest_unix_ms == 101
+    assert state.table(PopTable).windows["g", "a", 0].earliest_unix_ms == 101
 
 
 def test_a_queue_just_beyond_the_last_one_is_unknown() -> None:
     state = made()
     refusal = state.apply_command(taken(1, 0, queue_id=2), 0)
     assert isinstance(refusal, UnknownQueueError)
-    assert state.part(PopPart).windows == {}
+    assert state.table(PopTable).windows == {}
 
 
 def test_a_take_that_comes_too_late_changes_nothing() -> None:
@@ -146,27 +146,27 @@ def test_limits_and_names_are_checked() -> None:
     ):
         assert isinstance(state.apply_command(command, 0), refusal)
     assert state.apply_command(taken(2, 0, 1, 2, topic="b"), 0) is None, "exactly 6 in all"
-    assert state.part(PopPart).in_flight_count == 6
+    assert state.table(PopTable).in_flight_count == 6
     full = made(*(taken(1, 0, group=name) for name in "gh"), commit("i", ("a", 0, 1)))
     assert isinstance(full.apply_command(taken(1, 0, group="j"), 0), LimitReachedError), "groups"
-    assert len(full.part(PopPart).windows) == 2
+    assert len(full.table(PopTable).windows) == 2
 
 
 def test_stored_offsets_and_deletions_end_what_is_in_flight() -> None:
     state = made(taken(1, 0), taken(1, 0, queue_id=1), taken(1, 0, topic="b"))
     assert state.apply_command(commit("g", ("a", 0, 0)), 0) is None
-    assert list(state.part(PopPart).windows) == [("g", "a", 1), ("g", "b", 0)]
+    assert list(state.table(PopTable).windows) == [("g", "a", 1), ("g", "b", 0)]
     assert state.apply_command(delete_topic("a"), 0) is None
-    assert list(state.part(PopPart).windows) == [("g", "b", 0)]
+    assert list(state.table(PopTable).windows) == [("g", "b", 0)]
     assert state.apply_command(delete_group("g"), 0) is None
-    assert (state.part(PopPart).windows, state.part(PopPart).in_flight_count) == ({}, 0)
+    assert (state.table(PopTable).windows, state.table(PopTable).in_flight_count) == ({}, 0)
     assert state.apply_command(settled((0, 1), topic="b"), 0) is None, "it comes too late"
 
 
 def test_the_last_attempts_that_had_a_name_are_remembered() -> None:
     state = made(taken(1, 0, attempt_id="x"), taken(2, 1, expected=1, attempt_id="y"))
     assert state.apply_command(taken(3, 2, expected=2, attempt_id="z"), 0) is None
-    assert state.part(PopPart).windows["g", "a", 0].attempts == {"y": 2, "z": 3}
+    assert state.table(PopTable).windows["g", "a", 0].attempts == {"y": 2, "z": 3}
 
 
 def random_commands(seed: int) -> list[Command]:
@@ -216,8 +216,8 @@ def test_however_commands_are_cut_and_images_restored_the_bytes_are_equal(
             assert loaded is not None
             cut = State(LIMITS, loaded)
     assert encode_image(cut.image()) == encode_image(whole.image())
-    counted = sum(len(window.items) for window in whole.part(PopPart).windows.values())
-    assert whole.part(PopPart).in_flight_count == counted
+    counted = sum(len(window.items) for window in whole.table(PopTable).windows.values())
+    assert whole.table(PopTable).in_flight_count == counted
 
 
 @pytest.mark.parametrize("is_from_file", [False, True])
@@ -234,7 +234,7 @@ def test_a_restored_image_goes_on_after_the_newest_generation(
         assert loaded is not None
         image = loaded
     restored = State(LIMITS, decode_image(encode_image(image)))
-    assert restored.part(PopPart).last_generation == 41
+    assert restored.table(PopTable).last_generation == 41
     assert encode_image(restored.image()) == encode_image(image)
 
 
@@ -250,16 +250,16 @@ def test_an_image_is_not_changed_by_later_commands() -> None:
 def test_an_image_copies_only_windows_that_changed() -> None:
     rows = (taken(1, 0, 1, queue_id=queue_id) for queue_id in (1, 0))
     state = made(*rows)
-    first = state.part(PopPart).content()["windows"]
+    first = state.table(PopTable).content()["windows"]
     assert state.apply_command(taken(2, 2, expected=2), 0) is None
-    second = state.part(PopPart).content()["windows"]
+    second = state.table(PopTable).content()["windows"]
     assert isinstance(first, dict)
     assert isinstance(second, dict)
     assert first.keys() == second.keys() == {"a@g 0", "a@g 1"}
     assert second["a@g 1"] is first["a@g 1"]
     assert second["a@g 0"] != first["a@g 0"]
     assert state.apply_command(settled((0, 1), (1, 1), (2, 2)), 0) is None
-    assert state.part(PopPart).content()["windows"] == {"a@g 1": first["a@g 1"]}
+    assert state.table(PopTable).content()["windows"] == {"a@g 1": first["a@g 1"]}
 
 
 @pytest.mark.parametrize("is_from_file", [False, True])
@@ -277,15 +277,15 @@ def test_the_first_image_after_a_restore_shares_what_was_restored(
     else:
         image = decode_image(encode_image(image))
     before = encode_image(image)
-    restored = image.parts["pop"].content["windows"]
+    restored = image.tables["pop"].content["windows"]
     state = State(LIMITS, image)
-    first = state.part(PopPart).content()["windows"]
+    first = state.table(PopTable).content()["windows"]
     assert isinstance(restored, dict)
     assert isinstance(first, dict)
     assert restored.keys() == first.keys() == {"a@g 0", "a@g 1"}
     assert all(first[name] is restored[name] for name in first)
     assert state.apply_command(settled((0, 1), (1, 1)), 0) is None
-    assert state.part(PopPart).content()["windows"] == {"a@g 1": restored["a@g 1"]}
+    assert state.table(PopTable).content()["windows"] == {"a@g 1": restored["a@g 1"]}
     assert encode_image(image) == before, "the image that it was restored from is as it was"
 
 
@@ -303,10 +303,10 @@ def test_an_image_of_a_newer_version_is_refused_by_name(tmp_path: Path) -> None:
     files = CheckpointFiles(FileSystem(), str(tmp_path))
     files.load()
     image = made(taken(1, 3)).image()
-    newer = image.parts["pop"]._replace(content={**image.parts["pop"].content, "format": 3})
+    newer = image.tables["pop"]._replace(content={**image.tables["pop"].content, "format": 3})
     with pytest.raises(ValueError, match="format 3, this version reads 2"):
-        State(LIMITS, image._replace(parts={"pop": newer}))
-    files.save(image._replace(parts={"pop": newer}), 1)
+        State(LIMITS, image._replace(tables={"pop": newer}))
+    files.save(image._replace(tables={"pop": newer}), 1)
     path = tmp_path / "config" / "popInFlight.json"
     path.write_text(path.read_text().replace("a@g", "a@h"))
     with pytest.raises(CorruptionError):
@@ -315,6 +315,6 @@ def test_an_image_of_a_newer_version_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_a_snapshot_with_a_part_of_a_newer_version_is_refused_by_name() -> None:
     image = made(taken(1, 3)).image()
-    newer = image._replace(parts={**image.parts, "later": image.parts["pop"]})
+    newer = image._replace(tables={**image.tables, "later": image.tables["pop"]})
     with pytest.raises(CorruptionError, match="later"):
         decode_image(encode_image(newer))

@@ -6,10 +6,10 @@ from node.config.limits import Limits
 from node.errors.common import LimitReachedError
 from node.errors.transactions import UnknownTransactionError
 from node.state.image import decode_image, encode_image
-from node.state.registry import PARTS, decode_part, encode_part
+from node.state.registry import TABLES, decode_table, encode_table
 from node.state.state import State
-from node.state.tables.table import NOTHING, PartImage
-from node.state.tables.transactions import NAME, TransactionsPart
+from node.state.tables.table import NOTHING, TableImage
+from node.state.tables.transactions import NAME, TransactionsTable
 from quorumlog.pb.state_pb2 import Command
 from quorumlog.pb.transaction_pb2 import (
     TRANSACTION_OUTCOME_COMMITTED,
@@ -47,7 +47,7 @@ def filled() -> State:
 
 
 def test_commands_do_what_they_say() -> None:
-    part = filled().part(TransactionsPart)
+    part = filled().table(TransactionsTable)
     assert list(part.open) == [100, 500]
     assert (part.open[100].check_count, part.open[100].next_check_unix_ms) == (1, 50)
     assert (part.open[500].check_count, part.open[500].next_check_unix_ms) == (0, 9)
@@ -60,7 +60,7 @@ def test_refused_commands_change_no_transaction() -> None:
     assert isinstance(state.apply_command(end(300), 900), UnknownTransactionError)
     assert state.apply_command(begin(), 1_000) is None
     assert isinstance(state.apply_command(begin(), 1_200), LimitReachedError)
-    assert list(state.part(TransactionsPart).open) == [100, 500, 900]
+    assert list(state.table(TransactionsTable).open) == [100, 500, 900]
     assert state.refused_count == 2
 
 
@@ -68,7 +68,7 @@ def test_the_outcomes_of_the_last_ones_are_kept() -> None:
     state = filled()
     state.apply_command(end(100, TRANSACTION_OUTCOME_ROLLED_BACK), 900)
     state.apply_command(end(500), 1_000)
-    ended = state.part(TransactionsPart).ended
+    ended = state.table(TransactionsTable).ended
     assert list(ended.items()) == [
         (100, TRANSACTION_OUTCOME_ROLLED_BACK),
         (500, TRANSACTION_OUTCOME_COMMITTED),
@@ -79,12 +79,12 @@ def test_a_state_comes_back_from_image_and_file() -> None:
     data = encode_image(filled().image())
     again = State(LIMITS, decode_image(data))
     assert encode_image(again.image()) == data
-    assert again.part(TransactionsPart).open == filled().part(TransactionsPart).open
-    (kind,) = [kind for kind in PARTS if kind.name == NAME]
-    image = PartImage(5, filled().part(TransactionsPart).content())
-    text = encode_part(kind, image, 1)
-    restored = TransactionsPart(LIMITS, decode_part(kind, text))
-    assert encode_part(kind, PartImage(5, restored.content()), 1) == text
+    assert again.table(TransactionsTable).open == filled().table(TransactionsTable).open
+    (kind,) = [kind for kind in TABLES if kind.name == NAME]
+    image = TableImage(5, filled().table(TransactionsTable).content())
+    text = encode_table(kind, image, 1)
+    restored = TransactionsTable(LIMITS, decode_table(kind, text))
+    assert encode_table(kind, TableImage(5, restored.content()), 1) == text
 
 
 def test_an_image_does_not_change_with_the_state() -> None:
@@ -96,6 +96,6 @@ def test_an_image_does_not_change_with_the_state() -> None:
 
 
 def test_a_newer_version_is_refused() -> None:
-    assert not TransactionsPart(LIMITS, NOTHING).open
+    assert not TransactionsTable(LIMITS, NOTHING).open
     with pytest.raises(CorruptionError, match="format of transactions"):
-        TransactionsPart(LIMITS, PartImage(1, {"format": 2, "open": [], "ended": []}))
+        TransactionsTable(LIMITS, TableImage(1, {"format": 2, "open": [], "ended": []}))

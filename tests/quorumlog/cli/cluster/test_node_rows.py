@@ -14,9 +14,9 @@ from quorumlog.cli.cluster.node_rows import (
     leader_of,
     problems,
     status_rows,
+    top_rows,
 )
-from quorumlog.cli.cluster.node_rows import top_rows as rows_of_top
-from quorumlog.cli.cluster.top import duration_text, picture
+from quorumlog.cli.cluster.top import duration_text, status_table
 from quorumlog.pb import admin_pb2
 
 
@@ -105,14 +105,14 @@ def test_rates_are_of_one_process() -> None:
         node(2, appends_total=1, pid=77),
         node(3, appends_total=5),
     )
-    rows = rows_of_top(after, before, 2.0)
+    rows = top_rows(after, before, 2.0)
     assert [(r["msgs_per_s"], r["mb_per_s"], r["pulls_per_s"]) for r in rows] == [
         (100.0, 2.0, 0.0),
         (None, None, None),  # Another process: its counts began anew.
         (None, None, None),
     ]
     assert all(tuple(row) == TOP_COLUMNS for row in rows)
-    assert rows_of_top(after, None, 2.0)[0]["msgs_per_s"] is None
+    assert top_rows(after, None, 2.0)[0]["msgs_per_s"] is None
 
 
 def test_the_picture_has_all_nodes_and_their_problems() -> None:
@@ -122,7 +122,7 @@ def test_the_picture_has_all_nodes_and_their_problems() -> None:
         NodeDown(3, "c:1", "[red]away[/red]"),
     )
     screen = Console(file=io.StringIO(), width=220, force_terminal=False)
-    screen.print(picture(status, None, 1.0))
+    screen.print(status_table(status, None, 1.0))
     assert isinstance(screen.file, io.StringIO)
     text = screen.file.getvalue()
     for expected in ("cluster c", "leader 1", "10.0.0.2:8081", "1d 1h", "41%", "Ctrl-C ends"):

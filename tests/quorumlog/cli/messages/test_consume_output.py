@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from quorumlog.cli.message_rows import message_row
-from quorumlog.cli.messages.consume_output import OutputFormat, Writer
+from quorumlog.cli.messages.consume_output import MessageWriter, OutputFormat
 from quorumlog.records.batch import decode_records
 from quorumlog.records.message import Message
 from store.record.message import encode_message
@@ -33,7 +33,7 @@ def written(
     monkeypatch.setattr(sys, "stdout", stdout)
 
     async def act() -> None:
-        async with Writer.opened(output) as writer:
+        async with MessageWriter.opened(output) as writer:
             for batch in batches:
                 await writer.write(batch)
 
@@ -99,7 +99,7 @@ def test_a_reader_that_went_away_is_met_by_the_write(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "stdout", stdout)
 
     async def act() -> None:
-        async with Writer.opened(OutputFormat.LINES) as writer:
+        async with MessageWriter.opened(OutputFormat.LINES) as writer:
             await writer.write(made([b"one"]))
 
     with pytest.raises(BrokenPipeError):
@@ -115,7 +115,7 @@ def test_a_slow_reader_does_not_hold_up_the_loop(monkeypatch: pytest.MonkeyPatch
     body = b"x" * (1 << 20)  # A pipe takes 64 KiB before its reader reads.
 
     async def act() -> int:
-        async with Writer.opened(OutputFormat.RAW) as writer:
+        async with MessageWriter.opened(OutputFormat.RAW) as writer:
             task = asyncio.ensure_future(writer.write(made([body])))
             for _ in range(10):
                 await asyncio.sleep(0.001)  # The loop turns although the write waits.

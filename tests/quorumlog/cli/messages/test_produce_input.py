@@ -15,8 +15,8 @@ from quorumlog.cli.errors import CliError
 from quorumlog.cli.messages.produce_input import (
     MESSAGE_SIZE_BYTES_MAX,
     InputFormat,
+    InputMessage,
     LineSplitter,
-    Outgoing,
     messages,
     opened,
     read_chunks,
@@ -25,9 +25,9 @@ from quorumlog.cli.messages.produce_input import (
 
 def read(
     path: Path, input_format: str = "lines", key_separator: str | None = None
-) -> tuple[list[Outgoing], CliError | None]:
+) -> tuple[list[InputMessage], CliError | None]:
     """All messages of a file, and the error that ended it."""
-    found: list[Outgoing] = []
+    found: list[InputMessage] = []
 
     async def act() -> None:
         with opened(str(path)) as fd:
@@ -99,8 +99,8 @@ def test_json_lines_take_what_consume_writes(tmp_path: Path) -> None:
     found, error = read(path, "jsonl")
     assert error is None
     assert found == [
-        Outgoing("höllo".encode(), "k", "t", 3, {"a": "b"}),
-        Outgoing(b"\x00\x01\xff"),
+        InputMessage("höllo".encode(), "k", "t", 3, {"a": "b"}),
+        InputMessage(b"\x00\x01\xff"),
     ]
 
 
@@ -133,7 +133,7 @@ def test_json_that_is_no_message_is_refused(tmp_path: Path, line: str, says: str
 def test_raw_is_one_message(tmp_path: Path) -> None:
     path = tmp_path / "in"
     path.write_bytes(b"a\nb\n\x00")
-    assert read(path, "raw")[0] == [Outgoing(b"a\nb\n\x00")]
+    assert read(path, "raw")[0] == [InputMessage(b"a\nb\n\x00")]
 
 
 @pytest.mark.slow

@@ -20,11 +20,11 @@ from store.errors import (
     SyncFailedError,
 )
 from store.files import failpoints
-from store.ledger.entry import KIND_NO_OP, Link
+from store.ledger.entry import KIND_NO_OP, ChainLink
 from store.ledger.ledger import Ledger
 from store.ledger.mending import fetched as ledger_fetched
 from store.ledger.mending import mend as ledger_mend
-from store.ledger.mending.damage import DamagedRange, Point
+from store.ledger.mending.damage import DamagedRange, EntryBoundary
 from store.ledger.mending.mend import damage_of
 from store.ledger.verify import verify_range
 from store.log.record_log import AppendResult
@@ -164,7 +164,7 @@ def test_entries_that_fit_the_one_before_and_not_the_one_behind_are_refused(open
     for index in (5, last):
         spot, entry = wreck.spots[index], ledger.entry(index)
         body = bytes([entry.body[0] ^ 1]) + bytes(entry.body[1:])
-        before = Link(index - 1, entry.term, ledger.entry(index - 1).chain_crc)
+        before = ChainLink(index - 1, entry.term, ledger.entry(index - 1).chain_crc)
         other = encode_entry(entry.kind, before, spot.position, body)
         assert len(other) == len(wreck.raw(index, index + 1))
         wreck.flip(spot.position + 50)
@@ -212,12 +212,12 @@ def test_damaged_bytes_are_kept_aside(opened: Open, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_range_without_an_end_is_covered_when_its_last_byte_is() -> None:
-    before = Link(3, 1, 7)
+    before = ChainLink(3, 1, 7)
     damaged = DamagedRange(4, 9, 100, 1000, before, 50, None, "all of it")
-    assert ledger_fetched.covers(damaged, Point(1000, Link(8, 1, 0)))
-    assert ledger_fetched.covers(damaged, Point(1200, Link(9, 1, 0)))
-    assert not ledger_fetched.covers(damaged, Point(999, Link(8, 1, 0)))
-    assert not ledger_fetched.covers(damaged, Point(1000, Link(7, 1, 0)))
+    assert ledger_fetched.covers(damaged, EntryBoundary(1000, ChainLink(8, 1, 0)))
+    assert ledger_fetched.covers(damaged, EntryBoundary(1200, ChainLink(9, 1, 0)))
+    assert not ledger_fetched.covers(damaged, EntryBoundary(999, ChainLink(8, 1, 0)))
+    assert not ledger_fetched.covers(damaged, EntryBoundary(1000, ChainLink(7, 1, 0)))
 
 
 def test_a_repair_that_fails_half_way_is_repeated(opened: Open) -> None:
@@ -324,7 +324,7 @@ def test_a_log_that_is_replaced_beside_its_repair_is_left_alone(
 
     def restart(*arguments: Any) -> str:
         kept = keep_aside(*arguments)
-        replica.restart(end, Link(19, 1, 77), {})
+        replica.restart(end, ChainLink(19, 1, 77), {})
         return kept
 
     monkeypatch.setattr(ledger_mend, "keep_aside", restart)

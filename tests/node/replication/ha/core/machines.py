@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from node.replication.ha.core.effects import Effects, Send
+from node.replication.ha.core.effects import HaEffects, Send
 from node.replication.ha.core.epochs import Epochs
-from node.replication.ha.core.machine import Machine
+from node.replication.ha.core.machine import HaMachine
 from node.replication.ha.core.types import (
-    Binding,
+    AckMode,
     EpochStart,
-    Mode,
+    HaBinding,
+    HaRole,
+    HaSettings,
+    HaStanding,
     ReplicaState,
-    Role,
-    Settings,
-    Standing,
 )
 from node.replication.ha.core.wire import Ack, Bind, Bound, Frame, Handshake, Hello
 
-SETTINGS = Settings("g", (0, 1, 2), copies=2, waiter_count_max=3)
+SETTINGS = HaSettings("g", (0, 1, 2), copies=2, waiter_count_max=3)
 
 
 class Log:
@@ -33,55 +33,55 @@ def machine(
     me: int = 0,
     end: int = 0,
     *epochs: tuple[int, int],
-    bound: Binding | None = None,
-    standing: Standing = Standing.FULL,
-    mode: Mode | None = Mode.SYNC,
+    bound: HaBinding | None = None,
+    standing: HaStanding = HaStanding.FULL,
+    mode: AckMode | None = AckMode.SYNC,
     log: Log | None = None,
-) -> Machine:
-    state = ReplicaState(bound or Binding(), standing, me + 10)
+) -> HaMachine:
+    state = ReplicaState(bound or HaBinding(), standing, me + 10)
     entries = Epochs(EpochStart(*entry) for entry in epochs)
-    return Machine(SETTINGS, me, log or Log(), state, entries, end, mode=mode)
+    return HaMachine(SETTINGS, me, log or Log(), state, entries, end, mode=mode)
 
 
-def frames(fx: Effects, link: str) -> list[Frame]:
+def frames(fx: HaEffects, link: str) -> list[Frame]:
     """Name what went out on a link; a shipped range as its header."""
     sent = [item for item in fx.send if item.link == link]
     return [item.frame if isinstance(item, Send) else item.head for item in sent]
 
 
-def joined(m: Machine, link: str, peer: int) -> Effects:
+def joined(m: HaMachine, link: str, peer: int) -> HaEffects:
     m.accepted(link)
     return m.received(link, Hello(peer, peer + 10, "g"))
 
 
 def bound(
-    binding: Binding,
+    binding: HaBinding,
     epoch: int = 0,
     end: int = 0,
     known: int = 0,
-    standing: Standing = Standing.FULL,
+    standing: HaStanding = HaStanding.FULL,
 ) -> Bound:
     return Bound(binding, epoch, end, 0, known, standing, 11)
 
 
-def master(end: int = 0, *epochs: tuple[int, int], mode: Mode = Mode.SYNC) -> Machine:
+def master(end: int = 0, *epochs: tuple[int, int], mode: AckMode = AckMode.SYNC) -> HaMachine:
     """A serving master of epoch 5 with a slave 1 on link 'one' that streams from its end."""
     m = machine(0, end, *epochs, mode=mode)
     joined(m, "one", 1)
     m.promote(7, 5)
     last = epochs[-1][0] if epochs else 0
-    m.received("one", bound(Binding(5, 0, 7), last, end))
-    assert m.role is Role.MASTER
+    m.received("one", bound(HaBinding(5, 0, 7), last, end))
+    assert m.role is HaRole.MASTER
     m.received("one", Handshake(1))
     m.received("one", Ack(end))
     return m
 
 
-def follower(end: int = 0, *epochs: tuple[int, int]) -> Machine:
+def follower(end: int = 0, *epochs: tuple[int, int]) -> HaMachine:
     """Slave 1, bound to epoch 5 of replica 0 on link 'up', its handshake out."""
     m = machine(1, end, *epochs)
     m.dialled("up", 0)
-    fx = m.received("up", Bind(Binding(5, 0, 7)))
-    assert fx.state == ReplicaState(Binding(5, 0, 7), Standing.FULL, 11)
+    fx = m.received("up", Bind(HaBinding(5, 0, 7)))
+    assert fx.state == ReplicaState(HaBinding(5, 0, 7), HaStanding.FULL, 11)
     assert [type(f) for f in frames(fx, "up")] == [Bound, Handshake]
     return m

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from node.replication.ha.core.machine import Machine
-from node.replication.ha.core.types import Binding, NotMasterError, ReplicaState, Role, Standing
+from node.replication.ha.core.machine import HaMachine
+from node.replication.ha.core.types import (
+    HaBinding,
+    HaRole,
+    HaStanding,
+    MachineNotMasterError,
+    ReplicaState,
+)
 from node.replication.ha.core.wire import Ack, Admit, Frame, Handshake
 from tests.node.replication.ha.core.machines import bound, follower, frames, joined, machine, master
 
-BINDING = Binding(5, 0, 7)
+BINDING = HaBinding(5, 0, 7)
 PROMISE = bound(BINDING, 5, 100)
 ADMITTED = [Admit(5, 11)]
 
 
-def with_a_new_disk(m: Machine) -> None:
+def with_a_new_disk(m: HaMachine) -> None:
     """Replica 2 dials in on link 'two' with a new disk, and streams."""
     joined(m, "two", 2)
-    m.received("two", bound(BINDING, standing=Standing.JOINING))
+    m.received("two", bound(BINDING, standing=HaStanding.JOINING))
     m.received("two", Handshake(2))
 
 
-def admitted(m: Machine) -> list[Frame]:
+def admitted(m: HaMachine) -> list[Frame]:
     """Let replica 2 say that it holds all there is; return what tells it that it counts."""
     return [f for f in frames(m.received("two", Ack(100)), "two") if isinstance(f, Admit)]
 
@@ -71,10 +77,10 @@ def test_a_handshake_in_the_name_of_another_replica_is_refused() -> None:
 def test_a_master_on_an_old_copy_serves_no_more_and_counts_for_nothing() -> None:
     m = master(100, (1, 0))
     fx = m.lose_memory(99)
-    assert m.role is Role.SLAVE
-    assert fx.state == ReplicaState(BINDING, Standing.JOINING, 99)
+    assert m.role is HaRole.SLAVE
+    assert fx.state == ReplicaState(BINDING, HaStanding.JOINING, 99)
     assert [closed.link for closed in fx.close] == ["one"]
-    with pytest.raises(NotMasterError):
+    with pytest.raises(MachineNotMasterError):
         m.check_append()
 
 
@@ -90,8 +96,8 @@ def test_only_its_own_link_proves_that_a_sender_lives() -> None:
     receiver = m.state.receiver
     assert receiver is not None
     m.tick(500)
-    before = receiver.heard_ms
-    m.heard("down")
-    assert receiver.heard_ms == before
-    m.heard("up")
-    assert receiver.heard_ms == 500
+    before = receiver.contact_ms
+    m.on_contact("down")
+    assert receiver.contact_ms == before
+    m.on_contact("up")
+    assert receiver.contact_ms == 500

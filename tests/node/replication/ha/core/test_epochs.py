@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from node.replication.ha.core.epochs import EPOCHS_KEPT_MAX, Epochs, Rank
 from node.replication.ha.core.types import (
-    Binding,
     BindingRefusedError,
     EpochStart,
+    HaBinding,
+    HaStanding,
     ReplicaState,
-    Standing,
 )
 from node.replication.ha.storage.epoch_file import BindingFile, EpochFile, decode, encode
 from store.errors import CorruptionError, FileSystemError, LayoutError
@@ -158,22 +158,22 @@ def test_a_damaged_file_is_not_replaced_by_its_backup(tmp_path: Path) -> None:
 
 # The binding.
 
-FIRST = ReplicaState(Binding(5, 1, 111), Standing.FULL, 7)
+FIRST = ReplicaState(HaBinding(5, 1, 111), HaStanding.FULL, 7)
 
 
 def test_a_number_is_bound_to_the_first_pair_for_ever(tmp_path: Path) -> None:
     file = BindingFile(FileSystem(), str(tmp_path))
     assert file.load(must_exist=False) is None
     file.save(FIRST)
-    for other in (Binding(5, 2, 111), Binding(5, 1, 112), Binding(4, 1, 111)):
+    for other in (HaBinding(5, 2, 111), HaBinding(5, 1, 112), HaBinding(4, 1, 111)):
         with pytest.raises(BindingRefusedError) as caught:
             file.save(FIRST._replace(bound=other))
         assert caught.value.bound == FIRST.bound
     again = BindingFile(FileSystem(), str(tmp_path))
     assert again.load(must_exist=True) == FIRST
     with pytest.raises(BindingRefusedError):
-        again.save(FIRST._replace(bound=Binding(5, 2, 111)))
-    higher = FIRST._replace(bound=Binding(6, 2, 1 << 63), standing=Standing.JOINING)
+        again.save(FIRST._replace(bound=HaBinding(5, 2, 111)))
+    higher = FIRST._replace(bound=HaBinding(6, 2, 1 << 63), standing=HaStanding.JOINING)
     again.save(higher)
     last = BindingFile(FileSystem(), str(tmp_path))
     assert last.load(must_exist=True) == higher

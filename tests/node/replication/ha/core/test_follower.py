@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from node.replication.ha.core.effects import Cut, LossReport
-from node.replication.ha.core.machine import Machine
-from node.replication.ha.core.types import Binding, EpochStart, Mode, NotMasterError, Role, Standing
+from node.replication.ha.core.effects import LogCut, LossReport
+from node.replication.ha.core.machine import HaMachine
+from node.replication.ha.core.types import (
+    AckMode,
+    EpochStart,
+    HaBinding,
+    HaRole,
+    HaStanding,
+    MachineNotMasterError,
+)
 from node.replication.ha.core.wire import (
     Ack,
     Admit,
@@ -34,14 +41,14 @@ def test_a_slave_acks_what_is_synced_and_reads_to_the_confirm_offset() -> None:
 
 def test_an_old_master_is_cut_and_says_what_it_lost() -> None:
     """H6, I19."""
-    m = master(100, (1, 0), mode=Mode.ASYNC)
+    m = master(100, (1, 0), mode=AckMode.ASYNC)
     for end in (110, 120):
         m.appended(end, end)
         m.durable_to(end)
     m.dialled("up", 2)
-    m.received("up", Bind(Binding(6, 2, 9)))
+    m.received("up", Bind(HaBinding(6, 2, 9)))
     fx = m.received("up", HandshakeReply(150, 6, (EpochStart(1, 0), EpochStart(6, 100))))
-    assert fx.cut == Cut(100, 120)
+    assert fx.cut == LogCut(100, 120)
     assert fx.losses == [LossReport(5, 100, 120, 120, True)]
     assert fx.confirm == 100
     assert fx.epochs is not None
@@ -50,17 +57,17 @@ def test_an_old_master_is_cut_and_says_what_it_lost() -> None:
 
 
 def test_a_new_master_reports_what_it_knows_to_be_lost() -> None:
-    m = machine(0, 100, (1, 0), mode=Mode.ASYNC)
+    m = machine(0, 100, (1, 0), mode=AckMode.ASYNC)
     joined(m, "one", 1)
     m.promote(7, 5)
-    fx = m.received("one", bound(Binding(5, 0, 7), 1, 90, known=140))
+    fx = m.received("one", bound(HaBinding(5, 0, 7), 1, 90, known=140))
     assert fx.losses == [LossReport(1, 100, 140, 140, False)]
 
 
 def test_a_log_without_a_common_epoch_goes_aside_as_a_whole() -> None:
     m = follower(30)
     fx = m.received("up", HandshakeReply(10, 5, (EpochStart(5, 0),)))
-    assert fx.cut == Cut(0, 30)
+    assert fx.cut == LogCut(0, 30)
     assert frames(fx, "up") == [Ack(0)]
 
 
@@ -104,7 +111,7 @@ def test_a_reply_that_cannot_be_closes_the_link(reply: HandshakeReply) -> None:
     assert fx.cut is None
 
 
-def left_behind() -> Machine:
+def left_behind() -> HaMachine:
     """A slave that ends at 30, below the first byte of a master of its own history."""
     m = follower(30, (5, 0))
     fx = m.received("up", HandshakeReply(100, 5, (EpochStart(5, 0),)))
@@ -136,7 +143,7 @@ def test_a_gap_within_a_session_is_a_breach() -> None:
 def test_a_former_master_leaves_no_replica_behind() -> None:
     m = left_behind()
     m.dialled("new", 2)
-    m.received("new", Bind(Binding(6, 2, 9)))
+    m.received("new", Bind(HaBinding(6, 2, 9)))
     assert not m.is_behind("up", 60)
 
 
@@ -155,7 +162,7 @@ def test_strangers_are_refused() -> None:
 
 def test_frames_of_the_other_direction_are_refused() -> None:
     assert follower().received("up", Ack(0)).close
-    assert master().received("one", Bind(Binding(9, 1, 1))).close
+    assert master().received("one", Bind(HaBinding(9, 1, 1))).close
 
 
 def test_heartbeats_and_silence() -> None:
@@ -178,19 +185,19 @@ def test_a_new_disk_counts_after_all_others_confirmed_and_it_holds_everything() 
     m.appended(10, "a")
     m.durable_to(10)
     fx = joined(m, "two", 2)
-    assert frames(fx, "two") == [Bind(Binding(5, 0, 7))]
-    joining = Bound(Binding(5, 0, 7), 0, 0, 0, 0, Standing.JOINING, 99)
+    assert frames(fx, "two") == [Bind(HaBinding(5, 0, 7))]
+    joining = Bound(HaBinding(5, 0, 7), 0, 0, 0, 0, HaStanding.JOINING, 99)
     fx = m.received("two", joining)
-    assert frames(fx, "one") == [Bind(Binding(5, 0, 7))]  # Asked again, now that the disk is new.
+    assert frames(fx, "one") == [Bind(HaBinding(5, 0, 7))]  # Asked again, now that the disk is new.
     m.received("two", Handshake(2))
     m.received("two", Ack(0))
     fx = m.received("two", Ack(10))
     assert fx.resolved == []  # It does not count,
     assert Admit(5, 99) not in frames(fx, "two")  # and nobody has confirmed yet.
-    m.received("one", bound(Binding(5, 0, 7)))
+    m.received("one", bound(HaBinding(5, 0, 7)))
     fx = m.received("two", Ack(10))
     assert Admit(5, 99) in frames(fx, "two")
-    m.received("two", joining._replace(standing=Standing.FULL, end=10, last_epoch=5))
+    m.received("two", joining._replace(standing=HaStanding.FULL, end=10, last_epoch=5))
     assert [r.waiter for r in m.received("two", Ack(10)).resolved] == ["a"]
 
 
@@ -200,27 +207,27 @@ def test_a_new_disk_is_not_admitted_below_the_limit_of_readers() -> None:
     m.durable_to(10)
     assert m.received("one", Ack(10)).confirm == 10
     joined(m, "two", 2)
-    m.received("two", Bound(Binding(5, 0, 7), 0, 0, 0, 0, Standing.JOINING, 99))
-    m.received("one", bound(Binding(5, 0, 7)))
+    m.received("two", Bound(HaBinding(5, 0, 7), 0, 0, 0, 0, HaStanding.JOINING, 99))
+    m.received("one", bound(HaBinding(5, 0, 7)))
     m.received("two", Handshake(2))
     for position, is_admitted in ((0, False), (9, False), (10, True)):
         assert (Admit(5, 99) in frames(m.received("two", Ack(position)), "two")) is is_admitted
 
 
 def test_a_replica_is_admitted_by_its_master_for_this_disk_only() -> None:
-    m = machine(1, standing=Standing.JOINING)
+    m = machine(1, standing=HaStanding.JOINING)
     m.dialled("up", 0)
-    m.received("up", Bind(Binding(5, 0, 7)))
+    m.received("up", Bind(HaBinding(5, 0, 7)))
     assert m.received("up", Admit(5, 12)).state is None
     assert m.received("up", Admit(4, 11)).state is None
     fx = m.received("up", Admit(5, 11))
     assert fx.state is not None
-    assert fx.state.standing is Standing.FULL
+    assert fx.state.standing is HaStanding.FULL
 
 
 def test_a_restarted_master_does_not_go_on_in_its_epoch() -> None:
-    m = machine(0, 50, (5, 0), (6, 60), bound=Binding(6, 0, 7))
-    assert m.role is Role.SLAVE
+    m = machine(0, 50, (5, 0), (6, 60), bound=HaBinding(6, 0, 7))
+    assert m.role is HaRole.SLAVE
     assert m.state.epochs.entries == ((5, 0),)  # Its start was lost with the bytes before it.
-    with pytest.raises(NotMasterError):
+    with pytest.raises(MachineNotMasterError):
         m.check_append()

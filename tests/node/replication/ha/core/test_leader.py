@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from node.replication.ha.core.effects import Cut, Ship, Write
+from node.replication.ha.core.effects import LogCut, LogWrite, Ship
 from node.replication.ha.core.epochs import Epochs
-from node.replication.ha.core.machine import Machine
+from node.replication.ha.core.machine import HaMachine
 from node.replication.ha.core.types import (
-    Binding,
+    AckMode,
     EpochStart,
+    HaBinding,
     HaBusyError,
-    Mode,
-    NotMasterError,
+    HaRole,
+    HaStanding,
+    MachineNotMasterError,
     PromotionError,
     ReplicaState,
-    Role,
-    Standing,
 )
 from node.replication.ha.core.wire import (
     Ack,
@@ -46,34 +46,34 @@ def test_fence_before_serving() -> None:
     m = machine(0, 100, (1, 0))
     joined(m, "one", 1)
     fx = m.promote(7)
-    binding = Binding(1, 0, 7)  # Above all that is bound, which is nothing.
+    binding = HaBinding(1, 0, 7)  # Above all that is bound, which is nothing.
     assert fx.state is not None
     assert fx.state.bound == binding
     assert frames(fx, "one") == [Bind(binding)]
-    assert m.role is Role.CANDIDATE
-    with pytest.raises(NotMasterError):
+    assert m.role is HaRole.CANDIDATE
+    with pytest.raises(MachineNotMasterError):
         m.check_append()
 
 
 def test_a_candidate_alone_never_serves() -> None:
-    m = machine(0, 100, (3, 0), bound=Binding(3, 1, 9))
+    m = machine(0, 100, (3, 0), bound=HaBinding(3, 1, 9))
     m.promote(7)
     for now_ms in range(0, 60_000, 1000):
         m.tick(now_ms)
-    assert m.role is Role.CANDIDATE
+    assert m.role is HaRole.CANDIDATE
 
 
 def test_a_fence_of_replicas_with_new_disks_does_not_stand() -> None:
     m = machine(0)
     joined(m, "one", 1)
     m.promote(7, 5)
-    m.received("one", bound(Binding(5, 0, 7), standing=Standing.JOINING))
-    assert m.role is Role.CANDIDATE
+    m.received("one", bound(HaBinding(5, 0, 7), standing=HaStanding.JOINING))
+    assert m.role is HaRole.CANDIDATE
 
 
 def test_a_replica_with_a_new_disk_is_never_promoted() -> None:
     with pytest.raises(PromotionError, match="new disk"):
-        machine(0, standing=Standing.JOINING).promote(7)
+        machine(0, standing=HaStanding.JOINING).promote(7)
 
 
 def test_two_controller_leaders_lose_nothing() -> None:
@@ -81,25 +81,25 @@ def test_two_controller_leaders_lose_nothing() -> None:
     m = machine(2)
     m.dialled("a", 0)
     m.dialled("b", 1)
-    assert m.received("a", Bind(Binding(5, 0, 7))).state is not None
-    fx = m.received("b", Bind(Binding(5, 1, 8)))
+    assert m.received("a", Bind(HaBinding(5, 0, 7))).state is not None
+    fx = m.received("b", Bind(HaBinding(5, 1, 8)))
     assert fx.state is None
     reply = frames(fx, "b")
     assert isinstance(reply[0], Bound)
-    assert reply[0].binding == Binding(5, 0, 7)
+    assert reply[0].binding == HaBinding(5, 0, 7)
     other = machine(1)
     joined(other, "two", 2)
     other.promote(8, 5)
     other.received("two", reply[0])
-    assert other.role is Role.CANDIDATE
+    assert other.role is HaRole.CANDIDATE
     assert other.stats()["promises_refused"] == 1
     # The same number of the same master with another nonce is another epoch, too.
-    assert m.received("a", Bind(Binding(5, 0, 9))).state is None
-    assert m.received("a", Bind(Binding(4, 0, 7))).state is None
+    assert m.received("a", Bind(HaBinding(5, 0, 9))).state is None
+    assert m.received("a", Bind(HaBinding(4, 0, 7))).state is None
 
 
 def test_advice_is_only_advice() -> None:
-    m = machine(0, bound=Binding(5, 1, 8))
+    m = machine(0, bound=HaBinding(5, 1, 8))
     assert m.advise(5, 0, 7).state is None
     assert m.advise(9, 1, 7).state is None  # For somebody else.
     assert m.stats()["advice_refused"] == 1
@@ -113,15 +113,15 @@ def test_a_candidate_takes_the_longest_log_first() -> None:
     joined(m, "one", 1)
     m.dialled("up", 1)
     m.promote(7, 5)
-    fx = m.received("one", bound(Binding(5, 0, 7), 1, 150))
+    fx = m.received("one", bound(HaBinding(5, 0, 7), 1, 150))
     assert frames(fx, "up") == [Handshake(0)]
     fx = m.received("up", HandshakeReply(150, 1, (EpochStart(1, 0),)))
     assert frames(fx, "up") == [Ack(100)]
     fx = m.received("up", Transfer(100, 1, 0, 0, bytes(50)))
-    assert fx.write == [Write(100, bytes(50))]
+    assert fx.write == [LogWrite(100, bytes(50))]
     assert fx.role_changes == []  # Not before it is synced.
     fx = m.durable_to(150)
-    assert [change.role for change in fx.role_changes] == [Role.MASTER]
+    assert [change.role for change in fx.role_changes] == [HaRole.MASTER]
     assert fx.epochs is not None
     assert fx.epochs.entries == ((1, 0), (5, 150))
 
@@ -131,10 +131,10 @@ def test_a_later_epoch_beats_a_longer_log() -> None:
     joined(m, "one", 1)
     m.dialled("up", 1)
     m.promote(7, 5)
-    m.received("one", bound(Binding(5, 0, 7), 2, 150))
-    assert m.role is Role.CANDIDATE
+    m.received("one", bound(HaBinding(5, 0, 7), 2, 150))
+    assert m.role is HaRole.CANDIDATE
     fx = m.received("up", HandshakeReply(150, 2, (EpochStart(1, 0), EpochStart(2, 120))))
-    assert fx.cut == Cut(120, 500)
+    assert fx.cut == LogCut(120, 500)
     assert fx.epochs is not None
     assert fx.epochs.entries == ((1, 0), (2, 120))
 
@@ -143,7 +143,7 @@ def test_a_donor_is_asked_on_a_fresh_link() -> None:
     m = follower()
     joined(m, "zero", 0)
     m.promote(8, 6)
-    fx = m.received("zero", bound(Binding(6, 1, 8), 5, 10))
+    fx = m.received("zero", bound(HaBinding(6, 1, 8), 5, 10))
     assert [close.link for close in fx.close] == ["up"]
     assert frames(m.dialled("again", 0), "again") == [Hello(1, 11, "g"), Handshake(1)]
 
@@ -156,7 +156,7 @@ def test_a_donor_ships_to_the_candidate_it_is_bound_to_and_to_nobody_else() -> N
     reply = frames(m.received("zero", Handshake(0)), "zero")
     assert reply == [HandshakeReply(100, 1, (EpochStart(1, 0),))]
     assert frames(m.received("zero", Ack(40)), "zero") == [Transfer(40, 1, 0, 0)]
-    fx = m.received("up", Bind(Binding(6, 0, 9)))  # Bound anew: what it ships may change now.
+    fx = m.received("up", Bind(HaBinding(6, 0, 9)))  # Bound anew: what it ships may change now.
     assert [close.link for close in fx.close] == ["zero"]
 
 
@@ -164,8 +164,8 @@ def test_an_answer_waits_for_the_sync_of_the_log() -> None:
     m = master(100, (1, 0))
     m.appended(120, "a")
     m.dialled("up", 2)
-    fx = m.received("up", Bind(Binding(6, 2, 9)))
-    assert m.role is Role.SLAVE
+    fx = m.received("up", Bind(HaBinding(6, 2, 9)))
+    assert m.role is HaRole.SLAVE
     assert frames(fx, "up") == []
     reply = frames(m.durable_to(120), "up")
     assert isinstance(reply[0], Bound)
@@ -197,10 +197,10 @@ def test_the_master_counts_itself_only_when_synced() -> None:
 def test_acks_count_per_replica_and_not_per_link() -> None:
     """H10, with k = 3: two links of one slave are one copy."""
     settings = SETTINGS._replace(copies=3)
-    m = Machine(settings, 0, Log(), ReplicaState(Binding(), Standing.FULL, 10), Epochs(), 0)
+    m = HaMachine(settings, 0, Log(), ReplicaState(HaBinding(), HaStanding.FULL, 10), Epochs(), 0)
     joined(m, "a", 1)
     m.promote(7, 5)
-    m.received("a", bound(Binding(5, 0, 7)))
+    m.received("a", bound(HaBinding(5, 0, 7)))
     m.received("a", Handshake(1))
     m.received("a", Ack(0))
     m.appended(10, "x")
@@ -208,12 +208,12 @@ def test_acks_count_per_replica_and_not_per_link() -> None:
     m.received("a", Ack(10))
     fx = joined(m, "b", 1)
     assert [close.link for close in fx.close] == ["a"]
-    m.received("b", bound(Binding(5, 0, 7), 5, 10))
+    m.received("b", bound(HaBinding(5, 0, 7), 5, 10))
     m.received("b", Handshake(1))
     assert m.received("b", Ack(10)).resolved == []
     assert m.received("a", Ack(10)).resolved == []
     joined(m, "c", 2)
-    m.received("c", bound(Binding(5, 0, 7)))
+    m.received("c", bound(HaBinding(5, 0, 7)))
     m.received("c", Handshake(2))
     m.received("c", Ack(0))
     assert [r.copies for r in m.received("c", Ack(10)).resolved] == [3]
@@ -226,7 +226,7 @@ def test_an_ack_below_the_epoch_start_is_no_copy() -> None:
     m = machine(0, 100, (1, 0))
     joined(m, "one", 1)
     m.promote(7, 5)
-    m.received("one", bound(Binding(5, 0, 7), 1, 50))
+    m.received("one", bound(HaBinding(5, 0, 7), 1, 50))
     m.received("one", Handshake(1))
     m.received("one", Ack(50))
     assert m.received("one", Ack(99)).confirm is None
@@ -234,10 +234,10 @@ def test_an_ack_below_the_epoch_start_is_no_copy() -> None:
 
 
 def test_async_mode_acks_what_the_master_synced() -> None:
-    m = master(mode=Mode.ASYNC)
+    m = master(mode=AckMode.ASYNC)
     m.appended(10, "a")
     fx = m.durable_to(10)
-    assert [(r.waiter, r.mode, r.copies) for r in fx.resolved] == [("a", Mode.ASYNC, 1)]
+    assert [(r.waiter, r.mode, r.copies) for r in fx.resolved] == [("a", AckMode.ASYNC, 1)]
     assert fx.confirm == 10
 
 
@@ -245,7 +245,7 @@ def test_each_append_is_decided_in_the_mode_it_was_taken_in() -> None:
     """H12."""
     m = master()
     m.appended(10, "sync")
-    m.set_mode(Mode.ASYNC)
+    m.set_mode(AckMode.ASYNC)
     m.appended(20, "async")
     assert [r.waiter for r in m.durable_to(20).resolved] == ["async"]
     assert [r.waiter for r in m.received("one", Ack(10)).resolved] == ["sync"]
@@ -254,9 +254,9 @@ def test_each_append_is_decided_in_the_mode_it_was_taken_in() -> None:
 def test_a_fenced_master_tells_its_callers_unknown() -> None:
     m = master()
     m.appended(10, "a")
-    fx = m.received("one", bound(Binding(6, 2, 9)))
+    fx = m.received("one", bound(HaBinding(6, 2, 9)))
     assert [(r.waiter, r.outcome) for r in fx.resolved] == [("a", Outcome.UNKNOWN)]
-    with pytest.raises(NotMasterError):
+    with pytest.raises(MachineNotMasterError):
         m.check_append()
     assert m.received("one", Ack(10)).resolved == []
 
@@ -275,7 +275,7 @@ def test_the_first_reported_offset_is_checked(position: int) -> None:
     m = machine(0, 100, (1, 0))
     joined(m, "one", 1)
     m.promote(7, 5)
-    m.received("one", bound(Binding(5, 0, 7)))
+    m.received("one", bound(HaBinding(5, 0, 7)))
     m.received("one", Handshake(1))
     fx = m.received("one", Ack(position))
     assert [close.link for close in fx.close] == ["one"]
@@ -295,7 +295,7 @@ def test_a_slave_may_start_from_the_first_or_the_last_file() -> None:
         m = machine(0, 100, (1, 0), log=log)
         joined(m, "one", 1)
         m.promote(7, 5)
-        m.received("one", bound(Binding(5, 0, 7)))
+        m.received("one", bound(HaBinding(5, 0, 7)))
         m.received("one", Handshake(1, is_from_last_file=is_last))
         fx = m.received("one", Ack(0))
         shipped = [(item.lo, item.hi) for item in fx.send if isinstance(item, Ship)]
@@ -310,7 +310,7 @@ def test_a_slave_below_the_first_file_gets_it_and_is_no_copy_before_it_has_it() 
     m = machine(0, 100, (1, 0), log=log)
     joined(m, "one", 1)
     m.promote(7, 5)
-    m.received("one", bound(Binding(5, 0, 7)))
+    m.received("one", bound(HaBinding(5, 0, 7)))
     m.received("one", Handshake(1))
     fx = m.received("one", Ack(59))
     assert [(item.lo, item.hi) for item in fx.send if isinstance(item, Ship)] == [(60, 100)]
@@ -320,24 +320,24 @@ def test_a_slave_below_the_first_file_gets_it_and_is_no_copy_before_it_has_it() 
 
 def test_a_candidate_that_is_cut_and_serves_at_once_says_both_losses() -> None:
     """The shorter log is of a newer epoch, and the replica that has it heard of more."""
-    m = machine(0, 150, (4, 0), mode=Mode.ASYNC)
+    m = machine(0, 150, (4, 0), mode=AckMode.ASYNC)
     joined(m, "two", 2)
     m.dialled("up", 2)
     m.promote(7, 6)
-    m.received("two", bound(Binding(6, 0, 7), 5, 100, known=150))
+    m.received("two", bound(HaBinding(6, 0, 7), 5, 100, known=150))
     fx = m.received("up", HandshakeReply(100, 5, (EpochStart(4, 0), EpochStart(5, 100))))
-    assert m.role is Role.MASTER
-    assert fx.cut == Cut(100, 150)
+    assert m.role is HaRole.MASTER
+    assert fx.cut == LogCut(100, 150)
     assert [(x.lo, x.hi, x.is_exact) for x in fx.losses] == [(100, 150, False), (100, 150, False)]
     assert fx.losses[0].epoch == 4, "the first is of what is cut"
 
 
 def test_a_window_bounds_what_is_under_way() -> None:
     settings = SETTINGS._replace(window_size_bytes=30, transfer_size_bytes=20)
-    m = Machine(settings, 0, Log(), ReplicaState(Binding(), Standing.FULL, 10), Epochs(), 100)
+    m = HaMachine(settings, 0, Log(), ReplicaState(HaBinding(), HaStanding.FULL, 10), Epochs(), 100)
     joined(m, "one", 1)
     m.promote(7, 5)
-    m.received("one", bound(Binding(5, 0, 7)))
+    m.received("one", bound(HaBinding(5, 0, 7)))
     m.received("one", Handshake(1))
     fx = m.received("one", Ack(0))
     assert [(s.lo, s.hi) for s in fx.send if isinstance(s, Ship)] == [(0, 20), (20, 40)]
@@ -349,7 +349,7 @@ def test_a_master_does_not_ship_to_who_claims_more_than_there_is() -> None:
     m = machine(0, 100, (1, 0))
     joined(m, "one", 1)
     m.promote(7, 5)
-    m.received("one", bound(Binding(5, 0, 7)))
+    m.received("one", bound(HaBinding(5, 0, 7)))
     m.received("one", Handshake(1))
     assert m.received("one", Ack(101)).close
     assert m.confirm == 0
@@ -360,9 +360,9 @@ def test_a_new_master_proves_no_read_before_its_epoch_is_confirmed() -> None:
     m = machine(0, 100, (1, 0))
     joined(m, "one", 1)
     m.promote(7, 5)
-    promise = bound(Binding(5, 0, 7), 1, 100)
+    promise = bound(HaBinding(5, 0, 7), 1, 100)
     m.received("one", promise)
-    assert (m.role, m.confirm) == (Role.MASTER, 0)
+    assert (m.role, m.confirm) == (HaRole.MASTER, 0)
     m.confirm_master("read")
     assert m.received("one", promise).reads == []
     m.received("one", Handshake(1))
@@ -386,11 +386,11 @@ def test_a_donor_ships_what_it_receives_only_once_it_is_in_the_log() -> None:
     m = machine(1, 100, (1, 0), log=log)
     m.dialled("up", 0)
     joined(m, "down", 0)
-    m.received("up", Bind(Binding(5, 0, 7)))
+    m.received("up", Bind(HaBinding(5, 0, 7)))
     m.received("down", Handshake(0))
     m.received("down", Ack(100))  # The candidate has all of it, and serves now.
     m.received("up", HandshakeReply(100, 5, (EpochStart(1, 0), EpochStart(5, 100))))
-    assert m.received("up", Transfer(100, 5, 100, 0, bytes(10))).write == [Write(100, bytes(10))]
+    assert m.received("up", Transfer(100, 5, 100, 0, bytes(10))).write == [LogWrite(100, bytes(10))]
     log.end = 110
     assert any(isinstance(item, Ship) for item in m.durable_to(110).send)
 
@@ -399,8 +399,8 @@ def test_a_donor_whose_log_is_cut_ends_what_it_was_sending() -> None:
     m = machine(1, 100, (1, 0))
     m.dialled("up", 0)
     joined(m, "down", 0)
-    m.received("up", Bind(Binding(5, 0, 7)))
+    m.received("up", Bind(HaBinding(5, 0, 7)))
     m.received("down", Handshake(0))
     fx = m.received("up", HandshakeReply(60, 5, (EpochStart(1, 0), EpochStart(5, 50))))
-    assert fx.cut == Cut(50, 100)
+    assert fx.cut == LogCut(50, 100)
     assert [close.link for close in fx.close] == ["down"]

@@ -3,16 +3,22 @@
 import pytest
 
 from node.replication.ha.core.effects import Send
-from node.replication.ha.core.machine import Machine
-from node.replication.ha.core.types import Binding, Mode, NotMasterError, Role, Standing
+from node.replication.ha.core.machine import HaMachine
+from node.replication.ha.core.types import (
+    AckMode,
+    HaBinding,
+    HaRole,
+    HaStanding,
+    MachineNotMasterError,
+)
 from node.replication.ha.core.wire import Ack, Bind
 from store.errors import Outcome
 from tests.node.replication.ha.core.machines import bound, follower, frames, joined, machine, master
 
-HERE = Binding(5, 0, 7)
+HERE = HaBinding(5, 0, 7)
 
 
-def begin(m: Machine, read: str) -> list[object]:
+def begin(m: HaMachine, read: str) -> list[object]:
     return m.confirm_master(read).reads
 
 
@@ -39,7 +45,7 @@ def test_an_old_answer_does_not_confirm_a_read() -> None:
 def test_a_replica_with_a_new_disk_confirms_no_read() -> None:
     m = master(0)
     m.confirm_master("read")
-    assert m.received("one", bound(HERE, standing=Standing.JOINING)).reads == []
+    assert m.received("one", bound(HERE, standing=HaStanding.JOINING)).reads == []
 
 
 def test_a_replica_that_comes_back_is_asked_for_the_reads_that_wait() -> None:
@@ -54,25 +60,25 @@ def test_a_replica_that_comes_back_is_asked_for_the_reads_that_wait() -> None:
 def test_a_deposed_master_fails_its_reads() -> None:
     m = master(0)
     m.confirm_master("read")
-    fx = m.received("one", bound(Binding(6, 2, 1)))
+    fx = m.received("one", bound(HaBinding(6, 2, 1)))
     assert (fx.reads, fx.reads_failed) == ([], ["read"])
-    with pytest.raises(NotMasterError):
+    with pytest.raises(MachineNotMasterError):
         m.confirm_master("more")
 
 
 def test_a_slave_goes_on_as_the_group_was_served() -> None:
     m = machine(1, mode=None)
-    assert {m.state.mode} == {Mode.SYNC}
+    assert {m.state.mode} == {AckMode.SYNC}
     m.dialled("up", 0)
-    fx = m.received("up", Bind(HERE, Mode.ASYNC))
+    fx = m.received("up", Bind(HERE, AckMode.ASYNC))
     assert fx.state is not None
-    assert {fx.state.mode, m.state.mode} == {Mode.ASYNC}
+    assert {fx.state.mode, m.state.mode} == {AckMode.ASYNC}
     joined(m, "down", 2)
     fx = m.promote(9, 6)
-    assert frames(fx, "down") == [Bind(Binding(6, 1, 9), Mode.ASYNC)]
+    assert frames(fx, "down") == [Bind(HaBinding(6, 1, 9), AckMode.ASYNC)]
     configured = follower()
-    configured.received("up", Bind(Binding(6, 0, 7), Mode.ASYNC))
-    assert configured.state.mode is Mode.SYNC, "it has a mode of its own"
+    configured.received("up", Bind(HaBinding(6, 0, 7), AckMode.ASYNC))
+    assert configured.state.mode is AckMode.SYNC, "it has a mode of its own"
 
 
 def test_a_master_that_resigns_lets_its_slaves_know() -> None:
@@ -81,7 +87,7 @@ def test_a_master_that_resigns_lets_its_slaves_know() -> None:
     fx = m.resign("enough")
     assert [(r.waiter, r.outcome) for r in fx.resolved] == [("waiter", Outcome.UNKNOWN)]
     assert [(close.link, close.reason) for close in fx.close] == [("one", "enough")]
-    assert m.role is Role.SLAVE
+    assert m.role is HaRole.SLAVE
     assert not m.resign("again").close
     fx = joined(m, "later", 1)
     assert not [item for item in fx.send if isinstance(item, Send)], "it binds nobody any more"

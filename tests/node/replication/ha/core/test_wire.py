@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.replication.ha.core.types import Binding, EpochStart, Mode, Standing
+from node.replication.ha.core.types import AckMode, EpochStart, HaBinding, HaStanding
 from node.replication.ha.core.wire import (
     EPOCH_COUNT_MAX,
     GROUP_SIZE_BYTES_MAX,
@@ -78,9 +78,9 @@ DOWN: list[tuple[DownFrame, str]] = [
 
 OWN_UP: list[UpFrame] = [
     Hello(2, 1 << 63, "grüppe"),
-    Bound(Binding(9, 1, 1 << 63), 8, 500, 400, 450, Standing.JOINING, 77),
+    Bound(HaBinding(9, 1, 1 << 63), 8, 500, 400, 450, HaStanding.JOINING, 77),
 ]
-OWN_DOWN: list[DownFrame] = [Bind(Binding(9, 1, 1 << 63)), Admit(9, 77)]
+OWN_DOWN: list[DownFrame] = [Bind(HaBinding(9, 1, 1 << 63)), Admit(9, 77)]
 
 
 @pytest.mark.parametrize(("frame", "hexadecimal"), UP)
@@ -113,8 +113,8 @@ def test_a_fence_frame_by_hand() -> None:
         "01"  # mode: async
     )
     data = body + crc32c(body).to_bytes(4, "big")
-    assert encode(Bind(Binding(9, 1, 255), Mode.ASYNC)) == data
-    assert DownParser().feed(data) == [Bind(Binding(9, 1, 255), Mode.ASYNC)]
+    assert encode(Bind(HaBinding(9, 1, 255), AckMode.ASYNC)) == data
+    assert DownParser().feed(data) == [Bind(HaBinding(9, 1, 255), AckMode.ASYNC)]
     unknown = body[:-1] + b"\x02"
     with pytest.raises(HaFrameError, match="mode 2"):
         DownParser().feed(unknown + crc32c(unknown).to_bytes(4, "big"))

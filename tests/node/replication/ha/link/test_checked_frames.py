@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from node.replication.ha.core.types import Binding, EpochStart, Mode, Standing
+from node.replication.ha.core.types import AckMode, EpochStart, HaBinding, HaStanding
 from node.replication.ha.core.wire import (
     Ack,
     Admit,
@@ -45,14 +45,14 @@ UP: list[UpFrame] = [
     Handshake(1),
     Ack(0x0123456789AB),
     Hello(1, 7, "group"),
-    Bound(Binding(9, 2, 1 << 60), 8, 500, 400, 450, Standing.FULL, 77),
+    Bound(HaBinding(9, 2, 1 << 60), 8, 500, 400, 450, HaStanding.FULL, 77),
     ImageRequest(),
 ]
 DOWN: list[DownFrame] = [
     HandshakeReply(4096, 5, (EpochStart(3, 0), EpochStart(5, 1024))),
     Transfer(1024, 5, 1024, 900, BODY),
     Transfer(1030, 5, 1024, 1030),
-    Bind(Binding(9, 1, 255), Mode.ASYNC),
+    Bind(HaBinding(9, 1, 255), AckMode.ASYNC),
     Admit(9, 77),
     ImagePiece(2000, 0, BODY),
 ]
@@ -145,14 +145,14 @@ async def relayed(
     one, two, between = (probe.getsockname()[1] for probe in probes)
     for probe in probes:
         probe.close()
-    heard = Heard(), Heard()
+    on_contact = Heard(), Heard()
     relay = Relay((HOST, two))
     peers = ({1: (HOST, one), 2: (HOST, between)}, {1: (HOST, 1), 2: (HOST, two)})
     links = [
         HaLink(
             identity(node, checked_frames=node not in old),
             peers[node - 1],
-            heard[node - 1],
+            on_contact[node - 1],
             lambda: NO_INDEX,
             limits=LIMITS,
         )
@@ -162,15 +162,15 @@ async def relayed(
     try:
         await links[1].start(HOST, two)
         await links[0].start(HOST, one)
-        yield links[0], heard[0], links[1], heard[1], relay
+        yield links[0], on_contact[0], links[1], on_contact[1], relay
     finally:
         for link in links:
             await link.stop()
         server.close()
 
 
-def latest(heard: Heard) -> HaConnection:
-    return heard.open[-1]
+def latest(on_contact: Heard) -> HaConnection:
+    return on_contact.open[-1]
 
 
 def changed_count(link: HaLink) -> int:
@@ -195,23 +195,25 @@ async def test_a_changed_byte_on_a_real_link_drops_it_and_hands_out_nothing(fram
         assert latest(heard_one).is_checked
         assert latest(heard_two).is_checked
         is_up = isinstance(frame, UpFrame)
-        sender, heard, link = (heard_one, heard_two, two) if is_up else (heard_two, heard_one, one)
+        sender, on_contact, link = (
+            (heard_one, heard_two, two) if is_up else (heard_two, heard_one, one)
+        )
         latest(sender).send_frame(frame)
-        await eventually(lambda: len(heard.frames) == 1)
+        await eventually(lambda: len(on_contact.frames) == 1)
         size_bytes = len(encode(frame, is_checked=True))
         # The state, the size or what follows it, the middle, and the check at the end.
         places = sorted({1, 6, 11, size_bytes // 2, size_bytes - 1})
         for number, at in enumerate(places, 1):
             setattr(relay, "flip_up" if is_up else "flip_down", 8 * at + 3)
-            count = len(heard.open), len(sender.open)
+            count = len(on_contact.open), len(sender.open)
             latest(sender).send_frame(frame)
             await eventually(partial(has_dropped, link, number), f"byte {at}")
-            await eventually(partial(is_open_again, (heard, sender), count))
-        assert len(heard.frames) == 1, "nothing of what was changed was handed out"
+            await eventually(partial(is_open_again, (on_contact, sender), count))
+        assert len(on_contact.frames) == 1, "nothing of what was changed was handed out"
         assert link.stats().closed_counts["bad_checksum"] >= len(places) - 1
         latest(sender).send_frame(frame)
-        await eventually(lambda: len(heard.frames) == 2)
-        assert heard.frames[1][1] == frame
+        await eventually(lambda: len(on_contact.frames) == 2)
+        assert on_contact.frames[1][1] == frame
 
 
 @pytest.mark.parametrize("old", [(1,), (2,), (1, 2)])

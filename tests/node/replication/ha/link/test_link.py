@@ -11,7 +11,7 @@ import pytest
 from node.peers import handshake
 from node.peers.frames import FrameKind, FrameParser, encode_head
 from node.peers.stream import Side
-from node.replication.ha.core.types import Binding
+from node.replication.ha.core.types import HaBinding
 from node.replication.ha.core.wire import Ack, Bind, Frame, Hello, Transfer, encode
 from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.link.link import HaLink
@@ -58,12 +58,12 @@ async def pair(**changes: Any) -> AsyncIterator[tuple[HaLink, Heard, HaLink, Hea
     for probe in probes:
         probe.close()
     peers = {node: (HOST, port) for node, port in zip((1, 2), ports, strict=True)}
-    heard = Heard(), Heard()
+    on_contact = Heard(), Heard()
     links = [
         HaLink(
             identity(node, **(changes if node == 2 else {})),
             peers,
-            heard[node - 1],
+            on_contact[node - 1],
             lambda: NO_INDEX,
             limits=LIMITS,
         )
@@ -72,11 +72,11 @@ async def pair(**changes: Any) -> AsyncIterator[tuple[HaLink, Heard, HaLink, Hea
     try:
         for link, port in zip(links, ports, strict=True):
             await link.start(HOST, port)
-        yield links[0], heard[0], links[1], heard[1]
+        yield links[0], on_contact[0], links[1], on_contact[1]
     finally:
         for link in links:
             await link.stop()
-        for one in heard:
+        for one in on_contact:
             for connection in one.open:
                 assert connection.closed.done()
 
@@ -88,7 +88,7 @@ async def test_each_dials_the_other_and_frames_go_both_ways(loop: str) -> None:
         assert one.is_connected(2)
         body = bytes(range(256)) * 2000
         down: list[Frame] = [
-            Bind(Binding(3, 1, 9)),
+            Bind(HaBinding(3, 1, 9)),
             Transfer(64, 3, 0, 10, body),
             Transfer(5, 3, 0, 10),
         ]

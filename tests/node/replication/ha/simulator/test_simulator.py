@@ -10,7 +10,7 @@ import pytest
 
 from node.replication.ha.simulator.__main__ import main
 from node.replication.ha.simulator.mutants import DIRECTED, MUTANTS, hunt, switched_on
-from node.replication.ha.simulator.world import World
+from node.replication.ha.simulator.world import HaWorld
 from tests.node.replication.ha.core import test_ceiling, test_follower, test_leader
 
 ROOT = Path(__file__).resolve().parents[5]
@@ -19,7 +19,7 @@ QUICK = ("ack before sync", "fence too small", "a number is bound twice")
 
 @pytest.mark.slow
 def test_seeds_pass_and_faults_happen() -> None:
-    reports = [World(seed).run() for seed in range(1, 26)]
+    reports = [HaWorld(seed).run() for seed in range(1, 26)]
     assert [(r.seed, r.code, r.detail) for r in reports if r.code] == []
     # A run in which nothing happens proves nothing.
     assert sum(r.promotions for r in reports) > 50
@@ -29,7 +29,7 @@ def test_seeds_pass_and_faults_happen() -> None:
 
 
 def test_a_run_repeats() -> None:
-    assert World(7).run() == World(7).run()
+    assert HaWorld(7).run() == HaWorld(7).run()
 
 
 @pytest.mark.slow
@@ -46,7 +46,7 @@ def test_a_run_repeats_in_another_process() -> None:
         ).stdout
         for seed in ("1", "2")
     }
-    assert digests == {f"{World(5).run().digest}\n"}
+    assert digests == {f"{HaWorld(5).run().digest}\n"}
 
 
 @pytest.mark.slow

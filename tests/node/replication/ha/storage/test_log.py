@@ -11,7 +11,7 @@ import pytest
 
 from node.replication.ha.core.epochs import Epochs
 from node.replication.ha.core.sender import HaProtocolError
-from node.replication.ha.core.types import Binding, EpochStart, Mode, Settings, Standing
+from node.replication.ha.core.types import AckMode, EpochStart, HaBinding, HaSettings, HaStanding
 from node.replication.ha.storage.epoch_file import EPOCH_FILE
 from node.replication.ha.storage.log import HaLog, ImageNeededError
 from node.replication.ha.storage.replica_file import GroupChangedError
@@ -35,14 +35,14 @@ from tests.store.shipped_stores import killed
 def test_a_new_disk_counts_for_nothing_until_somebody_decides(tmp_path: Path) -> None:
     with open_log(tmp_path / "s") as log:
         assert log.is_new
-        assert log.replica.standing is Standing.JOINING
+        assert log.replica.standing is HaStanding.JOINING
         first = log.replica.incarnation
         assert (log.end, log.durable, log.min_position, log.last_file_start) == (0, 0, 0, 0)
     with open_log(tmp_path / "s") as log:
         assert log.is_new, "nothing was promised"
         assert log.replica.incarnation != first
         kept = log.replica._replace(
-            bound=Binding(4, 2, 77), standing=Standing.FULL, mode=Mode.ASYNC
+            bound=HaBinding(4, 2, 77), standing=HaStanding.FULL, mode=AckMode.ASYNC
         )
         log.save_state(kept)
     with open_log(tmp_path / "s") as log:
@@ -71,7 +71,9 @@ def test_another_cluster_group_or_node_is_refused(tmp_path: Path) -> None:
         (GROUP._replace(replica_ids=(1, 2, 3, 4)), "replicas"),
     ],
 )
-def test_a_changed_group_takes_a_fenced_step(tmp_path: Path, changed: Settings, name: str) -> None:
+def test_a_changed_group_takes_a_fenced_step(
+    tmp_path: Path, changed: HaSettings, name: str
+) -> None:
     """fault-matrix C3: other numbers would make fences that do not meet what was acked."""
     open_log(tmp_path / "s").close()
     with pytest.raises(GroupChangedError, match=name) as error:

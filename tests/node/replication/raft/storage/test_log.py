@@ -226,7 +226,7 @@ def test_a_restart_keeps_the_tail_and_shows_only_what_was_dispatched(
         put(log, lo, lo + 3)
     log.dispatch(4)
     log.store.maintain()
-    log.dispatch(6)  # The mark of the last upkeep does not know of these.
+    log.dispatch(6)  # The mark of the last maintenance does not know of these.
     if is_clean:
         log.close()
     else:

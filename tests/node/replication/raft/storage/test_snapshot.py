@@ -22,8 +22,8 @@ from store.errors import FileSystemError, PositionRangeError
 from store.files import failpoints
 from store.files.file_system import FileSystem
 from store.ledger.ledger import Deletion
+from store.maintenance.retention import DELETE_COUNT_MAX
 from store.record.stamp import QueueKey
-from store.upkeep.retention import DELETE_COUNT_MAX
 from tests.node.ledger_cluster import CONFIG, crash, open_log, sync
 from tests.node.ledger_logs import (
     data_image,
@@ -399,7 +399,7 @@ def test_a_log_that_was_replaced_is_not_deleted_from(leader: LedgerLog, tmp_path
 
 
 def test_files_that_come_fast_are_not_left_to_the_next_interval(tmp_path: Path) -> None:
-    """Ten go in a round. While that is not enough, the next upkeep looks again."""
+    """Ten go in a round. While that is not enough, the next maintenance looks again."""
     config = replace(CONFIG, retention_interval_ms=3_600_000, retention_size_bytes=3 * 16 * 4096)
     with new_log(tmp_path, config=config) as log:
         store = log.store

@@ -10,7 +10,7 @@ import time
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
 
-from bench.peers.peer import BODY_VARIETY, Load, Produced
+from bench.peers.peer import BODY_VARIETY, PeerLoad, ProduceResult
 
 Send = Callable[[Sequence[bytes], int], Awaitable[None]]
 """Sends bodies to the topic of a number; raises when they are not acked."""
@@ -19,7 +19,7 @@ _OUTSTANDING_MAX = 4096
 """Limit of unacked batches of a load with a rate: a dead peer must not fill the memory."""
 
 
-async def drive(send: Send, load: Load) -> Produced:
+async def drive(send: Send, load: PeerLoad) -> ProduceResult:
     """Run a load through `send`."""
     run = _Run(send, load)
     if load.rate_per_s:
@@ -30,7 +30,7 @@ async def drive(send: Send, load: Load) -> Produced:
 
 
 class _Run:
-    def __init__(self, send: Send, load: Load) -> None:
+    def __init__(self, send: Send, load: PeerLoad) -> None:
         self._send, self._load = send, load
         variety = max(BODY_VARIETY, load.batch_count)
         bodies = [os.urandom(load.body_size_bytes) for _ in range(variety)]
@@ -40,7 +40,7 @@ class _Run:
         ]
         self._next = 0
         self._left = load.count
-        self.produced = Produced(began_s=array("d"), took_s=array("d"))
+        self.produced = ProduceResult(began_s=array("d"), took_s=array("d"))
 
     def _take(self) -> tuple[Sequence[bytes], int] | None:
         """Return the next batch and its topic; None when the wanted count is handed over."""

@@ -26,7 +26,7 @@ from node.nameserver.directory.directory import Command
 from node.nameserver.directory.fields import Result
 from node.nameserver.directory.proofs import Challenges
 from node.runtime.json_text import read_json
-from node.runtime.rate_limited_log import QuietLog
+from node.runtime.rate_limited_log import RateLimitedLog
 from quorumlog.pb import nameserver_pb2 as pb
 from store.files.meta_file import Json
 
@@ -36,7 +36,7 @@ NOBODY: Final = 0
 """The id of no node."""
 _TOO_HIGH: Final = frozenset({"epoch_too_high", "version_too_high", "address_taken", "wrong_group"})
 """Refusals of the directory that no healthy broker meets."""
-_QUIET_MS: Final = 60_000
+_LOG_INTERVAL_MS: Final = 60_000
 _SECRET: Final = "set the same secret_file on all nodes of the cluster"
 _log: Final = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ Known = Callable[[], Mapping[int, str]]
 """
 
 
-class Vouching:
+class ReportJudge:
     """Judges the reports of one process. Call all methods on the event loop's thread."""
 
     def __init__(
@@ -66,7 +66,9 @@ class Vouching:
         self._challenges = (
             Challenges(secret, cluster_id, monotonic_s=monotonic_s) if secret else None
         )
-        self._quiet = QuietLog(_log, interval_ms=_QUIET_MS, monotonic_s=monotonic_s)
+        self._rate_limited = RateLimitedLog(
+            _log, interval_ms=_LOG_INTERVAL_MS, monotonic_s=monotonic_s
+        )
         self.refused_counts: dict[str, int] = dict.fromkeys(REASONS, 0)
         """Reports that were not believed, by REASONS."""
 
@@ -76,7 +78,7 @@ class Vouching:
         settings: Settings,
         members: Callable[[], Mapping[int, tuple[str, str]]] = dict,
         *,
-        is_alone: bool = False,
+        is_standalone: bool = False,
     ) -> Self:
         """Return the rule of a process. `members` returns the two addresses of each node that the
         group itself decided on; they override the configured ones."""
@@ -87,11 +89,11 @@ class Vouching:
                 found[node] = address or found.get(node, "")
             return found
 
-        own_id = NOBODY if is_alone else settings.node_id
+        own_id = NOBODY if is_standalone else settings.node_id
         found = cls(
             settings.cluster_id, settings.group, settings.secret(), own_id=own_id, known=known
         )
-        if is_alone and found._challenges is None and not settings.peers:
+        if is_standalone and found._challenges is None and not settings.peers:
             _log.warning("no broker is believed: %s, or peers of one group", _SECRET)
         return found
 
@@ -131,7 +133,7 @@ class Vouching:
     def _refused(self, reason: str, text: str) -> None:
         assert reason in self.refused_counts, f"{reason} has no place in the metrics"
         self.refused_counts[reason] += 1
-        self._quiet.warn(f"a report was refused ({reason})", text)
+        self._rate_limited.warn(f"a report was refused ({reason})", text)
 
     def _check_speaker(self, group: str, command: Command) -> None:
         """Raise NotVouchedError unless the sender reports on its own group, and on a known node

@@ -8,19 +8,19 @@ import pytest
 
 from store.errors import CorruptionError, FileSystemError, LayoutError
 from store.files import failpoints
-from store.ledger.entry import Link
+from store.ledger.entry import ChainLink
 from store.ledger.ledger import Deletion
 from store.replicated.ledger_store import ReplicaStore
 from tests.store.records import numbers
 from tests.store.replicated.test_ledger_store import CONFIG, crash, open_store, put
 
 FILE = CONFIG.file_size_bytes
-UPKEEP = {"retention_interval_ms": 0, "retention_size_bytes": 2 * FILE}
+MAINTENANCE = {"retention_interval_ms": 0, "retention_size_bytes": 2 * FILE}
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[ReplicaStore]:
-    opened = open_store(tmp_path / "store", **UPKEEP)
+    opened = open_store(tmp_path / "store", **MAINTENANCE)
     fill(opened, 5)
     yield opened
     opened.close()
@@ -82,7 +82,7 @@ def check_killed(store: ReplicaStore) -> None:
     image = root.with_name("image")
     shutil.rmtree(image, ignore_errors=True)
     shutil.copytree(root, image)
-    with open_store(image, **UPKEEP) as again:
+    with open_store(image, **MAINTENANCE) as again:
         assert on_disk(again) == in_log(again) == in_log(store)
         assert kept(again) == kept(store)
         lo, hi = again.reads.queue_range("orders", 0)
@@ -178,7 +178,7 @@ def flip(store: ReplicaStore, position: int) -> None:
 def test_no_file_is_deleted_while_the_first_file_is_missing(
     tmp_path: Path,
 ) -> None:
-    store = open_store(tmp_path, **UPKEEP)
+    store = open_store(tmp_path, **MAINTENANCE)
     fill(store, 5)
     take_out(store)
     crash(store)
@@ -187,7 +187,7 @@ def test_no_file_is_deleted_while_the_first_file_is_missing(
     left = on_disk(store)
     assert left[:3] == [0, FILE, 2 * FILE]
     with pytest.raises(LayoutError):
-        open_store(tmp_path, **UPKEEP)
+        open_store(tmp_path, **MAINTENANCE)
     assert on_disk(store) == left
 
 
@@ -200,7 +200,7 @@ def test_a_snapshot_within_a_deletion_leaves_nothing_of_the_old_log(
     else:
         deletion = take_out(store)
     position = store.ledger.files.end_position + 3 * FILE + 1000
-    store.restart(position, Link(5000, 9, 77), {(b"orders", 0): 9000})
+    store.restart(position, ChainLink(5000, 9, 77), {(b"orders", 0): 9000})
     assert on_disk(store) == in_log(store) == [position // FILE * FILE]
     if not fails:
         deletion.remove()

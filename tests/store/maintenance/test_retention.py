@@ -14,8 +14,7 @@ from store.files import failpoints
 from store.files.file_system import FileSystem
 from store.files.mapped_file import create_file
 from store.files.mapped_file_queue import MappedFileQueue
-from store.stats import StoreCounters
-from store.upkeep.retention import (
+from store.maintenance.retention import (
     DELETE_COUNT_MAX,
     DiskState,
     DiskUsage,
@@ -25,6 +24,7 @@ from store.upkeep.retention import (
     RetentionPolicy,
     ages_ms,
 )
+from store.stats import StoreCounters
 
 FS = FileSystem()
 SIZE = 8192

@@ -20,9 +20,9 @@ from store.errors import (
     PositionRangeError,
 )
 from store.files.mapped_file import MappedFile
-from store.ledger.entry import Link
+from store.ledger.entry import ChainLink
 from store.ledger.ledger import Ledger
-from store.ledger.mending.damage import Point
+from store.ledger.mending.damage import EntryBoundary
 from store.ledger.mending.mend import begin_of, mend_index, walk_of
 from store.ledger.reader import corruption
 from store.log.shipped_log import ShippedLog
@@ -44,7 +44,7 @@ class Piece(NamedTuple):
 
     size_bytes: int = 0
     damage: CorruptionError | None = None
-    last: Link | None = None
+    last: ChainLink | None = None
     is_index_mended: bool = False
     ends_pass: bool = False
 
@@ -142,19 +142,19 @@ class LedgerScrubber(Scrubber):
         self._log = self._ledger = ledger
         self._next = self._start()
 
-    def _start(self) -> Point:
+    def _start(self) -> EntryBoundary:
         ledger = self._ledger
         while True:  # Retention moves the two, one after the other.
-            start = Point(ledger.min_position, ledger.start_link)
-            if start == Point(ledger.min_position, ledger.start_link):
+            start = EntryBoundary(ledger.min_position, ledger.start_link)
+            if start == EntryBoundary(ledger.min_position, ledger.start_link):
                 return start
 
     def _go_to(self, position: int) -> None:
         ledger = self._ledger
         try:
             index = ledger.index_at_position(position)
-            link = Link(index - 1, ledger.term_at(index - 1), ledger.chain_crc_at(index - 1))
-            self._next = Point(ledger.position_of(index), link)
+            link = ChainLink(index - 1, ledger.term_at(index - 1), ledger.chain_crc_at(index - 1))
+            self._next = EntryBoundary(ledger.position_of(index), link)
         except (CorruptionError, FileSystemError):  # To be found from the start of its file.
             self._next = begin_of(ledger, ledger.files.file_at(position))
 
@@ -172,11 +172,11 @@ class LedgerScrubber(Scrubber):
         run = walk.next_run(point)
         _forget(file, point.position)
         if run.end:
-            self._next = Point(point.position + run.end, run.link)
+            self._next = EntryBoundary(point.position + run.end, run.link)
             is_mended = mend_index(ledger, point.link.entry_index + 1, run.units)
             return Piece(run.end, is_index_mended=is_mended)
         if run.problem is None:  # The blank at the end of the file.
-            self._next = Point(file.end_position, run.link)
+            self._next = EntryBoundary(file.end_position, run.link)
             return Piece(file.end_position - point.position, last=run.link)
         damage = corruption(file, point.position, run.problem)
         damaged = next(walk.ranges(point, point.position + 1), None)
@@ -186,7 +186,7 @@ class LedgerScrubber(Scrubber):
         if after is None:
             return Piece(damage=damage, ends_pass=True)
         end = after.position + after.size_bytes
-        self._next = Point(end, Link(after.entry_index, after.term, after.chain_crc))
+        self._next = EntryBoundary(end, ChainLink(after.entry_index, after.term, after.chain_crc))
         return Piece(end - point.position, damage)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from store.errors import FileSystemError, StoreFullError
 
 
-class MaintenanceThread:
+class StoreMaintenance:
     """Calls `work` every `interval_ms` from `start` to `stop`."""
 
     def __init__(

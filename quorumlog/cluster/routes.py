@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from quorumlog.cluster.channels import CHANNELS_MAX, Channels, Node, answer_of
+from quorumlog.cluster.channels import CHANNELS_MAX, Channels, NodeChannel, answer_of
 from quorumlog.cluster.retry import Deadline
 from quorumlog.errors import (
     InvalidRequestError,
@@ -88,7 +88,7 @@ class _Round:
             self.leader_id, self.leader_address = leader_id, address
 
 
-Heard = Callable[[log_pb2.RouteResponse, str], None]
+OnRoute = Callable[[log_pb2.RouteResponse, str], None]
 """Called with each answer, and its address; an empty address means a node of this group."""
 
 
@@ -102,7 +102,7 @@ class Router:
         cluster_id: str | None = None,
         *,
         group: str = "",
-        heard: Heard | None = None,
+        on_route: OnRoute | None = None,
     ) -> None:
         """`group` empty: the group of the first node that answers."""
         if not 0 < len(bootstrap) <= BOOTSTRAP_MAX:
@@ -115,7 +115,7 @@ class Router:
         self.where = ""  # For errors: " of group g1" when there are others.
         self.answered_s = 0.0  # Time of the group's last answer, on the monotonic clock.
         self.stats = RouterStats()
-        self._heard = heard
+        self._on_route = on_route
         self._strangers: set[str] = set()  # Addresses in `bootstrap` of nodes of other groups.
         self.nodes: dict[int, str] = {}
         self.term = 0
@@ -150,7 +150,7 @@ class Router:
         others = (address for address in self.bootstrap if address not in self._strangers)
         return list(dict.fromkeys([*self.nodes.values(), *others]))
 
-    def node(self, node_id: int) -> Node:
+    def node(self, node_id: int) -> NodeChannel:
         """Return the node of that id. Raises InvalidRequestError if the cluster has none."""
         address = self.nodes.get(node_id)
         if address is None:
@@ -190,7 +190,7 @@ class Router:
 
     # The leader.
 
-    async def leader(self, deadline: Deadline) -> Node:
+    async def leader(self, deadline: Deadline) -> NodeChannel:
         """Return the leader, searched for if it is not known.
 
         Raises the error of the search if it found none before the deadline; nothing was sent then.
@@ -305,8 +305,8 @@ class Router:
                 f"{self.group} of {self.cluster_id}; use its own"
             )
             found.last_error = UnavailableError(text)
-            if self._heard is not None:
-                self._heard(answer, address)
+            if self._on_route is not None:
+                self._on_route(answer, address)
             return
         found.answered.add(answer.node_id)
         self._learn(answer)
@@ -370,8 +370,8 @@ class Router:
         self.cluster_id = self.cluster_id or response.cluster_id
         self.group = self.group or response.group
         self.answered_s = time.monotonic()
-        if self._heard is not None:
-            self._heard(response, "")
+        if self._on_route is not None:
+            self._on_route(response, "")
         if response.term >= self.term and response.nodes:
             self.term = response.term
             nodes = {node.node_id: node.address for node in response.nodes if node.address}

@@ -15,7 +15,7 @@ _SIZE_INCHES = (11.0, 7.0)
 _DPI = 120
 
 
-class PlotMissingError(Exception):
+class MatplotlibMissingError(Exception):
     """matplotlib is not installed."""
 
     code, retryable, outcome = "bench.no_matplotlib", False, None
@@ -25,11 +25,11 @@ class PlotMissingError(Exception):
 
 
 def check_available() -> None:
-    """Raise PlotMissingError before the measurement, rather than after."""
+    """Raise MatplotlibMissingError before the measurement, rather than after."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise PlotMissingError from error
+        raise MatplotlibMissingError from error
 
 
 def draw(record: Mapping[str, Any], path: Path) -> None:

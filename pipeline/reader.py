@@ -16,7 +16,7 @@ from pipeline.columns import Entries, record_batch
 from pipeline.connection import Connection
 from pipeline.errors import DataLossError
 from pipeline.options import SourceOptions
-from pipeline.plan import Range
+from pipeline.plan import OffsetRange
 from quorumlog.cluster.retry import Backoff, Deadline
 from quorumlog.consume.raw import RawRecords
 from quorumlog.errors import QuorumlogError
@@ -28,14 +28,14 @@ PATIENCE_MS: Final = 1_000
 _log = logging.getLogger("quorumlog.pipeline")
 
 
-def read_range(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
+def read_range(options: SourceOptions, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
     """Yield the records of a range, in order. Raises DataLossError, RecordDamagedError, ..."""
     with Connection(options.cluster) as connection:
         yield from _Reader(connection, options, wanted).batches()
 
 
 class _Reader:
-    def __init__(self, connection: Connection, options: SourceOptions, wanted: Range) -> None:
+    def __init__(self, connection: Connection, options: SourceOptions, wanted: OffsetRange) -> None:
         self._connection = connection
         self._client = connection.client
         self._options = options

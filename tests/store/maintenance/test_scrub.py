@@ -11,7 +11,7 @@ from store.errors import CorruptionError, FileSystemError
 from store.files.file_system import FileSystem
 from store.ledger.ledger import Ledger
 from store.ledger.mending.mend import damage_of
-from store.upkeep.scrub import CommitLogScrubber, LedgerScrubber, Piece, Scrubber
+from store.maintenance.scrub import CommitLogScrubber, LedgerScrubber, Piece, Scrubber
 from tests.store.ledger_stores import CONFIG, FILE, Wreck, make_wreck
 from tests.store.ledgers import image, index_file, open_ledger
 from tests.store.shipped_stores import open_store as open_shipped
