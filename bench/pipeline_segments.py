@@ -22,8 +22,8 @@ from pipeline.segments import read_piece
 from pipeline.segments_check import check_range
 from pipeline.segments_log import SealedLog, open_sealed
 from pipeline.session import spark_session
-from store.checksum import crc32c
 from store.config import MIB
+from store.files.checksum import crc32c
 from store.store import Store
 
 BATCH_COUNT: Final = 100

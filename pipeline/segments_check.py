@@ -19,9 +19,9 @@ from pipeline.segments_log import LogReader, SealedLog
 from pipeline.segments_queues import QueueRun, RecordsOfQueues, Wanted
 from pipeline.segments_walk import Walk
 from store import format as fmt
-from store.checksum import crc32c
 from store.config import MIB
 from store.errors import CorruptionError, FileSystemError
+from store.files.checksum import crc32c
 from store.ledger.entry import KIND_DATA, ChainLink, check_blank
 from store.record.check import check_records
 

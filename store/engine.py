@@ -13,7 +13,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final, Generic, Self
 
-from store import checksum
 from store.config import StoreConfig
 from store.derived.keys.index_files import IndexFiles
 from store.derived.queues.consume_queues import ConsumeQueues
@@ -24,7 +23,7 @@ from store.durability.flush_schedule import FlushRules
 from store.durability.identity import DirectoryLock, RunMarker
 from store.durability.mark_keeper import MarkKeeper
 from store.errors import BusyError, ClosedError, StoreError, StoreFullError, SyncFailedError
-from store.files import failpoints
+from store.files import checksum, failpoints
 from store.files.file_system import FileSystem
 from store.log.put_lock import make_put_lock
 from store.maintenance.retention import Retention, RetentionPolicy

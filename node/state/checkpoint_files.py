@@ -24,8 +24,8 @@ from node.state.checkpoint_tables import (
 from node.state.registry import NOTHING, TABLES, check_tables, decode_table, encode_table
 from node.state.state import StateImage, Versions
 from node.state.tables import group_settings
-from store.checksum import crc32c
 from store.errors import CorruptionError, LayoutError
+from store.files.checksum import crc32c
 from store.files.failpoints import hit
 from store.files.file_system import FileSystem
 from store.files.meta_file import Json, MetaFile

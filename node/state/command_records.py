@@ -14,7 +14,7 @@ from node.state.state import COMMAND_TOPIC
 from quorumlog.pb.state_pb2 import Command
 from raft.messages import Index, Term
 from store import format as fmt
-from store.checksum import body_crc
+from store.files.checksum import body_crc
 from store.format import LOOPBACK, Host
 from store.record.message import encode_host, encode_message, record_layout
 

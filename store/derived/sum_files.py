@@ -14,7 +14,7 @@ import os
 import threading
 from typing import Final
 
-from store.checksum import crc32c, crc32c_extend
+from store.files.checksum import crc32c, crc32c_extend
 from store.files.failpoints import hit
 
 DIRECTORY: Final = "checksums"

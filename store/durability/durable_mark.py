@@ -17,8 +17,8 @@ import threading
 from dataclasses import dataclass
 from typing import Final, Self
 
-from store.checksum import crc32c
 from store.errors import CorruptionError, LayoutError
+from store.files.checksum import crc32c
 from store.files.failpoints import hit
 from store.files.file_system import FileSystem
 from store.files.staging import TEMPORARY_SUFFIX

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from store.checksum import crc32c
 from store.clock import unix_ms
 from store.errors import FileSystemError, LockedError
+from store.files.checksum import crc32c
 from store.files.failpoints import hit
 from store.files.file_system import FileSystem
 from store.files.staging import TEMPORARY_SUFFIX

@@ -17,7 +17,6 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from store.checksum import crc32c
 from store.errors import (
     CorruptionError,
     FileSystemError,
@@ -26,6 +25,7 @@ from store.errors import (
     StoreFullError,
     SyncFailedError,
 )
+from store.files.checksum import crc32c
 from store.files.failpoints import hit
 from store.files.file_system import FileSystem
 from store.files.staging import TEMPORARY_SUFFIX

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from store import format as fmt
-from store.checksum import crc32c
 from store.derived.queues.consume_queue import UNIT_SIZE_BYTES
 from store.derived.queues.consume_queues import DIRECTORY as QUEUE_DIRECTORY
 from store.durability import checkpoint, durable_mark
 from store.errors import FileSystemError
+from store.files.checksum import crc32c
 from store.fsck.check import Check
 from store.fsck.checks.container import LedgerCheck, PlainCheck
 from store.fsck.checks.log import NOWHERE, LogPass, RecordRun

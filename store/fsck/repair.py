@@ -14,7 +14,6 @@ from itertools import count
 from typing import Final
 
 from store import format as fmt
-from store.checksum import crc32c
 from store.config import MIB, StoreConfig
 from store.derived.dispatch import Dispatcher
 from store.derived.keys.index_files import IndexFiles
@@ -24,6 +23,7 @@ from store.durability.checkpoint import Checkpoint
 from store.durability.durable_mark import DurableMark, Mark
 from store.durability.identity import DirectoryLock, RunMarker
 from store.errors import FileSystemError
+from store.files.checksum import crc32c
 from store.files.failpoints import hit
 from store.files.file_system import FileSystem
 from store.files.staging import TEMPORARY_SUFFIX, is_unfinished, stage

@@ -15,7 +15,7 @@ line up never chains.
 from typing import Final, NamedTuple
 
 from store import format as fmt
-from store.checksum import crc32c
+from store.files.checksum import crc32c
 
 KIND_DATA: Final = 0  # Message records; stored in DLedger's field `channel`.
 KIND_NO_OP: Final = 1

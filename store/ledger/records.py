@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from store import format as fmt
-from store.checksum import crc32c
+from store.files.checksum import crc32c
 from store.files.mapped_file import MappedFile
 from store.ledger.entry import KIND_DATA, EntryProblem, unpack_header
 from store.ledger.reader import LedgerReader, corruption

@@ -15,8 +15,8 @@ from operator import mul
 from typing import Final
 
 from store import format as fmt
-from store.checksum import body_crc
 from store.errors import LimitExceededError, RecordFormatError, TopicNameError
+from store.files.checksum import body_crc
 from store.format import LOOPBACK, Host
 
 Buffer = bytes | bytearray | memoryview

@@ -17,7 +17,7 @@ import pytest
 
 from deploy.local import LocalCluster
 from quorumlog.sync import connect
-from store.checksum import crc32c
+from store.files.checksum import crc32c
 from store.record.message import decode_message
 from store.store import Store
 from tests.compat import foreign

@@ -1,4 +1,4 @@
-"""Checksums by definition (crcmod), to compare the fast ones of `store.checksum` with."""
+"""Checksums by definition (crcmod), to compare the fast ones of `store.files.checksum` with."""
 
 from collections.abc import Callable
 from typing import Final

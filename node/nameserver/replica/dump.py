@@ -17,7 +17,7 @@ from node.errors.nameserver import FilesDamagedError
 from node.nameserver.directory.fields import CommandRefused, an_integer, an_object, exactly
 from node.nameserver.replica.journal import Entry
 from node.runtime.json_text import read_json
-from store.checksum import crc32c
+from store.files.checksum import crc32c
 from store.files.file_system import FileSystem
 from store.files.meta_file import Json
 

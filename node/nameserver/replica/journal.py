@@ -22,8 +22,8 @@ from typing import Final, NamedTuple
 
 from node.errors.nameserver import FilesDamagedError, TwoHistoriesError
 from node.nameserver.directory.fields import CommandRefused, a_list, a_text, an_integer
-from store.checksum import crc32c
 from store.errors import StoreError
+from store.files.checksum import crc32c
 from store.files.file_system import FileSystem
 from store.files.meta_file import Json, MetaFile
 

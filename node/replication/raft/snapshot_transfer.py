@@ -20,8 +20,8 @@ from node.replication.raft.fetch import FetchLink
 from quorumlog.pb import peer_pb2 as pb
 from raft.errors import PeerProtocolError
 from raft.messages import InstallSnapshot, NodeId, SnapshotMeta
-from store.checksum import crc32c
 from store.errors import StoreError
+from store.files.checksum import crc32c
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ whose checksum differs.
 from typing import Final
 
 from store import format as fmt
-from store.checksum import crc32c_extend
 from store.derived.queues.unit_sums import SumTail
 from store.derived.sum_files import SUM_SIZE_BYTES, UNKNOWN, SumFiles, known, seed_of
+from store.files.checksum import crc32c_extend
 
 SLOTS_PER_BLOCK: Final = 1024
 ENTRIES_PER_BLOCK: Final = 256

@@ -10,8 +10,8 @@ Cost on the way of an append: one CRC-32C a queue and round, 0.1 us and 0.06 ns 
 from typing import Final, NamedTuple
 
 from store import format as fmt
-from store.checksum import crc32c_extend
 from store.derived.sum_files import SUM_SIZE_BYTES, SumFiles, known, seed_of
+from store.files.checksum import crc32c_extend
 
 BLOCK_UNITS: Final = 256
 _UNIT: Final = fmt.CONSUME_QUEUE_UNIT_SIZE_BYTES

@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from store import format as fmt
-from store.checksum import crc32c
+from store.files.checksum import crc32c
 from store.fsck.checks.log import READ_SIZE_BYTES, RecordRun, WalkStep
 from store.fsck.files import SCAN_SIZE_BYTES, Segments
 from store.fsck.types import Finding, Part, Severity

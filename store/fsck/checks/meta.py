@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from store import format as fmt
-from store.checksum import crc32c
 from store.derived.keys.index_files import DIRECTORY as INDEX_DIRECTORY
 from store.derived.queues.consume_queues import DIRECTORY as QUEUE_DIRECTORY
 from store.derived.sum_files import DIRECTORY as SUMS_DIRECTORY
@@ -21,6 +20,7 @@ from store.durability import checkpoint, durable_mark
 from store.durability.durable_mark import Mark
 from store.durability.identity import ABORT_NAME, BOOT_ID_NAME, LOCK_NAME, LastRun, RunMarker
 from store.errors import CorruptionError, FileSystemError, LayoutError
+from store.files.checksum import crc32c
 from store.files.file_system import FileSystem
 from store.files.staging import ASIDE_DIRECTORY, STAGING_DIRECTORY
 from store.fsck.checks.log import NOWHERE

@@ -16,9 +16,9 @@ import zlib
 from collections.abc import Generator, Iterator
 from typing import Any, Final, NamedTuple
 
-from store.checksum import crc32c
 from store.durability.identity import BOOT_ID_NAME, boot_id_problem
 from store.errors import FileSystemError
+from store.files.checksum import crc32c
 from store.files.file_system import FileSystem
 from store.files.staging import TEMPORARY_SUFFIX
 from store.fsck.checks.meta import meta_problem

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from store import format as fmt
-from store.checksum import crc32c
 from store.config import MIB
 from store.errors import FileSystemError, LayoutError
+from store.files.checksum import crc32c
 from store.files.file_system import FileSystem
 from store.ledger.entry import (
     KINDS,

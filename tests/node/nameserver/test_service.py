@@ -22,7 +22,7 @@ from node.errors.nameserver import (
     ValueChangedError,
     ValueNotFoundError,
 )
-from node.nameserver import service
+from node.nameserver import service as service_module
 from node.nameserver.calls import NameServerCalls
 from node.nameserver.directory.directory import expire_command, unregister_command
 from node.nameserver.directory.proofs import Prover
@@ -123,7 +123,7 @@ async def test_a_broker_is_known_at_once_and_values_are_kept(tmp_path: Path) -> 
 async def test_a_fault_ends_the_replica_alone_and_it_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(service, "WATCH_PERIOD_MS", 5)
+    monkeypatch.setattr(service_module, "WATCH_PERIOD_MS", 5)
 
     settings = alone(tmp_path)
     host, _, port = settings.address.rpartition(":")

@@ -10,13 +10,13 @@ from random import Random
 
 import pytest
 
-from store.checksum import crc32c
 from store.durability.durable_mark import FILE_NAME, DurableMark, Mark, decode_slot
 from store.durability.flush import FlushService
 from store.durability.flush_schedule import FlushRules
 from store.durability.mark_keeper import MarkKeeper
 from store.errors import CorruptionError, LayoutError, StoreError, SyncFailedError
 from store.files import failpoints
+from store.files.checksum import crc32c
 from store.files.file_system import FileSystem
 from store.files.mapped_file_queue import MappedFileQueue
 from tests.store.fakes import CountingFileSystem

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from store import format as fmt
-from store.checksum import crc32c
+from store.files.checksum import crc32c
 from store.ledger import verify as ledger_verify
 from store.ledger.entry import (
     KIND_NO_OP,

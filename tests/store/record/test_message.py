@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store import checksum
 from store import format as fmt
 from store.errors import LimitExceededError, RecordFormatError, TopicNameError
+from store.files import checksum
 from store.format import Host
 from store.record import message
 from tests.store.reference_crc import reference_crc32, reference_crc32c

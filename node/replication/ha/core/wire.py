@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 from node.replication.ha.core.types import AckMode, EpochStart, HaBinding, HaError, HaStanding
-from store.checksum import crc32c
+from store.files.checksum import crc32c
 
 EPOCH_COUNT_MAX: Final = 1000
 """Entries of a handshake reply (6.6)."""

@@ -16,8 +16,8 @@ from node.replication.ha.core.types import EpochStart
 from node.runtime.json_text import read_json
 from node.state.image import decode_image, encode_image
 from node.state.state import StateImage
-from store.checksum import crc32c
 from store.errors import CorruptionError
+from store.files.checksum import crc32c
 from store.record.stamp import QueueKey
 
 _MAGIC: Final = b"QLHAIM1\n"

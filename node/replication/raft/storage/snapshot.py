@@ -17,8 +17,8 @@ from node.errors.common import NodeError
 from node.replication.raft.storage.hard_state import configuration_json, configuration_of
 from node.runtime.json_text import read_json
 from raft.messages import Index, SnapshotMeta
-from store.checksum import crc32c
 from store.errors import PositionRangeError
+from store.files.checksum import crc32c
 from store.record.stamp import QueueKey
 from store.replicated.ledger_store import ReplicaStore
 

@@ -12,8 +12,8 @@ from node.replication.raft.snapshot_transfer import SnapshotLimits, SnapshotRece
 from quorumlog.pb import peer_pb2 as pb
 from raft.errors import PeerProtocolError
 from raft.messages import Configuration, ConfigurationAt, InstallSnapshot, NodeId, SnapshotMeta
-from store.checksum import crc32c
 from store.errors import PositionRangeError
+from store.files.checksum import crc32c
 from tests.node.links import Frame, Node, eventually, nodes
 from tests.raft.cluster import GROUP
 from tests.raft.rules.test_snapshot import lagging_cluster

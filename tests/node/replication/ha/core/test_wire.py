@@ -25,7 +25,7 @@ from node.replication.ha.core.wire import (
     encode,
     transfer_head,
 )
-from store.checksum import crc32c
+from store.files.checksum import crc32c
 
 UP: list[tuple[UpFrame, str]] = [
     (

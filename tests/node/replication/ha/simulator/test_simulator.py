@@ -34,7 +34,9 @@ def test_a_run_repeats() -> None:
 
 @pytest.mark.slow
 def test_a_run_repeats_in_another_process() -> None:
-    program = "from node.replication.ha.simulator.world import World; print(World(5).run().digest)"
+    program = (
+        "from node.replication.ha.simulator.world import HaWorld; print(HaWorld(5).run().digest)"
+    )
     digests = {
         subprocess.run(
             [sys.executable, "-c", program],
