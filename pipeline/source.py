@@ -30,7 +30,8 @@ from pyspark.sql.types import StructType
 
 from pipeline.connection import Connection
 from pipeline.options import Offsets, SourceOptions, sink_options, source_options
-from pipeline.plan import Bounds, OffsetRange, bounds, queue_of, queues_of, ranges, resolve
+from pipeline.plan import Bounds, bounds, queue_of, queues_of, ranges, resolve
+from pipeline.range_partition import RangePartition
 from pipeline.reader import read_range
 from pipeline.schema import spark_schema
 from quorumlog.consume.reads import QueueOffsets
@@ -80,14 +81,6 @@ class QuorumlogSource(DataSource):
 
         check_overwrite(overwrite)
         return StreamWriter(sink_options(self.options), tuple(schema.fieldNames()))
-
-
-class RangePartition(InputPartition):
-    """One range, as Spark hands it to a task."""
-
-    def __init__(self, wanted: OffsetRange) -> None:
-        super().__init__(None)
-        self.wanted = wanted
 
 
 class BatchReader(DataSourceReader):

@@ -23,6 +23,7 @@ from store.errors import FileSystemError, StoreFullError
 from store.log.shipped_log import CheckedRaw
 
 if TYPE_CHECKING:
+    # A circle of types: the driver makes this component, which gives it inputs.
     from node.replication.ha.driver import HaDriver
 
 ROOM_RETRY_MS: Final = 5

@@ -15,6 +15,7 @@ from node.replication.ha.core.types import NO_EPOCH, HaRole, PromotionError
 from raft.messages import NodeId
 
 if TYPE_CHECKING:
+    # A circle of types: the driver makes this component, which gives it inputs.
     from node.replication.ha.driver import HaDriver
 
 

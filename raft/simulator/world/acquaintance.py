@@ -18,6 +18,7 @@ from raft.simulator.disk.image import DiskImage
 from raft.simulator.verdict import InvariantError
 
 if TYPE_CHECKING:
+    # A circle of types: a world makes its parts, and they act on it and on each other.
     from raft.simulator.world.process import Process
 
 SAVE_TICKS = 10

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from raft.messages import Index
 
 if TYPE_CHECKING:
+    # A circle of types: a world makes its parts, and they act on it and on each other.
     from raft.simulator.world.process import Process
     from raft.simulator.world.world import World
 

@@ -22,6 +22,7 @@ from raft.simulator.world.network import SimulatedLink
 from raft.simulator.world.process import Status
 
 if TYPE_CHECKING:
+    # A circle of types: a world makes its parts, and they act on it and on each other.
     from raft.simulator.world.process import Process
     from raft.simulator.world.world import World
 

@@ -22,6 +22,7 @@ from raft.simulator.world.process import Process, Status
 from raft.simulator.world.workload import QUEUE, CallKind, SimulatedClient
 
 if TYPE_CHECKING:
+    # A circle of types: a world makes its parts, and they act on it and on each other.
     from raft.messages import Configuration
     from raft.simulator.world.world import World
 

@@ -18,6 +18,7 @@ from raft.messages import Index
 from raft.simulator.world.workload import QUEUE
 
 if TYPE_CHECKING:
+    # A circle of types: a world makes its parts, and they act on it and on each other.
     from raft.simulator.world.world import World
 
 

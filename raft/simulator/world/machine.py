@@ -16,6 +16,7 @@ from raft.pump.effects import Completion, Resolution
 from raft.simulator.world.workload import SimulatedCall
 
 if TYPE_CHECKING:
+    # A circle of types: a world makes its parts, and they act on it and on each other.
     from raft.simulator.world.process import Process
 
 

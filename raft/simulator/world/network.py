@@ -17,6 +17,7 @@ from raft.simulator.disk.image import DirectoryEntry
 from raft.simulator.options import SimulatorOptions
 
 if TYPE_CHECKING:
+    # A circle of types: a world makes its parts, and they act on it and on each other.
     from raft.simulator.world.world import World
 
 _DELAY_COUNT = 256

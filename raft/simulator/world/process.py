@@ -41,6 +41,7 @@ from raft.simulator.world.workload import WRITES, SimulatedCall
 from raft.transitions import Role
 
 if TYPE_CHECKING:
+    # A circle of types: a world makes its parts, and they act on it and on each other.
     from raft.simulator.world.world import World
 
 MAILBOX_MAX = 256

@@ -30,6 +30,7 @@ from raft.simulator.verdict import InvariantError
 from raft.transitions import Role
 
 if TYPE_CHECKING:
+    # A circle of types: a world makes its parts, and they act on it and on each other.
     from raft.simulator.world.process import Process
 
 

@@ -22,6 +22,7 @@ from raft.simulator.disk.damage import (
 from raft.simulator.disk.image import DirectoryEntry
 
 if TYPE_CHECKING:
+    # A circle of types: a world makes its parts, and they act on it and on each other.
     from raft.simulator.world.process import Process
 
 _WIDENINGS = 10

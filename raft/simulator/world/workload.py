@@ -31,6 +31,7 @@ from raft.simulator.ledger import ANYTHING, CasBody
 from raft.simulator.verdict import InvariantError
 
 if TYPE_CHECKING:
+    # A circle of types: a world makes its parts, and they act on it and on each other.
     from raft.simulator.world.process import Process
     from raft.simulator.world.world import World
 

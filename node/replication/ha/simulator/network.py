@@ -14,6 +14,7 @@ from node.replication.ha.core.machine import HaMachine
 from node.replication.ha.core.wire import DownParser, UpParser
 
 if TYPE_CHECKING:
+    # A circle of types: a world makes its parts, and they act on it and on each other.
     from node.replication.ha.simulator.world import HaWorld
 
 

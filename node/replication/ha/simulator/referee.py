@@ -13,6 +13,7 @@ from node.replication.ha.simulator.options import RECORD_SIZE_BYTES
 from store.errors import Outcome
 
 if TYPE_CHECKING:
+    # A circle of types: a world makes its parts, and they act on it and on each other.
     from node.replication.ha.simulator.replica import SimulatedReplica
     from node.replication.ha.simulator.world import HaWorld
 

@@ -24,6 +24,7 @@ from node.replication.ha.core.wire import body_check, encode, transfer_head
 from node.replication.ha.simulator.options import RECORD_SIZE_BYTES
 
 if TYPE_CHECKING:
+    # A circle of types: a world makes its parts, and they act on it and on each other.
     from node.replication.ha.simulator.world import HaWorld
 
 
