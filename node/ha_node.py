@@ -6,11 +6,11 @@ node becomes master, and a controller or an operator proposes it.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import structlog
@@ -44,6 +44,7 @@ from node.replication.ha.storage.log import HaLog
 from node.replication.ha.storage.losses import LossFile
 from node.replication.maintenance import Maintenance
 from node.replication.scrub import Scrub
+from node.runtime.on_thread import on_thread
 from quorumlog.pb import common_pb2
 from raft.messages import NO_INDEX, Index, NodeId
 from raft.transitions import Role
@@ -98,13 +99,13 @@ class HaNode(Node):
 
         # On a thread, so that the loop answers probes meanwhile; afterwards the log belongs to the
         # loop.
-        self.log = await asyncio.to_thread(self.opening.run, open_log)
+        self.log = await on_thread(partial(self.opening.run, open_log))
         self.show_log()
         refuse_epoch_end(str(settings.directory), self.log.replica.bound.number)
         self.memory = HaMemory(self.log)
         self.lives.open(self.fs, str(settings.directory), settings.cluster_id, self.memory)
         self.health.enter(Phase.STARTING, "applying the log")
-        self.applied = await asyncio.to_thread(AppliedState, self.log, self.fs, self.limits)
+        self.applied = await on_thread(partial(AppliedState, self.log, self.fs, self.limits))
         self.machine = self.applied.machine
         self.losses = LossFile(self.fs, str(settings.directory))
         self.health.enter(Phase.STARTING, "meeting the other replicas")

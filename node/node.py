@@ -59,7 +59,7 @@ from node.services.server import GrpcServer, PortTakenError
 from node.state.machine import StateMachine
 from quorumlog.version import __version__
 from raft.messages import NO_NODE, NodeId
-from store.errors import CorruptionError, DerivedFileError
+from store.errors import CorruptionError, DerivedFileError, SyncFailedError
 from store.files.file_system import FileSystem
 from store.replicated.store import ReplicatedStore
 from store.stats import LatencyStats, StoreStats
@@ -69,6 +69,7 @@ CALL_GRACE_MS: Final = 500
 _POLL_S: Final = 0.005
 GC_THRESHOLDS: Final = (20_000, 20, 20)
 _log: Final = structlog.get_logger(component="node")
+_stop_log: Final = structlog.get_logger(component="stopping")
 
 
 class ReplicationDriver(Replicated, Protocol):
@@ -165,6 +166,7 @@ class Node(ABC):
         self.life.push_async_callback(asyncio.to_thread, self.sync_watch.stop)
         # Tasks, ports and lives use the log, so they end before it is closed.
         self.life.push_async_callback(asyncio.to_thread, self.opening.end)
+        self.life.push(self._keep_unclean)
         self.life.push_async_callback(self._end_tasks)
         self.life.push_async_exit(self.ports)
         self.life.push_async_callback(self.lives.stop)
@@ -189,7 +191,13 @@ class Node(ABC):
         stop. The directory is closed on return, and no acknowledged record is lost.
         """
         await self.life.aclose()
-        _log.info("stopped")
+        _stop_log.info("stopped")
+
+    def _keep_unclean(self, _: object, error: BaseException | None, __: object) -> None:
+        """End the process before the log is closed if a part broke an invariant while it stopped:
+        a closed log counts as clean at the next start."""
+        if isinstance(error, (AssertionError, SyncFailedError)):
+            self.fail_stop(error)
 
     # --- The steps of each mode ---
 
@@ -268,7 +276,6 @@ class Node(ABC):
         """Open the ports, and begin to connect to the peers. A repeated call does nothing."""
         if self._has_met:
             return
-        self._has_met = True
         settings = self.settings
         tls = tls_files(settings)
         credentials = None
@@ -283,14 +290,14 @@ class Node(ABC):
         self.address = str(settings.advertised(port))
         link = self.make_link(tls)
         listen = settings.peer_listen
+        self.ports.push_async_callback(link.stop)
         try:
             port = await link.start(listen.host, listen.port)
         except OSError as error:
             reason = error.strerror or str(error)
             raise PortTakenError("peer_listen", str(listen), reason) from error
         self.peer_address = str(Address(listen.host, port))
-        self.link = link
-        self.ports.push_async_callback(link.stop)
+        self.link, self._has_met = link, True
         found = {
             "node_id": settings.node_id,
             "cluster_id": settings.cluster_id,
@@ -367,7 +374,7 @@ class Node(ABC):
                 (task, hurry), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
             if not task.done():
-                _log.warning("stops without having drained")
+                _stop_log.warning("stops without having drained")
         finally:
             task.cancel()
             hurry.cancel()
@@ -381,7 +388,11 @@ class Node(ABC):
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for error in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(error, Exception):
+                asyncio.get_running_loop().call_exception_handler(
+                    {"message": "a task of the node failed as it stopped", "exception": error}
+                )
 
     # --- Reactions to changes ---
 

@@ -136,6 +136,8 @@ class NodeLives:
         met, self._lives = self._lives, Lives(found.known)
         for node, told in met.told.items():
             self._take(node, told)  # Met for a repair, before there was a file.
+        if met.told:
+            self.save_soon()
 
     def attach_link(self, link: "PeerLink") -> None:
         """Give the link over which lives are sent from now on."""
@@ -161,7 +163,7 @@ class NodeLives:
         self._hear_of_self(node, known)
         lost = self._lives.judge(node, told, asked=asked.get(node, Known()))
         self._note(node, lost)
-        self.save_soon()  # If this node is killed now, it must know the peer's life afterwards.
+        self.save_soon()  # If this node is killed in a moment, it knows the peer's life afterwards.
         return f"node {node} began with an old copy of its disk: {lost}" if lost else ""
 
     # --- Frames and changes ---

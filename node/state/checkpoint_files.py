@@ -34,7 +34,7 @@ from store.files.staging import TEMPORARY_SUFFIX
 DIRECTORY: Final = "config"
 MANIFEST: Final = "stateCheckpoint"
 BACKUP_SUFFIX: Final = ".bak"
-_FILE_PARTS: Final = tuple(kind for kind in TABLES if kind.file_name)
+_FILE_TABLES: Final = tuple(kind for kind in TABLES if kind.file_name)
 
 
 class CheckpointDamagedError(CorruptionError):
@@ -126,7 +126,7 @@ class CheckpointFiles:
             )
         # A table has no file if it never changed, or if an older version did not know it.
         names = [table.name for table in CHECKPOINT_TABLES]
-        names += [kind.file_name for kind in _FILE_PARTS if kind.file_name in files]
+        names += [kind.file_name for kind in _FILE_TABLES if kind.file_name in files]
         unknown = files.keys() - set(names)
         if unknown:  # Of a newer version; a replica without these tables would differ for good.
             expected, more = "tables that this version knows", ", ".join(sorted(unknown))
@@ -149,7 +149,7 @@ class CheckpointFiles:
             check_tables(
                 {
                     kind.name: decode_table(kind, texts[kind.file_name])
-                    for kind in _FILE_PARTS
+                    for kind in _FILE_TABLES
                     if kind.file_name in texts
                 }
                 | ({group_settings.NAME: settings} if settings.version else {})
@@ -260,7 +260,7 @@ def _files_of(image: StateImage, written_unix_ms: int) -> Iterator[_File]:
         yield _File(
             table.name, table.version_of(image), partial(table.encode, image, written_unix_ms)
         )
-    for kind in _FILE_PARTS:
+    for kind in _FILE_TABLES:
         state_table = image.tables.get(kind.name, NOTHING)
         if state_table.version:
             text = partial(encode_table, kind, state_table, written_unix_ms)

@@ -77,9 +77,9 @@ def _data_version(counter: int, written_unix_ms: int) -> str:
     return json.dumps({"counter": counter, "stateVersion": 0, "timestamp": written_unix_ms})
 
 
-def _document(counter: int, written_unix_ms: int, tables: str) -> str:
+def _document(counter: int, written_unix_ms: int, fields: str) -> str:
     version = _data_version(counter, written_unix_ms)
-    return f'{{\n\t"dataVersion":{version},\n{tables}\n}}\n'
+    return f'{{\n\t"dataVersion":{version},\n{fields}\n}}\n'
 
 
 def _rows(rows: Iterable[str], opening: str, closing: str) -> str:
@@ -130,8 +130,8 @@ def _groups(image: StateImage, written_unix_ms: int) -> str:
                 forbidden[name] = dict.fromkeys(found["forbidden_topics"], _FORBIDDEN_READ)
         rows.append(f"{_row(name)}:{_row(row)}")
     table = _rows(rows, "{", "}")
-    tables = f'\t"forbiddenTable":{_row(forbidden)},\n\t"subscriptionGroupTable":{table}'
-    return _document(_groups_version(image), written_unix_ms, tables)
+    fields = f'\t"forbiddenTable":{_row(forbidden)},\n\t"subscriptionGroupTable":{table}'
+    return _document(_groups_version(image), written_unix_ms, fields)
 
 
 def _groups_version(image: StateImage) -> int:
@@ -165,8 +165,8 @@ def _producers(image: StateImage, written_unix_ms: int) -> str:
         f'{{"id":"{producer_id:016x}","lastSequence":{last},"positions":{_row(positions)}}}'
         for producer_id, last, positions in image.producers
     )
-    tables = f'\t"producers":{_rows(rows, "[", "]")}'
-    return _document(image.versions.producers, written_unix_ms, tables)
+    fields = f'\t"producers":{_rows(rows, "[", "]")}'
+    return _document(image.versions.producers, written_unix_ms, fields)
 
 
 def _members(image: StateImage, written_unix_ms: int) -> str:
@@ -174,8 +174,8 @@ def _members(image: StateImage, written_unix_ms: int) -> str:
         f'"{node}":{_row({"address": member.address, "peerAddress": member.peer_address})}'
         for node, member in sorted(image.members.items())
     )
-    tables = f'\t"memberTable":{_rows(rows, "{", "}")}'
-    return _document(image.versions.members, written_unix_ms, tables)
+    fields = f'\t"memberTable":{_rows(rows, "{", "}")}'
+    return _document(image.versions.members, written_unix_ms, fields)
 
 
 CHECKPOINT_TABLES: Final = (

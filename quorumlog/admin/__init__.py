@@ -1,5 +1,5 @@
 """Administration of a cluster.
 
-Topics, groups, members, leadership, and the status of nodes. These modules import produce, consume
-and cluster for their values and calls; the clients and the command line import them.
+Topics, groups, members, leadership, and the status of nodes. These modules import consume,
+transactions and cluster for their values and calls; the clients and the command line import them.
 """

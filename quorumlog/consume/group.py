@@ -91,7 +91,7 @@ class GroupConsumer(Consumption):
         super().__init__(reads, fetching)
         self.group, self.client_id, self.topics = options.group, options.client_id, options.topics
         self._groups = groups
-        self._member = options
+        self._group_options = options
         self._identity = Identity(
             options.group,
             options.client_id,
@@ -148,7 +148,7 @@ class GroupConsumer(Consumption):
     @property
     def auto_commit(self) -> bool:
         """Whether the consumer stores offsets by itself."""
-        return self._member.auto_commit
+        return self._group_options.auto_commit
 
     def assignment(self) -> list[Queue]:
         """Return the queues that this member reads now."""
@@ -221,12 +221,12 @@ class GroupConsumer(Consumption):
             self._redeliveries[group] = Redeliveries(group, self.group, self._options.timeout_ms)
         async with self._storing[group.name]:
             in_hand = self._in_hand
-            offsets = self._offsets_behind(given) if self._member.auto_commit else {}
+            offsets = self._offsets_behind(given) if self._group_options.auto_commit else {}
             done = await self._redeliveries[group].give_back(
                 given,
                 delay_ms=delay_ms,
                 is_dead=is_dead,
-                attempt_count_max=self._member.max_attempts or 0,
+                attempt_count_max=self._group_options.max_attempts or 0,
                 offsets=offsets,
             )
             if offsets:
@@ -280,7 +280,7 @@ class GroupConsumer(Consumption):
         processed = self._processed()
         await self._stop_all()
         try:
-            if self._member.auto_commit and self._is_started:
+            if self._group_options.auto_commit and self._is_started:
                 await self._commit(processed)
         finally:
             memberships = self._memberships.items()
@@ -310,7 +310,7 @@ class GroupConsumer(Consumption):
 
     async def _keep_committed(self, group: BrokerGroup) -> None:
         while True:
-            await asyncio.sleep(self._member.commit_interval_ms / 1000)
+            await asyncio.sleep(self._group_options.commit_interval_ms / 1000)
             try:
                 async with self._storing[group.name]:
                     done = self._processed().items()
@@ -337,7 +337,7 @@ class GroupConsumer(Consumption):
         for group in self._groups.all:
             if group not in self._keeping:
                 work = [self._keep_alive(self._membership(group))]
-                if self._member.auto_commit:
+                if self._group_options.auto_commit:
                     work.append(self._keep_committed(group))
                 tasks = self._keeping[group] = [asyncio.create_task(one) for one in work]
                 for task in tasks:
@@ -390,7 +390,7 @@ class GroupConsumer(Consumption):
             }
             for queue in lost:
                 await self._stop_fetching(queue)
-            if lost and self._member.auto_commit:
+            if lost and self._group_options.auto_commit:
                 await self._commit(lost)
             for queue in lost:
                 self._stored.pop(queue, None)
@@ -421,7 +421,9 @@ class GroupConsumer(Consumption):
         deadline, freshness = Deadline(self._options.timeout_ms), self._options.freshness
         returned = [queue for queue in new if queue.topic.startswith(RETRY_PREFIX)]
         others = [queue for queue in new if queue not in returned]
-        begun = await self._reads.positions(others, self._member.position, freshness, deadline)
+        begun = await self._reads.positions(
+            others, self._group_options.position, freshness, deadline
+        )
         # Every message of a retry topic is for this group, also if it starts at the end of topics.
         begun |= await self._reads.positions(returned, FIRST, freshness, deadline)
         return {**stored, **begun}

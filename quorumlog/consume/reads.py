@@ -1,4 +1,4 @@
-"""Single reads: a pull, offsets of queues, positions, messages by id or key.
+"""Read calls: the choice of a node for each read, and the merge of the answers of groups.
 
 Owns how a consistency becomes a choice of node and a request, and how the answers of several broker
 groups are merged; must not know of iteration or consumer groups.

@@ -1,4 +1,4 @@
-"""Single reads: a pull, messages by id or key, offsets, routes.
+"""Single reads of a client: a pull, messages by id or key, offsets, routes.
 
 Owns the arguments; must not know how a node is chosen (`reads`).
 """

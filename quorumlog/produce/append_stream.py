@@ -1,4 +1,4 @@
-"""Carries a producer's batches to the leader of a group, in order, through one stream at a time.
+"""The sender: a producer's batches to the leader of a group, in order, one stream at a time.
 
 Owns the order, the window, resending and the producer's identity; must not know what is in the
 batches. Rules that keep "exactly once" true:

@@ -131,6 +131,8 @@ class Effects:
     )
 
     def __init__(self) -> None:
+        self.role_changes: list[RoleChange] = []
+        """Changes of role, term or leader; listeners hear of them before anything is sent."""
         self.send: list[Outgoing] = []
         """Messages that may leave before anything below happens."""
         self.flush: Ticket | None = None
@@ -148,7 +150,6 @@ class Effects:
         self.reads: list[ReadConfirmed] = []
         """Reads to serve, each once its index is applied."""
         self.reads_failed: list[int] = []
-        self.role_changes: list[RoleChange] = []
         self.loss_from: Index = NO_INDEX
 
 

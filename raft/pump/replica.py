@@ -10,7 +10,7 @@ carries the effects out:
     send effects.send                      # may leave before anything is synced
     if effects.flush is not None:          # start or queue one sync of everything written so far
         ... later, from any turn: replica.on_durable(effects.flush); replica.pump()
-    apply effects.apply; replica.on_applied(hi - 1)
+    apply [effects.apply_lo, effects.apply_hi); replica.on_applied(effects.apply_hi - 1)
     then answer effects.completed and effects.reads
 
 One sync may serve many tickets: tickets are consecutive, and `on_durable(n)` covers all up to n.

@@ -252,12 +252,13 @@ def test_cancelled_wait_for_others_leaves_nothing_open(tmp_path: Path, kind: typ
     run(work)
 
 
-@pytest.mark.parametrize(("kind", "start_waits"), [(RaftNode, True), (HaNode, False)])
+@pytest.mark.parametrize("kind", [RaftNode, HaNode])
+@pytest.mark.parametrize("is_impatient", [False, True])
 def test_log_that_opens_after_the_cancel_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Node], start_waits: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Node], is_impatient: bool
 ) -> None:
-    """A cancelled start of Raft waits for its thread; that of a master-slave node does not, so
-    there the thread closes the log."""
+    """A cancelled start waits for its thread. One that is cancelled again does not, so there the
+    thread closes the log."""
     may_end, has_ended = threading.Event(), threading.Event()
     run_opening = Opening.run
 
@@ -284,7 +285,11 @@ def test_log_that_opens_after_the_cancel_is_closed(
         await asyncio.wait((start, opening), return_when=asyncio.FIRST_COMPLETED)
         assert is_open.is_set()
         start.cancel()
-        if start_waits:
+        await asyncio.wait((start,), timeout=0.05)
+        assert not start.done()
+        if is_impatient:
+            start.cancel()
+        else:
             may_end.set()
         with pytest.raises(asyncio.CancelledError):
             await start
@@ -295,3 +300,62 @@ def test_log_that_opens_after_the_cancel_is_closed(
         await check_closed(tmp_path, kept)
 
     run(work)
+
+
+async def test_applying_ends_before_a_cancelled_start_closes_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread reads mapped files of the log until it has ended."""
+    loop, is_applying, may_end = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    order: list[str] = []
+    apply, close = AppliedState.__init__, HaLog.close
+
+    def slowly(self: AppliedState, *given: Any) -> None:
+        loop.call_soon_threadsafe(is_applying.set)
+        may_end.wait()
+        apply(self, *given)
+        order.append("applied")
+
+    def note(self: HaLog) -> None:
+        order.append("closed")
+        close(self)
+
+    monkeypatch.setattr(AppliedState, "__init__", slowly)
+    monkeypatch.setattr(HaLog, "close", note)
+    one = made(tmp_path, HaNode)
+    start = asyncio.create_task(one.start())
+    await is_applying.wait()
+    start.cancel()
+    loop.call_later(0.05, may_end.set)
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    await one.stop()
+    assert order == ["applied", "closed"]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_fatal"), [(AssertionError("planted"), True), (OSError("planted"), False)]
+)
+async def test_broken_invariant_of_the_stop_ends_the_process_before_the_log_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, is_fatal: bool
+) -> None:
+    """A closed log counts as clean, and the next start would believe it."""
+    seen: list[list[BaseException]] = []
+    stop, close = RaftDriver.stop, LedgerLog.close
+    fatal: Any = Fatal()
+
+    async def broken(self: RaftDriver) -> None:
+        await stop(self)
+        raise error
+
+    def note(self: LedgerLog) -> None:
+        seen.append(list(fatal.errors))
+        close(self)
+
+    monkeypatch.setattr(RaftDriver, "stop", broken)
+    monkeypatch.setattr(LedgerLog, "close", note)
+    one = RaftNode(settings(tmp_path, RaftNode), fatal)
+    await one.start()
+    with pytest.raises(type(error), match="planted"):
+        await one.stop()
+    assert seen == [[error] if is_fatal else []]

@@ -73,16 +73,16 @@ class _Append:
     """One batch and its callers."""
 
     __slots__ = (
-        "attached",
         "attached_commands",
-        "flight",
         "future",
         "incarnation",
         "produce",
+        "producer_batches",
         "producer_id",
         "queues",
         "record_count",
         "records",
+        "repeat_callers",
         "sequence",
         "size_bytes",
         "timeout_ms",
@@ -108,10 +108,10 @@ class _Append:
         self.sequence = request.sequence
         self.timeout_ms = timeout_ms
         self.future = future
-        self.attached: list[asyncio.Future[AppendResponse]] | None = None
+        self.repeat_callers: list[asyncio.Future[AppendResponse]] | None = None
         """Callers that sent the same batch again while it was under way."""
         self.queues: QueueRanges = {}
-        self.flight: InFlightBatches[_Append] | None = None
+        self.producer_batches: InFlightBatches[_Append] | None = None
         self.timer: asyncio.TimerHandle | None = None
 
     def check(self, prepared: Prepared) -> None:
@@ -255,21 +255,21 @@ class Produce:
             self.duplicates_total += 1
             _resolve(append.future, response)
         else:
-            self._attach(append, first)
+            self._add_repeat_caller(append, first)
         return True
 
-    def _attach(self, append: _Append, first: _Append) -> None:
+    def _add_repeat_caller(self, append: _Append, first: _Append) -> None:
         """Attach a caller to the same batch that is under way, at most for its own time."""
-        attached = first.attached = first.attached or []
+        repeat_callers = first.repeat_callers = first.repeat_callers or []
         limit = self.context.limits.producer_window_count
-        if len(attached) >= limit:
-            raise BusyError("callers of one batch", len(attached), limit)
-        attached.append(append.future)
+        if len(repeat_callers) >= limit:
+            raise BusyError("callers of one batch", len(repeat_callers), limit)
+        repeat_callers.append(append.future)
         timer = self._loop.call_later(append.timeout_ms / 1000, append.on_timeout)
 
         def leave(future: "asyncio.Future[AppendResponse]") -> None:
             timer.cancel()
-            attached.remove(future)
+            repeat_callers.remove(future)
 
         append.future.add_done_callback(leave)
 
@@ -361,7 +361,9 @@ class Produce:
         self.in_flight_count += 1
         self.in_flight_size_bytes += append.size_bytes
         if append.producer_id:
-            append.flight = self._sequences.begin(append.producer_id, append.sequence, append)
+            append.producer_batches = self._sequences.begin(
+                append.producer_id, append.sequence, append
+            )
         decided.add_done_callback(append.on_decided)
         return True
 
@@ -370,8 +372,8 @@ class Produce:
         self.in_flight_count -= 1
         self.in_flight_size_bytes -= append.size_bytes
         _cancel(append.timer)
-        if append.flight is not None:
-            self._sequences.end(append.producer_id, append.sequence, append.flight)
+        if append.producer_batches is not None:
+            self._sequences.end(append.producer_id, append.sequence, append.producer_batches)
         error = ShuttingDownError() if decided.cancelled() else decided.exception()
         append.attached_commands.on_decided(decided.result() if error is None else None)
         if error is None:
@@ -381,7 +383,7 @@ class Produce:
             if isinstance(error, ShuttingDownError):  # Would say that nothing was begun.
                 error = OutcomeUnknownError(NO_INDEX, self.context.driver.term)
             self._fail(append.future, error)
-            for future in append.attached or ():
+            for future in append.repeat_callers or ():
                 self._fail(future, error)
         if self._parked:
             self._resume()
@@ -391,13 +393,13 @@ class Produce:
         self.records_total += append.record_count
         self.size_bytes_total += append.size_bytes
         self.sizes.note(append.queues, append.record_count, append.size_bytes)
-        if append.future.done() and not append.attached:
+        if append.future.done() and not append.repeat_callers:
             return
         response = self._receipts.of_commit(committed, append.queues, append.record_count)
         if append.attached_commands is not NOTHING_ATTACHED:
             append.attached_commands.describe(response, committed)
         _resolve(append.future, response)
-        for future in append.attached or ():
+        for future in append.repeat_callers or ():
             self.duplicates_total += 1
             again = AppendResponse()
             again.CopyFrom(response)
@@ -411,7 +413,8 @@ class Produce:
             self._unpark(append)
             limit = self.context.limits.in_flight_size_bytes_max
             self._fail(
-                append.future, BusyError("in-flight bytes", self.in_flight_size_bytes, limit)
+                append.future,
+                BusyError("in-flight bytes", self.in_flight_size_bytes, limit),
             )
         else:
             self.timeouts_total += 1

@@ -1,7 +1,8 @@
 """Pop consumption.
 
 Messages that the leader hands out one by one; `pop.py` has the calls. These modules import `core`,
-`append`, the filters of reads and the settings of groups; only the face of the broker imports them.
+`records`, `append`, the filters of reads and the settings of groups; only the face of the broker
+imports them.
 """
 
 from node.broker.pop.pop import Pop

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from node.replication.raft.fetch import EntryFetcher, FetchError
+from node.runtime.on_thread import on_thread
 from raft.messages import Index, NodeId
 from store.config import StoreConfig
 from store.errors import (
@@ -33,17 +34,6 @@ from store.replicated.repair import RepairSession, find_damage
 
 _MIB: Final = 1 << 20
 _Result = TypeVar("_Result")
-
-
-async def _on_thread(work: Callable[[], _Result]) -> _Result:
-    """Do blocking work beside the loop. A cancelled caller waits for its end, so that nothing it
-    closes afterwards is still in use."""
-    future = asyncio.get_running_loop().run_in_executor(None, work)
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        await asyncio.wait([future])
-        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +87,7 @@ class RunningRepair(Protocol):
 
 async def find_damaged(root: str, config: StoreConfig, fs: FileSystem) -> list[DamagedRange]:
     """Search a closed log for damage on a thread; raises as `find_damage`."""
-    return await _on_thread(partial(find_damage, root, config, fs=fs))
+    return await on_thread(partial(find_damage, root, config, fs=fs))
 
 
 async def open_repaired(
@@ -110,7 +100,7 @@ async def open_repaired(
     reports: list[RepairReport] = []
     while True:
         try:
-            return await _on_thread(open_store), reports
+            return await on_thread(open_store), reports
         except (CorruptionError, LayoutError):
             done = await repair.run()
             if not done:
@@ -170,7 +160,7 @@ class ClosedRepair:
                 while not session.is_complete:
                     await self._fetch_some(session)
                 try:
-                    return await _on_thread(session.finish)
+                    return await on_thread(session.finish)
                 except DamageWiderError:
                     wider = session.damaged.end_position - damaged.end_position
                     self._tell(size_bytes=self._progress.size_bytes + wider)
@@ -197,7 +187,7 @@ class ClosedRepair:
         for node in self._fetcher.candidates():
             try:
                 fetched = await self._fetcher.fetch(node, lo, hi)
-                await _on_thread(partial(session.add, fetched.raw_entries))
+                await on_thread(partial(session.add, fetched.raw_entries))
             except FetchError as error:
                 troubles.append(f"node {node}: {error.reason}")
             except (ForeignEntryError, StoreFullError, FileSystemError) as error:
@@ -303,7 +293,7 @@ class LiveRepair:
         """Search, fetch and repair until the file is good or the attempts are used up."""
         for _ in range(self._limits.live_attempt_count_max):
             try:
-                ranges = await _on_thread(partial(self._store.damage_of, error))
+                ranges = await on_thread(partial(self._store.damage_of, error))
                 if not ranges:
                     return
                 if not await self._repair_range(ranges[0]):
@@ -350,7 +340,7 @@ class LiveRepair:
 
     async def _put(self, lo: Index, hi: Index, raw_entries: bytes, source: str) -> bool:
         try:
-            report = await _on_thread(partial(self._store.repair_range, lo, hi, raw_entries))
+            report = await on_thread(partial(self._store.repair_range, lo, hi, raw_entries))
         except (ForeignEntryError, DamageWiderError, PositionRangeError) as error:
             self._last_trouble = f"entries of {source}: {error}"
             return False

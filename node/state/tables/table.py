@@ -26,7 +26,7 @@ class TableImage(NamedTuple):
 
 
 class Core(Protocol):
-    """The topics, groups and offsets of the state around a part, as a part uses them."""
+    """The topics, groups and offsets of the state around a table, as a table uses them."""
 
     @property
     def topics(self) -> Mapping[str, TopicSettings]: ...
@@ -41,7 +41,7 @@ class Core(Protocol):
 
 
 class Table(Protocol):
-    """One feature's share of the state, and what its commands do to them. Belongs to the loop's
+    """One feature's share of the state, and what its commands do to it. Belongs to the loop's
     thread."""
 
     version: int

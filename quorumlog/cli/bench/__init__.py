@@ -1,5 +1,5 @@
 """`qlog bench`.
 
-Measures this machine, the engine and a cluster. The commands import the client and shared parts of
-the command line; the list of commands names them as text.
+Measures this machine, the engine and a cluster. The commands import the client, the package
+`bench` and shared parts of the command line; the list of commands names them as text.
 """

@@ -164,7 +164,7 @@ class LedgerLog:
         self._configurations.load()
 
     def load(self) -> InitialState:
-        """Return what is stored now; see `Log.load`."""
+        """Return what is stored now; see `PumpLog.load`."""
         assert self.is_founded, "neither founder nor member: nothing to begin with"
         ledger, record = self._ledger, self.node_file.record
         base_index, last_index = self.base_index, ledger.last_index
@@ -220,7 +220,7 @@ class LedgerLog:
         return Prepared(entry, self._ledger.stamper.next_offsets)
 
     def append(self, index: Index, term: Term, kind: EntryKind, body: object) -> None:
-        """Append an entry; see `Log.append`. The body of DATA is the newest `Prepared`."""
+        """Append an entry; see `PumpLog.append`. The body of DATA is the newest `Prepared`."""
         if kind is EntryKind.DATA:
             assert isinstance(body, Prepared), f"data must be prepared: {body!r}"
             content = body.content
@@ -257,8 +257,8 @@ class LedgerLog:
     def check_raw(
         self, message: AppendRequest, payload: Payload, held: Index = NO_INDEX
     ) -> CheckedEntries | None:
-        """Check a peer's entries; see `Log.check_raw`. Skips entries that the core will not take,
-        as this log lacks the entry before."""
+        """Check a peer's entries; see `PumpLog.check_raw`. Skips entries that the core will not
+        take, as this log lacks the entry before."""
         ledger, prev = self._ledger, message.prev_index
         if not self.base_index <= prev <= ledger.last_index:
             return None
@@ -290,7 +290,7 @@ class LedgerLog:
         return checked
 
     def write_raw(self, lo: Index, hi: Index, checked: Checked) -> None:
-        """Write entries that `check_raw` accepted; see `Log.write_raw`."""
+        """Write entries that `check_raw` accepted; see `PumpLog.write_raw`."""
         assert isinstance(checked, CheckedEntries), f"[{lo}, {hi}) was not checked"
         assert checked.hi_index == hi, f"checked up to {checked.hi_index}, not {hi}"
         new = []
@@ -304,18 +304,18 @@ class LedgerLog:
         self.store.write_raw(checked, lo)
 
     def truncate_from(self, lo: Index) -> None:
-        """Truncate the log; see `Log.truncate_from`. Durable on return."""
+        """Truncate the log; see `PumpLog.truncate_from`. Durable on return."""
         self.store.truncate_from(lo)
         self._configurations.cut(lo)
 
     def save_hard_state(self, hard_state: HardState) -> None:
-        """Save term, vote and standing; see `Log.save_hard_state`. Durable on return."""
+        """Save term, vote and standing; see `PumpLog.save_hard_state`. Durable on return."""
         self.node_file.save_hard_state(hard_state)
 
     # --- Reading ---
 
     def read_raw(self, lo: Index, hi: Index) -> bytes:
-        """Return whole entries back to back, without blanks at file ends (`Log.read_raw`)."""
+        """Return whole entries back to back, without blanks at file ends (`PumpLog.read_raw`)."""
         return self._ledger.read_entries(lo, hi)
 
     def position_of(self, index: Index, /) -> int:
@@ -323,7 +323,7 @@ class LedgerLog:
         return self._ledger.place_of(index)
 
     def chain_at(self, index: Index) -> int | None:
-        """Return the chain CRC of an entry; see `Log.chain_at`."""
+        """Return the chain CRC of an entry; see `PumpLog.chain_at`."""
         return chain_at(self._ledger, index)
 
     # --- Consequences of commits and roles ---
@@ -352,7 +352,7 @@ class LedgerLog:
         self._received.write(data)
 
     def install_snapshot(self, meta: SnapshotMeta, payload: Payload) -> None:
-        """Replace the log by an `encode_snapshot` of another node; see `Log.install_snapshot`.
+        """Replace the log by an `encode_snapshot` of another node; see `PumpLog.install_snapshot`.
 
         Durable on return, and atomic: after a crash half-way the next `open` finishes it, if it was
         complete on the disk; otherwise the old log is there. The state machine must then restore
