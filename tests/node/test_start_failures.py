@@ -344,8 +344,8 @@ async def test_broken_invariant_of_the_stop_ends_the_process_before_the_log_is_c
     stop, close = RaftDriver.stop, LedgerLog.close
     fatal: Any = Fatal()
 
-    async def broken(self: RaftDriver) -> None:
-        await stop(self)
+    def broken(self: RaftDriver) -> None:
+        stop(self)
         raise error
 
     def note(self: LedgerLog) -> None:
