@@ -274,7 +274,7 @@ def census(root: Path, container: Container, variant: Variant) -> dict[str, int]
     )
     with failpoints.census() as counts:
         life.live()
-    assert life.errors == [], "a life without faults"
+    assert not life.errors, f"a life without faults had {life.errors}"
     assert life.history.must, "nothing was acknowledged"
     return counts
 

@@ -234,7 +234,9 @@ class IndexFiles:
                     )
                 )
             except ClosedError:
-                if file in self.files:  # Else it expired meanwhile, with its records.
+                with self._sync_lock:  # A file that is being deleted is listed until it is gone.
+                    is_listed = file in self.files
+                if is_listed:  # Else it expired meanwhile, with its records.
                     raise
         return sorted(found)
 

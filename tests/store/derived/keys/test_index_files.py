@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store.config import StoreConfig
-from store.derived.keys.index_file import key_hash
+from store.derived.keys.index_file import IndexFile, key_hash
 from store.derived.keys.index_files import IndexFiles
 from store.errors import DerivedFileError, StoreError, StoreFullError
 from store.files.failpoints import armed, census
@@ -163,6 +163,33 @@ def test_expired_files_are_deleted_but_never_the_last(tmp_path: Path) -> None:
     assert len(names(tmp_path)) == 1
     put(index, 25, 40)
     assert find(index, 39) == [390]
+
+
+def test_lookup_beside_a_deletion_finds_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deleted file is closed a moment before it is off the list."""
+    index = make(tmp_path)
+    put(index, 0, 25)
+    delete, found, errors = IndexFile.delete, list[list[int]](), list[StoreError]()
+
+    def look() -> None:
+        try:
+            found.append(find(index, 3) + find(index, 9))
+        except StoreError as error:
+            errors.append(error)
+
+    reader = threading.Thread(target=look)
+
+    def delete_slowly(self: IndexFile) -> None:
+        delete(self)
+        reader.start()
+        reader.join(0.2)
+
+    monkeypatch.setattr(IndexFile, "delete", delete_slowly)
+    assert index.delete_expired(81) == 1
+    reader.join()
+    assert (found, errors) == ([[90]], [])
 
 
 def test_a_file_of_another_size_is_damage(tmp_path: Path) -> None:
