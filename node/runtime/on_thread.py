@@ -1,6 +1,6 @@
 """Blocking work of a start or a repair, beside the loop.
 
-Owns the rule that nobody closes what a thread still uses. Must not know what the work is.
+Owns the rule that nothing is closed while a thread still uses it. Must not know what the work is.
 """
 
 import asyncio
