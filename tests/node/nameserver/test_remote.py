@@ -14,7 +14,6 @@ from quorumlog.pb import nameserver_pb2 as pb
 from tests import services
 
 LEADER = "127.0.0.1:1"
-DEADLINE_S = 30.0
 SECRET = b"0123456789abcdef"
 
 
@@ -58,10 +57,6 @@ async def started(server: Server) -> tuple[grpc.aio.Server, str]:
     port = found.add_insecure_port("127.0.0.1:0")
     await found.start()
     return found, f"127.0.0.1:{port}"
-
-
-def run(work: Any) -> None:
-    asyncio.run(asyncio.wait_for(work, DEADLINE_S))
 
 
 async def test_a_question_that_fails_ends_no_other_one() -> None:

