@@ -268,7 +268,7 @@ async def with_others(env: Environment, call: Call, strange: dict[str, Any]) -> 
 
 
 async def arrives(env: Environment, waiting: quorumlog.Delivery, body: bytes) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         receipt = await waiting
         batch = await env.others.pull(TOPIC, 0, receipt.queue_offset, max_count=1)
         assert batch.bodies() == [body]
@@ -310,6 +310,6 @@ def test_no_argument_harms_another_call(env: Environment, call: Call) -> None:
 
 async def skip(env: Environment, body: bytes) -> None:
     """Have the consumer that others share come to a message."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await anext(env.pull)).body != body:
             pass  # Of an example that has failed.

@@ -19,7 +19,7 @@ def connect(cluster: FakeCluster, timeout_ms: int = 30_000) -> quorumlog.Client:
 
 async def in_time(work: Awaitable[Any]) -> Any:
     """What hangs shall fail, and sooner than by a deadline of its own."""
-    return await asyncio.wait_for(work, 20)
+    return await asyncio.wait_for(work, 60)
 
 
 async def stays_open(task: "asyncio.Task[Any]") -> bool:
