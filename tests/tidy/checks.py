@@ -65,11 +65,14 @@ class Source:
     path: str
     text: str
     tree: ast.Module
+    nodes: tuple[ast.AST, ...]
+    """All nodes of the tree, walked once for all rules."""
 
     @classmethod
     def parse(cls, path: str, text: str) -> "Source":
         """Parse a file; raises SyntaxError if it is not Python."""
-        return cls(path, text, ast.parse(text, path))
+        tree = ast.parse(text, path)
+        return cls(path, text, tree, tuple(ast.walk(tree)))
 
     def is_in(self, *packages: str) -> bool:
         """Say whether the file is below one of these top-level directories."""
@@ -99,7 +102,7 @@ def long_file(source: Source) -> Iterator[Finding]:
 
 def long_functions(source: Source) -> Iterator[Finding]:
     """Find functions of more than 70 lines, from `def` to the last line."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > FUNCTION_LINES_MAX:
@@ -120,7 +123,7 @@ def flush_calls(source: Source) -> Iterator[Finding]:
     """Find `.flush` on anything in store/ that is not known as an object of ours."""
     if not source.is_in("store"):
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Attribute) and node.attr == "flush":
             name = _last_name(node.value)
             if name not in FLUSHABLE_NAMES:
@@ -129,15 +132,15 @@ def flush_calls(source: Source) -> Iterator[Finding]:
 
 def fsync_calls(source: Source) -> Iterator[Finding]:
     """Find os.fsync outside tests and outside the one function that syncs directories."""
-    if source.is_in("tests", "chaos-tests"):
+    if source.is_in("tests", "chaos-tests") or "fsync" not in source.text:
         return
     allowed = {
         inner
-        for node in ast.walk(source.tree)
+        for node in source.nodes
         if isinstance(node, ast.FunctionDef) and node.name == FSYNC_FUNCTION
         for inner in ast.walk(node)
     }
-    for node, name in _references(source.tree):
+    for node, name in _references(source):
         if name == "os.fsync" and node not in allowed:
             yield source.found(
                 node, "fsync", f"use os.fdatasync, or {FSYNC_FUNCTION} for a directory"
@@ -146,22 +149,25 @@ def fsync_calls(source: Source) -> Iterator[Finding]:
 
 def sleeping_tests(source: Source) -> Iterator[Finding]:
     """Find time.sleep in tests."""
-    if not source.is_in("tests"):
+    if not source.is_in("tests") or "sleep" not in source.text:
         return
-    for node, name in _references(source.tree):
+    for node, name in _references(source):
         if name == "time.sleep":
             yield source.found(node, "sleep", "wait for the event, or use a clock of the test")
 
 
 SKIPPING_FILE = "tests/missing.py"
 _SKIPPING = re.compile(r"pytest[.](skip|importorskip|xfail|mark[.](skip|skipif|xfail))$")
+_SKIPPING_WORD = re.compile(r"skip|xfail")
 
 
 def skipping_tests(source: Source) -> Iterator[Finding]:
     """Find what skips a test, or expects it to fail, but for the one place that knows when."""
     if not source.is_in("tests") or source.path == SKIPPING_FILE:
         return
-    for node, name in _references(source.tree):
+    if not _SKIPPING_WORD.search(source.text):
+        return
+    for node, name in _references(source):
         if _SKIPPING.match(name):
             yield source.found(
                 node, "skip", f"{name}; say what is missing with {SKIPPING_FILE}, or mend it"
@@ -173,7 +179,7 @@ def doubtful_tests(source: Source) -> Iterator[Finding]:
     which the other branch asserts nothing, or in an `except`."""
     if not source.is_in("tests"):
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name[:5] == "test_":
             found = [is_sure for statement in node.body for is_sure in _assertions(statement)]
             if found and not any(found):
@@ -190,7 +196,7 @@ def riddling_tests(source: Source) -> Iterator[Finding]:
     """Find names of tests that begin with a pronoun instead of the component that is tested."""
     if not source.is_in("tests"):
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             found = _RIDDLE.match(node.name)
             if found is not None:
@@ -227,9 +233,9 @@ def _assertions(node: ast.AST, *, is_sure: bool = True) -> Iterator[bool]:
 
 def global_randomness(source: Source) -> Iterator[Finding]:
     """Find functions of the module `random` in raft/ and store/: only a seeded Random repeats."""
-    if not source.is_in("raft", "store"):
+    if not source.is_in("raft", "store") or "random" not in source.text:
         return
-    for node, name in _references(source.tree):
+    for node, name in _references(source):
         if name.startswith("random.") and name.split(".")[1] != "Random":
             yield source.found(node, "randomness", f"{name}; take a seeded random.Random instead")
 
@@ -244,14 +250,14 @@ def print_calls(source: Source) -> Iterator[Finding]:
         if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
         for inner in ast.walk(node)
     }
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Name) and node.id == "print" and node not in guarded:
             yield source.found(node, "print", "log it, count it or return it")
 
 
 def swallowed_errors(source: Source) -> Iterator[Finding]:
     """Find `except:`, and handlers or suppressions of any Exception that do nothing."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.ExceptHandler):
             if node.type is None:
                 yield source.found(node, "bare-except", "name the exceptions")
@@ -305,10 +311,10 @@ def _does_nothing(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Pass | ast.Continue)
 
 
-def _references(tree: ast.Module) -> Iterator[tuple[ast.expr, str]]:
+def _references(source: Source) -> Iterator[tuple[ast.expr, str]]:
     """Yield every use of an imported name with its full name, through `as` and `from` imports."""
     origins: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in source.nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 first = alias.name.split(".")[0]
@@ -316,7 +322,7 @@ def _references(tree: ast.Module) -> Iterator[tuple[ast.expr, str]]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 origins[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-    for node in ast.walk(tree):
+    for node in source.nodes:
         if isinstance(node, ast.Name | ast.Attribute):
             parts: list[str] = []
             inner: ast.expr = node

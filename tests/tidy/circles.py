@@ -11,10 +11,10 @@ from tests.tidy.checks import Source
 
 def imports(sources: Iterable[Source]) -> dict[str, set[str]]:
     """Return the modules of these files, each with those of them that it imports anywhere."""
-    trees = {_module(source.path): source.tree for source in sources}
+    by_name = {_module(source.path): source for source in sources}
     return {
-        name: {found for node in ast.walk(tree) for found in _named(node, trees) if found != name}
-        for name, tree in trees.items()
+        name: {found for node in source.nodes for found in _named(node, by_name) if found != name}
+        for name, source in by_name.items()
     }
 
 

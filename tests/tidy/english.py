@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from tests.tidy.checks import Finding
+from tests.tidy.checks import Finding, Source
 
 _OPENING: Final = re.compile(
     r"\s*(Who|Whoever|Whom|Whose|What|Whatever|Which|Those|That|It|They|He|She|Nobody|Somebody"
@@ -20,10 +20,10 @@ _PERSON: Final = re.compile(
 )
 
 
-def riddles(name: str, source: str) -> Iterator[Finding]:
+def riddles(source: Source) -> Iterator[Finding]:
     """Yield the docstrings of a module, and the strings below its attributes, that open with a
     pronoun or speak of persons."""
-    for node in ast.walk(ast.parse(source)):
+    for node in source.nodes:
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         if isinstance(node, ast.FunctionDef) and any(map(_is_command, node.decorator_list)):
@@ -35,11 +35,11 @@ def riddles(name: str, source: str) -> Iterator[Finding]:
             opening = _OPENING.match(text)
             if opening is not None:
                 found = f"opens with {opening[1]!r}: name the component"
-                yield Finding(name, statement.lineno, "opening", found)
+                yield Finding(source.path, statement.lineno, "opening", found)
             person = _PERSON.search(text)
             if person is not None:
                 found = f"speaks of {person[1]!r}: name the process, the client or the caller"
-                yield Finding(name, statement.lineno, "person", found)
+                yield Finding(source.path, statement.lineno, "person", found)
 
 
 def _standing(statement: ast.stmt) -> str | None:

@@ -15,14 +15,8 @@ WITH_REASON = {
 """A module of each circle, and why it is one. Each file of it says so beside the import."""
 
 
-def test_no_circle_of_imports_is_without_a_reason() -> None:
-    sources = [
-        Source.parse(name, repository.text(name) or "")
-        for name in repository.files()
-        if name.endswith(".py")
-        and name.partition("/")[0] in PACKAGES
-        and not repository.is_generated(name)
-    ]
+def test_no_circle_of_imports_is_without_a_reason(all_sources: list[Source]) -> None:
+    sources = [source for source in all_sources if source.is_in(*PACKAGES)]
     found = circles.circles(circles.imports(sources))
     new = [sorted(circle) for circle in found if not circle & WITH_REASON.keys()]
     assert not new, "\n".join(["", *map(str, new)])

@@ -21,7 +21,7 @@ from quorumlog.cli import main
 from raft.errors import RaftError
 from store.errors import StoreError
 from tests.tidy import documents, repository
-from tests.tidy.checks import Finding
+from tests.tidy.checks import Finding, Source
 
 WRITTEN = [
     "README.md",
@@ -97,12 +97,12 @@ def settings() -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def shown() -> set[str]:
+def shown(all_sources: list[Source]) -> set[str]:
     """What programs and people meet besides: names of the SDK, keys that commands print."""
     found = set(re.findall(r"\w+", text("docs/cli.md")))
-    for name in repository.files():
-        if re.fullmatch(r"quorumlog/(?!cli/|pb/)[\w/]+\.py", name):
-            for part in ast.walk(ast.parse(text(name))):
+    for source in all_sources:
+        if re.fullmatch(r"quorumlog/(?!cli/|pb/)[\w/]+\.py", source.path):
+            for part in source.nodes:
                 if isinstance(part, ast.arg):
                     found.add(part.arg)
                 elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
@@ -157,14 +157,13 @@ def test_links_to_sections_lead_there() -> None:
     assert not findings, "\n".join(["", *map(str, findings)])
 
 
-def test_tests_of_the_threat_model_exist() -> None:
+def test_tests_of_the_threat_model_exist(all_sources: list[Source]) -> None:
     """A line without a test is a hope."""
     tests = {}
-    for name in repository.files():
-        if re.fullmatch(r"tests/.*test_\w+\.py", name):
-            parts = ast.walk(ast.parse(text(name)))
+    for source in all_sources:
+        if re.fullmatch(r"tests/.*test_\w+\.py", source.path):
             functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-            tests[name] = {part.name for part in parts if isinstance(part, functions)}
+            tests[source.path] = {part.name for part in source.nodes if isinstance(part, functions)}
     assert len(tests) > 100
     page = "docs/threat-model.md"
     findings = list(documents.wrong_tests(page, text(page), tests))

@@ -2,19 +2,17 @@
 
 import pytest
 
-from tests.tidy import english, repository
+from tests.tidy import english
+from tests.tidy.checks import Source
 
 PACKAGES = ("raft", "store", "node", "quorumlog", "pipeline", "deploy", "bench", "chaos-tests")
 
 
-def _is_ours(name: str) -> bool:
-    return name.endswith(".py") and name.partition("/")[0] in PACKAGES and "/pb/" not in name
-
-
-def test_no_docstring_is_a_riddle() -> None:
+def test_no_docstring_is_a_riddle(all_sources: list[Source]) -> None:
     findings: list[str] = []
-    for name in filter(_is_ours, repository.files()):
-        findings += map(str, english.riddles(name, repository.text(name) or ""))
+    for source in all_sources:
+        if source.is_in(*PACKAGES):
+            findings += map(str, english.riddles(source))
     assert not findings, "\n".join(["", *findings])
 
 
@@ -31,7 +29,7 @@ def test_no_docstring_is_a_riddle() -> None:
     ],
 )
 def test_a_planted_riddle_is_found(source: str, rule: str) -> None:
-    assert rule in [finding.rule for finding in english.riddles("a.py", source)]
+    assert rule in [finding.rule for finding in english.riddles(Source.parse("a.py", source))]
 
 
 @pytest.mark.parametrize(
@@ -44,4 +42,4 @@ def test_a_planted_riddle_is_found(source: str, rule: str) -> None:
     ],
 )
 def test_plain_sentences_messages_and_help_are_left_alone(source: str) -> None:
-    assert list(english.riddles("a.py", source)) == []
+    assert list(english.riddles(Source.parse("a.py", source))) == []

@@ -10,21 +10,6 @@ from tests.tidy.checks import Finding, Source
 Check = Callable[[Source], Iterator[Finding]]
 
 
-def sources() -> Iterator[Source]:
-    """Parse every Python file of the repository that people write."""
-    for name in repository.files():
-        if name.endswith(".py") and not repository.is_generated(name):
-            text = repository.text(name)
-            assert text is not None, f"{name} is not text"
-            yield Source.parse(name, text)
-
-
-@pytest.fixture(scope="module")
-def all_sources() -> list[Source]:
-    """Parse once for all checks."""
-    return list(sources())
-
-
 def test_the_repository_has_sources(all_sources: list[Source]) -> None:
     paths = {source.path for source in all_sources}
     assert {"store/__init__.py", "quorumlog/cli/__init__.py", "tests/tidy/checks.py"} <= paths

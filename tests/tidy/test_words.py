@@ -2,41 +2,36 @@
 
 import pytest
 
-from tests.tidy import repository, words
+from tests.tidy import words
 from tests.tidy.checks import Source
 
 PACKAGES = ("raft", "store", "node", "quorumlog", "pipeline", "deploy", "bench", "chaos-tests")
 
 
-def _sources(*folders: str) -> list[Source]:
-    return [
-        Source.parse(name, repository.text(name) or "")
-        for name in repository.files()
-        if name.endswith(".py")
-        and name.partition("/")[0] in folders
-        and not repository.is_generated(name)
-    ]
+@pytest.fixture(scope="module")
+def product(all_sources: list[Source]) -> list[Source]:
+    """Return the files of the product."""
+    return [source for source in all_sources if source.is_in(*PACKAGES)]
 
 
-def test_imports_keep_no_other_names() -> None:
-    found = [
-        str(one) for source in _sources(*PACKAGES, "tests") for one in words.kept_names(source)
-    ]
+def test_imports_keep_no_other_names(all_sources: list[Source]) -> None:
+    sources = [source for source in all_sources if source.is_in(*PACKAGES, "tests")]
+    found = [str(one) for source in sources for one in words.kept_names(source)]
     assert not found, "\n".join(["", *found])
 
 
-def test_class_names_are_unique_in_the_product() -> None:
-    found = [str(one) for one in words.shared_classes(_sources(*PACKAGES))]
+def test_class_names_are_unique_in_the_product(product: list[Source]) -> None:
+    found = [str(one) for one in words.shared_classes(product)]
     assert not found, "\n".join(["", *found])
 
 
-def test_identifiers_have_no_invented_words() -> None:
-    found = [str(one) for source in _sources(*PACKAGES) for one in words.invented_words(source)]
+def test_identifiers_have_no_invented_words(product: list[Source]) -> None:
+    found = [str(one) for source in product for one in words.invented_words(source)]
     assert not found, "\n".join(["", *found])
 
 
-def test_modules_are_nouns() -> None:
-    found = [str(one) for source in _sources(*PACKAGES) for one in words.gerunds(source.path)]
+def test_modules_are_nouns(product: list[Source]) -> None:
+    found = [str(one) for source in product for one in words.gerunds(source.path)]
     assert not found, "\n".join(["", *found])
 
 

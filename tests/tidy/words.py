@@ -77,11 +77,13 @@ def kept_names(source: Source) -> Iterator[Finding]:
     imported name otherwise, nor a fuller name made of the words of the module's path."""
     found = [
         (f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name, alias)
-        for node in ast.walk(source.tree)
+        for node in source.nodes
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     ]
-    bound = [alias.asname or alias.name for _, alias in found] + list(_bound(source.tree))
+    if all(alias.asname is None for _, alias in found):
+        return
+    bound = [alias.asname or alias.name for _, alias in found] + list(_bound(source))
     for path, alias in found:
         name, kept = alias.name.rpartition(".")[2], alias.asname
         if kept is None or kept == name or CONVENTIONAL.get(path) == kept:
@@ -94,8 +96,8 @@ def kept_names(source: Source) -> Iterator[Finding]:
             yield source.found(alias, "kept-name", f"{path} as {kept}: say {name}")
 
 
-def _bound(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _bound(source: Source) -> Iterator[str]:
+    for node in source.nodes:
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
                 yield name
@@ -119,7 +121,7 @@ def shared_classes(sources: Iterable[Source]) -> Iterator[Finding]:
     for source in sources:
         if source.path.startswith("quorumlog/sync/"):
             continue
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.ClassDef) and node.name[0] != "_" and node.name not in SHARED:
                 homes.setdefault(node.name, []).append(source)
     for name, places in sorted(homes.items()):
@@ -141,7 +143,7 @@ def invented_words(source: Source) -> Iterator[Finding]:
 
 def _named(source: Source) -> Iterator[tuple[str, ast.AST]]:
     yield source.path.rpartition("/")[2].removesuffix(".py"), source.tree
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 yield node.name, node
