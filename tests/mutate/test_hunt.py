@@ -50,9 +50,11 @@ def test_that_fails_anyway():
 RUN = """
 import json, sys
 from pathlib import Path
+from tests.mutate import hunting
 from tests.mutate.judging import Judging
 from tests.mutate.targets import Project
 
+hunting.CPU_LIMIT_S, hunting.CPU_FACTOR = 0.5, 1.0  # Tests of the toy take a hundredth of it.
 project = Project(Path(sys.argv[1]), {"toy/gate.py": 1000}, ("toy",), ("checks",))
 faults = project.all_faults()
 assert all(project.is_standing(fault) for fault in faults)

@@ -1,36 +1,51 @@
-"""What the tests of this folder share: the sources of the repository, parsed once."""
+"""What the tests of this folder share: the sources of the repository, parsed once.
+
+A hook forgets them, since pytest has no scope for a directory: they are more than a million nodes.
+"""
 
 import gc
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.tidy import repository
 from tests.tidy.checks import Source
 
-
-@pytest.fixture(scope="package")
-def all_sources() -> Iterator[list[Source]]:
-    """Parse every Python file of the repository that people write, and keep them for the folder.
-
-    There are more than a million nodes, which the collector would look at again and again."""
-    gc.collect()
-    gc.disable()
-    try:
-        sources = [
-            _parsed(name)
-            for name in repository.files()
-            if name.endswith(".py") and not repository.is_generated(name)
-        ]
-        gc.freeze()
-    finally:
-        gc.enable()
-    yield sources
-    sources.clear()
-    gc.unfreeze()
+_HERE = Path(__file__).parent
+_parsed: list[Source] = []
 
 
-def _parsed(name: str) -> Source:
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
+    """Forget the sources when the next test is none of this folder."""
+    yield
+    if (nextitem is None or _HERE not in nextitem.path.parents) and _parsed:
+        _parsed.clear()
+        gc.unfreeze()
+
+
+@pytest.fixture(scope="module")
+def all_sources() -> list[Source]:
+    """Parse every Python file of the repository that people write; the first module waits for it.
+
+    The collector would look at the nodes again and again, so they are hidden from it."""
+    if not _parsed:
+        gc.collect()
+        gc.disable()
+        try:
+            _parsed.extend(map(_parse, filter(_is_ours, repository.files())))
+            gc.freeze()
+        finally:
+            gc.enable()
+    return list(_parsed)
+
+
+def _is_ours(name: str) -> bool:
+    return name.endswith(".py") and not repository.is_generated(name)
+
+
+def _parse(name: str) -> Source:
     text = repository.text(name)
     assert text is not None, f"{name} is not text"
     return Source.parse(name, text)
