@@ -112,8 +112,8 @@ class Stamper:
                 scratch[lo + at + 56 : lo + at + 72] = stamp
             else:
                 self._stamp_hosts(batch, scratch, lo, at, now_unix_ms)
-            if property_crc or batch[end - 20 : end - 11] == b"__CRC32#\x01":
-                self._stamp_property_crc(scratch, lo, at, topic_hi + 2, end)
+            if property_crc or batch[max(end - 20, topic_hi + 2) : end - 11] == b"__CRC32#\x01":
+                self._stamp_property_crc(scratch, lo, at, topic_hi + 2, end)  # Not a body's end.
             record_positions.append(position + at)
             at = end
         updates[topic, queue_id] = queue_offset

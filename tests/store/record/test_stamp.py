@@ -206,3 +206,13 @@ def test_a_property_crc_that_is_cut_short_leaves_what_follows_alone() -> None:
 
 def patched_without_crc() -> bytes:
     return stamp(GOOD)[0]
+
+
+@pytest.mark.parametrize("topic_size", [7, 8, 9])
+@pytest.mark.parametrize("count", [1, 20])
+def test_a_body_may_end_like_a_property_crc(topic_size: int, count: int) -> None:
+    body = b"a body " + fmt.PROPERTY_CRC_PREFIX
+    data = encode_message("t" * topic_size, 0, body) * count
+    patched, _ = stamp(data)
+    assert check_records(patched, 4096).record_count == count
+    assert decode_message(patched, len(data) - len(data) // count).body == body
