@@ -17,7 +17,7 @@ LOOPS: Final[dict[object, Callable[[], asyncio.AbstractEventLoop]]] = {
     "asyncio": asyncio.new_event_loop,
     "uvloop": uvloop.new_event_loop,
 }
-_POLLER: Final = "PollerCompletionQueue._handle_events"
+POLLER: Final = "PollerCompletionQueue._handle_events"
 TIMEOUT_S: Final = 300.0
 """Limit against hanging, which a slow machine does not reach. Demands on time are in the tests."""
 
@@ -39,6 +39,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     with asyncio.Runner(loop_factory=LOOPS[given["loop"]]) as runner:
         runner.get_loop().set_exception_handler(lambda _, context: troubles.append(repr(context)))
         runner.run(asyncio.wait_for(pyfuncitem.obj(**arguments), TIMEOUT_S))
-    found = [trouble for trouble in troubles if _POLLER not in trouble]
+    found = [trouble for trouble in troubles if POLLER not in trouble]
     assert not found, f"the loop's exception handler was called: {found}"
     return True
