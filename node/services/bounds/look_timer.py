@@ -13,8 +13,9 @@ class LookTimer:
     def __init__(
         self, interval_ms: int, look: Callable[[], bool], monotonic_s: Callable[[], float] | None
     ) -> None:
-        """Run `look` at intervals as long as it returns true. `monotonic_s` is for tests; the
-        default is the clock of the running loop."""
+        """Run `look` at intervals as long as it returns true. The default clock is the one of the
+        running loop. A test that passes `monotonic_s` also runs the looks: a look that real time
+        starts would fall between two steps of the test."""
         self._interval_s, self._look, self._monotonic_s = interval_ms / 1000, look, monotonic_s
         self._next: asyncio.TimerHandle | None = None
 
@@ -28,7 +29,7 @@ class LookTimer:
 
     def go_on(self) -> None:
         """Plan a look after the interval, unless one is planned already."""
-        if self._next is None:
+        if self._next is None and self._monotonic_s is None:
             self._next = asyncio.get_running_loop().call_later(self._interval_s, self._again)
 
     def _again(self) -> None:

@@ -145,7 +145,7 @@ class Walk:
 
     async def step(self) -> None:
         driver = self.node.driver
-        match self.random.randint(0, 11):
+        match self.random.randint(0, 12):
             case 0 | 1 | 2 | 3:
                 self.consume()
             case 4 | 5:
@@ -161,6 +161,8 @@ class Walk:
                 self.change_leader()
             case 11:
                 self.resend()
+            case 12:
+                driver.release()  # Calls that were cut off learn that nobody knows.
         for _ in range(self.random.randint(0, 4)):
             await asyncio.sleep(0)
 

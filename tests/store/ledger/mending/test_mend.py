@@ -240,6 +240,8 @@ def test_damage_of_other_files_is_none(opened: Open, tmp_path: Path) -> None:
         assert damage_of(opened.ledger, CorruptionError(path, 0, "x", "1", "2")) == []
     path = f"{opened.ledger.files.directory}/{FILE:020d}"
     assert damage_of(opened.ledger, CorruptionError(path, 0, "x", "1", "2")) == []
+    path = f"{opened.ledger.files.directory}/no-data-file"
+    assert damage_of(opened.ledger, CorruptionError(path, 0, "x", "1", "2")) == []
 
 
 def test_damaged_bytes_are_never_served(opened: Open) -> None:
