@@ -25,7 +25,8 @@ async def parked(readers: ParkedReaders, topic: bytes, queue_id: int) -> asyncio
 def of(node: Fixture) -> ParkedReaders:
     """The parked readers of a broker, in which nobody waits yet."""
     readers = node.broker._parked
-    assert readers.reader_count == 0 and readers.is_empty
+    assert readers.reader_count == 0
+    assert readers.is_empty
     return readers
 
 
@@ -44,12 +45,15 @@ async def test_a_reader_is_woken_by_its_queue_and_by_no_other(tmp_path: Path) ->
         other = await parked(readers, b"orders", 1)
         await node.append(0, 1)
         await turns()
-        assert first.done() and second.done() and not other.done()
+        assert first.done()
+        assert second.done()
+        assert not other.done()
         assert (readers.reader_count, readers.woken_total) == (1, 2)
         await node.append(0, 1, queue_id=1)
         await turns()
         assert other.done()
-        assert readers.is_empty and readers.reader_count == 0
+        assert readers.is_empty
+        assert readers.reader_count == 0
 
 
 @on_loop
@@ -62,7 +66,8 @@ async def test_a_reader_that_begins_while_others_wake_waits_for_the_next_record(
         await node.append(0, 1)
         second = await parked(readers, b"orders", 0)
         await turns()
-        assert first.done() and not second.done()
+        assert first.done()
+        assert not second.done()
         await node.append(1, 2)
         await turns()
         assert second.done()
@@ -91,4 +96,5 @@ async def test_the_last_of_too_many_readers_is_refused(tmp_path: Path) -> None:
             await readers.for_growth((b"orders", 1), HOUR_S)
         first.cancel()
         await turns()
-        assert readers.is_empty and readers.reader_count == 0, "a cancelled reader leaves nothing"
+        assert readers.is_empty, "a cancelled reader leaves nothing"
+        assert readers.reader_count == 0
