@@ -1,17 +1,36 @@
-"""What all tests share: hypothesis without a clock, so that a busy machine fails no test; a look,
-after each module, at what its tests left open; an event loop for each test that is a coroutine; and
-an end of all that a killed run had started."""
+"""What all tests share: hypothesis without luck in the gate; a look, after each module, at what its
+tests left open; an event loop for each test that is a coroutine; evidence of failures of the long
+tier; and an end of all that a killed run had started."""
 
-from hypothesis import settings
+import os
+
+from hypothesis import HealthCheck, settings
 
 from deploy.run_guard import guard_this_process
 from tests.coroutines import loop, pytest_pyfunc_call
+from tests.evidence import pytest_runtest_makereport
 from tests.leaks import libraries_in_use, nothing_is_left_behind
+from tests.seeds import SEED_VARIABLE
 
-__all__ = ["libraries_in_use", "loop", "nothing_is_left_behind", "pytest_pyfunc_call"]
+__all__ = [
+    "libraries_in_use",
+    "loop",
+    "nothing_is_left_behind",
+    "pytest_pyfunc_call",
+    "pytest_runtest_makereport",
+]
 
-settings.register_profile("default", deadline=None, print_blob=True)
-settings.load_profile("default")
+# The gate has the same examples in each run; those of the long tier follow from its seed.
+for profile, is_same in (("gate", True), ("long", False)):
+    settings.register_profile(
+        profile,
+        deadline=None,
+        print_blob=True,
+        derandomize=is_same,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile("long" if SEED_VARIABLE in os.environ else "gate")
 
 
 def pytest_configure() -> None:

@@ -1,25 +1,40 @@
-"""Seeds of tests with random faults: some that stay, and one that is new each time.
+"""Seeds of tests with random faults: fixed ones in the gate, and drawn ones in the long tier.
 
-Owns how a fresh one is drawn and how it is had again: a failing test shows what it printed.
+Owns how a seed is drawn and how it is had again: a failing test shows what it printed.
+`./tests/run --all` draws one and sets SEED_VARIABLE, so that all of a run follows from it.
 """
 
 import os
+from random import Random, SystemRandom
 from typing import Final
 
+import pytest
+
 SEED_VARIABLE: Final = "QUORUMLOG_TEST_SEED"
-FRESH: Final = "fresh"
-"""In place of a seed, for `chosen`."""
+_FRESH: Final = "fresh"
+FRESH: Final = pytest.param(_FRESH, id=_FRESH, marks=pytest.mark.long)
+"""In place of a fixed seed in a parameter list, for `chosen`: never in the gate."""
 
 
 def chosen(seed: int | str, again: str) -> int:
-    """Return a seed that stays as it is, and for FRESH a new one, or the one that is asked for.
+    """Return a fixed seed as it is, and for FRESH the run's seed, or one that is drawn now.
 
     `again` selects the test, as for pytest: the command that repeats it is printed.
     """
     if isinstance(seed, int):
         return seed
-    assert seed == FRESH, f"seed {seed!r}"
+    assert seed == _FRESH, f"seed {seed!r}"
+    return drawn(again)
+
+
+def drawn(again: str) -> int:
+    """Return the run's seed, or one that is drawn now; for tests of the long tier."""
     given = os.environ.get(SEED_VARIABLE)
-    drawn = int(given) if given else int.from_bytes(os.urandom(4), "big")
-    print(f"seed {drawn}; again: {SEED_VARIABLE}={drawn} ./tests/run {again}")
-    return drawn
+    seed = int(given) if given else SystemRandom().getrandbits(32)
+    print(f"seed {seed}; again: {SEED_VARIABLE}={seed} ./tests/run {again}")
+    return seed
+
+
+def noise(size_bytes: int, seed: int = 0) -> bytes:
+    """Return bytes that do not compress and are equal in each run."""
+    return Random(seed).randbytes(size_bytes)

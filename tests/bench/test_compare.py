@@ -45,7 +45,7 @@ def test_no_mode_may_double_or_reorder(what: str) -> None:
         assert is_wrong(row(mode.name, **{what: 1}))
 
 
-@pytest.mark.slow  # matplotlib is imported.
+@pytest.mark.long  # matplotlib is imported.
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
     compare_plot.check_available()
     record = {

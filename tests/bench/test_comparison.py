@@ -98,7 +98,7 @@ def test_a_slower_result_stands_out() -> None:
     assert "| **0.25** |" in markdown(found)
 
 
-@pytest.mark.slow  # matplotlib is imported.
+@pytest.mark.long  # matplotlib is imported.
 def test_the_picture_is_drawn_where_there_are_ratios(tmp_path: Path) -> None:
     path = tmp_path / "tmpfs.svg"
     assert comparison_plot.draw(record(), "tmpfs", path)

@@ -77,6 +77,7 @@ def cells(text: str) -> dict[str, dict[str, Any]]:
     return {cell["row"]: cell for cell in found}
 
 
+@pytest.mark.long
 def test_rates_are_of_every_size_and_mode(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

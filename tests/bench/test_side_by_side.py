@@ -86,7 +86,7 @@ def test_another_plan_is_refused_by_name(tmp_path: Path) -> None:
 # --- Sessions that go wrong.
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rows_of_a_session_that_fails_are_kept() -> None:
     said = json.dumps(CELL)
     cells, failure = side_by_side._run_child(
@@ -95,20 +95,20 @@ def test_rows_of_a_session_that_fails_are_kept() -> None:
     assert (cells, failure) == ([CELL], "ValueError: no quorum")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_error_in_a_group_is_the_reason() -> None:
     text = "raise ExceptionGroup('all', [ValueError('two of three')])"
     assert side_by_side._run_child(script(text), 60) == ([], "ValueError: two of three")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_of_more_errors_than_are_shown_one_is_the_reason() -> None:
     text = "raise ExceptionGroup('many', [ValueError(f'no {n}') for n in range(40)])"
     _, failure = side_by_side._run_child(script(text), 60)
     assert failure == "ValueError: no 14"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_session_that_hangs_is_over_in_time() -> None:
     text = f"echo '{json.dumps(CELL)}'; printf half; exec sleep 600"
     cells, failure = side_by_side._run_child(["sh", "-c", text], 3.0)

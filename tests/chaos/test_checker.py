@@ -182,7 +182,6 @@ PLANTS: tuple[Plant, ...] = (
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_a_planted_violation_is_always_found(plant: Plant) -> None:
     for seed in range(15):
@@ -210,7 +209,7 @@ def test_clean_histories_are_not_accused() -> None:
         assert judge(*clean(seed, 500)) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_million_operations_are_checked_in_seconds() -> None:
     """5 s is the target (fault-matrix 11); the bound is loose for machines that do other things."""
     gc.disable()  # Or making them would take longer than the test.

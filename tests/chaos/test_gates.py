@@ -131,7 +131,7 @@ def test_a_machine_is_as_slow_as_its_work_and_what_it_waits_for() -> None:
     assert replace(QUIET, sync_ms=SYNC_MS + late_ms).slowness == pytest.approx(1.3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_machine_is_measured(tmp_path: Path) -> None:
     found = calibrate(tmp_path)
     assert found.slowness >= 1.0

@@ -20,7 +20,7 @@ def test_without_a_cluster_it_says_what_to_do(tmp_path: Path) -> None:
     assert "qlog local start" in result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_attacks_end_with_a_verdict_and_a_whole_cluster(tmp_path: Path) -> None:
     directory = str(tmp_path / "c")
     cluster = LocalCluster.create(directory)

@@ -27,7 +27,7 @@ TIMEOUT_S = 900
 END_TIMEOUT_MS = 20_000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_slice(tmp_path: Path) -> None:
     try:
         install()
@@ -52,7 +52,7 @@ def test_the_slice(tmp_path: Path) -> None:
     assert "<link" not in page
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_run_leaves_neither_nodes_nor_proxies(tmp_path: Path) -> None:
     try:
         install()

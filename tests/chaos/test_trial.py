@@ -21,7 +21,7 @@ from chaos.trial import Trial, TrialResult
 
 from deploy.local import LocalCluster
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

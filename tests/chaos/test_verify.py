@@ -7,7 +7,7 @@ from chaos.campaign import verify
 
 from tests.store.fsck_stores import fsck_config, make_store
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @pytest.mark.parametrize("container", ["commit_log", "ledger"])

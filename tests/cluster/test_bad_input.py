@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import pickle
 import resource
 import socket
@@ -29,10 +28,10 @@ from quorumlog.errors import (
     WrongClusterError,
 )
 from quorumlog.pb import common_pb2, log_pb2
+from tests import seeds
 from tests.cluster.conftest import running
 from tests.cluster.workload import TOPIC, Workload, prove
 
-pytestmark = pytest.mark.slow
 Run = Callable[[Coroutine[Any, Any, None]], None]
 MIB = 1 << 20
 IDLE_CONNECTION_COUNT = 10_000
@@ -104,11 +103,10 @@ async def test_malformed_bytes_at_the_client_port(tmp_path: Path) -> None:
         await still_serves(client)
 
 
+@pytest.mark.long
 def test_garbage_at_every_port(tmp_path: Path, run: Run) -> None:
     """Random bytes, half handshakes and huge lengths change nothing for those who behave."""
-    seed = int.from_bytes(os.urandom(4), "big")
-    print(f"seed {seed}")
-    random = Random(seed)
+    random = Random(seeds.drawn("tests/cluster/test_bad_input.py"))
 
     def throw(address: tuple[str, int]) -> None:
         for _ in range(50):
@@ -174,11 +172,10 @@ class Maker:
         return open, (self._path, "w")
 
 
+@pytest.mark.long
 def test_hostile_frames_at_the_name_servers_port(tmp_path: Path, run: Run) -> None:
     """Nothing is carried out, nobody is kept out, and the replicas go on as they were."""
-    seed = int.from_bytes(os.urandom(4), "big")
-    print(f"seed {seed}")
-    random, made = Random(seed), tmp_path / "made"
+    random, made = Random(seeds.drawn("tests/cluster/test_bad_input.py")), tmp_path / "made"
 
     def throw(address: tuple[str, int]) -> None:
         for frame in hostile_frames(random, made):
@@ -234,6 +231,7 @@ def descriptors() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.long
 def test_ten_thousand_idle_connections(tmp_path: Path, run: Run, descriptors: int) -> None:
     """At the client port and at the peer port of the leader, and it goes on serving."""
 
@@ -266,6 +264,7 @@ def test_ten_thousand_idle_connections(tmp_path: Path, run: Run, descriptors: in
     run(work())
 
 
+@pytest.mark.long
 async def test_readers_that_do_not_read_cost_bounded_memory(tmp_path: Path) -> None:
     """40 tails of 30 MB each that nobody reads: 1.2 GB, if the node did not wait for them."""
 

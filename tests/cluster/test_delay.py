@@ -14,7 +14,7 @@ from quorumlog.errors import DelayedGoneError
 from tests.cluster.conftest import running
 from tests.cluster.workload import DEADLINE_S, QUEUE_COUNT, TOPIC
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 Run = Callable[[Coroutine[Any, Any, None]], None]
 COUNT = 200
 

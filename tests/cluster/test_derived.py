@@ -12,7 +12,7 @@ from deploy.local_metrics import metric_of
 from quorumlog import sync
 from tests.node.processes import wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 COUNT = 600
 TAGS = ("a", "b", "c")
 SETTINGS = {"file_size_bytes": "256KiB", "batch_size_bytes_max": "64KiB", "log_format": "json"}

@@ -38,7 +38,6 @@ from tests.cluster.workload import (
     same_logs,
 )
 
-pytestmark = pytest.mark.slow
 Run = Callable[[Coroutine[Any, Any, None]], None]
 DISK_SIZE_BYTES = 24 << 20
 REFUSED_COUNT = 3
@@ -159,6 +158,7 @@ async def test_a_full_follower_changes_nothing_for_clients(disks: Path) -> None:
         await same_logs(cluster, client)
 
 
+@pytest.mark.long
 async def test_a_full_leader_hands_over(disks: Path) -> None:
     async with running(disks, settings=SMALL) as (cluster, client):
         full = await asyncio.to_thread(cluster.leader_id)
@@ -170,6 +170,7 @@ async def test_a_full_leader_hands_over(disks: Path) -> None:
         await same_logs(cluster, client)
 
 
+@pytest.mark.long
 async def test_a_full_majority_refuses_and_recovers_by_itself(disks: Path) -> None:
     """Nothing is acked that is not on a quorum, reads go on, and room is all it takes."""
 
@@ -237,6 +238,7 @@ async def test_a_corrupted_follower_repairs_itself_from_its_peers(tmp_path: Path
         await same_logs(cluster, client)
 
 
+@pytest.mark.long
 async def test_a_lost_log_file_of_a_follower_comes_back(tmp_path: Path) -> None:
     async with running(tmp_path / "c") as (cluster, client):
         await fill(client, 30)
@@ -259,6 +261,7 @@ def wipe(cluster: LocalCluster, node_id: int) -> None:
     shutil.rmtree(cluster.node_directory(node_id) / "data")
 
 
+@pytest.mark.long
 async def test_a_wiped_voter_never_votes_under_its_old_identity(tmp_path: Path) -> None:
     """R29, D18: with the one node that knows everything away, it helps nobody to be elected."""
 
@@ -292,6 +295,7 @@ def another_boot(cluster: LocalCluster, node_id: int) -> None:
     (data / "boot_id").write_text("00000000-0000-0000-0000-000000000000\n")
 
 
+@pytest.mark.long
 async def test_async_nodes_that_lost_power_one_by_one_lose_nothing(tmp_path: Path) -> None:
     """4.5: recovering nodes neither vote nor count until they are brought up to date."""
 
@@ -311,6 +315,7 @@ async def test_async_nodes_that_lost_power_one_by_one_lose_nothing(tmp_path: Pat
         await prove(cluster, client, await load.stop())
 
 
+@pytest.mark.long
 async def test_async_nodes_that_all_lost_power_wait_for_each_other(tmp_path: Path) -> None:
     """4.5: the longest log is elected once every voter is there, and the loss is reported."""
 

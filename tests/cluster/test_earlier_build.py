@@ -17,7 +17,7 @@ from tests.cluster.conftest import running
 from tests.cluster.test_ha import equal_logs
 from tests.cluster.workload import Workload, prove, read_all
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 EARLIER = "78164d4bb258e0d1a9b292f8f7abcc65ac9f0d94"
 """The last commit before lives, records of losses and the folders that the packages have now."""
 ROOT = Path(__file__).parents[2]

@@ -38,7 +38,7 @@ from tests.cluster.forgery import (
 from tests.cluster.workload import QUEUE_COUNT, TOPIC, Workload, eventually
 from tests.quorumlog.fake_cluster import CLUSTER_ID, FakeCluster
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 Run = Callable[[Coroutine[Any, Any, None]], None]
 SECRET = "0123456789abcdef0123456789abcdef\n"
 REFUSED = "quorumlog_nameserver_refused_reports_total"

@@ -16,7 +16,7 @@ from quorumlog.records.receipt import Receipt
 from tests.cluster.conftest import SETTINGS
 from tests.cluster.workload import DEADLINE_S, TOPIC, eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 Run = Callable[[Coroutine[Any, Any, None]], None]
 QUEUE_COUNT = 3
 ALL = {Queue(TOPIC, i, group) for group in ("g0", "g1") for i in range(QUEUE_COUNT)}

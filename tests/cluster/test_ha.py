@@ -16,11 +16,10 @@ import quorumlog
 from deploy.local import LocalCluster
 from quorumlog.admin.ha_types import HaLoss, HaStatus
 from quorumlog.errors import ServerError
+from tests import seeds
 from tests.cluster.conftest import running
-from tests.cluster.test_kill import fresh_seed
 from tests.cluster.workload import DEADLINE_S, History, Workload, eventually, read_all
 
-pytestmark = pytest.mark.slow
 Run = Callable[[Coroutine[Any, Any, None]], None]
 ALONE: dict[str, object] = {"nameserver_listen": "off"}
 """Nobody proposes but the test."""
@@ -56,9 +55,10 @@ async def equal_logs(cluster: LocalCluster, client: quorumlog.Client) -> None:
     assert len({log[:end] for log in logs}) == 1
 
 
+@pytest.mark.long
 def test_no_acked_append_is_lost_when_sync_masters_are_killed(tmp_path: Path, run: Run) -> None:
     """At any moment, whoever is promoted, also when two are at once."""
-    random = Random(fresh_seed())
+    random = Random(seeds.drawn("tests/cluster/test_ha.py"))
 
     async def promote(client: quorumlog.Client, node_id: int) -> None:
         # Of two with one number both may lose: then neither gets its fence, and it takes another.

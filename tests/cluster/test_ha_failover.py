@@ -14,7 +14,7 @@ from quorumlog.cluster.nameserver import ListedTopicShare, NameServers
 from tests.cluster.conftest import running
 from tests.cluster.workload import DEADLINE_S, Workload, read_all
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 

@@ -15,7 +15,7 @@ from tests.cluster.test_ha import ALONE, master_of
 from tests.cluster.test_old_copy import Scene, saved
 from tests.cluster.workload import DEADLINE_S, eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 

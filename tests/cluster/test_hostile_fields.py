@@ -23,7 +23,7 @@ from tests.cluster.conftest import running
 from tests.cluster.hostile import Hostile
 from tests.cluster.workload import Workload, prove
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 Run = Callable[[Coroutine[Any, Any, None]], None]
 REQUEST_COUNT: Final = 2_000
 CALLER_COUNT: Final = 4

@@ -1,7 +1,6 @@
 """SIGKILL of any node, of all nodes, and rolling restarts: what was acked is there, once."""
 
 import asyncio
-import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
@@ -9,23 +8,17 @@ from typing import Any
 
 import pytest
 
+from tests import seeds
 from tests.cluster.conftest import running
 from tests.cluster.workload import Workload, prove, same_logs
 
-pytestmark = pytest.mark.slow
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
-def fresh_seed() -> int:
-    """Another one each time; printed, so that a failure can be had again."""
-    seed = int.from_bytes(os.urandom(4), "big")
-    print(f"seed {seed}")
-    return seed
-
-
+@pytest.mark.long
 async def test_nodes_killed_at_random_moments(tmp_path: Path) -> None:
     """P1, P2: any one node at a time, the leader more often than not."""
-    random = Random(fresh_seed())
+    random = Random(seeds.drawn("tests/cluster/test_kill.py"))
 
     async with running(tmp_path / "c") as (cluster, client), Workload(client) as load:
         for _ in range(6):
@@ -39,9 +32,10 @@ async def test_nodes_killed_at_random_moments(tmp_path: Path) -> None:
         await prove(cluster, client, await load.stop())
 
 
+@pytest.mark.long
 async def test_all_nodes_killed_at_once(tmp_path: Path) -> None:
     """P3: nobody is left to remember but the disks."""
-    random = Random(fresh_seed())
+    random = Random(seeds.drawn("tests/cluster/test_kill.py"))
 
     async with running(tmp_path / "c") as (cluster, client), Workload(client) as load:
         for _ in range(3):

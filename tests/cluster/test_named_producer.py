@@ -17,7 +17,6 @@ from quorumlog.errors import InvalidRequestError, Outcome, ProducerFencedError
 from tests.cluster.conftest import running
 from tests.cluster.workload import TOPIC
 
-pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 Run = Callable[[Coroutine[Any, Any, None]], None]
 FENCED = "node.producer_fenced not_applied"
@@ -68,6 +67,7 @@ async def bodies(client: quorumlog.Client) -> list[str]:
     return [body.decode() for body in found.bodies()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replication", ["raft", "sync_master"])
 async def test_the_process_before_is_fenced_while_it_is_alive(
     tmp_path: Path, replication: str

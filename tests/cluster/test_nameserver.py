@@ -23,7 +23,7 @@ from tests.cluster.conftest import running
 from tests.cluster.forgery import refusal, registration
 from tests.cluster.workload import DEADLINE_S, QUEUE_COUNT, TOPIC, Workload, prove
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 Run = Callable[[Coroutine[Any, Any, None]], None]
 CLUSTER_ID = "served"
 PROGRAM = "from quorumlog.cli import main; main(prog_name='qlog')"

@@ -19,7 +19,7 @@ from quorumlog.errors import QuorumlogError
 from tests.cluster.conftest import running
 from tests.cluster.workload import TOPIC, History, eventually, read_all, same_logs
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 

@@ -16,7 +16,6 @@ from quorumlog.records.batch import decode_records
 from tests.cluster.conftest import running
 from tests.cluster.workload import TOPIC, eventually
 
-pytestmark = pytest.mark.slow
 Run = Callable[[Coroutine[Any, Any, None]], None]
 READ_COUNT = 20
 DENIED = frozenset({"node.not_leader", "node.not_ready", "node.read_failed", "node.read_timeout"})
@@ -38,6 +37,7 @@ async def read_anywhere(client: quorumlog.Client) -> list[bytes]:
     return batch.bodies()
 
 
+@pytest.mark.long
 async def test_a_paused_leader_serves_no_stale_linearizable_read(tmp_path: Path) -> None:
     """Reads wait at the old leader while it sleeps. When it wakes up each is answered there: with
     everything that was acked meanwhile, or with a denial. Reads of clients are answered in full."""

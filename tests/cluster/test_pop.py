@@ -14,7 +14,6 @@ from quorumlog.errors import NotFoundError, QuorumlogError, StaleHandleError, Un
 from tests.cluster.conftest import running
 from tests.cluster.workload import TOPIC
 
-pytestmark = pytest.mark.slow
 Run = Callable[[Coroutine[Any, Any, None]], None]
 GROUP = "workers"
 KEYS = 20
@@ -71,6 +70,7 @@ async def consume(client: quorumlog.Client, work: Work) -> None:
                 work.on_acked(message)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replication", ["raft", "sync_master"])
 async def test_message_groups_keep_their_order_though_the_leader_dies(
     tmp_path: Path, replication: str
@@ -90,6 +90,7 @@ async def test_message_groups_keep_their_order_though_the_leader_dies(
             assert await consumer.receive(wait=0) == []
 
 
+@pytest.mark.long
 async def test_members_of_a_group_get_each_queue_in_order_though_the_leader_dies(
     tmp_path: Path,
 ) -> None:

@@ -10,7 +10,7 @@ from quorumlog import sync
 from tests.node.processes import wait_for
 from tests.node.replication.raft.test_repair_process import MARK, flip
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 DAMAGED = 1
 """The node."""
 

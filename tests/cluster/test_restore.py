@@ -14,8 +14,8 @@ import pytest
 
 import quorumlog
 from deploy.local import LocalCluster
+from tests import seeds
 from tests.cluster.conftest import SETTINGS, running
-from tests.cluster.test_kill import fresh_seed
 from tests.cluster.workload import (
     QUEUE_COUNT,
     TOPIC,
@@ -29,7 +29,6 @@ from tests.cluster.workload import (
     same_logs,
 )
 
-pytestmark = pytest.mark.slow
 Run = Callable[[Coroutine[Any, Any, None]], None]
 QLOG = [sys.executable, "-c", "from quorumlog.cli import main; main(prog_name='qlog')"]
 GROUP = "readers"
@@ -101,9 +100,10 @@ async def test_a_backup_under_load_becomes_a_cluster(tmp_path: Path) -> None:
         await asyncio.to_thread(fresh.stop)
 
 
+@pytest.mark.long
 async def test_the_better_of_two_survivors_has_all_that_was_acked(tmp_path: Path) -> None:
     """As a voter would judge them: by the term of the last entry, then by its index."""
-    random = Random(fresh_seed())
+    random = Random(seeds.drawn("tests/cluster/test_restore.py"))
 
     old = running(tmp_path / "old", timeout_ms=3_000)
     async with old as (cluster, client), Workload(client) as load:

@@ -12,7 +12,7 @@ import quorumlog
 from tests.cluster.conftest import running
 from tests.cluster.workload import TOPIC
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 Run = Callable[[Coroutine[Any, Any, None]], None]
 GROUP = "readers"
 COUNT = 60

@@ -10,7 +10,6 @@ from quorumlog import sync
 from tests.node.processes import wait_for
 from tests.node.replication.raft.test_repair_process import MARK
 
-pytestmark = pytest.mark.slow
 SETTINGS = {
     "file_size_bytes": "64KiB",
     "batch_size_bytes_max": "16KiB",
@@ -62,6 +61,7 @@ def test_a_bit_that_flips_in_a_running_node_is_found_and_put_right(tmp_path: Pat
         assert all(state.is_ready for state in cluster.status())
 
 
+@pytest.mark.long
 def test_in_a_master_slave_group_it_is_told(tmp_path: Path) -> None:
     with LocalCluster.create(tmp_path, 3, replication="sync_master", settings=SETTINGS) as cluster:
         fill(cluster)

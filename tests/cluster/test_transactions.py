@@ -16,7 +16,6 @@ from quorumlog.transactions.types import CheckedTransaction
 from tests.cluster.conftest import running
 from tests.cluster.workload import TOPIC
 
-pytestmark = pytest.mark.slow
 Run = Callable[[Coroutine[Any, Any, None]], None]
 COUNT = 45
 GROUP = "billing"
@@ -37,6 +36,7 @@ async def kill_leader(cluster: LocalCluster) -> int:
     return leader
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replication", ["raft", "sync_master"])
 def test_transactions_survive_the_leader(tmp_path: Path, run: Run, replication: str) -> None:
     """Of each three one is committed, one rolled back, and one left to the check."""
@@ -99,6 +99,7 @@ async def move(
                 conflicts.append(str(error))
 
 
+@pytest.mark.long
 async def test_each_message_is_transformed_once_though_leader_and_consumer_change(
     tmp_path: Path,
 ) -> None:

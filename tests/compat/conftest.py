@@ -38,7 +38,7 @@ def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
     return name
 
 
-@pytest.fixture(params=["python", "node"])
+@pytest.fixture(params=["python", pytest.param("node", marks=pytest.mark.long)])
 def language(request: pytest.FixtureRequest) -> str:
     """Each client does the same."""
     return str(request.param)

@@ -10,8 +10,6 @@ import pytest
 from deploy.local import LocalCluster
 from tests.compat.drivers import CallFailedError, Client, body_of
 
-pytestmark = pytest.mark.slow
-
 PATIENCE_S = 60.0
 Message = dict[str, Any]
 
@@ -80,6 +78,7 @@ def test_a_message_group_is_received_in_order(client: Client, topic: str) -> Non
         assert len(bodies) == 10
 
 
+@pytest.mark.long
 def test_a_delayed_message_comes_when_it_is_due(client: Client, topic: str) -> None:
     client.call("producer", topics=[topic])
     client.call("simple", group="g-delay-" + topic, topic=topic)
@@ -91,6 +90,7 @@ def test_a_delayed_message_comes_when_it_is_due(client: Client, topic: str) -> N
     assert message["received_s"] >= began_s + 2.0
 
 
+@pytest.mark.long
 def test_a_recalled_message_never_comes(client: Client, topic: str) -> None:
     client.call("producer", topics=[topic])
     gone = client.call("send", topic=topic, body=b"gone", delay_ms=4_000)
@@ -102,6 +102,7 @@ def test_a_recalled_message_never_comes(client: Client, topic: str) -> None:
         client.call("recall", topic=topic, handle="never given out")
 
 
+@pytest.mark.long
 def test_an_unacknowledged_message_comes_again(client: Client, topic: str) -> None:
     client.call("producer", topics=[topic])
     sent = client.call("send", topic=topic, body=b"again")
@@ -113,6 +114,7 @@ def test_an_unacknowledged_message_comes_again(client: Client, topic: str) -> No
     assert (second["id"], second["attempt"]) == (sent["id"], 2)
 
 
+@pytest.mark.long
 def test_transactions_are_all_or_nothing(client: Client, topic: str) -> None:
     client.call("producer", topics=[topic], checker="commit")
     client.call("simple", group="g-transaction-" + topic, topic=topic)
@@ -126,6 +128,7 @@ def test_transactions_are_all_or_nothing(client: Client, topic: str) -> None:
     assert client.call("receive") == []
 
 
+@pytest.mark.long
 def test_orphaned_transactions_are_asked_for(client: Client, topic: str) -> None:
     client.call("producer", topics=[topic], checker="commit")
     client.call("simple", group="g-orphan-" + topic, topic=topic, await_s=5)
@@ -135,6 +138,7 @@ def test_orphaned_transactions_are_asked_for(client: Client, topic: str) -> None
     assert sent["id"] in client.call("checked")
 
 
+@pytest.mark.long
 def test_push_consumers_share_the_messages(
     client: Client, language: str, cluster: LocalCluster, topic: str, tmp_path: Path
 ) -> None:
@@ -148,6 +152,7 @@ def test_push_consumers_share_the_messages(
         assert sorted(m["id"] for m in found) == sorted(sent), "each once"
 
 
+@pytest.mark.long
 def test_a_message_that_fails_is_pushed_again(client: Client, topic: str) -> None:
     client.call("producer", topics=[topic])
     client.call("push", group="g-fail-" + topic, topic=topic)

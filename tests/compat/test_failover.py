@@ -9,7 +9,7 @@ import pytest
 from deploy.local import LocalCluster
 from tests.compat.drivers import CallFailedError, Client, body_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 SEND_COUNT = 200
 RECEIVE_S = 120.0

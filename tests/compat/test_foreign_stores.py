@@ -27,7 +27,7 @@ from tests.compat.log_writer import CONFIG, QUEUE_COUNT, TOPIC
 KILL_COUNT: Final = 20
 _HEADER: Final = struct.Struct(">iiqqqiIIi")
 assert _HEADER.size == 48
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

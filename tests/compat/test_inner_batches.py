@@ -27,7 +27,7 @@ BATCHES: Final = "CompatBatches"
 COUNT: Final = 200
 PLAIN_COUNT: Final = (COUNT + 6) // 7
 """Ordinary messages to the topic of inner batches."""
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 def of(lines: list[Line], what: str) -> dict[int, str]:

@@ -24,7 +24,7 @@ ROUTE_MS: Final = 25_000
 """Clients ask for a route every 30 s."""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("official", NEWEST, ids=lambda client: client.name.replace(" ", "-"))
 def test_no_acknowledged_message_is_lost_and_order_is_kept(
     official: Official, tmp_path: Path

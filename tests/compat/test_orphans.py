@@ -19,7 +19,7 @@ _SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 _METADATA: Final = (("x-mq-client-id", "one-stream@1"), ("x-mq-language", "RUST"))
 _COUNT: Final = 10
 _PATIENCE_S: Final = 60.0
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 def half(topic: str, number: int) -> pb.SendMessageRequest:

@@ -13,7 +13,7 @@ from tests.compat.drivers import CLIENTS
 from tests.quorumlog.test_readme import PROGRAMS
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("_installed")
 def test_the_program_with_the_official_client(cluster: LocalCluster, tmp_path: Path) -> None:
     program = PROGRAMS[1]

@@ -84,7 +84,7 @@ def test_shown_metrics_have_the_suffixes_of_their_kinds() -> None:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_rules_do_what_they_say(tmp_path: Path) -> None:
     """Prometheus' own checker; the cases are beside the rules."""
     if PROMTOOL is None:

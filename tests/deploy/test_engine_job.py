@@ -30,7 +30,6 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-@pytest.mark.slow
 def test_every_file_comes_back_after_a_kill_in_the_middle(tmp_path: Path, source: Path) -> None:
     done = run("--json", "--dir", str(tmp_path / "store"), "--source", str(source), "--seed", "7")
     assert done.returncode == 0, done.stderr

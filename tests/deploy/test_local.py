@@ -11,7 +11,6 @@ from deploy.local import LocalCluster, LocalError
 from quorumlog.cli import main
 from tests.node.processes import connected, typed_error, wait_for
 
-pytestmark = pytest.mark.slow
 SMALL = {"file_size_bytes": "8MiB"}
 
 
@@ -68,6 +67,7 @@ def test_the_life_of_a_cluster_by_commands(tmp_path: Path) -> None:
             LocalCluster.open(root).stop(timeout_ms=0)
 
 
+@pytest.mark.long
 def test_a_cluster_as_a_context_and_a_paused_leader(tmp_path: Path) -> None:
     with LocalCluster.create(tmp_path, 3, settings=SMALL) as cluster:
         leader = cluster.leader_id()
@@ -84,6 +84,7 @@ def test_a_cluster_as_a_context_and_a_paused_leader(tmp_path: Path) -> None:
     assert [s.state for s in cluster.status()] == ["stopped"] * 3
 
 
+@pytest.mark.long
 def test_another_process_can_take_the_cluster_over(tmp_path: Path) -> None:
     with LocalCluster.create(tmp_path, 1, settings=SMALL) as cluster:
         other = LocalCluster.open(tmp_path)
@@ -95,6 +96,7 @@ def test_another_process_can_take_the_cluster_over(tmp_path: Path) -> None:
         assert caught.value.code == "local.died"
 
 
+@pytest.mark.long
 def test_a_node_that_cannot_start_is_said_at_once_with_its_last_words(tmp_path: Path) -> None:
     cluster = LocalCluster.create(tmp_path, 1, settings={"heartbeat_ms": 1})
     cluster.start()
@@ -105,6 +107,7 @@ def test_a_node_that_cannot_start_is_said_at_once_with_its_last_words(tmp_path: 
     assert "docs/configuration.md" in caught.value.what
 
 
+@pytest.mark.long
 def test_a_node_that_does_not_get_ready_is_said_after_the_time(tmp_path: Path) -> None:
     cluster = LocalCluster.create(tmp_path, 3, settings=SMALL)
     try:

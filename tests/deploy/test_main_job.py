@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-P", "-m", "deploy.main_job", *arguments]
@@ -44,6 +42,7 @@ def test_every_line_comes_back_once_from_each_replica(tmp_path: Path, source: Pa
     assert "is not empty" in again.stderr
 
 
+@pytest.mark.long
 def test_a_source_without_files_is_said(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = run("--dir", str(tmp_path / "cluster"), "--source", str(tmp_path / "empty"))

@@ -94,9 +94,15 @@ def run_tests_with_a_node(
         yield tests, node
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.parametrize("options", [(), ("-n1",)], ids=["alone", "with a worker"])
+@pytest.mark.parametrize(
+    ("options", "number"),
+    [
+        pytest.param((), signal.SIGKILL, id="alone-kill"),
+        pytest.param((), signal.SIGTERM, id="alone-term", marks=pytest.mark.long),
+        pytest.param(("-n1",), signal.SIGKILL, id="worker-kill", marks=pytest.mark.long),
+        pytest.param(("-n1",), signal.SIGTERM, id="worker-term", marks=pytest.mark.long),
+    ],
+)
 def test_a_node_of_a_test_run_that_is_killed_is_ended(
     options: tuple[str, ...], number: signal.Signals, tmp_path: Path
 ) -> None:
@@ -105,7 +111,7 @@ def test_a_node_of_a_test_run_that_is_killed_is_ended(
         assert node.wait_end(END_TIMEOUT_MS), "the node outlived the tests"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_node_of_a_worker_that_is_killed_is_ended(tmp_path: Path) -> None:
     with run_tests_with_a_node(tmp_path, "-n1") as (tests, node):
         (worker,) = (p for p in psutil.Process(tests.pid).children() if node.pid in pids_below(p))
@@ -149,7 +155,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_script_leaves_no_tests_running(number: signal.Signals, checkout: Path) -> None:
     with run(str(checkout / "tests" / "run"), "--fast") as (script, tests):

@@ -85,7 +85,7 @@ def test_a_missing_venv_module_is_said_in_three_lines(checkout: Path, tools: Pat
     assert "apt install python3-venv" in lines[2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "what"),
     [

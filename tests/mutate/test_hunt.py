@@ -78,7 +78,7 @@ print(json.dumps([[v.fault.name, v.how, v.killer] for v in verdicts]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_exactly_what_the_tests_do_not_notice_survives(tmp_path: Path, jobs: int) -> None:
     for path, text in (("toy/gate.py", MODULE), ("checks/test_gate.py", TESTS)):

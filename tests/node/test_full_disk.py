@@ -148,7 +148,6 @@ async def fill_master(node: WholeHaNode, file_count: int) -> int:
     return number
 
 
-@pytest.mark.slow
 async def test_no_replica_of_a_master_slave_group_gives_up_what_has_not_expired(
     tmp_path: Path,
 ) -> None:
@@ -170,7 +169,6 @@ async def test_no_replica_of_a_master_slave_group_gives_up_what_has_not_expired(
         assert counted(one.log.store) == counted(two.log.store) == (0, 0)
 
 
-@pytest.mark.slow
 async def test_a_replica_of_a_master_slave_group_makes_room_where_that_was_asked_for(
     tmp_path: Path,
 ) -> None:

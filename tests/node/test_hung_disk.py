@@ -15,7 +15,7 @@ from store.record.message import encode_message
 from tests import missing
 from tests.node.processes import NodeClient, SingleNode, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 SAID = "a sync has been running"
 
 

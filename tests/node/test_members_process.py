@@ -1,6 +1,5 @@
 """Three real nodes: who leads, who belongs to the cluster, and a follower that fell far behind."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +10,9 @@ from deploy.local import LocalCluster
 from deploy.local_process import free_ports
 from quorumlog.pb import admin_pb2 as pb
 from tests.node.processes import SingleNode, connected, typed_error, wait_for
+from tests.seeds import noise
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 SETTINGS = {
     "file_size_bytes": "1MiB",
     "batch_size_bytes_max": "256KiB",
@@ -129,7 +129,7 @@ def test_a_follower_behind_retention_gets_a_snapshot_and_the_rest(
         with connected(cluster.address(leader)) as client:
             client.create_topic("orders")
             cluster.kill(behind)
-            body = os.urandom(100 * 1024)
+            body = noise(100 * 1024)
             for number in range(60):
                 client.append("orders", b"%03d" % number + body)
             wait_for("retention", lambda: client.status().first_index > 15)

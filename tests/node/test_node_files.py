@@ -61,7 +61,6 @@ def found(root: Path) -> set[str]:
     return {finding.path for finding in check_node_files(ReadOnlyFileSystem(), str(root))}
 
 
-@pytest.mark.slow
 def test_every_byte_is_found_by_name(root: Path) -> None:
     assert found(root) == set()
     tried = 0

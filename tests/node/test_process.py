@@ -16,8 +16,6 @@ from quorumlog.pb import admin_pb2, common_pb2, log_pb2
 from tests.node.processes import NodeClient, SingleNode, run_to_end, typed_error, wait_for
 from tests.tidy import repository
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def node(tmp_path: Path) -> SingleNode:
@@ -163,6 +161,7 @@ def test_a_second_process_on_the_directory_is_refused(node: SingleNode) -> None:
         assert node.status()["ready"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["listen", "peer_listen", "http_listen"])
 def test_a_port_that_is_taken_is_named(node: SingleNode, tmp_path: Path, name: str) -> None:
     key = {"listen": "address", "peer_listen": "peer_address", "http_listen": "http_address"}
@@ -174,6 +173,7 @@ def test_a_port_that_is_taken_is_named(node: SingleNode, tmp_path: Path, name: s
         assert taken in done.stderr
 
 
+@pytest.mark.long
 def test_a_directory_of_another_node_or_cluster_is_refused(node: SingleNode) -> None:
     with node:
         assert node.stop() == 0
@@ -190,6 +190,7 @@ def test_wrong_settings_end_it_before_anything_is_touched(tmp_path: Path) -> Non
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.long
 def test_without_assertions_it_does_not_start(tmp_path: Path) -> None:
     done = run_to_end(tmp_path / "data", {"PYTHONOPTIMIZE": "1"})
     assert done.returncode == 78
@@ -227,6 +228,7 @@ def test_a_failed_sync_ends_it_and_no_append_is_acked(node: SingleNode) -> None:
             assert client.pull("orders").record_count >= acked > 0
 
 
+@pytest.mark.long
 def test_a_second_signal_does_not_wait(node: SingleNode) -> None:
     with node:
         node.signal(signal.SIGTERM)
@@ -272,6 +274,7 @@ def test_a_broken_invariant_leaves_a_dump_and_code_70(tmp_path: Path) -> None:
     assert "Nothing after it was acknowledged" in done.stderr
 
 
+@pytest.mark.long
 def test_a_dump_that_cannot_be_written_hides_nothing(tmp_path: Path) -> None:
     done = fail(tmp_path / "gone")
     assert done.returncode == 70
@@ -302,6 +305,7 @@ def test_the_page_of_metrics_is_current() -> None:
     )
 
 
+@pytest.mark.long
 def test_a_fatal_signal_leaves_all_stacks_on_stderr(node: SingleNode) -> None:
     with node:
         node.signal(signal.SIGABRT)
@@ -311,6 +315,7 @@ def test_a_fatal_signal_leaves_all_stacks_on_stderr(node: SingleNode) -> None:
         assert 'lifecycle.py", line' in log, "what the loop did"
 
 
+@pytest.mark.long
 def test_log_lines_are_json_with_node_time_and_level(node: SingleNode) -> None:
     with node:
         node.stop()

@@ -14,8 +14,6 @@ from quorumlog.cli.connection import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARI
 from tests.node.peers.certificates import Authority, tls_settings
 from tests.node.processes import NodeClient, run_to_end, wait_for
 
-pytestmark = pytest.mark.slow
-
 
 def test_a_cluster_over_tls_serves_known_clients_only(tmp_path: Path) -> None:
     authority, given = tls_settings(tmp_path)
@@ -58,6 +56,7 @@ def test_a_cluster_over_tls_serves_known_clients_only(tmp_path: Path) -> None:
         assert "client.unavailable" in stranger.stderr
 
 
+@pytest.mark.long
 def test_certificates_and_the_secret_are_renewed_node_by_node(tmp_path: Path) -> None:
     """As docs/operations.md has it: the leader last; without a majority for one restart."""
     authority, given = tls_settings(tmp_path)
@@ -104,6 +103,7 @@ def test_certificates_and_the_secret_are_renewed_node_by_node(tmp_path: Path) ->
             assert NodeClient(channel).pull("orders").record_count == 3
 
 
+@pytest.mark.long
 def test_a_node_with_another_secret_or_file_size_is_kept_out(tmp_path: Path) -> None:
     _, given = tls_settings(tmp_path)
     with LocalCluster.create(tmp_path / "c", 3, settings=given) as cluster:
@@ -129,6 +129,7 @@ def test_a_node_with_another_secret_or_file_size_is_kept_out(tmp_path: Path) -> 
         assert not {s.node_id: s for s in cluster.status()}[odd].is_ready
 
 
+@pytest.mark.long
 def test_tls_files_that_do_not_belong_together_end_the_start(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     done = run_to_end(

@@ -41,8 +41,6 @@ from store.files.file_system import FileSystem
 from tests.node.links import eventually
 from tests.node.whole_nodes import Fatal
 
-pytestmark = pytest.mark.slow
-
 # In the order of the start; each name stands for the first call of its step.
 _SHARED = (
     (HttpServer, "start"),
@@ -173,8 +171,17 @@ def run(work: Callable[[Kept], Coroutine[Any, Any, None]]) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "owner", "name"),
-    _STEPS,
-    ids=[f"{k.__name__}-{getattr(o, '__name__', o)}.{n}" for k, o, n in _STEPS],
+    [
+        pytest.param(
+            kind,
+            owner,
+            name,
+            id=f"{kind.__name__}-{getattr(owner, '__name__', owner)}.{name}",
+            # What both modes share is proved with one of them in the gate.
+            marks=pytest.mark.long if kind is HaNode and (owner, name) in _SHARED else (),
+        )
+        for kind, owner, name in _STEPS
+    ],
 )
 def test_failed_step_leaves_nothing_open(
     tmp_path: Path,

@@ -32,7 +32,7 @@ from raft.messages import Standing as RaftStanding
 from tests.node.processes import run_to_end, wait_for
 from tests.node.strangers import Stranger, claims
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 LAST = (1 << 63) - 1
 MEMBERS = ConfigurationAt(-1, Configuration((1, 2, 3)))
 

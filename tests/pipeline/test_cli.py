@@ -18,7 +18,6 @@ from tests.raft.histories.histories import clean_history
 from tests.store.fsck_stores import flip, fsck_config, log_files, make_store
 
 
-@pytest.mark.slow
 def test_audit_prints_a_verdict_and_ends_with_it(run: Run, tmp_path: Path) -> None:
     roots = [tmp_path / "a", tmp_path / "b"]
     for root in roots:
@@ -39,7 +38,7 @@ def test_audit_prints_a_verdict_and_ends_with_it(run: Run, tmp_path: Path) -> No
     assert "mb_per_s" in shown.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_history_check_and_latency_print_what_they_found(run: Run, tmp_path: Path) -> None:
     from random import Random
 

@@ -64,7 +64,6 @@ def _row(data: bytes) -> dict[str, Any]:
     }
 
 
-@pytest.mark.slow
 @given(st.lists(_records(), max_size=8))
 @settings(max_examples=40, deadline=None)
 def test_columns_equal_the_codec(records: list[bytes]) -> None:

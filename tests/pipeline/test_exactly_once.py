@@ -26,7 +26,7 @@ from quorumlog import sync
 from tests import missing
 from tests.pipeline.topics import fill, read, running, sent
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 600.0
 COUNT = 4_000

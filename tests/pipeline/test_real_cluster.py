@@ -16,7 +16,7 @@ from tests.pipeline.commands import Run
 from tests.pipeline.topics import fill, running
 from tests.store.fsck_stores import flip, log_files
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 COUNT = 1_200
 TAKEN_COUNT = 500

@@ -181,7 +181,6 @@ def test_wrong_options_are_refused(given: dict[str, str], said: str) -> None:
         parse_options(given)
 
 
-@pytest.mark.slow
 def test_spark_reads_segments_with_columns_and_filters(
     spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:

@@ -21,7 +21,6 @@ from quorumlog import sync
 from quorumlog.errors import UnknownTopicError
 from tests.pipeline.topics import fill, read, running, sent
 
-pytestmark = pytest.mark.slow
 Running = tuple[LocalCluster, sync.Client]
 
 
@@ -37,6 +36,7 @@ def options(cluster: Running, topic: str) -> dict[str, str]:
     return {"servers": cluster[0].bootstrap, "topic": topic}
 
 
+@pytest.mark.long
 def test_rows_that_come_again_cut_otherwise_are_known(
     cluster: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +103,7 @@ def test_a_replay_that_runs_again_adds_nothing(spark: SparkSession, cluster: Run
         replay(spark, to, source=source, where="queue_id = 1", replay_id=first.replay_id)
 
 
+@pytest.mark.long
 def test_an_unwritable_target_is_refused_before_a_job_starts(
     spark: SparkSession, cluster: Running, tmp_path: Path
 ) -> None:
@@ -118,6 +119,7 @@ def test_an_unwritable_target_is_refused_before_a_job_starts(
     assert read(client, "narrow") == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("columns", "extra", "text"),
     [

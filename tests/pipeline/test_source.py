@@ -28,7 +28,6 @@ from quorumlog.records.queues import Queue
 from tests.pipeline.topics import fill, read, running
 
 COUNT = 3_000
-pytestmark = pytest.mark.slow
 Running = tuple[LocalCluster, sync.Client]
 
 
@@ -114,6 +113,7 @@ def test_a_leader_that_dies_is_read_around(cluster: Running) -> None:
     assert bodies == [b"%04d" % n * 512 for n in range(4_000)]
 
 
+@pytest.mark.long
 def test_followers_serve_and_one_that_dies_is_left(cluster: Running) -> None:
     local, client = cluster
     options = SourceOptions(ClusterAddress(local.bootstrap), ("large",))
@@ -141,6 +141,7 @@ def test_missing_records_are_an_error_or_left_out(cluster: Running) -> None:
     assert sum(batch.num_rows for batch in read_range(lax, beyond)) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reads_to_now", [False, True])
 def test_a_stream_that_was_further_than_its_queue_is_says_so(
     cluster: Running, reads_to_now: bool
@@ -168,6 +169,7 @@ def test_a_stream_that_was_further_than_its_queue_is_says_so(
             lax.stop()
 
 
+@pytest.mark.long
 def test_a_follower_that_is_behind_is_waited_for_or_left(cluster: Running) -> None:
     """It was paused while the leader went on: what it has is older than what is asked for."""
     local, client = cluster
@@ -192,6 +194,7 @@ def test_a_follower_that_is_behind_is_waited_for_or_left(cluster: Running) -> No
     assert bodies == [b"%d" % n for n in range(200)]
 
 
+@pytest.mark.long
 def test_expired_records_are_an_error_or_left_out(tmp_path: Path) -> None:
     """Files of 256 KiB, four of which are kept."""
     settings = {
@@ -273,6 +276,7 @@ def test_offsets_of_single_queues_and_times(cluster: Running) -> None:
     assert count(endingOffsets='{"orders": {"g0/2": "earliest"}}') == COUNT - each
 
 
+@pytest.mark.long
 def test_no_cluster_is_one_line() -> None:
     with pytest.raises(QuorumlogError, match=r"none of 127\.0\.0\.1:1 answered"):
         check_source({"servers": "127.0.0.1:1", "topic": "orders"})

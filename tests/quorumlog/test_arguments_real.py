@@ -24,7 +24,7 @@ from quorumlog.cluster import nameserver
 from tests.quorumlog import surface
 from tests.quorumlog.surface import Call
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 TOPIC: Final = "orders"  # Of those who behave; calls get "spare".
 CALL_S: Final = 5.0
 CALL_MS: Final = 1_500  # Of a call that asks what nobody answers.

@@ -77,7 +77,7 @@ async def test_a_deposed_leader_that_does_not_know_is_outvoted() -> None:
         assert (await client.route()).leader_id == 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_hints_that_lead_nowhere_end_with_the_deadline() -> None:
     async with fake_cluster() as cluster, connect(cluster, timeout_ms=400) as client:
         cluster.leader_id, cluster.hint = 0, 2
@@ -127,7 +127,7 @@ async def test_the_status_of_a_cluster_has_no_member_that_was_removed_and_is_dow
         assert [node.node_id for node in status.nodes] == [1, 2], "2 still answers"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_call_to_a_paused_leader_is_made_again_at_its_successor() -> None:
     async with fake_cluster() as cluster, connect(cluster) as client:
         await client.admin.list_topics()

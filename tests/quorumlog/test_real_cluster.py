@@ -12,7 +12,6 @@ import quorumlog
 from quorumlog import Queue, errors, sync
 from quorumlog.testing import Cluster
 
-pytestmark = pytest.mark.slow
 DEADLINE_S = 90
 
 
@@ -81,6 +80,7 @@ def test_everything_works_on_real_nodes(directory: Path) -> None:
     run(directory, scenario)
 
 
+@pytest.mark.long
 def test_admin_calls_on_real_nodes(directory: Path) -> None:
     async def scenario(cluster: Cluster, client: quorumlog.Client) -> None:
         admin = client.admin
@@ -109,6 +109,7 @@ def test_admin_calls_on_real_nodes(directory: Path) -> None:
     run(directory, scenario)
 
 
+@pytest.mark.long
 def test_leaders_that_are_killed_cost_no_message_and_about_an_election(directory: Path) -> None:
     async def scenario(cluster: Cluster, client: quorumlog.Client) -> None:
         producer = client.producer(batch_count_max=20)
@@ -151,6 +152,7 @@ def test_leaders_that_are_killed_cost_no_message_and_about_an_election(directory
     run(directory, scenario)
 
 
+@pytest.mark.long
 def test_a_paused_leader_is_left_by_producers_and_consumers(directory: Path) -> None:
     async def scenario(cluster: Cluster, client: quorumlog.Client) -> None:
         producer = client.producer()
@@ -171,6 +173,7 @@ def test_a_paused_leader_is_left_by_producers_and_consumers(directory: Path) -> 
     run(directory, scenario)
 
 
+@pytest.mark.long
 def test_a_group_survives_a_kill_of_all_nodes(directory: Path) -> None:
     async def scenario(cluster: Cluster, client: quorumlog.Client) -> None:
         producer = client.producer()
@@ -201,6 +204,7 @@ def test_a_group_survives_a_kill_of_all_nodes(directory: Path) -> None:
     run(directory, scenario)
 
 
+@pytest.mark.long
 def test_two_members_share_real_queues(directory: Path) -> None:
     async def scenario(cluster: Cluster, client: quorumlog.Client) -> None:
         members = [client.group_consumer("g", "orders") for _ in range(2)]

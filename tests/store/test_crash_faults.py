@@ -39,7 +39,7 @@ def parent() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("action", ["EIO", "ENOSPC", "short"])
 @pytest.mark.parametrize(
     ("container", "variant"),

@@ -60,7 +60,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     assert not os.path.ismount(path), "the mount is still there"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("container", ["commit_log", "ledger"])
 @pytest.mark.parametrize("squeeze", ["brim", "marks"])
 def test_a_full_disk_refuses_appends_and_nothing_else(
@@ -75,7 +74,6 @@ def test_a_full_disk_refuses_appends_and_nothing_else(
         assert counts["free_bytes_min"] >= FILE, "it was refused only at the brim"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("container", ["commit_log", "ledger"])
 def test_a_limit_on_file_sizes_is_a_full_disk(container: str) -> None:
     parent = Path(tempfile.mkdtemp(prefix="quorumlog-full-", dir=temporary_parent()))

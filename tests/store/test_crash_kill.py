@@ -1,8 +1,8 @@
 """SIGKILL a writing process, at least 200 times, and compare what is left with what it was told.
 
 Kills come after a random number of acknowledgements, or inside of the store at a random pass of a
-failpoint. The schedule follows from one number, printed by a failure; to draw the same one again,
-set QUORUMLOG_CRASH_SEED to it. Which byte a killed process got to is up to the machine.
+failpoint. The schedule follows from one seed, printed by a failure (`tests/seeds.py`). Which byte a
+killed process got to is up to the machine.
 """
 
 import itertools
@@ -26,6 +26,7 @@ from typing import Literal
 import pytest
 
 from store.files import failpoints
+from tests import seeds
 from tests.store.crash_check import (
     BrokenPromiseError,
     History,
@@ -36,7 +37,6 @@ from tests.store.crash_writer import Mode, Options, writer_config
 
 Container = Literal["commit_log", "ledger"]
 
-SEED_VARIABLE = "QUORUMLOG_CRASH_SEED"
 REPOSITORY = Path(__file__).parents[2]
 KILL_COUNT = 44  # For each kind of store; there are five.
 CHAIN_COUNT = 2  # Directories at work at the same time, one a core.
@@ -295,12 +295,10 @@ def parent(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def seed() -> str:
     """The number from which all follows."""
-    number = os.environ.get(SEED_VARIABLE) or str(int.from_bytes(os.urandom(4), "big"))
-    print(f"replay with {SEED_VARIABLE}={number}")
-    return number
+    return str(seeds.drawn("tests/store/test_crash_kill.py"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("container", "mode"),
     [
@@ -358,7 +356,7 @@ def test_an_acknowledgement_before_the_append_is_found(
     assert len(chain.history.attempted) >= 20
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_write_buffer_that_counts_as_committed_is_found(parent: Path) -> None:
     chain = Chain(parent, "commit_log", "pool", "1")
     found: list[str] = []

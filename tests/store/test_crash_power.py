@@ -50,7 +50,7 @@ def parent() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("mark_interval_ms", [0, 1000])
 @pytest.mark.parametrize("container", ["commit_log", "ledger"])
 def test_durable_records_survive_any_power_loss(
@@ -88,7 +88,6 @@ class ForgetfulDirectories(PowerLossFileSystem):
         pass
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("container", ["commit_log", "ledger"])
 @pytest.mark.parametrize("kind", [LyingDisk, ForgetfulDirectories])
 def test_a_disk_that_does_not_sync_is_found(

@@ -58,7 +58,7 @@ def build(root: Path, container: str, monkeypatch: pytest.MonkeyPatch) -> None:
             store.append(large)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["closed", "killed"])
 @pytest.mark.parametrize("container", ["commit_log", "ledger"])
 def test_ten_gibibytes_open_in_200_mebibytes(

@@ -65,7 +65,7 @@ def broken_contracts(tree: Path) -> set[str]:
     return broken
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("module", "line", "contracts"),
     [
@@ -111,7 +111,6 @@ def test_a_planted_import_breaks_a_contract(
     assert broken_contracts(tree) == contracts
 
 
-@pytest.mark.slow
 def test_allowed_imports_keep_the_contracts(tree: Path) -> None:
     (tree / "node/node.py").write_text("import store.store, raft.core, grpc, asyncio\n")
     (tree / "node/__main__.py").write_text("from quorumlog.cli import main\n")

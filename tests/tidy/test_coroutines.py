@@ -43,7 +43,7 @@ _PLANTED = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_coroutines_run_and_fail(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(_CONFTEST)
     (tmp_path / "test_it.py").write_text(textwrap.dedent(_PLANTED))

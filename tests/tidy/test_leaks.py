@@ -110,7 +110,7 @@ def test_a_resource_released_a_little_later_is_waited_for() -> None:
     timer.join()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_module_that_leaves_a_file_open_fails(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(_CONFTEST)
     for name, text in _PLANTED.items():

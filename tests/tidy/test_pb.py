@@ -1,10 +1,6 @@
 """The generated code is what proto/ says."""
 
-import pytest
-
 from deploy.generate_pb import is_current
-
-pytestmark = pytest.mark.slow
 
 
 def test_generated_code_is_current() -> None:

@@ -18,7 +18,7 @@ from node.monitoring.http_connections import (
 )
 from tests.node.processes import SingleNode, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 STRANGER_COUNT = 300
 PROBE_COUNT = 25
 ELSEWHERE = "127.0.0.2"

@@ -77,7 +77,7 @@ def names(found: Any) -> dict[str, list[tuple[str, int]]]:
     return {g.group: [(t.topic, t.queue_count) for t in g.topics] for g in found}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_broker_is_known_at_once_and_values_are_kept(tmp_path: Path) -> None:
     broker = FakeBroker(raft_leader(1, 3))
     service = service_of(alone(tmp_path), broker)
@@ -119,7 +119,7 @@ async def test_a_broker_is_known_at_once_and_values_are_kept(tmp_path: Path) -> 
         assert service.server.look(lambda directory: directory.groups) == {}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_fault_ends_the_replica_alone_and_it_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -151,7 +151,7 @@ async def test_a_fault_ends_the_replica_alone_and_it_comes_back(
         await service.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_damaged_files_wait_for_a_person(tmp_path: Path) -> None:
     settings = alone(tmp_path)
     async with serving(service_of(settings, None)):
@@ -165,7 +165,7 @@ async def test_damaged_files_wait_for_a_person(tmp_path: Path) -> None:
     await service.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_while_its_replica_cannot_run_a_node_asks_others(tmp_path: Path) -> None:
     async with served(tmp_path / "a") as (service, address):
         settings = alone(tmp_path / "b")
@@ -213,7 +213,7 @@ async def served(directory: Path) -> AsyncIterator[tuple[NameServerService, str]
             await server.stop(0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_node_without_a_replica_learns_all_that_it_needs_from_another(
     tmp_path: Path,
 ) -> None:
@@ -252,7 +252,7 @@ async def test_a_node_without_a_replica_learns_all_that_it_needs_from_another(
             await other.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_advice_and_in_sync_sets_travel_to_and_from_another_process(tmp_path: Path) -> None:
     async with served(tmp_path) as (service, address):
         slave = FakeBroker(ha_report(2))
@@ -278,7 +278,7 @@ async def test_advice_and_in_sync_sets_travel_to_and_from_another_process(tmp_pa
             await other.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_commands_of_the_controller_are_refused_from_a_node(tmp_path: Path) -> None:
     async with serving(service_of(alone(tmp_path), None)) as calls:
         for command in (b"{", b"[]", json.dumps(expire_command(1)).encode()):

@@ -246,7 +246,6 @@ _json = st.recursive(
 )
 
 
-@pytest.mark.slow
 @given(st.data(), _json, st.sampled_from([b"", SECRET]), st.sampled_from(["ha", "far", ""]))
 def test_any_report_is_taken_or_refused_by_name(
     data: st.DataObject, junk: Any, secret: bytes, group: str

@@ -44,7 +44,6 @@ from tests.node.processes import (
 )
 from tests.node.replication.raft.test_repair_process import MARK, flip
 
-pytestmark = pytest.mark.slow
 SMALL = {"file_size_bytes": "1MiB", "batch_size_bytes_max": "256KiB"}
 OTHER_CLUSTER = "restored"
 
@@ -118,6 +117,7 @@ def test_a_restored_node_leads_under_a_new_name_and_number(backup: Path, tmp_pat
         assert [n.node_id for n in nodes] == [7]
 
 
+@pytest.mark.long
 def test_a_forged_term_and_a_seal_stay_behind(backup: Path, tmp_path: Path) -> None:
     """The other way back from a term at the end of its range, and from one that is just absurd."""
     node_file = NodeFile(FileSystem(), str(backup))
@@ -132,6 +132,7 @@ def test_a_forged_term_and_a_seal_stay_behind(backup: Path, tmp_path: Path) -> N
         assert client.pull("orders", consistency=1).record_count == 3
 
 
+@pytest.mark.long
 def test_the_old_name_is_refused_by_the_new_directory(backup: Path, tmp_path: Path) -> None:
     restore(backup, settings_for(tmp_path / "data"))
     done = run_to_end(tmp_path / "data", None, **SMALL)
@@ -139,6 +140,7 @@ def test_the_old_name_is_refused_by_the_new_directory(backup: Path, tmp_path: Pa
     assert IdentityMismatchError.code in done.stderr
 
 
+@pytest.mark.long
 def test_a_directory_that_was_left_by_a_kill_is_a_backup(tmp_path: Path) -> None:
     node = SingleNode(tmp_path / "data", **SMALL)
     with node, node.client() as client:
@@ -152,6 +154,7 @@ def test_a_directory_that_was_left_by_a_kill_is_a_backup(tmp_path: Path) -> None
         assert client.pull("orders", max_count=100).record_count == len(acked)
 
 
+@pytest.mark.long
 def test_a_snapshot_of_a_disk_lacks_what_was_in_memory_only(tmp_path: Path) -> None:
     """It was taken on this boot, which says nothing of what had come to the disk by then."""
     directory = tmp_path / "data"
@@ -182,6 +185,7 @@ def test_a_snapshot_of_a_disk_lacks_what_was_in_memory_only(tmp_path: Path) -> N
         client.append("orders", b"and on")
 
 
+@pytest.mark.long
 def test_undecided_entries_are_restored(tmp_path: Path) -> None:
     """Nobody is left who knows whether it was acked, so it counts as if it was."""
     settings = {**SMALL, "heartbeat_ms": 50, "election_min_ms": 2_000}
@@ -206,6 +210,7 @@ def test_undecided_entries_are_restored(tmp_path: Path) -> None:
         assert client.pull("orders", max_count=10).record_count == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pattern", ["consumequeue/orders/0/0*0", "dledger-n0/index/0*0"])
 def test_derived_files_are_rebuilt_by_a_restore(backup: Path, tmp_path: Path, pattern: str) -> None:
     (path,) = backup.glob(pattern)
@@ -219,6 +224,7 @@ def test_derived_files_are_rebuilt_by_a_restore(backup: Path, tmp_path: Path, pa
         assert client.append("orders", b"new").queues[0].first_offset == 3
 
 
+@pytest.mark.long
 def test_a_log_whose_beginning_is_gone(tmp_path: Path) -> None:
     """The state and the offsets of silent queues are not in the log any more."""
     flags = {**SMALL, "retention_size_bytes": "2MiB"}
@@ -244,6 +250,7 @@ def test_a_log_whose_beginning_is_gone(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.long
 def test_places_are_meant_that_links_lead_to(backup: Path, tmp_path: Path) -> None:
     (tmp_path / "old").symlink_to(backup)
     disk = tmp_path / "disk"
@@ -279,6 +286,7 @@ def interrupted_joiner(backup: Path, directory: Path, index: int) -> None:
             log.install_snapshot(meta, data)
 
 
+@pytest.mark.long
 def test_a_state_ahead_of_its_log_is_refused(backup: Path, tmp_path: Path) -> None:
     """The commands between would be others on it than on the nodes that join."""
     last_index = int(str(inspect(str(backup))["last_index"]))
@@ -428,6 +436,7 @@ def test_a_second_restore_leaves_the_first_alone(
     assert os.listdir(work) == ["of the first"]
 
 
+@pytest.mark.long
 def test_a_running_node_is_no_backup(tmp_path: Path) -> None:
     with SingleNode(tmp_path / "data", **SMALL), pytest.raises(LockedError):
         restore(tmp_path / "data", settings_for(tmp_path / "new"))

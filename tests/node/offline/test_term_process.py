@@ -25,7 +25,7 @@ from quorumlog.cli import main
 from store.files.file_system import FileSystem
 from tests.node.processes import wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 ABSURD = (1 << 63) - 1
 
 

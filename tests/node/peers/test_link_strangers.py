@@ -222,7 +222,6 @@ async def test_a_silent_listener_does_not_hold_up_the_dialler(loop: str) -> None
             assert one.closed_counts[CloseCode.TIMEOUT] >= 1
 
 
-@pytest.mark.slow
 @both_loops
 async def test_idle_strangers_are_bounded_and_keep_no_peer_out(loop: str) -> None:
     limits = replace(LIMITS, handshake_count_max=16, handshake_ms_max=60_000)

@@ -40,6 +40,7 @@ from tests.node.links import (
     transport_of,
 )
 from tests.node.peers.certificates import Authority, new_year
+from tests.seeds import noise
 
 both_loops = pytest.mark.parametrize("loop", LOOPS)
 
@@ -58,13 +59,12 @@ def _node(node: int, files: TlsFiles, limits: LinkLimits = LIMITS) -> Node:
     return Node(node, limits, server_tls=server_context(files), client_tls=client_context(files))
 
 
-@pytest.mark.slow
 @both_loops
 async def test_frames_pass_over_tls(authority: Authority, loop: str) -> None:
     one, two = (_node(node, authority.files(f"node{node}")) for node in (1, 2))
     async with nodes(one, two):
         frames: list[Frame] = [
-            (FrameKind.APPEND, b"%d" % size, os.urandom(size))
+            (FrameKind.APPEND, b"%d" % size, noise(size))
             for size in (0, 1, 5000, 100_000, PAYLOAD_SIZE_BYTES_MAX, 3)
         ] * 2
         for frame in frames:
@@ -133,7 +133,6 @@ async def test_tls_at_one_side_only_is_named_as_a_possible_cause(
         assert (one.events, two.events) == ([], [])
 
 
-@pytest.mark.slow
 @both_loops
 async def test_unfinished_tls_handshakes_are_bounded_in_number_and_time(
     files: TlsFiles, loop: str

@@ -113,7 +113,6 @@ def status_of(answer: object) -> pb.Status:
     return status
 
 
-@pytest.mark.slow
 async def test_a_send_whose_answer_was_lost_is_not_sent_again(tmp_path: Path) -> None:
     async with pair_at(tmp_path) as pair:
         assert status_of(await pair.follower.send(b"first")).code == Code.OK
@@ -129,7 +128,6 @@ async def test_a_send_whose_answer_was_lost_is_not_sent_again(tmp_path: Path) ->
         assert pair.stored_count() == 3
 
 
-@pytest.mark.slow
 async def test_an_ack_whose_answer_was_lost_is_sent_again(tmp_path: Path) -> None:
     async with pair_at(tmp_path) as pair:
         await pair.leader.send(b"first")
@@ -176,7 +174,6 @@ async def test_a_message_that_is_given_up_is_not_given_up_again(tmp_path: Path) 
         assert begun[f"MessagingService/{name}"] == 1
 
 
-@pytest.mark.slow
 async def test_a_send_waits_for_a_leader_that_cannot_be_connected_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,7 +194,6 @@ async def test_a_send_waits_for_a_leader_that_cannot_be_connected_to(
         assert pair.stored_count() == 0
 
 
-@pytest.mark.slow
 async def test_a_send_does_not_wait_for_a_leader_that_says_nothing_when_there_is_another(
     tmp_path: Path,
 ) -> None:

@@ -62,7 +62,6 @@ def refused_count(node: Fixture) -> int:
 # --- Calls ---
 
 
-@pytest.mark.slow
 async def test_a_send_at_a_node_that_drains_is_answered_by_the_next_leader(tmp_path: Path) -> None:
     async with pair_at(tmp_path) as pair:
         node = pair.last.node
@@ -76,7 +75,6 @@ async def test_a_send_at_a_node_that_drains_is_answered_by_the_next_leader(tmp_p
         assert (stored_count(pair.last), stored_count(pair.next)) == (0, 3)
 
 
-@pytest.mark.slow
 async def test_a_call_that_meets_a_hand_over_that_fails_is_answered_here(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         driver = gateway.node.driver
@@ -96,7 +94,6 @@ async def test_a_call_that_meets_a_hand_over_that_fails_is_answered_here(tmp_pat
         assert driver.failure is None
 
 
-@pytest.mark.slow
 async def test_a_send_is_refused_by_name_when_nobody_takes_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +108,6 @@ async def test_a_send_is_refused_by_name_when_nobody_takes_over(
         assert stored_count(gateway) == 0
 
 
-@pytest.mark.slow
 async def test_a_partly_stored_request_is_not_sent_on(tmp_path: Path) -> None:
     async with pair_at(tmp_path) as pair:
         node = pair.last.node
@@ -127,7 +123,6 @@ async def test_a_partly_stored_request_is_not_sent_on(tmp_path: Path) -> None:
         assert (stored_count(pair.last), stored_count(pair.next)) == (1, 0)
 
 
-@pytest.mark.slow
 async def test_a_receive_that_waits_goes_on_at_the_next_leader(tmp_path: Path) -> None:
     async with pair_at(tmp_path) as pair:
         waiting = Duration(seconds=20)
@@ -143,7 +138,6 @@ async def test_a_receive_that_waits_goes_on_at_the_next_leader(tmp_path: Path) -
 # --- What nobody foresaw ---
 
 
-@pytest.mark.slow
 async def test_an_error_that_nobody_foresaw_is_counted_and_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

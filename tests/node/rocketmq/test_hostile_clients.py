@@ -114,7 +114,6 @@ REFUSED: list[tuple[str, Any, Code]] = [
 ]
 
 
-@pytest.mark.slow
 async def test_input_without_a_bound_is_refused(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         for name, request, code in REFUSED:

@@ -226,7 +226,6 @@ REFUSED: list[tuple[str, Any, Code]] = [
 ]
 
 
-@pytest.mark.slow
 async def test_every_refusal_has_its_code(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         for name, request, code in REFUSED:
@@ -237,7 +236,6 @@ async def test_every_refusal_has_its_code(tmp_path: Path) -> None:
         assert (await gateway.send()).status.code == Code.OK, "the gateway goes on"
 
 
-@pytest.mark.slow
 async def test_receives_that_cannot_be(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         sql = pb.FilterExpression(type=FilterType.SQL, expression="a >")
@@ -256,7 +254,6 @@ async def test_receives_that_cannot_be(tmp_path: Path) -> None:
             assert [e.status.code for e in elements] == [code], f"{fields}: {elements}"
 
 
-@pytest.mark.slow
 async def test_receivers_may_filter_by_properties(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         for number in range(6):
@@ -269,7 +266,6 @@ async def test_receivers_may_filter_by_properties(tmp_path: Path) -> None:
         assert sorted(found) == [b"1", b"4", b"5"]
 
 
-@pytest.mark.slow
 async def test_a_delivery_has_all_that_clients_need_in_order(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         sent = (await gateway.send(b"body", tag="red")).entries[0]
@@ -305,7 +301,6 @@ async def test_a_delivery_has_all_that_clients_need_in_order(tmp_path: Path) -> 
         ]
 
 
-@pytest.mark.slow
 async def test_after_the_last_attempt_a_message_is_a_dead_letter(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         await gateway.send(b"poison")
@@ -337,7 +332,6 @@ async def test_after_the_last_attempt_a_message_is_a_dead_letter(tmp_path: Path)
         assert dead[0].system_properties.dead_letter_queue.message_id == "01" * 17
 
 
-@pytest.mark.slow
 async def test_a_push_consumer_that_ends_gives_its_messages_back(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         await gateway.send()
@@ -355,7 +349,6 @@ async def test_a_push_consumer_that_ends_gives_its_messages_back(tmp_path: Path)
         assert elements[1].message.system_properties.delivery_attempt == 2
 
 
-@pytest.mark.slow
 async def test_deliveries_of_a_live_push_consumer_are_renewed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -379,7 +372,6 @@ async def test_deliveries_of_a_live_push_consumer_are_renewed(
         assert (await gateway.receive())[0].status.code == Code.MESSAGE_NOT_FOUND
 
 
-@pytest.mark.slow
 async def test_without_a_client_id_or_a_key_nobody_is_served(tmp_path: Path) -> None:
     async with gateway_at(tmp_path, {"ak": "sk"}) as gateway:
         request = pb.QueryRouteRequest(topic=TOPIC)
@@ -389,7 +381,6 @@ async def test_without_a_client_id_or_a_key_nobody_is_served(tmp_path: Path) -> 
         assert answer.status.code == Code.UNAUTHORIZED
 
 
-@pytest.mark.slow
 async def test_a_stream_of_telemetry_ends_with_ok_when_the_client_is_done(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         method = gateway.channel.stream_stream(f"/{SERVICE}/Telemetry")
@@ -414,7 +405,6 @@ async def test_a_stream_of_telemetry_ends_with_ok_when_the_client_is_done(tmp_pa
         assert gateway.rocketmq.clients.producer_topics() == set()
 
 
-@pytest.mark.slow
 async def test_bytes_that_are_no_request_are_told(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         method = gateway.channel.unary_unary(f"/{SERVICE}/SendMessage")
@@ -426,7 +416,6 @@ async def test_bytes_that_are_no_request_are_told(tmp_path: Path) -> None:
         assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-@pytest.mark.slow
 async def test_without_a_leader_a_call_is_held_then_refused(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         driver = gateway.node.driver

@@ -34,7 +34,7 @@ def _usual_umask() -> object:
     os.umask(before)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_that_a_node_makes_is_private(tmp_path: Path) -> None:
     """The log, tables, checkpoints, the file with its ports."""
     with SingleNode(tmp_path / "data") as node, node.client() as client:
@@ -45,7 +45,7 @@ def test_all_that_a_node_makes_is_private(tmp_path: Path) -> None:
     assert open_ones(tmp_path / "data") == {}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_of_a_local_cluster_is_private(tmp_path: Path) -> None:
     with LocalCluster.create(tmp_path / "c", 3) as cluster:
         assert open_ones(tmp_path / "c") == {}
@@ -61,7 +61,7 @@ def test_a_local_cluster_is_private_before_it_starts(tmp_path: Path, groups: int
     assert open_ones(tmp_path / "new") == {}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_dump_is_private(tmp_path: Path) -> None:
     node = SingleNode(tmp_path / "data")
     node.start({"QUORUMLOG_FAILPOINTS": "fs.sync=EIO@60+"})
@@ -79,7 +79,7 @@ def test_a_dump_is_private(tmp_path: Path) -> None:
     assert mode(dump) == 0o600
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_directory_of_an_earlier_version_is_closed(tmp_path: Path) -> None:
     with SingleNode(tmp_path / "data") as node:
         node.stop()
@@ -196,7 +196,7 @@ def test_a_file_that_cannot_even_be_looked_at_is_refused_by_name(tmp_path: Path,
     assert "File name too long" in problem.what
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_node_does_not_start_with_such_a_secret(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.write_text("x" * 40)

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import socket
 import ssl
 import subprocess
@@ -18,8 +17,9 @@ from node.runtime.line_budget import INTERVAL_S, LINE_COUNT_MAX, LineBudget
 from node.runtime.raw_lines import LINE_SIZE_BYTES_MAX
 from tests.node.peers.certificates import tls_settings
 from tests.node.processes import SingleNode, wait_for
+from tests.seeds import noise
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 _HEAD = """
 import ctypes, logging, os, sys, threading, traceback, warnings
@@ -158,7 +158,7 @@ def test_a_node_s_log_is_json_whatever_strangers_do(tmp_path: Path) -> None:
     _, given = tls_settings(tmp_path)
     flags = {name: "" if value is True else str(value) for name, value in given.items()}
     node = SingleNode(tmp_path / "data", **flags)
-    garbage = (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00" + os.urandom(300), b"\x80" * 20)
+    garbage = (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00" + noise(300), b"\x80" * 20)
     careless = ssl.create_default_context()
     careless.check_hostname, careless.verify_mode = False, ssl.CERT_NONE
     with node:

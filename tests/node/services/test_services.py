@@ -418,7 +418,6 @@ async def test_health_follows_the_node_and_reflection_names_the_services() -> No
         call.cancel()
 
 
-@pytest.mark.slow
 async def test_many_idle_connections_cost_a_descriptor_each_and_nobody_is_refused() -> None:
     async def route(_request: object) -> log_pb2.RouteResponse:
         return log_pb2.RouteResponse(node_id=1)

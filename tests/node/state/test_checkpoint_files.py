@@ -164,7 +164,6 @@ def test_a_crash_at_each_step_leaves_one_generation_or_the_other(tmp_path: Path)
         assert not list((image / "config").glob("*.tmp")), "a later save leaves nothing behind"
 
 
-@pytest.mark.slow
 def test_a_power_loss_at_each_step_leaves_one_generation_or_the_other(tmp_path: Path) -> None:
     random = Random(7)
     images: list[Path] = []

@@ -133,7 +133,6 @@ def test_a_machine_that_listens_needs_no_way_through_the_queue(
     assert set(machine.state.topics) == {"a", "b"}
 
 
-@pytest.mark.slow
 @settings(max_examples=60)
 @given(ENTRIES, ENTRIES, st.data())
 def test_a_machine_that_listens_comes_to_the_same_state(
@@ -160,7 +159,6 @@ def test_a_machine_that_listens_comes_to_the_same_state(
             assert listening.image() == reference.image()
 
 
-@pytest.mark.slow
 @settings(max_examples=60)
 @given(ENTRIES, st.data())
 def test_the_state_does_not_depend_on_portions_checkpoints_or_snapshots(

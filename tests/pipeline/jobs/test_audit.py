@@ -19,7 +19,7 @@ from tests.store.fsck_stores import (
     open_store,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 COUNT = 120
 PIECE = 3000

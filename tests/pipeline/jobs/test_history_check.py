@@ -243,7 +243,6 @@ def test_a_drain_of_many_lines_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert whole_drains(lacking)[0].values[7:14] == [None] * 7
 
 
-@pytest.mark.slow
 def test_spark_finds_what_is_planted_in_several_histories(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -265,7 +264,6 @@ def test_spark_finds_what_is_planted_in_several_histories(
     assert history.from_json(stale.witnesses[-1]) in found.operations
 
 
-@pytest.mark.slow
 def test_a_history_that_cannot_be_read_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"history.jsonl byte 0: there is no such file"):
         history_check(spark, [str(tmp_path)])

@@ -31,7 +31,6 @@ from quorumlog import sync
 from quorumlog.records.message import Message
 from tests.pipeline.topics import fill, read, running
 
-pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
 DEADLINE_S = 300
 Running = tuple[LocalCluster, sync.Client]
@@ -55,6 +54,7 @@ def rows_of(messages: list[Message]) -> list[tuple[Any, ...]]:
     return [(m.queue_id, m.queue_offset, m.body, m.message_id, m.properties) for m in messages]
 
 
+@pytest.mark.long
 def test_a_killed_job_and_a_killed_leader_leave_each_row_once(
     spark: SparkSession, cluster: Running, tmp_path: Path
 ) -> None:
@@ -107,6 +107,7 @@ def _first_file(path: Path, job: "subprocess.Popen[bytes]") -> bool:
     return False
 
 
+@pytest.mark.long
 def test_a_job_that_was_stopped_may_repeat_its_last_batch(
     spark: SparkSession, cluster: Running, tmp_path: Path
 ) -> None:
@@ -130,6 +131,7 @@ def test_a_job_that_was_stopped_may_repeat_its_last_batch(
     assert rows(path) == rows_of(read(client, "stopped"))
 
 
+@pytest.mark.long
 def test_a_table_that_is_begun_goes_on_from_where_it_is(
     spark: SparkSession, cluster: Running, tmp_path: Path
 ) -> None:
@@ -176,6 +178,7 @@ def test_wrong_options_leave_no_trace(
     assert not (tmp_path / "table").exists()
 
 
+@pytest.mark.long
 def test_a_batch_that_was_added_in_part_is_added_once(spark: SparkSession, tmp_path: Path) -> None:
     values = "select id as n, 'a' as topic, date'2026-01-01' as date from range({}, {})"
     first, second = spark.sql(values.format(0, 5)), spark.sql(values.format(5, 9))
@@ -186,6 +189,7 @@ def test_a_batch_that_was_added_in_part_is_added_once(spark: SparkSession, tmp_p
     assert _numbers(tmp_path) == list(range(9))
 
 
+@pytest.mark.long
 def test_a_merge_that_was_cut_short_is_finished(spark: SparkSession, tmp_path: Path) -> None:
     values = "select id as n, 'a%:b' as topic, date'2026-01-01' as date from range({}, {})"
     table = LakeTable(spark, str(tmp_path))

@@ -49,7 +49,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rates_sizes_percentiles_and_lag(spark: SparkSession, root: Path, tmp_path: Path) -> None:
     pipeline.register(spark)
     rows = from_segments(spark, str(root))

@@ -12,7 +12,6 @@ from quorumlog.cli import main
 from quorumlog.cli.connection import SERVER_VARIABLE
 from tests.quorumlog.cli.running import Qlog, check_keys
 
-pytestmark = pytest.mark.slow
 TOPIC = "orders"
 
 

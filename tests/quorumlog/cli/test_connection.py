@@ -139,7 +139,6 @@ async def test_a_helper_ends_with_the_work_and_may_fail_it() -> None:
     assert ended == ["helper", "work"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts_name_both_commands(shell: str) -> None:
     result = CliRunner().invoke(main, ["completion", shell])
@@ -148,7 +147,6 @@ def test_completion_scripts_name_both_commands(shell: str) -> None:
     assert "_QUORUMLOG_COMPLETE" in result.stdout
 
 
-@pytest.mark.slow
 def test_the_shell_gets_completions() -> None:
     program = "from quorumlog.cli import main; main(prog_name='qlog')"
     done = subprocess.run(

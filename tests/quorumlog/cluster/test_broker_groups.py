@@ -47,7 +47,6 @@ async def test_a_group_that_comes_later_is_found_and_used(monkeypatch: pytest.Mo
                     pass
 
 
-@pytest.mark.slow
 async def test_a_group_that_is_gone_is_left_out_until_it_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -72,7 +71,6 @@ async def test_a_group_that_is_gone_is_left_out_until_it_is_back(
         assert (await waiting).group == "g1"
 
 
-@pytest.mark.slow
 async def test_the_first_group_stays_the_first_while_it_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -97,7 +95,6 @@ async def test_the_first_group_stays_the_first_while_it_is_gone(
         await tailing.close()
 
 
-@pytest.mark.slow
 async def test_messages_of_a_named_queue_stay_in_the_first_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -163,7 +160,6 @@ async def test_a_queue_without_a_group_is_of_the_first() -> None:
         await consumer.close()
 
 
-@pytest.mark.slow
 async def test_a_key_has_one_queue_and_keys_use_all_of_them() -> None:
     async with (
         fake_groups("g0", "g1", "g2") as groups,
@@ -223,7 +219,6 @@ async def test_a_topic_that_a_group_lacks_goes_to_those_that_have_it() -> None:
             await client.pull_consumer("nowhere").start()
 
 
-@pytest.mark.slow
 async def test_a_lost_group_does_not_stop_a_producer() -> None:
     async with (
         fake_groups("g0", "g1") as groups,
@@ -250,7 +245,6 @@ async def test_a_lost_group_does_not_stop_a_producer() -> None:
         await producer.close()
 
 
-@pytest.mark.slow
 async def test_a_batch_without_an_answer_waits_for_its_group() -> None:
     """A batch without an answer is not given to another group: it could be in both then."""
 
@@ -278,7 +272,6 @@ async def test_a_batch_without_an_answer_waits_for_its_group() -> None:
         await producer.close()
 
 
-@pytest.mark.slow
 async def test_a_group_that_refuses_everything_is_passed_by() -> None:
     """It answers, and has no room: what is bound to no queue goes elsewhere, once."""
 
@@ -299,11 +292,6 @@ async def test_a_group_that_refuses_everything_is_passed_by() -> None:
         await producer.close()
 
 
-@pytest.mark.slow
-@pytest.mark.slow
-@pytest.mark.slow
-@pytest.mark.slow
-@pytest.mark.slow
 async def test_nodes_of_before_there_were_groups_are_one_group() -> None:
     async with fake_cluster() as cluster, quorumlog.connect(cluster.bootstrap) as client:
         assert client.groups == ("",)

@@ -59,7 +59,6 @@ def _thread_switches(which: str) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.slow
 def test_with_the_older_engine_a_call_needs_no_thread_of_grpc(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -25,7 +25,7 @@ async def asked_again(client: quorumlog.Client, count: int = 3) -> None:
     await until(lambda: all(r.stats.questions >= t for r, t in zip(routers, targets, strict=True)))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_group_that_only_another_one_names_is_not_followed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -43,7 +43,7 @@ async def test_a_group_that_only_another_one_names_is_not_followed(
             assert client.groups == ("g0", "g1", "g2"), "the caller points at g1"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_group_that_nobody_names_any_more_is_left_out_though_it_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -62,7 +62,7 @@ async def test_a_group_that_nobody_names_any_more_is_left_out_though_it_answers(
         assert client.groups == ("g0", "g1")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_group_stays_while_those_who_vouch_are_down(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -76,7 +76,7 @@ async def test_a_group_stays_while_those_who_vouch_are_down(
         await all_sent_to(client, "g1")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("claims", [{"cluster_id": "other"}, {"group": "g7"}, {"group": ""}])
 async def test_an_impostor_at_the_address_of_a_group_gets_nothing(
     monkeypatch: pytest.MonkeyPatch, claims: dict[str, str]

@@ -253,7 +253,6 @@ async def test_messages_are_found_by_id_and_by_key_without_what_only_collides() 
         assert sum(q.max_offset for q in offsets) == 6
 
 
-@pytest.mark.slow
 async def test_prefetched_batches_are_bounded() -> None:
     async with fake_cluster() as cluster, connect(cluster) as client:
         await fill(client, 200, queue_count=1)

@@ -92,7 +92,6 @@ async def test_a_batch_that_leaves_a_group_stays_one_and_one_with_a_queue_stays(
         assert stayed[1].queue_id == 3
 
 
-@pytest.mark.slow
 async def test_a_group_that_is_cut_off_after_a_pause_is_left_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -175,7 +175,7 @@ async def test_the_buffer_is_bounded() -> None:
         assert bodies == sorted(bodies)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_waiting_for_room_ends_with_the_deadline_or_a_cancellation() -> None:
     async with fake_cluster() as cluster, connect(cluster) as client:
         cluster.nodes[1].gate.clear()
@@ -246,7 +246,7 @@ async def test_cancelling_a_send_does_not_withdraw_it_or_hurt_others() -> None:
         assert cluster.bodies() == [b"0", b"1", b"2"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_lingering_waits_for_more_and_flush_does_not() -> None:
     async with fake_cluster() as cluster, connect(cluster) as client:
         producer = client.producer(linger_ms=100)

@@ -243,7 +243,6 @@ async def test_a_final_refusal_costs_later_batches_no_pause(
         assert pauses == []
 
 
-@pytest.mark.slow
 async def test_an_order_that_is_lost_for_good_is_not_tried_for_ever() -> None:
     async with fake_cluster() as cluster, connect(cluster) as client:
         cluster.script.actions.extend([error("node.out_of_sequence", retryable=True)] * 9)
@@ -254,7 +253,7 @@ async def test_an_order_that_is_lost_for_good_is_not_tried_for_ever() -> None:
         assert entry.request.sequence == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_time_runs_out_with_the_truth_about_the_outcome() -> None:
     async with fake_cluster() as cluster, connect(cluster, timeout_ms=400) as client:
         cluster.script.actions.append(HANG_AFTER)
@@ -278,7 +277,7 @@ async def test_time_runs_out_with_the_truth_about_the_outcome() -> None:
         check_once_and_in_order(cluster, 2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_paused_leader_is_left_for_its_successor() -> None:
     async with fake_cluster() as cluster, connect(cluster) as client:
         producer = client.producer(batch_count_max=2)
@@ -323,7 +322,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("is_idempotent", "timeout_ms"), [(True, 10_000), (False, 10_000), (True, 150)]
 )

@@ -1,6 +1,5 @@
 """The client's record codec against the store's, byte for byte, and its speed."""
 
-import os
 import struct
 import time
 import zlib
@@ -21,6 +20,7 @@ from quorumlog.records.batch import (
 from store import format as fmt
 from store.record.message import decode_message, encode_message
 from store.record.message import message_id as store_message_id
+from tests.seeds import noise
 
 _NAMES = st.text(
     st.characters(codec="utf-8", exclude_characters="\x00\x01\x02"), min_size=1, max_size=8
@@ -209,7 +209,6 @@ def test_messages_compare_by_what_they_hold() -> None:
     assert isinstance(one, Message)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["x" * 5_000_000, "\x02" * 5_000_000])
 def test_the_words_for_an_endless_name_are_not_endless(name: str) -> None:
     for refused in (
@@ -223,7 +222,7 @@ def test_the_words_for_an_endless_name_are_not_endless(name: str) -> None:
 
 def test_encoding_and_decoding_keep_up_with_the_cluster() -> None:
     """Five times slower than on the machine of the first measurement fails: 0.9 and 1.5 us."""
-    bodies = [os.urandom(1024) for _ in range(1000)]
+    bodies = [noise(1024, n) for n in range(1000)]
     topic = topic_template("orders")
     best_encode = best_decode = 1e9
     for _ in range(10):

@@ -172,7 +172,6 @@ def hasty_threads() -> Iterator[None]:
     sys.setswitchinterval(interval_s)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("hasty_threads")
 def test_threads_that_iterate_over_one_consumer_share_the_messages(cluster: FakeCluster) -> None:
     with sync.connect(cluster.bootstrap) as client:

@@ -35,7 +35,7 @@ def digests_of_a_process(hash_seed: str) -> list[str]:
     return found.stdout.splitlines()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_same_seed_same_run_in_every_process() -> None:
     here = []
     for seed in range(SEED_COUNT):

@@ -5,7 +5,6 @@ All of them are hunted by `python -m raft.simulator mutants`, which takes too lo
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from random import Random
@@ -14,6 +13,7 @@ import pytest
 
 from raft.simulator.mutants.mutants import MUTANTS, run_table
 from raft.simulator.mutants.mutation import Switch
+from tests import seeds
 
 ROOT = Path(__file__).resolve().parents[3]
 BY_SEEDS = [mutant for mutant in MUTANTS if isinstance(mutant.killer, int)]
@@ -35,10 +35,10 @@ def test_every_directed_test_is_there() -> None:
         assert found, f"{mutant.name}: there is no {mutant.killer}"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_share_of_the_planted_faults_is_found(capsys: pytest.CaptureFixture[str]) -> None:
-    """Another share each time; what is printed says how to hunt the same ones again."""
-    random = Random(os.urandom(8))
+    """What is printed says how to hunt the same ones again."""
+    random = Random(seeds.drawn("tests/raft/simulator/test_mutants.py"))
     chosen = random.sample(BY_SEEDS, BY_SEEDS_COUNT) + random.sample(DIRECTED, DIRECTED_COUNT)
     names = [mutant.name for mutant in chosen]
     lines: list[str] = []

@@ -1,22 +1,21 @@
-"""Seeds drawn afresh each time, and those that once failed."""
+"""Fixed seeds, seeds that are drawn for each run of the long tier, and those that once failed."""
 
 from __future__ import annotations
 
-import os
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from raft.simulator import shrink
 from raft.simulator.coverage import Coverage
-from raft.simulator.runner import EVENT_COUNT_DEFAULT, last_events, run_case, run_many, run_seed
+from raft.simulator.runner import EVENT_COUNT_DEFAULT, Report, last_events, run_case, run_seed
+from tests import seeds
 
 HERE = Path(__file__).parent
+FIXED_COUNT, FIXED_STEP = 200, 25
 FRESH_COUNT = 1000
 """Of each of two shares, which two workers can run."""
-FRESH_SECONDS = 80
-"""A slow or busy machine runs fewer seeds; the limit of the suite is 90 s on 2 cores."""
-FRESH_COUNT_MIN = 100
 ALWAYS_REACHED = (
     "leader_elected",
     "truncation",
@@ -33,28 +32,40 @@ ALWAYS_REACHED = (
 )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("share", ["one", "other"])
-def test_fresh_seeds(share: str) -> None:
-    base = int.from_bytes(os.urandom(5), "big")
-    command = f"python -m raft.simulator run --seeds {base}..{base + FRESH_COUNT - 1}"
-    print(f"the {share} share: {command}")
+@cache
+def report_of(number: int) -> Report:
+    """Run a fixed seed once for all tests of this module."""
+    return run_seed(number)
+
+
+@pytest.mark.parametrize("first", range(0, FIXED_COUNT, FIXED_STEP))
+def test_fixed_seeds(first: int) -> None:
+    for number in range(first, first + FIXED_STEP):
+        check(report_of(number))
+
+
+def test_fixed_seeds_reach_every_rare_event() -> None:
+    """A run in which nothing happens proves nothing."""
     coverage = Coverage()
-    count = 0
-    for report in run_many(
-        range(base, base + FRESH_COUNT),
-        event_count_max=EVENT_COUNT_DEFAULT,
-        jobs=1,
-        seconds=FRESH_SECONDS,
-    ):
-        count += 1
-        coverage.counts.update(report.coverage.counts)
-        assert report.passed, (
-            f"{command}\npython -m raft.simulator replay {report.seed}\n"
-            f"{report.code}: {report.detail}"
-        )
-    assert count >= FRESH_COUNT_MIN, f"only {count} seeds ran in {FRESH_SECONDS} s"
+    for number in range(FIXED_COUNT):
+        coverage.counts.update(report_of(number).coverage.counts)
     assert not set(ALWAYS_REACHED) & set(coverage.missing()), coverage.missing()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("share", [0, 1])
+def test_fresh_seeds(share: int) -> None:
+    drawn = seeds.drawn("tests/raft/simulator/test_seeds.py -k fresh")
+    first = (drawn << 16) + share * FRESH_COUNT
+    for number in range(first, first + FRESH_COUNT):
+        check(run_seed(number))
+
+
+def check(report: Report) -> None:
+    """Fail with the command that replays the run."""
+    assert report.passed, (
+        f"python -m raft.simulator replay {report.seed}\n{report.code}: {report.detail}"
+    )
 
 
 def regression_seeds() -> list[tuple[int, int]]:

@@ -226,7 +226,6 @@ def test_a_corrupt_record_stops_the_dispatch(tmp_path: Path, at: int, number: in
     check_all(derived, log)
 
 
-@pytest.mark.slow
 def test_every_file_system_call_that_fails_once_is_made_good(tmp_path: Path) -> None:
     log = mixed_log(30)
     counted = make(tmp_path / "census", log)

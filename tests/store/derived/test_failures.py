@@ -98,7 +98,6 @@ def fill(put: Callable[[bytes], object]) -> None:
         put(batch(lo, lo + 20))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("part", ["consumequeue", "/index/"])
 def test_a_derived_file_that_could_not_expire_goes_in_the_next_round(
     tmp_path: Path, config: StoreConfig, part: str
@@ -128,7 +127,6 @@ def count(root: Path, part: str) -> int:
     return sum(path.is_file() for path in (root / part).rglob("*"))
 
 
-@pytest.mark.slow
 def test_index_files_that_expired_do_not_come_back_to_be_counted(
     tmp_path: Path, config: StoreConfig
 ) -> None:
@@ -149,7 +147,6 @@ def test_index_files_that_expired_do_not_come_back_to_be_counted(
     store.close()
 
 
-@pytest.mark.slow
 def test_damage_in_an_old_file_does_not_end_retention(tmp_path: Path) -> None:
     """Its time could not be read: an opening ended in a fatal error each time, for ever."""
     config = crash_config(container="ledger", retention_ms=3_600_000)

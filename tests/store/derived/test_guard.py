@@ -20,6 +20,7 @@ from tests.store.records import BORN
 
 COUNT = 900
 TAGS = ("a", "b", "c")
+_SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))]
 CHANGES = {"consume_queue_units_per_file": 700, "index_entry_count": 500, "index_slot_count": 64}
 
 
@@ -101,8 +102,7 @@ def used_bits(path: Path, random: Random, count: int) -> Iterator[int]:
         yield random.randrange(len(data) * 8)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", _SEEDS)
 def test_a_running_store_shows_everything(tmp_path: Path, config: StoreConfig, seed: int) -> None:
     random, clock = Random(seed), Clock()
     with open_store(tmp_path, config, clock) as store:
@@ -121,8 +121,7 @@ def test_a_running_store_shows_everything(tmp_path: Path, config: StoreConfig, s
     assert [f for f in findings(tmp_path) if f.path.startswith("consumequeue")] == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", _SEEDS)
 @pytest.mark.parametrize("has_sums", [True, False])
 def test_a_store_that_is_opened_shows_everything(
     tmp_path: Path, config: StoreConfig, seed: int, has_sums: bool

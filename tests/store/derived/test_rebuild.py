@@ -89,7 +89,6 @@ def test_files_are_taken_up_to_the_durable_position(
 
 
 # Each derived file in turn is lost, cut, emptied, or has a byte changed.
-@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["missing", "short", "empty", "byte"])
 def test_damage_is_repaired(tmp_path: Path, damage: str) -> None:
     """A lost end of a queue shows with its next record, everything else when the files are opened.
@@ -142,7 +141,6 @@ def _key_of(name: str) -> tuple[bytes, int]:
     return topic.encode(), int(queue_id)
 
 
-@pytest.mark.slow
 def test_an_interrupted_rebuild_starts_again(tmp_path: Path) -> None:
     log = mixed_log(30)
     derived = make(tmp_path / "census", log)
@@ -166,7 +164,6 @@ def test_an_interrupted_rebuild_starts_again(tmp_path: Path) -> None:
             assert tree(root) == expected
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_a_power_loss_at_any_time_loses_no_unit(tmp_path: Path, seed: int) -> None:
     """The files hold any mixture of old and new pages; only what `sync_derived` said is relied on.

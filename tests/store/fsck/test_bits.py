@@ -79,14 +79,14 @@ def derived_files(root: Path) -> list[str]:
     return sorted(n for n in names if n.startswith(("consumequeue/", "index/", "marks")))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["data/00000000000000000000", "index/00000000000000000000"])
 def test_every_bit_of_a_ledger(tmp_path: Path, name: str) -> None:
     config = small_store(tmp_path, "ledger")
     assert undetected(tmp_path, f"dledger-n0/{name}", given_sizes(config)) == set()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_bit_of_what_is_derived(tmp_path: Path) -> None:
     config = small_store(tmp_path, "ledger")
     names = derived_files(tmp_path)
@@ -97,7 +97,7 @@ def test_every_bit_of_what_is_derived(tmp_path: Path) -> None:
         assert undetected(tmp_path, name, given, hi=hi) == set(), name
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_bit_of_a_plain_log_with_property_crc(tmp_path: Path) -> None:
     config = small_store(tmp_path, "commit_log", property_crc=True)
     given = GivenSettings(property_crc=True, file_size_bytes=config.file_size_bytes)
@@ -108,7 +108,7 @@ def test_every_bit_of_a_plain_log_with_property_crc(tmp_path: Path) -> None:
     assert undetected(tmp_path, name, given, hi=hi) == set()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_plain_log_without_property_crc_misses_what_is_stated(tmp_path: Path) -> None:
     config = small_store(tmp_path, "commit_log")
     name = "commitlog/00000000000000000000"

@@ -113,7 +113,6 @@ def test_all_kinds_of_records_are_clean(tmp_path: Path, config: StoreConfig) -> 
     assert findings(tmp_path) == []
 
 
-@pytest.mark.slow
 def test_more_than_a_read_is_checked_in_little_memory(tmp_path: Path) -> None:
     config = fsck_config("commit_log", file_size_bytes=32 << 20, index_entry_count=5000)
     body = bytes(200_000)

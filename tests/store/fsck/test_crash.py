@@ -52,7 +52,6 @@ def killed(root: Path, config: StoreConfig, random: Random) -> tuple[Path, int]:
     return copy, count
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_a_killed_store_is_mended_and_nothing_synced_is_lost(
     tmp_path: Path, config: StoreConfig, flush: str
@@ -99,7 +98,6 @@ def test_a_ledger_that_was_cut_and_reset_has_no_damage(tmp_path: Path) -> None:
     assert (row["first_index"], row["last_index"]) == (12345, 12349)
 
 
-@pytest.mark.slow
 def test_inspect_looks_into_whatever_is_there(tmp_path: Path, config: StoreConfig) -> None:
     make_store(tmp_path / "store", config)
     random = Random(7)

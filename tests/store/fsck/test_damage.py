@@ -105,7 +105,6 @@ def is_excluded(name: str, damage: str) -> bool:
     return damage == "one bit" and is_plain_log
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_of_any_file_is_named(root: Path, config: StoreConfig, damage: str) -> None:
     random, tried = Random(damage), 0
@@ -228,7 +227,6 @@ def test_an_unreadable_page_is_named(
 # --- How bad it is ---
 
 
-@pytest.mark.slow
 def test_a_torn_tail_is_told_from_damage(tmp_path: Path, config: StoreConfig) -> None:
     root, durable, end = crashed_with_tail(tmp_path, config)
     name = log_files(root)[0]

@@ -77,7 +77,6 @@ def test_a_file_that_is_not_whole_is_refused(tmp_path: Path) -> None:
             inspect_cut(path)
 
 
-@pytest.mark.slow
 def test_the_command_opens_it(tmp_path: Path) -> None:
     path, lo, _ = cut_of(tmp_path / "s", 60)
     code = "from quorumlog.cli import main; main(prog_name='qlog')"

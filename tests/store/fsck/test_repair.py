@@ -325,7 +325,6 @@ def test_twice_is_once(root: Path, config: StoreConfig) -> None:
     assert make_plan(root, config) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("point", ["fs.rename", "fs.unlink", "fs.write", "fs.sync", "fs.open"])
 def test_a_repair_that_breaks_off_can_be_repeated(
     root: Path, config: StoreConfig, tmp_path: Path, point: str
@@ -358,7 +357,6 @@ def without_evidence(files: dict[str, bytes]) -> dict[str, bytes]:
     return {name: data for name, data in files.items() if not name.startswith("damaged/")}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_any_damage_is_repaired_to_a_prefix(
     made: dict[str, Path], config: StoreConfig, tmp_path: Path, seed: int

@@ -401,7 +401,6 @@ POINTS = (
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [f"fs.{point}" for point in POINTS.split()])
 def test_each_file_system_call_may_fail_once(
     tmp_path: Path, reference: tuple[dict[str, bytes], dict[str, int]], name: str

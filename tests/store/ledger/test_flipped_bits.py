@@ -86,7 +86,6 @@ def active_file(root: Path) -> Ledger:
     return ledger
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("make", [complete_file, active_file])
 def test_every_bit_flip_is_detected(tmp_path: Path, make: Callable[[Path], Ledger]) -> None:
     """All 524,288 of a 64 KiB file, each by the check of the piece that it lies in."""
@@ -141,7 +140,6 @@ def test_the_check_of_a_whole_log_hands_every_byte_to_one_pure_check(
     ledger.close()
 
 
-@pytest.mark.slow
 def test_flips_anywhere_are_found_in_the_file_by_byte(tmp_path: Path) -> None:
     """The same once more through files, verify and recovery, for a sample of bits."""
     ledger = complete_file(tmp_path)

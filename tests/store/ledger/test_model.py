@@ -142,4 +142,4 @@ def _compare(ledger: Ledger, model: list[Expected]) -> None:
 
 TestTwoLedgers = TwoLedgers.TestCase
 TestTwoLedgers.settings = settings(max_examples=80, stateful_step_count=50)
-TestTwoLedgers.pytestmark = [pytest.mark.slow]  # type: ignore[attr-defined]
+TestTwoLedgers.pytestmark = [pytest.mark.long]  # type: ignore[attr-defined]

@@ -32,7 +32,6 @@ def entries(ledger: Ledger) -> list[Entry]:
 # --- Torn tails ---
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fill", [0x00, 0xFF])
 def test_cut_at_every_byte(tmp_path: Path, fill: int) -> None:
     """S08: after a cut at any byte of the last three batches, whole batches remain and no more."""
@@ -383,7 +382,6 @@ def test_files_of_another_size_or_with_a_gap_are_refused_unchanged(tmp_path: Pat
     assert image(tmp_path) == before
 
 
-@pytest.mark.slow
 def test_each_file_system_call_of_an_open_may_fail_once(tmp_path: Path) -> None:
     """The open is refused by name, and the next one finds what the first would have found."""
     source = tmp_path / "source"

@@ -319,7 +319,6 @@ def test_the_time_of_a_damaged_entry_is_given_to_no_other(store: ReplicaStore) -
         store.find_offsets()
 
 
-@pytest.mark.slow
 def test_upkeep_and_retention_run_beside_appends_and_cuts(tmp_path: Path) -> None:
     store = open_store(tmp_path, retention_interval_ms=0, retention_size_bytes=2 * 16 * PAGE)
     stop, asked = threading.Event(), threading.Event()

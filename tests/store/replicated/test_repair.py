@@ -85,7 +85,6 @@ def test_a_whole_ledger_has_no_damage(wreck: Wreck) -> None:
     assert find_damage(str(wreck.root / "not-there"), CONFIG) == []
 
 
-@pytest.mark.slow
 def test_any_flipped_byte_is_found_and_repaired(wreck: Wreck) -> None:
     random = Random(5)
     header_bytes = [s.position + random.randrange(48) for s in wreck.spots]
@@ -104,7 +103,6 @@ def test_any_flipped_byte_is_found_and_repaired(wreck: Wreck) -> None:
     check_repaired(wreck)
 
 
-@pytest.mark.slow
 def test_each_byte_of_one_header(wreck: Wreck) -> None:
     spot = wreck.spots[len(wreck.spots) // 2]
     for at in range(48):
@@ -116,7 +114,6 @@ def test_each_byte_of_one_header(wreck: Wreck) -> None:
     check_repaired(wreck)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fill", [b"\0", b"\xff", b"\x01"])
 def test_any_lost_sector_is_repaired(wreck: Wreck, fill: bytes) -> None:
     for position in range(0, wreck.end_position // SECTOR * SECTOR, SECTOR):
@@ -164,7 +161,6 @@ def test_all_data_files_are_lost(wreck: Wreck) -> None:
     check_repaired(wreck)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_damage_at_many_places_and_no_index(wreck: Wreck, seed: int) -> None:
     random = Random(seed)
@@ -327,7 +323,6 @@ def flipped(raw: bytes, at: int) -> bytes:
     return raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :]
 
 
-@pytest.mark.slow
 def test_wrong_bytes_are_refused_and_nothing_is_written(wreck: Wreck) -> None:
     for spot in wreck.spots[6:9]:
         wreck.flip(spot.position + 50)
@@ -397,7 +392,6 @@ def test_stale_entries_behind_the_damage_are_fetched_too(wreck: Wreck) -> None:
     check_repaired(wreck)
 
 
-@pytest.mark.slow
 def test_damaged_bytes_are_kept_aside(wreck: Wreck) -> None:
     root, kept = str(wreck.root), wreck.root / "damaged"
     for count in range(KEPT_COUNT_MAX + 3):
@@ -417,7 +411,6 @@ def test_damaged_bytes_are_kept_aside(wreck: Wreck) -> None:
 # --- Failures in the middle ---
 
 
-@pytest.mark.slow
 def test_each_call_fails_once(wreck: Wreck) -> None:
     """A repair that stops anywhere leaves damage that is found again, and never more of it."""
 
@@ -460,7 +453,6 @@ def test_each_call_fails_once(wreck: Wreck) -> None:
     assert {"ledger_repair.write", "ledger_repair.sync", "ledger_repair.keep"} <= counts.keys()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_a_power_loss_at_any_call(wreck: Wreck, tmp_path: Path, seed: int) -> None:
     """What a power loss leaves of a repair is damaged where it was before, or nowhere."""

@@ -140,7 +140,6 @@ def install_and_die(root: Path, transfer: Transfer, specification: str) -> bool:
     return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
 
-@pytest.mark.slow
 def test_crash_at_each_step(transfer: Transfer, tmp_path: Path) -> None:
     steps = census(transfer, tmp_path / "census")
     assert {"snapshot.staged", "ledger.before_reset", "dispatch.restarted"} <= {s for s, _ in steps}
@@ -178,7 +177,6 @@ def test_an_opening_that_finishes_an_installation_needs_no_thread_for_its_file(
         assert check_found(log, transfer)
 
 
-@pytest.mark.slow
 def test_crash_at_each_step_twice(transfer: Transfer, tmp_path: Path) -> None:
     """The opening that finishes an installation is killed, too."""
     steps = census(transfer, tmp_path / "census")
@@ -202,7 +200,6 @@ def test_crash_at_each_step_twice(transfer: Transfer, tmp_path: Path) -> None:
         shutil.rmtree(root)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "prepared_count"), [(0, 0), (1, 0), (2, 1), (3, 1)])
 def test_a_power_loss_at_each_step(
     transfer: Transfer, tmp_path: Path, seed: int, prepared_count: int

@@ -250,7 +250,6 @@ class Producer:
             assert describe(found).retryable, found
 
 
-@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.integers(0, 2**32))
 def test_each_acked_batch_is_in_the_log_exactly_once(seed: int) -> None:

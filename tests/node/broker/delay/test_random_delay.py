@@ -225,7 +225,6 @@ class Walk:
         )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(6), seeds.FRESH])
 @on_loop
 async def test_no_delayed_message_is_lost_doubled_or_early(tmp_path: Path, seed: int | str) -> None:

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from node.replication.maintenance import Maintenance
 from node.replication.raft.maintenance import RaftSteps
 from node.state.checkpoint_files import CheckpointFiles
@@ -62,7 +60,6 @@ async def delete_expired(node: Fixture, maintenance: Maintenance[RaftSteps]) -> 
     return node.log.store.log.min_position
 
 
-@pytest.mark.slow
 @on_loop
 async def test_the_file_of_a_held_message_stays_until_it_is_delivered(tmp_path: Path) -> None:
     fatal: list[BaseException] = []

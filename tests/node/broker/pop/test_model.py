@@ -267,7 +267,6 @@ async def stored(node: Fixture, topic: str, queue_id: int) -> list[Message]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(16))
 async def test_a_random_walk_loses_and_doubles_nothing(tmp_path: Path, seed: int) -> None:
     async with node_at(tmp_path, topics={"orders": QUEUES}) as node:

@@ -202,7 +202,6 @@ def check_images(node: Fixture, random: Random) -> None:
     assert encode_image(again.state.image()) == data
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 async def test_transactions_happen_once_under_any_leader(tmp_path: Path, seed: int) -> None:
     random = Random(seed)

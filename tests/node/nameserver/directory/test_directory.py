@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -319,7 +318,6 @@ _commands: st.SearchStrategy[Any] = st.one_of(
 )
 
 
-@pytest.mark.slow
 @given(st.lists(_commands, max_size=25), st.integers(0, 25))
 def test_replicas_stay_equal_whoever_restores_a_snapshot(commands: list[Any], cut: int) -> None:
     limits = DirectoryLimits(epoch_count_max=3, result_count_max=5)
@@ -333,7 +331,6 @@ def test_replicas_stay_equal_whoever_restores_a_snapshot(commands: list[Any], cu
         assert one == other
 
 
-@pytest.mark.slow
 @given(st.lists(_commands, max_size=40))
 def test_an_epoch_number_never_changes_its_owner(commands: list[Any]) -> None:
     directory = Directory()
@@ -357,7 +354,6 @@ _json = st.recursive(
 )
 
 
-@pytest.mark.slow
 @given(st.data(), _json, st.binary())
 def test_no_command_raises(data: st.DataObject, junk: Any, raw: bytes) -> None:
     directory = ha_directory()
@@ -372,7 +368,6 @@ def test_no_command_raises(data: st.DataObject, junk: Any, raw: bytes) -> None:
     assert any(result.is_accepted for result in results) or state_of(directory) == before
 
 
-@pytest.mark.slow
 @given(_json)
 def test_a_snapshot_that_makes_no_sense_changes_nothing(junk: Any) -> None:
     directory = ha_directory()

@@ -104,7 +104,6 @@ def test_a_torn_tail_is_cut(tmp_path: Path, lost: int) -> None:
     again.abandon()
 
 
-@pytest.mark.slow
 def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
     """In the last record it looks like a torn tail; anywhere else the replica does not start."""
     path = _filled(tmp_path, 3)

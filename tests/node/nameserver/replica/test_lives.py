@@ -268,7 +268,6 @@ class Peer:
             self.replica.tick(0.001)
 
 
-@pytest.mark.slow
 def test_an_old_copy_votes_again_after_an_entry_of_its_own(
     tmp_path: Path,
 ) -> None:
@@ -293,7 +292,6 @@ def test_an_old_copy_votes_again_after_an_entry_of_its_own(
         assert {"type": "response_vote", "term": 3} in leader.answers(2)
 
 
-@pytest.mark.slow
 def test_an_old_copy_leads_nobody_and_is_not_counted(tmp_path: Path) -> None:
     with follower(tmp_path / "r") as (replica, _, leader):
         peer = Peer(replica, leader)
@@ -310,7 +308,6 @@ def test_an_old_copy_leads_nobody_and_is_not_counted(tmp_path: Path) -> None:
         assert leader.told, "it hears why"
 
 
-@pytest.mark.slow
 def test_a_contradiction_of_what_is_committed_is_refused_by_name(tmp_path: Path) -> None:
     """And so it is after a crash: the commit index is in a file to within a second."""
     addresses = sorted(free_addresses(3))
@@ -351,7 +348,7 @@ def test_lives_told_to_another_replica_are_refused(tmp_path: Path) -> None:
         assert replica.lives.has_told(other)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_without_the_password_nobody_is_made_an_old_copy(tmp_path: Path) -> None:
     """A stranger says in the clear that the other replica had many more lives."""
     settings = settings_of(tmp_path, 3, "0123456789abcdef0123456789abcdef")

@@ -20,7 +20,7 @@ from tests.node.nameserver.replicas import (
     wait_for,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 PASSWORD = "0123456789abcdef0123456789abcdef"
 REFUSED = {"error": "nameserver.no_quorum", "outcome": "not_applied"}
 ACCEPTED = {"is_accepted": True, "reason": ""}

@@ -156,7 +156,7 @@ def test_changed_messages_are_read_or_refused() -> None:
             pass
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("password", [None, "a password of some length"])
 def test_a_strangers_few_bytes_cost_a_replica_no_memory(
     tmp_path: Path, password: str | None
@@ -177,7 +177,7 @@ def test_a_strangers_few_bytes_cost_a_replica_no_memory(
         replica.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_frame_that_unpacks_to_more_than_a_handshake_is_refused(tmp_path: Path) -> None:
     with follower(tmp_path / "r") as (replica, _, leader):
         for size_bytes in (HANDSHAKE_SIZE_BYTES_MAX + 1, 30 * MIB):
@@ -190,7 +190,7 @@ def test_a_frame_that_unpacks_to_more_than_a_handshake_is_refused(tmp_path: Path
         assert replica.failure is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_silent_strangers_keep_no_replica_out(tmp_path: Path) -> None:
     """They held all places for five seconds each, and a replica that dialled was refused."""
     with follower(tmp_path / "r") as (replica, _, leader), ExitStack() as stack:

@@ -60,7 +60,7 @@ def _has_keys(replica: ReplicaProcess, keys: set[str]) -> bool:
     return set(pairs_of(replica)) >= keys
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_term_survives_restart(tmp_path: Path) -> None:
     with processes(tmp_path) as replicas:
         for _ in range(2):  # Each leader that dies makes a new term.
@@ -80,7 +80,6 @@ def test_term_survives_restart(tmp_path: Path) -> None:
         _wait_for_keys(replicas, keys)
 
 
-@pytest.mark.slow
 def test_term_and_vote_survive_a_crash(tmp_path: Path) -> None:
     """A replica that voted does not vote again in that term, for whomever."""
     addresses = sorted(free_addresses(3))
@@ -112,7 +111,6 @@ class _Exploit:
         return os.mkdir, (self._path,)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("is_member", [False, True])
 def test_foreign_pickle_refused(tmp_path: Path, is_member: bool) -> None:
     trap = tmp_path / "ran"
@@ -135,7 +133,7 @@ def test_foreign_pickle_refused(tmp_path: Path, is_member: bool) -> None:
         assert replica.failure is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_false_success_after_heal(tmp_path: Path) -> None:
     """A leader alone takes a command; the others go on without it, past a snapshot."""
     with processes(tmp_path) as replicas:
@@ -175,7 +173,6 @@ def test_no_false_success_after_heal(tmp_path: Path) -> None:
             assert answer["outcome"] in ("unknown", "not_applied")
 
 
-@pytest.mark.slow
 def test_a_snapshot_commits_nothing_of_the_log_it_replaces(tmp_path: Path) -> None:
     """What made the false success: parts of a dump carry the leader's commit index."""
     with follower(tmp_path / "r") as (replica, machine, leader):
@@ -190,7 +187,6 @@ def test_a_snapshot_commits_nothing_of_the_log_it_replaces(tmp_path: Path) -> No
         assert (replica.raftCommitIndex, machine.pairs) == (1, {})
 
 
-@pytest.mark.slow
 def test_two_batches_survive_leader_crash(tmp_path: Path) -> None:
     """A late repetition of the first batch must not take away the second, acknowledged one."""
     first, second = [entry(2, 1), entry(3, 1)], [entry(4, 1), entry(5, 1)]
@@ -223,7 +219,7 @@ def test_two_batches_survive_leader_crash(tmp_path: Path) -> None:
         replica.failure = FilesDamagedError("journal", "contradicted")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_batches_survive_a_leader_that_is_killed(tmp_path: Path) -> None:
     with processes(tmp_path) as replicas:
         leader = leader_of(replicas)
@@ -241,7 +237,6 @@ def test_batches_survive_a_leader_that_is_killed(tmp_path: Path) -> None:
         _wait_for_keys(replicas, keys)
 
 
-@pytest.mark.slow
 def test_poison_method_is_contained(tmp_path: Path) -> None:
     poison = [
         b"",
@@ -265,7 +260,7 @@ def test_poison_method_is_contained(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sigkill_in_compaction(tmp_path: Path) -> None:
     """Killed again and again while it writes dumps: no confirmed key is ever gone."""
     (settings,) = settings_of(tmp_path, 1)
@@ -293,7 +288,7 @@ def test_sigkill_in_compaction(tmp_path: Path) -> None:
         replica.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("has_new_journal", [False, True])
 def test_a_compaction_that_stops_half_way_keeps_what_follows_the_dump(
     tmp_path: Path,

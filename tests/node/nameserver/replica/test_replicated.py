@@ -34,7 +34,6 @@ from tests.node.nameserver.replicas import free_addresses, run, servers, setting
 PASSWORD = "0123456789abcdef0123456789abcdef"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("password", [None, PASSWORD])
 async def test_three_replicas_agree(tmp_path: Path, password: str | None) -> None:
     async with servers(tmp_path, password=password) as replicas:
@@ -55,7 +54,7 @@ async def test_three_replicas_agree(tmp_path: Path, password: str | None) -> Non
         assert replicas[0].status().failure == ""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_replica_alone_serves_and_keeps_what_it_was_told(tmp_path: Path) -> None:
     (settings,) = settings_of(tmp_path, 1)
     server = NameServer(NameServerSettings(**settings))
@@ -78,7 +77,7 @@ async def test_a_replica_alone_serves_and_keeps_what_it_was_told(tmp_path: Path)
     assert stat.S_IMODE(mode) == 0o700
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_without_a_quorum_nothing_is_taken_and_routes_still_answer(tmp_path: Path) -> None:
     async with servers(tmp_path) as replicas:
         await replicas[0].change(raft_leader(1, 4).command(), timeout_ms=20_000)
@@ -94,7 +93,7 @@ async def test_without_a_quorum_nothing_is_taken_and_routes_still_answer(tmp_pat
             await replicas[1].change(expire_command(NOW_MS))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("lies", [1, 1_000])
 async def test_a_success_that_is_not_true_is_not_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lies: int
@@ -123,7 +122,7 @@ async def test_a_success_that_is_not_true_is_not_passed_on(
         assert told
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_commands_in_flight_are_bounded(tmp_path: Path) -> None:
     async with servers(tmp_path, 1) as (server,):
         await until("a leader", lambda: server.status().state == "leader")
@@ -134,7 +133,7 @@ async def test_commands_in_flight_are_bounded(tmp_path: Path) -> None:
         assert server.status().in_flight_count == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_clean_stop_leaves_no_thread_no_descriptor_and_no_port(tmp_path: Path) -> None:
     for number in range(2):  # The first time opens what stays, such as the loop's own threads.
         descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
@@ -149,7 +148,7 @@ async def test_a_clean_stop_leaves_no_thread_no_descriptor_and_no_port(tmp_path:
         probe.connect((host, int(port)))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
     (settings,) = settings_of(tmp_path, 1)
     with socket.socket() as taken:
@@ -159,7 +158,7 @@ async def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
             await NameServer(NameServerSettings(**settings)).start()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_fault_on_disk_ends_the_replica_and_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -177,7 +176,7 @@ async def test_a_fault_on_disk_ends_the_replica_and_says_so(
     await server.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_directory_of_another_replica_is_refused(tmp_path: Path) -> None:
     async with servers(tmp_path, 1) as (server,):
         await until("a leader", lambda: server.status().state == "leader")

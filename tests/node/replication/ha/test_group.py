@@ -28,8 +28,6 @@ from tests.node.links import eventually
 from tests.node.replication.ha.ha_logs import log_bytes
 from tests.node.replication.ha.ha_nodes import HaNodes, WholeHaNode, group
 
-pytestmark = pytest.mark.slow
-
 
 async def refused(node: WholeHaNode, lo: int = 0) -> NodeError:
     """Append, and return how it was refused."""

@@ -18,8 +18,6 @@ from tests.node.links import eventually
 from tests.node.replication.ha.ha_logs import log_bytes
 from tests.node.replication.ha.ha_nodes import HaNodes, WholeHaNode, group
 
-pytestmark = pytest.mark.slow
-
 
 class Disk(FileSystem):
     """May be without room for anything new, or without descriptors."""

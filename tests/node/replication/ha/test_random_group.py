@@ -320,7 +320,7 @@ async def attempt(root: Path, seed: int, replication: str, seconds: float = FAUL
     return f"{faults.counts} acked={len(history.acked)} {dict(history.counts)} {found}"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("replication", ["sync_master", "async_master"])
 @pytest.mark.parametrize("seed", [1, seeds.FRESH])
 async def test_promises_hold_under_random_faults(

@@ -15,7 +15,6 @@ from tests.raft.cluster import ELECTION_TICKS, Cluster
 from tests.store.records import batch
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "error",
     [

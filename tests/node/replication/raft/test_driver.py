@@ -22,8 +22,6 @@ from tests.node.drivers import DriverCluster, accept, drivers
 from tests.node.links import eventually
 from tests.store.records import batch, numbers
 
-pytestmark = pytest.mark.slow
-
 
 def stored(cluster: DriverCluster, node_id: int) -> list[int]:
     """The numbers that a reader of one node sees."""

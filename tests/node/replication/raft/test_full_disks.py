@@ -14,8 +14,6 @@ from tests.node.drivers import accept, drivers
 from tests.node.links import eventually
 from tests.store.records import batch
 
-pytestmark = pytest.mark.slow
-
 
 async def test_a_full_follower_helps_to_elect_when_its_leader_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -44,7 +44,7 @@ def offset_of(client: NodeClient, group: str) -> int:
     return offset
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_node_builds_its_state_from_the_log(tmp_path: Path) -> None:
     node = SingleNode(tmp_path / "data", **SMALL)
     with node:
@@ -69,7 +69,7 @@ def test_a_node_builds_its_state_from_the_log(tmp_path: Path) -> None:
         assert len(list((tmp_path / "data" / "damaged").iterdir())) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_log_whose_beginning_is_gone_does_not_do(tmp_path: Path) -> None:
     flags = {**SMALL, "retention_size_bytes": "2MiB"}
     node, body = SingleNode(tmp_path / "data", **flags), Random(3).randbytes(100 * 1024)

@@ -400,7 +400,7 @@ async def _attempt(world: WholeNodes, seconds: float) -> str:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("flush", ["sync", "async"])
 @pytest.mark.parametrize("seed", [1, seeds.FRESH])
 async def test_promises_hold_under_random_faults(

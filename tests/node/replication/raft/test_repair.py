@@ -28,8 +28,6 @@ from store.replicated.ledger_store import ReplicaStore
 from tests.node.links import Node, eventually, nodes, run
 from tests.store.ledger_stores import FILE, Wreck, make_wreck, open_replica, peer
 
-pytestmark = pytest.mark.slow
-
 _QUICK = RepairLimits(retry_ms=5)
 _FETCH = FetchLimits(answer_size_bytes_max=3000, answer_ms_max=2000)
 

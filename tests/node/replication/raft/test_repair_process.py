@@ -10,7 +10,6 @@ from deploy.local import LocalCluster
 from quorumlog.pb import admin_pb2 as pb
 from tests.node.processes import SingleNode, connected, run_to_end, wait_for
 
-pytestmark = pytest.mark.slow
 MARK = b"here is the damage"
 
 
@@ -54,6 +53,7 @@ def test_a_damaged_follower_repairs_itself_before_it_takes_part(tmp_path: Path) 
         assert "is repaired" in log
 
 
+@pytest.mark.long
 def test_a_damaged_node_waits_for_its_peers_and_says_so(tmp_path: Path) -> None:
     with LocalCluster.create(tmp_path, 3, settings={"file_size_bytes": "8MiB"}) as cluster:
         with connected(cluster.address(cluster.leader_id())) as client:
@@ -75,6 +75,7 @@ def test_a_damaged_node_waits_for_its_peers_and_says_so(tmp_path: Path) -> None:
             assert one.pull("orders", consistency=3).record_count == 1
 
 
+@pytest.mark.long
 def test_a_leader_that_meets_damage_ends_and_is_repaired_at_the_next_start(
     tmp_path: Path,
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_leader_that_meets_damage_ends_and_is_repaired_at_the_next_start(
                 assert one.pull("orders", consistency=3, max_count=1).record_count == 1
 
 
+@pytest.mark.long
 def test_a_directory_of_another_kind_spoils_no_founding(tmp_path: Path) -> None:
     """Its node ends before any peer hears of it: else they would take it for a member with entries,
     and join a cluster that there is not."""
@@ -135,6 +137,7 @@ def test_a_directory_of_another_kind_spoils_no_founding(tmp_path: Path) -> None:
         cluster.stop()
 
 
+@pytest.mark.long
 def test_without_peers_damage_is_refused_by_name(tmp_path: Path) -> None:
     node = SingleNode(tmp_path / "data")
     with node:
@@ -149,6 +152,7 @@ def test_without_peers_damage_is_refused_by_name(tmp_path: Path) -> None:
         assert "qlog store repair" in done.stderr
 
 
+@pytest.mark.long
 def test_damage_that_a_read_meets_is_an_error_and_never_a_message(tmp_path: Path) -> None:
     """Without peers nothing can be fetched; the node goes on with the rest."""
     node = SingleNode(tmp_path / "data", file_size_bytes="64KiB", batch_size_bytes_max="16KiB")

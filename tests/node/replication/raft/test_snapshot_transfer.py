@@ -1,6 +1,5 @@
 """Snapshots between nodes: whole and verified or not at all, at a pace, in bounded memory."""
 
-import os
 import random
 
 import pytest
@@ -17,6 +16,7 @@ from store.files.checksum import crc32c
 from tests.node.links import Frame, Node, eventually, nodes
 from tests.raft.cluster import GROUP
 from tests.raft.rules.test_snapshot import lagging_cluster
+from tests.seeds import noise
 
 _LIMITS = SnapshotLimits(
     state_size_bytes_max=10_000, chunk_size_bytes=100, queued_size_bytes_max=300
@@ -158,7 +158,7 @@ def test_a_full_link_is_waited_for_and_given_up_at_last() -> None:
 def test_a_transfer_that_takes_longer_than_the_core_waits_arrives_at_its_first_attempt() -> None:
     """A tick of the core is a second here: it gives up what has not moved for 60 of them."""
     cluster = lagging_cluster(snapshot_ticks_max=60)
-    leader, state = cluster.nodes[1].replica, os.urandom(70 * 1000)
+    leader, state = cluster.nodes[1].replica, noise(70 * 1000)
     link, failed, received = SlowLink(), list[NodeId](), list[bytes]()
     limits = SnapshotLimits(chunk_size_bytes=8_000, queued_size_bytes_max=24_000)
     sender = SnapshotSender(link, lambda _: state, lambda node, _: failed.append(node), limits)
@@ -348,9 +348,8 @@ def test_wrong_limits_are_named() -> None:
         SnapshotLimits(stalled_ms_max=0)
 
 
-@pytest.mark.slow
 async def test_over_real_links_with_a_connection_that_breaks_on_the_way() -> None:
-    state = os.urandom(20 << 20)
+    state = noise(20 << 20)
 
     limits = LinkLimits(reconnect_ms_min=5, reconnect_ms_max=40)
     async with nodes(Node(1, limits), Node(2, limits)) as (one, two):

@@ -16,7 +16,6 @@ from tests.node.links import eventually, run
 from tests.node.whole_nodes import WholeNode, WholeNodes
 from tests.store.records import PAGE, batch, small_config
 
-pytestmark = pytest.mark.slow
 CONFIG = small_config(container="ledger", file_size_bytes=4 * PAGE, disk_reserve_bytes=0)
 Check = Callable[[WholeNodes, WholeNode], Awaitable[None]]
 

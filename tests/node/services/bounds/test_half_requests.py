@@ -22,7 +22,7 @@ from tests.node.services.bounds.half_senders import (
     still_serves,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 PATHS = (
     APPEND,
     "/quorumlog.v1.LogService/Tail",

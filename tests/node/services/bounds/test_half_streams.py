@@ -18,7 +18,7 @@ from tests.node.services.bounds.half_senders import (
     still_serves,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 STREAMS = list(range(1, 2 * 16, 2))
 CONNECTION_COUNT = 10
 """640 MiB, if each stream holds a message of the largest size."""

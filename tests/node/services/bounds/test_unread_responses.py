@@ -40,7 +40,7 @@ MIB = 1 << 20
 PULL = "/quorumlog.v1.LogService/Pull"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_pulls_that_nobody_reads_are_bounded(tmp_path_factory: pytest.TempPathFactory) -> None:
     """100 of them made a node hold 940 MiB, for as long as their connections lived."""
     directory = tmp_path_factory.mktemp("unread") / "data"

@@ -194,7 +194,6 @@ def random_commands(seed: int) -> list[Command]:
     return commands
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_however_commands_are_cut_and_images_restored_the_bytes_are_equal(
     seed: int, tmp_path: Path

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from quorumlog.cli import main
 from tests.quorumlog.cli.running import Qlog, check_keys
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 def bench(*arguments: object, code: int = 0) -> Any:

@@ -15,8 +15,6 @@ from quorumlog.cli import connection
 from quorumlog.cli.connection import SERVER_VARIABLE
 from tests.quorumlog.cli.running import PROGRAM, Qlog
 
-pytestmark = pytest.mark.slow
-
 DEADLINE_S = 30
 
 
@@ -38,6 +36,7 @@ def test_status_of_a_healthy_cluster(qlog: Qlog) -> None:
     assert "problem" not in table
 
 
+@pytest.mark.long
 def test_status_names_a_node_that_is_down(qlog: Qlog) -> None:
     down = next(n for n in qlog.nodes.node_ids if n != qlog.nodes.leader_id())
     qlog.nodes.kill(down)
@@ -79,6 +78,7 @@ def test_members_are_listed(qlog: Qlog) -> None:
     assert [row["address"] for row in rows] == [qlog.nodes.address(n) for n in (1, 2, 3)]
 
 
+@pytest.mark.long
 def test_a_learner_is_added_and_removed(qlog: Qlog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody listens there: a learner that is away holds up nothing."""
     soon = functools.partial(connection.connected, timeout_ms=1_000)

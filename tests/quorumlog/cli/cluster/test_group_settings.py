@@ -4,12 +4,8 @@ import json
 import os
 from pathlib import Path
 
-import pytest
-
 import quorumlog.sync
 from tests.quorumlog.cli.running import Qlog
-
-pytestmark = pytest.mark.slow
 
 
 def produce(qlog: Qlog, tmp_path: Path, topic: str, text: str) -> None:

@@ -10,8 +10,6 @@ from quorumlog.cli import main
 from tests.node.processes import wait_for
 from tests.quorumlog.cli.running import Qlog
 
-pytestmark = pytest.mark.slow
-
 
 def test_status_names_every_replica_and_every_broker(qlog: Qlog) -> None:
     arguments = ["nameserver", "status", "-o", "json", "--server", qlog.nodes.bootstrap]

@@ -2,12 +2,8 @@
 
 from pathlib import Path
 
-import pytest
-
 from quorumlog import sync
 from tests.quorumlog.cli.running import Qlog
-
-pytestmark = pytest.mark.slow
 
 
 def produce(qlog: Qlog, tmp_path: Path, topic: str, text: str, *options: object) -> None:

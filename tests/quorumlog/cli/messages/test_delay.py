@@ -34,7 +34,6 @@ def held_ids(qlog: Qlog) -> list[str]:
     return [json.loads(line)["message_id"] for line in lines.splitlines()]
 
 
-@pytest.mark.slow
 def test_messages_wait_are_counted_cancelled_and_delivered(
     qlog: Qlog, tmp_path: Path, topic: str
 ) -> None:
@@ -60,7 +59,6 @@ def test_messages_wait_are_counted_cancelled_and_delivered(
     assert "delivered" in refused.stderr
 
 
-@pytest.mark.slow
 def test_a_short_bench_takes_what_it_held(qlog: Qlog) -> None:
     options = ("--server", qlog.nodes.bootstrap, "--messages", 300, "--rate", 1_000)
     found = qlog.json("bench", "delay", *options, "--hold-seconds", 1)

@@ -2,12 +2,8 @@
 
 from pathlib import Path
 
-import pytest
-
 from quorumlog import sync
 from tests.quorumlog.cli.running import Qlog
-
-pytestmark = pytest.mark.slow
 
 
 def test_single_messages_are_written_and_acknowledged(

@@ -6,15 +6,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from quorumlog import sync
 from quorumlog.cli.messages.produce import COMPRESSIONS
 from quorumlog.produce.outgoing_messages import BATCH_SIZE_BYTES_LIMIT
 from quorumlog.records.compression import IS_COMPRESSED, LZ4, ZLIB, ZSTD
 from tests.quorumlog.cli.running import Qlog
-
-pytestmark = pytest.mark.slow
 
 DEADLINE_S = 30
 LINES = [f"line {number:05d} ".encode() + b"x" * (number % 200) for number in range(5_000)]

@@ -136,7 +136,6 @@ def test_raw_is_one_message(tmp_path: Path) -> None:
     assert read(path, "raw")[0] == [InputMessage(b"a\nb\n\x00")]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("input_format", ["lines", "raw"])
 def test_input_without_an_end_in_sight_is_refused(tmp_path: Path, input_format: str) -> None:
     path = tmp_path / "in"

@@ -58,7 +58,6 @@ def spoil(root: Path, number: int) -> str:
     raise AssertionError(number)
 
 
-@pytest.mark.slow
 def test_a_restore_that_makes_no_sense_is_refused_in_three_lines(tmp_path: Path) -> None:
     (tmp_path / "node.toml").write_text(
         f'node_id = 1\ncluster_id = "new"\ndirectory = "{tmp_path / "new"}"\n'
@@ -103,7 +102,6 @@ def test_inspect_says_what_is_there(root: Path, config: StoreConfig) -> None:
     assert f"container                    {config.container}\n" in table.stdout
 
 
-@pytest.mark.slow
 def test_inspect_goes_on_beside_a_server_and_verify_does_not(
     tmp_path: Path, config: StoreConfig
 ) -> None:
@@ -117,7 +115,6 @@ def test_inspect_goes_on_beside_a_server_and_verify_does_not(
         assert run("repair", tmp_path, "--apply").returncode == 3
 
 
-@pytest.mark.slow
 def test_verify_ends_with_a_verdict(root: Path) -> None:
     found = run_json(0, "verify", root)
     assert (found["clean"], found["finding_count"], found["findings"]) == (True, 0, [])
@@ -145,7 +142,6 @@ def test_verify_ends_with_a_verdict(root: Path) -> None:
     assert lines[-1]["verdict"].startswith("damaged")
 
 
-@pytest.mark.slow
 def test_repair_shows_its_plan_and_waits_for_consent(root: Path, config: StoreConfig) -> None:
     spoil(root, 22)
     before = tree(root)
@@ -174,7 +170,6 @@ def test_repair_shows_its_plan_and_waits_for_consent(root: Path, config: StoreCo
     }
 
 
-@pytest.mark.slow
 def test_derived_files_are_rebuilt_without_consent(root: Path) -> None:
     queue = root / "consumequeue/topic0/0/00000000000000000000"
     good = queue.read_bytes()
@@ -184,7 +179,6 @@ def test_derived_files_are_rebuilt_without_consent(root: Path) -> None:
     assert queue.read_bytes() == good
 
 
-@pytest.mark.slow
 def test_sizes_can_be_given_and_nonsense_is_refused(root: Path, config: StoreConfig) -> None:
     sizes = ("--container", config.container, "--file-size", "4096", "--queue-units", "8")
     assert run_json(0, "verify", root, *sizes)["clean"] is True
@@ -193,7 +187,6 @@ def test_sizes_can_be_given_and_nonsense_is_refused(root: Path, config: StoreCon
     assert run("verify").returncode == 2
 
 
-@pytest.mark.slow
 def test_a_terminal_sees_progress_on_stderr_only(root: Path) -> None:
     ours, theirs = pty.openpty()
     try:

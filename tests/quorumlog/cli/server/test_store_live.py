@@ -17,7 +17,7 @@ from quorumlog.cli.errors import ExitCode
 from tests.quorumlog.cli.running import Qlog
 from tests.store.fsck_stores import flip, log_files
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 COUNT = 6_000
 DEADLINE_S = 60

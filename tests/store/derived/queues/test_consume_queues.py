@@ -176,7 +176,6 @@ def test_truncate_and_expiry_reach_all_queues(tmp_path: Path, keep: int) -> None
     assert deleted == (3 if keep > 10 else 0)
 
 
-@pytest.mark.slow
 def test_each_call_of_a_put_that_fails_once_is_made_good(tmp_path: Path) -> None:
     def work(queues: ConsumeQueues) -> None:
         for n in range(2):

@@ -120,7 +120,6 @@ def test_a_fence_frame_by_hand() -> None:
         DownParser().feed(unknown + crc32c(unknown).to_bytes(4, "big"))
 
 
-@pytest.mark.slow
 @given(st.lists(st.sampled_from([*(f for f, _ in UP), *OWN_UP]), max_size=8), st.data())
 def test_up_frames_are_the_same_however_they_are_cut(
     frames: list[UpFrame], draw: st.DataObject
@@ -135,7 +134,6 @@ def test_up_frames_are_the_same_however_they_are_cut(
     assert parser.held_size_bytes == 0
 
 
-@pytest.mark.slow
 @given(st.lists(st.sampled_from([*(f for f, _ in DOWN), *OWN_DOWN]), max_size=8), st.data())
 def test_down_frames_are_the_same_however_they_are_cut(
     frames: list[DownFrame], draw: st.DataObject

@@ -187,7 +187,6 @@ def is_open_again(ends: tuple[Heard, Heard], before: tuple[int, int]) -> bool:
     return all(len(end.open) > count for end, count in zip(ends, before, strict=True))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("frame", FRAMES, ids=name)
 async def test_a_changed_byte_on_a_real_link_drops_it_and_hands_out_nothing(frame: Frame) -> None:
     async with relayed() as (one, heard_one, two, heard_two, relay):

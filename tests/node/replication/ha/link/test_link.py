@@ -150,7 +150,7 @@ async def test_a_node_that_does_not_belong_here_is_refused_by_name(
         assert heard_one.open == heard_two.open == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_strangers_cost_little_and_go_soon() -> None:
     async with pair() as (one, heard_one, two, _):
         await eventually(lambda: len(heard_one.open) == 2)

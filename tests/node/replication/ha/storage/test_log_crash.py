@@ -292,7 +292,6 @@ def use_further(replica: Replica, found: bytes) -> None:
         again.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEED_COUNT))
 def test_a_crash_at_any_call_leaves_what_was_promised(parent: Path, seed: int) -> None:
     life = Life(parent, seed)
@@ -330,7 +329,6 @@ class Deaths:
         self.images += [kill, power]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("had_log", [False, True])
 def test_a_crash_while_an_empty_log_begins_is_made_up_for(parent: Path, had_log: bool) -> None:
     """At any call: the next process is empty still, and takes the next image."""
@@ -384,7 +382,6 @@ def put_together(pieces: list[tuple[int, bytes]]) -> bytes:
     return data
 
 
-@pytest.mark.slow
 def test_a_crash_while_a_log_goes_aside_loses_nothing_of_it(parent: Path) -> None:
     """Its master has deleted what comes next. At any call: what is not in the log is beside it."""
     master, slave = Replica(parent / "master"), Replica(parent / "run", 2)

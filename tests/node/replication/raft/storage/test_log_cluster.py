@@ -145,7 +145,6 @@ def wreak_havoc(cluster: Cluster, steps: int, *, retain: bool) -> None:
             cluster.mail.clear()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_random_crashes_and_truncations_leave_equal_logs(tmp_path: Path, seed: int) -> None:
     cluster = Cluster(tmp_path, seed, loss=0.05)
@@ -155,7 +154,6 @@ def test_random_crashes_and_truncations_leave_equal_logs(tmp_path: Path, seed: i
     check_rebuild(cluster)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 106))
 def test_with_retention_and_snapshots_too(tmp_path: Path, seed: int) -> None:
     cluster = Cluster(tmp_path, seed, retained_lag=20, loss=0.05)
@@ -170,7 +168,6 @@ def test_with_retention_and_snapshots_too(tmp_path: Path, seed: int) -> None:
     cluster.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(200, 204))
 def test_with_power_losses_nothing_acked_is_lost(tmp_path: Path, seed: int) -> None:
     cluster = Cluster(tmp_path, seed, retained_lag=20, loss=0.05, may_lose_power=True)
