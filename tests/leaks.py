@@ -22,8 +22,8 @@ import pytest
 import uvloop
 
 from store.files.spare_descriptors import SPARE
+from tests.patience import PATIENCE_S
 
-PATIENCE_S: Final = 20.0
 _POLL_S: Final = 0.05
 _POLLER: Final = "_poll_wrapper"
 _SOCKETS: Final = "descriptor of socket:"

@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 
 import pipeline.session
 from pipeline.session import start, stop
-from tests.leaks import PATIENCE_S, Held, held, left_since
+from tests.leaks import Held, held, left_since
+from tests.patience import PATIENCE_S
 from tests.pipeline.commands import Run
 
 _HERE = Path(__file__).parent
