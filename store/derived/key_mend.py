@@ -143,11 +143,11 @@ class KeyMender:
         if before is not None:
             position, count = before
             return lo, islice(self._stream(position), count, None)
+        start = self._log.min_position  # First: what is found then lies behind it.
         reference = self._reference(file, lo, hi)
         if reference is None:
             return hi, iter(())  # No entry of these is known to be live.
         entry, position = reference  # `entry` is the first key of the record there.
-        start = self._log.min_position
         count = 0
         for key in self._stream(start):
             if key.position >= position:
