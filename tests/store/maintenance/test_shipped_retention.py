@@ -1,6 +1,7 @@
 """What expires of a shipped log: how far, what an error leaves, and what a cut changes."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,7 +116,7 @@ class Replacing:
 def test_an_earlier_log_loses_no_keys_to_the_deletion_of_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = {"index_entry_count": 8, "index_slot_count": 8}
+    few: dict[str, Any] = {"index_entry_count": 8, "index_slot_count": 8}
     with open_store(tmp_path, retention_interval_ms=0, **few, retention_size_bytes=FILE) as store:
         ends = filled(store, 300)
         store.dispatch_to(ends[-1])
