@@ -216,7 +216,7 @@ class Store:
         min_position = self.log.min_position
         if min_position > self._derived_min_position:  # Also after a round that failed half-way.
             try:
-                engine.dispatcher.delete_expired(min_position)
+                engine.dispatcher.delete_expired()
             finally:
                 engine.sync_derived()  # The expired keys do not count any more.
             self._derived_min_position = min_position

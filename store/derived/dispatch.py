@@ -377,23 +377,25 @@ class Dispatcher:
             hit("dispatch.restarted")
             self.queues.complete_rebuild()
 
-    def delete_expired(self, min_position: int) -> None:
-        """Delete derived files of records before `min_position`; may run beside `advance`.
+    def delete_expired(self) -> None:
+        """Delete derived files of records that the log has no more; may run beside all others.
 
-        The lock is held for one queue at a time, so that a building thread waits for one only.
+        The lock is held for one queue at a time, so that a building thread waits for one only. The
+        log may be replaced in between: its start is read anew under the lock, where `restart`
+        cannot have filled the queues.
         Raises the first FileSystemError, after all other files were tried; repeat it then.
         """
         failed: FileSystemError | None = None
         for queue in self.queues:
             try:
                 with self.lock:
-                    self.queues.delete_expired_of(queue, min_position)
+                    self.queues.delete_expired_of(queue, self._log.min_position)
             except FileSystemError as error:
                 failed = failed or error
             except (DerivedFileError, CorruptionError, PositionRangeError):
                 pass  # The files stay until a read or a pass, which meets the same, repairs them.
         with self.lock:
-            self.index.delete_expired(min_position)
+            self.index.delete_expired(self._log.min_position)
         if failed is not None:
             raise failed
 

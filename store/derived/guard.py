@@ -34,6 +34,8 @@ _REACH_SIZE_BYTES: Final = 16 * MIB
 """Within this many bytes of the log there is a record, or a blank and then a record."""
 AT_ONCE_SIZE_BYTES_MAX: Final = MIB
 """Bytes of the log read at once for damage met by a reader on an event loop: some milliseconds."""
+_OF_CHANGES: Final = (PositionRangeError, CorruptionError, DerivedFileError)
+"""Errors that say nothing where records expire, or are cut, beside the work."""
 _OPENING_ENTRIES_MAX: Final = 65_536
 """Limit of unverified entries that an opening compares; with more, all are compared later."""
 
@@ -57,18 +59,12 @@ class DerivedGuard:
         """Gets the reports for operators, on any thread; see `listen`."""
         self._walk = LogWalk(log)
         self.units: Final = UnitMender(
-            log, self._walk, self._queues, dispatcher, counters, self.generation, self._told
+            log, self._walk, self._queues, dispatcher, counters, self._told
         )
-        self.keys: Final = KeyMender(
-            log, self._walk, self._index, dispatcher, counters, self.generation, self._told
-        )
+        self.keys: Final = KeyMender(log, self._walk, self._index, dispatcher, counters, self._told)
         self._queues.compare_with(self.units.on_doubt)
         self._told_topics: set[bytes] = set()
         dispatcher.on_inner_batches = self._on_inner_batches
-
-    def generation(self) -> int:
-        """Return a number that changes when records are cut off the log, or it is replaced."""
-        return int(getattr(self._log, "reset_count", 0))
 
     def _told(self, what: str) -> None:
         self.tell(what)
@@ -228,6 +224,8 @@ class DerivedScrubber:
     ) -> None:
         self._guard, self._log, self._visible_position = guard, log, visible_position
         self._next = 0
+        self._number = log.changes.number
+        """The number of the log's changes at which the pass began."""
         self._file_number = 0
         """The next index file, once all of the log was compared."""
 
@@ -239,6 +237,7 @@ class DerivedScrubber:
     def begin_at(self, share: float) -> None:
         """Go to the start of the log file at this share (0 to 1) of what a pass reads."""
         assert 0 <= share < 1, f"share {share}"
+        self._number = self._log.changes.number
         position = self._log.min_position + int(share * self.size_bytes)
         try:
             self._next = self._log.files.file_at(position).position
@@ -248,16 +247,19 @@ class DerivedScrubber:
     def step(self) -> DerivedPiece:
         """Compare the next piece. Errors as `DerivedGuard.mend`; the step after one goes on with
         the next file of the log."""
-        generation = self._guard.generation()
-        lo = self._next = max(self._next, self._log.min_position)
+        changes, log = self._log.changes, self._log
+        if not changes.is_unchanged(self._number):  # No record need begin at the next place.
+            self._number, self._next = changes.number, 0
+        number = self._number
+        lo = self._next = max(self._next, log.min_position)
         if lo >= self._visible_position():
             return self._step_file()
         try:
             end, wrong = self._compare(lo)
         except BaseException as error:
-            is_as_it_was = self._guard.generation() == generation and lo >= self._log.min_position
+            is_as_it_was = changes.is_unchanged(number) and lo >= log.min_position
             self._next = self._file_end(lo) if is_as_it_was else 0
-            if isinstance(error, PositionRangeError) and not is_as_it_was:
+            if isinstance(error, _OF_CHANGES) and not is_as_it_was:
                 return DerivedPiece()  # Expired, cut or replaced meanwhile.
             raise
         self._next = end if end > lo else self._file_end(lo)

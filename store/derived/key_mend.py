@@ -18,7 +18,7 @@ from store.derived.dispatch import Dispatcher
 from store.derived.keys.index_file import IndexFile
 from store.derived.keys.index_files import IndexFiles
 from store.derived.log_walk import LogWalk, Said
-from store.errors import ClosedError, DerivedFileError, PositionRangeError
+from store.errors import ClosedError, CorruptionError, DerivedFileError, PositionRangeError
 from store.log.record_log import RecordLog
 from store.stats import StoreCounters
 
@@ -50,12 +50,12 @@ class KeyMender:
         index: IndexFiles,
         dispatcher: Dispatcher,
         counters: StoreCounters,
-        generation: Callable[[], int],
         tell: Callable[[str], None],
     ) -> None:
         """Take the arguments of `UnitMender`, with the index in place of the queues."""
         self._log, self._walk, self._index = log, walk, index
-        self._dispatcher, self._counters, self._generation = dispatcher, counters, generation
+        self._changes = log.changes
+        self._dispatcher, self._counters = dispatcher, counters
         self._tell = tell
 
     def doubtful_count(self, file: IndexFile) -> int:
@@ -69,7 +69,7 @@ class KeyMender:
         Raises CorruptionError when the log is damaged, DerivedFileError when log and file cannot be
         brought together, StoreFullError, FileSystemError, ClosedError.
         """
-        generation, min_position = self._generation(), self._log.min_position
+        number, min_position = self._changes.number, self._log.min_position
         wrong = 0
         try:
             blocks = file.doubtful_blocks()
@@ -78,20 +78,17 @@ class KeyMender:
                 return False
             begin_ms = self.mend_begin(file)  # First: seconds count from it.
             for lo, hi in _joined(blocks):
-                wrong += self._mend_entries(file, max(lo, 1), hi, generation)
+                wrong += self._mend_entries(file, max(lo, 1), hi, number)
             if is_header_doubtful or begin_ms != file.begin_unix_ms:
                 wrong += self.mend_end(file, begin_ms)
-            wrong += self._mend_chains(file, generation)
+            wrong += self._mend_chains(file, number)
         except ClosedError:
             if file in self._index.files:
                 raise
             return False  # Expired meanwhile.
-        except (PositionRangeError, DerivedFileError):
-            is_as_it_was = (self._generation(), self._log.min_position) == (
-                generation,
-                min_position,
-            )
-            if is_as_it_was and file in self._index.files:
+        except (PositionRangeError, CorruptionError, DerivedFileError):
+            is_same = self._changes.is_unchanged(number) and self._log.min_position == min_position
+            if is_same and file in self._index.files:
                 raise
             return False  # Cut or expired meanwhile.
         if wrong:
@@ -101,7 +98,7 @@ class KeyMender:
 
     # --- Entries ---
 
-    def _mend_entries(self, file: IndexFile, lo: int, hi: int, generation: int) -> int:
+    def _mend_entries(self, file: IndexFile, lo: int, hi: int, number: int) -> int:
         """Repair the entries [lo, hi), but for their chains; return how many were wrong."""
         wrong = 0
         first, keys = self._keys(file, lo, hi)
@@ -109,11 +106,11 @@ class KeyMender:
             some = list(islice(keys, min(_ENTRIES_AT_ONCE, hi - first)))
             if not some:
                 raise self._apart(file, first, "a key of the log", "none is left")
-            wrong += self._compare(file, first, some, generation)
+            wrong += self._compare(file, first, some, number)
             first += len(some)
         return wrong
 
-    def _compare(self, file: IndexFile, lo: int, keys: list[Key], generation: int) -> int:
+    def _compare(self, file: IndexFile, lo: int, keys: list[Key], number: int) -> int:
         if lo == 1 and file.begin_unix_ms != keys[0].store_unix_ms:
             file.begin_unix_ms = keys[0].store_unix_ms
         begin_ms, wrong = file.begin_unix_ms, 0
@@ -128,14 +125,14 @@ class KeyMender:
                 wrong += 1
                 _ENTRY.pack_into(right, at, key.value, key.position, seconds, entry[3])
         if wrong:
-            self._write(file, lo, bytes(right), generation)
+            self._write(file, lo, bytes(right), number)
         return wrong
 
-    def _write(self, file: IndexFile, lo: int, entries: bytes, generation: int) -> None:
+    def _write(self, file: IndexFile, lo: int, entries: bytes, number: int) -> None:
         hi = lo + len(entries) // _STEP
         with self._dispatcher.lock:
             is_there = file in self._index.files and hi <= file.count
-            if self._generation() != generation or not is_there:
+            if not self._changes.is_unchanged(number) or not is_there:
                 raise PositionRangeError("key index entry", lo, 1, file.count)
             file.rewrite_entries(lo, entries)
 
@@ -146,20 +143,18 @@ class KeyMender:
         if before is not None:
             position, count = before
             return lo, islice(self._stream(position), count, None)
+        start = self._log.min_position  # First: what is found then lies behind it.
         reference = self._reference(file, lo, hi)
         if reference is None:
             return hi, iter(())  # No entry of these is known to be live.
-        entry, at = reference
-        start = self._log.min_position
+        entry, position = reference  # `entry` is the first key of the record there.
         count = 0
         for key in self._stream(start):
-            if key.position >= at.position:
+            if key.position >= position:
                 break
             count += 1
-        # Entry `entry` is the `index`-th key of its record.
-        index = self._hashes_at(at.position).index(at.value)
-        first = max(entry - index - count, lo)
-        return first, islice(self._stream(start), first - (entry - index - count), None)
+        first = max(entry - count, lo)
+        return first, islice(self._stream(start), first - (entry - count), None)
 
     def _before(self, file: IndexFile, lo: int) -> tuple[int, int] | None:
         """Return where the record of the entry before `lo` is, and how many of its keys are in.
@@ -192,15 +187,17 @@ class KeyMender:
             if number >= 0:
                 entry = files[number].count - 1
 
-    def _reference(self, file: IndexFile, lo: int, hi: int) -> tuple[int, Key] | None:
-        """Return an entry that is right, and stands alone in its record, if there is one."""
+    def _reference(self, file: IndexFile, lo: int, hi: int) -> tuple[int, int] | None:
+        """Return the entry of the first key of a record, and the position of that, if an entry is
+        found that is right, and stands alone in its record."""
         looked = 0
         for entry in range(lo, min(hi + 1, file.count)):
             value, position, _, _ = _ENTRY.unpack(file.raw_entries(entry, entry + 1))
             if position < self._log.min_position:
                 continue
-            if self._hashes_at(position).count(value) == 1:
-                return entry, Key(value, position, 0)
+            hashes = self._hashes_at(position)
+            if hashes.count(value) == 1:
+                return entry - hashes.index(value), position
             looked += 1
             if looked >= _REFERENCES_MAX:
                 break
@@ -220,9 +217,10 @@ class KeyMender:
         return () if said is None else said.hashes
 
     def _stream(self, position: int) -> Iterator[Key]:
+        """Yield the keys from a position on, all of them: PositionRangeError once it has expired,
+        since the caller counts."""
         with self._dispatcher.lock:
             hi = self._dispatcher.dispatched_position
-        position = max(position, self._log.min_position)
         for said in self._walk.said(position, hi):
             for value in said.hashes:
                 yield Key(value, said.position, said.store_unix_ms)
@@ -279,18 +277,20 @@ class KeyMender:
             found = max(found, *(entry[2] for entry in _ENTRY.iter_unpack(entries)))
         return found
 
-    def _mend_chains(self, file: IndexFile, generation: int) -> int:
+    def _mend_chains(self, file: IndexFile, number: int) -> int:
         """Build chains, slots and header anew; return how many were wrong."""
         slots = array("i", bytes(file.slot_count * fmt.INDEX_SLOT_SIZE_BYTES))
         lo, wrong = 1, 0
         while lo + _ENTRIES_AT_ONCE < file.count:
-            wrong += self._chain(file, lo, lo + _ENTRIES_AT_ONCE, slots, generation)
+            wrong += self._chain(file, lo, lo + _ENTRIES_AT_ONCE, slots, number)
             lo += _ENTRIES_AT_ONCE
         with self._dispatcher.lock:  # The rest in one go: no put runs meanwhile.
             count = file.count
-            if self._generation() != generation or count < lo:  # Cut: slots lead behind the end.
+            if (
+                not self._changes.is_unchanged(number) or count < lo
+            ):  # Cut: slots lead behind the end.
                 raise PositionRangeError("key index entry", lo, 1, count)
-            wrong += self._chain(file, lo, count, slots, generation)
+            wrong += self._chain(file, lo, count, slots, number)
             if count > 1:
                 _, file.begin_position, _, _ = _ENTRY.unpack(file.raw_entries(1, 2))
                 _, file.end_position, _, _ = _ENTRY.unpack(file.raw_entries(count - 1, count))
@@ -300,9 +300,7 @@ class KeyMender:
         self._learn(file)
         return wrong
 
-    def _chain(
-        self, file: IndexFile, lo: int, hi: int, slots: "array[int]", generation: int
-    ) -> int:
+    def _chain(self, file: IndexFile, lo: int, hi: int, slots: "array[int]", number: int) -> int:
         found, slot_count, wrong = file.raw_entries(lo, hi), file.slot_count, 0
         right: bytearray | None = None
         for entry, (value, position, seconds, before) in enumerate(_ENTRY.iter_unpack(found), lo):
@@ -314,7 +312,7 @@ class KeyMender:
                 _ENTRY.pack_into(right, at, value, position, seconds, slots[slot])
             slots[slot] = entry
         if right is not None:
-            self._write(file, lo, bytes(right), generation)
+            self._write(file, lo, bytes(right), number)
         return wrong
 
     @staticmethod
@@ -365,11 +363,11 @@ class KeyMender:
 
     def _mend_whole(self, file: IndexFile) -> bool:
         """Compare all of a file with the log, blocks with the right checksum included."""
-        generation = self._generation()
+        number = self._changes.number
         begin_ms = self.mend_begin(file)
-        wrong = self._mend_entries(file, 1, file.count, generation)
+        wrong = self._mend_entries(file, 1, file.count, number)
         wrong += self.mend_end(file, begin_ms)
-        wrong += self._mend_chains(file, generation)
+        wrong += self._mend_chains(file, number)
         self._counters.derived_mended_key_count += wrong
         self._tell(f"{wrong} entries and slots of {file.path} are put right from the log")
         return wrong > 0

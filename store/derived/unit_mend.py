@@ -15,7 +15,7 @@ from store.derived.log_walk import LogWalk
 from store.derived.queues.consume_queue import UNIT_SIZE_BYTES, ConsumeQueue
 from store.derived.queues.consume_queues import ConsumeQueues
 from store.derived.queues.environment import Doubt
-from store.errors import DerivedFileError, FileSystemError, PositionRangeError
+from store.errors import CorruptionError, DerivedFileError, FileSystemError, PositionRangeError
 from store.log.record_log import RecordLog
 from store.stats import StoreCounters
 
@@ -36,13 +36,12 @@ class UnitMender:
         queues: ConsumeQueues,
         dispatcher: Dispatcher,
         counters: StoreCounters,
-        generation: Callable[[], int],
         tell: Callable[[str], None],
     ) -> None:
-        """Take the parts of a store. `generation` changes when records are cut off the log, or it
-        is replaced. `tell` gets the reports for operators."""
+        """Take the parts of a store. `tell` gets the reports for operators."""
         self._log, self._walk, self._queues = log, walk, queues
-        self._dispatcher, self._counters, self._generation = dispatcher, counters, generation
+        self._changes = log.changes
+        self._dispatcher, self._counters = dispatcher, counters
         self._tell = tell
         self.at_once_size_bytes_max: int | None = None
         """Bytes of the log that a reader may have read for a repair; more is left to `mend`, and so
@@ -87,28 +86,28 @@ class UnitMender:
 
     def _mend(self, queue: ConsumeQueue, lo: int, hi: int, size_bytes_max: int | None) -> bool:
         """Repair a block; return False if it was cut or has expired meanwhile."""
-        generation, min_position = self._generation(), self._log.min_position
+        number, min_position = self._changes.number, self._log.min_position
         try:
             units = queue.raw_units(lo, hi)
             at = lo
             while (wrong := self._first_wrong(queue, lo, hi, units, at)) is not None:
                 at = self._mend_run(queue, wrong, hi, units, lo, size_bytes_max)
             units = queue.raw_units(lo, hi)
-        except (PositionRangeError, DerivedFileError, FileSystemError):
-            if self._generation() == generation and self._log.min_position == min_position:
+        except (PositionRangeError, CorruptionError, DerivedFileError, FileSystemError):
+            if self._changes.is_unchanged(number) and self._log.min_position == min_position:
                 raise
             return False  # Cut or expired meanwhile.
         if self._first_wrong(queue, lo, hi, units) is None:
-            self._learn(queue, lo, hi, units, generation)
+            self._learn(queue, lo, hi, units, number)
         return True
 
-    def _learn(self, queue: ConsumeQueue, lo: int, hi: int, units: bytes, generation: int) -> None:
+    def _learn(self, queue: ConsumeQueue, lo: int, hi: int, units: bytes, number: int) -> None:
         """Store the checksum of a block that is right up to `hi`; later units were put since."""
         sums = queue.sums
         with self._dispatcher.lock:
             tail = sums.tail
             end = tail.hi if lo == tail.lo else sums.block_hi(lo)
-            if self._generation() == generation and hi <= end <= tail.hi:
+            if self._changes.is_unchanged(number) and hi <= end <= tail.hi:
                 sums.learn(lo, end, units + queue.raw_units(hi, end))
 
     def _mend_run(
@@ -124,7 +123,7 @@ class UnitMender:
         hi = lo + 1
         while hi < block_hi and not self._is_right(queue, hi, units, block_lo):
             hi += 1
-        generation = self._generation()
+        number = self._changes.number
         from_position = self._end_before(queue, lo)
         to_position = self._position_behind(queue, hi)
         size_bytes = to_position - from_position
@@ -145,14 +144,14 @@ class UnitMender:
             what = f"records of the offsets {lo} to {hi - 1}"
             raise DerivedFileError(queue.directory, 0, what, "in the log", f"{len(found)}")
         if found:
-            self._write(queue, first, b"".join(found), generation)
+            self._write(queue, first, b"".join(found), number)
         return hi
 
-    def _write(self, queue: ConsumeQueue, offset: int, units: bytes, generation: int) -> None:
+    def _write(self, queue: ConsumeQueue, offset: int, units: bytes, number: int) -> None:
         hi = offset + len(units) // UNIT_SIZE_BYTES
         with self._dispatcher.lock:
             is_there = queue.first_file_offset <= offset and hi <= queue.max_offset
-            if not is_there or self._generation() != generation:
+            if not is_there or not self._changes.is_unchanged(number):
                 raise PositionRangeError("queue offset", hi, queue.min_offset, queue.max_offset)
             self._queues.mend(queue, offset, units)
         self._counters.derived_mended_unit_count += hi - offset
@@ -211,7 +210,7 @@ class UnitMender:
         Return how many were wrong; they are repaired then. Units with the right checksum stay when
         a plain log differs from them. Errors as `mend`.
         """
-        generation, position = self._generation(), _UNIT.unpack_from(units)[0]
+        number, position = self._changes.number, _UNIT.unpack_from(units)[0]
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             field = f"queue {topic.decode()}/{queue_id}"
@@ -241,10 +240,10 @@ class UnitMender:
             right = units[first * UNIT_SIZE_BYTES : last * UNIT_SIZE_BYTES]
             self._counters.derived_damage_count += 1
             self._tell(f"damage was found: {queue.damage_error(lo, hi)}")
-            self._write(queue, lo + first, right, generation)
+            self._write(queue, lo + first, right, number)
             return len(wrong)
         except (PositionRangeError, FileSystemError):
-            if self._generation() == generation and self._log.min_position <= position:
+            if self._changes.is_unchanged(number) and self._log.min_position <= position:
                 raise
             return 0  # Cut or expired meanwhile.
 

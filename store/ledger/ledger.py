@@ -37,6 +37,7 @@ from store.ledger.term_runs import TermRuns
 from store.ledger.verify import verify_range
 from store.log.checked import CheckedRanges
 from store.log.record_log import AppendResult, EntryRun
+from store.log.sequence_lock import SequenceLock
 from store.record.stamp import QueueKey, Stamped, Stamper
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
@@ -55,7 +56,7 @@ class Deletion:
         """Take the start and the file count; for `Ledger.deletion` only."""
         self.start, self.file_count = start, file_count
         self._ledger = ledger
-        self._reset_count = ledger.reset_count
+        self._number = ledger.changes.number
 
     def write_start(self) -> bool:
         """Save the link that the first remaining entry must follow, durably.
@@ -63,11 +64,11 @@ class Deletion:
         Return False if the log was replaced meanwhile: no file is to be deleted. Raises
         StoreFullError or FileSystemError (nothing has changed), SyncFailedError (stop).
         """
-        return self._ledger.save_start(self.start, self._reset_count)
+        return self._ledger.save_start(self.start, self._number)
 
     def forget(self) -> bool:
         """Take the files out of the log, in memory only. Return False as `write_start`."""
-        if self._ledger.reset_count != self._reset_count:
+        if not self._ledger.changes.is_unchanged(self._number):
             return False
         self._ledger.detach(self.start, self.file_count)
         return True
@@ -103,10 +104,11 @@ class Ledger(LedgerReader):
         self, fs: FileSystem, root: str, config: StoreConfig, source: FileSource | None = None
     ) -> None:
         super().__init__(fs, root, config, source)
-        self.reset_count = 0
-        """Count of the times that the log was replaced."""
+        self.changes: Final = SequenceLock()
+        """Tells whether the log is, or was, replaced. A cut does not count: it takes no entry that
+        readers have seen."""
         self._start_file = StartFile(fs, self.directory)
-        self._start_lock = threading.Lock()  # Guards the start file, and reset_count with it.
+        self._start_lock = threading.Lock()  # Guards the start file, and its reset with it.
         self._blanks: tuple[tuple[int, int], ...] = ()
         """[lo, hi) of the blanks that are not far below the flushed position."""
         self._unfinished: Callable[[], None] | None = None
@@ -470,7 +472,7 @@ class Ledger(LedgerReader):
         file_position = position // self.files.file_size_bytes * self.files.file_size_bytes
         start = LogStart(position, file_position, ChainLink(first_index - 1, term, chain_crc))
         with self._start_lock:
-            self.reset_count += 1
+            self.changes.begin()
             self._start_file.save(start, is_resetting=True)
         self._begin(start)
         self._unfinished = self._reset_files  # Instead of a cut: its log goes away.
@@ -495,12 +497,14 @@ class Ledger(LedgerReader):
 
     def _reset_files(self) -> None:
         start, index = self._start, self._start.link.entry_index + 1
+        self.changes.begin()
         hit("ledger.before_reset")
         self.files.reset(start.file_position)
         self.files.files[-1].set_positions(start.end_position)
         self.files.sync()
         self.index.reset(index)
         self._start_file.save(self._start)
+        self.changes.end()
 
     def _finish(self) -> None:
         if self._unfinished is not None:
@@ -547,10 +551,10 @@ class Ledger(LedgerReader):
         """
         return Deletion(self, self.start_at(self.files.files[file_count]), file_count)
 
-    def save_start(self, start: LogStart, reset_count: int) -> bool:
+    def save_start(self, start: LogStart, number: int) -> bool:
         """Save a start unless the log was replaced meanwhile; for `Deletion` only."""
         with self._start_lock:
-            if self.reset_count != reset_count:
+            if not self.changes.is_unchanged(number):
                 return False
             self._start_file.save(start)
             return True

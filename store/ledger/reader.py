@@ -26,7 +26,7 @@ from store.ledger.entry import (
     unpack_header,
 )
 from store.ledger.index import LedgerIndex
-from store.ledger.start import LOG_FROM_ZERO
+from store.ledger.start import LOG_FROM_ZERO, LogStart
 from store.ledger.term_runs import TermRuns
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
@@ -118,6 +118,11 @@ class LedgerReader:
         return self._tail
 
     @property
+    def start(self) -> LogStart:
+        """The beginning of the log, as one value: retention moves it at any moment."""
+        return self._start
+
+    @property
     def start_link(self) -> ChainLink:
         """Link of the entry before the first one."""
         return self._start.link
@@ -130,9 +135,10 @@ class LedgerReader:
 
     def term_at(self, index: int) -> int:
         """Return an entry's term; also that of the entry before the log. PositionRangeError."""
-        if not self.first_index - 1 <= index <= self.last_index:
+        tail, runs = self._tail, self._runs  # In the order in which the three are replaced, back.
+        if not self.first_index - 1 <= index <= tail.link.entry_index:
             self._refuse_index(index)
-        return self._runs.term_at(index)
+        return runs.term_at(index)
 
     # --- One entry ---
 

@@ -66,14 +66,15 @@ def verify_range(
     next entry that can be found. May run beside reads and appends, not beside a cut. Raises
     PositionRangeError for entries that are not there, ClosedError.
     """
-    tail = ledger.tail
-    lo = ledger.first_index if lo_index is None else lo_index
+    tail, start = ledger.tail, ledger.start
+    first_index = start.link.entry_index + 1
+    lo = first_index if lo_index is None else lo_index
     hi = tail.link.entry_index + 1 if hi_index is None else hi_index
     if lo_index is None and ledger.files.files:
         file = ledger.files.files[0]
-        yield from _zeros(file, file.position, ledger.min_position)
-    point = _Point(ledger.min_position, ledger.start_link)
-    if lo > ledger.first_index:
+        yield from _zeros(file, file.position, start.min_position)
+    point = _Point(start.min_position, start.link)
+    if lo > first_index:
         try:
             link = ChainLink(lo - 1, ledger.term_at(lo - 1), ledger.chain_crc_at(lo - 1))
             point = _Point(ledger.position_of(lo), link)

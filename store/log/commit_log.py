@@ -19,6 +19,7 @@ from store.files.mapped_file import MappedFile, View
 from store.files.mapped_file_queue import FileSource, MappedFileQueue
 from store.log.checked import CheckedRanges
 from store.log.record_log import AppendResult, EntryRun
+from store.log.sequence_lock import SequenceLock
 from store.record.check import check_records
 from store.record.stamp import Stamped, Stamper
 
@@ -44,6 +45,8 @@ class CommitLog:
         self.files: Final = MappedFileQueue(fs, directory, config.file_size_bytes, source)
         self.stamper: Final = Stamper(config)
         self.checked: Final = CheckedRanges()
+        self.changes: Final = SequenceLock()
+        """Tells whether the open log is, or was, cut or replaced; see `ShippedLog`."""
         # A record must fit into an empty file and leave room for the blank (1.4).
         self._batch_size_bytes_max = min(
             config.batch_size_bytes_max + fmt.RECORD_OVERHEAD_BYTES_MAX,

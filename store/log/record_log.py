@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from store.files.mapped_file import View
+from store.log.sequence_lock import SequenceLock
 
 
 class AppendResult(NamedTuple):
@@ -40,6 +41,12 @@ class RecordLog(Protocol):
     @property
     def has_full_checksums(self) -> bool:
         """Whether checksums cover every byte of a record, and not its body alone."""
+        ...
+
+    @property
+    def changes(self) -> SequenceLock:
+        """Tells a reader on another thread whether records that it may have read were cut off, or
+        the log was replaced."""
         ...
 
     @property

@@ -52,8 +52,6 @@ class ShippedLog(CommitLog):
         self, fs: FileSystem, root: str, config: StoreConfig, source: FileSource | None = None
     ) -> None:
         super().__init__(fs, root, config, source)
-        self.reset_count = 0
-        """Count of the times that the log was cut or replaced."""
         self._prepared: PreparedBatch | None = None
         """The batch in the scratch, until it is appended."""
         self._mapped: MappedFile | None = None
@@ -239,25 +237,28 @@ class ShippedLog(CommitLog):
         end = self.end_position
         if not self.min_position <= position <= end:
             raise PositionRangeError("position", position, self.min_position, end + 1)
-        self.reset_count += 1
+        self.changes.begin()
         self._prepared = self._mapped = None
         self.checked.cut(position)
         self.files.truncate(position, end)
+        self.changes.end()
 
     def set_first_aside(self) -> None:
         """Keep all files but the last beside the log; see `MappedFileQueue.set_first_aside`."""
-        self.reset_count += 1
+        self.changes.begin()
         self.files.set_first_aside()
+        self.changes.end()
 
     def begin_at(self, position: int) -> None:
         """Replace the files by an empty one at `position`, where a file begins, durably.
 
         Any error: as `cut`."""
-        self.reset_count += 1
+        self.changes.begin()
         self._prepared = self._mapped = None
         self.checked.cut(0)
         self.files.reset(position)
         self.files.sync()
+        self.changes.end()
 
 
 def _check_blank(data: bytes, at: int, size_bytes: int, *, is_file_end: bool) -> None:

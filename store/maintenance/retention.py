@@ -268,6 +268,10 @@ class Retention:
         ages = self._ages(self._files())
         return self.policy.files_to_delete(ages, now_unix_ms, usage, self._spare_file_count())
 
+    def forget_times(self) -> None:
+        """Forget what the files hold: the log was cut or replaced, and others may lie there now."""
+        self._known = {}
+
     def _judge(self, usage: DiskUsage) -> None:
         self.usage = usage
         self.state = self.policy.disk_state(usage, self._spare_file_count())

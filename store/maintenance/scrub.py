@@ -23,7 +23,7 @@ from store.files.mapped_file import MappedFile
 from store.ledger.entry import ChainLink
 from store.ledger.ledger import Ledger
 from store.ledger.mending.damage import EntryBoundary
-from store.ledger.mending.mend import begin_of, mend_index, walk_of
+from store.ledger.mending.mend import begin_of, mend_index, start_of, walk_of
 from store.ledger.reader import corruption
 from store.log.shipped_log import ShippedLog
 from store.record.check import check_records
@@ -58,6 +58,9 @@ class Scrubber(ABC):
         self._visible_position = visible_position
         self.position = 0
         """Position at which the last step began."""
+        self._number = 0
+        """The number of the log's changes at which the pass began. The place of the next step says
+        nothing about a log that was cut or replaced since."""
 
     def sealed(self) -> list[MappedFile]:
         """Return the files that are read, oldest first."""
@@ -73,13 +76,14 @@ class Scrubber(ABC):
         """Go behind this share (0 to 1) of the sealed part of the log; in a plain log to the start
         of the file there."""
         assert 0 <= share < 1, f"share {share}"
+        self._number = self._log.changes.number
         files = self.sealed()
         try:
             if files:
                 at = int(share * sum(file.size_bytes for file in files))
                 self._go_to(max(files[0].position + at, self._log.min_position))
         except (PositionRangeError, ClosedError):  # Expired meanwhile.
-            self._go_to_start()
+            self._begin_anew()
 
     def step(self) -> Piece:
         """Read and check the next piece.
@@ -87,20 +91,24 @@ class Scrubber(ABC):
         Raises FileSystemError or StoreFullError when the index could not be mended: the pass goes
         on all the same; SyncFailedError: stop.
         """
-        log = self._log
-        reset_count = log.reset_count
+        log, number = self._log, self._number
         try:
-            piece = self._step()
+            piece = self._step() if log.changes.is_unchanged(number) else None
         except (PositionRangeError, ClosedError):
             piece = None
-        if piece is None or log.reset_count != reset_count or self.position < log.min_position:
-            self._go_to_start()  # Expired, or replaced meanwhile.
+        is_same = log.changes.is_unchanged(number)
+        if piece is None or not is_same or self.position < log.min_position:
+            self._begin_anew()  # Expired, or cut or replaced meanwhile.
             return Piece()
         if piece.ends_pass:
-            self._go_to_start()
+            self._begin_anew()
         if piece.damage is not None:
             self._distrust(piece)
         return piece
+
+    def _begin_anew(self) -> None:
+        self._number = self._log.changes.number
+        self._go_to_start()
 
     def _distrust(self, piece: Piece) -> None:
         """Make reads of damaged bytes fail from now on, until they are repaired: all bytes before
@@ -140,14 +148,7 @@ class LedgerScrubber(Scrubber):
     def __init__(self, ledger: Ledger, visible_position: Callable[[], int]) -> None:
         super().__init__(visible_position)
         self._log = self._ledger = ledger
-        self._next = self._start()
-
-    def _start(self) -> EntryBoundary:
-        ledger = self._ledger
-        while True:  # Retention moves the two, one after the other.
-            start = EntryBoundary(ledger.min_position, ledger.start_link)
-            if start == EntryBoundary(ledger.min_position, ledger.start_link):
-                return start
+        self._begin_anew()
 
     def _go_to(self, position: int) -> None:
         ledger = self._ledger
@@ -159,7 +160,7 @@ class LedgerScrubber(Scrubber):
             self._next = begin_of(ledger, ledger.files.file_at(position))
 
     def _go_to_start(self) -> None:
-        self._next = self._start()
+        self._next = start_of(self._ledger)
 
     def _step(self) -> Piece:
         ledger, point = self._ledger, self._next
@@ -200,7 +201,7 @@ class CommitLogScrubber(Scrubber):
     def __init__(self, log: ShippedLog, visible_position: Callable[[], int]) -> None:
         super().__init__(visible_position)
         self._log = log
-        self._next = log.min_position
+        self._begin_anew()
 
     def _go_to(self, position: int) -> None:
         file = self._log.files.file_at(position)

@@ -152,7 +152,6 @@ class ReplicaStore(ReplicatedStore[Ledger]):
         self.engine.marks.on_synced(end_position)
         self.engine.sync_derived()
         self.engine.marks.lower(end_position, link.entry_index)  # Lowers nothing, and syncs.
-        self._expired_position = 0
 
     # --- Durability ---
 
@@ -197,7 +196,7 @@ class ReplicaStore(ReplicatedStore[Ledger]):
         """
         ledger, found = self.ledger, None
         # So an entry of the next file is dispatched, too: a cut never reaches the first entry.
-        hi_position = min(self._expired_position, self.engine.mark.mark.dispatched_durable_position)
+        hi_position = min(self._due_position, self.engine.mark.mark.dispatched_durable_position)
         for count, file in enumerate(ledger.files.files[:-1], 1):
             if file.end_position > hi_position:
                 break

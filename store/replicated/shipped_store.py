@@ -221,7 +221,6 @@ class ShippedStore(ReplicatedStore[ShippedLog]):
     def _taking_away(self, position: int) -> Iterator[None]:
         """Keep syncs and maintenance away, and make every error in the body a final one."""
         self._are_offsets_known = False
-        self._expired_position = 0
         try:
             with self.engine.derived_lock, self.engine.flush_service.truncation(position):
                 yield
@@ -271,7 +270,7 @@ class ShippedStore(ReplicatedStore[ShippedLog]):
         """
         log = self.shipped
         hi = min(
-            self._expired_position,
+            self._due_position,
             limit_position,
             self.durable_position,
             self.engine.mark.mark.dispatched_durable_position,

@@ -78,6 +78,8 @@ class ReplicatedStore(Generic[LogT]):
         self._last_store_unix_ms = self._retention_ran_ms = 0
         self._are_offsets_known = False
         self._expired_position = 0
+        self._judged_at = engine.log.changes.number
+        """The number of the log's changes at which the expired files were found."""
         self._for_room: frozenset[int] = frozenset()
         """Positions of the files that have to go for room only."""
         self._has_more = False
@@ -214,22 +216,33 @@ class ReplicatedStore(Generic[LogT]):
             self.find_expired()
 
     def find_expired(self) -> None:
-        """Judge the disk and find out which files have to go; deletes nothing."""
-        log = self.log
-        usage, reset_count = DiskUsage(*self.engine.fs.free_bytes(self.root)), log.reset_count
+        """Judge the disk and find out which files have to go; deletes nothing.
+
+        What is found holds for the log as it is: none of it counts once that was cut or replaced.
+        """
+        changes, retention = self.log.changes, self.engine.retention
+        if not changes.is_unchanged(self._judged_at):
+            retention.forget_times()
+        number, files = changes.number, self.log.files.files  # In this order.
+        usage = DiskUsage(*self.engine.fs.free_bytes(self.root))
         try:
-            count, for_room_count = self.engine.retention.plan(self.engine.clock(), usage)
+            count, for_room_count = retention.plan(self.engine.clock(), usage)
         except (PositionRangeError, ClosedError):
-            if log.reset_count == reset_count:
+            if changes.is_unchanged(number):
                 raise
             count = for_room_count = 0  # The log was cut or replaced meanwhile.
-        files = log.files.files
-        if log.reset_count != reset_count or count > len(files):
-            count = 0  # A log that was replaced since is judged in the next round.
         going = files[:count]
         self._has_more = count >= DELETE_COUNT_MAX
         self._for_room = frozenset(file.position for file in going[count - for_room_count :])
         self._expired_position = going[-1].end_position if going else 0
+        self._judged_at = number
+
+    @property
+    def _due_position(self) -> int:
+        """End of the files that have to go; 0 once the log was cut or replaced since. For the
+        thread that changes the log."""
+        is_same = self.log.changes.is_unchanged(self._judged_at)
+        return self._expired_position if is_same else 0
 
     def _count_deleted(self, files: Sequence[MappedFile]) -> None:
         """Count files that were taken out of the log."""
@@ -239,7 +252,7 @@ class ReplicatedStore(Generic[LogT]):
 
     def delete_expired_derived(self) -> None:
         """Delete the parts of queues and index whose records are gone. Raises FileSystemError."""
-        self.engine.dispatcher.delete_expired(self.log.min_position)
+        self.engine.dispatcher.delete_expired()
         self.engine.sync_derived()
 
     # --- Life ---

@@ -40,7 +40,7 @@ def damage_of(ledger: Ledger, error: CorruptionError) -> list[DamagedRange]:
     not to be found may be anywhere: then all of the ledger is read. Any thread may call.
     """
     tail, files = ledger.tail, ledger.files
-    point, stop_position = EntryBoundary(ledger.min_position, ledger.start_link), tail.end_position
+    point, stop_position = start_of(ledger), tail.end_position
     directory, name = os.path.split(error.path)
     if error.path != files.directory and (directory != files.directory or not name.isdecimal()):
         return []
@@ -72,6 +72,12 @@ def read_live(ledger: Ledger, position: int, size_bytes: int) -> bytes:
     return read_around(file.read_any, position, size_bytes)
 
 
+def start_of(ledger: Ledger) -> EntryBoundary:
+    """Return the start of the log."""
+    start = ledger.start
+    return EntryBoundary(start.min_position, start.link)
+
+
 def begin_of(ledger: Ledger, file: MappedFile) -> EntryBoundary:
     """Return the start of a file, or of the last one before it, whose first entry is proven."""
     for candidate in reversed(ledger.files.files):
@@ -83,7 +89,7 @@ def begin_of(ledger: Ledger, file: MappedFile) -> EntryBoundary:
             continue
         if link is not None:
             return EntryBoundary(candidate.position, link)
-    return EntryBoundary(ledger.min_position, ledger.start_link)
+    return start_of(ledger)
 
 
 def repair_range(
@@ -170,13 +176,14 @@ def mend_index(ledger: Ledger, index: int, units: bytes) -> bool:
 
 def _range_of(ledger: Ledger, lo_index: int, hi_index: int) -> DamagedRange:
     """Return the range between the entry before, which must be whole, and the one behind."""
-    before, before_position, position = ledger.start_link, -1, ledger.min_position
-    if lo_index > ledger.first_index:
+    (position, before), before_position = start_of(ledger), -1
+    if lo_index > before.entry_index + 1:
         entry = ledger.entry(lo_index - 1)
         before = ChainLink(lo_index - 1, entry.term, entry.chain_crc)
         before_position = entry.position
         position = entry.position + _HEADER + len(entry.body)
-    tail, after, end_position = ledger.tail, None, ledger.max_position
+    tail, after = ledger.tail, None
+    end_position = tail.end_position
     if hi_index <= tail.link.entry_index:
         after = ledger.header(hi_index)
         end_position = after.position

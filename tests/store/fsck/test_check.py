@@ -87,7 +87,7 @@ def test_a_store_that_deleted_old_files_is_clean(tmp_path: Path, config: StoreCo
         store.maintain()
         assert store.log.delete_first() > 0
         store.engine.queues.correct_min_offsets(store.log.min_position)
-        store.engine.dispatcher.delete_expired(store.log.min_position)
+        store.engine.dispatcher.delete_expired()
         fill(store, clock, 90, 120)
     assert findings(tmp_path) == []
     assert len(contents(tmp_path, config)["topic0"]) < 60

@@ -7,10 +7,11 @@ from random import Random
 
 import pytest
 
-from store.errors import CorruptionError, FileSystemError
+from store.errors import CorruptionError, FileSystemError, PositionRangeError
 from store.files.file_system import FileSystem
 from store.ledger.ledger import Ledger
 from store.ledger.mending.mend import damage_of
+from store.ledger.start import LogStart
 from store.maintenance.scrub import CommitLogScrubber, LedgerScrubber, Piece, Scrubber
 from tests.store.ledger_stores import CONFIG, FILE, Wreck, make_wreck
 from tests.store.ledgers import image, index_file, open_ledger
@@ -277,6 +278,49 @@ def test_a_log_that_is_replaced_beside_a_step_is_no_damage(
     monkeypatch.setattr(ledger.files, "file_at", replaced)
     assert scrub.step() == Piece()
     assert pass_of(scrub) == [Piece(ends_pass=True)]
+
+
+class Moving:
+    """Moves the start of a ledger behind its first file right after the nth look at it, as the
+    deletion of a file does before the file goes."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, ledger: Ledger, nth: int) -> None:
+        self._ledger, self._start = ledger, ledger.start
+        self._next = ledger.start_at(ledger.files.files[1])
+        self._left = nth
+        patch.setattr(Ledger, "_start", property(self._get, self._set), raising=False)
+
+    def _get(self, ledger: Ledger) -> LogStart:
+        found = self._start
+        self._left -= 1
+        if self._left == 0:
+            ledger._take_start(self._next)
+        return found
+
+    def _set(self, _: Ledger, start: LogStart) -> None:
+        self._start = start
+
+
+def test_the_term_of_an_entry_that_expires_beside_the_look_is_told(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scrubber and reads ask for it on their threads; an assertion would end the node."""
+    first, term = ledger.first_index, ledger.term_at(ledger.first_index)
+    Moving(monkeypatch, ledger, 1)
+    assert ledger.term_at(first) == term
+    assert ledger.first_index > first
+    with pytest.raises(PositionRangeError):
+        ledger.term_at(first)
+
+
+@pytest.mark.parametrize("nth", range(1, 6))
+def test_a_log_whose_start_moves_beside_the_look_has_no_damage(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    """The place of the old start and the link of the new one do not belong together."""
+    error = CorruptionError(ledger.files.files[0].path, 0, "entry", "whole", "damaged")
+    Moving(monkeypatch, ledger, nth)
+    assert damage_of(ledger, error) == []
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.37, 0.6, 0.93, 0.999])

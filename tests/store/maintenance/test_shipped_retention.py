@@ -1,6 +1,7 @@
 """What expires of a shipped log: how far, what an error leaves, and what a cut changes."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,6 +88,47 @@ def test_a_log_that_begins_elsewhere_leaves_nothing_of_a_deletion_that_failed(
         with expiring(killed(tmp_path / "s", tmp_path / "image")) as again:
             assert again.log.min_position == 100 * FILE
         assert store.detach_expired(1 << 60) is None
+
+
+class Replacing:
+    """The lock of the derived files; whoever waits for it the nth time finds the log replaced by
+    one that begins earlier."""
+
+    def __init__(self, store: ShippedStore, nth: int) -> None:
+        self._store, self._own = store, store.engine.dispatcher.lock
+        self._left = nth
+
+    def __enter__(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            store = self._store
+            store.cut(store.log.min_position)
+            store.begin_at(FILE, {(b"orders", 0): 10})
+            for lo in range(10, 40, 3):
+                end = put(store, lo, lo + 3, size_bytes=400)
+            store.dispatch_to(end)
+        self._own.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._own.release()
+
+
+def test_an_earlier_log_loses_no_keys_to_the_deletion_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few: dict[str, Any] = {"index_entry_count": 8, "index_slot_count": 8}
+    with open_store(tmp_path, retention_interval_ms=0, **few, retention_size_bytes=FILE) as store:
+        ends = filled(store, 300)
+        store.dispatch_to(ends[-1])
+        sync(store)
+        store.maintain()
+        assert store.detach_expired(3 * FILE) is not None
+        queue_count = len(list(store.engine.queues))
+        monkeypatch.setattr(store.engine.dispatcher, "lock", Replacing(store, queue_count + 1))
+        store.delete_expired_derived()
+        assert store.log.min_position == FILE
+        assert len(store.engine.index.files) > 2
+        assert store.reads.messages_by_key("orders", "key0010")
 
 
 def test_a_file_that_is_written_anew_behind_a_cut_is_as_young_as_it_is(tmp_path: Path) -> None:

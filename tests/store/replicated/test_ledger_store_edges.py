@@ -6,7 +6,7 @@ import pytest
 
 from store.errors import ClosedError
 from store.files import failpoints
-from store.ledger.entry import KIND_NO_OP
+from store.ledger.entry import KIND_NO_OP, ChainLink
 from store.replicated.ledger_store import ReplicaStore
 from tests.store.crash_check import must_not_die
 from tests.store.ledger_stores import CONFIG
@@ -56,20 +56,30 @@ def test_a_closed_store_has_neither_room_nor_records_and_says_why(tmp_path: Path
 def test_a_log_that_is_replaced_beside_the_look_at_it_expires_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The new log has its files where the old one had them."""
     with ReplicaStore.open(str(tmp_path), CONFIG, on_fatal=must_not_die) as store:
-        while len(store.ledger.files.files) < 3:
-            store.append_own(KIND_NO_OP, 1, bytes(500))
+
+        def fill() -> None:
+            while len(store.ledger.files.files) < 3:
+                end = store.append_prepared(store.prepare(batch(0, 1)), 1).end_position
+            store.engine.flush_service.wait(end, 10_000)
+            store.dispatch_to(end)
+            store.engine.sync_derived()
 
         def plan(*_: object) -> tuple[int, int]:
-            store.ledger.reset_count += 1
+            store.restart(0, ChainLink(store.ledger.last_index, 1, 77), {})
             return 1, 0
 
+        fill()
         monkeypatch.setattr(store.engine.retention, "plan", plan)
         store.find_expired()
-        assert store._expired_position == 0
+        fill()
+        assert store.deletion(store.ledger.last_index) is None
         monkeypatch.setattr(store.engine.retention, "plan", lambda *_: (1, 0))
         store.find_expired()
-        assert store._expired_position == store.ledger.files.files[0].end_position
+        deletion = store.deletion(store.ledger.last_index)
+        assert deletion is not None
+        assert deletion.file_count == 1
 
 
 def test_a_cut_lowers_the_mark_to_the_entry_before_it(tmp_path: Path) -> None:
