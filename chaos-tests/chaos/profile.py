@@ -58,5 +58,7 @@ class ScenarioOptions:
 
     seed: int
     mode: ClusterMode = ClusterMode.RAFT
+    judges_times: bool = False
+    """Whether fail-overs and recoveries beyond the gates fail; on a quiet machine only."""
     time_scale: float = field(default_factory=lambda: float(os.environ.get("CHAOS_SCALE", "1")))
     """Factor of all deadlines, for slow machines."""

@@ -71,7 +71,9 @@ class CampaignSummary:
     """Slowness of the machine, at its worst."""
     gates: str
     late: tuple[str, ...]
-    """Gates that the run as a whole exceeded."""
+    """Times of passed scenarios, and of the run as a whole, beyond the gates."""
+    judges_times: bool
+    """Whether these fail the run."""
     memory_mib: Percentiles | None
     """Memory of nodes at the ends of scenarios, without mapped files."""
     growth_mib: Percentiles | None
@@ -79,7 +81,14 @@ class CampaignSummary:
 
     @classmethod
     def of(
-        cls, results: Sequence[TrialResult], *, seed: int, mode: str, version: str, took_s: float
+        cls,
+        results: Sequence[TrialResult],
+        *,
+        seed: int,
+        mode: str,
+        version: str,
+        took_s: float,
+        judges_times: bool = False,
     ) -> "CampaignSummary":
         faults: Counter[str] = Counter()
         outcomes: Counter[str] = Counter()
@@ -108,7 +117,11 @@ class CampaignSummary:
             Percentiles.of([ms for result in results for ms in result.restarts_ms]),
             max((result.slowness for result in results), default=1.0),
             shown_gates(results, gates_of(ClusterMode(mode))),
-            tuple(late_in_run(results, gates_of(ClusterMode(mode)))),
+            (
+                *(f"{r.scenario.name}: {text}" for r in results for text in r.late),
+                *late_in_run(results, gates_of(ClusterMode(mode))),
+            ),
+            judges_times,
             Percentiles.of([b / 2**20 for r in results for b in r.memory_size_bytes.values()]),
             Percentiles.of(growth_mib(results)),
         )
@@ -154,7 +167,8 @@ class CampaignSummary:
         """Return all rows as text."""
         width = max(len(name) for name, _ in self.rows())
         lines = [f"  {name:<{width}}  {value}" for name, value in self.rows()]
-        lines += [f"  FAILED   {name}" for name in (*self.failed, *self.late)]
+        lines += [f"  FAILED   {name}" for name in self.failed]
+        lines += [f"  {'FAILED' if self.judges_times else 'late':<7}  {text}" for text in self.late]
         lines += [f"  skipped  {name}: {why}" for name, why in self.skipped.items()]
         return "\n".join(lines)
 

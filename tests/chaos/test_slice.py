@@ -1,4 +1,4 @@
-"""Two minutes of the fault-injection suites, as `chaos-tests/run` runs them, in every run of all.
+"""Some of the fault-injection suites, as `chaos-tests/run` runs them.
 
 The machine may have no Go to build Toxiproxy with: then the whole is skipped, with that reason;
 where `CI` is set that is a failure.
@@ -27,14 +27,20 @@ TIMEOUT_S = 900
 END_TIMEOUT_MS = 20_000
 
 
-@pytest.mark.long
-def test_the_slice(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        pytest.param(["isolate-leader", "--seed", "1"], 1, id="isolate-leader"),
+        pytest.param(["--slice", "--judge-times"], len(SLICE), id="slice", marks=pytest.mark.long),
+    ],
+)
+def test_scenarios_end_with_a_report(words: list[str], count: int, tmp_path: Path) -> None:
     try:
         install()
     except NotPossibleHereError as reason:
         missing.injector(reason)
     done = subprocess.run(
-        [str(RUN), "--slice", "--artifacts", str(tmp_path)],
+        [str(RUN), *words, "--artifacts", str(tmp_path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -44,7 +50,7 @@ def test_the_slice(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     summary = json.loads(next(tmp_path.glob("*/summary.json")).read_text())
     assert summary["lost"] == summary["anomalies"] == 0
-    assert summary["passed"] + len(summary["skipped"]) == len(SLICE)
+    assert summary["passed"] + len(summary["skipped"]) == count
     assert summary["acked"] > 0
     page = next(tmp_path.glob("*/report.html")).read_text()
     assert page.count("<svg") == summary["passed"]

@@ -38,10 +38,11 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     assert found.unexpected_ends() == []
 
 
-def run(target: Target, body: Body) -> TrialResult:
+def run(target: Target, body: Body, *, judges_times: bool = False) -> TrialResult:
     scenario = Scenario("planted", (), "Planted.", body, Profile(), ALL_MODES, False, 0.02)
     topic = f"trial-{time.time_ns():x}"
-    return asyncio.run(Trial(scenario, target, ScenarioOptions(1), 1, topic).run())
+    options = ScenarioOptions(1, judges_times=judges_times)
+    return asyncio.run(Trial(scenario, target, options, 1, topic).run())
 
 
 def test_a_follower_that_dies_by_itself_does_not_pass(target: Target) -> None:
@@ -76,6 +77,8 @@ def test_an_end_that_was_asked_for_passes_and_a_slow_one_does_not(
     assert len(result.memory_size_bytes) == 3
     monkeypatch.setattr(trial, "gates_of", lambda _: Gates(0.001, 0.001, 0.001, 0.001))
     result = run(target, body)
+    assert (result.verdict, [text[:4] for text in result.late]) == ("passed", ["I15:", "I15:"])
+    result = run(target, body, judges_times=True)
     assert result.verdict == "failed"
     assert [text[:4] for text in result.violations] == ["I15:", "I15:"]
 
