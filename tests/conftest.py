@@ -11,6 +11,7 @@ from tests.coroutines import loop, pytest_pyfunc_call
 from tests.evidence import pytest_runtest_makereport
 from tests.leaks import libraries_in_use, nothing_is_left_behind
 from tests.seeds import SEED_VARIABLE
+from tests.shared_cluster import shared_cluster, shared_nodes
 
 __all__ = [
     "libraries_in_use",
@@ -18,6 +19,8 @@ __all__ = [
     "nothing_is_left_behind",
     "pytest_pyfunc_call",
     "pytest_runtest_makereport",
+    "shared_cluster",
+    "shared_nodes",
 ]
 
 # The gate has the same examples in each run; those of the long tier follow from its seed.

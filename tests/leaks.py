@@ -27,6 +27,8 @@ from tests.patience import PATIENCE_S
 _POLL_S: Final = 0.05
 _POLLER: Final = "_poll_wrapper"
 _SOCKETS: Final = "descriptor of socket:"
+_SHARED: Final = frozenset({"shared_nodes"})
+"""Fixtures of the whole session."""
 _ALWAYS: Final = ("thread", "process")
 _CACHED_FONTS: Final = "/matplotlib/mpl-data/fonts/"
 """matplotlib keeps a few fonts open for the life of the process."""
@@ -117,8 +119,23 @@ async def _stop_a_server() -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nothing_is_left_behind(libraries_in_use: None) -> Iterator[None]:
-    """Compare what is held before and after each module."""
+def nothing_is_left_behind(
+    libraries_in_use: None, request: pytest.FixtureRequest
+) -> Iterator[None]:
+    """Compare what is held before and after each module.
+
+    What a module shares with others is there before it: a cluster that starts with the first module
+    and stays is not left behind.
+    """
+    module = request.node
+    used = {
+        name
+        for item in request.session.items
+        if item.getparent(pytest.Module) is module and isinstance(item, pytest.Function)
+        for name in item.fixturenames
+    }
+    for name in _SHARED & used:
+        request.getfixturevalue(name)
     before = held()
     yield
     left = left_since(before, PATIENCE_S)

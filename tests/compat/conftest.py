@@ -21,12 +21,9 @@ def _installed() -> None:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """One for all tests of a module; each has topics and groups of its own."""
-    directory = tmp_path_factory.mktemp("compat") / "c"
-    settings = {"file_size_bytes": "16MiB"}
-    with LocalCluster.create(directory, settings=settings) as cluster:
-        yield cluster
+def cluster(shared_cluster: LocalCluster) -> LocalCluster:
+    """The shared one: each test has topics and groups of its own."""
+    return shared_cluster
 
 
 @pytest.fixture

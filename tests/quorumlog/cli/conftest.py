@@ -1,9 +1,4 @@
-"""A cluster of real processes for the commands that need one.
-
-One cluster serves a module: each test has topics of its own, and leaves every node up.
-"""
-
-from collections.abc import Iterator
+"""The shared cluster for the commands that need one: each test has topics of its own."""
 
 import pytest
 
@@ -12,12 +7,9 @@ from tests.quorumlog.cli.running import Qlog
 
 
 @pytest.fixture(scope="module")
-def qlog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Qlog]:
+def qlog(shared_cluster: LocalCluster) -> Qlog:
     """`qlog`, with three nodes that run."""
-    directory = tmp_path_factory.mktemp("cluster")
-    settings = {"file_size_bytes": "16MiB"}
-    with LocalCluster.create(directory, 3, settings=settings) as nodes:
-        yield Qlog(nodes)
+    return Qlog(shared_cluster)
 
 
 @pytest.fixture
