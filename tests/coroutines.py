@@ -13,7 +13,10 @@ from typing import Final
 import pytest
 import uvloop
 
+from tests.calm_loop import CalmLoop
+
 LOOPS: Final[dict[object, Callable[[], asyncio.AbstractEventLoop]]] = {
+    "calm": CalmLoop,
     "asyncio": asyncio.new_event_loop,
     "uvloop": uvloop.new_event_loop,
 }
@@ -24,8 +27,8 @@ TIMEOUT_S: Final = 300.0
 
 @pytest.fixture(autouse=True)
 def loop() -> str:
-    """Name the loop that coroutines run on; tests of nodes say otherwise, as do parameters."""
-    return "asyncio"
+    """Name the loop that coroutines run on, unless a parameter does."""
+    return "calm"
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,13 +1,5 @@
-"""Planted faults reach these tests, too: see tests/raft/conftest.py. Coroutines run as nodes do."""
-
-import pytest
+"""Planted faults reach these tests, too: see tests/raft/conftest.py."""
 
 from tests.raft.conftest import planted_fault
 
 __all__ = ["planted_fault"]
-
-
-@pytest.fixture(autouse=True)
-def loop() -> str:
-    """Name the loop that coroutines run on, unless a parameter does."""
-    return "uvloop"

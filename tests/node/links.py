@@ -8,8 +8,6 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-import uvloop
-
 from node.peers import handshake
 from node.peers.connection import PeerConnection
 from node.peers.frames import FrameKind, FrameParser, encode_head
@@ -19,10 +17,9 @@ from node.peers.peer import LinkPeer
 from node.peers.types import LinkLimits
 from raft.errors import PeerProtocolError
 from raft.messages import Index, NodeId
-from tests.coroutines import POLLER, TIMEOUT_S
+from tests.coroutines import LOOPS, POLLER, TIMEOUT_S
 
 Frame = tuple[FrameKind, bytes, bytes]
-LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 DEADLINE_S = 60.0
 """Time for what a test waits for, on a machine that is busy with other things."""
 SECRET = b"a secret of these tests"
@@ -38,7 +35,7 @@ LIMITS = LinkLimits(
 """Short times, so that tests are short. Nothing here may depend on being fast enough."""
 
 
-def run(work: Coroutine[Any, Any, None], loop: str = "uvloop") -> None:
+def run(work: Coroutine[Any, Any, None], loop: str = "calm") -> None:
     """Run a test's coroutine; what reaches the loop's exception handler fails the test."""
     troubles: list[dict[str, Any]] = []
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
