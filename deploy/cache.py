@@ -26,7 +26,7 @@ STORE_PROGRAMS: Final = ROOT / "tests" / "compat" / "java"
 TOXIPROXY_VERSION: Final = "2.12.0"
 _TOXIPROXY: Final = "github.com/Shopify/toxiproxy/v2"
 _WORDS_MAX: Final = 300
-"""Of the last line that a failed program said."""
+"""Of the line in which a failed program says why."""
 
 
 class NotInstalledError(Exception):
@@ -71,7 +71,7 @@ def _client_python(directory: Path) -> None:
 def _client_node(directory: Path) -> None:
     for name in ("package.json", "package-lock.json"):
         shutil.copy(OFFICIAL / "node" / name, directory)
-    options = ("--silent", "--no-audit", "--no-fund", "--ignore-scripts")
+    options = ("--loglevel=error", "--no-audit", "--no-fund", "--ignore-scripts")
     _run("npm", "ci", *options, "--prefix", str(directory))
 
 
@@ -166,10 +166,11 @@ def make(name: str) -> Path:
                 PARTS[name].make(made)
                 made.rename(directory)
             except subprocess.CalledProcessError as error:
-                said = (error.stderr or error.stdout or "").strip().splitlines() or ["nothing"]
+                said = (error.stderr or error.stdout or "nothing").strip().splitlines()
+                told = next((line for line in said if "error" in line.lower()), said[-1])
                 raise NotInstalledError(
                     f"{name} could not be made",
-                    f"{error.cmd[0]} ended with {error.returncode}: {said[-1][:_WORDS_MAX]}",
+                    f"{error.cmd[0]} ended with {error.returncode}: {told[:_WORDS_MAX]}",
                     "check that its package index can be reached, and run deploy/setup again",
                 ) from error
             finally:
