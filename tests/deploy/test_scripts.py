@@ -57,7 +57,7 @@ case "$*" in
     *"-m venv"*) ;;
     *) exec {python} "$@" ;;
 esac
-{python} -m venv --without-pip "${{@: -1}}"
+{python} "$@" --without-pip
 [[ $* != *--without-pip* ]] || exit 0
 packages="$(echo "${{@: -1}}"/lib/python*/site-packages)"
 mkdir "$packages/pip"
