@@ -112,10 +112,9 @@ def test_main_takes_known_names_only(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_the_pins_of_every_part_exist() -> None:
-    for name, part in cache.PARTS.items():
-        for pin in part.pins:
-            if pin.startswith(("tests/", "bench/")):
-                assert any(cache.ROOT.glob(pin)), f"{name}: {pin}"
+    pins = [pin for part in cache.PARTS.values() for pin in part.pins]
+    files = [pin for pin in pins if pin.startswith(("tests/", "bench/"))]
+    assert [pin for pin in files if not any(cache.ROOT.glob(pin))] == []
 
 
 def test_help_of_the_comparison_installs_nothing(tmp_path: Path) -> None:
