@@ -40,7 +40,7 @@ class NotInstalledError(Exception):
         return f"{self.what}\n  why: {self.why}\n  do:  {self.do}"
 
 
-class Part(NamedTuple):
+class CachedProgram(NamedTuple):
     """One entry of the cache."""
 
     pins: tuple[str, ...]
@@ -105,14 +105,16 @@ def _compile(sources: Path, jars: Path, directory: Path) -> None:
 
 
 PARTS: Final = {
-    "toxiproxy": Part((TOXIPROXY_VERSION,), ("go",), _toxiproxy, is_in_gate=True),
-    "client-python": Part(
+    "toxiproxy": CachedProgram((TOXIPROXY_VERSION,), ("go",), _toxiproxy, is_in_gate=True),
+    "client-python": CachedProgram(
         (sys.version, "tests/compat/official/python/pins.txt"), (), _client_python, is_in_gate=True
     ),
-    "client-node": Part(("tests/compat/official/node/package*.json",), ("npm",), _client_node),
-    "client-go": Part(("tests/compat/official/go/*",), ("go",), _client_go),
-    "client-java": Part(("tests/compat/official/java/*",), ("mvn", "javac"), _client_java),
-    "rocketmq": Part(
+    "client-node": CachedProgram(
+        ("tests/compat/official/node/package*.json",), ("npm",), _client_node
+    ),
+    "client-go": CachedProgram(("tests/compat/official/go/*",), ("go",), _client_go),
+    "client-java": CachedProgram(("tests/compat/official/java/*",), ("mvn", "javac"), _client_java),
+    "rocketmq": CachedProgram(
         ("bench/peers/rocketmq/*", "tests/compat/java/*"), ("mvn", "javac"), _rocketmq
     ),
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deploy import cache
-from deploy.cache import NotInstalledError, Part, find, make, place
+from deploy.cache import CachedProgram, NotInstalledError, find, make, place
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Path]:
 
     monkeypatch.setattr(cache, "ROOT", tmp_path)
     monkeypatch.setenv("QUORUMLOG_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "PARTS", {"tool": Part(("d/pins",), (), write)})
+    monkeypatch.setattr(cache, "PARTS", {"tool": CachedProgram(("d/pins",), (), write)})
     (tmp_path / "d").mkdir()
     (tmp_path / "d/pins").write_text("1")
     return directories
@@ -35,7 +35,7 @@ def set_part(monkeypatch: pytest.MonkeyPatch, *command: str, tools: tuple[str, .
     def run(directory: Path) -> None:
         cache._run(*command, D=str(directory))
 
-    part = Part(("d/pins",), tools, run)
+    part = CachedProgram(("d/pins",), tools, run)
     monkeypatch.setattr(cache, "PARTS", {"tool": part})
 
 
@@ -101,7 +101,7 @@ def test_a_maker_has_the_lock(made: list[Path], monkeypatch: pytest.MonkeyPatch)
         os.close(directory)
         made.append(cache.cache_directory())
 
-    monkeypatch.setattr(cache, "PARTS", {"tool": Part(("d/pins",), (), second)})
+    monkeypatch.setattr(cache, "PARTS", {"tool": CachedProgram(("d/pins",), (), second)})
     make("tool")
     assert len(made) == 1
 
