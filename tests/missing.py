@@ -5,10 +5,22 @@ injected is a promise that nobody has looked at: where everything must be looked
 the rule of the fault suites) it fails the test.
 """
 
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
 from chaos.errors import is_all_demanded
+
+from deploy.cache import NotInstalledError, find
+
+
+def installed(name: str) -> Path:
+    """Return the directory of a part of deploy/cache.py. No test makes it: a test needs neither
+    the network nor that another test has run."""
+    try:
+        return find(name)
+    except NotInstalledError as error:
+        foreign(error)
 
 
 def injector(reason: object) -> NoReturn:

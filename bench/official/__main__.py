@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from deploy.cache import make
 from deploy.local import LocalCluster
 from quorumlog.sync import connect
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
-PYTHON: Final = ROOT / "var" / "compat" / "python" / "bin" / "python"
 TOPIC: Final = "official"
 THREADS: Final = (1, 16)
 
@@ -43,7 +43,12 @@ def echo() -> Iterator[str]:
 
 def send(endpoint: str, count: int, size_bytes: int, threads: int, home: str) -> dict[str, float]:
     """Send with the official client; return its figures."""
-    command = [str(PYTHON), str(Path(__file__).parent / "sender.py"), endpoint, TOPIC]
+    command = [
+        str(make("client-python") / "bin" / "python"),
+        str(Path(__file__).parent / "sender.py"),
+        endpoint,
+        TOPIC,
+    ]
     done = subprocess.run(
         [*command, str(count), str(size_bytes), str(threads)],
         env={**os.environ, "HOME": home},
@@ -85,7 +90,6 @@ def main() -> None:
     parser.add_argument("--dir", help="where the nodes are; the system's temporary directory")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    subprocess.run([str(ROOT / "deploy" / "official_clients")], check=True)
     with tempfile.TemporaryDirectory(dir=given.dir) as directory:
         rows = measure(given.rounds, given.count, given.size_bytes, directory)
     out = sys.stdout

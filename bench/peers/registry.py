@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Final
 
 import quorumlog
-from bench.peers import etcd, nats_jetstream, redis_streams, rocketmq
+from bench.peers import etcd, nats_jetstream, redis_streams, rocketmq, rocketmq_settings
 from bench.peers.etcd import EtcdPeer
 from bench.peers.nats_jetstream import NatsPeer
 from bench.peers.own import OwnPeer
@@ -19,7 +19,6 @@ from bench.peers.peer import MeasuredPeer
 from bench.peers.pysyncobj_dict import PySyncObjPeer
 from bench.peers.redis_streams import RedisPeer
 from bench.peers.rocketmq import RocketMqPeer
-from bench.peers.rocketmq_settings import installed_directory
 
 OWN: Final = "quorumlog"
 
@@ -50,10 +49,6 @@ def _said_by(*words: str) -> Callable[[], str]:
     return ask
 
 
-def _rocketmq_version() -> str:
-    return installed_directory().name.removeprefix("rocketmq-")
-
-
 _REDIS_VERSION: Final = _said_by("redis-server", "--version")
 
 ENTRIES: Final[dict[str, ListedPeer]] = {
@@ -64,9 +59,9 @@ ENTRIES: Final[dict[str, ListedPeer]] = {
     "redis-wait2": ListedPeer(lambda: RedisPeer(2), redis_streams.why_missing, _REDIS_VERSION),
     "pysyncobj": ListedPeer(PySyncObjPeer, _never, lambda: version("pysyncobj")),
     "rocketmq-dledger": ListedPeer(
-        lambda: RocketMqPeer("dledger"), rocketmq.why_missing, _rocketmq_version
+        lambda: RocketMqPeer("dledger"), rocketmq.why_missing, rocketmq_settings.version
     ),
     "rocketmq-master-slave": ListedPeer(
-        lambda: RocketMqPeer("master_slave"), rocketmq.why_missing, _rocketmq_version
+        lambda: RocketMqPeer("master_slave"), rocketmq.why_missing, rocketmq_settings.version
     ),
 }

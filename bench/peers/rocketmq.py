@@ -27,8 +27,9 @@ from bench.peers.rocketmq_settings import (
     Mode,
     broker_properties,
     choose_ports,
-    installed_directory,
+    version,
 )
+from deploy.cache import place
 from deploy.local_process import free_ports, is_free
 
 _DRIVER: Final = "driver"
@@ -57,9 +58,8 @@ def why_missing() -> str | None:
     """Return the reason why there is no RocketMQ; None if there is one."""
     if shutil.which("java") is None:
         return "no java in PATH; install a JDK and run bench/peers/install"
-    directory = installed_directory()
-    if not (directory / "lib").is_dir() or not (directory / "classes").is_dir():
-        return f"no {directory.name} in var; run bench/peers/install"
+    if not place("rocketmq").is_dir():
+        return f"no RocketMQ {version()} in the cache; run bench/peers/install"
     return None
 
 
@@ -112,7 +112,7 @@ class RocketMqPeer:
 
     def _java(self, name: str, main: str, *arguments: str) -> None:
         assert self._processes is not None, "not started"
-        installed, home = installed_directory(), self._processes.directory
+        installed, home = place("rocketmq"), self._processes.directory
         path = f"{installed / 'classes'}:{installed / 'lib'}/*"
         # Each start leaves keys and certificates in the temporary directory.
         homes = (f"-Duser.home={home}", f"-Djava.io.tmpdir={home}")

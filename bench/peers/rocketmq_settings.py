@@ -1,4 +1,4 @@
-"""The settings of RocketMQ's brokers in a comparison, and the place of their installation.
+"""The settings of RocketMQ's brokers in a comparison, and their version.
 
 Owns each setting that is not the default, with its reason, and the choice of ports: a broker takes
 the port below the one before its own, too, and has no setting for it.
@@ -14,7 +14,6 @@ from deploy.local_process import free_ports, is_free
 Mode = Literal["dledger", "master_slave"]
 
 NODE_COUNT: Final = 3
-_ROOT: Final = Path(__file__).parents[2]
 _PORT_TRIES_MAX: Final = 100
 # The heap of the documented start scripts (8 GiB) would not fit three times; the rest is theirs.
 JAVA_OPTIONS: Final = (
@@ -34,12 +33,12 @@ class Ports(NamedTuple):
     dledger: int
 
 
-def installed_directory() -> Path:
-    """Return where bench/peers/install puts the version that the pom names."""
+def version() -> str:
+    """Return the version that the pom names."""
     pom = (Path(__file__).parent / "rocketmq" / "pom.xml").read_text("utf-8")
     found = re.search(r"<rocketmq\.version>(.*)</rocketmq\.version>", pom)
     assert found is not None, "the pom names no version"
-    return _ROOT / "var" / f"rocketmq-{found[1]}"
+    return found[1]
 
 
 def choose_ports() -> list[Ports]:

@@ -16,11 +16,10 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from chaos.errors import ChaosError, NotPossibleHereError
+from deploy.cache import NotInstalledError, make
 from deploy.local_process import free_ports
 
 HOST: Final = "127.0.0.1"
-VERSION: Final = "2.12.0"
-INSTALLER: Final = Path(__file__).resolve().parents[2] / "deploy" / "toxiproxy"
 UPSTREAM: Final = "upstream"
 """Bytes from the dialler to the dialled."""
 DOWNSTREAM: Final = "downstream"
@@ -32,10 +31,10 @@ _POLL_S: Final = 0.02
 
 def install() -> Path:
     """Return the server's program, built if need be. Raises NotPossibleHereError."""
-    done = subprocess.run([str(INSTALLER)], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise NotPossibleHereError(done.stderr.strip())
-    return Path(done.stdout.strip())
+    try:
+        return make("toxiproxy") / "toxiproxy-server"
+    except NotInstalledError as error:
+        raise NotPossibleHereError(str(error)) from error
 
 
 class Proxy:

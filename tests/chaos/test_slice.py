@@ -1,7 +1,6 @@
 """Some of the fault-injection suites, as `chaos-tests/run` runs them.
 
-The machine may have no Go to build Toxiproxy with: then the whole is skipped, with that reason;
-where `CI` is set that is a failure.
+Without Toxiproxy the whole is skipped, with that reason; where `CI` is set that is a failure.
 """
 
 import contextlib
@@ -13,10 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 from chaos.campaign import FEATURES, SHORT, SLICE
-from chaos.errors import NotPossibleHereError
 from chaos.scenario import SCENARIOS
 from chaos.scenarios import network
-from chaos.toxiproxy import install
 
 from deploy.local_process import NodeProcess, started_at
 from tests import missing
@@ -35,10 +32,7 @@ END_TIMEOUT_MS = 20_000
     ],
 )
 def test_scenarios_end_with_a_report(words: list[str], count: int, tmp_path: Path) -> None:
-    try:
-        install()
-    except NotPossibleHereError as reason:
-        missing.injector(reason)
+    missing.installed("toxiproxy")
     done = subprocess.run(
         [str(RUN), *words, "--artifacts", str(tmp_path)],
         stdout=subprocess.PIPE,
@@ -60,10 +54,7 @@ def test_scenarios_end_with_a_report(words: list[str], count: int, tmp_path: Pat
 
 @pytest.mark.long
 def test_a_killed_run_leaves_neither_nodes_nor_proxies(tmp_path: Path) -> None:
-    try:
-        install()
-    except NotPossibleHereError as reason:
-        missing.injector(reason)
+    missing.installed("toxiproxy")
     words = [str(RUN), "kill-leader", "--artifacts", str(tmp_path)]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as run:
         try:

@@ -1,6 +1,5 @@
 """A three-node cluster that official clients of RocketMQ 5 talk to, and the clients."""
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -9,15 +8,9 @@ import pytest
 
 from deploy.local import LocalCluster
 from quorumlog.sync import connect
-from tests.compat.drivers import ROOT, Client
+from tests.compat.drivers import Client
 
 TOPIC_QUEUE_COUNT: Final = 4
-
-
-@pytest.fixture(scope="session")
-def _installed() -> None:
-    """The clients for Python and Node.js, of the versions that `official/` pins."""
-    subprocess.run([str(ROOT / "deploy" / "official_clients")], check=True, timeout=600)
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +35,7 @@ def language(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def client(
-    _installed: None, cluster: LocalCluster, language: str, tmp_path: Path
-) -> Iterator[Client]:
+def client(cluster: LocalCluster, language: str, tmp_path: Path) -> Iterator[Client]:
     """One client process, connected to any node."""
     with Client(language, cluster.address(1), tmp_path / "home") as found:
         yield found

@@ -12,9 +12,9 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
+from tests import missing
+
 HERE: Final = Path(__file__).resolve().parent
-ROOT: Final = HERE.parent.parent
-CLIENTS: Final = ROOT / "var" / "compat"
 ANSWER_S: Final = 90.0
 
 
@@ -40,11 +40,12 @@ class Client:
         if authority is not None:
             environment["GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"] = str(authority)
             environment["COMPAT_TLS"] = "1"
+        installed = missing.installed(f"client-{language}")
         if language == "python":
-            program = [str(CLIENTS / "python/bin/python"), str(HERE / "python_driver.py")]
+            program = [str(installed / "bin/python"), str(HERE / "python_driver.py")]
         else:
             program = ["node", str(HERE / "node_driver.js")]
-            environment["NODE_PATH"] = str(CLIENTS / "node/node_modules")
+            environment["NODE_PATH"] = str(installed / "node_modules")
         home.mkdir(parents=True, exist_ok=True)
         self._log = (home / f"{language}.log").open("ab")
         self._process = subprocess.Popen(

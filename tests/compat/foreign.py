@@ -1,10 +1,9 @@
 """RocketMQ's and DLedger's own stores as programs that read, and extend, a directory of ours.
 
-Owns their jars (bench/peers/install), their compilation and their end. Without Java the tests are
-reported as not run; where CI runs them Java is demanded.
+Owns how they are called, and their end. Where deploy/setup has not made them the tests are reported
+as not run; where CI runs them they are demanded.
 """
 
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -12,8 +11,6 @@ from typing import Final, NamedTuple
 from store.config import StoreConfig
 from tests import missing
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-_SOURCES: Final = Path(__file__).resolve().parent / "java"
 _TIMEOUT_S: Final = 120
 _OPENED: Final = ("java.nio", "sun.nio.ch", "jdk.internal.ref")
 """Packages of Java that both stores reach into; RocketMQ's own scripts open the same."""
@@ -29,20 +26,10 @@ class Line(NamedTuple):
     body: str
 
 
-def install() -> str:
-    """Return the class path of both programs; compiles them. Skips without Java, but not in CI."""
-    if not all(map(shutil.which, ("java", "javac", "mvn"))):
-        missing.foreign("no Java and Maven on PATH")
-    command = [str(ROOT / "bench" / "peers" / "install"), "rocketmq"]
-    subprocess.run(command, check=True, timeout=600, capture_output=True)
-    (directory,) = (ROOT / "var").glob("rocketmq-[0-9]*")
-    jars, classes = f"{directory}/lib/*", ROOT / "var" / "compat" / "java"
-    classes.mkdir(parents=True, exist_ok=True)
-    sources = sorted(map(str, _SOURCES.glob("*.java")))
-    subprocess.run(
-        ["javac", "-nowarn", "-cp", jars, "-d", str(classes), *sources], check=True, timeout=300
-    )
-    return f"{classes}:{jars}"
+def class_path() -> str:
+    """Return the class path of the programs. Skips where they are not installed, but not in CI."""
+    directory = missing.installed("rocketmq")
+    return f"{directory}/store-programs:{directory}/lib/*"
 
 
 def run(class_path: str, program: str, home: Path, *arguments: object) -> list[str]:

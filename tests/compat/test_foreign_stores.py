@@ -24,6 +24,7 @@ from tests.compat import foreign
 from tests.compat.foreign import Line, line_of
 from tests.compat.log_writer import CONFIG, QUEUE_COUNT, TOPIC
 
+ROOT: Final = Path(__file__).resolve().parents[2]
 KILL_COUNT: Final = 20
 _HEADER: Final = struct.Struct(">iiqqqiIIi")
 assert _HEADER.size == 48
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def class_path() -> str:
-    return foreign.install()
+    return foreign.class_path()
 
 
 def write_and_kill(directory: Path, line_count: int) -> list[Line]:
@@ -41,7 +42,7 @@ def write_and_kill(directory: Path, line_count: int) -> list[Line]:
         [sys.executable, "-m", "tests.compat.log_writer", str(directory)],
         stdout=subprocess.PIPE,
         text=True,
-        cwd=foreign.ROOT,
+        cwd=ROOT,
     )
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(line_count)]
@@ -96,7 +97,7 @@ def test_a_copy_of_a_live_directory_is_loaded(tmp_path: Path, class_path: str) -
         [sys.executable, "-m", "tests.compat.log_writer", str(directory)],
         stdout=subprocess.PIPE,
         text=True,
-        cwd=foreign.ROOT,
+        cwd=ROOT,
     )
     assert process.stdout is not None
     lines = [line_of(process.stdout.readline().rstrip("\n")) for _ in range(400)]

@@ -67,7 +67,7 @@ def said(*command: str) -> dict[str, Any]:
 
 
 def test_both_stores_open_a_directory_with_inner_batches_in_turn(tmp_path: Path) -> None:
-    class_path, directory = foreign.install(), tmp_path / "store"
+    class_path, directory = foreign.class_path(), tmp_path / "store"
     directory.mkdir()
     lines = foreign.read_and_extend_inner_batches(
         class_path, directory, CONFIG, TOPIC, BATCHES, count=COUNT

@@ -14,6 +14,7 @@ from typing import Final
 import pytest
 
 from deploy.local import LocalCluster
+from tests import missing
 from tests.compat.official.account import KINDS
 from tests.compat.official.clients import Official, pinned
 from tests.compat.official.run import run
@@ -29,7 +30,7 @@ ROUTE_MS: Final = 25_000
 def test_no_acknowledged_message_is_lost_and_order_is_kept(
     official: Official, tmp_path: Path
 ) -> None:
-    official.install()
+    missing.installed(official.part)
     with LocalCluster.create(tmp_path / "c", settings={"file_size_bytes": "16MiB"}) as cluster:
         found = run(official, cluster, tmp_path, COUNT, leader_returns=False)
     assert found.acked == dict.fromkeys(KINDS, COUNT)

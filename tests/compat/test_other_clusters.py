@@ -15,7 +15,7 @@ from tests.compat.drivers import CallFailedError, Client, body_of
 from tests.compat.test_clients import receive
 from tests.node.peers.certificates import Authority
 
-pytestmark = [pytest.mark.long, pytest.mark.usefixtures("_installed")]
+pytestmark = pytest.mark.long
 
 SETTINGS: dict[str, object] = {"file_size_bytes": "16MiB"}
 KEY, SECRET = "key-one", "secret-of-the-test"

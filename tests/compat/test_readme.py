@@ -9,12 +9,11 @@ import pytest
 
 from deploy.local import LocalCluster
 from quorumlog.sync import connect
-from tests.compat.drivers import CLIENTS
+from tests import missing
 from tests.quorumlog.test_readme import PROGRAMS
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("_installed")
 def test_the_program_with_the_official_client(cluster: LocalCluster, tmp_path: Path) -> None:
     program = PROGRAMS[1]
     assert "from rocketmq import" in program
@@ -22,7 +21,7 @@ def test_the_program_with_the_official_client(cluster: LocalCluster, tmp_path: P
         client.admin.create_topic("orders")
     done = subprocess.run(
         [
-            CLIENTS / "python/bin/python",
+            missing.installed("client-python") / "bin/python",
             "-c",
             program.replace("127.0.0.1:8081", cluster.address(2)),
         ],

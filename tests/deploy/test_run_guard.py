@@ -146,7 +146,7 @@ def checkout(tmp_path: Path) -> Path:
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "tests" / "test_waits.py").write_text(textwrap.dedent(TEST_THAT_WAITS))
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -s -p no:cacheprovider\n")
-    scripts = {"deploy/venv": "true", ".venv/bin/python": f'exec {sys.executable} "$@"'}
+    scripts = {"deploy/setup": "true", ".venv/bin/python": f'exec {sys.executable} "$@"'}
     scripts |= {f".venv/bin/{name}": "true" for name in ("ruff", "mypy", "lint-imports")}
     for name, body in scripts.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -3,13 +3,14 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ["deploy/venv", "deploy/quickstart", "tests/run", ".ci/run"]
-TOOLS = ["bash", "readlink", "dirname", "cksum", "grep", "tail", "cut", "head", "rm"]
+SCRIPTS = ["deploy/setup", "deploy/venv", "deploy/quickstart", "tests/run", ".ci/run"]
+TOOLS = ["bash", "readlink", "dirname", "cksum", "grep", "tail", "cut", "head", "rm", "mkdir"]
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def run_venv(checkout: Path, **environment: str) -> subprocess.CompletedProcess[
     """Run deploy/venv of a checkout."""
     return subprocess.run(
         [checkout / "deploy/venv"],
-        env={**os.environ, **environment},
+        env={**os.environ, "QUORUMLOG_CACHE": str(checkout.parent / "a cache"), **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -49,6 +50,49 @@ def write_python(path: Path, body: str) -> None:
     """Write a stand-in for an interpreter; `body` is shell and sees its arguments."""
     path.write_text(f"#!{shutil.which('bash')}\n{body}\n")
     path.chmod(0o755)
+
+
+PYTHON = """
+case "$*" in
+    *"-m venv"*) ;;
+    *) exec {python} "$@" ;;
+esac
+{python} "$@" --without-pip
+[[ $* != *--without-pip* ]] || exit 0
+packages="$(echo "${{@: -1}}"/lib/python*/site-packages)"
+mkdir "$packages/pip"
+cat >"$packages/pip/__main__.py" <<'END'
+{pip}
+END
+touch "$packages/pip/__init__.py"
+"""
+"""An interpreter whose environments are real ones but for their pip."""
+PIP = """
+import os, pathlib, sys, sysconfig
+with open(os.environ["PIP_CALLS"], "a") as calls:
+    calls.write(" ".join(sys.argv[1:]) + "\\n")
+if words := os.environ.get("PIP_FAILS"):
+    sys.exit(words)
+program = pathlib.Path(sys.prefix, "bin", "qlog" if "-e" in sys.argv else "tool")
+head = ("#!/bin/sh", f"'''exec' \\"{sys.executable}\\" \\"$0\\" \\"$@\\"", "' '''")
+program.write_text("\\n".join((*head, "import sys, helper; print(sys.prefix, helper.WORD)")))
+program.chmod(0o755)
+if "-e" not in sys.argv:
+    program.with_name("native").touch()
+    pathlib.Path(sysconfig.get_path("purelib"), "helper.py").write_text("WORD = 'installed'")
+"""
+"""Installs a script, a module that it needs and another file, or this project; keeps a list."""
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have deploy/venv use the interpreter above; return what its pip was called with."""
+    python = f"'{os.path.realpath(sys.executable)}'"
+    write_python(tmp_path / "python", PYTHON.format(python=python, pip=PIP))
+    monkeypatch.setenv("PYTHON", str(tmp_path / "python"))
+    monkeypatch.setenv("PIP_CALLS", str(tmp_path / "calls"))
+    (tmp_path / "calls").touch()
+    return tmp_path / "calls"
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -95,16 +139,54 @@ def test_a_missing_venv_module_is_said_in_three_lines(checkout: Path, tools: Pat
         ("ERROR: hashes do not match", "could not install the packages"),
     ],
 )
-def test_failures_of_pip_are_told_apart(checkout: Path, words: str, what: str) -> None:
-    (checkout / ".venv/bin").mkdir(parents=True)
-    says = f'[[ $* != *install* ]] || {{ echo "{words}"; exit 1; }}'
-    write_python(checkout / ".venv/bin/python", says)
-    done = run_venv(checkout)
+def test_failures_of_pip_are_told_apart(checkout: Path, calls: Path, words: str, what: str) -> None:
+    done = run_venv(checkout, PIP_FAILS=words)
     assert done.returncode == 3
     lines = done.stderr.splitlines()[1:]
     assert lines[0] == f"deploy/venv: {what}"
     assert [line[:6] for line in lines[1:]] == ["  why:", "  do: "]
     assert not (checkout / ".venv/.stamp").exists()
+    assert list((checkout.parent / "a cache").iterdir()) == []
+
+
+def test_a_second_checkout_takes_the_packages_of_the_first(
+    checkout: Path, calls: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(checkout, other)
+    for root in (checkout, other):
+        done = run_venv(root)
+        assert done.returncode == 0, done.stderr
+        ran = subprocess.run([root / ".venv/bin/tool"], capture_output=True, text=True, check=True)
+        assert ran.stdout == f"{root}/.venv installed\n"
+        assert (root / ".venv/bin/native").exists()
+    said = calls.read_text().splitlines()
+    assert [words.split()[-1] for words in said] == [
+        "requirements-build.lock", "requirements.lock", ".", "."
+    ]  # fmt: skip
+    assert "--no-index" in said[-1], "with the packages there the network is not asked"
+
+
+def test_packages_are_made_again_for_other_pins_and_when_they_are_gone(
+    checkout: Path, calls: Path
+) -> None:
+    assert run_venv(checkout).returncode == 0
+    first = (checkout / ".venv/packages").readlink()
+    shutil.rmtree(first)
+    assert run_venv(checkout).returncode == 0
+    assert (first / "lib").is_dir()
+    with (checkout / "requirements.lock").open("a") as lock:
+        lock.write("# another\n")
+    assert run_venv(checkout).returncode == 0
+    assert (checkout / ".venv/packages").readlink() != first
+    assert len(calls.read_text().splitlines()) == 9
+
+
+def test_a_relative_cache_is_refused(checkout: Path, calls: Path) -> None:
+    done = run_venv(checkout, QUORUMLOG_CACHE="cache")
+    assert done.returncode == 3
+    assert done.stderr.startswith("deploy/venv: QUORUMLOG_CACHE=cache is not usable\n")
+    assert calls.read_text() == ""
 
 
 def test_a_current_environment_is_left_alone_through_links(tmp_path: Path) -> None:

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 from chaos.cluster import ChaosCluster
-from chaos.errors import NotPossibleHereError
 from chaos.links import CLIENTS
 from chaos.profile import Profile
-from chaos.toxiproxy import Toxiproxy, install
+from chaos.toxiproxy import Toxiproxy
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -112,10 +111,7 @@ def duplicate_count(local: LocalCluster) -> float:
 @pytest.fixture
 def proxied(tmp_path: Path) -> Iterator[ChaosCluster]:
     """Three nodes that everybody, clients as well, reaches through Toxiproxy only."""
-    try:
-        program = install()
-    except NotPossibleHereError as reason:
-        missing.injector(reason)
+    program = missing.installed("toxiproxy") / "toxiproxy-server"
     with Toxiproxy(program, tmp_path / "toxiproxy.log") as server:
         cluster = ChaosCluster(tmp_path / "cluster", PROFILE, server, None)
         try:

@@ -9,6 +9,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from deploy.cache import make
 from deploy.local import LocalCluster
 from tests.compat.official import records
 from tests.compat.official.clients import pinned
@@ -27,7 +28,7 @@ def main() -> None:
     given = parser.parse_args()
     chosen = [client for client in pinned() if client.name.startswith(given.client)]
     for client in chosen:
-        client.install()
+        make(client.part)
     broken: list[str] = []
     with tempfile.TemporaryDirectory() as scratch:
         home = given.keep or Path(scratch)

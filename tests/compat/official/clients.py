@@ -1,4 +1,4 @@
-"""The official clients that run while a leader is killed: versions, installation, programs.
+"""The official clients that run while a leader is killed: versions and programs.
 
 Owns where each version is pinned and how its program is called. There is one program for each
 language, `java/`, `go/`, `python/` and `node/`, and all do the same:
@@ -17,22 +17,23 @@ when its input does.
 
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests import missing
+from deploy.cache import place
 
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parents[2]
-INSTALLED: Final = ROOT / "var" / "compat"
 PAUSE_MS_MAX: Final = 2_000
 """Of a message group while its leader dies, for a client that turns to another address itself."""
 NODE_PAUSE_MS_MAX: Final = 50_000
 """The client for Node.js waits for the dead node itself: a start, and what gRPC waits to dial."""
-_TOOLS: Final = {"Java": ("java", "javac", "mvn"), "Go": ("go",), "Node.js": ("node", "npm")}
-_PARTS: Final = {"Java": "java", "Go": "go", "Python": "python", "Node.js": "node"}
+_PARTS: Final = {
+    "Java": "client-java",
+    "Go": "client-go",
+    "Python": "client-python",
+    "Node.js": "client-node",
+}
 
 
 class Official(NamedTuple):
@@ -55,16 +56,10 @@ class Official(NamedTuple):
         """How long a message group may stand still at most."""
         return PAUSE_MS_MAX if self.takes_addresses else NODE_PAUSE_MS_MAX
 
-    def install(self) -> None:
-        """Install it as it is pinned. A machine without its language cannot run it: a skip."""
-        lacking = [tool for tool in _TOOLS.get(self.language, ()) if not shutil.which(tool)]
-        if lacking:
-            missing.foreign(f"{self.name} needs {', '.join(lacking)} on PATH")
-        subprocess.run(
-            [str(ROOT / "deploy" / "official_clients"), _PARTS[self.language]],
-            check=True,
-            timeout=900,
-        )
+    @property
+    def part(self) -> str:
+        """Its name in deploy/cache.py."""
+        return _PARTS[self.language]
 
     def environment(self, home: Path) -> dict[str, str]:
         """Return what its process needs beside its arguments; `home` takes its own log."""
@@ -72,7 +67,7 @@ class Official(NamedTuple):
             case "Go":
                 return {"rocketmq.client.logRoot": str(home), "rocketmq.client.enableSsl": "false"}
             case "Node.js":
-                return {"NODE_PATH": str(INSTALLED / "node" / "node_modules")}
+                return {"NODE_PATH": str(place(self.part) / "node_modules")}
             case _:
                 return {}
 
@@ -80,7 +75,7 @@ class Official(NamedTuple):
         """Return the program without its arguments; `home` takes its own log."""
         match self.language:
             case "Java":
-                at = INSTALLED / f"java-{self.version}"
+                at = place(self.part) / self.version
                 return [
                     "java",
                     "-Xmx512m",
@@ -90,9 +85,10 @@ class Official(NamedTuple):
                     "OfficialClient",
                 ]
             case "Go":
-                return [str(INSTALLED / "go" / "client")]
+                return [str(place(self.part) / "client")]
             case "Python":
-                return [str(INSTALLED / "python/bin/python"), str(HERE / "python" / "client.py")]
+                python = place(self.part) / "bin" / "python"
+                return [str(python), str(HERE / "python" / "client.py")]
             case _:
                 return ["node", str(HERE / "node" / "client.js")]
 

@@ -254,9 +254,8 @@ async def test_a_master_that_lost_its_state_gets_it_from_who_follows(tmp_path: P
         await shorten(one, first)
         assert await two.driver.promote(10_000) == 2
         await two.append(1000, 1001)
-        await world.settled(
-            2, 3
-        )  # Acked by an async master alone, the message may be lost with it.
+        # What an async master acked alone may go with it.
+        await world.settled(2, 3)
         await two.crash()
         # It becomes a candidate before it hears of the newer epoch.
         one.driver.resign("to be promoted again")

@@ -1,0 +1,220 @@
+"""The programs of other projects that tests, fault suites and benchmarks run, once a machine.
+
+Owns what each is made of, how it is made, and its place: the cache of the user, under its name and
+a digest of the files that pin it. A directory there is complete. Only `make` uses the network.
+
+    python -m deploy.cache NAME...    make these; those that are there are left alone
+"""
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+OFFICIAL: Final = ROOT / "tests" / "compat" / "official"
+ROCKETMQ: Final = ROOT / "bench" / "peers" / "rocketmq"
+STORE_PROGRAMS: Final = ROOT / "tests" / "compat" / "java"
+TOXIPROXY_VERSION: Final = "2.12.0"
+_TOXIPROXY: Final = "github.com/Shopify/toxiproxy/v2"
+_WORDS_MAX: Final = 300
+"""Of the line in which a failed program says why."""
+
+
+class NotInstalledError(Exception):
+    """A program of others is not there, or could not be made. Says what, why and what to do."""
+
+    def __init__(self, what: str, why: str, do: str) -> None:
+        super().__init__(what, why, do)
+        self.what, self.why, self.do = what, why, do
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  why: {self.why}\n  do:  {self.do}"
+
+
+class CachedProgram(NamedTuple):
+    """One entry of the cache."""
+
+    pins: tuple[str, ...]
+    """Texts, and after them patterns of files below the root: what it is made of."""
+    tools: tuple[str, ...]
+    """Programs that it is made with."""
+    make: Callable[[Path], None]
+    """Make it in an empty directory, which is moved afterwards."""
+    is_in_gate: bool = False
+
+
+def _toxiproxy(directory: Path) -> None:
+    version = f"-X {_TOXIPROXY}.Version={TOXIPROXY_VERSION}"
+    module = f"{_TOXIPROXY}/cmd/server@v{TOXIPROXY_VERSION}"
+    _run("go", "install", "-ldflags", version, module, GOBIN=str(directory), GOFLAGS="")
+    (directory / "server").rename(directory / "toxiproxy-server")
+    said = _run(str(directory / "toxiproxy-server"), "-version")
+    if not said.strip().endswith(f" {TOXIPROXY_VERSION}"):
+        raise NotInstalledError("toxiproxy was built wrong", f"it says {said.strip()}", "see go")
+
+
+def _client_python(directory: Path) -> None:
+    _run(sys.executable, "-m", "venv", str(directory))
+    pip = (str(directory / "bin" / "python"), "-m", "pip", "install", "-q", "--no-input")
+    _run(*pip, "--disable-pip-version-check", "-r", str(OFFICIAL / "python" / "pins.txt"))
+
+
+def _client_node(directory: Path) -> None:
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(OFFICIAL / "node" / name, directory)
+    options = ("--loglevel=error", "--no-audit", "--no-fund", "--ignore-scripts")
+    _run("npm", "ci", *options, "--prefix", str(directory))
+
+
+def _client_go(directory: Path) -> None:
+    program = str(directory / "client")
+    _run("go", "build", "-C", str(OFFICIAL / "go"), "-mod=readonly", "-o", program, ".")
+
+
+def _client_java(directory: Path) -> None:
+    pom = OFFICIAL / "java" / "pom.xml"
+    for _, version in re.findall(r"<client\.(older|newest)>(.+)</client", pom.read_text("utf-8")):
+        at = directory / version
+        _copy_jars(pom, at / "lib", f"-Dclient.version={version}")
+        _compile(OFFICIAL / "java", at / "lib", at / "classes")
+
+
+def _rocketmq(directory: Path) -> None:
+    _copy_jars(ROCKETMQ / "pom.xml", directory / "lib")
+    _compile(ROCKETMQ, directory / "lib", directory / "classes")
+    _compile(STORE_PROGRAMS, directory / "lib", directory / "store-programs")
+
+
+def _copy_jars(pom: Path, directory: Path, *options: str) -> None:
+    goal = ("dependency:copy-dependencies", "-DincludeScope=runtime")
+    _run("mvn", "-q", "-B", "-f", str(pom), *goal, f"-DoutputDirectory={directory}", *options)
+
+
+def _compile(sources: Path, jars: Path, directory: Path) -> None:
+    files = sorted(map(str, sources.glob("*.java")))
+    _run("javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(directory), *files)
+
+
+PARTS: Final = {
+    "toxiproxy": CachedProgram((TOXIPROXY_VERSION,), ("go",), _toxiproxy, is_in_gate=True),
+    "client-python": CachedProgram(
+        (sys.version, "tests/compat/official/python/pins.txt"), (), _client_python, is_in_gate=True
+    ),
+    "client-node": CachedProgram(
+        ("tests/compat/official/node/package*.json",), ("npm",), _client_node
+    ),
+    "client-go": CachedProgram(("tests/compat/official/go/*",), ("go",), _client_go),
+    "client-java": CachedProgram(("tests/compat/official/java/*",), ("mvn", "javac"), _client_java),
+    "rocketmq": CachedProgram(
+        ("bench/peers/rocketmq/*", "tests/compat/java/*"), ("mvn", "javac"), _rocketmq
+    ),
+}
+
+
+def cache_directory() -> Path:
+    """Return the cache of this user, as deploy/venv has it."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("QUORUMLOG_CACHE") or Path(home) / "quorumlog")
+
+
+def place(name: str) -> Path:
+    """Return where a part is, or would be, as its pins are now."""
+    digest = hashlib.sha256(sysconfig.get_platform().encode())
+    for pin in PARTS[name].pins:
+        files = sorted(ROOT.glob(pin)) if "/" in pin else []
+        for data in [file.read_bytes() for file in files] or [pin.encode()]:
+            digest.update(b"%d:" % len(data) + data)
+    return cache_directory() / f"{name}-{digest.hexdigest()[:16]}"
+
+
+def find(name: str) -> Path:
+    """Return the directory of a part. Raises NotInstalledError; makes nothing."""
+    directory = place(name)
+    if not directory.is_dir():
+        option = "" if PARTS[name].is_in_gate else " --all"
+        why = f"there is no {directory}"
+        raise NotInstalledError(f"{name} is not installed", why, f"run tests/run --setup{option}")
+    return directory
+
+
+def make(name: str) -> Path:
+    """Make a part unless it is there, and return its directory. Raises NotInstalledError."""
+    directory = place(name)
+    if directory.is_dir():
+        return directory
+    lacking = [tool for tool in PARTS[name].tools if shutil.which(tool) is None]
+    if lacking:
+        raise NotInstalledError(
+            f"{name} is not installed",
+            f"it is made with {' and '.join(lacking)}, which PATH does not have",
+            "install that, and run deploy/setup again",
+        )
+    with _lock():
+        if not directory.is_dir():
+            made = directory.with_name(directory.name + ".new")
+            shutil.rmtree(made, ignore_errors=True)
+            sys.stderr.write(f"deploy/setup: making {name}\n")
+            try:
+                made.mkdir()
+                PARTS[name].make(made)
+                made.rename(directory)
+            except subprocess.CalledProcessError as error:
+                said = (error.stderr or error.stdout or "nothing").strip().splitlines()
+                told = next((line for line in said if "error" in line.lower()), said[-1])
+                raise NotInstalledError(
+                    f"{name} could not be made",
+                    f"{error.cmd[0]} ended with {error.returncode}: {told[:_WORDS_MAX]}",
+                    "check that its package index can be reached, and run deploy/setup again",
+                ) from error
+            finally:
+                shutil.rmtree(made, ignore_errors=True)
+    return directory
+
+
+@contextmanager
+def _lock() -> Iterator[None]:
+    """One set-up a machine at a time, also of deploy/venv."""
+    cache_directory().mkdir(parents=True, exist_ok=True)
+    directory = os.open(cache_directory(), os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
+
+
+def _run(*command: str, **environment: str) -> str:
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, env={**os.environ, **environment}
+    )
+    return done.stdout
+
+
+def main(arguments: list[str]) -> int:
+    """Make the parts that are named, or those of the gate, or all; say what could not be made."""
+    is_all = arguments == ["--all"]
+    names = [] if is_all else arguments
+    if unknown := [name for name in names if name not in PARTS]:
+        sys.stderr.write(f"deploy/setup: there is no {unknown[0]}, only {', '.join(PARTS)}\n")
+        return 2
+    code = 0
+    for name in names or [name for name, part in PARTS.items() if is_all or part.is_in_gate]:
+        try:
+            make(name)
+        except NotInstalledError as error:
+            sys.stderr.write(f"deploy/setup: {error}\n")
+            code = 1
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
