@@ -223,6 +223,8 @@ class RaftNode(Node):
         )
         self.broker.context.on_damage = self.on_met
         self.driver.has_audience = self.broker.has_waiting_readers
+        others = [node for node in settings.voters if node != settings.node_id]
+        self.driver.has_met_all = lambda: all(map(self.link.is_connected, others))
         self.memory.driver = self.driver
         self.driver.add_listener(self._on_turn)
         self.driver.add_role_listener(self._on_role)

@@ -166,11 +166,12 @@ class RaftCore:
         message."""
         _check_term(self.state, message)
 
-    def tick(self, *, may_campaign: bool = True) -> None:
+    def tick(self, *, may_campaign: bool = True, has_met_all: bool = False) -> None:
         """Advance the clock by one tick interval.
 
         A node that may not campaign, since its shell has no room for a leader's first entry, must
-        tick all the same: otherwise its promise to the last seen leader would never end (R22)."""
+        tick all the same: otherwise its promise to the last seen leader would never end (R22).
+        With links to all voters one founder of a new cluster need not wait for its time-out."""
         state = self.state
         state.now += 1
         if state.now >= state.term_ceiling.renew_at:
@@ -178,7 +179,7 @@ class RaftCore:
         if state.role is Role.LEADER:
             leader.tick(state)
         elif may_campaign:
-            election.tick(state)
+            election.tick(state, has_met_all=has_met_all)
 
     def propose(self, count: int = 1) -> tuple[Index, Term]:
         """Reserve `count` consecutive log indexes for data; return the first index and the term.

@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
-from pydantic_settings import EnvSettingsSource, InitSettingsSource, TomlConfigSettingsSource
 
 from node.config.conflicts import conflicts
 from node.config.settings import ENVIRONMENT_PREFIX, Settings
@@ -69,17 +68,6 @@ class Loaded:
     origins: Mapping[str, str]
 
 
-class _Environment(EnvSettingsSource):
-    """pydantic-settings' source over a given environment instead of the process's."""
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._given = environment
-        super().__init__(Settings)
-
-    def _load_env_vars(self) -> Mapping[str, str | None]:
-        return {key.lower(): value for key, value in self._given.items() if value}
-
-
 def load(
     file: str | os.PathLike[str] | None = None,
     flags: Mapping[str, Any] | None = None,
@@ -120,17 +108,17 @@ _Layer = tuple[dict[str, Any], dict[str, str]]
 
 def _from_file(path: Path, problems: list[ConfigProblem]) -> _Layer:
     try:
-        values = TomlConfigSettingsSource(Settings, path)()
-        # The source ignores a missing file, so read it here, which raises.
-        text = path.read_text("utf-8")
+        # Bytes, since reading as text would turn a lone carriage return, which TOML forbids, into
+        # an end of a line.
+        text = path.read_bytes().decode()
+        values = tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         what = error.strerror if isinstance(error, OSError) else str(error)
         is_wrong = not isinstance(error, OSError)
         do = "correct it; see docs/configuration.md" if is_wrong else "check the path"
         problems.append(ConfigProblem("config", "", str(path), what or type(error).__name__, do))
         return {}, {}
-    raw = tomllib.loads(text)
-    return {**raw, **values}, {key: f"{path}{_line(text, key)}" for key in raw}
+    return values, {key: f"{path}{_line(text, key)}" for key in values}
 
 
 def _line(text: str, key: str) -> str:
@@ -143,7 +131,8 @@ def _line(text: str, key: str) -> str:
 
 
 def _from_environment(environment: Mapping[str, str], problems: list[ConfigProblem]) -> _Layer:
-    values = _Environment(environment)()
+    # The case of a name does not count, and an empty variable says nothing.
+    texts = {variable.lower(): text for variable, text in environment.items() if text}
     variables = {f"{ENVIRONMENT_PREFIX}{name.upper()}": name for name in Settings.model_fields}
     for variable in sorted(environment):
         is_ours = variable.startswith(ENVIRONMENT_PREFIX)
@@ -152,16 +141,16 @@ def _from_environment(environment: Mapping[str, str], problems: list[ConfigProbl
         if variable.removeprefix(ENVIRONMENT_PREFIX) in OTHER_VARIABLES:
             continue
         problems.append(_unknown(variable, environment[variable], "environment", variables))
-    origins = {name: f"environment {variable}" for variable, name in variables.items()}
-    return values, {name: origins[name] for name in values}
+    given = {name: variable for variable, name in variables.items() if variable.lower() in texts}
+    values = {name: texts[variable.lower()] for name, variable in given.items()}
+    return values, {name: f"environment {variable}" for name, variable in given.items()}
 
 
 def _from_flags(flags: Mapping[str, Any]) -> _Layer:
     given = {name: value for name, value in flags.items() if value is not None}
-    values = InitSettingsSource(Settings, given)()
     names = {name: f"no-{name}" if value is False else name for name, value in given.items()}
     origins = {name: f"flag --{flag.replace('_', '-')}" for name, flag in names.items()}
-    return {**given, **values}, origins
+    return given, origins
 
 
 # --- Problems ---

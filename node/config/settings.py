@@ -12,8 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from node.config.limits import Limits
 from node.config.nameserver import NameServerSettings
@@ -59,12 +58,10 @@ def _setting(default: Any, text: str, **limits: Any) -> Any:
     return Field(default, description=text, **limits)
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """One node's settings. Immutable; a change needs a restart."""
 
-    model_config = SettingsConfigDict(
-        frozen=True, extra="forbid", env_prefix=ENVIRONMENT_PREFIX, env_ignore_empty=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     node_id: NodeNumber = _setting(
         ..., "Number of this node in its cluster. Never used again for another disk."

@@ -8,7 +8,6 @@ import re
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator
-from pydantic_settings import NoDecode
 
 _SIZES = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _TIMES = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -84,11 +83,11 @@ AddressOrOff = Annotated[
     PlainValidator(_parse_or_off),
     PlainSerializer(lambda address: "off" if address is None else str(address)),
 ]
-Addresses = Annotated[tuple[AddressText, ...], NoDecode, BeforeValidator(_split)]
+Addresses = Annotated[tuple[AddressText, ...], BeforeValidator(_split)]
 SizeBytes = Annotated[int, _with_unit(_SIZES, "64MiB")]
 DurationMs = Annotated[int, _with_unit(_TIMES, "500ms, 10s, 72h or 3d")]
 NodeNumber = Annotated[int, Field(ge=1, le=2**31 - 1)]
-NodeNumbers = Annotated[tuple[NodeNumber, ...], NoDecode, BeforeValidator(_split)]
+NodeNumbers = Annotated[tuple[NodeNumber, ...], BeforeValidator(_split)]
 
 
 class Peer(BaseModel):
@@ -102,7 +101,7 @@ class Peer(BaseModel):
     """The address of its peer link."""
 
 
-Peers = Annotated[dict[NodeNumber, Peer], NoDecode, BeforeValidator(_parse_peers)]
+Peers = Annotated[dict[NodeNumber, Peer], BeforeValidator(_parse_peers)]
 
 
 def plain(value: object) -> object:

@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from quorumlog.cli.errors import CliError, ExitCode, report
+from quorumlog.cli.imports import paused_collector
 from quorumlog.cluster.grpc_engine import choose_engine
 from quorumlog.version import __version__
 
@@ -32,7 +33,8 @@ class LazyCommand:
     def load(self) -> click.Command:
         """Import the command; raises for a missing module or a target of another type."""
         module, _, attribute = self.target.partition(":")
-        command = getattr(importlib.import_module(module), attribute)
+        with paused_collector():
+            command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command), f"{self.target} is no click command"
         return command
 

@@ -159,10 +159,10 @@ class Replica:
         """Raise TermJumpError for a message that `receive` would refuse for its term."""
         self.core.check_term(message)
 
-    def tick(self, *, may_campaign: bool = True) -> None:
+    def tick(self, *, may_campaign: bool = True, has_met_all: bool = False) -> None:
         """Advance the clock by one tick interval; see `RaftCore.tick`."""
         self._ticks += 1
-        self.core.tick(may_campaign=may_campaign)
+        self.core.tick(may_campaign=may_campaign, has_met_all=has_met_all)
         deadline = self._proposals.grace_deadline
         if deadline is not None and self._ticks >= deadline:
             self._proposals.grace_deadline = None

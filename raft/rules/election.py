@@ -8,7 +8,7 @@ node follows the same path as five."""
 from __future__ import annotations
 
 from raft.ceiling import TERM_END
-from raft.messages import NO_NODE, CampaignNow, Refusal, Standing, VoteReply, VoteRequest
+from raft.messages import NO_NODE, NO_TERM, CampaignNow, Refusal, Standing, VoteReply, VoteRequest
 from raft.quorum import VoteResult, vote_result
 from raft.rules import recovery
 from raft.rules.divergence import contradicts
@@ -18,15 +18,30 @@ from raft.state.state import RaftState
 from raft.transitions import Role
 
 
-def tick(state: RaftState) -> None:
+def tick(state: RaftState, *, has_met_all: bool) -> None:
     """Process one tick of a node that does not lead."""
-    if state.now - state.timer_start < state.timeout_ticks:
+    opens = has_met_all and _opens_cluster(state)
+    timeout_ticks = state.config.heartbeat_ticks if opens else state.timeout_ticks
+    if state.now - state.timer_start < timeout_ticks:
         return
     state.draw_timeout()
     if is_entitled(state):
         _ask_pre_votes(state)
     elif state.role is not Role.FOLLOWER:
         become_follower(state, state.term, NO_NODE, "no longer entitled to campaign")
+
+
+def _opens_cluster(state: RaftState) -> bool:
+    """Whether this node asks for the first leader of a new cluster, without waiting for one.
+
+    One founder does, lest several split the votes. It asks with each heartbeat interval, since the
+    others may still be starting, and for the shortest time-out only: after that it waits like any
+    other. The others wait for their random time-outs, in case that this one is down. A pre-vote
+    changes no term and no vote, so asking early is as safe as asking late.
+    """
+    if state.term != NO_TERM or state.now >= state.config.election_ticks_min:
+        return False
+    return state.node_id == min(state.voters, default=NO_NODE)
 
 
 def is_entitled(state: RaftState) -> bool:

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -366,3 +366,12 @@ async def test_broken_invariant_of_the_stop_ends_the_process_before_the_log_is_c
     with pytest.raises(type(error), match="planted"):
         await one.stop()
     assert seen == [[error] if is_fatal else []]
+
+
+async def test_a_founder_knows_whether_it_has_met_the_others(tmp_path: Path) -> None:
+    one = RaftNode(settings(tmp_path, RaftNode), cast(Any, Fatal()))
+    await one.start()
+    try:
+        assert one.driver.has_met_all(), "there are no others"
+    finally:
+        await one.stop()

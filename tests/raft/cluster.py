@@ -202,10 +202,10 @@ class Cluster:
 
     # Inputs.
 
-    def tick(self, node: NodeId, count: int = 1) -> None:
+    def tick(self, node: NodeId, count: int = 1, *, has_met_all: bool = False) -> None:
         for _ in range(count):
             if self.nodes[node].is_up:
-                self.nodes[node].replica.tick()
+                self.nodes[node].replica.tick(has_met_all=has_met_all)
                 self.settle(node)
 
     def tick_all(self, count: int = 1, *, deliver: bool = True) -> None:

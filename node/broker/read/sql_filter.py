@@ -6,7 +6,6 @@ were checked when they were appended, so lengths are believed.
 
 from typing import Final
 
-from node.broker.read.filter_language import parse
 from store import format as fmt
 from store.record.message import decode_properties, record_layout
 
@@ -17,6 +16,11 @@ class SqlFilter:
     __slots__ = ("_node",)
 
     def __init__(self, text: str) -> None:
+        # lark and its parser take a tenth of a node's start, and most nodes never see a filter. The
+        # first filter makes them on the event loop, once: about 0.1 s, a fifth of the shortest
+        # time-out of an election.
+        from node.broker.read.filter_language import parse
+
         self._node: Final = parse(text)
 
     def keep(self, data: bytes) -> tuple[bytes, int]:

@@ -111,6 +111,8 @@ class RaftDriver:
         self.has_audience: Callable[[], bool] = lambda: True
         """Whether a reader waits for entries to be shown here. A follower without such readers
         shows them with each tick: many at once cost half as much as one by one."""
+        self.has_met_all: Callable[[], bool] = lambda: False
+        """Whether there are links to all other founders of the cluster; asked in term 0 only."""
         self._stopped = False
         self._listeners: list[Callable[[], None]] = []
         self._role_listeners: list[Callable[[RoleChange], None]] = []
@@ -468,7 +470,8 @@ class RaftDriver:
         has_room = is_leader or self.log.has_room(OWN_ENTRY_SIZE_BYTES_MAX)
         if is_leader and self._syncs.waiting_s > SYNC_HANG_MS / 1000:
             self._hand_over_for_disk()
-        self.replica.tick(may_campaign=has_room)
+        has_met_all = self.term == NO_TERM and self.has_met_all()
+        self.replica.tick(may_campaign=has_room, has_met_all=has_met_all)
         self._is_apply_due = True
         self._touch()  # Also repeats an apply that found no room.
 

@@ -3,12 +3,14 @@
 Owns the options; settings are `node.config.load`'s, the process's life is `node.lifecycle`'s.
 """
 
+import gc
 from typing import Any
 
 import click
 
 from node.config.load import ConfigError, load
 from node.runtime.fail_stop import EXIT_BAD_CONFIG
+from quorumlog.cli.imports import paused_collector
 from quorumlog.cli.server.settings import as_cli_error, settings_options
 
 
@@ -36,6 +38,9 @@ def serve(file: str | None, **flags: Any) -> int:
     except ConfigError as error:
         click.echo(str(as_cli_error(error)), err=True)
         return EXIT_BAD_CONFIG
-    from node.lifecycle import run
+    with paused_collector():
+        from node.lifecycle import run
 
+        # Else the collector would look through all these objects as soon as it goes on.
+        gc.freeze()
     return run(settings)

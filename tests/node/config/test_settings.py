@@ -1,5 +1,6 @@
 """Settings: who wins, where each came from, and that everything wrong is said at once."""
 
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,49 @@ def test_the_environment_may_name_the_file(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text('node_id = 7\ndirectory = "d"\n')
     assert load(None, {}, {"QUORUMLOG_CONFIG": str(file)}).settings.node_id == 7
+
+
+TEXTS = {
+    "node_id": "1",
+    "directory": "d",
+    "peers": THREE,
+    "bootstrap": "1, 2",
+    "listen": "127.0.0.1:1",
+    "advertise": "[::1]:2",
+    "peer_listen": "127.0.0.1:3",
+    "http_listen": "off",
+    "nameserver_listen": "127.0.0.1:4",
+    "nameserver_members": "127.0.0.1:4, 127.0.0.1:5",
+    "flush": "async",
+    "file_size_bytes": "64MiB",
+    "retention_ms": "1.5h",
+    "warm_up": "false",
+    "disk_full_ratio": "0.5",
+}
+
+
+@pytest.mark.parametrize("written", [str.upper, str.lower])
+def test_a_variable_is_read_as_a_flag_is(written: Callable[[str], str]) -> None:
+    environment = {written(f"quorumlog_{name}"): text for name, text in TEXTS.items()}
+    environment[written("quorumlog_log_level")] = ""
+    loaded = load(None, {}, environment)
+    assert loaded.settings == load(None, TEXTS, {}).settings
+    assert {name for name, origin in loaded.origins.items() if origin != "default"} == set(TEXTS)
+
+
+@pytest.mark.parametrize("name", ["listen", "advertise", "peer_listen", "http_listen"])
+def test_a_wrong_address_in_a_variable_is_a_wrong_setting(name: str) -> None:
+    (problem,) = problems(environment={f"QUORUMLOG_{name.upper()}": "nowhere"})
+    assert (problem.key, problem.value) == (name, "nowhere")
+    assert problem.origin == f"environment QUORUMLOG_{name.upper()}"
+
+
+def test_a_wrong_variable_hides_no_conflict_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUORUMLOG_FLUSH", "snyc")
+    with pytest.raises(ConfigError) as caught:
+        load(None, {"node_id": "1", "directory": "d", "heartbeat_ms": "2s"})
+    keys = [problem.key for problem in caught.value.problems]
+    assert keys == ["flush", "heartbeat_ms + election_min_ms"]
 
 
 def test_everything_wrong_is_said_at_once_with_its_place_and_a_suggestion(tmp_path: Path) -> None:

@@ -223,3 +223,42 @@ def test_a_late_reply_keeps_the_leader(silent: int) -> None:
     cluster.tick(1, ELECTION_TICKS - HEARTBEAT_TICKS)
 
     assert cluster.role(1) is Role.LEADER
+
+
+def pre_votes(cluster: Cluster) -> int:
+    return sum(isinstance(m, VoteRequest) and m.pre for m in cluster.sent)
+
+
+def test_the_first_founder_asks_until_the_others_listen() -> None:
+    cluster = Cluster()
+    cluster.tick(1, HEARTBEAT_TICKS, has_met_all=True)
+    cluster.drop()
+    assert cluster.role(1) is Role.PRE_CANDIDATE
+
+    cluster.tick(1, HEARTBEAT_TICKS, has_met_all=True)
+    cluster.deliver()
+
+    assert (cluster.role(1), cluster.state(1).term) == (Role.LEADER, 1)
+
+
+def test_a_founder_that_nobody_hears_asks_as_seldom_as_others_soon() -> None:
+    cluster = Cluster()
+    cluster.tick(1, ELECTION_TICKS, has_met_all=True)
+    early = pre_votes(cluster)
+    assert early == 2 * ((ELECTION_TICKS - 1) // HEARTBEAT_TICKS)
+
+    cluster.tick(1, ELECTION_TICKS - HEARTBEAT_TICKS, has_met_all=True)
+
+    assert pre_votes(cluster) == early
+
+
+@pytest.mark.parametrize(
+    ("node", "term", "has_met_all"), [(1, 0, False), (1, 1, True), (2, 0, True), (3, 0, True)]
+)
+def test_every_other_node_waits_for_its_time_out(node: int, term: int, has_met_all: bool) -> None:
+    cluster = Cluster(states={node: state_of([1] * term, term=term)})
+    cluster.tick(node, cluster.state(node).timeout_ticks - 1, has_met_all=has_met_all)
+    assert cluster.role(node) is Role.FOLLOWER
+
+    cluster.tick(node, has_met_all=has_met_all)
+    assert cluster.role(node) is Role.PRE_CANDIDATE

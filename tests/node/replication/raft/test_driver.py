@@ -57,6 +57,20 @@ def stop_ticks(cluster: DriverCluster) -> None:
         driver._turn()  # So that no tick is due any more.
 
 
+@pytest.mark.parametrize("has_met_all", [True, False])
+async def test_the_first_founder_opens_the_election_once_it_has_met_all(
+    tmp_path: Path, has_met_all: bool
+) -> None:
+    async with drivers(tmp_path, 1) as cluster:
+        stop_ticks(cluster)
+        (driver,) = cluster.up
+        driver.has_met_all = lambda: has_met_all
+        for _ in range(driver.replica.config.heartbeat_ticks):
+            driver._on_tick()
+            stop_ticks(cluster)
+        assert (driver.role is not Role.FOLLOWER) == has_met_all
+
+
 async def test_a_follower_of_whom_nobody_wants_anything_applies_many_entries_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
