@@ -1,12 +1,10 @@
-"""The settings of RocketMQ's brokers in a comparison, and the place of their installation.
+"""The settings of RocketMQ's brokers in a comparison.
 
 Owns each setting that is not the default, with its reason, and the choice of ports: a broker takes
 the port below the one before its own, too, and has no setting for it.
 """
 
 import os
-import re
-from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from deploy.local_process import free_ports, is_free
@@ -14,7 +12,6 @@ from deploy.local_process import free_ports, is_free
 Mode = Literal["dledger", "master_slave"]
 
 NODE_COUNT: Final = 3
-_ROOT: Final = Path(__file__).parents[2]
 _PORT_TRIES_MAX: Final = 100
 # The heap of the documented start scripts (8 GiB) would not fit three times; the rest is theirs.
 JAVA_OPTIONS: Final = (
@@ -32,14 +29,6 @@ class Ports(NamedTuple):
     listen: int
     ha: int
     dledger: int
-
-
-def installed_directory() -> Path:
-    """Return where bench/peers/install puts the version that the pom names."""
-    pom = (Path(__file__).parent / "rocketmq" / "pom.xml").read_text("utf-8")
-    found = re.search(r"<rocketmq\.version>(.*)</rocketmq\.version>", pom)
-    assert found is not None, "the pom names no version"
-    return _ROOT / "var" / f"rocketmq-{found[1]}"
 
 
 def choose_ports() -> list[Ports]:

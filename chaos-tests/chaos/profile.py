@@ -3,7 +3,10 @@
 import os
 from dataclasses import dataclass, field
 from enum import StrEnum
+from random import Random
 from typing import Final
+
+from quorumlog.cluster.transport import TRANSPORTS, Transport
 
 DISK_SIZE_BYTES: Final = 24 << 20
 
@@ -58,5 +61,14 @@ class ScenarioOptions:
 
     seed: int
     mode: ClusterMode = ClusterMode.RAFT
+    transport: Transport | None = None
+    """Transport of the clients; None: each trial draws it from its seed."""
     time_scale: float = field(default_factory=lambda: float(os.environ.get("CHAOS_SCALE", "1")))
     """Factor of all deadlines, for slow machines."""
+
+    def transport_of(self, seed: int) -> Transport:
+        """Return the transport of the trial with this seed."""
+        # Not from the numbers of the trial: its faults are the same over each transport.
+        if self.transport is not None:
+            return self.transport
+        return Random(f"transport {seed}").choice(TRANSPORTS)

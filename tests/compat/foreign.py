@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from store.config import StoreConfig
 from tests import missing
+from tests.java import SHORT_LIVED
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _SOURCES: Final = Path(__file__).resolve().parent / "java"
@@ -50,6 +51,7 @@ def run(class_path: str, program: str, home: Path, *arguments: object) -> list[s
     ran = subprocess.run(
         [
             "java",
+            *SHORT_LIVED,
             *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED),
             f"-Duser.home={home}",
             "-cp",

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests import missing
+from tests.java import SHORT_LIVED
 
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parents[2]
@@ -83,6 +84,7 @@ class Official(NamedTuple):
                 at = INSTALLED / f"java-{self.version}"
                 return [
                     "java",
+                    *SHORT_LIVED,
                     "-Xmx512m",
                     f"-Duser.home={home}",
                     "-cp",

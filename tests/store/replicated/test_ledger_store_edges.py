@@ -66,10 +66,10 @@ def test_a_log_that_is_replaced_beside_the_look_at_it_expires_nothing(
 
         monkeypatch.setattr(store.engine.retention, "plan", plan)
         store.find_expired()
-        assert store._expired_position == 0
+        assert store.expired_position == 0
         monkeypatch.setattr(store.engine.retention, "plan", lambda *_: (1, 0))
         store.find_expired()
-        assert store._expired_position == store.ledger.files.files[0].end_position
+        assert store.expired_position == store.ledger.files.files[0].end_position
 
 
 def test_a_cut_lowers_the_mark_to_the_entry_before_it(tmp_path: Path) -> None:

@@ -27,6 +27,6 @@ def test_a_log_that_is_replaced_while_its_old_files_are_judged_keeps_what_it_has
 
     monkeypatch.setattr(store.engine.retention, "plan", plan)
     store.find_expired()
-    assert store._expired_position == 0
+    assert store.expired_position == 0
     assert log.retention_candidate(10_000) == log.base_index == 500
     crash(log)
