@@ -57,3 +57,25 @@ def syncs_per_second(directory: str, count: int, write_size_bytes: int = 4096) -
     finally:
         os.close(fd)
         os.unlink(path)
+
+
+def disk_bytes_per_second(directory: str, size_bytes: int) -> tuple[float, float]:
+    """Write a file in large pieces and sync it, then read it again past the page cache.
+
+    Returns the bytes a second of both. Where a file system keeps files in memory only, reading is
+    from there.
+    """
+    path = os.path.join(directory, "limit-disk")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        chunk = os.urandom(_CHUNK_SIZE_BYTES)
+        began = time.perf_counter()
+        for at in range(0, size_bytes, _CHUNK_SIZE_BYTES):
+            os.pwrite(fd, chunk, at)
+        os.fdatasync(fd)
+        written_s = time.perf_counter() - began
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        return size_bytes / written_s, read_bytes_per_second(path)
+    finally:
+        os.close(fd)
+        os.unlink(path)

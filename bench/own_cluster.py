@@ -15,10 +15,11 @@ from bench.report import directory_kind
 from deploy.local import LocalCluster
 from deploy.local_nodes import Relay
 
-_TMPFS = "/dev/shm"
+TMPFS = "/dev/shm"
 # A node makes the next two files ahead and fills them with zeros. With larger files three nodes
 # would do so for most of a run: 1.5 GiB before the first message needs any of it.
-_SETTINGS = {"file_size_bytes": "64MiB"}
+FILE_SIZE_BYTES = 64 << 20
+_SETTINGS = {"file_size_bytes": FILE_SIZE_BYTES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def own_cluster(
     """
     if directory is not None:
         os.makedirs(directory, exist_ok=True)
-    parent = directory or (_TMPFS if os.access(_TMPFS, os.W_OK) else None)
+    parent = directory or (TMPFS if os.access(TMPFS, os.W_OK) else None)
     root = tempfile.mkdtemp(prefix="qlog-bench-", dir=parent)
     is_kept = directory is not None
     try:

@@ -90,6 +90,17 @@ ALERTS: Final = (
         'delete nothing and restart nothing; operations.md, "Two histories"',
     ),
     Alert(
+        "StateDiverged", "page", "quorumlog_state_fenced > 0", "0s",
+        "the replicated state of a node differs from that of a majority: it serves nothing and "
+        "leads no more. The log is not concerned",
+        'restart that node once; operations.md, "A state that differs"',
+    ),
+    Alert(
+        "StatesUndecided", "page", "increase(quorumlog_state_checks_undecided_total[1h]) > 0", "0s",
+        "replicas differ in their state, and no majority says which is right: all go on",
+        'operations.md, "A state that differs"; bring all nodes up, so that a majority decides',
+    ),
+    Alert(
         "OldCopy", "ticket", "quorumlog_old_copies > 0", "0s",
         "a node began with an old copy of its disk, and does not know it yet: it is refused",
         'operations.md, "A node came back with an old copy of its disk"',

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 OFFICIAL: Final = ROOT / "tests" / "compat" / "official"
-ROCKETMQ: Final = ROOT / "bench" / "peers" / "rocketmq"
+PEERS: Final = ROOT / "bench" / "peers"
 STORE_PROGRAMS: Final = ROOT / "tests" / "compat" / "java"
 TOXIPROXY_VERSION: Final = "2.12.0"
 _TOXIPROXY: Final = "github.com/Shopify/toxiproxy/v2"
@@ -49,7 +49,8 @@ class CachedProgram(NamedTuple):
     """Programs that it is made with."""
     make: Callable[[Path], None]
     """Make it in an empty directory, which is moved afterwards."""
-    is_in_gate: bool = False
+    tier: str = "long"
+    """What needs it: `gate`, `long`, or `bench`, which alone is not part of a set-up with --all."""
 
 
 def _toxiproxy(directory: Path) -> None:
@@ -85,29 +86,66 @@ def _client_java(directory: Path) -> None:
     for _, version in re.findall(r"<client\.(older|newest)>(.+)</client", pom.read_text("utf-8")):
         at = directory / version
         _copy_jars(pom, at / "lib", f"-Dclient.version={version}")
-        _compile(OFFICIAL / "java", at / "lib", at / "classes")
+        _compile([OFFICIAL / "java"], at / "lib", at / "classes")
+
+
+def _go_peer(peer: str, program: str, package: str) -> Callable[[Path], None]:
+    """A server in Go, from the module that is pinned with the hashes of all that it needs."""
+
+    def make(directory: Path) -> None:
+        output = str(directory / program)
+        words = ("-C", str(PEERS / peer), "-mod=readonly", "-o", output, package)
+        # An older Go must not fetch another one.
+        _run("go", "build", *words, GOTOOLCHAIN="local")
+
+    return make
+
+
+def _java_peer(peer: str) -> Callable[[Path], None]:
+    """The jars that a pom names, and our driver of the client, if there is one."""
+
+    def make(directory: Path) -> None:
+        jars = directory / "lib"
+        _copy_jars(PEERS / peer / "pom.xml", jars)
+        _check(jars, PEERS / peer / "jars.sha256")
+        if (PEERS / peer / "Driver.java").exists():
+            _compile([PEERS / "java", PEERS / peer], jars, directory / "classes")
+
+    return make
 
 
 def _rocketmq(directory: Path) -> None:
-    _copy_jars(ROCKETMQ / "pom.xml", directory / "lib")
-    _compile(ROCKETMQ, directory / "lib", directory / "classes")
-    _compile(STORE_PROGRAMS, directory / "lib", directory / "store-programs")
+    _java_peer("rocketmq")(directory)
+    _compile([STORE_PROGRAMS], directory / "lib", directory / "store-programs")
+
+
+def _check(jars: Path, sums: Path) -> None:
+    """Compare files with their digests, a line each as sha256sum writes it."""
+    for line in sums.read_text("utf-8").splitlines():
+        digest, name = line.split()
+        path = jars / name.removeprefix("*")
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+            raise NotInstalledError(
+                f"{path.name} is another file than {sums.relative_to(ROOT)} names",
+                "Maven brought another one, or none",
+                "find out why; after a change of the version make that file anew with sha256sum",
+            )
 
 
 def _copy_jars(pom: Path, directory: Path, *options: str) -> None:
     goal = ("dependency:copy-dependencies", "-DincludeScope=runtime")
-    _run("mvn", "-q", "-B", "-f", str(pom), *goal, f"-DoutputDirectory={directory}", *options)
+    _run("mvn", "-q", "-B", "-C", "-f", str(pom), *goal, f"-DoutputDirectory={directory}", *options)
 
 
-def _compile(sources: Path, jars: Path, directory: Path) -> None:
-    files = sorted(map(str, sources.glob("*.java")))
+def _compile(sources: list[Path], jars: Path, directory: Path) -> None:
+    files = sorted(str(file) for folder in sources for file in folder.glob("*.java"))
     _run("javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(directory), *files)
 
 
 PARTS: Final = {
-    "toxiproxy": CachedProgram((TOXIPROXY_VERSION,), ("go",), _toxiproxy, is_in_gate=True),
+    "toxiproxy": CachedProgram((TOXIPROXY_VERSION,), ("go",), _toxiproxy, tier="gate"),
     "client-python": CachedProgram(
-        (sys.version, "tests/compat/official/python/pins.txt"), (), _client_python, is_in_gate=True
+        (sys.version, "tests/compat/official/python/pins.txt"), (), _client_python, tier="gate"
     ),
     "client-node": CachedProgram(
         ("tests/compat/official/node/package*.json",), ("npm",), _client_node
@@ -115,7 +153,23 @@ PARTS: Final = {
     "client-go": CachedProgram(("tests/compat/official/go/*",), ("go",), _client_go),
     "client-java": CachedProgram(("tests/compat/official/java/*",), ("mvn", "javac"), _client_java),
     "rocketmq": CachedProgram(
-        ("bench/peers/rocketmq/*", "tests/compat/java/*"), ("mvn", "javac"), _rocketmq
+        ("bench/peers/rocketmq/*", "bench/peers/java/*", "tests/compat/java/*"),
+        ("mvn", "javac"),
+        _rocketmq,
+    ),
+    "etcd": CachedProgram(("bench/peers/etcd/*",), ("go",), _go_peer("etcd", "etcd", "."), "bench"),
+    "nats": CachedProgram(
+        ("bench/peers/nats/*",),
+        ("go",),
+        _go_peer("nats", "nats-server", "github.com/nats-io/nats-server/v2"),
+        "bench",
+    ),
+    "kafka": CachedProgram(("bench/peers/kafka/*",), ("mvn", "javac"), _java_peer("kafka"), "bench"),
+    "bookkeeper": CachedProgram(
+        ("bench/peers/bookkeeper/*", "bench/peers/java/*"),
+        ("mvn", "javac"),
+        _java_peer("bookkeeper"),
+        "bench",
     ),
 }
 
@@ -140,9 +194,12 @@ def find(name: str) -> Path:
     """Return the directory of a part. Raises NotInstalledError; makes nothing."""
     directory = place(name)
     if not directory.is_dir():
-        option = "" if PARTS[name].is_in_gate else " --all"
-        why = f"there is no {directory}"
-        raise NotInstalledError(f"{name} is not installed", why, f"run tests/run --setup{option}")
+        do = {"gate": "tests/run --setup", "long": "tests/run --setup --all"}
+        raise NotInstalledError(
+            f"{name} is not installed",
+            f"there is no {directory}",
+            f"run {do.get(PARTS[name].tier, f'deploy/setup {name}')}",
+        )
     return directory
 
 
@@ -207,7 +264,8 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"deploy/setup: there is no {unknown[0]}, only {', '.join(PARTS)}\n")
         return 2
     code = 0
-    for name in names or [name for name, part in PARTS.items() if is_all or part.is_in_gate]:
+    tiers = ("gate", "long") if is_all else ("gate",)
+    for name in names or [name for name, part in PARTS.items() if part.tier in tiers]:
         try:
             make(name)
         except NotInstalledError as error:

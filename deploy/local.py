@@ -13,7 +13,7 @@ import os
 import signal
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from deploy.local_nodes import (
     HOST,
     LocalError,
     LocalNode,
+    NodeHost,
     NodeState,
     Relay,
     State,
@@ -41,6 +42,7 @@ STATE_FILE: Final = "local.json"
 SECRET_FILE: Final = "secret"
 LINK_FAULTS_FILE: Final = "link-faults.json"
 LINK_FAULTS_VARIABLE: Final = "QUORUMLOG_TEST_LINK_FAULTS"
+ANY_FRAMED_PORT: Final[Mapping[str, str]] = {"QUORUMLOG_LISTEN_FRAMED": f"{HOST}:0"}
 NODE_COUNT_MAX: Final = 9
 """Limit of the nodes of a group."""
 NODE_TOTAL_MAX: Final = 16
@@ -81,6 +83,8 @@ class LocalCluster:
         self.directory: Final = directory
         self.cluster_id: Final = cluster_id
         self._nodes: Final = nodes
+        self._launchers: Mapping[int, Sequence[str]] = {}
+        """Words before the command of a node that runs on another host."""
 
     @classmethod
     def create(
@@ -94,6 +98,7 @@ class LocalCluster:
         base_port: int | None = None,
         settings: Mapping[str, object] | None = None,
         relay: Relay | None = None,
+        hosts: Sequence[NodeHost] = (),
     ) -> Self:
         """Make the directory and the settings of each node; starts no process.
 
@@ -101,7 +106,9 @@ class LocalCluster:
         `replication` `sync_master` or `async_master` the first node of each group is its first
         master, the others are slaves. Several groups share a secret, in the file SECRET_FILE: their
         nodes believe each other by it. `settings` go into every node's file. `relay` puts a relay
-        between the nodes. Raises LocalError: `local.exists`, `local.bad_count`, `local.port_taken`.
+        between the nodes. With `hosts`, one for each node, nodes run there, know each other by
+        their names, and share a secret as well. Raises LocalError: `local.exists`,
+        `local.bad_count`, `local.port_taken`.
         """
         root = Path(directory).absolute()
         if (root / STATE_FILE).exists():
@@ -113,11 +120,17 @@ class LocalCluster:
         if not nodes <= nodes * groups <= NODE_TOTAL_MAX:
             what = f"a local cluster of {groups} groups of {nodes}"
             raise LocalError("local.bad_count", what, f"use at most {NODE_TOTAL_MAX} nodes")
+        if len(hosts) not in (0, nodes * groups):
+            what = f"{len(hosts)} hosts for {nodes * groups} nodes"
+            raise LocalError("local.bad_count", what, "name one host for each node, or none")
         ports = choose_ports(nodes * groups, base_port)
         made = {n + 1: LocalNode(*found, group=f"g{n // nodes}") for n, found in enumerate(ports)}
+        for node, host in zip(made.values(), hosts, strict=False):
+            node.host, node.status_host = host.name, host.status_name
         place_nameserver(made.values())
         cluster = cls(root, f"local-{os.urandom(4).hex()}", made)
-        shared = {**_shared_secret(root, groups), **(settings or {})}
+        cluster._launchers = {n: host.launcher for n, host in zip(made, hosts, strict=False)}
+        shared = {**_shared_secret(root, is_needed=groups > 1 or bool(hosts)), **(settings or {})}
         for node_id in cluster._nodes:
             is_first = (node_id - 1) % nodes == 0
             own = _replication_settings(replication, nodes, is_first=is_first)
@@ -184,7 +197,14 @@ class LocalCluster:
 
     def address(self, node_id: int) -> str:
         """Return the address of a node's client service."""
-        return f"{HOST}:{self._node(node_id).address_port}"
+        node = self._node(node_id)
+        return f"{node.host}:{node.address_port}"
+
+    def framed_address(self, node_id: int) -> str:
+        """Return the address of a node's framed client service, which is another one if the port
+        was taken when the node started: its routes know."""
+        node = self._node(node_id)
+        return f"{node.host}:{node.framed_port}"
 
     def node_directory(self, node_id: int) -> Path:
         """Return the directory of a node: settings, data (`data`) and log lines (`log`)."""
@@ -221,16 +241,25 @@ class LocalCluster:
 
     # --- Commands ---
 
-    def start(self, *node_ids: int, environment: Mapping[str, str] | None = None) -> list[int]:
+    def start(
+        self,
+        *node_ids: int,
+        environment: Mapping[str, str] | None = None,
+        module: str = "node",
+    ) -> list[int]:
         """Start these nodes, by default all, in parallel; return those that did not run before.
 
-        Returns at once: see `wait_ready`. `environment` is added to that of the nodes. Raises
-        LocalError `local.port_taken`.
+        Returns at once: see `wait_ready`. `environment` is added to that of the nodes. `module` is
+        run as `python -m` with the arguments of `node`: one that runs a node and looks into it.
+        Raises LocalError `local.port_taken`, `local.other_host`.
         """
         with self._locked():
             chosen = [n for n in node_ids or self._nodes if not self._node(n).is_alive]
             for node_id in chosen:
                 node = self._node(node_id)
+                if node.host != HOST:
+                    self._require_launcher(node_id)
+                    continue
                 for port in node.ports:
                     if not is_free(port):
                         what = f"port {port} of node {node_id} is used by another process"
@@ -239,13 +268,15 @@ class LocalCluster:
             for node_id in chosen:
                 make_directory(self.node_directory(node_id))
                 self._node(node_id).process = spawn(
-                    "node",
+                    module,
                     ["--config", str(self.node_directory(node_id) / "node.toml")],
                     log=self.log_path(node_id),
+                    launcher=self._launchers.get(node_id, ()),
                     environment={
                         **inherited_environment(),
                         # Without effect until `qlog chaos` makes the file.
                         LINK_FAULTS_VARIABLE: str(self.directory / LINK_FAULTS_FILE),
+                        **self._framed_port_environment(node_id),
                         **(environment or {}),
                     },
                 )
@@ -356,6 +387,13 @@ class LocalCluster:
         with (self.node_directory(min(self._nodes)) / "node.toml").open("rb") as file:
             return str(tomllib.load(file).get(name, default))
 
+    def _framed_port_environment(self, node_id: int) -> Mapping[str, str]:
+        """Return a variable that gives a node another framed port than its usual one, if that is
+        taken: a directory that was made before there was one did not choose it."""
+        port = self._node(node_id).framed_port
+        is_chosen = self._setting("listen_framed", "") != ""
+        return {} if is_chosen or not port or is_free(port) else ANY_FRAMED_PORT
+
     def _node(self, node_id: int) -> LocalNode:
         if node_id not in self._nodes:
             what = f"there is no node {node_id} in {self.directory}"
@@ -363,6 +401,13 @@ class LocalCluster:
                 "local.no_node", what, f"use one of {', '.join(map(str, self._nodes))}"
             )
         return self._nodes[node_id]
+
+    def _require_launcher(self, node_id: int) -> None:
+        """Refuse to start a node of another host on this one."""
+        if node_id not in self._launchers:
+            what = f"node {node_id} runs on host {self._node(node_id).host}"
+            do = "start it by the command that made this directory"
+            raise LocalError("local.other_host", what, do)
 
     def _signal(self, node_id: int, number: signal.Signals) -> bool:
         process = self._node(node_id).process
@@ -376,13 +421,13 @@ class LocalCluster:
             state = "running" if process.is_alive else "dead"
             if process.child is not None and process.exit_code == 0:
                 state = "stopped"
-        http = f"{HOST}:{node.http_port}"
+        http = f"{node.status_host}:{node.http_port}"
         found = NodeState(
             node_id,
             state,
             process.pid if process is not None and state == "running" else None,
             self.address(node_id),
-            f"{HOST}:{node.peer_port}",
+            f"{node.host}:{node.peer_port}",
             http,
             str(self.node_directory(node_id)),
             node.group,
@@ -439,9 +484,10 @@ class LocalCluster:
             yield
 
 
-def _shared_secret(root: Path, group_count: int) -> dict[str, object]:
-    """Make the secret that several groups need to tell the name server their addresses."""
-    if group_count == 1:
+def _shared_secret(root: Path, *, is_needed: bool) -> dict[str, object]:
+    """Make the secret that several groups need to tell the name server their addresses, and nodes
+    that other hosts can dial."""
+    if not is_needed:
         return {}
     make_missing(root)
     file = root / SECRET_FILE

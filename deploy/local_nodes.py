@@ -6,7 +6,7 @@ Owns the form of these; must not start, end or wait for anything.
 import json
 import os
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -14,9 +14,15 @@ from typing import Any, Final, Literal
 from deploy.local_process import NodeProcess, free_ports, is_free
 
 HOST: Final = "127.0.0.1"
+ANY_HOST: Final = "0.0.0.0"
 FIRST_GROUP: Final = "g0"
 PORTS_PER_NODE: Final = 10
 NAMESERVER_COUNT: Final = 3
+FRAMED_PORT_DISTANCE: Final = 1_000
+"""From the port of a node's client service to that of its framed one, by the node's own default:
+settings of directories that were made before there were frames do not name it, and neither do
+those that an older build has to read."""
+_PORT_MAX: Final = 65_535
 _ASK_TIMEOUT_S: Final = 1.0
 _LOG_LINES_SHOWN: Final = 3
 _LOG_LENGTH_SHOWN: Final = 400
@@ -65,6 +71,17 @@ class NodeState:
     detail: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class NodeHost:
+    """Another host than this one, as its nodes are reached and started there."""
+
+    name: str
+    """Name that all nodes and clients resolve."""
+    status_name: str
+    launcher: Sequence[str]
+    """Words before a command that have it run there, in the same process."""
+
+
 @dataclass(slots=True)
 class LocalNode:
     """One node as `local.json` has it."""
@@ -75,7 +92,17 @@ class LocalNode:
     nameserver_port: int = 0
     """Port of the name server's replica in it; 0: there is none."""
     group: str = FIRST_GROUP
+    host: str = HOST
+    """Host at which clients and peers reach it."""
+    status_host: str = HOST
+    """Host at which it is asked for its status, by a way of its own."""
     process: NodeProcess | None = None
+
+    @property
+    def framed_port(self) -> int:
+        """Port of the framed client service, unless it is taken; 0: any free one."""
+        port = self.address_port + FRAMED_PORT_DISTANCE
+        return port if port <= _PORT_MAX else 0
 
     @property
     def ports(self) -> tuple[int, ...]:
@@ -91,6 +118,8 @@ class LocalNode:
             "http_port": self.http_port,
             "nameserver_port": self.nameserver_port,
             "group": self.group,
+            "host": self.host,
+            "status_host": self.status_host,
             "pid": process and process.pid,
             "started": process and process.started,
         }
@@ -103,6 +132,8 @@ class LocalNode:
             value["http_port"],
             value.get("nameserver_port", 0),  # Older clusters have none.
             value.get("group", FIRST_GROUP),
+            value.get("host", HOST),
+            value.get("status_host", HOST),
         )
         if value["pid"] is not None:
             node.process = NodeProcess(value["pid"], value["started"])
@@ -123,14 +154,15 @@ def node_toml(
 ) -> str:
     """Return the settings file of a node; `settings` win over what a local cluster chooses."""
     own, is_off = nodes[node_id], settings.get("nameserver_listen") == "off"
+    listen_host = HOST if own.host == HOST else ANY_HOST
     values: dict[str, object] = {
         "node_id": node_id,
         "cluster_id": cluster_id,
         "group": own.group,
         "directory": str(directory),
-        "listen": f"{HOST}:{own.address_port}",
-        "peer_listen": f"{HOST}:{own.peer_port}",
-        "http_listen": f"{HOST}:{own.http_port}",
+        "listen": f"{listen_host}:{own.address_port}",
+        "peer_listen": f"{listen_host}:{own.peer_port}",
+        "http_listen": f"{listen_host}:{own.http_port}",
         **({} if is_off else _nameserver_settings(own, nodes.values())),
         **settings,
     }
@@ -145,8 +177,8 @@ def node_toml(
         lines += [
             "",
             f"[peers.{other}]",
-            f'address = "{HOST}:{node.address_port}"',
-            f'peer_address = "{HOST}:{dialled}"',
+            f'address = "{node.host}:{node.address_port}"',
+            f'peer_address = "{node.host}:{dialled}"',
         ]
     return "\n".join([*lines, ""])
 
@@ -175,12 +207,14 @@ def _nameserver_settings(own: LocalNode, nodes: Iterable[LocalNode]) -> dict[str
 
 
 def choose_ports(nodes: int, base_port: int | None) -> list[tuple[int, int, int, int]]:
-    """Return the ports of each node: client service, peer link, HTTP, name server."""
+    """Return the ports of each node: client service, peer link, HTTP, name server. That of the
+    framed client service is free as well."""
     if base_port is None:
-        found = free_ports(4 * nodes)
-        return list(zip(found[0::4], found[1::4], found[2::4], found[3::4], strict=True))
+        addresses = free_ports(nodes, beside=FRAMED_PORT_DISTANCE)
+        found = free_ports(3 * nodes)
+        return list(zip(addresses, found[0::3], found[1::3], found[2::3], strict=True))
     ports = [base_port + PORTS_PER_NODE * n for n in range(nodes)]
-    if base_port < 1 or ports[-1] + 3 > 65_535:
+    if base_port < 1 or ports[-1] + 3 > _PORT_MAX:
         what = f"ports {base_port} to {ports[-1] + 3} do not exist"
         raise LocalError("local.bad_port", what, "use a --port from 1024 to 65000")
     for first in ports:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import SystemRandom
-from typing import Final
+from typing import Final, Protocol
 
 import psutil
 
@@ -32,7 +32,19 @@ _PORT_TRIES_MAX: Final = 1_000
 _GIVEN_COUNT_MAX: Final = 6_000
 """Ports that are remembered as given out: half of all, so that a free one is found soon."""
 
-_children: Final[dict[tuple[int, str], "subprocess.Popen[bytes]"]] = {}
+
+class Child(Protocol):
+    """A process that this one started and has to reap, as `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal; None as long as it runs."""
+        ...
+
+
+_children: Final[dict[tuple[int, str], Child]] = {}
 """Processes started by this one. Kept for ever: they outlive their starter on purpose."""
 
 
@@ -45,7 +57,7 @@ class NodeProcess:
     """Start time, in a form that no other process of this number has."""
 
     @property
-    def child(self) -> "subprocess.Popen[bytes] | None":
+    def child(self) -> Child | None:
         """The child, if it is one of this process, which must then reap it."""
         return _children.get((self.pid, self.started))
 
@@ -103,23 +115,44 @@ def _wait(is_so: Callable[[], bool], timeout_ms: int) -> bool:
     return True
 
 
+def start_module(
+    module: str,
+    arguments: Sequence[str],
+    *,
+    output: int,
+    environment: Mapping[str, str],
+    launcher: Sequence[str] = (),
+) -> Child:
+    """Start the process; for `spawn`. The project's tests put another way in its place."""
+    return subprocess.Popen(
+        # -P: a folder of that name where the command runs must not be taken for ours.
+        [*launcher, sys.executable, "-P", "-m", module, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        env=dict(environment),
+        start_new_session=True,
+    )
+
+
 def spawn(
     module: str,
     arguments: Sequence[str],
     *,
     log: Path,
     environment: Mapping[str, str],
+    launcher: Sequence[str] = (),
 ) -> NodeProcess:
-    """Start `python -m module` in a session of its own, so that it outlives this process."""
+    """Start `python -m module` in a session of its own, so that it outlives this process.
+
+    `launcher` are words before the command; what they name must become it, and not start it."""
     with open(log, "ab", opener=open_private) as output:
-        child = subprocess.Popen(
-            # -P: a folder of that name where the command runs must not be taken for ours.
-            [sys.executable, "-P", "-m", module, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=dict(environment),
-            start_new_session=True,
+        child = start_module(
+            module,
+            arguments,
+            output=output.fileno(),
+            environment=environment,
+            launcher=launcher,
         )
     process = NodeProcess(child.pid, started_at(child.pid))
     _children[process.pid, process.started] = child
@@ -151,9 +184,10 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
     return True
 
 
-def free_ports(count: int, used: Iterable[int] = ()) -> list[int]:
+def free_ports(count: int, used: Iterable[int] = (), *, beside: int = 0) -> list[int]:
     """Return ports that are free now. Raises OSError when there are too few.
 
+    With `beside` the port so far above each of them is free, too, and given to the same caller.
     Other callers of the same user get different ports for a long time: the ports of a node that is
     not started yet, or is down for a while, look free.
     """
@@ -163,14 +197,16 @@ def free_ports(count: int, used: Iterable[int] = ()) -> list[int]:
         taken = {*used, *given}
         for _ in range(_PORT_TRIES_MAX):
             if len(found) == count:
-                given += found
+                given += [*found, *(port + beside for port in found if beside)]
                 return found
-            port = random.randrange(_PORT_LO, _PORT_HI)
-            if port in taken:
+            port = random.randrange(_PORT_LO, _PORT_HI - beside)
+            together = {port, port + beside}
+            if together & taken:
                 continue
-            taken.add(port)
+            taken |= together
             with contextlib.suppress(OSError):
-                held.enter_context(socket.create_server(("127.0.0.1", port)))
+                for one in together:
+                    held.enter_context(socket.create_server(("127.0.0.1", one)))
                 found.append(port)
     raise OSError(f"only {len(found)} free ports were found, {count} are needed")
 

@@ -48,7 +48,7 @@ from node.runtime.on_thread import on_thread
 from quorumlog.pb import common_pb2
 from raft.messages import NO_INDEX, Index, NodeId
 from raft.transitions import Role
-from store.errors import CorruptionError
+from store.errors import CorruptionError, DerivedFileError
 
 _MODES: Final = {"sync_master": AckMode.SYNC, "async_master": AckMode.ASYNC, "slave": None}
 _ROLES: Final = (Role.FOLLOWER, Role.CANDIDATE, Role.LEADER)
@@ -217,7 +217,11 @@ class HaNode(Node):
         )
 
     async def _make_image(self) -> bytes:
-        return await self.maintenance.steps.make_image()
+        try:
+            return await self.maintenance.steps.make_image()
+        except (CorruptionError, DerivedFileError) as error:
+            self.on_met(error)
+            raise
 
     # --- Reactions to changes ---
 

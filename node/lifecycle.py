@@ -29,7 +29,6 @@ from node.replication.ha.core.types import HaError
 from node.replication.ha.storage.losses import LossFileError
 from node.replication.ha.storage.replica_file import GroupChangedError
 from node.replication.raft.storage.snapshot import SnapshotFormatError
-from node.runtime import logs
 from node.runtime.fail_stop import (
     EXIT_BAD_CONFIG,
     EXIT_BAD_DATA,
@@ -39,6 +38,7 @@ from node.runtime.fail_stop import (
     FailStop,
 )
 from node.runtime.identity import IdentityMismatchError
+from node.runtime.logs import form
 from node.runtime.private_files import make_private
 from node.services.server import PortTakenError
 from store.errors import (
@@ -67,7 +67,7 @@ def run(settings: Settings) -> int:
     import uvloop
 
     faulthandler.enable()  # A fatal signal leaves no dump, so at least print all stacks to stderr.
-    logs.configure(settings.log_level, settings.log_format, bound={"node": settings.node_id})
+    form.configure(settings.log_level, settings.log_format, bound={"node": settings.node_id})
     make_private(settings.directory)
     fail_stop = FailStop(settings.directory)
     try:

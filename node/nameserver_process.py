@@ -24,8 +24,8 @@ from node.nameserver.calls import NameServerCalls
 from node.nameserver.report_judge import ReportJudge
 from node.nameserver.service import NameServerService
 from node.peers.security.tls import TlsFileError, grpc_server_credentials
-from node.runtime import logs
 from node.runtime.fail_stop import EXIT_BAD_CONFIG, EXIT_BAD_DATA, EXIT_OK, EXIT_TRY_LATER, FailStop
+from node.runtime.logs import form
 from node.runtime.node_file import remove_node_file, write_node_file
 from node.runtime.private_files import make_private
 from node.services.calls import ServedCalls
@@ -57,7 +57,7 @@ def load_settings(file: str | None, flags: Mapping[str, Any]) -> Settings:
 
 def run(settings: Settings) -> int:
     """Serve until told to stop, or until the replica cannot go on; return the exit code."""
-    logs.configure(settings.log_level, settings.log_format, bound={"node": "nameserver"})
+    form.configure(settings.log_level, settings.log_format, bound={"node": "nameserver"})
     make_private(settings.directory)
     lock = DirectoryLock(FileSystem(), str(settings.directory))
     try:

@@ -28,7 +28,9 @@ from node.config.exposure import exposures
 from node.config.limits import Limits
 from node.config.settings import Settings
 from node.config.types import Address
-from node.monitoring import bound_samples, metrics, rocketmq_samples
+from node.framed.calls import FramedCalls
+from node.framed.server import FramedServer
+from node.monitoring import bound_samples, framed_samples, metrics, rocketmq_samples
 from node.monitoring.health import Health, Phase, Replicated
 from node.monitoring.http import HttpServer
 from node.monitoring.pages import Pages
@@ -39,6 +41,7 @@ from node.nameserver.service import NameServerService
 from node.peers.handshake import LinkIdentity
 from node.peers.security.tls import (
     TlsFiles,
+    client_port_context,
     ends_unix_s,
     grpc_client_credentials,
     grpc_server_credentials,
@@ -112,6 +115,7 @@ class Node(ABC):
     nameserver: NameServerService
     rocketmq: RocketMq
     grpc: GrpcServer
+    framed: FramedServer
     http: HttpServer
 
     log: NodeLog
@@ -130,13 +134,13 @@ class Node(ABC):
         self.fs = watched = WatchedFileSystem()
         self.sync_watch: Final = SyncWatch(watched, settings.sync_hang_limit_ms, fail_stop)
         self.lives: Final = NodeLives(settings.node_id, fail_stop)
-        self.address = self.peer_address = self.http_address = ""
+        self.address = self.peer_address = self.http_address = self.framed_address = ""
         self.tls_ends_unix_s: dict[str, int] = {}
         self.began_s: Final = time.monotonic()
         self.pages: Final = Pages()
         self.hurry: Final = asyncio.Event()
         """Once it is set, the stop waits neither for the drain nor for calls."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self.life: Final = AsyncExitStack()
         """The end of everything that the start opened, in the order of opening."""
         self.ports: Final = AsyncExitStack()
@@ -158,6 +162,9 @@ class Node(ABC):
     async def _start(self) -> None:
         raise_descriptor_limit()
         self.grpc = GrpcServer(rpc_count_max=self.settings.rpc_count_max)
+        self.framed = FramedServer(
+            FramedCalls(self.calls, call_count_max=self.settings.rpc_count_max)
+        )
         self.http = self._http()
         self.pages.add(status=self._status, samples=self._samples)
         self.fail_stop.describe = self.pages.status
@@ -288,6 +295,7 @@ class Node(ABC):
         self.ports.push_async_callback(self.grpc.stop, 0)
         await self.grpc.open(SERVICES)
         self.address = str(settings.advertised(port))
+        await self._open_framed(tls)
         link = self.make_link(tls)
         listen = settings.peer_listen
         self.ports.push_async_callback(link.stop)
@@ -302,6 +310,7 @@ class Node(ABC):
             "node_id": settings.node_id,
             "cluster_id": settings.cluster_id,
             "address": self.address,
+            "framed_address": self.framed_address or None,
             "peer_address": self.peer_address,
             "http_address": self.http_address or None,
         }
@@ -311,6 +320,18 @@ class Node(ABC):
         for one in exposures(settings):
             _log.warning("strangers could misuse a port", port=one.setting, what=str(one))
 
+    async def _open_framed(self, tls: TlsFiles | None) -> None:
+        settings = self.settings
+        if settings.framed_listen is None:
+            return
+        context = None
+        if tls is not None:
+            context = client_port_context(tls, require_client_certificate=settings.tls_client_auth)
+        port = await self.framed.bind(settings.framed_listen, context)
+        self.ports.push_async_callback(self.framed.stop, 0)
+        self.framed.open()
+        self.framed_address = settings.framed_advertised(port)
+
     async def _serve(self) -> None:
         life = self.life
         self.nameserver = NameServerService.of(
@@ -318,6 +339,7 @@ class Node(ABC):
         )
         life.push_async_callback(self.nameserver.stop)
         self.broker.other_groups = self.nameserver.other_groups
+        self.broker.framed_address = self.framed_address
         self.pages.add(
             status=lambda: {"nameserver": nameserver_status(self.nameserver)},
             samples=lambda: metrics.nameserver_samples(self.nameserver),
@@ -336,6 +358,7 @@ class Node(ABC):
         directory = NameServerCalls(self.nameserver)
         own = handlers(self.calls, self.broker, self.admin, directory)
         life.push_async_callback(self._end_calls)
+        self.framed.calls.open(self.broker)
         await self.grpc.start(own, (self.rocketmq.handler(),))
         # Objects made at start-up live as long as the process; a full collection that traverses
         # them stops the loop for long.
@@ -382,7 +405,8 @@ class Node(ABC):
 
     async def _end_calls(self) -> None:
         self.health.enter(Phase.STOPPING)
-        await self.grpc.stop(0 if self.hurry.is_set() else CALL_GRACE_MS)
+        grace_ms = 0 if self.hurry.is_set() else CALL_GRACE_MS
+        await asyncio.gather(self.grpc.stop(grace_ms), self.framed.stop(grace_ms))
 
     async def _end_tasks(self) -> None:
         tasks = list(self._tasks)
@@ -407,8 +431,8 @@ class Node(ABC):
     def spawn(self, work: Any) -> None:
         """Run a coroutine as a task; an error in it reaches the loop's exception handler."""
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     # --- Facts and helpers ---
 
@@ -440,6 +464,7 @@ class Node(ABC):
             "ready": ready.is_good,
             "detail": ready.reason,
             "address": self.address,
+            "framed_address": self.framed_address,
             "peer_address": self.peer_address,
             "http_address": self.http_address,
             "role": "",
@@ -467,6 +492,7 @@ class Node(ABC):
             yield "tls_expiry_timestamp_seconds", (file,), unix_s
         yield from metrics.call_samples(self.calls.counters)
         yield from bound_samples.call_bounds(self.grpc.requests, self.grpc.responses)
+        yield from framed_samples.samples(self.framed)
         yield from bound_samples.log_bounds()
         yield from bound_samples.http_bounds(self.http.connections)
 

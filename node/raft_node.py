@@ -17,7 +17,7 @@ from node.broker.core.context import entries
 from node.config.environment import store_host
 from node.config.settings import Settings
 from node.config.types import Address
-from node.monitoring import metrics
+from node.monitoring import metrics, state_check_samples
 from node.monitoring.health import Phase
 from node.monitoring.replica_status import NodeReplicaStatus
 from node.nameserver.brokers import RaftBroker
@@ -30,6 +30,8 @@ from node.peers.security.tls import TlsFiles, client_context, server_context
 from node.replication.derived_scrub import DerivedCare
 from node.replication.foundation import Foundation, FoundingVerdict
 from node.replication.maintenance import Maintenance
+from node.replication.raft.digests.checks import StateChecks
+from node.replication.raft.digests.fence import StateFence
 from node.replication.raft.driver import RaftDriver
 from node.replication.raft.fetch import EntryFetcher, EntryServer
 from node.replication.raft.maintenance import RaftSteps
@@ -87,10 +89,14 @@ class RaftNode(Node):
     snapshots: Snapshots
     fetcher: EntryFetcher
     repair: LiveRepair
+    fence: StateFence
+    checks: StateChecks
 
     def __init__(self, settings: Settings, fail_stop: FailStop) -> None:
         super().__init__(settings, fail_stop)
         self._known_members: dict[NodeId, Member] = {}
+        self._readiness: tuple[object, ...] = ()
+        """The facts that decide `Health.ready` beside the phase, as the last turn left them."""
         self._find_last_index: Callable[[], Index] = lambda: _DAMAGED_LAST_INDEX
 
     # --- Steps of the start ---
@@ -193,7 +199,8 @@ class RaftNode(Node):
             self.link.send(node, FrameKind.FOUNDED, b"")
 
     def run_replica(self) -> None:
-        """Make the components that need to know the cluster; start none of them but the lives."""
+        """Make the components that need to know the cluster; start none of them but the lives, and
+        the checks, which wait for the driver."""
         settings, raft = self.settings, self.settings.raft_config()
         self.log.start_at(self.machine.applied_index, self.lives.committed_index)
         self.machine.listen(self.log.store)
@@ -209,15 +216,11 @@ class RaftNode(Node):
             on_fatal=self.fail_stop,
         )
         self.life.callback(self.driver.stop)
-        addresses = {node: str(peer.address) for node, peer in settings.peers.items()}
-        identity = BrokerIdentity(
-            settings.cluster_id,
-            settings.flush == "sync",
-            {**addresses, settings.node_id: self.address},
-            settings.group,
+        self.fence = StateFence(self.log.node_file, self._on_fence)
+        identity, store = self._broker_identity(), self.log.store
+        kind = entries(
+            store.ledger, is_flush_sync=identity.is_flush_sync, why_not_local=self.fence.error
         )
-        store = self.log.store
-        kind = entries(store.ledger, is_flush_sync=identity.is_flush_sync)
         self.broker = Broker(
             self.driver, store.reads, self.machine, identity, self.limits, kind=kind
         )
@@ -259,9 +262,28 @@ class RaftNode(Node):
             self.log.store, settings.scrub_interval_ms, self.on_damage, self.fail_stop
         )
         self.snapshots.attach(self.driver, steps.thread, self.spawn)
+        self._compare_states(steps)
         self.health.problem = self._problem
         self.lives.start()
         self.admin = NodeAdmin(self.parts(), self.driver, self.replica, self.log)
+
+    def _broker_identity(self) -> BrokerIdentity:
+        settings = self.settings
+        addresses = {node: str(peer.address) for node, peer in settings.peers.items()}
+        return BrokerIdentity(
+            settings.cluster_id,
+            settings.flush == "sync",
+            {**addresses, settings.node_id: self.address},
+            settings.group,
+        )
+
+    def _compare_states(self, steps: RaftSteps) -> None:
+        self.checks = StateChecks(
+            self.machine, self.driver, self.link, steps.thread, self.fence, self.spawn
+        )
+        self.frames.take(FrameKind.STATE_DIGEST, by=self.checks.on_frame)
+        self.life.callback(self.checks.stop)
+        self.checks.start()
 
     def beside_nameserver(self) -> RaftBroker:
         """Return the view of this node for the name server in its process."""
@@ -270,7 +292,15 @@ class RaftNode(Node):
     # --- Reactions to changes ---
 
     def _on_turn(self) -> None:
-        self.health.refresh()
+        # Every turn that applies something comes here, and hardly any of them changes readiness.
+        state = self.replica.core.state
+        is_divided = bool(state.divergent_peers)
+        driver = self.driver
+        is_apart = is_divided, driver.is_fenced
+        seen = (driver.is_ready, state.role, state.leader, state.standing, is_apart)
+        if seen != self._readiness:
+            self._readiness = seen
+            self.health.refresh()
         if self.machine.state.members != self._known_members:
             self._known_members = dict(self.machine.state.members)
             self._set_peers()
@@ -281,6 +311,10 @@ class RaftNode(Node):
         self.lives.save_soon()
         if change.role is Role.LEADER and self.broker.is_draining:
             self.spawn(self.admin.leave_leadership())
+
+    def _on_fence(self, is_fenced: bool) -> None:
+        self.driver.set_fenced(is_fenced)
+        self.health.refresh()
 
     def on_damage(self, error: CorruptionError) -> None:
         """Have the damaged entries fetched from a peer."""
@@ -327,8 +361,11 @@ class RaftNode(Node):
     # --- Facts ---
 
     def _problem(self) -> str:
-        """Return why clients should avoid this node after two acked histories; empty: no reason."""
+        """Return why clients should avoid this node: its state or its history is not that of the
+        others; empty: no reason."""
         state = self.replica.core.state
+        if self.fence.problem:
+            return self.fence.problem
         if state.standing is Standing.DIVERGED:
             return (
                 "what is committed here contradicts the log of the leader: nothing is cut, and "
@@ -393,6 +430,7 @@ class RaftNode(Node):
         yield from self.replica_status().samples(Role)
         yield from metrics.replica_samples(self.replica.stats())
         yield from metrics.lives_samples(self.lives)
+        yield from state_check_samples.samples(self.checks.stats())
         yield "appends_without_room", (), self.driver.dropped_for_room_count
         yield "apply_retries", (), self.driver.apply_retry_count
         yield from metrics.repair_samples(self.repair.stats())

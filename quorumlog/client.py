@@ -12,14 +12,14 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
 
-import grpc
-
 from quorumlog.admin.admin import Admin
 from quorumlog.arguments import checked, checked_call
 from quorumlog.cluster.broker_groups import BrokerGroups
+from quorumlog.cluster.channels import Credentials
 from quorumlog.cluster.close_once import CloseOnce, Kept
 from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.routes import parse_bootstrap
+from quorumlog.cluster.transport import Transport, transport_of
 from quorumlog.consume.consumer import PullConsumer
 from quorumlog.consume.group import GroupConsumer, GroupOptions, Mode
 from quorumlog.consume.pop import INVISIBLE_S, PopConsumer, PopOptions, Start
@@ -65,6 +65,10 @@ class ClientStats:
     questions: int
     leader_changes: int
     connections: int
+    framed_connections: int
+    """Nodes that get frames; `connections` are those of gRPC."""
+    framed_other_nodes: int
+    """Nodes whose framed port is not used: when it was last tried, another node answered there."""
 
 
 class Parts:
@@ -93,7 +97,8 @@ class Client:
         timeout_ms: int = TIMEOUT_MS,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         client_id: str | None = None,
-        credentials: grpc.ChannelCredentials | None = None,
+        credentials: Credentials = None,
+        transport: Transport = "auto",
     ) -> None:
         Deadline(timeout_ms)  # Raises for a bad timeout.
         self._timeout_ms = timeout_ms
@@ -101,6 +106,7 @@ class Client:
         self._bootstrap = parse_bootstrap(bootstrap)
         self._cluster_id = cluster_id
         self._credentials = credentials
+        self._transport = transport_of(transport)
         self.client_id = client_id or default_client_id()
         self._parts: Parts | None = None
         self._starting = asyncio.Lock()
@@ -120,7 +126,9 @@ class Client:
             if self._parts is not None:
                 return
             self._check_not_closed()
-            groups = BrokerGroups(self._bootstrap, self._cluster_id, self._credentials)
+            groups = BrokerGroups(
+                self._bootstrap, self._cluster_id, self._credentials, self._transport
+            )
             try:
                 await groups.connect(Deadline(self._connect_timeout_ms))
                 self._check_not_closed()  # The client may have been closed meanwhile.
@@ -172,14 +180,20 @@ class Client:
         return self._parts
 
     @property
+    def broker_groups(self) -> BrokerGroups:
+        """The broker groups with their routes and channels, which all parts share: a port for the
+        parts and for tests. Programs use `groups`. Raises ClosedError."""
+        return self._started().groups
+
+    @property
     def cluster_id(self) -> str:
         """Id of the cluster that answered."""
-        return self._started().groups.cluster_id
+        return self.broker_groups.cluster_id
 
     @property
     def groups(self) -> tuple[str, ...]:
         """Names of the known broker groups; the first is the default where a call names none."""
-        return tuple(group.name for group in self._started().groups.all)
+        return tuple(group.name for group in self.broker_groups.all)
 
     @property
     def admin(self) -> Admin:
@@ -193,7 +207,7 @@ class Client:
 
     def stats(self) -> ClientStats:
         """Return the counts so far."""
-        groups = self._started().groups.known()
+        groups = self.broker_groups.known()
         return ClientStats(
             calls=sum(group.calls.attempts for group in groups),
             retries=sum(group.calls.retries for group in groups),
@@ -201,6 +215,8 @@ class Client:
             questions=sum(group.router.stats.questions for group in groups),
             leader_changes=sum(group.router.stats.leader_changes for group in groups),
             connections=sum(len(group.router.channels) for group in groups),
+            framed_connections=sum(group.router.channels.framed_count for group in groups),
+            framed_other_nodes=sum(group.router.channels.other_node_count for group in groups),
         )
 
     # Calls of the parts.
@@ -392,7 +408,7 @@ class Client:
         """
         options = PopOptions.of(invisible, tags, sql, fifo, start, timeout_ms or self._timeout_ms)
         names = [topics] if isinstance(topics, str) else list(topics)
-        return self._made.add(PopConsumer(self._started().groups, group, names, options))
+        return self._made.add(PopConsumer(self.broker_groups, group, names, options))
 
     async def consume(
         self, topic: str, *, group: str | None = None, **options: Any
@@ -427,12 +443,18 @@ def connect(
     timeout_ms: int = TIMEOUT_MS,
     connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
     client_id: str | None = None,
-    credentials: grpc.ChannelCredentials | None = None,
+    credentials: Credentials = None,
+    transport: Transport = "auto",
 ) -> Client:
     """Make a client of the cluster of the nodes at `bootstrap` ("host:port,host:port").
 
     With `cluster_id` nodes of any other cluster are refused. `timeout_ms` is the one deadline over
     all attempts of a call. `credentials` (of ClientTls, or any of gRPC) turn TLS on.
+
+    `transport` is the way of the calls on the path of a message (sends, pulls, offsets, receives
+    and acknowledgements, heartbeats). "auto": frames where a node has a framed port that can be
+    reached, else gRPC. "framed" raises UnimplementedError for a node without one. All other calls
+    go over gRPC. Credentials of gRPC, not of ClientTls, serve gRPC only.
     """
     return Client(
         bootstrap,
@@ -441,6 +463,7 @@ def connect(
         connect_timeout_ms=connect_timeout_ms,
         client_id=client_id,
         credentials=credentials,
+        transport=transport,
     )
 
 

@@ -29,6 +29,8 @@ class QuorumlogError(Exception):
     `code` is stable text for machines, `retryable` says whether the same call may succeed later,
     `outcome` what is known about its effect. `leader_id` (0: unknown) and `leader_address` are the
     node's hint, `retry_after_ms` its advice. `attempts` counts the attempts of the call.
+    `faulty_records` are the messages with this fault in a batch that was refused as a whole, by
+    number from 0; empty where that is not known.
     """
 
     code: str = "client.error"
@@ -46,6 +48,7 @@ class QuorumlogError(Exception):
         leader_address: str = "",
         retry_after_ms: int = 0,
         attempts: int = 0,
+        faulty_records: tuple[int, ...] = (),
     ) -> None:
         super().__init__(message)
         self.code = type(self).code if code is None else code
@@ -55,6 +58,7 @@ class QuorumlogError(Exception):
         self.leader_address = leader_address
         self.retry_after_ms = retry_after_ms
         self.attempts = attempts
+        self.faulty_records = faulty_records
 
     @property
     def message(self) -> str:
@@ -285,7 +289,7 @@ _FAMILIES: Final[dict[str, type[QuorumlogError]]] = {
         OffsetOutOfRangeError: "out_of_range",
         StaleHandleError: "stale_handle",
         StoreFullError: "full",
-        UnavailableError: "shutting_down not_applied closed no_quorum",
+        UnavailableError: "shutting_down not_applied closed no_quorum state_diverged",
         DeadlineError: "read_timeout",
         OutcomeUnknownError: "outcome_unknown timeout flush_timeout",
         CorruptRecordError: "corruption queue_held",
@@ -310,6 +314,7 @@ def from_pb(error: "common_pb2.Error") -> QuorumlogError:
         leader_id=error.leader_id,
         leader_address=error.leader_address,
         retry_after_ms=error.retry_after_ms,
+        faulty_records=tuple(error.faulty_records),
     )
 
 
@@ -319,13 +324,16 @@ def from_rpc(error: Any, address: str) -> QuorumlogError:
     `error` is a grpc.aio.AioRpcError. Without a description by the node the outcome is unknown,
     unless the connection could not be made at all.
     """
+    from google.protobuf.message import DecodeError
+
     from quorumlog.pb import common_pb2
 
     for key, value in error.trailing_metadata() or ():
         if key == ERROR_TRAILER:
-            described = common_pb2.Error()
-            described.ParseFromString(value)
-            return from_pb(described)
+            try:
+                return from_pb(common_pb2.Error.FromString(value))
+            except DecodeError:
+                break  # No node of ours wrote that: gRPC's own status says more.
     return from_status(error.code().name, error.details() or "", address)
 
 

@@ -162,7 +162,7 @@ class RaftCore:
     def check_term(self, message: Message) -> None:
         """Raise TermJumpError if `step` would; change nothing.
 
-        For a shell that would do work, such as gathering a snapshot, before it has the whole
+        For a shell that would do work, such as collecting a snapshot, before it has the whole
         message."""
         _check_term(self.state, message)
 
@@ -253,7 +253,8 @@ class RaftCore:
         state = self.state
         if index <= state.synced and state.snapshot_gate == NO_INDEX:
             return
-        if state.log.term_of(index) != term:
+        log = state.log
+        if (log.last_term if index == log.last_index else log.term_of(index)) != term:
             return
         if index >= state.snapshot_gate:
             state.snapshot_gate = NO_INDEX
@@ -319,7 +320,11 @@ class RaftCore:
         return (
             state.is_dirty
             or (state.is_broadcast_due and not state.own_entries)
-            or self._handout_hi() > state.handed + 1
+            or (
+                state.handed < state.commit
+                and state.handed < state.synced
+                and state.handed < state.applied + state.config.apply_entry_count_max
+            )
             or (
                 bool(state.reads_waiting)
                 and read_index.is_startable(state, waiting=len(state.reads_waiting))
@@ -345,10 +350,7 @@ class RaftCore:
             ready.send_now, state.send_now = state.send_now, []
         if state.send_after_sync:
             ready.send_after_sync, state.send_after_sync = state.send_after_sync, []
-        hi = self._handout_hi()
-        if hi > state.handed + 1:
-            ready.commit_lo, ready.commit_hi = state.handed + 1, hi
-            state.handed = hi - 1
+        ready.commit_lo, ready.commit_hi = state.handed + 1, self.hand_out()
         if state.reads_ready:
             ready.reads, state.reads_ready = state.reads_ready, []
         if state.reads_failed:
@@ -359,6 +361,21 @@ class RaftCore:
             ready.loss_from, state.loss_from = state.loss_from, NO_INDEX
         state.is_dirty = False
         return ready
+
+    def hand_out(self) -> Index:
+        """Hand out what may be applied now; return its end. It begins behind the last that was.
+
+        What may be applied is committed, durable here, and within the window. Entries beyond the
+        synced index are not handed out, so that no saved state can be ahead of the durable log
+        (R45)."""
+        state = self.state
+        last = state.commit if state.commit < state.synced else state.synced
+        limit = state.applied + state.config.apply_entry_count_max
+        if limit < last:  # noqa: PLR1730  A call less, as below.
+            last = limit
+        if last > state.handed:  # noqa: PLR1730
+            state.handed = last
+        return state.handed + 1
 
     def advance(self) -> None:
         """Note that the last Ready was done, except for the sync: its writes can be read and
@@ -372,17 +389,6 @@ class RaftCore:
         return stats_of(self.state)
 
     # Internals of `ready`.
-
-    def _handout_hi(self) -> Index:
-        """Return the end of the range to apply: committed, durable here, and within the window.
-
-        Entries beyond the synced index are not handed out, so that no saved state can be ahead of
-        the durable log (R45).
-        """
-        state = self.state
-        last = state.commit if state.commit < state.synced else state.synced
-        limit = state.applied + state.config.apply_entry_count_max
-        return (last if last < limit else limit) + 1
 
     def _take_writes(self, ready: Ready) -> None:
         state = self.state

@@ -18,6 +18,12 @@ A loss of memory that the node itself notices is another matter (raft.rules.reco
 raises its incarnation, and its earlier acks are not expected any more. A node that was told it is
 an old copy becomes JOINING under a new incarnation, which it tells as `joined`: higher than the
 remembered one, this ends the case.
+
+A new member has no memory of other nodes, so it believes a copy, and tells the others of it. Their
+memories of the node are then of two disks, and neither memory shows which disk is the copy: a node
+that was started again looks the same from outside. So memories of different lives are kept apart
+until the node itself tells a life that fits all of them. One disk that was started again fits them
+all; of two disks neither does.
 """
 
 from __future__ import annotations
@@ -33,6 +39,14 @@ from raft.transitions import Role
 PAST_MAX = 64
 """Lives whose nonces a node remembers. A node not seen for longer is judged by the number of its
 life."""
+
+APART_MAX = 8
+"""Memories of one node that are kept apart, beside the known one.
+
+Of a further one only the promises are kept, and those only if it is of the known incarnation: a
+copy that nothing but the life of that memory shows is then believed by this node. The others still
+compare it with what they know themselves. The known memory and those that are kept already are
+never given up for one that is heard, so a peer that tells of many lives drives none of them out."""
 
 NO_LIFE = 0
 """Life of a node that tells none: of an older version, or not yet part of a cluster."""
@@ -142,7 +156,12 @@ def merged(known: Known, other: Known) -> Known:
     """Return the union of two memories of one node. One of an older incarnation is ignored."""
     if (known.incarnation, known.life) < (other.incarnation, other.life):
         known, other = other, known
-    if other.incarnation < known.incarnation:
+    return _with_promises(known, other)
+
+
+def _with_promises(known: Known, other: Known) -> Known:
+    """Return the memory of a node with the promises of another memory, if of one incarnation."""
+    if other.incarnation != known.incarnation:
         return known
     acked_term, acked = max((known.acked_term, known.acked), (other.acked_term, other.acked))
     return known._replace(
@@ -156,14 +175,29 @@ def merged(known: Known, other: Known) -> Known:
 class Lives:
     """Memory that one node has of the others. Not thread-safe."""
 
-    def __init__(self, known: Mapping[NodeId, Known] | None = None) -> None:
+    def __init__(
+        self,
+        known: Mapping[NodeId, Known] | None = None,
+        apart: Mapping[NodeId, tuple[Known, ...]] | None = None,
+    ) -> None:
         self._known: dict[NodeId, Known] = dict(known or {})
+        self._apart: dict[NodeId, tuple[Known, ...]] = dict(apart or {})
         self._told: dict[NodeId, ToldLife] = {}
+        self.dropped_count = 0
+        """Memories heard of whose lives were dropped, since APART_MAX were kept; a memory that is
+        heard again is counted again."""
 
     @property
     def known(self) -> Mapping[NodeId, Known]:
         """Memory by node; for the disk and for other nodes."""
         return self._known
+
+    @property
+    def apart(self) -> Mapping[NodeId, tuple[Known, ...]]:
+        """Memories by node that the node's next statement has to fit, too; for the disk.
+
+        They are of other lives than the one in `known`, and maybe of another disk."""
+        return self._apart
 
     @property
     def told(self) -> Mapping[NodeId, ToldLife]:
@@ -181,28 +215,68 @@ class Lives:
         known = self.of(node)
         is_of_now = told.nonce == known.nonce or known.life == NO_LIFE
         was = asked if asked is not None and is_of_now else known
-        lost = memory_lost(was, told)
+        lost = memory_lost(was, told) or self._lost_apart(node, told)
         if not lost and told.life != NO_LIFE:
             self._known[node] = learned(known, told)
             self._told[node] = told
+            self._apart.pop(node, None)
         return lost
+
+    def _lost_apart(self, node: NodeId, told: ToldLife) -> str:
+        """Compare a statement with the memories that are kept apart, as `memory_lost` does.
+
+        The memory that the statement does not fit becomes the one that the node is told."""
+        apart = self._apart.get(node, ())
+        for at, one in enumerate(apart):
+            # The promises of the life that the node tells are in the known memory as well, and
+            # are compared there, since they may be younger than the statement.
+            lost = memory_lost(one, told) if one.nonce != told.nonce else ""
+            if lost:
+                known = self._known[node]
+                self._known[node] = _with_promises(one, known)
+                self._apart[node] = (*apart[:at], known, *apart[at + 1 :])
+                return lost
+        return ""
 
     def hear(self, node: NodeId, other: Known) -> str:
         """Take over another node's memory of `node`.
 
         Return in what respect `node` lacks memory, if its statement was believed here and does not
         fit; empty if it fits. The node may also have started again since: ask it for a new
-        statement."""
+        statement, which is judged by both memories."""
         known, told = self.of(node), self._told.get(node)
         if told is not None and other.nonce != told.nonce:
             lost = memory_lost(other, told)
             if lost:
                 del self._told[node]
-                # The two memories are not merged: this node's memory of it may be of the copy.
-                self._known[node] = other
+                # The own memory may be of the copy, so the node is told the other one.
+                self._known[node] = _with_promises(other, known)
+                self._keep_apart(node, known)
                 return lost
-        self._known[node] = merged(known, other)
+        both = merged(known, other)
+        if told is None and NO_LIFE not in (known.life, other.life) and known.nonce != other.nonce:
+            apart = self._apart.get(node, ())
+            is_kept = any(one.nonce == other.nonce for one in apart)
+            if is_kept or len(apart) >= APART_MAX:
+                # It was set apart for the known one, else the two would take turns; or there is no
+                # room to set the known one apart for it.
+                both = _with_promises(known, other)
+            if is_kept or len(apart) < APART_MAX:
+                self._keep_apart(node, other if both.nonce == known.nonce else known)
+            else:
+                self.dropped_count += 1
+        self._known[node] = both
         return ""
+
+    def _keep_apart(self, node: NodeId, found: Known) -> None:
+        """Keep a memory that no statement has shown to be of the same disk as the known one."""
+        apart = self._apart.get(node, ())
+        for at, one in enumerate(apart):
+            if one.nonce == found.nonce:
+                self._apart[node] = (*apart[:at], merged(one, found), *apart[at + 1 :])
+                return
+        assert len(apart) < APART_MAX, "a memory too many, which the disk would refuse"
+        self._apart[node] = (*apart, found)
 
     def note(self, node: NodeId, found: Known) -> None:
         """Take over observed promises of a node; its life is not in them.
@@ -228,6 +302,7 @@ class Lives:
     def forget(self, node: NodeId) -> None:
         """Forget a node whose number is no longer in use."""
         self._known.pop(node, None)
+        self._apart.pop(node, None)
         self._told.pop(node, None)
 
 

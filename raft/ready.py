@@ -188,7 +188,8 @@ class Ready:
 
         self.commit_lo: Index = NO_INDEX
         self.commit_hi: Index = NO_INDEX
-        """Apply entries [commit_lo, commit_hi) in order, each exactly once; then `applied_to`."""
+        """Apply entries [commit_lo, commit_hi) in order, each exactly once; then `applied_to`. May
+        be empty."""
 
         self.reads: list[ReadConfirmed] = []
         self.reads_failed: list[int] = []

@@ -3,8 +3,8 @@
 A memory-mapped commit log of the Apache RocketMQ design, and all it needs. The package owns every
 byte on disk and must not know about consensus, sockets, gRPC or an event loop; blocking calls are
 allowed here and nowhere else. `engine` has the parts of an open directory, `opening` the order of
-their recovery; `store` appends to them, `reads` answers from them. `config`, `errors`, `format`,
-`checksum` and `stats` are the ground that all folders stand on. Start reading at `store.store`.
+their recovery; `store` appends to them, `reads` answers from them. `clock`, `config`, `stats`,
+`errors` and `format` are the ground that all folders stand on. Start reading at `store.store`.
 Programs that embed the engine import the names below; they are loaded when they are first used,
 since few of its modules need all of it.
 """

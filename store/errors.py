@@ -27,6 +27,8 @@ class StoreError(Exception):
     code: str = "store.error"
     retryable: bool = False
     outcome: Outcome = Outcome.NOT_APPLIED
+    faulty_records: tuple[int, ...] = ()
+    """Records of a refused batch with this fault, by number from 0, if that was found out."""
 
 
 class RecordFormatError(StoreError):

@@ -161,7 +161,14 @@ def open_ledger(
     """Open the log of the container `ledger`; see `open_log`."""
     assert config.container == "ledger", f"container {config.container}"
     known_good = known_good_position(mark, last_run)
-    ledger, report = recover_ledger(fs, root, config, source=source, durable_position=known_good)
+    ledger, report = recover_ledger(
+        fs,
+        root,
+        config,
+        source=source,
+        durable_position=known_good,
+        synced_position=_synced_position(mark),
+    )
     ledger.checked.trusted_position = report.scanned_from_position
     return OpenedLog(
         ledger,
@@ -170,6 +177,11 @@ def open_ledger(
         report.cut_size_bytes,
         report.cut_reason,
     )
+
+
+def _synced_position(mark: Mark) -> int | None:
+    """Return up to where a sync has proven the log; None if no mark tells."""
+    return mark.durable_position if mark != Mark() else None
 
 
 def open_plain_log(
@@ -188,7 +200,13 @@ def open_plain_log(
     log.files.load()
     known_good = known_good_position(mark, last_run)
     try:
-        found = recover_commit_log(fs, log, known_good, may_cut=not is_adopting)
+        found = recover_commit_log(
+            fs,
+            log,
+            known_good,
+            synced_position=_synced_position(mark),
+            may_cut=not is_adopting,
+        )
     except BaseException:
         log.close()
         raise

@@ -49,6 +49,8 @@ class Reads:
         self.log: Final = engine.log
         self._guard, self._queues, self._index = engine.guard, engine.queues, engine.index
         self.config: Final = engine.config
+        self.take_grown: Final = engine.queues.take_grown
+        """See `ConsumeQueues.take_grown`: for one caller, which wakes waiting readers."""
         self._check_open = engine.check_open
         self._catch_up = catch_up or engine.check_open
         self._visible_position = engine.visible_position
@@ -231,13 +233,6 @@ class Reads:
             self._queues.inner_batches.check(topic.encode(), queue_id, 0)
             return 0, 0
         return queue.min_offset, queue.max_offset
-
-    def take_grown(self) -> set[tuple[bytes, int]]:
-        """Return (topic, queue id) of the queues that grew since the last call.
-
-        For one caller, which wakes waiting readers, on the thread that dispatches.
-        """
-        return self._queues.take_grown()
 
     def queues(self) -> list[QueueInfo]:
         """Return every queue with its range of offsets, sorted; sees all that was appended.

@@ -114,11 +114,6 @@ class StoreCounters:
         self.put_bytes += size_bytes
         self.put_latencies.note(duration_us)
 
-    def on_sync(self, size_bytes: int, duration_us: int) -> None:
-        """Count one sync of the log that succeeded."""
-        self.sync_bytes += size_bytes
-        self.sync_latencies.note(duration_us)
-
 
 @dataclass(frozen=True, slots=True)
 class StoreGauges:

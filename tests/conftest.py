@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 from deploy.run_guard import guard_this_process
 from tests.coroutines import loop, pytest_pyfunc_call
 from tests.evidence import pytest_runtest_makereport
+from tests.forks import FORK_SERVERS, fork_nodes, nodes_started_by_name
 from tests.leaks import libraries_in_use, nothing_is_left_behind
 from tests.seeds import SEED_VARIABLE
 from tests.shared_cluster import shared_cluster, shared_nodes
@@ -16,6 +17,7 @@ from tests.shared_cluster import shared_cluster, shared_nodes
 __all__ = [
     "libraries_in_use",
     "loop",
+    "nodes_started_by_name",
     "nothing_is_left_behind",
     "pytest_pyfunc_call",
     "pytest_runtest_makereport",
@@ -39,3 +41,9 @@ settings.load_profile("long" if SEED_VARIABLE in os.environ else "gate")
 def pytest_configure() -> None:
     """Let nothing that a test starts outlive the run."""
     guard_this_process()
+    fork_nodes()
+
+
+def pytest_unconfigure() -> None:
+    """End the servers that nodes were forked from."""
+    FORK_SERVERS.stop()

@@ -22,6 +22,7 @@ import pytest
 import uvloop
 
 from store.files.spare_descriptors import SPARE
+from tests.forks import FORK_SERVERS
 from tests.patience import PATIENCE_S
 
 _POLL_S: Final = 0.05
@@ -80,7 +81,7 @@ def _descriptors() -> dict[int, str]:
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # That of the listing itself.
             target = os.readlink(f"/proc/self/fd/{name}")
-            if _CACHED_FONTS not in target:
+            if _CACHED_FONTS not in target and int(name) not in FORK_SERVERS.fds:
                 found[int(name)] = target
     return found
 
@@ -88,6 +89,8 @@ def _descriptors() -> dict[int, str]:
 def _processes() -> dict[object, str]:
     found: dict[object, str] = {}
     for child in psutil.Process().children(recursive=True):
+        if child.pid in FORK_SERVERS.pids:
+            continue
         with contextlib.suppress(psutil.NoSuchProcess):
             found[child.pid, child.create_time()] = f"{child.pid}: {' '.join(child.cmdline())}"
     return found

@@ -38,7 +38,8 @@ def foreign(reason: object) -> NoReturn:
 
 
 def program(reason: object) -> NoReturn:
-    """There is no server of another project to compare with, or no checker of theirs: skip."""
+    """There is no server of another project to compare with, or no checker of theirs, or a package
+    of an extra is not installed: skip."""
     pytest.skip(str(reason))
 
 

@@ -1,9 +1,10 @@
-"""Cases that need much of a processor are done by two processes, one a core.
+"""Modules that tests run in processes of their own; cases that need much of a processor in two.
 
 Owns the processes and the order of the results; must not know what a case is.
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,8 +13,31 @@ from pathlib import Path
 from typing import Any, Final
 
 PROCESS_COUNT: Final = 2
-TIMEOUT_S: Final = 300
+TIMEOUT_S: Final = 900
 _ROOT: Final = Path(__file__).resolve().parents[1]
+
+
+def run_module(
+    module: str, *arguments: object, hash_seed: str = "random"
+) -> subprocess.CompletedProcess[str]:
+    """Run `python -m MODULE ARGUMENTS` to its end; `hash_seed` is PYTHONHASHSEED."""
+    return subprocess.run(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        cwd=_ROOT,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def results_of(module: str, *arguments: object, hash_seed: str = "random") -> list[Any]:
+    """Return the list in JSON that a module prints. Fails the test if the module does."""
+    ran = run_module(module, *arguments, hash_seed=hash_seed)
+    assert ran.returncode == 0, f"{module} {arguments}:\n{ran.stderr}"
+    found: list[Any] = json.loads(ran.stdout)
+    return found
 
 
 def in_two_processes(module: str, *arguments: object, cases: Sequence[object]) -> list[Any]:
@@ -26,16 +50,7 @@ def in_two_processes(module: str, *arguments: object, cases: Sequence[object]) -
 
     def work(first: int) -> None:
         own = json.dumps(list(cases[first::PROCESS_COUNT]))
-        ran = subprocess.run(
-            [sys.executable, "-m", module, *map(str, arguments), own],
-            cwd=_ROOT,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        assert ran.returncode == 0, f"{module} {arguments}:\n{ran.stderr}"
-        results[first::PROCESS_COUNT] = json.loads(ran.stdout)
+        results[first::PROCESS_COUNT] = results_of(module, *arguments, own)
 
     with ThreadPoolExecutor(PROCESS_COUNT) as pool:
         list(pool.map(work, range(PROCESS_COUNT)))

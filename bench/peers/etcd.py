@@ -7,7 +7,6 @@ load, as ours does; keys are numbered, so that a range in key order is the order
 import asyncio
 import itertools
 import os
-import shutil
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -15,6 +14,7 @@ from typing import Any, Final
 import grpc.aio
 
 from bench.peers.etcd_messages import message_classes
+from bench.peers.installed import installed_directory, why_no_program
 from bench.peers.load_driver import drive
 from bench.peers.peer import (
     ConsumeResult,
@@ -52,11 +52,7 @@ _M: Final = message_classes()
 
 def why_missing() -> str | None:
     """Return the reason why there is no etcd; None if there is one."""
-    return (
-        None
-        if shutil.which(_BINARY)
-        else "no etcd in PATH; run bench/peers/install, or install etcd-server"
-    )
+    return why_no_program("etcd", _BINARY)
 
 
 class EtcdPeer:
@@ -89,9 +85,9 @@ class EtcdPeer:
 
     async def start(self, directory: str, *, topic_count: int = 1) -> None:
         """Start the nodes; a topic is a prefix of keys, and needs no preparation."""
-        binary = shutil.which(_BINARY)
-        if binary is None:
-            raise PeerMissingError(why_missing())
+        if (why := why_missing()) is not None:
+            raise PeerMissingError(why)
+        binary = str(installed_directory("etcd") / _BINARY)
         ports = free_ports(2 * _NODE_COUNT)
         clients, peers = ports[:_NODE_COUNT], ports[_NODE_COUNT:]
         cluster = ",".join(f"n{n}=http://127.0.0.1:{port}" for n, port in enumerate(peers))

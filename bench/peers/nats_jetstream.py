@@ -1,16 +1,21 @@
 """NATS JetStream with three replicas, driven by nats-py.
 
 Owns the driving of NATS: one stream for all topics, a subject for each, as its users do it. Acks
-come when a quorum has the message in memory or page cache; the server of Debian syncs on a timer.
+come when a quorum has the message in memory or page cache; servers sync on a timer.
+
+A stream or consumer that was just made may be unknown to the server of this client, which learns on
+another connection which server takes messages or fetches. Until then its answer is 503, that there
+is none; so the first message is repeated, and so is what reading asks.
 """
 
 import asyncio
-import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from bench.peers.installed import installed_directory, why_no_program
 from bench.peers.load_driver import drive
 from bench.peers.peer import (
     ConsumeResult,
@@ -29,6 +34,9 @@ _STREAM: Final = "bench"
 _TIMEOUT_S: Final = 30.0
 _FAILOVER_TIMEOUT_S: Final = 3.0
 _TRY_S: Final = 5.0
+_ANSWER_DEADLINE_S: Final = 30.0
+"""Limit of the time in which the answer to a question is 503."""
+_POLL_S: Final = 0.05
 _FETCH_COUNT: Final = 500
 _PENDING_MAX: Final = 65_536
 _CONF: Final = """\
@@ -41,8 +49,8 @@ cluster {{ name: bench, listen: "127.0.0.1:{cluster}", routes: [{routes}] }}
 
 def why_missing() -> str | None:
     """Return the reason why there is no NATS; None if there is one."""
-    if shutil.which(_BINARY) is None:
-        return "no nats-server in PATH; run bench/peers/install"
+    if (why := why_no_program("nats", _BINARY)) is not None:
+        return why
     try:
         import nats  # noqa: F401
     except ImportError:
@@ -73,9 +81,9 @@ class NatsPeer:
 
     async def start(self, directory: str, *, topic_count: int = 1) -> None:
         """Start the servers and make the stream; a subject needs no preparation."""
-        binary = shutil.which(_BINARY)
-        if binary is None:
-            raise PeerMissingError(why_missing())
+        if (why := why_missing()) is not None:
+            raise PeerMissingError(why)
+        binary = str(installed_directory("nats") / _BINARY)
         ports = free_ports(2 * _NODE_COUNT)
         routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports[_NODE_COUNT:])
         self._processes = Processes(directory)
@@ -93,6 +101,7 @@ class NatsPeer:
             self._processes.start(f"n{n}", [binary, "-c", str(path)])
         await self._connect()
         await self._until(self._make_stream, "no stream of three replicas")
+        await self._until(self._publish_first, "the stream takes no messages")
 
     async def _connect(self) -> None:
         import nats
@@ -118,6 +127,10 @@ class NatsPeer:
                 name=_STREAM, subjects=[f"{_STREAM}.*"], num_replicas=_NODE_COUNT
             )
 
+    async def _publish_first(self) -> None:
+        """Publish a message to a subject that is no topic's."""
+        await self._stream.publish(f"{_STREAM}.ready", b"", timeout=_TRY_S)
+
     async def _until(self, act: Any, what: str) -> None:
         """Repeat an action until it succeeds."""
         import nats.errors
@@ -131,7 +144,7 @@ class NatsPeer:
             except (nats.errors.Error, OSError, TimeoutError) as error:
                 if time.monotonic() > deadline:
                     raise PeerFailedError(f"{what} within {START_DEADLINE_S} s") from error
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(_POLL_S)
             else:
                 return
 
@@ -157,25 +170,41 @@ class NatsPeer:
 
         wanted = await self._message_count()
         count, size_bytes, began_s = 0, 0, time.monotonic()
-        subscription = await self._stream.pull_subscribe(
-            f"{_STREAM}.0",
-            stream=_STREAM,
-            config=ConsumerConfig(
-                ack_policy=AckPolicy.NONE, deliver_policy=DeliverPolicy.ALL, num_replicas=1
-            ),
+        config = ConsumerConfig(
+            ack_policy=AckPolicy.NONE, deliver_policy=DeliverPolicy.ALL, num_replicas=1
+        )
+        subscription = await self._answered(
+            lambda: self._stream.pull_subscribe(f"{_STREAM}.0", stream=_STREAM, config=config)
         )
         while count < wanted:
-            messages = await subscription.fetch(
-                min(_FETCH_COUNT, wanted - count), timeout=_TIMEOUT_S
-            )
+            asked = min(_FETCH_COUNT, wanted - count)
+            messages = await self._answered(partial(subscription.fetch, asked, _TIMEOUT_S))
             count += len(messages)
             size_bytes += sum(len(message.data) for message in messages)
         took_s = time.monotonic() - began_s
         await subscription.unsubscribe()
         return ConsumeResult(count, size_bytes, took_s)
 
+    async def _answered(self, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """Ask again as long as the server of this client knows no server that answers."""
+        from nats.js.errors import ServiceUnavailableError
+
+        assert self._processes is not None, "not started"
+        deadline = time.monotonic() + _ANSWER_DEADLINE_S
+        while True:
+            try:
+                return await ask()
+            except ServiceUnavailableError as error:
+                self._processes.check_alive()
+                if time.monotonic() > deadline:
+                    text = f"JetStream said 503, no server answers, for {_ANSWER_DEADLINE_S:g} s"
+                    raise PeerFailedError(text) from error
+            await asyncio.sleep(_POLL_S)
+
     async def _message_count(self) -> int:
-        info = await self._stream.stream_info(_STREAM, subjects_filter=f"{_STREAM}.0")
+        info = await self._answered(
+            lambda: self._stream.stream_info(_STREAM, subjects_filter=f"{_STREAM}.0")
+        )
         return int((info.state.subjects or {}).get(f"{_STREAM}.0", 0))
 
     async def kill_leader(self) -> float:
@@ -185,7 +214,7 @@ class NatsPeer:
         return self._processes.kill(info.cluster.leader)
 
     async def restart(self) -> float:
-        """Stop in order and start; wait until the stream reports its state."""
+        """Stop in order and start; wait until the stream takes a message."""
         assert self._processes is not None, "not started"
         await self._connection.close()
         await asyncio.to_thread(self._processes.stop)
@@ -201,6 +230,7 @@ class NatsPeer:
                 raise TimeoutError("nobody leads the stream")
 
         await self._until(see_leader, "nobody leads the stream")
+        await self._until(self._publish_first, "the stream takes no messages")
         return moment_s
 
     async def stop(self) -> None:

@@ -7,12 +7,16 @@ import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Final
 
 import quorumlog
-from bench.peers import etcd, nats_jetstream, redis_streams, rocketmq, rocketmq_settings
+from bench.peers import bookkeeper, etcd, kafka, nats_jetstream, redis_streams, rocketmq
+from bench.peers.bookkeeper import BookKeeperPeer
 from bench.peers.etcd import EtcdPeer
+from bench.peers.installed import installed_version
+from bench.peers.kafka import KafkaPeer
 from bench.peers.nats_jetstream import NatsPeer
 from bench.peers.own import OwnPeer
 from bench.peers.peer import MeasuredPeer
@@ -50,18 +54,23 @@ def _said_by(*words: str) -> Callable[[], str]:
 
 
 _REDIS_VERSION: Final = _said_by("redis-server", "--version")
+_ROCKETMQ_VERSION: Final = partial(installed_version, "rocketmq")
 
 ENTRIES: Final[dict[str, ListedPeer]] = {
     OWN: ListedPeer(OwnPeer, _never, lambda: quorumlog.__version__),
-    "etcd": ListedPeer(EtcdPeer, etcd.why_missing, _said_by("etcd", "--version")),
-    "nats": ListedPeer(NatsPeer, nats_jetstream.why_missing, _said_by("nats-server", "-v")),
+    "etcd": ListedPeer(EtcdPeer, etcd.why_missing, partial(installed_version, "etcd")),
+    "nats": ListedPeer(NatsPeer, nats_jetstream.why_missing, partial(installed_version, "nats")),
+    "kafka": ListedPeer(KafkaPeer, kafka.why_missing, partial(installed_version, "kafka")),
+    "bookkeeper": ListedPeer(
+        BookKeeperPeer, bookkeeper.why_missing, partial(installed_version, "bookkeeper")
+    ),
     "redis-wait1": ListedPeer(RedisPeer, redis_streams.why_missing, _REDIS_VERSION),
     "redis-wait2": ListedPeer(lambda: RedisPeer(2), redis_streams.why_missing, _REDIS_VERSION),
     "pysyncobj": ListedPeer(PySyncObjPeer, _never, lambda: version("pysyncobj")),
     "rocketmq-dledger": ListedPeer(
-        lambda: RocketMqPeer("dledger"), rocketmq.why_missing, rocketmq_settings.version
+        lambda: RocketMqPeer("dledger"), rocketmq.why_missing, _ROCKETMQ_VERSION
     ),
     "rocketmq-master-slave": ListedPeer(
-        lambda: RocketMqPeer("master_slave"), rocketmq.why_missing, rocketmq_settings.version
+        lambda: RocketMqPeer("master_slave"), rocketmq.why_missing, _ROCKETMQ_VERSION
     ),
 }

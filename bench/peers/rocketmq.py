@@ -6,11 +6,12 @@ around RocketMQ's producer and consumer. Settings of the brokers are in `rocketm
 
 import asyncio
 import os
-import shutil
 import time
 from typing import Any, Final
 
 from bench.peers import remote
+from bench.peers.installed import why_no_jars
+from bench.peers.java_programs import java_words, write_properties
 from bench.peers.peer import (
     ConsumeResult,
     NotOfferedError,
@@ -27,9 +28,7 @@ from bench.peers.rocketmq_settings import (
     Mode,
     broker_properties,
     choose_ports,
-    version,
 )
-from deploy.cache import place
 from deploy.local_process import free_ports, is_free
 
 _DRIVER: Final = "driver"
@@ -56,11 +55,7 @@ _FACTS: Final = {
 
 def why_missing() -> str | None:
     """Return the reason why there is no RocketMQ; None if there is one."""
-    if shutil.which("java") is None:
-        return "no java in PATH; install a JDK and run bench/peers/install"
-    if not place("rocketmq").is_dir():
-        return f"no RocketMQ {version()} in the cache; run bench/peers/install"
-    return None
+    return why_no_jars("rocketmq", "lib", "classes")
 
 
 class RocketMqPeer:
@@ -89,7 +84,7 @@ class RocketMqPeer:
         name_server = f"127.0.0.1:{name_port}"
         ports = choose_ports()
         path = os.path.join(directory, "namesrv.conf")
-        _write(path, {"listenPort": str(name_port)})
+        write_properties(path, {"listenPort": str(name_port)})
         self._java(_NAME_SERVER, "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", path)
         # A broker that does not find it tries again ten seconds later.
         await asyncio.to_thread(
@@ -100,7 +95,9 @@ class RocketMqPeer:
             self._brokers[ports[n].listen] = name
             path = os.path.join(directory, f"{name}.conf")
             root = os.path.join(directory, name)
-            _write(path, broker_properties(self._mode, n, ports, root, name_server, topic_count))
+            write_properties(
+                path, broker_properties(self._mode, n, ports, root, name_server, topic_count)
+            )
             self._java(name, "org.apache.rocketmq.broker.BrokerStartup", "-c", path)
         self._java(_DRIVER, "Driver", str(self._control_port), name_server)
         await self._wait_known()
@@ -112,15 +109,9 @@ class RocketMqPeer:
 
     def _java(self, name: str, main: str, *arguments: str) -> None:
         assert self._processes is not None, "not started"
-        installed, home = place("rocketmq"), self._processes.directory
-        path = f"{installed / 'classes'}:{installed / 'lib'}/*"
-        # Each start leaves keys and certificates in the temporary directory.
-        homes = (f"-Duser.home={home}", f"-Djava.io.tmpdir={home}")
-        self._processes.start(
-            name,
-            ["java", *JAVA_OPTIONS, *homes, "-cp", path, main, *arguments],
-            {"ROCKETMQ_HOME": home},
-        )
+        home = self._processes.directory
+        words = java_words("rocketmq", home, JAVA_OPTIONS, main, arguments)
+        self._processes.start(name, words, {"ROCKETMQ_HOME": home})
 
     async def _ask(
         self, op: str, timeout_s: float = _STATUS_TIMEOUT_S, **arguments: Any
@@ -188,8 +179,3 @@ class RocketMqPeer:
         """End all processes."""
         if self._processes is not None:
             self._processes.kill_all()
-
-
-def _write(path: str, properties: dict[str, str]) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        file.writelines(f"{key}={value}\n" for key, value in properties.items())

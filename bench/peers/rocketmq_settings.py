@@ -1,12 +1,10 @@
-"""The settings of RocketMQ's brokers in a comparison, and their version.
+"""The settings of RocketMQ's brokers in a comparison.
 
 Owns each setting that is not the default, with its reason, and the choice of ports: a broker takes
 the port below the one before its own, too, and has no setting for it.
 """
 
 import os
-import re
-from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from deploy.local_process import free_ports, is_free
@@ -31,14 +29,6 @@ class Ports(NamedTuple):
     listen: int
     ha: int
     dledger: int
-
-
-def version() -> str:
-    """Return the version that the pom names."""
-    pom = (Path(__file__).parent / "rocketmq" / "pom.xml").read_text("utf-8")
-    found = re.search(r"<rocketmq\.version>(.*)</rocketmq\.version>", pom)
-    assert found is not None, "the pom names no version"
-    return found[1]
 
 
 def choose_ports() -> list[Ports]:

@@ -25,6 +25,7 @@ from chaos.profile import ClusterMode, ScenarioOptions
 from chaos.scenario import SCENARIOS, Scenario
 from chaos.summary import CampaignSummary
 from deploy.run_guard import guard_this_process
+from quorumlog.cluster.transport import TRANSPORTS, Transport
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 HISTORY_KEPT_COUNT: Final = 60
@@ -41,6 +42,8 @@ Plan = Iterable[tuple[Scenario, int]]
 @click.argument("names", nargs=-1)
 @click.option("--mode", type=click.Choice([mode.value for mode in ClusterMode]), default="raft",
               show_default=True, help="How the nodes replicate.")  # fmt: skip
+@click.option("--transport", type=click.Choice(TRANSPORTS),
+              help="How the clients reach the nodes; else drawn for each scenario.")  # fmt: skip
 @click.option("--seed", type=int, help="Draw everything from this number; else from a new one.")
 @click.option("--slice", "is_slice", is_flag=True, help="Four scenarios, about two minutes.")
 @click.option("--features", "is_features", is_flag=True,
@@ -59,6 +62,7 @@ Plan = Iterable[tuple[Scenario, int]]
 def main(
     names: tuple[str, ...],
     mode: str,
+    transport: Transport | None,
     seed: int | None,
     is_slice: bool,
     is_features: bool,
@@ -71,6 +75,7 @@ def main(
     """Attack clusters of real nodes, and check every answer they give.
 
     Without names or options: the short tier, twelve kinds of fault in at most eight minutes.
+    With --hosts as the first word: nodes on hosts of their own, see `--hosts --help`.
     """
     if unknown := [name for name in names if name not in SCENARIOS]:
         raise click.UsageError(f"no scenario {', '.join(unknown)}; see --list")
@@ -94,10 +99,10 @@ def main(
         ]
     # Clients' messages about nodes that do not answer are in the history.
     logging.getLogger("quorumlog").setLevel(logging.ERROR)
-    click.echo(f"chaos-tests: seed {seed}, mode {mode}")
+    click.echo(f"chaos-tests: seed {seed}, mode {mode}, transport {transport or 'drawn'}")
     guard_this_process()
     try:
-        options = ScenarioOptions(seed, chosen, judges_times)
+        options = ScenarioOptions(seed, chosen, judges_times, transport)
         sys.exit(asyncio.run(_run(plan, options, artifacts / str(seed))))
     except (ChaosError, NotPossibleHereError) as error:
         click.echo(f"chaos-tests: cannot run: {error}", err=True)
@@ -129,8 +134,9 @@ async def _run(plan: Plan, options: ScenarioOptions, artifacts: Path) -> int:
             faults = sum(result.fault_counts.values())
             memory = max(result.memory_size_bytes.values(), default=0) >> 20
             click.echo(
-                f"{result.verdict:<8} {scenario.name:<20} {result.took_s:6.1f} s  "
-                f"{faults:3} faults  {result.operation_count:7,} operations  {memory:4} MiB"
+                f"{result.verdict:<8} {scenario.name:<20} {result.transport:<6} "
+                f"{result.took_s:6.1f} s  {faults:3} faults  "
+                f"{result.operation_count:7,} operations  {memory:4} MiB"
             )
             if len(campaign.results) > HISTORY_KEPT_COUNT and result.verdict == "passed":
                 result.recorder.operations.clear()

@@ -89,7 +89,7 @@ class Campaign:
         """Run one scenario, on the current cluster if it has the right profile."""
         self._trial_count += 1
         topic = f"chaos-{self._trial_count}"
-        result = TrialResult(scenario, seed)
+        result = TrialResult(scenario, seed, self.options.transport_of(seed))
         try:
             cluster = await asyncio.to_thread(self._cluster_for, scenario)
             slowness = self.machine.slowness
@@ -166,7 +166,10 @@ class Campaign:
 
     def _explained(self, result: TrialResult) -> str:
         place = self.artifacts / f"{result.scenario.name}-{result.seed}"
-        again = f"chaos-tests/run --mode {self.options.mode.value} --seed {result.seed}"
+        again = (
+            f"chaos-tests/run --mode {self.options.mode.value} --transport {result.transport} "
+            f"--seed {result.seed}"
+        )
         return (
             f"{result.scenario.name} FAILED: {result.why}\n"
             f"  all there is of it: {place}\n"

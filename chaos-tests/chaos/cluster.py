@@ -1,8 +1,8 @@
 """One cluster of a run: nodes, the proxies around them, their shims and disks.
 
 Owns the parts of one cluster and their complete repair. Must not know scenarios or load. Nodes tell
-each other and their clients only the addresses of proxies; status is asked past the proxies, so it
-is known while everything is cut.
+each other and their clients only the addresses of proxies, clients those of gRPC and of frames;
+status is asked past the proxies, so it is known while everything is cut.
 """
 
 import json
@@ -110,17 +110,29 @@ def _lead_askers_through_proxies(local: LocalCluster, links: Links) -> None:
 
 
 def _lead_clients_through_proxies(local: LocalCluster, links: Links) -> str:
-    """Put proxied addresses into the nodes' settings, which are told to clients; return them."""
-    ports = {}
+    """Put proxied addresses into the nodes' settings, which are told to clients; return them.
+
+    A node listens for frames where its proxy leads to, and nowhere else if that port is taken."""
+    ports, framed = {}, {}
     for node in local.node_ids:
-        port = int(local.address(node).rpartition(":")[2])
+        port = _port_of(local.address(node))
         ports[port] = links.relay(CLIENTS, node, port)
+        framed[node] = links.relay_frames(node, _port_of(local.framed_address(node)))
     for node in local.node_ids:
         path = local.node_directory(node) / "node.toml"
-        text = path.read_text("utf-8")
+        own = {
+            "listen_framed": local.framed_address(node),
+            "advertise_framed": f"{HOST}:{framed[node]}",
+        }
+        head = "".join(f"{name} = {json.dumps(value)}\n" for name, value in own.items())
+        text = head + path.read_text("utf-8")
         for port, proxied in ports.items():
             told = f'\naddress = "{HOST}:{port}"'
             assert told in text, f"{path} does not say {told!r}"
             text = text.replace(told, f'\naddress = "{HOST}:{proxied}"')
         path.write_text(text, "utf-8")
     return ",".join(f"{HOST}:{proxied}" for proxied in ports.values())
+
+
+def _port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])

@@ -1,15 +1,17 @@
-"""Every link of a cluster: one proxy for each ordered pair of nodes, one from clients to each node,
-and from each node that has no replica of the name server to those that have one.
+"""Every link of a cluster: one proxy for each ordered pair of nodes, two from clients to each node,
+and one from each node that has no replica of the name server to those that have one.
 
 Owns the meaning of cutting, slowing or breaking a link in one direction or both; must not know the
 reason. A node dials every peer, so the bytes from a to b go upstream through a>b and downstream
-through b>a.
+through b>a. Clients dial the gRPC port and the framed port of a node: both proxies are one link,
+and every fault hits both.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from chaos.toxiproxy import BOTH, DOWNSTREAM, UPSTREAM, Proxy, Toxiproxy
+from quorumlog.cluster.transport import Transport
 
 CLIENTS: Final = 0
 """Source of a link: all clients."""
@@ -27,6 +29,8 @@ class Links:
     def __init__(self, server: Toxiproxy) -> None:
         self._server = server
         self._proxies: dict[Pair, Proxy] = {}
+        self._framed: dict[Pair, Proxy] = {}
+        """The second proxies of the links of clients."""
 
     def relay(self, source: int, target: int, port: int) -> int:
         """Put a proxy before a port; return its own. Used by `LocalCluster.create`."""
@@ -34,9 +38,24 @@ class Links:
         found = self._proxies[source, target] = self._server.create(name, port)
         return found.port
 
-    def port(self, pair: Pair) -> int:
-        """Return the port at which a link is dialled."""
-        return self._proxies[pair].port
+    def relay_frames(self, target: int, port: int) -> int:
+        """Put a proxy before the framed port of a node, as part of the link of its clients."""
+        found = self._framed[CLIENTS, target] = self._server.create(f"framed>{target}", port)
+        return found.port
+
+    def ports(self, pair: Pair) -> list[int]:
+        """Return the ports at which a link is dialled."""
+        return [proxy.port for proxy in self._of([pair])]
+
+    def _of(self, pairs: Iterable[Pair], over: Transport = "auto") -> list[Proxy]:
+        """Return the proxies of links; of those of clients the ones of a transport."""
+        found = []
+        for pair in pairs:
+            if pair not in self._framed or over != "framed":
+                found.append(self._proxies[pair])
+            if pair in self._framed and over != "grpc":
+                found.append(self._framed[pair])
+        return found
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -56,20 +75,16 @@ class Links:
 
     def cut(self, pairs: Sequence[Pair]) -> None:
         """Stop all bytes on these links, and close no connection."""
-        for pair in pairs:
-            for stream in BOTH:
-                self._proxies[pair].add("timeout", stream, timeout=0)
+        self.add(pairs, "timeout", timeout=0)
 
     def cut_direction(self, source: int, target: int) -> None:
         """Lose the bytes from one node to the other; the other direction stays whole."""
-        self._proxies[source, target].add("timeout", UPSTREAM, timeout=0)
-        self._proxies[target, source].add("timeout", DOWNSTREAM, timeout=0)
+        self.add_one_way((source, target), "timeout", UPSTREAM, timeout=0)
+        self.add_one_way((target, source), "timeout", DOWNSTREAM, timeout=0)
 
     def join(self, pairs: Sequence[Pair]) -> None:
         """Undo `cut`; this closes the connections that were cut."""
-        for pair in pairs:
-            for stream in BOTH:
-                self._proxies[pair].remove("timeout", stream)
+        self.remove(pairs, "timeout")
 
     def isolate(self, node: int) -> list[Pair]:
         """Cut a node from all others, not from clients; return the links."""
@@ -92,29 +107,30 @@ class Links:
 
     def add(self, pairs: Sequence[Pair], kind: str, **attributes: int) -> None:
         """Add a toxic in both directions."""
-        for pair in pairs:
+        for proxy in self._of(pairs):
             for stream in BOTH:
-                self._proxies[pair].add(kind, stream, **attributes)
+                proxy.add(kind, stream, **attributes)
 
     def add_one_way(self, pair: Pair, kind: str, stream: str, **attributes: int) -> None:
         """Add a toxic to one stream of one link."""
-        self._proxies[pair].add(kind, stream, **attributes)
+        for proxy in self._of([pair]):
+            proxy.add(kind, stream, **attributes)
 
     def remove(self, pairs: Sequence[Pair], kind: str) -> None:
         """Remove this toxic in both directions."""
-        for pair in pairs:
+        for proxy in self._of(pairs):
             for stream in BOTH:
-                self._proxies[pair].remove(kind, stream)
+                proxy.remove(kind, stream)
 
     def refuse(self, pairs: Sequence[Pair]) -> None:
         """Close open connections, and refuse new ones."""
-        for pair in pairs:
-            self._proxies[pair].disable()
+        for proxy in self._of(pairs):
+            proxy.disable()
 
     def accept(self, pairs: Sequence[Pair]) -> None:
         """Undo `refuse`."""
-        for pair in pairs:
-            self._proxies[pair].enable()
+        for proxy in self._of(pairs):
+            proxy.enable()
 
     def all_pairs(self, *, with_clients: bool = False) -> list[Pair]:
         """Return all links between nodes, optionally those of clients as well."""
@@ -134,10 +150,15 @@ class Links:
         """Reset all links to their initial state."""
         self._server.reset()
 
-    def swallowed(self, pairs: Sequence[Pair]) -> dict[tuple[str, str], tuple[int, int]]:
-        """Return the bytes in and out of these links so far, to prove that a fault took effect."""
+    def swallowed(
+        self, pairs: Sequence[Pair], over: Transport = "auto"
+    ) -> dict[tuple[str, str], tuple[int, int]]:
+        """Return the bytes in and out of these links so far, to prove that a fault took effect.
+
+        `over`: of the links of clients, only the proxies of the transport in use; `auto`: both.
+        """
         counts = self._server.byte_counts()
-        names = {self._proxies[pair].name for pair in pairs}
+        names = {proxy.name for proxy in self._of(pairs, over)}
         return {key: value for key, value in counts.items() if key[0] in names}
 
 

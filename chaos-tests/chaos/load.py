@@ -27,6 +27,7 @@ from chaos.clients import (
 )
 from chaos.errors import NotSoError
 from chaos.recorder import Recorder
+from quorumlog.cluster.transport import Transport
 from quorumlog.errors import QuorumlogError
 from raft.histories.history import Value
 
@@ -41,10 +42,18 @@ class Load:
     """The clients. In an `async with` they run."""
 
     def __init__(
-        self, bootstrap: str, topic: str, recorder: Recorder, *, pause_s: float = PAUSE_S
+        self,
+        bootstrap: str,
+        topic: str,
+        recorder: Recorder,
+        *,
+        transport: Transport = "auto",
+        pause_s: float = PAUSE_S,
     ) -> None:
         self._bootstrap, self._topic, self._recorder = bootstrap, topic, recorder
         self._pause_s = pause_s
+        self.transport: Final = transport
+        """Of all clients here; a scenario's own clients take it, too."""
         self._stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._members: list[asyncio.Task[None]] = []
@@ -52,7 +61,10 @@ class Load:
 
     async def __aenter__(self) -> Self:
         connection = quorumlog.connect(
-            self._bootstrap, timeout_ms=CLIENT_TIMEOUT_MS, connect_timeout_ms=CONNECT_TIMEOUT_MS
+            self._bootstrap,
+            timeout_ms=CLIENT_TIMEOUT_MS,
+            connect_timeout_ms=CONNECT_TIMEOUT_MS,
+            transport=self.transport,
         )
         client = await self._stack.enter_async_context(connection)
         await client.admin.create_topic(self._topic, queue_count=QUEUE_COUNT)

@@ -18,6 +18,7 @@ from chaos.shim import Shim, SystemCall, compile_shim
 from chaos.target import Target
 from chaos.trial import Trial, TrialResult
 from deploy.local import LocalCluster
+from quorumlog.cluster.transport import Transport
 
 Attack = Callable[[ScenarioContext, int, float], Awaitable[None]]
 
@@ -131,9 +132,17 @@ ATTACKS: Final[dict[str, Attack]] = {
 
 
 async def run(
-    cluster: LocalCluster, attack: Attack, *, node: int | None, seconds: float, seed: int
+    cluster: LocalCluster,
+    attack: Attack,
+    *,
+    node: int | None,
+    seconds: float,
+    seed: int,
+    transport: Transport = "auto",
 ) -> TrialResult:
-    """Attack one node, by default the leader, and judge the clients' history."""
+    """Attack one node, by default the leader, and judge the clients' history.
+
+    `transport` is that of the clients here, not of the application's."""
 
     async def body(x: ScenarioContext) -> None:
         await attack(x, node if node is not None else await x.leader(), seconds)
@@ -144,5 +153,5 @@ async def run(
     )
     topic = f"chaos-{time.time_ns():x}"
     target = Target(cluster, cluster.bootstrap)
-    options = ScenarioOptions(seed, ClusterMode(cluster.replication))
+    options = ScenarioOptions(seed, ClusterMode(cluster.replication), transport)
     return await Trial(chosen, target, options, seed, topic).run()

@@ -59,7 +59,7 @@ def _section(result: TrialResult) -> str:
         f"rows {' '.join(scenario.rows)}; faults: {faults or 'none'}; "
         f"{result.operation_count:,} operations, {result.acked_count:,} acked{recovery}"
         + (f"; failovers{failovers} ms" if failovers else "")
-        + f"; {result.took_s:.1f} s; seed {result.seed}"
+        + f"; {result.took_s:.1f} s; seed {result.seed}, transport {result.transport}"
     )
     why = f"<pre>{html.escape(result.why)}</pre>" if result.why else ""
     proofs = "".join(f"<li>{html.escape(proof)}</li>" for proof in result.proofs)

@@ -3,7 +3,10 @@
 import os
 from dataclasses import dataclass, field
 from enum import StrEnum
+from random import Random
 from typing import Final
+
+from quorumlog.cluster.transport import TRANSPORTS, Transport
 
 DISK_SIZE_BYTES: Final = 24 << 20
 
@@ -60,5 +63,14 @@ class ScenarioOptions:
     mode: ClusterMode = ClusterMode.RAFT
     judges_times: bool = False
     """Whether fail-overs and recoveries beyond the gates fail; on a quiet machine only."""
+    transport: Transport | None = None
+    """Transport of the clients; None: each trial draws it from its seed."""
     time_scale: float = field(default_factory=lambda: float(os.environ.get("CHAOS_SCALE", "1")))
     """Factor of all deadlines, for slow machines."""
+
+    def transport_of(self, seed: int) -> Transport:
+        """Return the transport of the trial with this seed."""
+        # Not from the numbers of the trial: its faults are the same over each transport.
+        if self.transport is not None:
+            return self.transport
+        return Random(f"transport {seed}").choice(TRANSPORTS)

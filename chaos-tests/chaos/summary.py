@@ -52,6 +52,8 @@ class CampaignSummary:
 
     seed: int
     mode: str
+    transports: dict[str, int]
+    """Count of scenarios by the transport of their clients."""
     toxiproxy_version: str
     took_s: float
     passed: int
@@ -100,6 +102,7 @@ class CampaignSummary:
         return cls(
             seed,
             mode,
+            dict(Counter(result.transport for result in results).most_common()),
             version,
             took_s,
             sum(result.verdict == "passed" for result in results),
@@ -141,6 +144,7 @@ class CampaignSummary:
         return [
             ("seed", str(self.seed)),
             ("mode", self.mode),
+            ("transport of clients", _listed(self.transports) or "none"),
             ("toxiproxy", self.toxiproxy_version),
             ("took", f"{self.took_s:,.0f} s"),
             ("scenarios", f"{self.passed} passed, {len(self.failed)} failed, "

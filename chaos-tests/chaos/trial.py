@@ -26,6 +26,7 @@ from chaos.target import Target
 from chaos.usage import Usage
 from chaos.verdict import caught_up, drain, judge, leaders_of, same_digests
 from quorumlog.admin.ha_types import HaLoss
+from quorumlog.cluster.transport import Transport
 from raft.histories.checker import check_values
 from raft.histories.history import Value
 
@@ -41,6 +42,8 @@ class TrialResult:
 
     scenario: Scenario
     seed: int
+    transport: Transport
+    """Transport of the clients."""
     verdict: str = "passed"
     """One of `passed`, `failed`, `skipped`."""
     why: str = ""
@@ -101,7 +104,11 @@ class Trial:
         self._scenario, self._cluster, self._options = scenario, cluster, options
         self._topic, self._seed, self._slowness = topic, seed, slowness
         self.result = TrialResult(
-            scenario, seed, patience_ms=scenario.profile.patience_s * 1000, slowness=slowness
+            scenario,
+            seed,
+            options.transport_of(seed),
+            patience_ms=scenario.profile.patience_s * 1000,
+            slowness=slowness,
         )
 
     @property
@@ -134,7 +141,13 @@ class Trial:
 
     async def _run(self) -> None:
         result, cluster, recorder = self.result, self._cluster, self.result.recorder
-        load = Load(cluster.bootstrap, self._topic, recorder, pause_s=self._scenario.pause_s)
+        load = Load(
+            cluster.bootstrap,
+            self._topic,
+            recorder,
+            transport=result.transport,
+            pause_s=self._scenario.pause_s,
+        )
         async with load:
             context = ScenarioContext(
                 cluster,

@@ -8,7 +8,6 @@ answer out of order: each becomes one line that names the rule.
 import asyncio
 import gc
 import json
-import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Final
@@ -28,7 +27,8 @@ _POLL_S: Final = 0.05
 
 async def caught_up(client: quorumlog.Client, nodes: tuple[int, ...], timeout_s: float) -> int:
     """Wait until every node has applied the current commit index; return it."""
-    deadline = time.monotonic() + timeout_s
+    loop = asyncio.get_running_loop()  # Whose time is a virtual one in a simulated world.
+    deadline = loop.time() + timeout_s
     target: int | None = None
     for node in nodes:
         while True:
@@ -41,7 +41,7 @@ async def caught_up(client: quorumlog.Client, nodes: tuple[int, ...], timeout_s:
                 found = f"{status.applied_index}, {status.standing}"
             except QuorumlogError as error:
                 found = str(error)
-            if time.monotonic() >= deadline:
+            if loop.time() >= deadline:
                 raise NotSoError(f"node {node} does not come to index {target}: {found}")
             await asyncio.sleep(_POLL_S)
     assert target is not None, "a cluster has nodes"

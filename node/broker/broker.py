@@ -6,7 +6,8 @@ method here concerns several parts. Errors are those of `node`, `store` or `raft
 """
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Set
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from node.broker.append.attached import QueueKey
@@ -20,6 +21,7 @@ from node.broker.core.leader_work import LeaderWork
 from node.broker.core.parked_readers import ParkedReaders
 from node.broker.core.ports import BrokerDriver, OtherGroups, no_other_groups
 from node.broker.delay.calls import Delay
+from node.broker.delay.delivery_task import HOLDING_QUEUES
 from node.broker.groups.groups import Groups
 from node.broker.groups.members import Members
 from node.broker.groups.settings import GroupSettingsCalls
@@ -93,13 +95,15 @@ class Broker:
         self._own_appends = OwnAppends(context)
         self._was_ready = False
         self.other_groups: OtherGroups = no_other_groups
+        self.framed_address = ""
+        """Address of the framed port, for routes (`RouteResponse.framed_address`)."""
 
         self.incarnations: Final = Incarnations(context, self._own_appends)
         self._produce = Produce(context, self.incarnations.check)
-        self._pulls = Pulls(context, self._parked, self._freshness)
+        self.pulls: Final = Pulls(context, self._parked, self._freshness)
         self.consumed: Final = OffsetsUnderWay(context, self._produce, self._own_appends)
         self.transactions: Final = TransactionCalls(
-            context, self._produce, self._own_appends, unix_ms
+            context, self._produce, self._own_appends, self.incarnations.check, unix_ms
         )
         self.pop: Final = Pop(context, self._commands, self._own_appends, unix_ms)
         self.delay: Final = Delay(context, self._produce, self._own_appends, unix_ms)
@@ -125,6 +129,8 @@ class Broker:
         ]
         """Work that begins and ends with this node's leadership, in this order."""
         self._parked.on_grown = self._on_grown
+        self.has_waiting_readers: Final = self._parked.has_any
+        """Returns whether a reader waits for something that will be applied here."""
         driver.add_listener(self._on_turn)
 
     @property
@@ -138,10 +144,6 @@ class Broker:
         if self._was_ready:
             work.begin()
 
-    def has_waiting_readers(self) -> bool:
-        """Whether a reader waits for something that will be applied here."""
-        return not self._parked.is_empty
-
     # --- Data ---
 
     async def append(self, request: AppendRequest) -> AppendResponse:
@@ -151,26 +153,39 @@ class Broker:
         """
         return await self.append_nowait(request)
 
-    def append_nowait(self, request: AppendRequest) -> "asyncio.Future[AppendResponse]":
+    def append_nowait(
+        self, request: AppendRequest, records: bytes | None = None
+    ) -> "asyncio.Future[AppendResponse]":
         """As `append`, without a coroutine: batches enter the log in the order of the calls.
 
-        The future resolves with the receipt, or fails; nothing is raised here.
+        `records`: the encoded records, where they came beside the request and not in it. The
+        future resolves with the receipt, or fails; nothing is raised here.
         """
+        if request.has_delayed or request.HasField("transaction") or request.HasField("consumed"):
+            return self._append_with_feature(request, records)
+        return self._produce.append(request, records=records)
+
+    def _append_with_feature(
+        self, request: AppendRequest, records: bytes | None
+    ) -> "asyncio.Future[AppendResponse]":
+        """Append a batch of a feature, which reads the records in the request."""
+        if records is not None:
+            request.records = records
         if request.has_delayed:
             return self.delay.append(request)
         if request.HasField("transaction"):
             return self.transactions.append(request)
-        if request.HasField("consumed"):
-            return self.consumed.append(request)
-        return self._produce.append(request)
+        return self.consumed.append(request)
 
     async def pull(self, request: PullRequest) -> PullResponse:
         """Read one queue from an offset on; with `wait_ms` wait for the first message."""
-        return await self._pulls.pull(request)
+        return (await self.pulls.pull(request)).joined()
 
-    def tail(self, request: TailRequest) -> AsyncIterator[PullResponse]:
+    async def tail(self, request: TailRequest) -> AsyncIterator[PullResponse]:
         """Read one queue as it grows. Close the iterator (`aclose`) when the caller has gone."""
-        return self._pulls.tail(request)
+        async with aclosing(self.pulls.tail(request)) as pulled:
+            async for one in pulled:
+                yield one.joined()
 
     async def route(self, request: RouteRequest) -> RouteResponse:
         """Return the leader and all addresses, as this node knows them: any node may be asked."""
@@ -191,6 +206,7 @@ class Broker:
             body_size_bytes_max=context.store.config.body_size_bytes_max,
             group=context.identity.group,
             groups=self.other_groups(request.topics),
+            framed_address=self.framed_address,
         )
         for name in request.topics:
             topic = context.state.topic(name)
@@ -237,9 +253,10 @@ class Broker:
         self._produce.fail_parked()
         self._parked.wake_all()
 
-    def _on_grown(self, queues: Iterable[QueueKey]) -> None:
+    def _on_grown(self, queues: Set[QueueKey]) -> None:
         self.pop.on_grown(queues)
-        self.delay.delivery_task.on_grown(queues)
+        if HOLDING_QUEUES & queues:
+            self.delay.delivery_task.on_grown(queues)
 
     def _on_turn(self) -> None:
         is_ready = self._context.driver.is_ready and not self._context.is_stopped
@@ -260,7 +277,7 @@ class Broker:
 
     def stats(self) -> BrokerStats:
         """Return the counters and the levels at this moment."""
-        produce, pulls, parked = self._produce, self._pulls, self._parked
+        produce, pulls, parked = self._produce, self.pulls, self._parked
         state = self._context.state
         return BrokerStats(
             limits=self._context.limits,

@@ -120,9 +120,18 @@ def _address_conflicts(settings: Settings) -> list[Conflict]:
     if settings.advertise is not None and settings.advertise.is_wildcard:
         what = f"{settings.advertise} cannot be dialled"
         found.append(Conflict(("advertise",), what, "name a host"))
+    if settings.advertise_framed is not None and settings.advertise_framed.is_wildcard:
+        what = f"{settings.advertise_framed} cannot be dialled"
+        found.append(Conflict(("advertise_framed",), what, "name a host"))
     used: dict[Address, str] = {}
-    for name in ("listen", "peer_listen", "http_listen", "nameserver_listen"):
-        address = getattr(settings, name)
+    listening = {
+        "listen": settings.listen,
+        "peer_listen": settings.peer_listen,
+        "http_listen": settings.http_listen,
+        "nameserver_listen": settings.nameserver_listen,
+        "listen_framed": settings.framed_listen,
+    }
+    for name, address in listening.items():
         if address is None or not address.port:
             continue
         if address in used:

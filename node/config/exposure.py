@@ -56,7 +56,12 @@ def is_peer_port_open(settings: Settings) -> bool:
 
 def exposures(settings: Settings) -> list[Exposure]:
     """Return every port that a stranger could misuse, the worst first."""
-    found = [_peer_port(settings), _client_port(settings), _http_port(settings)]
+    found = [
+        _peer_port(settings),
+        _client_port(settings),
+        _framed_port(settings),
+        _http_port(settings),
+    ]
     return [one for one in found if one is not None]
 
 
@@ -98,6 +103,20 @@ def _client_port(settings: Settings) -> Exposure | None:
         "whoever can dial it",
         f"may read, append and administer{seen}: there are no users",
         f"keep it in a network you trust, or set tls_client_auth{keys}",
+    )
+
+
+def _framed_port(settings: Settings) -> Exposure | None:
+    address = settings.framed_listen
+    if address is None or is_loopback(address.host) or settings.tls_client_auth:
+        return None
+    seen = " in clear text" if settings.tls_certificate_file is None else ""
+    return Exposure(
+        "listen_framed",
+        address,
+        "whoever can dial it",
+        f"may read, append and commit offsets{seen}: there are no users",
+        "keep it in a network you trust, set tls_client_auth, or listen_framed = off",
     )
 
 

@@ -17,7 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from node.config.limits import Limits
 from node.config.nameserver import NameServerSettings
 from node.config.types import (
+    AUTO,
     Address,
+    AddressAutoOrOff,
     Addresses,
     AddressOrOff,
     AddressText,
@@ -33,6 +35,9 @@ from store.format import Host
 
 ENVIRONMENT_PREFIX: Final = "QUORUMLOG_"
 TICK_MS: Final = 25
+FRAMED_PORT_DISTANCE: Final = 1_000
+"""From the port of `listen` to that of `listen_framed`: keeps nodes of one machine apart."""
+PORT_MAX: Final = 65_535
 _HOUR_MS: Final = 3_600_000
 _LEDGER_INDEX_UNITS_PER_PAGE: Final = 128
 _LIMITS: Final = Limits()
@@ -97,6 +102,18 @@ class Settings(BaseModel):
     advertise: AddressText | None = _setting(
         None,
         "What clients are told to dial. Default: this node's `address` in `peers`, else `listen`.",
+    )
+    listen_framed: AddressAutoOrOff = _setting(
+        AUTO,
+        "Client service in frames (docs/framed.md): appends and reads with less work than over "
+        "gRPC. Port 0 takes a free one; `off`: none. `auto`: the host of `listen` and its port + "
+        "1000, or a free port where that is none.",
+    )
+    advertise_framed: AddressText | None = _setting(
+        None,
+        "What clients are told to dial for frames. Default: the host at which they reach `listen`, "
+        "and the port of `listen_framed`; its host as well if that is another one than in "
+        "`listen`.",
     )
     peer_listen: AddressText = _setting(
         Address("127.0.0.1", 40911), "Peer link. Port 0 takes a free one."
@@ -309,6 +326,25 @@ class Settings(BaseModel):
         own = self.peers.get(self.node_id)
         chosen = self.advertise or (own.address if own else self.listen)
         return chosen if chosen.port else Address(chosen.host, bound_port)
+
+    @property
+    def framed_listen(self) -> Address | None:
+        """The address of the framed port; None: there is none."""
+        chosen = self.listen_framed
+        if not isinstance(chosen, str):
+            return chosen
+        port = self.listen.port + FRAMED_PORT_DISTANCE if self.listen.port else 0
+        return Address(self.listen.host, port if port <= PORT_MAX else 0)
+
+    def framed_advertised(self, bound_port: int) -> str:
+        """Return what routes tell of the framed port: host:port, or only a port (":9081") at the
+        host at which the client asked. `bound_port` is the port that it got."""
+        if self.advertise_framed is not None:
+            chosen = self.advertise_framed
+            return str(chosen if chosen.port else Address(chosen.host, bound_port))
+        listen = self.framed_listen
+        is_same = listen is None or listen.is_wildcard or listen.host == self.listen.host
+        return str(Address("" if is_same or listen is None else listen.host, bound_port))
 
     def secret(self) -> bytes:
         """Read the secret; empty if there is none. White space around it does not count."""

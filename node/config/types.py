@@ -5,7 +5,7 @@ Must not know which settings exist.
 """
 
 import re
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator
 
@@ -47,7 +47,10 @@ def _with_unit(units: dict[str, int], example: str) -> Any:
         unit = units.get(found[2]) if found else None
         if found is None or unit is None:
             raise ValueError(f"use a number, or one with a unit, for example {example}")
-        return round(float(found[1]) * unit) if "." in found[1] else int(found[1]) * unit
+        try:
+            return round(float(found[1]) * unit) if "." in found[1] else int(found[1]) * unit
+        except OverflowError:
+            raise ValueError(f"use a smaller number, for example {example}") from None
 
     return BeforeValidator(parse)
 
@@ -77,10 +80,23 @@ def _parse_or_off(value: object) -> Address | None:
     return None if value is None or value == "off" else Address.parse(value)
 
 
+AUTO: Final = "auto"
+"""The address follows from other settings."""
+
+
+def _parse_or_auto(value: object) -> Address | str | None:
+    return AUTO if value == AUTO else _parse_or_off(value)
+
+
 AddressText = Annotated[Address, PlainValidator(Address.parse), PlainSerializer(str)]
 AddressOrOff = Annotated[
     Address | None,
     PlainValidator(_parse_or_off),
+    PlainSerializer(lambda address: "off" if address is None else str(address)),
+]
+AddressAutoOrOff = Annotated[
+    Address | str | None,
+    PlainValidator(_parse_or_auto),
     PlainSerializer(lambda address: "off" if address is None else str(address)),
 ]
 Addresses = Annotated[tuple[AddressText, ...], BeforeValidator(_split)]

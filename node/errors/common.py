@@ -35,6 +35,8 @@ class NodeError(Exception):
     """The leader, as far as the answering node knows; NO_NODE: unknown."""
     leader_address: str = ""
     """host:port of the leader's client service; empty: unknown."""
+    faulty_records: tuple[int, ...] = ()
+    """Records of a refused batch with this fault, by number from 0, if that was found out."""
 
     def with_leader(self, node: NodeId, address: str) -> Self:
         """Add the leader and its address; return the error itself."""
@@ -478,6 +480,21 @@ class UnknownCommandError(NodeError):
             f"the command at log position {self.position} is of a newer version; "
             f"upgrade this node, then start it again"
         )
+
+
+class StateDivergedError(NodeError):
+    """The replicated state of this node differs from that of a majority, so it answers nothing from
+    it. The call had no effect; ask another node."""
+
+    code, retryable, status = "node.state_diverged", True, "UNAVAILABLE"
+    retry_after_ms = RETRY_ELECTION_MS
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the state of this node is not that of a majority ({self.reason}); ask another one"
 
 
 class BadRequestError(NodeError):

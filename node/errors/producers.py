@@ -7,7 +7,8 @@ from node.errors.common import NodeError
 
 
 class ProducerFencedError(NodeError):
-    """Another process has claimed the name of this producer since, and only that one may append.
+    """Another process has claimed the name of this producer since, and only that one may append
+    and end transactions.
 
     The log is unchanged; no later append of this process will succeed.
     """

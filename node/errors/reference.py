@@ -57,6 +57,8 @@ stable code. In streams the same message is in the response. What counts for a p
   producer that sends the batch again gets the answer.
 - `retryable` says whether the same call may succeed later, here or at the leader that the error
   names; `retry_after_ms` when.
+- `faulty_records` are the records of a refused batch with this fault, by number from 0; the text is
+  about the first. Those behind the first 1,000 are not named. Empty: the node names none.
 
 Errors of Raft that say who leads, or that a queue is full, reach clients as `node.not_leader`,
 `node.transferring` and `node.busy`. What nobody foresaw is `node.internal`, outcome unknown.

@@ -56,3 +56,17 @@ class ResponsesWaitError(NodeError):
             f"a response of {self.size_bytes} bytes was dropped: {self.waiting_size_bytes} bytes "
             f"wait that clients have not taken, the limit is {self.limit}; ask again"
         )
+
+
+class UnimplementedError(NodeError):
+    """The node knows no such method of framed calls: it is older than the client. The call had no
+    effect; the same call over gRPC may exist."""
+
+    code, status = "node.unimplemented", "UNIMPLEMENTED"
+
+    def __init__(self, method: int) -> None:
+        super().__init__(method)
+        self.method = method
+
+    def __str__(self) -> str:
+        return f"this node has no framed method {self.method}; use gRPC for it, or a newer node"

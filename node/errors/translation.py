@@ -60,6 +60,7 @@ class Failure(NamedTuple):
     leader_id: NodeId = NO_NODE
     leader_address: str = ""
     retry_after_ms: int = 0
+    faulty_records: tuple[int, ...] = ()
 
 
 def from_raft(error: RaftError) -> RaftError | NodeError:
@@ -101,6 +102,7 @@ def describe(error: BaseException) -> Failure:
                 error.leader_id,
                 error.leader_address,
                 error.retry_after_ms,
+                error.faulty_records,
             )
         case StoreError():
             retry_after_ms = RETRY_BUSY_MS if error.retryable else 0
@@ -111,6 +113,7 @@ def describe(error: BaseException) -> Failure:
                 error.outcome,
                 status_of(type(error)),
                 retry_after_ms=retry_after_ms,
+                faulty_records=error.faulty_records,
             )
         case RaftError():
             outcome, status = Outcome(error.outcome.value), status_of(type(error))
@@ -130,4 +133,5 @@ def to_pb(error: BaseException) -> common_pb2.Error:
         leader_id=failure.leader_id,
         leader_address=failure.leader_address,
         retry_after_ms=failure.retry_after_ms,
+        faulty_records=failure.faulty_records,
     )

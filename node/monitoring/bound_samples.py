@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from node.monitoring.http_connections import CONNECTION_COUNT_MAX, HttpConnections
 from node.monitoring.metrics import Sample
-from node.runtime.line_budget import left_out
+from node.runtime.logs.line_budget import left_out
 from node.services.bounds.request_watch import (
     HALF_SIZE_BYTES_MAX,
     SLOW_COUNT_MAX,

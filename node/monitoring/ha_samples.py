@@ -29,6 +29,7 @@ def ha_samples(driver: HaDriver) -> Iterator[Sample]:
     refused = stats.get("advice_refused", 0) + driver.promotion.advice_refused_count
     yield "ha_advice_refused", (), refused
     yield "ha_waits_for_room", (), driver.inbound.no_room_count
+    yield "ha_images_failed", (), driver.inbound.image_sender.failed_count
     yield "ha_apply_retries", (), driver.apply_retry_count
     yield "ha_losses", (), len(driver.losses.losses)
 

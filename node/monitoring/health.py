@@ -6,7 +6,7 @@ they listen for changes of the answer.
 
 from collections.abc import Callable
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from raft.messages import NO_NODE, NodeId
 from raft.transitions import Role
@@ -43,6 +43,9 @@ class HealthVerdict(NamedTuple):
 
     is_good: bool
     reason: str
+
+
+_LEADS: Final = HealthVerdict(True, "leads")  # Given in each turn of a leader.
 
 
 class Health:
@@ -92,7 +95,8 @@ class Health:
         driver = self._driver
         if driver is None or driver.leader_id == NO_NODE:
             return HealthVerdict(False, "no leader is known")
-        if driver.role is Role.LEADER and not driver.is_ready:
+        if driver.role is not Role.LEADER:
+            return HealthVerdict(True, f"node {driver.leader_id} leads")
+        if not driver.is_ready:
             return HealthVerdict(False, "leads, and applies what was committed before")
-        leads = "leads" if driver.role is Role.LEADER else f"node {driver.leader_id} leads"
-        return HealthVerdict(True, leads)
+        return _LEADS

@@ -1,8 +1,9 @@
 """The HTTP port of a node, for people, Prometheus and probes: /metrics /live /ready /status.
 
-Owns the four pages and the server's life; `http_connections` bounds the connections. Runs on the
-node's loop, so a stuck loop does not answer, which is the purpose of a liveness probe. Read-only,
-without authentication: bind the port where only people who may read these pages can reach it.
+Owns the four pages and the server's life; `http_connections` bounds the connections, `shared_page`
+what /metrics and /status cost. Runs on the node's loop, so a stuck loop does not answer, which is
+the purpose of a liveness probe. Read-only, without authentication: bind the port where only people
+who may read these pages can reach it.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from node.monitoring.http_connections import (
     REQUEST_SIZE_BYTES_MAX,
     HttpConnections,
 )
+from node.monitoring.shared_page import SharedPage
 from node.services.server import PortTakenError
 
 BACKLOG_COUNT_MAX: Final = CONNECTION_COUNT_MAX // 2
@@ -52,7 +54,9 @@ class HttpServer:
         registry: CollectorRegistry,
         status: Callable[[], dict[str, Any]],
     ) -> None:
-        self._health, self._registry, self._status = health, registry, status
+        self._health = health
+        self._metrics_page = SharedPage(lambda: generate_latest(registry))
+        self._status_page = SharedPage(lambda: bytes(JSONResponse(status()).body))
         self.connections: Final = HttpConnections()
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
@@ -93,12 +97,14 @@ class HttpServer:
         if self._server is not None and self._task is not None:
             self._server.should_exit = True
             await self._task
+        self._metrics_page.stop()
+        self._status_page.stop()
 
-    # async, although they never wait: starlette runs plain functions on threads, and the values
-    # belong to the loop.
+    # All are async, since starlette runs plain functions on threads, and the values belong to the
+    # loop.
 
     async def _metrics(self, _request: Request) -> Response:
-        return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(await self._metrics_page.get(), media_type=CONTENT_TYPE_LATEST)
 
     async def _live(self, _request: Request) -> Response:
         return _answer(self._health.live())
@@ -107,7 +113,7 @@ class HttpServer:
         return _answer(self._health.ready())
 
     async def _show_status(self, _request: Request) -> Response:
-        return JSONResponse(self._status())
+        return Response(await self._status_page.get(), media_type="application/json")
 
 
 def _answer(verdict: HealthVerdict) -> Response:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from node.runtime.rate_limited_log import RateLimitedLog
+from node.runtime.logs.rate_limited_log import RateLimitedLog
 
 CONNECTION_COUNT_MAX: Final = 256
 """Connections at once. Above it the node closes an old one, so a new client is always let in."""

@@ -52,6 +52,14 @@ METRICS: Final[Mapping[str, Spec]] = {
     "divergent_peers": Spec("gauge", "Nodes whose committed log contradicts this one's."),
     "old_copies": Spec("gauge", "Nodes that began with an old copy of their disk, as seen here."),
     "old_copy_refusals": Spec("counter", "Connections refused to such nodes."),
+    "old_copy_memories_dropped": Spec("counter", "Times that a peer told of one more life of a "
+                                      "node than are kept apart (8): it is not compared here."),
+    "state_fenced": Spec("gauge", "1 while the state is not a majority's: nothing is served."),
+    "state_checks_equal": Spec("counter", "Digests of the state equal to that of a majority."),
+    "state_checks_differing": Spec("counter", "Digests of the state that differed from it."),
+    "state_checks_undecided": Spec("counter", "Leader only: states differ, no majority agrees."),
+    "state_checks_passed_over": Spec("counter", "Digests not compared: no time, another build."),
+    "state_digest_seconds": Spec("gauge", "Time that the last digest of the state took."),
     "standing": Spec("gauge", "1 for the standing the node has, 0 for others: counts only if full.",
                      ("standing",)),
     "term": Spec("gauge", "Newest Raft term this node knows."),
@@ -76,10 +84,21 @@ METRICS: Final[Mapping[str, Spec]] = {
     "peer_queued_bytes": Spec("gauge", "Bytes that wait for a peer's socket.", ("node_id",)),
     "peer_dropped_frames": Spec("counter", "Frames dropped: link down, or full.", ("node_id",)),
     "peer_closed": Spec("counter", "Peer connections that ended, by reason.", ("code",)),
-    "calls": Spec("counter", "gRPC calls that began.", ("method",)),
-    "calls_failed": Spec("counter", "gRPC calls and appends of a stream that failed.",
+    "calls": Spec("counter", "Calls that began, over gRPC and in frames.", ("method",)),
+    "calls_failed": Spec("counter", "Calls, and appends of a stream, that failed.",
                          ("method", "code")),
-    "calls_open": Spec("gauge", "gRPC calls that are being served."),
+    "calls_open": Spec("gauge", "Calls that are being served."),
+    "framed_connections": Spec("gauge", "Connections to the framed port."),
+    "framed_connections_limit": Spec("gauge", "Limit of these: above it new ones are closed."),
+    "framed_accept_failures": Spec("counter", "Connections to it that could not be accepted."),
+    "framed_calls": Spec("gauge", "Framed calls that are being served."),
+    "framed_calls_limit": Spec("gauge", "Limit of these: above it busy."),
+    "framed_half_bytes": Spec("gauge", "Of frames that are not whole, or wait for their turn."),
+    "framed_half_limit_bytes": Spec("gauge", "Limit of these: above it the largest is closed."),
+    "framed_waiting_bytes": Spec("gauge", "Of framed answers that clients do not take."),
+    "framed_waiting_limit_bytes": Spec("gauge", "Limit of these: above it answers are dropped."),
+    "framed_answers_dropped": Spec("counter", "Framed answers dropped: too many bytes waited."),
+    "framed_closed": Spec("counter", "Framed connections that the node closed.", ("reason",)),
     "requests_slow": Spec("gauge", "Requests of clients that take over a second to arrive."),
     "requests_slow_limit": Spec("gauge", "Limit of these: above it the oldest is refused."),
     "request_streams": Spec("gauge", "Streams on which clients send."),
@@ -193,6 +212,7 @@ METRICS: Final[Mapping[str, Spec]] = {
     "ha_epoch_jumps": Spec("counter", "Epochs refused, since no promotions explain them."),
     "ha_advice_refused": Spec("counter", "Proposals of a controller that were impossible."),
     "ha_waits_for_room": Spec("counter", "Transfers that waited for room on this disk."),
+    "ha_images_failed": Spec("counter", "Images of the state that could not be made here."),
     "ha_apply_retries": Spec("counter", "Decided batches not shown: no room for queues."),
     "ha_losses": Spec("gauge", "Losses known here, at most the newest hundred: qlog ha status."),
     "nameserver_up": Spec("gauge", "1 when this node's replica of the name server runs."),
@@ -206,6 +226,8 @@ METRICS: Final[Mapping[str, Spec]] = {
     "nameserver_refused_connections": Spec("counter", "Closed because of what they sent."),
     "nameserver_old_copies": Spec("gauge", "Replicas that are connected and began with an old copy "
                                   "of their directory: they count for nothing."),
+    "nameserver_old_copy_memories_dropped": Spec("counter", "The same of replicas as "
+                                                 "old_copy_memories_dropped of nodes."),
     "nameserver_restarts": Spec("counter", "Times that replica was started again after a fault."),
     "nameserver_registered": Spec("gauge", "1 when the directory knows this node as it is."),
     "nameserver_refused_reports": Spec("counter", "Reports about brokers that were not believed.",
@@ -299,6 +321,7 @@ def lives_samples(lives: NodeLives) -> Iterator[Sample]:
     """Yield the samples of old copies of disks."""
     yield "old_copies", (), len(lives.refused)
     yield "old_copy_refusals", (), lives.refused_count
+    yield "old_copy_memories_dropped", (), lives.dropped_memory_count
 
 
 def link_samples(stats: LinkStats) -> Iterator[Sample]:
@@ -419,6 +442,7 @@ def nameserver_samples(service: NameServerService) -> Iterator[Sample]:
     yield "nameserver_in_flight", (), status.in_flight_count
     yield "nameserver_refused_connections", (), status.refused_count
     yield "nameserver_old_copies", (), status.old_copy_count
+    yield "nameserver_old_copy_memories_dropped", (), status.dropped_memory_count
     yield "nameserver_restarts", (), service.restart_count
     for reason, count in service.report_judge.refused_counts.items():
         yield "nameserver_refused_reports", (reason,), count

@@ -20,7 +20,7 @@ from node.nameserver.directory.fields import Result
 from node.nameserver.directory.limits import REGISTER_PERIOD_MS
 from node.nameserver.directory.reports import BrokerReport, heartbeat
 from node.runtime.clock import unix_ms
-from node.runtime.rate_limited_log import RateLimitedLog
+from node.runtime.logs.rate_limited_log import RateLimitedLog
 from store.errors import StoreError
 
 LOOK_PERIOD_MS: Final = 1_000

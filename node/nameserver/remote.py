@@ -27,8 +27,9 @@ from node.nameserver.directory.directory import Command, Directory
 from node.nameserver.directory.fields import CommandRefused, Result
 from node.nameserver.directory.groups import Group
 from node.nameserver.directory.proofs import CHALLENGE_AGE_MS_MAX, Prover
+from node.runtime.channel_options import CHANNEL_OPTIONS
 from node.runtime.json_text import read_json
-from node.runtime.rate_limited_log import RateLimitedLog
+from node.runtime.logs.rate_limited_log import RateLimitedLog
 from quorumlog.pb import common_pb2
 from quorumlog.pb import nameserver_pb2 as pb
 from quorumlog.pb.log_pb2 import GroupRoute, TopicRoute
@@ -50,9 +51,8 @@ _NOT_BELIEVED: Final = {
 _DETAIL_SIZE_CHARS_MAX: Final = 1_000
 _LOG_INTERVAL_MS: Final = 60_000
 _OPTIONS: Final = (
+    *CHANNEL_OPTIONS,
     ("grpc.max_receive_message_length", ANSWER_SIZE_BYTES_MAX),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.enable_retries", 0),
 )
 _T = TypeVar("_T")
 _log: Final = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from node.nameserver.directory.directory import Command
 from node.nameserver.directory.fields import Result
 from node.nameserver.directory.proofs import Challenges
 from node.runtime.json_text import read_json
-from node.runtime.rate_limited_log import RateLimitedLog
+from node.runtime.logs.rate_limited_log import RateLimitedLog
 from quorumlog.pb import nameserver_pb2 as pb
 from store.files.meta_file import Json
 

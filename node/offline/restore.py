@@ -242,6 +242,7 @@ def _go_on_alone(
         progress=progress,
     ) as log:
         first_index, last_index = log.base_index + 1, log.last_index
+        _refuse_differing(log, former.state_fence)
         if last_index == NO_INDEX:
             raise _nothing_in("its log is empty")
         machine = _applied(fs, work, log)
@@ -267,6 +268,10 @@ def _go_on_alone(
         _write_end(log, settings, known, term)
         own = HardState(term, settings.node_id, Standing.FULL, found.incarnation)
         log.save_hard_state(own)
+        if former.state_fence:  # The state was built anew, and no other one is left to differ.
+            log.node_file.save(
+                replace(log.node_file.record, state_fence="", state_fence_position=NO_INDEX)
+            )
         restored = Restored(
             directory=str(settings.directory),
             cluster_id=settings.cluster_id,
@@ -284,6 +289,16 @@ def _go_on_alone(
     if fatal:
         raise fatal[0]
     return restored
+
+
+def _refuse_differing(log: LedgerLog, fence: str) -> None:
+    """Refuse a state behind a fence, unless it can be built anew."""
+    if fence and log.base_index != NO_INDEX and log.installed is None:
+        raise RestoreError(
+            "the state of the backup differs from that of the other nodes",
+            f"{fence}, and its log no longer has all that the state is made of",
+            "name a backup of another node",
+        )
 
 
 def _nothing_in(why: str) -> RestoreError:

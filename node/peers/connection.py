@@ -10,19 +10,35 @@ from node.peers.frames import (
     FRAME_SIZE_BYTES_MAX,
     HANDSHAKE_KINDS,
     HANDSHAKE_SIZE_BYTES_MAX,
+    EncodedFrame,
     FrameError,
     FrameKind,
     FrameParser,
-    encode_head,
 )
 from node.peers.handshake import PeerInfo
 from node.peers.stream import LinkTraffic, Side, Stream
 from node.peers.types import LinkLimits
 from raft.errors import PeerProtocolError
 from raft.messages import NO_NODE, NodeId
+from store.files import failpoints
 
 _WRITTEN_SIZE_BYTES: Final = 64 << 10
 """Worth a system call of its own within a turn."""
+
+
+class FrameTaker(Protocol):
+    """Takes the frames of proven peers: the handler of the link."""
+
+    def on_frame(self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview) -> None:
+        """Take a frame. Raises PeerProtocolError."""
+        ...
+
+
+class NoTaker:
+    """Takes the frames of a link that stops, and does nothing with them."""
+
+    def on_frame(self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview) -> None:
+        pass
 
 
 class ConnectionOwner(Protocol):
@@ -38,11 +54,8 @@ class ConnectionOwner(Protocol):
         """Take a handshake frame. A late one is a violation, except for a Goodbye."""
         ...
 
-    def on_peer_frame(
-        self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview
-    ) -> None:
-        """Take a frame of a proven peer. Raises PeerProtocolError."""
-        ...
+    has_more: bool
+    """Whether more bytes came with the read that brought the frame in hand; set before each."""
 
     def on_bad_bytes(
         self, connection: "PeerConnection", error: FrameError | PeerProtocolError
@@ -68,6 +81,7 @@ class PeerConnection(Stream, asyncio.BufferedProtocol):
     ) -> None:
         super().__init__(limits, side, to)
         self._owner = owner
+        self._taker: FrameTaker = NoTaker()
         self.had_contact = False
         """Whether bytes came since the last look."""
         self.silent_ms = 0
@@ -77,8 +91,9 @@ class PeerConnection(Stream, asyncio.BufferedProtocol):
             buffer_size_bytes=HANDSHAKE_SIZE_BYTES_MAX,
         )
 
-    def open(self, info: PeerInfo, traffic: LinkTraffic) -> None:
-        """Accept all frames from here on: the handshake is done."""
+    def open(self, info: PeerInfo, traffic: LinkTraffic, taker: FrameTaker) -> None:
+        """Accept all frames from here on, for `taker`: the handshake is done."""
+        self._taker = taker
         self._parser.set_limits(
             FRAME_SIZE_BYTES_MAX, frozenset(FrameKind), self._limits.buffer_size_bytes
         )
@@ -86,22 +101,34 @@ class PeerConnection(Stream, asyncio.BufferedProtocol):
 
     def send(self, kind: FrameKind, header: bytes, payload: bytes = b"") -> None:
         """Queue a frame for this turn of the loop. The caller checks the limit of queued bytes."""
-        if self._transport is None or self.close_code is not None:
+        self.send_encoded(EncodedFrame(kind, header, payload))
+
+    def send_encoded(self, frame: EncodedFrame, *, at_once: bool = False) -> None:
+        """Queue a frame; else as `send`.
+
+        `at_once`: hand it to the socket now, with all frames queued before, in one write."""
+        transport = self._transport
+        if transport is None or self.close_code is not None:
             return
-        queue = self._queue
-        if not queue:
-            self._loop.call_soon(self.write_queued)
-        head = encode_head(kind, header, len(payload))
-        queue.append(head)
-        size_bytes = len(head) + len(payload)
-        if payload:
-            queue.append(payload)
-        self._queue_size_bytes += size_bytes
         traffic = self.traffic
         traffic.sent_frame_count += 1
-        traffic.sent_size_bytes += size_bytes
-        if self._queue_size_bytes >= _WRITTEN_SIZE_BYTES:
+        traffic.sent_size_bytes += frame.size_bytes
+        queue = self._queue
+        if at_once and not (frame.rest or queue or failpoints.is_on):
+            transport.write(frame.head)  # As `write_queued` does with one frame.
+            return
+        if not queue:
+            self._loop.call_soon(self.write_queued)
+        queue.append(frame.head)
+        if frame.rest:
+            queue.append(frame.rest)
+        self.queue_size_bytes += frame.size_bytes
+        if at_once or self.queue_size_bytes >= _WRITTEN_SIZE_BYTES:
             self.write_queued()
+
+    def drop_frames(self) -> None:
+        """Drop all frames of the peer from here on."""
+        self._taker = NoTaker()
 
     def note_contact(self) -> None:
         """Note that bytes came since the last look. A frame may take long over a thin link: its
@@ -130,29 +157,36 @@ class PeerConnection(Stream, asyncio.BufferedProtocol):
             attached.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._parser.buffer()
+        parser = self._parser
+        if parser.lo != parser.hi or not parser.has_usual_size:
+            return parser.buffer()
+        parser.lo = parser.hi = 0  # As `buffer` does with an empty one.
+        return parser.view
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self.is_ended():
+        code = self.close_code
+        if code is not None:
             return
         self.had_contact = True
-        parser = self._parser
-        parser.filled(nbytes)
+        parser, owner = self._parser, self._owner
+        parser.hi += nbytes
         self.traffic.received_size_bytes += nbytes
         try:
-            while (frame := parser.next_frame()) is not None:
+            while parser.hi > parser.lo and (frame := parser.next_frame()) is not None:
                 kind, header, payload = frame
                 self.traffic.received_frame_count += 1
                 if kind in HANDSHAKE_KINDS:
-                    self._owner.on_handshake_frame(self, kind, header)
+                    owner.on_handshake_frame(self, kind, header)
                 elif kind is FrameKind.PING:
                     self.send(FrameKind.PONG, b"")
                 elif kind is not FrameKind.PONG:
                     assert self.info is not None, "the parser lets no other kind through"
-                    self._owner.on_peer_frame(self.info.node_id, kind, header, payload)
-                # A kept view would show the bytes of later frames.
-                payload.release()
-                if self.is_ended():
+                    owner.has_more = parser.hi > parser.lo
+                    self._taker.on_frame(self.info.node_id, kind, header, payload)
+                if payload:  # A kept view would show the bytes of later frames.
+                    payload.release()
+                code = self.close_code
+                if code is not None:
                     return
         except (FrameError, PeerProtocolError) as error:
             self._owner.on_bad_bytes(self, error)

@@ -29,12 +29,12 @@ class LinkTasks:
         """`link` names the link in the report of an error."""
         self._link = link
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
     def run(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Start a task."""
         task = self._loop.create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._on_done)
         return task
 
@@ -46,7 +46,7 @@ class LinkTasks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if error is not None:
             message = f"a task of the {self._link} failed"

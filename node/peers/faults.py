@@ -32,7 +32,7 @@ class LinkFaults:
         self._path, self._node, self._random = path, node, random
         self._counts_path = path.with_name(f"{path.name}.{node}")
         self._loop = asyncio.get_running_loop()
-        self._rules: dict[str, dict[str, float]] = {}
+        self.rules: dict[str, dict[str, float]] = {}
         self._seen: tuple[int, int] | None = None
         self._counts: Counter[str] = Counter()
         self._told: Counter[str] = Counter()
@@ -49,9 +49,9 @@ class LinkFaults:
         self, connection: PeerConnection, to: NodeId, kind: FrameKind, header: bytes, payload: bytes
     ) -> bool:
         """Apply faults to a frame; return whether that settles it. If not, the caller sends it."""
-        if not self._rules:
+        if not self.rules:
             return False
-        rule = self._rules.get(f"{self._node}>{to}") or self._rules.get("*")
+        rule = self.rules.get(f"{self._node}>{to}") or self.rules.get("*")
         if rule is None:
             return False
         chance = self._random.random
@@ -76,7 +76,7 @@ class LinkFaults:
     def harmed(self, to: NodeId, parts: list[bytes]) -> list[bytes]:
         """Return parts of a stream, some with a flipped bit: a stream has no frames to lose or
         delay."""
-        rule = self._rules.get(f"{self._node}>{to}") or self._rules.get("*")
+        rule = self.rules.get(f"{self._node}>{to}") or self.rules.get("*")
         chance = rule.get("flip", 0) if rule else 0
         return [self._flipped(part) if self._random.random() < chance else part for part in parts]
 
@@ -89,7 +89,7 @@ class LinkFaults:
         return bytes(harmed)
 
     def _hold(self) -> None:
-        rule = self._rules.get(f"hold {self._node}", {})
+        rule = self.rules.get(f"hold {self._node}", {})
         for name, hold in (("loop_ms", hold_thread), ("lock_ms", hold_interpreter)):
             if name in rule:
                 self._counts["held"] += 1
@@ -111,8 +111,8 @@ class LinkFaults:
             found = self._path.stat()
             seen = (found.st_ino, found.st_mtime_ns)
             if seen != self._seen:
-                self._rules = json.loads(self._path.read_text("utf-8"))
+                self.rules = json.loads(self._path.read_text("utf-8"))
                 self._seen = seen
                 self._hold()
         except FileNotFoundError:
-            self._rules, self._seen = {}, None
+            self.rules, self._seen = {}, None

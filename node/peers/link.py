@@ -20,7 +20,7 @@ from node.peers import handshake
 from node.peers.connection import PeerConnection
 from node.peers.dialler import NOT_IN_TIME, Dialler, LinkTasks, listen
 from node.peers.faults import LinkFaults
-from node.peers.frames import FrameError, FrameKind
+from node.peers.frames import EncodedFrame, FrameError, FrameKind
 from node.peers.greeting import Greeter
 from node.peers.handshake import (
     CODES_SAID,
@@ -32,7 +32,7 @@ from node.peers.handshake import (
 from node.peers.peer import LinkPeer
 from node.peers.stream import Side
 from node.peers.types import LinkHandler, LinkLimits, LinkStats, NoLives, PeerLives
-from node.runtime.rate_limited_log import RateLimitedLog
+from node.runtime.logs.rate_limited_log import RateLimitedLog
 from raft.errors import PeerProtocolError, TermJumpError
 from raft.messages import NodeId
 
@@ -74,19 +74,24 @@ class PeerLink:
         self._accepter: asyncio.Task[None] | None = None
         self._strangers: dict[asyncio.Task[None], PeerConnection] = {}
         """Unfinished handshakes of accepted connections, oldest first."""
-        self._connections: set[PeerConnection] = set()
-        """Every connection whose socket may be open."""
+        self._connections: dict[PeerConnection, None] = {}
+        """Every connection whose socket may be open, oldest first."""
         self._dialler = Dialler(
             self.limits,
             lambda node: PeerConnection(self, self.limits, Side.DIALLED, to=node),
             self._end,
-            self._connections.discard,
+            self._drop,
             tls=client_tls,
             random=self._random,
             # A connection that drops again and again right after the handshake must not be dialled
             # faster and faster.
             settled_ms=self.limits.reconnect_ms_max,
         )
+        self._encoded: EncodedFrame | None = None
+        """The frame sent last: mostly all peers get the same."""
+        self.has_more = False
+        """While the handler takes a frame: whether more bytes came with the same read. What it does
+        once for all frames of a read, it does with the last one."""
         self._closed_counts: dict[str, int] = {}
         self._accepted_count = self._accept_failure_count = 0
         self._is_stopping = False
@@ -130,14 +135,23 @@ class PeerLink:
             if known.dialler is None and self._listener is not None:
                 known.dialler = self._tasks.run(self._dialler.dial(known))
 
-    def send(self, node: NodeId, kind: FrameKind, header: bytes, payload: bytes = b"") -> bool:
+    def send(
+        self,
+        node: NodeId,
+        kind: FrameKind,
+        header: bytes,
+        payload: bytes = b"",
+        *,
+        at_once: bool = False,
+    ) -> bool:
         """Queue a frame for this turn of the loop; return whether it was queued.
 
         False: dropped and counted, because there is no connection or too many bytes wait already.
-        `payload` must not change until it is sent."""
-        peer = self._peers.get(node)
-        if peer is None:
+        `payload` must not change until it is sent. `at_once`: hand it to the socket now, with what
+        was queued before, ahead of other work in this turn."""
+        if node not in self._peers:
             return False
+        peer = self._peers[node]
         first, second = peer.dialled, peer.accepted
         if kind in REPLY_KINDS:
             first, second = second, first
@@ -145,24 +159,25 @@ class PeerLink:
         if connection is None:
             peer.dropped_unconnected_count += 1
             return False
-        size_bytes = len(header) + len(payload) + 12
-        waiting = connection.queued_size_bytes
+        frame = self._encoded
+        if frame is None or not (
+            frame.kind is kind and frame.header is header and frame.payload is payload
+        ):
+            frame = self._encoded = EncodedFrame(kind, header, payload)
+        waiting = connection.queue_size_bytes + connection.unsent_size_bytes()
         if first is not None and second is not None:
-            waiting += second.queued_size_bytes
-        if waiting + size_bytes > self.limits.queued_size_bytes_max:
+            waiting += second.queue_size_bytes + second.unsent_size_bytes()
+        if waiting + frame.size_bytes > self.limits.queued_size_bytes_max:
             peer.dropped_full_count += 1
             return False
         faults = self._faults
-        if faults is None or not faults.took(connection, node, kind, header, payload):
-            connection.send(kind, header, payload)
+        if (
+            faults is None
+            or not faults.rules
+            or not faults.took(connection, node, kind, header, payload)
+        ):
+            connection.send_encoded(frame, at_once=at_once)
         return True
-
-    def write_queued(self) -> None:
-        """Hand all queued frames to the sockets now, before other work in this turn."""
-        for peer in self._peers.values():
-            for connection in (peer.dialled, peer.accepted):
-                if connection is not None:
-                    connection.write_queued()
 
     async def wait_tried(self) -> None:
         """Wait until each peer was met or could not be reached, at most `first_meeting_ms_max`."""
@@ -202,6 +217,8 @@ class PeerLink:
             self._faults.stop()
         for peer in self._peers.values():
             peer.dialled = peer.accepted = None
+        for connection in self._connections:
+            connection.drop_frames()
         if self._accepter is not None:
             self._accepter.cancel()
             # A task that never ran would not close the socket that it was given.
@@ -289,7 +306,7 @@ class PeerLink:
     # --- ConnectionOwner ---
 
     def on_made(self, connection: PeerConnection) -> None:
-        self._connections.add(connection)
+        self._connections[connection] = None
 
     def on_handshake_frame(
         self, connection: PeerConnection, kind: FrameKind, header: bytes
@@ -316,12 +333,6 @@ class PeerLink:
         except HandshakeRefusedError as error:
             self._end(connection, error.code, error.detail)
 
-    def on_peer_frame(
-        self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview
-    ) -> None:
-        if not self._is_stopping:
-            self._handler.on_frame(node, kind, header, payload)
-
     def on_bad_bytes(
         self, connection: PeerConnection, error: FrameError | PeerProtocolError
     ) -> None:
@@ -332,9 +343,12 @@ class PeerLink:
         self._end(connection, code, error.detail)
 
     def on_closed(self, connection: PeerConnection) -> None:
-        self._connections.discard(connection)
+        self._drop(connection)
         if connection.close_code is None:
             self._end(connection, CloseCode.LOST, "closed by the other side or the network")
+
+    def _drop(self, connection: PeerConnection) -> None:
+        self._connections.pop(connection, None)
 
     # --- Handshake ---
 
@@ -347,7 +361,7 @@ class PeerLink:
                 CloseCode.STOPPING, "this node stops, or does not know that peer"
             )
         old = peer.dialled if connection.side is Side.DIALLED else peer.accepted
-        connection.open(info, peer.traffic)
+        connection.open(info, peer.traffic, self._handler)
         peer.handshake_count += 1
         self._dialler.note_tried(peer)
         if old is not None:

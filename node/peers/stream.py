@@ -9,17 +9,18 @@ thirds of the time of one write each.
 import asyncio
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Final, cast
+from typing import cast
 
-from node.peers.frames import FrameKind, encode_head
+from node.peers.frames import JOINED_SIZE_BYTES_MAX, FrameKind, encode_head
 from node.peers.handshake import CloseCode, PeerInfo, goodbye
 from node.peers.types import LinkLimits
 from raft.lives import Known
 from raft.messages import NodeId
-from store.files.failpoints import hit
+from store.files import failpoints
 
-_JOINED_SIZE_BYTES_MAX: Final = 16 << 10
-"""Joining smaller buffers is cheaper than passing them one by one."""
+
+def _nothing() -> int:
+    return 0
 
 
 class Side(Enum):
@@ -73,16 +74,16 @@ class Stream(asyncio.BaseProtocol):
         """Damage by a test to the outgoing bytes (node.peers.faults)."""
         self._transport: asyncio.Transport | None = None
         self._cutter: asyncio.TimerHandle | None = None
+        self.unsent_size_bytes: Callable[[], int] = _nothing
+        """Returns the bytes that the transport has and the kernel has not."""
         self._queue: list[bytes] = []
-        self._queue_size_bytes = 0
+        self.queue_size_bytes = 0
         """Bytes sent in this turn that the transport does not have yet."""
 
     @property
     def queued_size_bytes(self) -> int:
         """Bytes that the kernel has not taken yet."""
-        transport = self._transport
-        waiting = transport.get_write_buffer_size() if transport is not None else 0
-        return self._queue_size_bytes + waiting
+        return self.queue_size_bytes + self.unsent_size_bytes()
 
     def meet(self, info: PeerInfo, traffic: LinkTraffic) -> None:
         """Note the peer: the handshake is done."""
@@ -98,7 +99,7 @@ class Stream(asyncio.BaseProtocol):
         if not self._queue:
             self._loop.call_soon(self.write_queued)
         self._queue.append(data)
-        self._queue_size_bytes += len(data)
+        self.queue_size_bytes += len(data)
         self.traffic.sent_frame_count += 1
         self.traffic.sent_size_bytes += len(data)
 
@@ -111,18 +112,20 @@ class Stream(asyncio.BaseProtocol):
         queue, transport = self._queue, self._transport
         if not queue or transport is None or self.close_code is not None:
             return
-        hit("peer_connection.before_send")
-        size_bytes, self._queue_size_bytes = self._queue_size_bytes, 0
+        if failpoints.is_on:
+            failpoints.hit("peer_connection.before_send")
+        size_bytes, self.queue_size_bytes = self.queue_size_bytes, 0
         self._queue = []
         if self.harm is not None:
             queue = self.harm(queue)
         if len(queue) == 1:
             transport.write(queue[0])
-        elif size_bytes <= _JOINED_SIZE_BYTES_MAX:
+        elif size_bytes <= JOINED_SIZE_BYTES_MAX:
             transport.write(b"".join(queue))
         else:
             transport.writelines(queue)
-        hit("peer_connection.after_send")
+        if failpoints.is_on:
+            failpoints.hit("peer_connection.after_send")
 
     # --- The end ---
 
@@ -149,7 +152,7 @@ class Stream(asyncio.BaseProtocol):
 
         uvloop closes such a socket without `connection_lost` when the connecting call is
         cancelled."""
-        self._transport = None
+        self._transport, self.unsent_size_bytes = None, _nothing
         self.finish()
 
     def cut(self) -> None:
@@ -166,6 +169,7 @@ class Stream(asyncio.BaseProtocol):
             found.abort()
             return None
         self._transport = found
+        self.unsent_size_bytes = found.get_write_buffer_size
         name = found.get_extra_info("peername")
         if name:
             self.remote = f"{name[0]}:{name[1]}"
@@ -178,7 +182,7 @@ class Stream(asyncio.BaseProtocol):
         if self._cutter is not None:
             self._cutter.cancel()
         self._queue.clear()
-        self._queue_size_bytes = 0
+        self.queue_size_bytes = 0
         self.closed.set_result(None)
         self._resolve_opened(False)
         return True

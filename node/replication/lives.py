@@ -130,10 +130,14 @@ class NodeLives:
             self._start = facts.term, facts.last_index
         self._memory = memory
         self.own()
-        self._file.save(self._record)
+        try:
+            self._file.save(self._record)
+        except StoreError:
+            self._memory = None  # No life has begun, and `stop` has nothing to save.
+            raise
         self._saved = self._record
         memory.begin(life)
-        met, self._lives = self._lives, Lives(found.known)
+        met, self._lives = self._lives, Lives(found.known, found.apart)
         for node, told in met.told.items():
             self._take(node, told)  # Met for a repair, before there was a file.
         if met.told:
@@ -263,6 +267,11 @@ class NodeLives:
             for node, lost in self.refused.items()
         )
 
+    @property
+    def dropped_memory_count(self) -> int:
+        """Memories that peers told of and that were dropped for want of room, since the start."""
+        return self._lives.dropped_count
+
     # --- Saving ---
 
     def save_soon(self) -> None:
@@ -324,7 +333,8 @@ class NodeLives:
     def _record_now(self) -> LivesRecord:
         self._look()
         own = self.own()
-        found = replace(self._record, known=dict(self._lives.known))
+        lives = self._lives
+        found = replace(self._record, known=dict(lives.known), apart=dict(lives.apart))
         committed = self._memory.committed_index if self._memory is not None else None
         if committed is not None:
             found = replace(found, committed=committed, incarnation=own.incarnation)

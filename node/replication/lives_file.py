@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from node.peers.lives_codec import KNOWN_LIVES_MAX
-from raft.lives import PAST_MAX, Known, lowered
+from raft.lives import APART_MAX, PAST_MAX, Known, lowered
 from raft.messages import NO_INDEX, Index, NodeId, Term
 from store.errors import CorruptionError, LayoutError
 from store.files.file_system import FileSystem
@@ -44,6 +44,8 @@ class LivesRecord:
     contradicts it is recognized also after a crash."""
     incarnation: int = 0
     known: Mapping[NodeId, Known] = field(default_factory=dict)
+    apart: Mapping[NodeId, tuple[Known, ...]] = field(default_factory=dict)
+    """Memories of other lives of these nodes, maybe of another disk: see `raft.lives`."""
 
 
 class LivesFile:
@@ -95,8 +97,9 @@ def lower_terms(
     file = LivesFile(fs, directory)
     found = file.load(cluster_id, node_id)
     known = {node: lowered(one, term) for node, one in found.known.items()}
-    if known != found.known:
-        file.save(replace(found, known=known))
+    apart = {node: tuple(lowered(one, term) for one in ones) for node, ones in found.apart.items()}
+    if (known, apart) != (found.known, found.apart):
+        file.save(replace(found, known=known, apart=apart))
 
 
 _FIELDS: Final = Known._fields
@@ -104,8 +107,9 @@ _LOWEST: Final = Known(acked=NO_INDEX, committed=NO_INDEX)
 
 
 def _encode(record: LivesRecord) -> dict[str, Json]:
-    known: dict[str, Json] = {
-        str(node): dict(zip(_FIELDS, found, strict=True)) for node, found in record.known.items()
+    known: dict[str, Json] = {str(node): found._asdict() for node, found in record.known.items()}
+    apart: dict[str, Json] = {
+        str(node): [found._asdict() for found in several] for node, several in record.apart.items()
     }
     return {
         "cluster_id": record.cluster_id,
@@ -117,14 +121,14 @@ def _encode(record: LivesRecord) -> dict[str, Json]:
         "committed": record.committed,
         "incarnation": record.incarnation,
         "known": known,
+        "apart": apart,
     }
 
 
 def _decode(directory: str, payload: Mapping[str, Json]) -> LivesRecord:
     try:
-        known, nonces = payload["known"], payload["nonces"]
-        if not isinstance(known, dict) or len(known) > KNOWN_LIVES_MAX:
-            raise ValueError(f"{known!r} is no list of nodes")
+        nonces, known = payload["nonces"], _nodes(payload["known"])
+        apart = _nodes(payload.get("apart", {}))  # An earlier build keeps nothing apart.
         if not isinstance(nonces, list) or len(nonces) > PAST_MAX + 1:
             raise ValueError(f"{nonces!r} are no lives")
         return LivesRecord(
@@ -137,9 +141,22 @@ def _decode(directory: str, payload: Mapping[str, Json]) -> LivesRecord:
             committed=_integer(payload["committed"], NO_INDEX),
             incarnation=_integer(payload["incarnation"], 0),
             known={int(node): _known(found) for node, found in known.items()},
+            apart={int(node): _several(found) for node, found in apart.items()},
         )
     except (KeyError, ValueError) as error:
         raise CorruptionError(directory, 0, NAME, "a field in its range", str(error)) from error
+
+
+def _nodes(found: Json) -> dict[str, Json]:
+    if not isinstance(found, dict) or len(found) > KNOWN_LIVES_MAX:
+        raise ValueError(f"{found!r} is no list of nodes")
+    return found
+
+
+def _several(found: Json) -> tuple[Known, ...]:
+    if not isinstance(found, list) or len(found) > APART_MAX:
+        raise ValueError(f"{found!r} are no lives of a node")
+    return tuple(_known(one) for one in found)
 
 
 def _known(found: Json) -> Known:

@@ -110,7 +110,8 @@ class Maintenance(Generic[_Steps]):
         self._task: asyncio.Task[None] | None = None
         self._is_stopping = asyncio.Event()
         self._checkpointed_s = self._loop.time()
-        self._trouble = ""
+        self._troubles: dict[str, str] = {}
+        """Error of each step that is postponed, as it was logged."""
         self.postponed_count = 0
         """Steps that a full disk or a busy one stopped; the next round tries them again."""
 
@@ -120,22 +121,26 @@ class Maintenance(Generic[_Steps]):
 
     async def stop(self) -> None:
         """Stop after the running step, and write a last checkpoint. The log is still open."""
+        await self.end_rounds()
+        await self.step("checkpoint", self.steps.checkpoint)
+        self.steps.thread.stop()
+
+    async def end_rounds(self) -> None:
+        """Let the running step end, and begin none by itself any more: `step` does single ones."""
         self._is_stopping.set()
         if self._task is not None:
             await self._task
-        await self._step("checkpoint", self.steps.checkpoint)
-        self.steps.thread.stop()
 
     async def _run(self) -> None:
         steps = self.steps
         while not await self._is_stopped_within(ROUND_MS):
-            await self._step("upkeep", steps.maintain)
+            await self.step("maintenance", steps.maintain)
             now_s = self._loop.time()
             is_due = now_s - self._checkpointed_s >= CHECKPOINT_INTERVAL_MS / 1000
             if is_due or steps.is_checkpoint_urgent:
-                await self._step("checkpoint", steps.checkpoint)
+                await self.step("checkpoint", steps.checkpoint)
                 self._checkpointed_s = now_s
-            await self._step("retention", steps.delete_expired)
+            await self.step("retention", steps.delete_expired)
 
     async def _is_stopped_within(self, pause_ms: int) -> bool:
         try:
@@ -145,15 +150,18 @@ class Maintenance(Generic[_Steps]):
             return False
         return True
 
-    async def _step(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+    async def step(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do one step. A full, busy or damaged disk postpones it, and any other error ends the
+        process."""
         try:
             await work()
+            self._troubles.pop(name, None)
         except _POSTPONED as error:
             if isinstance(error, _DAMAGE):
                 self._on_damage(error)
             self.postponed_count += 1
-            if str(error) != self._trouble:  # Log once, and not in every round of a full disk.
-                self._trouble = str(error)
+            if str(error) != self._troubles.get(name):  # Not in every round of a full disk.
+                self._troubles[name] = str(error)
                 _log.warning("postponed", step=name, error=str(error))
         except Exception as error:  # noqa: BLE001 - memory and disk may differ.
             self._fail_stop(error)

@@ -26,6 +26,7 @@ from node.errors.common import (
 from node.errors.ha import NotMasterError
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.protocol.statuses import CallRefusedError
+from node.runtime.channel_options import CHANNEL_OPTIONS
 from quorumlog.pb.rocketmq_pb2 import Code
 from quorumlog.pb.transaction_pb2 import CheckTransactionsRequest, TransactionCheck
 
@@ -44,12 +45,10 @@ _CONNECT_S: Final = 0.5
 """Time after which the leader is looked up again; the attempt to connect goes on."""
 _ON_THE_WAY: Final = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
 _OPTIONS: Final = (
+    *CHANNEL_OPTIONS,
+    ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_receive_message_length", 16 << 20),
     ("grpc.max_send_message_length", 16 << 20),
-    ("grpc.enable_retries", 0),
-    # Without these a leader that was dead for minutes is dialled minutes after it is back.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
 )
 _NOTHING_HAPPENED: Final = (
     grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -21,7 +21,7 @@ from typing import Any, Final, NoReturn
 from node.runtime.clock import unix_ms
 from node.runtime.sync_watch import SyncHangsError
 from store.durability.fatal import EXIT_INTERNAL_ERROR, EXIT_SYNC_FAILED
-from store.errors import CorruptionError, SyncFailedError
+from store.errors import CorruptionError, FileSystemError, SyncFailedError
 
 EXIT_OK: Final = 0
 EXIT_BAD_DATA: Final = 65  # EX_DATAERR: the directory is damaged, or another node's.
@@ -68,12 +68,14 @@ class FailStop:
     def __call__(self, error: BaseException) -> NoReturn:
         """Write the dump, write the reason to stderr, end the process; later callers wait."""
         with self._lock:
-            is_sync = isinstance(error, SyncFailedError | SyncHangsError)
+            is_disk = isinstance(error, SyncFailedError | SyncHangsError | FileSystemError)
             match error:
                 case SyncFailedError():
                     what = "a sync failed"
                 case SyncHangsError():
                     what = "a sync hangs"
+                case FileSystemError():
+                    what = "its disk failed"
                 case CorruptionError():
                     what = "what was committed is damaged on its disk"
                 case _:
@@ -85,7 +87,7 @@ class FailStop:
                 f"Nothing after it was acknowledged. {dump} Start it again to recover.\n"
             )
             sys.stderr.flush()
-            self._end(EXIT_SYNC_FAILED if is_sync else EXIT_INTERNAL_ERROR)
+            self._end(EXIT_SYNC_FAILED if is_disk else EXIT_INTERNAL_ERROR)
 
     def _dump_in_time(self, error: BaseException) -> str:
         """Run `_dump` on a thread that may hang; return a sentence about the dump."""

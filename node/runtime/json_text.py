@@ -6,6 +6,7 @@ could accept the text and the other refuse it. Must not know what a document mea
 """
 
 import json
+import math
 from typing import Any, Final
 
 DEPTH_MAX: Final = 64
@@ -13,9 +14,11 @@ DEPTH_MAX: Final = 64
 
 
 def read_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text. Raises ValueError, also for a text nested too deep."""
+    """Return the value of a JSON text. Raises ValueError, also for a text nested too deep, or with
+    a number that is infinite or none: Python reads those, and what they are part of could not be
+    written again."""
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError:
         raise _too_deep() from None
     inner = [value]
@@ -30,6 +33,17 @@ def read_json(text: str | bytes) -> Any:
         if not inner:
             return value
     raise _too_deep()
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    found = float(text)
+    if not math.isfinite(found):
+        raise ValueError(f"{text:.20} is too large a number")
+    return found
 
 
 def _too_deep() -> ValueError:

@@ -10,8 +10,7 @@ that slept, has missed its looks, so its disk is not taken for one that hangs.
 
 import threading
 from collections.abc import Callable
-from itertools import count
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
@@ -44,41 +43,42 @@ class SyncHangsError(NodeError):
         )
 
 
-class RunningSync(NamedTuple):
-    """One sync call that has not returned."""
+class RunningSync:
+    """One sync call that has not returned. Each call has its own: two are never equal."""
 
-    number: int
-    path: str
+    __slots__ = ("path",)
+
+    def __init__(self, path: str) -> None:
+        self.path = path
 
 
 class WatchedFileSystem(FileSystem):
     """The real file system, with a table of its running syncs. For all threads."""
 
     def __init__(self) -> None:
-        self._running: dict[int, RunningSync] = {}  # By thread.
-        self._numbers = count()
+        self._running: dict[RunningSync, None] = {}
 
     def running(self) -> list[RunningSync]:
         """Return the syncs that are running at the moment. Any thread."""
-        return list(self._running.copy().values())
+        return list(self._running.copy())
 
     def sync(self, fd: int, path: str) -> None:
         """Sync as FileSystem does; `running` contains the call meanwhile."""
-        thread = threading.get_ident()
-        self._running[thread] = RunningSync(next(self._numbers), path)
+        one = RunningSync(path)
+        self._running[one] = None
         try:
             super().sync(fd, path)
         finally:
-            del self._running[thread]
+            del self._running[one]
 
     def sync_directory(self, path: str) -> None:
         """Sync a directory as FileSystem does; `running` contains the call meanwhile."""
-        thread = threading.get_ident()
-        self._running[thread] = RunningSync(next(self._numbers), path)
+        one = RunningSync(path)
+        self._running[one] = None
         try:
             super().sync_directory(path)
         finally:
-            del self._running[thread]
+            del self._running[one]
 
 
 class SyncWatch:

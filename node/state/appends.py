@@ -38,12 +38,12 @@ class Prepared:
     def queues(self) -> dict[QueueKey, tuple[int, int]]:
         """New records per queue, (topic, queue id): (first offset, count). Read it before the
         append; records of unfinished transactions do not count."""
-        before = self._next_offsets
-        return {
-            key: (first, hi - first)
-            for key, hi in self.content.next_offsets.items()
-            for first in (before.get(key, 0),)
-        }
+        before, after = self._next_offsets, self.content.next_offsets
+        found = {}
+        for key in after:
+            first = before[key] if key in before else 0  # noqa: SIM401 - Without a call.
+            found[key] = first, after[key] - first
+        return found
 
 
 class Committed(NamedTuple):

@@ -107,7 +107,7 @@ class CheckpointFiles:
         try:
             image = self._image(found)
             history = History(*found["history"]) if "history" in found else None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise CorruptionError(
                 self.directory, 0, "checkpoint", "tables of a state", repr(error)
             ) from error
@@ -116,8 +116,8 @@ class CheckpointFiles:
         return image
 
     def _image(self, found: dict[str, Any]) -> StateImage:
-        """Return the state that a manifest names. Raises CorruptionError; ValueError, KeyError,
-        TypeError or AttributeError for a manifest or table of another shape."""
+        """Return the state that a manifest names. Raises CorruptionError; as `decode_topics` for a
+        manifest or table of another shape."""
         files, texts = found["files"], dict[str, str]()
         lacking = [table.name for table in CHECKPOINT_TABLES if table.name not in files]
         if lacking:

@@ -188,7 +188,8 @@ CHECKPOINT_TABLES: Final = (
 
 
 def decode_topics(text: str) -> dict[str, TopicSettings]:
-    """Read `topics.json`. Raises ValueError, KeyError or TypeError for another shape."""
+    """Read `topics.json`. Raises ValueError, KeyError, TypeError, AttributeError or OverflowError
+    for another shape."""
     table = load_table(text)["topicConfigTable"]
     return {
         name: TopicSettings(

@@ -47,19 +47,38 @@ def decode_image(data: bytes) -> StateImage:
         return StateImage(
             int(found["applied_index"]),
             int(found["next_command_offset"]),
-            Versions(**found["versions"]),
-            {name: TopicSettings(*topic) for name, topic in found["topics"].items()},
+            Versions(**{name: _integer(count) for name, count in found["versions"].items()}),
+            {name: _topic(*topic) for name, topic in found["topics"].items()},
             {
                 name: {
-                    topic: {int(queue_id): offset for queue_id, offset in offsets.items()}
+                    topic: {int(queue_id): _integer(offset) for queue_id, offset in offsets.items()}
                     for topic, offsets in group.items()
                 }
                 for name, group in found["groups"].items()
             },
-            tuple((i, last, tuple(positions)) for i, last, positions in found["producers"]),
-            {int(node): Member(*member) for node, member in found["members"].items()},
+            tuple(
+                (_integer(i), _integer(last), tuple(map(_integer, positions)))
+                for i, last, positions in found["producers"]
+            ),
+            {int(node): Member(*map(_text, member)) for node, member in found["members"].items()},
             int(found["refused_count"]),
             check_tables({name: TableImage(*p) for name, p in found.get("parts", {}).items()}),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise CorruptionError("state", 0, "snapshot", "a state", repr(error)) from error
+
+
+def _integer(found: object) -> int:
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise TypeError(f"{found!r:.50} is no integer")
+    return found
+
+
+def _text(found: object) -> str:
+    if not isinstance(found, str):
+        raise TypeError(f"{found!r:.50} is no text")
+    return found
+
+
+def _topic(queue_count: object, permission: object, message_type: object = MIXED) -> TopicSettings:
+    return TopicSettings(_integer(queue_count), _integer(permission), _text(message_type))

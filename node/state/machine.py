@@ -11,13 +11,14 @@ from typing import Final, Protocol
 
 from node.config.limits import Limits
 from node.errors.common import NodeError
-from node.state.command_records import commands_in
+from node.state.command_records import command_of, commands_in
 from node.state.image import decode_image, encode_image
 from node.state.state import COMMAND_TOPIC, EMPTY_IMAGE, State, StateImage
-from quorumlog.pb.state_pb2 import Command
+from quorumlog.pb.state_pb2 import Command, StateDigest
 from raft.messages import Index
 from store.derived.dispatch import DispatchedUnit
 from store.derived.queues.pull import PullStatus
+from store.files import failpoints
 from store.files.failpoints import hit
 from store.reads import Reads
 
@@ -45,6 +46,22 @@ class Watched(Protocol):
         ...
 
 
+class DigestCommands(Protocol):
+    """Receives the commands about digests of the state, as the machine passes them."""
+
+    def on_point(self, position: int) -> None:
+        """Note a digest point: the state is now that right behind its command at `position`."""
+        ...
+
+    def on_digest(self, digest: StateDigest) -> None:
+        """Note the digest that a majority had at a point."""
+        ...
+
+    def on_replaced(self) -> None:
+        """Note that a snapshot replaced the state."""
+        ...
+
+
 class StateMachine:
     """Applies commands in log order, each exactly once."""
 
@@ -60,6 +77,8 @@ class StateMachine:
         """The state. Look it up here each time: `restore` and `go_back` replace it."""
         self._refusals: OrderedDict[int, NodeError] = OrderedDict()
         """Refusals of the latest commands by log position, at most as many as may wait."""
+        self.digests: DigestCommands | None = None
+        """The component that compares digests of the state, if there is one."""
         self._dispatcher: Watched | None = None
         self._pull_below = 0
         """Commands with lower offsets were dispatched before the machine listened."""
@@ -92,11 +111,14 @@ class StateMachine:
             # Commands that the state has already would pile up behind a snapshot.
             next_offset = state.next_command_offset
             watched = self._dispatcher.take_watched()
-            self._ahead += [unit for unit in watched if unit.offset >= next_offset]
+            if watched and watched[0].offset < next_offset:
+                watched = [unit for unit in watched if unit.offset >= next_offset]
+            self._ahead += watched
         if hi - 1 <= state.applied_index:
             return
         assert lo <= state.applied_index + 1, f"[{lo}, {hi}) after {state.applied_index}"
-        hit("state_machine.before_apply")
+        if failpoints.is_on:
+            hit("state_machine.before_apply")
         hi_position = self._log.end_of(hi - 1)
         if self._dispatcher is None or state.next_command_offset < self._pull_below:
             while self._apply_some(hi_position):
@@ -104,22 +126,28 @@ class StateMachine:
         if self._ahead:
             self._apply_ahead(hi_position)
         state.applied_index = hi - 1
-        hit("state_machine.after_apply")
+        if failpoints.is_on:
+            hit("state_machine.after_apply")
 
     def _apply_ahead(self, hi_position: int) -> None:
         """Apply the commands that the dispatcher handed over and that lie below a position."""
         state, log, count = self.state, self._log, 0
-        for offset, position, size_bytes in self._ahead:
+        for offset, position, size_bytes, at_hand in self._ahead:
             if position >= hi_position:
                 break
             count += 1
             if offset < state.next_command_offset:
                 continue  # Pulled already, or part of a snapshot.
             assert offset == state.next_command_offset, f"{offset} heard of after {state}"
-            data = log.read(position, size_bytes)
-            log.check(position, data)
-            for _, command in commands_in(data):
-                self._apply_one(command, position)
+            record = at_hand or log.read(position, size_bytes)
+            if not at_hand:
+                log.check(position, record)
+            refusal = state.apply_command(command_of(record), position)
+            if refusal is not None:
+                self._note_refusal(position, refusal)
+            state.next_command_offset = offset + 1
+            if state.digest_command is not None:
+                self._take_digest_command(position)
         del self._ahead[:count]
 
     def _apply_one(self, command: Command, position: int) -> None:
@@ -128,6 +156,17 @@ class StateMachine:
         if refusal is not None:
             self._note_refusal(position, refusal)
         state.next_command_offset += 1
+        if state.digest_command is not None:
+            self._take_digest_command(position)
+
+    def _take_digest_command(self, position: int) -> None:
+        command, self.state.digest_command = self.state.digest_command, None
+        if self.digests is None or command is None:
+            return
+        if command.HasField("state_digest"):
+            self.digests.on_digest(command.state_digest)
+        if command.HasField("digest_point"):
+            self.digests.on_point(position)
 
     def _apply_some(self, hi_position: int) -> bool:
         """Apply the commands of one pull; return whether there may be more."""
@@ -199,3 +238,5 @@ class StateMachine:
         self.state = State(self._limits, image)
         self._ahead.clear()
         self._refusals.clear()
+        if self.digests is not None:
+            self.digests.on_replaced()

@@ -110,7 +110,7 @@ def encode_table(kind: TableKind, image: TableImage, written_unix_ms: int) -> st
 
 
 def decode_table(kind: TableKind, text: str) -> TableImage:
-    """Read a table's file. Raises ValueError, KeyError or TypeError for another shape."""
+    """Read a table's file. Raises as `checkpoint_tables.decode_topics` for another shape."""
     if kind.has_integer_keys:
         text = _UNQUOTED_KEY.sub(r'\1"\2":', text)
     document = read_json(text)

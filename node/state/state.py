@@ -133,13 +133,15 @@ class State:
             for producer_id, last, positions in image.producers
         )
         """By id; the producer silent for longest comes first."""
+        self._newest_producer_id = -1
+        """The last one in `producers`, which need not be moved there; -1 while it is not known."""
         self._frozen_groups: Final = dict(image.groups)
         """Copies for images; a group that was changed since has none."""
         self.members: Final = dict(image.members)
         self.refused_count = image.refused_count
         """Commands that were applied and changed nothing, because a rule forbids it."""
         (
-            self._topic_version,
+            self.topics_version,
             self._group_version,
             self._offset_version,
             self._producer_version,
@@ -147,6 +149,9 @@ class State:
         ) = image.versions
         self.queue_total_count = sum(topic.queue_count for topic in self.topics.values())
         self.offset_count = sum(map(_offset_count, self.groups.values()))
+        self.digest_command: Command | None = None
+        """The last command with a digest point or a digest, until the machine takes it. Such a
+        command changes nothing."""
         self._tables: Final = {
             kind.name: kind.make(limits, image.tables.get(kind.name, NOTHING)) for kind in TABLES
         }
@@ -170,7 +175,7 @@ class State:
             self.applied_index,
             self.next_command_offset,
             Versions(
-                self._topic_version,
+                self.topics_version,
                 self._group_version,
                 self._offset_version,
                 self._producer_version,
@@ -194,11 +199,6 @@ class State:
         assert isinstance(table, table_class), f"{table}"
         return table
 
-    @property
-    def topics_version(self) -> int:
-        """Count of changes of the topics."""
-        return self._topic_version
-
     def topic(self, name: str) -> TopicSettings | None:
         """Return a topic, one of the system included."""
         return self.topics.get(name) or SYSTEM_TOPICS.get(name)
@@ -211,10 +211,11 @@ class State:
         `position` is that of its record in the log. Raises UnknownCommandError for a command of a
         newer version: a replica that passed it over would differ from the others for good.
         """
-        which = command.WhichOneof("command")
+        batch = command.producer_batch
+        # Nearly all commands are such batches. One that is not has the id 0 there.
+        which = "producer_batch" if batch.producer_id else command.WhichOneof("command")
         match which:
             case "producer_batch":
-                batch = command.producer_batch
                 refusal = self._producer_batch(batch.producer_id, batch.sequence, position)
             case "commit_offsets":
                 refusal = self._commit_offsets(command.commit_offsets)
@@ -226,6 +227,8 @@ class State:
                 refusal = self._delete_group(command.delete_group.group, position)
             case "put_member":
                 refusal = self._put_member(command.put_member)
+                if command.HasField("digest_point") or command.HasField("state_digest"):
+                    self.digest_command = command
             case str() if which in _TABLE_OF_COMMAND:
                 table = self._tables[_TABLE_OF_COMMAND[which]]
                 refusal = table.apply(self, command, position)
@@ -242,26 +245,30 @@ class State:
         newest, so the window begins again; an older one changes nothing.
         """
         producers = self.producers
-        producer = producers.get(producer_id)
+        producer = producers[producer_id] if producer_id in producers else None  # noqa: SIM401
         self._producer_version += 1
         if producer is None:
             if len(producers) >= self._limits.producer_count_max:
                 producers.popitem(last=False)
             window = self._limits.producer_window_count
             producers[producer_id] = ProducerState(sequence, deque((position,), window))
+            self._newest_producer_id = producer_id
             return None
         expected = producer.last_sequence + 1
         producer.frozen_positions = None
         if sequence == expected:
-            producer.positions.append(position)
+            producer.positions += (position,)
             producer.last_sequence = sequence
-            producers.move_to_end(producer_id)
+            if producer_id != self._newest_producer_id:
+                producers.move_to_end(producer_id)
+                self._newest_producer_id = producer_id
             return None
         if sequence > expected:
             producer.positions.clear()
             producer.positions.append(position)
             producer.last_sequence = sequence
             producers.move_to_end(producer_id)
+            self._newest_producer_id = producer_id
         return BadRequestError("sequence", str(expected), str(sequence))
 
     def _commit_offsets(self, command: Command.CommitOffsets) -> NodeError | None:
@@ -365,7 +372,7 @@ class State:
             return LimitReachedError("queues of all topics", total, limits.queue_total_count_max)
         self.topics[name] = TopicSettings(queue_count, command.permission, message_type)
         self.queue_total_count = total
-        self._topic_version += 1
+        self.topics_version += 1
         return None
 
     def _delete_topic(self, name: str) -> NodeError | None:
@@ -379,7 +386,7 @@ class State:
         if topic is None:
             return UnknownTopicError(name)
         self.queue_total_count -= topic.queue_count
-        self._topic_version += 1
+        self.topics_version += 1
         for group_name, group in self.groups.items():
             offsets = group.pop(name, None)
             if offsets is not None:

@@ -2,8 +2,8 @@
 
 Owns the top level only: the list of command groups, exit codes and the last handler of errors. A
 group lives in a module of its own, in the folder of its subject (`messages`, `cluster`, `server`,
-`bench`), named in `COMMANDS` by an import string and imported when it is used: help and completion
-stay fast, and no server code is loaded before a command asks for it.
+`bench`, `capacity`), named in `COMMANDS` by an import string and imported when it is used: help and
+completion stay fast, and no server code is loaded before a command asks for it.
 """
 
 import importlib
@@ -17,7 +17,9 @@ import click
 
 from quorumlog.cli.errors import CliError, ExitCode, report
 from quorumlog.cli.imports import paused_collector
+from quorumlog.cli.transport import transport_option
 from quorumlog.cluster.grpc_engine import choose_engine
+from quorumlog.standard_output import buffer_stdout
 from quorumlog.version import __version__
 
 __all__ = ["CliError", "ExitCode", "LazyCommand", "LazyGroup", "main"]
@@ -73,6 +75,11 @@ COMMANDS = {
         "quorumlog.cli.messages.dlq:dlq",
         "Show the dead letters of a consumer group, and send them again.",
     ),
+    "fleet": LazyCommand(
+        "quorumlog.cli.capacity.fleet:fleet",
+        "Simulate a fleet of hosts with many groups as hosts and zones fail: numbers only, no "
+        "nodes.",
+    ),
     "group": LazyCommand(
         "quorumlog.cli.cluster.group:group",
         "List, describe and change consumer groups, and see how far they have come.",
@@ -93,6 +100,11 @@ COMMANDS = {
     ),
     "pipeline": LazyCommand(
         "quorumlog.cli.pipeline:pipeline", "Run a job on Spark, in this process or on a cluster."
+    ),
+    "plan": LazyCommand(
+        "quorumlog.cli.capacity.plan:plan",
+        "Say what a load needs: disks, network, memory, groups, nodes, hosts, and times after a "
+        "fault.",
     ),
     "produce": LazyCommand(
         "quorumlog.cli.messages.produce:produce", "Send messages from a file or a pipe."
@@ -155,6 +167,7 @@ class LazyGroup(click.Group):
         if not standalone_mode:
             return super().main(args, prog_name, standalone_mode=False, **extra)
         choose_engine()
+        buffer_stdout()
         sys.exit(self._run(args, prog_name, **extra))
 
     def _run(self, args: Sequence[str] | None, prog_name: str | None, **extra: Any) -> int:
@@ -189,7 +202,8 @@ class LazyGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="qlog")
-def main() -> None:
+@transport_option
+def main(transport: str) -> None:
     """Run, inspect and measure QuorumLog, a replicated message log.
 
     \b

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from quorumlog.cli.errors import CliError
+from quorumlog.cli.transport import transport
 from quorumlog.cluster.tls import ClientTls
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ async def connected(
         timeout_ms=timeout_ms,
         connect_timeout_ms=_CONNECT_TIMEOUT_MS,
         credentials=tls_files().credentials(),
+        transport=transport(),
     ) as client:
         yield client
 

@@ -17,13 +17,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import grpc
-
 from quorumlog.arguments import check_text
 from quorumlog.cluster.calls import Calls
-from quorumlog.cluster.channels import Channels
+from quorumlog.cluster.channels import Channels, Credentials
 from quorumlog.cluster.retry import Backoff, Deadline
 from quorumlog.cluster.routes import BOOTSTRAP_MAX, Route, Router
+from quorumlog.cluster.transport import Transport
 from quorumlog.errors import InvalidRequestError, QuorumlogError, UnavailableError
 from quorumlog.pb import log_pb2
 
@@ -69,7 +68,8 @@ class BrokerGroups:
         self,
         bootstrap: Sequence[str],
         cluster_id: str | None,
-        credentials: grpc.ChannelCredentials | None,
+        credentials: Credentials,
+        transport: Transport = "auto",
     ) -> None:
         self.all: tuple[BrokerGroup, ...] = ()
         """The groups that are not left out, by name; never empty."""
@@ -77,6 +77,7 @@ class BrokerGroups:
         self.on_change: list[Callable[[], None]] = []
         """Called when a group came, was left out, went away or is back."""
         self._credentials = credentials
+        self._transport: Transport = transport
         self._surveyed: set[str] = set()  # Addresses in `bootstrap` of nodes of other groups.
         self._known: dict[str, BrokerGroup] = {}  # Also the groups that were left out.
         self._first = self._make("", self.bootstrap, cluster_id, is_pointed_at=True)
@@ -248,7 +249,7 @@ class BrokerGroups:
         def on_route(answer: log_pb2.RouteResponse, address: str) -> None:
             self._on_route(group, answer, address)
 
-        channels = Channels(self._credentials)
+        channels = Channels(self._credentials, self._transport)
         router = Router(channels, addresses, cluster_id, group=name, on_route=on_route)
         group = BrokerGroup(router, Calls(router), is_pointed_at=is_pointed_at)
         return group

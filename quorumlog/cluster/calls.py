@@ -12,10 +12,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Literal, TypeVar
 
 from quorumlog.cluster.channels import NodeChannel, answer_of
+from quorumlog.cluster.framed.frames import FRAMED_METHODS
 from quorumlog.cluster.retry import Backoff, Deadline
 from quorumlog.cluster.routes import Router
 from quorumlog.errors import (
     ClosedError,
+    DeadlineError,
     NotLeaderError,
     Outcome,
     QuorumlogError,
@@ -110,6 +112,11 @@ class Calls:
         if self.is_closed:
             raise ClosedError("the client is closed; connect again")
         self.attempts += 1
+        framed = FRAMED_METHODS.get((service, method))
+        if framed is not None and node.framed is not None:
+            answer = await node.framed.call(framed, request, timeout_s)
+            if answer is not None:
+                return answer
         stub = getattr(getattr(node, service), method)
         return await answer_of(node.address, stub, request, timeout_s)
 
@@ -217,6 +224,8 @@ class _Attempts:
         except QuorumlogError as error:
             if self._may_be_applied and error.retryable:
                 raise self._late(error) from error
+            if self._last is not None and isinstance(error, DeadlineError):
+                raise self._late(self._last) from error  # It says more than the last search.
             raise self._final(error) from None
 
     async def failed(self, error: QuorumlogError) -> None:

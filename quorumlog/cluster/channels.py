@@ -1,4 +1,4 @@
-"""Connections to nodes: one gRPC channel per address, bounded, quick to come back.
+"""Connections to nodes: a gRPC channel and a framed port per address, bounded, quick to come back.
 
 Owns channels and their options; must not know which node leads. A channel to a node that is down
 fails calls at once and tries again every half second at most, because users feel the time without a
@@ -7,14 +7,23 @@ leader; gRPC's own default would wait up to two minutes.
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import grpc
 import grpc.aio
 from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from quorumlog.errors import ClosedError, Outcome, UnavailableError, from_rpc
+from quorumlog.cluster.framed.port import FramedPort
+from quorumlog.cluster.tls import TlsCredentials
+from quorumlog.cluster.transport import Transport
+from quorumlog.errors import (
+    ClosedError,
+    InvalidRequestError,
+    Outcome,
+    UnavailableError,
+    from_rpc,
+)
 from quorumlog.pb import (
     admin_pb2,
     consumer_pb2,
@@ -29,12 +38,24 @@ from quorumlog.pb import (
 CHANNELS_MAX: Final = 64
 # A batch has at most 4 MiB; a pull is answered with at least one record, whatever its size limit.
 MESSAGE_SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
+ROUTE_TIMEOUT_S: Final = 1.0  # Of a question for the framed port alone.
 APPEND_STREAM: Final = "/quorumlog.v1.LogService/AppendStream"
+
+Credentials: TypeAlias = TlsCredentials | grpc.ChannelCredentials | None
+"""Credentials of ClientTls serve both transports, those of gRPC only gRPC; None: no TLS."""
 
 _OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.min_reconnect_backoff_ms", 2_000),  # In spite of its name: the time limit of a connect.
+    # Else calls go on over a connection whose other end is gone in silence (its host has another
+    # address, or lost its power) until TCP gives up, after a quarter of an hour. A node lets its
+    # clients ping every five seconds.
+    ("grpc.keepalive_time_ms", 6_000),
+    ("grpc.keepalive_timeout_ms", 4_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    # Else a node that is at another address now is dialled at its old one for half a minute.
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
     ("grpc.max_receive_message_length", MESSAGE_SIZE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_SIZE_BYTES_MAX),
     ("grpc.enable_retries", 0),  # The client retries; a hidden retry would falsify `outcome`.
@@ -63,7 +84,7 @@ def _call(channel: Any, method: MethodDescriptor) -> Any:
 
 
 class NodeChannel:
-    """The channel to one address, and its stubs."""
+    """The channel to one address, its stubs, and the framed port of the node there."""
 
     __slots__ = (
         "address",
@@ -71,6 +92,7 @@ class NodeChannel:
         "channel",
         "consumer",
         "delay",
+        "framed",
         "log",
         "lookup",
         "pop",
@@ -78,12 +100,20 @@ class NodeChannel:
         "transaction",
     )
 
-    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
+    def __init__(self, address: str, credentials: Credentials, transport: Transport) -> None:
         self.address = address
-        if credentials is None:
+        self.framed: FramedPort | None = None
+        """The framed port; None: this client uses gRPC only."""
+        of_channel, context = credentials, None
+        if isinstance(credentials, TlsCredentials):
+            of_channel, context = credentials
+        if of_channel is None:
             self.channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         else:
-            self.channel = grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+            self.channel = grpc.aio.secure_channel(address, of_channel, options=_OPTIONS)
+        if transport != "grpc" and (context is None) is (credentials is None):
+            is_required = transport == "framed"
+            self.framed = FramedPort(address, context, self._ask_route, is_required=is_required)
         self.log = stub(self.channel, log_pb2.DESCRIPTOR)
         self.admin = stub(self.channel, admin_pb2.DESCRIPTOR)
         self.consumer = stub(self.channel, consumer_pb2.DESCRIPTOR)
@@ -92,6 +122,20 @@ class NodeChannel:
         self.retry = stub(self.channel, retry_pb2.DESCRIPTOR)
         self.lookup = stub(self.channel, lookup_pb2.DESCRIPTOR)
         self.transaction = stub(self.channel, transaction_pb2.DESCRIPTOR)
+
+    async def _ask_route(self) -> log_pb2.RouteResponse:
+        """Ask the node who it is, and where its framed port is."""
+        request = log_pb2.RouteRequest()
+        answer: log_pb2.RouteResponse = await answer_of(
+            self.address, self.log.Route, request, ROUTE_TIMEOUT_S
+        )
+        return answer
+
+    async def close(self) -> None:
+        """Close all connections; calls under way fail as unavailable."""
+        if self.framed is not None:
+            await self.framed.close()
+        await self.channel.close()
 
     def append_stream(self) -> Any:
         """Open the stream of appends; requests are bytes that were serialised already."""
@@ -136,13 +180,36 @@ async def answer_of(address: str, method: Any, request: Any, timeout_s: float) -
 class Channels:
     """All nodes that this client talks to, by address."""
 
-    def __init__(self, credentials: grpc.ChannelCredentials | None = None) -> None:
+    def __init__(self, credentials: Credentials = None, transport: Transport = "auto") -> None:
+        """With `credentials` of gRPC alone there is no TLS for frames, so gRPC is used."""
+        is_of_grpc = credentials is not None and not isinstance(credentials, TlsCredentials)
+        if transport == "framed" and is_of_grpc:
+            raise InvalidRequestError(
+                "transport 'framed' cannot use credentials of gRPC; give those of "
+                "quorumlog.ClientTls(...).credentials()"
+            )
         self._credentials = credentials
+        self._transport = transport
         self._nodes: dict[str, NodeChannel] = {}
         self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._nodes)
+
+    @property
+    def framed_count(self) -> int:
+        """Count of open connections to framed ports."""
+        return sum(
+            node.framed is not None and node.framed.is_ready for node in self._nodes.values()
+        )
+
+    @property
+    def other_node_count(self) -> int:
+        """Count of nodes whose framed port is not used because another node answers there."""
+        return sum(
+            node.framed is not None and bool(node.framed.other_node)
+            for node in self._nodes.values()
+        )
 
     def get(self, address: str) -> NodeChannel:
         """Return the node at an address; its channel connects when it is first used.
@@ -153,7 +220,7 @@ class Channels:
         node = self._nodes.get(address)
         if node is None:
             assert len(self._nodes) < CHANNELS_MAX, f"{CHANNELS_MAX} channels are open"
-            node = self._nodes[address] = NodeChannel(address, self._credentials)
+            node = self._nodes[address] = NodeChannel(address, self._credentials, self._transport)
         return node
 
     def check_open(self) -> None:
@@ -163,8 +230,8 @@ class Channels:
 
     async def keep_only(self, addresses: set[str]) -> None:
         """Close the channels to all other addresses; calls on them fail as unavailable."""
-        for address in self._nodes.keys() - addresses:
-            await self._nodes.pop(address).channel.close()
+        for address in [one for one in self._nodes if one not in addresses]:
+            await self._nodes.pop(address).close()
 
     async def close(self) -> None:
         """Close all channels, for good."""

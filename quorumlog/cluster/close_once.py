@@ -54,7 +54,7 @@ class Kept:
     """The objects that are closed with their owner, unless they are closed before."""
 
     def __init__(self) -> None:
-        self._made: set[Closeable] = set()
+        self._made: dict[Closeable, None] = {}
 
     def __iter__(self) -> Iterator[Closeable]:
         return iter(self._made)
@@ -64,8 +64,8 @@ class Kept:
 
     def add(self, made: _Made) -> _Made:
         """Keep an object, and forget those that are closed."""
-        self._made = {other for other in self._made if not other.close_once.is_over}
-        self._made.add(made)
+        self._made = {other: None for other in self._made if not other.close_once.is_over}
+        self._made[made] = None
         return made
 
     async def close(self) -> list[BaseException]:

@@ -343,10 +343,19 @@ class Router:
         self.stats.questions += 1
         request = log_pb2.RouteRequest(cluster_id=self.cluster_id, topics=topics)
         try:
-            route = self.channels.get(address).log.Route
-            return address, await answer_of(address, route, request, ANSWER_TIMEOUT_MS / 1000)
+            node = self.channels.get(address)
         except QuorumlogError as error:
             return address, error
+        try:
+            route = node.log.Route
+            answer = await answer_of(address, route, request, ANSWER_TIMEOUT_MS / 1000)
+        except QuorumlogError as error:
+            if node.framed is not None:
+                node.framed.node_failed()
+            return address, error
+        if node.framed is not None:
+            node.framed.learn(answer)
+        return address, answer
 
     # Answers.
 

@@ -11,7 +11,18 @@ from quorumlog.arguments import check_path
 from quorumlog.errors import InvalidRequestError
 
 if TYPE_CHECKING:
+    import ssl
+
     import grpc
+
+
+class TlsCredentials(NamedTuple):
+    """Certificates that a client shows and trusts, in the forms of its two transports."""
+
+    channel: "grpc.ChannelCredentials"
+    """For gRPC."""
+    context: "ssl.SSLContext"
+    """For frames."""
 
 
 class ClientTls(NamedTuple):
@@ -25,11 +36,11 @@ class ClientTls(NamedTuple):
     """The client's own certificate, for nodes with `tls_client_auth`; it needs `key`."""
     key: str = ""
 
-    def credentials(self) -> "grpc.ChannelCredentials | None":
+    def credentials(self) -> "TlsCredentials | None":
         """Read the files, as they are now. None, for no TLS, if none is given.
 
         Raises InvalidRequestError for a certificate without its key or a key without its
-        certificate, and OSError for a file that cannot be read.
+        certificate or a file that is no PEM, and OSError for a file that cannot be read.
         """
         for name, path in self._asdict().items():
             check_path(name, path)
@@ -40,10 +51,22 @@ class ClientTls(NamedTuple):
             )
         if not any(self):
             return None
+        import ssl
+
         import grpc
 
         ca, certificate, key = (Path(path).read_bytes() if path else None for path in self)
-        return grpc.ssl_channel_credentials(ca, key, certificate)
+        try:
+            context = ssl.create_default_context(cafile=self.ca or None)
+            if self.certificate:
+                context.load_cert_chain(self.certificate, self.key)
+        except ssl.SSLError as error:
+            given = ", ".join(filter(None, self))
+            raise InvalidRequestError(
+                f"TLS cannot use {given} ({error}); each must be PEM, and a key that of its "
+                f"certificate"
+            ) from None
+        return TlsCredentials(grpc.ssl_channel_credentials(ca, key, certificate), context)
 
 
 NO_TLS: Final = ClientTls()

@@ -106,7 +106,7 @@ class GroupConsumer(Consumption):
         self._stored: dict[Queue, int] = {}
         self._memberships: dict[BrokerGroup, Membership] = {}
         self._keeping: dict[BrokerGroup, list[asyncio.Task[None]]] = {}
-        self._forgetting: set[asyncio.Task[None]] = set()
+        self._forgetting: dict[asyncio.Task[None], None] = {}
 
     # The public calls.
 
@@ -346,8 +346,8 @@ class GroupConsumer(Consumption):
             for task in self._keeping.pop(group):
                 task.cancel()
             forgetting = asyncio.create_task(self._forget(group))
-            self._forgetting.add(forgetting)
-            forgetting.add_done_callback(self._forgetting.discard)
+            self._forgetting[forgetting] = None
+            forgetting.add_done_callback(self._forgetting.pop)
 
     async def _forget(self, group: BrokerGroup) -> None:
         """Stop reading the queues of a group that is left out; its stored offsets stay there."""

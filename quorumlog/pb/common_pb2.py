@@ -24,29 +24,29 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19quorumlog/v1/common.proto\x12\x0cquorumlog.v1\"\xa4\x01\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\tretryable\x18\x03 \x01(\x08\x12&\n\x07outcome\x18\x04 \x01(\x0e\x32\x15.quorumlog.v1.Outcome\x12\x11\n\tleader_id\x18\x05 \x01(\r\x12\x16\n\x0eleader_address\x18\x06 \x01(\t\x12\x16\n\x0eretry_after_ms\x18\x07 \x01(\x04\"*\n\x07QueueId\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\"R\n\nQueueRange\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x14\n\x0c\x66irst_offset\x18\x03 \x01(\x03\x12\r\n\x05\x63ount\x18\x04 \x01(\r\"\x1a\n\x06\x44\x65lays\x12\x10\n\x08\x64\x65lay_ms\x18\x01 \x03(\x04\"\x1c\n\nTopicNames\x12\x0e\n\x06topics\x18\x01 \x03(\t\"\xbd\x02\n\rGroupSettings\x12\x1c\n\x0fretry_count_max\x18\x01 \x01(\rH\x00\x88\x01\x01\x12*\n\x0cretry_delays\x18\x02 \x01(\x0b\x32\x14.quorumlog.v1.Delays\x12\x1f\n\x12is_consume_enabled\x18\x03 \x01(\x08H\x01\x88\x01\x01\x12!\n\x14is_broadcast_enabled\x18\x04 \x01(\x08H\x02\x88\x01\x01\x12\x17\n\nis_orderly\x18\x05 \x01(\x08H\x03\x88\x01\x01\x12\x32\n\x10\x66orbidden_topics\x18\x06 \x01(\x0b\x32\x18.quorumlog.v1.TopicNamesB\x12\n\x10_retry_count_maxB\x15\n\x13_is_consume_enabledB\x17\n\x15_is_broadcast_enabledB\r\n\x0b_is_orderly*\x9a\x01\n\nDurability\x12\x1a\n\x16\x44URABILITY_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x44URABILITY_QUORUM_MEMORY\x10\x01\x12\x1a\n\x16\x44URABILITY_QUORUM_DISK\x10\x02\x12\x1a\n\x16\x44URABILITY_LEADER_DISK\x10\x03\x12\x1a\n\x16\x44URABILITY_COPIES_DISK\x10\x04*e\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x17\n\x13OUTCOME_NOT_APPLIED\x10\x01\x12\x13\n\x0fOUTCOME_APPLIED\x10\x02\x12\x13\n\x0fOUTCOME_UNKNOWN\x10\x03*w\n\x0b\x43onsistency\x12\x1b\n\x17\x43ONSISTENCY_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43ONSISTENCY_LEADER\x10\x01\x12\x1c\n\x18\x43ONSISTENCY_LINEARIZABLE\x10\x02\x12\x15\n\x11\x43ONSISTENCY_LOCAL\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19quorumlog/v1/common.proto\x12\x0cquorumlog.v1\"\xbc\x01\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\tretryable\x18\x03 \x01(\x08\x12&\n\x07outcome\x18\x04 \x01(\x0e\x32\x15.quorumlog.v1.Outcome\x12\x11\n\tleader_id\x18\x05 \x01(\r\x12\x16\n\x0eleader_address\x18\x06 \x01(\t\x12\x16\n\x0eretry_after_ms\x18\x07 \x01(\x04\x12\x16\n\x0e\x66\x61ulty_records\x18\x08 \x03(\r\"*\n\x07QueueId\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\"R\n\nQueueRange\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x14\n\x0c\x66irst_offset\x18\x03 \x01(\x03\x12\r\n\x05\x63ount\x18\x04 \x01(\r\"\x1a\n\x06\x44\x65lays\x12\x10\n\x08\x64\x65lay_ms\x18\x01 \x03(\x04\"\x1c\n\nTopicNames\x12\x0e\n\x06topics\x18\x01 \x03(\t\"\xbd\x02\n\rGroupSettings\x12\x1c\n\x0fretry_count_max\x18\x01 \x01(\rH\x00\x88\x01\x01\x12*\n\x0cretry_delays\x18\x02 \x01(\x0b\x32\x14.quorumlog.v1.Delays\x12\x1f\n\x12is_consume_enabled\x18\x03 \x01(\x08H\x01\x88\x01\x01\x12!\n\x14is_broadcast_enabled\x18\x04 \x01(\x08H\x02\x88\x01\x01\x12\x17\n\nis_orderly\x18\x05 \x01(\x08H\x03\x88\x01\x01\x12\x32\n\x10\x66orbidden_topics\x18\x06 \x01(\x0b\x32\x18.quorumlog.v1.TopicNamesB\x12\n\x10_retry_count_maxB\x15\n\x13_is_consume_enabledB\x17\n\x15_is_broadcast_enabledB\r\n\x0b_is_orderly*\x9a\x01\n\nDurability\x12\x1a\n\x16\x44URABILITY_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x44URABILITY_QUORUM_MEMORY\x10\x01\x12\x1a\n\x16\x44URABILITY_QUORUM_DISK\x10\x02\x12\x1a\n\x16\x44URABILITY_LEADER_DISK\x10\x03\x12\x1a\n\x16\x44URABILITY_COPIES_DISK\x10\x04*e\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x17\n\x13OUTCOME_NOT_APPLIED\x10\x01\x12\x13\n\x0fOUTCOME_APPLIED\x10\x02\x12\x13\n\x0fOUTCOME_UNKNOWN\x10\x03*w\n\x0b\x43onsistency\x12\x1b\n\x17\x43ONSISTENCY_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43ONSISTENCY_LEADER\x10\x01\x12\x1c\n\x18\x43ONSISTENCY_LINEARIZABLE\x10\x02\x12\x15\n\x11\x43ONSISTENCY_LOCAL\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'quorumlog.v1.common_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DURABILITY']._serialized_start=717
-  _globals['_DURABILITY']._serialized_end=871
-  _globals['_OUTCOME']._serialized_start=873
-  _globals['_OUTCOME']._serialized_end=974
-  _globals['_CONSISTENCY']._serialized_start=976
-  _globals['_CONSISTENCY']._serialized_end=1095
+  _globals['_DURABILITY']._serialized_start=741
+  _globals['_DURABILITY']._serialized_end=895
+  _globals['_OUTCOME']._serialized_start=897
+  _globals['_OUTCOME']._serialized_end=998
+  _globals['_CONSISTENCY']._serialized_start=1000
+  _globals['_CONSISTENCY']._serialized_end=1119
   _globals['_ERROR']._serialized_start=44
-  _globals['_ERROR']._serialized_end=208
-  _globals['_QUEUEID']._serialized_start=210
-  _globals['_QUEUEID']._serialized_end=252
-  _globals['_QUEUERANGE']._serialized_start=254
-  _globals['_QUEUERANGE']._serialized_end=336
-  _globals['_DELAYS']._serialized_start=338
-  _globals['_DELAYS']._serialized_end=364
-  _globals['_TOPICNAMES']._serialized_start=366
-  _globals['_TOPICNAMES']._serialized_end=394
-  _globals['_GROUPSETTINGS']._serialized_start=397
-  _globals['_GROUPSETTINGS']._serialized_end=714
+  _globals['_ERROR']._serialized_end=232
+  _globals['_QUEUEID']._serialized_start=234
+  _globals['_QUEUEID']._serialized_end=276
+  _globals['_QUEUERANGE']._serialized_start=278
+  _globals['_QUEUERANGE']._serialized_end=360
+  _globals['_DELAYS']._serialized_start=362
+  _globals['_DELAYS']._serialized_end=388
+  _globals['_TOPICNAMES']._serialized_start=390
+  _globals['_TOPICNAMES']._serialized_end=418
+  _globals['_GROUPSETTINGS']._serialized_start=421
+  _globals['_GROUPSETTINGS']._serialized_end=738
 # @@protoc_insertion_point(module_scope)

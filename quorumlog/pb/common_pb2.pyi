@@ -43,7 +43,7 @@ CONSISTENCY_LINEARIZABLE: Consistency
 CONSISTENCY_LOCAL: Consistency
 
 class Error(_message.Message):
-    __slots__ = ("code", "message", "retryable", "outcome", "leader_id", "leader_address", "retry_after_ms")
+    __slots__ = ("code", "message", "retryable", "outcome", "leader_id", "leader_address", "retry_after_ms", "faulty_records")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     RETRYABLE_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +51,7 @@ class Error(_message.Message):
     LEADER_ID_FIELD_NUMBER: _ClassVar[int]
     LEADER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    FAULTY_RECORDS_FIELD_NUMBER: _ClassVar[int]
     code: str
     message: str
     retryable: bool
@@ -58,7 +59,8 @@ class Error(_message.Message):
     leader_id: int
     leader_address: str
     retry_after_ms: int
-    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., retryable: _Optional[bool] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., leader_id: _Optional[int] = ..., leader_address: _Optional[str] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
+    faulty_records: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., retryable: _Optional[bool] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., leader_id: _Optional[int] = ..., leader_address: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., faulty_records: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class QueueId(_message.Message):
     __slots__ = ("topic", "queue_id")

@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Command(_message.Message):
-    __slots__ = ("put_topic", "delete_topic", "commit_offsets", "delete_group", "producer_batch", "put_member", "take_delayed", "cancel_delayed", "put_group", "mark_resent", "begin_transaction", "check_transactions", "end_transaction", "pop_take", "pop_settle", "pop_hide", "claim_producer")
+    __slots__ = ("put_topic", "delete_topic", "commit_offsets", "delete_group", "producer_batch", "put_member", "take_delayed", "cancel_delayed", "put_group", "mark_resent", "begin_transaction", "check_transactions", "end_transaction", "pop_take", "pop_settle", "pop_hide", "claim_producer", "digest_point", "state_digest")
     class PutTopic(_message.Message):
         __slots__ = ("topic", "queue_count", "permission", "must_be_new", "message_type")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -158,6 +158,8 @@ class Command(_message.Message):
     POP_SETTLE_FIELD_NUMBER: _ClassVar[int]
     POP_HIDE_FIELD_NUMBER: _ClassVar[int]
     CLAIM_PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_POINT_FIELD_NUMBER: _ClassVar[int]
+    STATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     put_topic: Command.PutTopic
     delete_topic: Command.DeleteTopic
     commit_offsets: Command.CommitOffsets
@@ -175,4 +177,28 @@ class Command(_message.Message):
     pop_settle: _pop_pb2.PopSettle
     pop_hide: _pop_pb2.PopHide
     claim_producer: Command.ClaimProducer
-    def __init__(self, put_topic: _Optional[_Union[Command.PutTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[Command.DeleteTopic, _Mapping]] = ..., commit_offsets: _Optional[_Union[Command.CommitOffsets, _Mapping]] = ..., delete_group: _Optional[_Union[Command.DeleteGroup, _Mapping]] = ..., producer_batch: _Optional[_Union[Command.ProducerBatch, _Mapping]] = ..., put_member: _Optional[_Union[Command.PutMember, _Mapping]] = ..., take_delayed: _Optional[_Union[Command.TakeDelayed, _Mapping]] = ..., cancel_delayed: _Optional[_Union[Command.CancelDelayed, _Mapping]] = ..., put_group: _Optional[_Union[Command.PutGroup, _Mapping]] = ..., mark_resent: _Optional[_Union[Command.MarkResent, _Mapping]] = ..., begin_transaction: _Optional[_Union[Command.BeginTransaction, _Mapping]] = ..., check_transactions: _Optional[_Union[Command.CheckTransactions, _Mapping]] = ..., end_transaction: _Optional[_Union[Command.EndTransaction, _Mapping]] = ..., pop_take: _Optional[_Union[_pop_pb2.PopTake, _Mapping]] = ..., pop_settle: _Optional[_Union[_pop_pb2.PopSettle, _Mapping]] = ..., pop_hide: _Optional[_Union[_pop_pb2.PopHide, _Mapping]] = ..., claim_producer: _Optional[_Union[Command.ClaimProducer, _Mapping]] = ...) -> None: ...
+    digest_point: DigestPoint
+    state_digest: StateDigest
+    def __init__(self, put_topic: _Optional[_Union[Command.PutTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[Command.DeleteTopic, _Mapping]] = ..., commit_offsets: _Optional[_Union[Command.CommitOffsets, _Mapping]] = ..., delete_group: _Optional[_Union[Command.DeleteGroup, _Mapping]] = ..., producer_batch: _Optional[_Union[Command.ProducerBatch, _Mapping]] = ..., put_member: _Optional[_Union[Command.PutMember, _Mapping]] = ..., take_delayed: _Optional[_Union[Command.TakeDelayed, _Mapping]] = ..., cancel_delayed: _Optional[_Union[Command.CancelDelayed, _Mapping]] = ..., put_group: _Optional[_Union[Command.PutGroup, _Mapping]] = ..., mark_resent: _Optional[_Union[Command.MarkResent, _Mapping]] = ..., begin_transaction: _Optional[_Union[Command.BeginTransaction, _Mapping]] = ..., check_transactions: _Optional[_Union[Command.CheckTransactions, _Mapping]] = ..., end_transaction: _Optional[_Union[Command.EndTransaction, _Mapping]] = ..., pop_take: _Optional[_Union[_pop_pb2.PopTake, _Mapping]] = ..., pop_settle: _Optional[_Union[_pop_pb2.PopSettle, _Mapping]] = ..., pop_hide: _Optional[_Union[_pop_pb2.PopHide, _Mapping]] = ..., claim_producer: _Optional[_Union[Command.ClaimProducer, _Mapping]] = ..., digest_point: _Optional[_Union[DigestPoint, _Mapping]] = ..., state_digest: _Optional[_Union[StateDigest, _Mapping]] = ...) -> None: ...
+
+class DigestPoint(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StateDigest(_message.Message):
+    __slots__ = ("position", "form", "tables")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    FORM_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    form: int
+    tables: _containers.RepeatedCompositeFieldContainer[TableDigest]
+    def __init__(self, position: _Optional[int] = ..., form: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableDigest, _Mapping]]] = ...) -> None: ...
+
+class TableDigest(_message.Message):
+    __slots__ = ("table", "digest")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    digest: bytes
+    def __init__(self, table: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...

@@ -49,16 +49,20 @@ class ConsumedOffset(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., expected: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class EndTransactionRequest(_message.Message):
-    __slots__ = ("transaction_id", "producer_group", "outcome", "cluster_id")
+    __slots__ = ("transaction_id", "producer_group", "outcome", "cluster_id", "producer_name", "incarnation")
     TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_GROUP_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     transaction_id: int
     producer_group: str
     outcome: TransactionOutcome
     cluster_id: str
-    def __init__(self, transaction_id: _Optional[int] = ..., producer_group: _Optional[str] = ..., outcome: _Optional[_Union[TransactionOutcome, str]] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+    producer_name: str
+    incarnation: int
+    def __init__(self, transaction_id: _Optional[int] = ..., producer_group: _Optional[str] = ..., outcome: _Optional[_Union[TransactionOutcome, str]] = ..., cluster_id: _Optional[str] = ..., producer_name: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class EndTransactionResponse(_message.Message):
     __slots__ = ("outcome", "was_ended")

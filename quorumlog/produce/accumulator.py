@@ -19,6 +19,9 @@ from quorumlog.produce.delivery import Batch
 from quorumlog.records.batch import Entry
 
 AWAY_AFTER_MS: Final = 1_500  # Longer than an election, as a rule.
+AWAY_AFTER_LEAST_MS: Final = 500
+"""However short the time-out of a message is: a healthy group may take this long for a batch, and
+all producers of the client leave a group that is away."""
 WATCH_MS: Final = 100
 
 
@@ -69,13 +72,13 @@ class Accumulator:
         """`options` are those of Sender; `on_ended` is called when a sender ends by an error.
 
         `timeout_ms` is the one of a message; a group is away after a part of it, in time for
-        another try.
+        another try, if it is long enough for that.
         """
         self.only: GroupBacklog | None = None
         """The backlog that takes everything; None while there are several groups."""
         self._groups = groups
         self._options = options
-        self._away_after_ms = min(AWAY_AFTER_MS, timeout_ms / 4)
+        self._away_after_ms = max(AWAY_AFTER_LEAST_MS, min(AWAY_AFTER_MS, timeout_ms / 4))
         self._on_ended = on_ended
         self._backlogs: dict[BrokerGroup, GroupBacklog] = {}
         # Its open batch takes messages without key and queue.
@@ -252,7 +255,7 @@ class Accumulator:
         waiting = backlog.sender.waiting
         kept: list[Batch] = []
         for other in waiting:  # All at once, so that they stay in order.
-            if other.wire or not self._is_stray(other, group):
+            if other.records or not self._is_stray(other, group):
                 kept.append(other)
                 continue
             if backlog.open is other:

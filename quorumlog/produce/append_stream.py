@@ -15,6 +15,7 @@ batches. Rules that keep "exactly once" true:
 """
 
 import asyncio
+import copy
 import secrets
 import time
 from collections import deque
@@ -26,14 +27,16 @@ import grpc
 
 from quorumlog import errors
 from quorumlog.cluster.calls import REDIRECTS_AT_ONCE, SUSPECT_AFTER_MS, Calls, has_moved
-from quorumlog.cluster.channels import NodeChannel, is_cancelled
+from quorumlog.cluster.channels import NodeChannel
+from quorumlog.cluster.framed.connection import CALLS_MAX
 from quorumlog.cluster.retry import Backoff, Deadline
-from quorumlog.cluster.routes import Router
+from quorumlog.cluster.routes import Router, TopicRoute
 from quorumlog.errors import Outcome, QuorumlogError, UnavailableError
 from quorumlog.pb import log_pb2
-from quorumlog.produce.append_session import AppendSession
-from quorumlog.produce.delivery import Batch
+from quorumlog.produce.append_session import AppendSession, FramedSession, GrpcSession, fits
+from quorumlog.produce.delivery import Batch, Verdict
 from quorumlog.produce.identity import ProducerIdentity
+from quorumlog.records.batch import Entry, key_queue
 
 IN_FLIGHT_MAX: Final = 32  # Half of the window in which a node remembers receipts.
 OUT_OF_SEQUENCE_MAX: Final = 8  # For the first batch without a receipt; more: the order is lost.
@@ -91,10 +94,17 @@ class Sender:
         self._next_queue: dict[str, int] = {}
         self._identity = ProducerIdentity(is_idempotent=is_idempotent, name=name)
         self._unacked_since_s: float | None = None
+        self._direct: FramedSession | None = None  # Takes single messages without a detour.
+        self._last_count = 0  # Messages of the batch that was acknowledged last.
 
     def wake(self) -> None:
         """Have `run` look again: a batch was added, is full, or must leave now."""
         self._wake.set()
+
+    @property
+    def incarnation(self) -> log_pb2.ProducerIncarnation | None:
+        """The producer's claim of its name in this group; None without one."""
+        return self._identity.incarnation
 
     @property
     def load(self) -> int:
@@ -128,17 +138,20 @@ class Sender:
             try:
                 node = await self._router.leader(head.deadline)
                 await self._identity.claim(self._calls, self._router.cluster_id, head.deadline)
-                session = AppendSession(node)
             except QuorumlogError as error:
+                if head.last_error is not None and isinstance(error, errors.DeadlineError):
+                    # It says more than the last search.
+                    error = head.deadline.error(self._what, head.last_error, attempts=head.attempts)
                 self._give_up_waiting(error)
                 continue
-            except grpc.aio.UsageError:
-                self._router.leader_failed(node.address)  # Its channel was closed meanwhile.
-                continue
-            self.stats.sessions += 1
-            await self._run_session(session)
-            error_met = self._settle(session)
-            if session.decided_count or backoff is None:
+            session, error_met = await self._session(node, head)
+            if session is not None:
+                self.stats.sessions += 1
+                await self._run_session(session)
+                error_met = self._settle(session)
+            if error_met is None:
+                continue  # It was retired for another.
+            if backoff is None or (session is not None and session.decided_count):
                 backoff, failures = Backoff(head.deadline), 0
             if self.waiting:
                 failures += 1
@@ -153,17 +166,42 @@ class Sender:
 
     # One session.
 
+    async def _session(
+        self, node: NodeChannel, head: Batch
+    ) -> tuple[AppendSession | None, QuorumlogError | None]:
+        """Open a stream to a node, of frames if that can be; else return the reason."""
+        try:
+            if node.framed is not None and all(map(fits, self._named()[:1])):
+                connection = await node.framed.connected()
+                if connection is not None:
+                    return FramedSession(node, connection, self._answered), None
+            return GrpcSession(node, self._answered), None
+        except QuorumlogError as error:  # A framed port is required, and not there.
+            if isinstance(error, UnavailableError):
+                self._router.leader_failed(node.address)
+            head.last_error = final = error
+            if error.retryable:
+                final = head.deadline.error(self._what, error, attempts=head.attempts)
+            self._give_up_waiting(final)
+            return None, error
+        except grpc.aio.UsageError:
+            self._router.leader_failed(node.address)  # Its channel was closed meanwhile.
+            return None, None
+
     async def _run_session(self, session: AppendSession) -> None:
         helpers = [
             asyncio.create_task(self._write(session)),
             asyncio.create_task(self._watch(session)),
         ]
         for helper in helpers:  # A failed helper must not leave the reader waiting for ever.
-            helper.add_done_callback(lambda _: session.call.cancel())
+            helper.add_done_callback(lambda _: session.stop())
+        if isinstance(session, FramedSession) and not self._linger_s:
+            self._direct = session
         try:
-            await self._read(session)
+            await session.run()
         finally:
-            session.call.cancel()
+            self._direct = None
+            session.stop()
             for helper in helpers:
                 helper.cancel()
             results = await asyncio.gather(*helpers, return_exceptions=True)
@@ -182,12 +220,15 @@ class Sender:
                 if rest_s > 0:
                     await self._wait(rest_s)
                     continue
-            if not batch.wire:
+            if not batch.records:
                 if batch.deadline.has_passed:  # A batch without a name was never sent.
                     self.waiting.popleft()
                     self._fail(batch, batch.deadline.error(self._what, None, attempts=0))
                     continue
                 await self._encode(batch, session.node)
+            if batch.records and not session.takes(batch):
+                session.retire()
+            await session.wait_for_room()
             if session.is_draining or not self.waiting or self.waiting[0] is not batch:
                 continue
             self.waiting.popleft()
@@ -199,7 +240,7 @@ class Sender:
                     self._unacked_since_s = self._stuck_since_s = session.progress_s
             batch.attempts += 1
             self.stats.retried_batches += batch.attempts > 1
-            await session.call.write(batch.wire)
+            await session.send(batch)
 
     def _may_send(self, session: AppendSession) -> bool:
         is_full = len(session.in_flight) >= self._in_flight_max
@@ -262,58 +303,43 @@ class Sender:
 
     def _choose_queue(self, topic: str) -> int:
         """Return the next queue of a topic, round robin, a batch at a time."""
+        return self._next_turn(topic) % self._queue_count(topic)
+
+    def _next_turn(self, topic: str) -> int:
         at = self._next_queue.get(topic)
         if at is None:
             at = secrets.randbelow(1 << 16)  # Many short-lived producers must not all begin at 0.
         self._next_queue[topic] = at + 1
-        return at % self._queue_count(topic)
+        return at
 
-    async def _read(self, session: AppendSession) -> None:
-        call, in_flight = session.call, session.in_flight
-        while True:
-            try:
-                response = await call.read()
-            except grpc.aio.AioRpcError as error:
-                met = errors.from_rpc(error, session.node.address)
-                session.is_unsent = errors.is_not_connected(met)
-                session.end(met)
-                return
-            except asyncio.CancelledError:
-                if is_cancelled():
-                    raise
-                # The call was cancelled, not this task: by `end`, or when its channel was closed.
-                text = f"{session.node.address}: its connection was closed; ask again"
-                session.end(UnavailableError(text, outcome=Outcome.UNKNOWN))
-                return
-            if response is grpc.aio.EOF:
-                session.end(await self._end_of_stream(session))
-                return
-            if not in_flight:
-                session.end(errors.InternalError(f"{session.node.address} answered unasked"))
-                return
-            batch = in_flight.popleft()
-            self.in_flight_count = len(in_flight)
-            session.progress_s = time.monotonic()
-            if response.HasField("error"):
-                self._refused(session, batch, errors.from_pb(response.error))
-            else:
-                self._acked(session, batch, response)
-            if session.is_draining and not in_flight:
-                return
+    def _answered(self, session: AppendSession, response: log_pb2.AppendResponse) -> None:
+        """Take the answer to the first batch in flight."""
+        in_flight = session.in_flight
+        batch = in_flight.popleft()
+        self.in_flight_count = len(in_flight)
+        session.progress_s = now_s = time.monotonic()
+        if response.HasField("error"):
+            self._refused(session, batch, errors.from_pb(response.error))
+        else:
+            self._acked(session, batch, response, now_s)
+        if self.waiting:
             self._wake.set()
 
-    async def _end_of_stream(self, session: AppendSession) -> QuorumlogError:
-        code, address = await session.call.code(), session.node.address
-        if code is grpc.StatusCode.OK:
-            return UnavailableError(
-                f"{address} ended the stream; ask again", outcome=Outcome.UNKNOWN
-            )
-        return errors.from_status(code.name, await session.call.details() or "", address)
+    def _prefer_frames(self, session: AppendSession) -> None:
+        """Connect to the framed port of a node that gets appends over gRPC, and move there."""
+        framed = session.node.framed
+        if framed is None or not isinstance(session, GrpcSession):
+            return
+        if not framed.is_ready:
+            framed.begin()
+        elif not session.in_flight:  # Otherwise the next batch has it retired.
+            session.retire()
 
     async def _watch(self, session: AppendSession) -> None:
         """End a session without answers: its node was paused, cut off, or time is up."""
         while True:
             await asyncio.sleep(WATCH_INTERVAL_MS / 1000)
+            self._prefer_frames(session)
             if not session.in_flight:
                 continue
             if session.in_flight[0].deadline.has_passed:
@@ -325,18 +351,70 @@ class Sender:
                 if await has_moved(self._router, session.node.address):
                     text = f"{session.node.address} does not answer, and another node leads"
                     session.end(UnavailableError(text, outcome=Outcome.UNKNOWN))
+                    if session.node.framed is not None:
+                        session.node.framed.close_silent()
                     return
                 session.progress_s += WATCH_INTERVAL_MS / 1000 * 5  # Ask again, but not at once.
+
+    # The direct way of single messages.
+
+    def clear_route(self, topic: str) -> TopicRoute | None:
+        """Return the route of a topic if a single message may go straight to the socket, now.
+
+        It may when a stream of frames is open with nothing in flight and nothing waiting, the
+        topic is known, and the last batch was a single message, too: callers that send many at once
+        are better off with the batch that is collected until their turn of the loop is over.
+        """
+        direct = self._direct
+        if (
+            direct is None
+            or self._last_count != 1
+            or self.waiting
+            or direct.in_flight
+            or direct.is_draining
+            or not direct.connection.is_writable
+            or len(direct.connection.calls) >= CALLS_MAX
+            or direct.connection.waiters
+        ):
+            return None
+        return self._router.topic(topic)
+
+    def send_single(self, batch: Batch, entry: Entry, size_bytes: int, queue_count: int) -> None:
+        """Send a new batch of one message at once; `clear_route` found the topic."""
+        direct, queue_id, key = self._direct, entry[1], entry[2]
+        assert direct is not None, "clear_route was asked"
+        if queue_id is None:
+            queue_count = queue_count or 1
+            if key is not None:
+                queue_id = key_queue(key, queue_count)
+            else:
+                queue_id = self._next_turn(entry[0].name) % queue_count
+        batch.encode_single(entry, queue_id, size_bytes)
+        identity, timeout_ms = self._identity, int(batch.deadline.timeout_ms) or 1
+        producer_id, sequence = identity.next_name()
+        cluster_id = self._router.cluster_id
+        batch.identify(producer_id, sequence, cluster_id, identity.fence, timeout_ms)
+        direct.in_flight.append(batch)
+        self.in_flight_count = batch.attempts = 1
+        direct.progress_s = batch.created_s
+        if self._stuck_since_s is None:
+            self._unacked_since_s = self._stuck_since_s = batch.created_s
+        direct.send_nowait(batch, timeout_ms)
 
     # Answers.
 
     def _acked(
-        self, session: AppendSession, batch: Batch, response: log_pb2.AppendResponse
+        self,
+        session: AppendSession,
+        batch: Batch,
+        response: log_pb2.AppendResponse,
+        now_s: float,
     ) -> None:
-        stats, now_s = self.stats, time.monotonic()
+        stats = self.stats
         session.decided_count += 1
         self._router.on_term(response.term)
         stats.batches_acked += 1
+        self._last_count = batch.record_count
         stats.acked_count += batch.record_count
         stats.acked_size_bytes += batch.size_bytes
         stats.duplicates_count += batch.record_count if response.is_duplicate else 0
@@ -348,6 +426,8 @@ class Sender:
         batch.acknowledge(response)
 
     def _refused(self, session: AppendSession, batch: Batch, error: QuorumlogError) -> None:
+        if batch.record_count < 2 or max(error.faulty_records, default=0) >= batch.record_count:
+            error.faulty_records = ()  # Nothing to tell apart, or no numbers of this batch.
         if error.outcome is Outcome.APPLIED:
             self._fail(batch, error)  # The batch is in the log; its successors are not affected.
             return
@@ -360,10 +440,16 @@ class Sender:
         batch.last_error = error
         session.end(error, drain=True)
 
-    def _settle(self, session: AppendSession) -> QuorumlogError:
-        """Settle what a session left: send again, under the same or a new name, or fail."""
+    def _settle(self, session: AppendSession) -> QuorumlogError | None:
+        """Settle what a session left: send again, under the same or a new name, or fail.
+
+        Return the reason of its end; None: it was retired, and left nothing.
+        """
         error = session.error
-        assert error is not None, "a session ends for a reason"
+        if error is None:
+            assert session.is_draining, "a session ends for a reason"
+            assert not session.in_flight, f"{len(session.in_flight)} batches have no answer"
+            return None
         if isinstance(error, errors.NotLeaderError):
             self._router.on_hint(error.leader_id, error.leader_address, session.node.address)
         elif isinstance(error, UnavailableError):
@@ -423,17 +509,20 @@ class Sender:
                 self.waiting.remove(other)
                 text = f"a batch before it has an unknown outcome ({error.message})"
                 self._fail(other, errors.OutcomeUnknownError(text))
-        elif batch.wire and not is_new:
+        elif batch.records and not is_new:
             self._identity.go_back(batch.sequence)
         parts: list[Batch] = []
-        is_final = batch.may_be_applied or batch.deadline.has_passed or not batch.wire
+        is_final = batch.may_be_applied or batch.deadline.has_passed or not batch.records
         labels = () if is_final or batch.is_atomic else batch.labels_of_fault(error)
         if not labels:
             self._fail(batch, error)
         else:  # Only the message at fault shall fail.
-            parts = list(batch.split(labels).values())
-            for part in parts:
-                part.encode(self._queue_count, self._choose_queue)
+            for label, part in batch.split(labels).items():
+                if isinstance(label, Verdict) and label is not Verdict.GOOD:
+                    self._fail(part, _of_one_message(error, label))
+                else:
+                    parts.append(part)
+                    part.encode(self._queue_count, self._choose_queue)
             self.waiting.extendleft(reversed(parts))
         self._rename(self._named() if self._is_idempotent else parts, is_new=is_new)
         return bool(parts)
@@ -445,11 +534,11 @@ class Sender:
         taken = [
             batch
             for batch in self.waiting
-            if not batch.is_pinned and (is_clean or not batch.wire) and may_move(batch)
+            if not batch.is_pinned and (is_clean or not batch.records) and may_move(batch)
         ]
         for batch in taken:
             self.waiting.remove(batch)
-        renamed = [batch for batch in taken if batch.wire]
+        renamed = [batch for batch in taken if batch.records]
         for batch in renamed:
             batch.forget_name()
         if renamed and self._is_idempotent:
@@ -463,13 +552,13 @@ class Sender:
 
     def _named(self) -> list[Batch]:
         """Return the waiting batches with a name: they were sent, or were about to be."""
-        return [batch for batch in self.waiting if batch.wire]
+        return [batch for batch in self.waiting if batch.records]
 
     def _rename(self, batches: Iterable[Batch], *, is_new: bool) -> None:
         if is_new:
             self._identity.renew()
         for batch in batches:
-            if not batch.is_done and batch.wire:
+            if not batch.is_done and batch.records:
                 batch.may_be_applied = False  # The old name is given up.
                 self._name(batch)
 
@@ -500,3 +589,13 @@ class Sender:
                 await self._wake.wait()
         except TimeoutError:
             pass
+
+
+def _of_one_message(error: QuorumlogError, verdict: Verdict) -> QuorumlogError:
+    """Return the error of messages of a batch, from that of the batch."""
+    found = copy.copy(error)
+    found.faulty_records = ()
+    if verdict is Verdict.SAME_FAULT:
+        first = min(error.faulty_records)
+        found.args = (f"refused like message {first} of its batch: {error.message}",)
+    return found

@@ -7,6 +7,7 @@ batch, when the receipt is asked for.
 
 import asyncio
 import copy
+import enum
 import time
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from itertools import islice
@@ -19,6 +20,7 @@ from quorumlog.records.batch import (
     Entry,
     Place,
     encode_entries,
+    encode_single,
     key_queue,
     message_id,
     size_bytes_of,
@@ -45,6 +47,17 @@ OF_ONE_MESSAGE: Final = frozenset(
     }
 )
 """Codes with which a node refuses a batch because of one of its messages."""
+
+
+class Verdict(enum.Enum):
+    """The node's word on one message of a batch that it refused."""
+
+    DESCRIBED = enum.auto()
+    """The error is about this message."""
+    SAME_FAULT = enum.auto()
+    GOOD = enum.auto()
+
+
 _RECORDS_FIELD: Final = b"\x0a"  # Of AppendRequest: number 1, bytes.
 
 
@@ -56,8 +69,6 @@ class Batch:
         "_parts_open",
         "_placed",
         "_placing",
-        "_records_hi",
-        "_records_lo",
         "_response",
         "_waiters",
         "attempts",
@@ -80,11 +91,12 @@ class Batch:
         "places",
         "producer_id",
         "record_count",
+        "records",
+        "request",
         "sent_unix_ms",
         "sequence",
         "size_bytes",
         "sizes",
-        "wire",
     )
 
     def __init__(
@@ -109,8 +121,8 @@ class Batch:
         self.created_s = time.monotonic()
         self.sent_unix_ms = 0
         # Once encoded.
-        self.wire = b""  # The serialised AppendRequest; empty: not encoded, or done.
-        self._records_lo = self._records_hi = 0  # The place of the records in `wire`.
+        self.records = b""  # Empty: not encoded, or done.
+        self.request = b""  # The rest of the AppendRequest, serialised.
         self.sizes: list[int] = []
         self.places: list[Place] = []
         self.producer_id = 0
@@ -154,7 +166,7 @@ class Batch:
 
     def encode(self, queue_count: Callable[[str], int], next_queue: Callable[[str], int]) -> None:
         """Close the batch, choose the queues that were left open, and encode the records."""
-        assert not self.wire, "a batch is encoded once"
+        assert not self.records, "a batch is encoded once"
         self.is_open = False
         self.sent_unix_ms = time.time_ns() // 1_000_000
         chosen: dict[str, int] = {}  # One queue a batch and topic, so that batches stay few.
@@ -171,37 +183,62 @@ class Batch:
         encoded = encode_entries(self.entries, place_of, born_unix_ms=self.sent_unix_ms)
         self.sizes, self.places = encoded.sizes, encoded.places
         assert sum(self.sizes) == self.size_bytes, f"{sum(self.sizes)} != {self.size_bytes}"
-        head = _RECORDS_FIELD + _varint(self.size_bytes)
-        self._records_lo, self._records_hi = len(head), len(head) + self.size_bytes
-        self.wire = b"".join([head, *encoded.pieces])
+        self.records = b"".join(encoded.pieces)
+
+    def encode_single(self, entry: Entry, queue_id: int, size_bytes: int) -> None:
+        """Take one message, close the batch, and encode its record; for a batch that is new."""
+        self.is_open = False
+        self.sent_unix_ms = time.time_ns() // 1_000_000
+        self.entries, self.record_count, self.size_bytes = [entry], 1, size_bytes
+        self.sizes, self.places = [size_bytes], [(entry[0].name, queue_id)]
+        self.records = encode_single(entry, queue_id, self.sent_unix_ms)
 
     def identify(
-        self, producer_id: int, sequence: int, cluster_id: str, fence: bytes = b""
+        self,
+        producer_id: int,
+        sequence: int,
+        cluster_id: str,
+        fence: bytes = b"",
+        timeout_ms: int = 0,
     ) -> None:
-        """Set the name by which the cluster tells a repeated batch from a new one."""
+        """Set the name by which the cluster tells a repeated batch from a new one.
+
+        `timeout_ms` is the time that the node has; 0: what is left of the deadline.
+        """
         self.producer_id, self.sequence = producer_id, sequence
         rest = log_pb2.AppendRequest(
             record_count=self.record_count,
             producer_id=producer_id,
             sequence=sequence,
-            timeout_ms=self.deadline.remaining_ms,
+            timeout_ms=timeout_ms or self.deadline.remaining_ms,
             cluster_id=cluster_id,
         )
-        # Serialised messages may be joined: the records are copied once, not three times.
-        self.wire = self.wire[: self._records_hi] + rest.SerializeToString() + self.extra + fence
+        # Serialised messages may be joined, so the records need not be copied into this one.
+        self.request = rest.SerializeToString() + self.extra + fence
+
+    def whole_request(self) -> bytes:
+        """Return the serialised AppendRequest with its records, for gRPC."""
+        return b"".join((_RECORDS_FIELD, _varint(self.size_bytes), self.records, self.request))
 
     def forget_name(self) -> None:
         """Return to the state before encoding; no attempt under the old name is in the log."""
         assert not self.may_be_applied, "it may be in the log under its name"
-        self.wire = b""
+        self.records = self.request = b""
 
     def labels_of_fault(self, error: QuorumlogError) -> Sequence[Hashable]:
         """Return a label for each message, to split a batch that was refused for good until the
         message at fault is alone; empty: all messages are at fault.
 
-        A topic is refused with all of its messages. A fault of a single message is searched by
-        queue if a queue is unknown, and else by halves.
+        Where the node names the messages at fault, a label is a Verdict. A topic is refused with
+        all of its messages. Any other fault of a single message is searched by queue if a queue is
+        unknown, and else by halves.
         """
+        if named := error.faulty_records:
+            verdicts = [Verdict.GOOD] * self.record_count
+            for i in named:
+                verdicts[i] = Verdict.SAME_FAULT
+            verdicts[min(named)] = Verdict.DESCRIBED
+            return verdicts
         topics = [entry[0].name for entry in self.entries]
         if len(set(topics)) > 1:
             return topics
@@ -229,7 +266,7 @@ class Batch:
             self._parts.append((part, part.record_count))
             part.add(entry, size_bytes_of(entry))
         self._parts_open = len(found)
-        self.entries, self.wire = [], b""
+        self.entries, self.records, self.request = [], b"", b""
         for part in found.values():
             part.is_open = False
         return found
@@ -269,12 +306,22 @@ class Batch:
         assert not self.is_done, "a batch ends once"
         self.is_done, self.is_open = True, False
         self.done_s = time.monotonic()
-        self.entries, self.wire = [], b""
+        self.entries, self.records, self.request = [], b"", b""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
         self.on_done(self)
+
+    def waiter(self) -> "asyncio.Future[None]":
+        """Return a future that ends with the batch, which is not done; cancelling it is harmless.
+
+        The caller takes the outcome: no flush raises it any more.
+        """
+        self.claimed.append(0)
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        return waiter
 
     async def wait(self) -> None:
         """Wait until the batch is done, also without success. Cancelling ends only the wait."""
@@ -308,12 +355,11 @@ class Batch:
             raise copy.copy(self.error)  # Each waiter gets a traceback of its own.
         response = self._response
         assert response is not None, "done, without an answer or an error"
-        if self._placing is None:
-            self._placing = self._place(response)
-        placed = self._placed
-        if i >= len(placed):
-            placed += islice(self._placing, i + 1 - len(placed))
-        queue_offset, position = placed[i]
+        if self.record_count == 1 and not response.positions:
+            queues = response.queues
+            queue_offset, position = queues[0].first_offset if queues else -1, response.position
+        else:
+            queue_offset, position = self._place_of(response, i)
         topic, queue_id = self.places[i]
         durability = response.durability if 0 <= response.durability < len(_DURABILITY) else 0
         return Receipt(
@@ -335,6 +381,15 @@ class Batch:
             group=self.group,
             due_unix_ms=response.due_unix_ms[i] if response.due_unix_ms else 0,
         )
+
+    def _place_of(self, response: log_pb2.AppendResponse, i: int) -> tuple[int, int]:
+        """Return queue offset and position of message `i`."""
+        if self._placing is None:
+            self._placing = self._place(response)
+        placed = self._placed
+        if i >= len(placed):
+            placed += islice(self._placing, i + 1 - len(placed))
+        return placed[i]
 
     def _place(self, response: log_pb2.AppendResponse) -> Iterator[tuple[int, int]]:
         """Yield queue offset and position of each record.

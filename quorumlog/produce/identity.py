@@ -20,6 +20,8 @@ class ProducerIdentity:
     def __init__(self, *, is_idempotent: bool, name: str | None = None) -> None:
         self._is_idempotent = is_idempotent
         self._name = name
+        self.incarnation: log_pb2.ProducerIncarnation | None = None
+        """The claim of the name; None without a name, or before the claim."""
         self.fence = b""
         """A field of AppendRequest, serialised: the claim of the name; empty without a name."""
         self.renewed_count = 0
@@ -61,5 +63,5 @@ class ProducerIdentity:
         except QuorumlogError as error:
             error.outcome = Outcome.NOT_APPLIED  # The outcome of the messages: none was sent yet.
             raise
-        incarnation = log_pb2.ProducerIncarnation(name=self._name, number=answer.number)
-        self.fence = log_pb2.AppendRequest(incarnation=incarnation).SerializeToString()
+        self.incarnation = log_pb2.ProducerIncarnation(name=self._name, number=answer.number)
+        self.fence = log_pb2.AppendRequest(incarnation=self.incarnation).SerializeToString()

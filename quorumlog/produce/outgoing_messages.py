@@ -128,7 +128,7 @@ def entries_of(
     key, tag = options.get("key"), options.get("tag")
     queue_id, properties = options.get("queue_id"), options.get("properties")
     defaults = (topic, key, tag, queue_id, properties, form)
-    if form is None and all(type(message) is bytes for message in messages):
+    if form is None and set(map(type, messages)) == {bytes}:
         largest = max(cast("Sequence[bytes]", messages), key=len)
         template, queue_id, routed_by, _, encoded, _, _ = _entry_of(largest, *defaults)
         bodies = cast("Sequence[bytes]", messages)

@@ -14,9 +14,10 @@ from typing import Final, Self, Unpack
 
 from quorumlog import errors
 from quorumlog.arguments import checked, checks_itself
-from quorumlog.cluster.broker_groups import BrokerGroups
+from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.close_once import CloseOnce
 from quorumlog.cluster.retry import Deadline
+from quorumlog.pb.log_pb2 import ProducerIncarnation
 from quorumlog.produce.accumulator import Accumulator, GroupBacklog
 from quorumlog.produce.delay import HAS_DELAYED, HELD_SIZE_BYTES, all_with_wish, with_wish
 from quorumlog.produce.delivery import Batch, Delivery, Receipts
@@ -29,8 +30,8 @@ from quorumlog.produce.outgoing_messages import (
     form_of,
     with_message_group,
 )
-from quorumlog.produce.send_options import BatchOptions, SendOptions, takes_options
-from quorumlog.records.batch import Entry, size_bytes_of
+from quorumlog.produce.send_options import BatchOptions, takes_options
+from quorumlog.records.batch import Entry, size_bytes_of, size_bytes_of_all
 from quorumlog.records.message import OutgoingMessage
 from quorumlog.records.receipt import Receipt
 
@@ -89,8 +90,22 @@ class Producer:
         self._leader_changes_before = self._leader_changes()
 
     @checks_itself
-    @takes_options(SendOptions)
-    async def send(self, topic: str, body: bytes | str, **options: Unpack[SendOptions]) -> Receipt:
+    async def send(
+        self,
+        topic: str,
+        body: bytes | str,
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        group: str = "",
+        delay: float | None = None,
+        level: int | None = None,
+        deliver_at: float | None = None,
+        message_group: str | None = None,
+    ) -> Receipt:
         """Send one message and wait for its receipt.
 
         The queue is `queue_id`, or chosen by CRC-32 of `key` modulo the number of queues, or round
@@ -111,8 +126,27 @@ class Producer:
         DeadlineError (nothing was stored), or OutcomeUnknownError. Cancelling the wait does not
         withdraw the message.
         """
-        delivery = await self.enqueue(topic, body, **options)
-        return await delivery.receipt()
+        extra = b""
+        if delay is not None or level is not None or deliver_at is not None:
+            properties, extra = with_wish(properties, delay, level, deliver_at), HAS_DELAYED
+        if message_group is not None:
+            properties = with_message_group(properties, message_group)
+        entry = entry_of(topic, body, key, tag, queue_id, properties, flag, self.form)
+        size_bytes = size_bytes_of(entry)
+        if self._room_waiters or not self._has_room(size_bytes):
+            await self._wait_for_room(size_bytes)
+        backlog = self._accumulator.only
+        if backlog is not None and not group and not extra and not self._is_closed:
+            route = backlog.sender.clear_route(topic)
+            if route is not None:  # The straight way, past the buffer.
+                deadline = Deadline(self._options.timeout_ms)
+                batch = Batch(deadline, self._on_done, group=backlog.router.group)
+                backlog.sender.send_single(batch, entry, size_bytes, route.queue_count)
+                self._unfinished[batch] = None
+                self._held_size_bytes += size_bytes
+                await batch.waiter()
+                return batch.receipt(0)
+        return await self._add(entry, size_bytes, group, extra).receipt()
 
     @checks_itself
     async def enqueue(
@@ -200,7 +234,7 @@ class Producer:
             options["properties"] = with_wish(options.get("properties"), *wish)
             bodies, extra = all_with_wish(bodies, *wish), HAS_DELAYED
         entries = entries_of(bodies, topic, options, self.form)
-        size_bytes = sum(map(size_bytes_of, entries))
+        size_bytes = size_bytes_of_all(entries)
         limit = self._groups.home.router.batch_size_bytes_max or BATCH_SIZE_BYTES_LIMIT
         limit -= HELD_SIZE_BYTES * len(entries) if extra else 0
         if size_bytes > limit or len(entries) > BATCH_COUNT_LIMIT:
@@ -285,6 +319,12 @@ class Producer:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def incarnation_in(self, group: BrokerGroup) -> ProducerIncarnation | None:
+        """Return the claim of its name in a broker group; None without a name, or before it sent
+        anything there."""
+        found = [backlog.sender for backlog in self._accumulator if backlog.group is group]
+        return found[0].incarnation if found else None
 
     def stats(self) -> ProducerStats:
         """Return the counts so far."""

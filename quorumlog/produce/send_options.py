@@ -1,7 +1,8 @@
 """The options of a message that is sent, once for all calls that take them.
 
-Owns their names, types and defaults; must not know what is sent. `Producer.enqueue` and
-`Producer.send_nowait` spell the same options out: passing them on costs a third of such a call.
+Owns their names, types and defaults; must not know what is sent. `send`, `enqueue` and
+`send_nowait` of the producer spell the options of SendOptions out, since passing them on costs a
+third of such a call; a test compares them.
 """
 
 import functools

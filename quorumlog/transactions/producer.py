@@ -80,8 +80,9 @@ class Transaction:
     async def commit(self) -> None:
         """Make its messages visible, once. May be repeated.
 
-        Raises TransactionEndedError when it was rolled back or given up meanwhile, and the errors
-        of the cluster; the cluster asks later until it has a decision.
+        Raises TransactionEndedError when it was rolled back or given up meanwhile,
+        ProducerFencedError when the producer's name was claimed meanwhile, and the errors of the
+        cluster; the cluster asks later until it has a decision.
         """
         await self._end(Decision.COMMIT)
 
@@ -252,13 +253,19 @@ class TransactionalProducer:
         return made
 
     async def end(self, group: BrokerGroup, transaction_id: int, decision: Decision) -> None:
-        """Commit or roll back a transaction of this group by its id."""
+        """Commit or roll back a transaction of this group by its id.
+
+        A producer that has lost its name ends nothing any more: ProducerFencedError.
+        """
         request = transaction_pb2.EndTransactionRequest(
             transaction_id=transaction_id,
             producer_group=self.producer_group,
             outcome=_OUTCOMES[as_decision(decision)],
             cluster_id=group.router.cluster_id,
         )
+        incarnation = self._producer.incarnation_in(group)
+        if incarnation is not None:
+            request.producer_name, request.incarnation = incarnation.name, incarnation.number
         deadline = Deadline(self._timeout_ms)
         await group.calls.leader(
             "transaction", "EndTransaction", request, deadline, is_repeatable=True

@@ -5,6 +5,7 @@ Types only. The real ledger and the simulator's in-memory log both implement `Pu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -114,43 +115,31 @@ class Outgoing(NamedTuple):
 
 
 class Effects:
-    """Work that one turn of the pump asks for, in the order of the fields."""
+    """Work that one turn of the pump asks for, in the order of the fields.
 
-    __slots__ = (
-        "apply_hi",
-        "apply_lo",
-        "completed",
-        "flush",
-        "install",
-        "loss_from",
-        "must_sync",
-        "reads",
-        "reads_failed",
-        "role_changes",
-        "send",
-    )
+    Most turns ask for one or two of them, so the others cost nothing: they stay with the class, and
+    what has a default cannot be changed, but only replaced."""
 
-    def __init__(self) -> None:
-        self.role_changes: list[RoleChange] = []
-        """Changes of role, term or leader; listeners hear of them before anything is sent."""
-        self.send: list[Outgoing] = []
-        """Messages that may leave before anything below happens."""
-        self.flush: Ticket | None = None
-        """Sync all writes up to now, then `on_durable` with this ticket or a later one."""
-        self.must_sync = False
-        """Whether the ticket covers term, vote or a snapshot: then a real sync is needed, also
-        where entries count as durable in the page cache (`flush=async`)."""
-        self.install: SnapshotMeta | None = None
-        """Snapshot that replaced the state machine; drop entries that are not yet applied."""
-        self.apply_lo: Index = NO_INDEX
-        self.apply_hi: Index = NO_INDEX
-        """Apply [apply_lo, apply_hi) in order, then `on_applied(apply_hi - 1)`."""
-        self.completed: list[Completion] = []
-        """Callers to answer, after applying."""
-        self.reads: list[ReadConfirmed] = []
-        """Reads to serve, each once its index is applied."""
-        self.reads_failed: list[int] = []
-        self.loss_from: Index = NO_INDEX
+    role_changes: Sequence[RoleChange] = ()
+    """Changes of role, term or leader; listeners hear of them before anything is sent."""
+    send: Sequence[Outgoing] = ()
+    """Messages that may leave before anything below happens."""
+    flush: Ticket | None = None
+    """Sync all writes up to now, then `on_durable` with this ticket or a later one."""
+    must_sync = False
+    """Whether the ticket covers term, vote or a snapshot: then a real sync is needed, also
+    where entries count as durable in the page cache (`flush=async`)."""
+    install: SnapshotMeta | None = None
+    """Snapshot that replaced the state machine; drop entries that are not yet applied."""
+    apply_lo: Index = NO_INDEX
+    apply_hi: Index = NO_INDEX
+    """Apply [apply_lo, apply_hi) in order, then `on_applied(apply_hi - 1)`."""
+    completed: Sequence[Completion] = ()
+    """Callers to answer, after applying."""
+    reads: Sequence[ReadConfirmed] = ()
+    """Reads to serve, each once its index is applied."""
+    reads_failed: Sequence[int] = ()
+    loss_from: Index = NO_INDEX
 
 
 NO_EFFECTS = Effects()

@@ -8,7 +8,6 @@ know what a message means, except that an ack includes an earlier one.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 from raft.config import RaftConfig
@@ -43,7 +42,7 @@ class FlushQueue:
 
     def __init__(self, config: RaftConfig) -> None:
         self._config = config
-        self._flushes: deque[Flush] = deque()
+        self._flushes: list[Flush] = []
         self.held: list[Message] = []
         """Promises that wait for the ticket of this turn."""
         self.held_count = 0
@@ -55,21 +54,21 @@ class FlushQueue:
 
     def hold(self, message: Message) -> None:
         """Keep a promise until this turn's ticket; above the limit it is lost, as in a network."""
-        if _replaces_last(self.held, message):
+        if self.held and _replaces_last(self.held, message):
             self.held[-1] = message
             return
         if self.held_count >= self._config.held_message_count_max:
             self.held_dropped += 1
             return
-        self.held.append(message)
+        self.held += (message,)  # A call less than `append`, as below.
         self.held_count += 1
 
     def open(self, index: Index, term: Term, hard_state: HardState) -> Ticket:
         """Give out a ticket for everything written up to now."""
         self.newest_ticket += 1
         held, self.held = self.held, []
-        if len(self._flushes) < FLUSH_COUNT_MAX:
-            self._flushes.append(Flush(self.newest_ticket, index, term, hard_state, held))
+        if not self._flushes or len(self._flushes) < FLUSH_COUNT_MAX:
+            self._flushes += (Flush(self.newest_ticket, index, term, hard_state, held),)
             return self.newest_ticket
         # The newest ticket gets later, never earlier: its messages wait for all of it.
         flush = self._flushes[-1]
@@ -88,9 +87,11 @@ class FlushQueue:
         done: Flush | None = None
         released: list[Message] = []
         while self._flushes and self._flushes[0].ticket <= ticket:
-            done = self._flushes.popleft()
+            done = self._flushes[0]
+            del self._flushes[0]
             released += done.held
-        self.held_count -= len(released)
+        if released:
+            self.held_count -= len(released)
         return done, released
 
     def move_back(self, index: Index, term: Term) -> None:

@@ -21,7 +21,7 @@ the shell reports the newest ticket a sync covers, not an older one instead.
 from __future__ import annotations
 
 from random import Random
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from raft.config import RaftConfig
 from raft.core import RaftCore
@@ -29,6 +29,7 @@ from raft.errors import ForeignChainError, HardStateNotSavedError, PeerProtocolE
 from raft.messages import (
     NO_INDEX,
     NO_TERM,
+    AppendReply,
     AppendRequest,
     Index,
     InstallSnapshot,
@@ -55,9 +56,12 @@ from raft.ready import (
     Ready,
     RoleChange,
 )
+from raft.rules import steady
 from raft.rules.membership import Change
 from raft.stats import RaftStats
 from raft.transitions import Role
+
+_new: Final = tuple.__new__  # One call; the constructor of a named tuple is two.
 
 
 class ReplicaStats(NamedTuple):
@@ -74,6 +78,9 @@ class ReplicaStats(NamedTuple):
 class Replica:
     """One replica: core, log, and the order between them. Single-threaded, never blocks."""
 
+    is_lean = True
+    """Whether `raft.rules.steady` is asked first. Tests turn it off, to compare both ways."""
+
     def __init__(self, config: RaftConfig, log: PumpLog, random: Random) -> None:
         """Start from the content of `log`, which the shell has synced."""
         self.config = config
@@ -82,6 +89,8 @@ class Replica:
         self._random = random
         self._ticks = 0
         self._effects = Effects()
+        self._sends: list[Outgoing] = []
+        """Messages to be handed out with the next effects."""
         self._is_touched = False
         self._wrote = False
         self._must_sync = False
@@ -89,22 +98,34 @@ class Replica:
         self._handed: Index = self.core.state.applied
         self._applied: Index = self.core.state.applied
         """Last entry the shell has applied. Differs from the core's within a step only."""
+        self._lost_incarnation = 0
+        """Incarnation under which this disk was found to be an old copy."""
         self._synced: Index = self.core.state.synced
         """Last entry that an ended sync made durable and that is still in the stored log."""
         self._durable_hard_state = self.core.state.hard_state()
         """Term and vote as of the last ended sync."""
         self._proposals = PendingProposals(config)
+        self._waiter_count_max = config.waiter_count_max
         self._hard_state_write_failures = 0
         self._foreign = ForeignChains()
 
     # Inputs.
 
-    def receive(self, message: Message, payload: Payload | None = None) -> None:
+    def receive(self, message: Message, payload: Payload | None = None) -> bool:
         """Take a message from a peer, with the bytes of an append's range or of a snapshot.
 
-        Raises PeerProtocolError, or the errors of `PumpLog.check_raw`, with nothing changed.
+        Return whether `pump` may have effects of it; a turn for nothing can be saved. Raises
+        PeerProtocolError, or the errors of `PumpLog.check_raw`, with nothing changed.
         """
         kind = type(message)
+        if kind is AppendReply:
+            state = self.core.state
+            if self.is_lean and steady.take_ack(state, message):  # type: ignore[arg-type]
+                return state.is_dirty or state.is_broadcast_due or state.handed < state.commit
+            self.core.step(message)
+            return True
+        if kind is AppendRequest and self._receive_next(message, payload):  # type: ignore[arg-type]
+            return True
         if (kind is AppendRequest or kind is InstallSnapshot) and self.core.has_ready():
             # Pending work of the core from this turn names entries that this message may cut off.
             self._drain()
@@ -117,6 +138,26 @@ class Replica:
             self.core.step(message)
             if kind is InstallSnapshot:
                 self._drain(payload)
+        return True
+
+    def _receive_next(self, append: AppendRequest, payload: Payload | None) -> bool:
+        """Take entries that follow the end of this log, in the steady state.
+
+        Return False, with nothing changed, for an append that has to go the general way."""
+        state = self.core.state
+        if payload is None or not self.is_lean or not steady.is_next(state, append):
+            return False
+        try:
+            checked = self.log.check_raw(append, payload, append.prev_index)
+        except ForeignChainError:
+            return False  # The general way finds the same, and knows whether it is again.
+        ack = steady.take(state, append)
+        self.log.write_raw(append.prev_index + 1, append.hi, checked)
+        self._wrote = True
+        self._flushes.hold(ack)
+        if state.commit > state.handed:
+            self._hand_out()
+        return True
 
     def _compare(self, append: AppendRequest, payload: Payload | None) -> Checked | None:
         """Return a leader's entries, checked; a leader that certainly contradicts this log is not
@@ -175,14 +216,23 @@ class Replica:
         The caller has made sure the store has room. Raises NotLeaderError, TransferringError or
         BusyError, with nothing appended. A caller that stops waiting does not withdraw the entry.
         """
-        if waiter is not None:
-            self._proposals.check()
-        if self.core.has_own_entries():
-            self._drain()
-        index, term = self.core.propose()
+        proposals, state = self._proposals, self.core.state
+        by_index = proposals.by_index
+        if waiter is not None and by_index and len(by_index) >= self._waiter_count_max:
+            proposals.check()
+        if self.is_lean and steady.may_propose(state):
+            steady.propose(state)
+            index, term = state.written, state.term
+        else:
+            if self.core.has_own_entries():
+                self._drain()
+            index, term = self.core.propose()
         self.log.append(index, term, EntryKind.DATA, body)
         self._wrote = True
-        self._proposals.register(index, term, waiter)
+        if waiter is None or index in by_index:
+            proposals.register(index, term, waiter)
+        else:  # As `register` does, a call less.
+            by_index[index] = (term, waiter)
         return index, term
 
     def propose_change(self, change: Change, waiter: object = None) -> tuple[Index, Term]:
@@ -202,8 +252,11 @@ class Replica:
         nothing.
 
         For a shell that does work, such as stamping a batch, before it can propose."""
-        self._proposals.check()
-        self.core.check_propose()
+        by_index = self._proposals.by_index
+        if by_index and len(by_index) >= self._waiter_count_max:
+            self._proposals.check()
+        if not (self.is_lean and steady.may_propose(self.core.state)):
+            self.core.check_propose()
 
     def transfer_leadership(self, node: NodeId) -> None:
         """Hand leadership to a voter; refuse proposals until it takes over or one election time-out
@@ -224,6 +277,7 @@ class Replica:
 
         See `RaftCore.lose_memory`."""
         self._flushes.forget_promises()
+        self._lost_incarnation = incarnation
         self.core.lose_memory(incarnation)
 
     def stop(self) -> list[Completion]:
@@ -233,23 +287,31 @@ class Replica:
 
     # Reports from the shell.
 
-    def on_durable(self, ticket: Ticket) -> None:
-        """Tell the core that all writes up to `ticket` are durable, and release their promises."""
+    def on_durable(self, ticket: Ticket) -> bool:
+        """Tell the core that all writes up to `ticket` are durable, and release their promises.
+
+        Return whether `pump` may have effects of it."""
         assert ticket <= self._flushes.newest_ticket, f"ticket {ticket} was never given out"
         done, released = self._flushes.take(ticket)
         if done is None:
-            return
-        core = self.core
+            return False
+        core, state = self.core, self.core.state
         self._durable_hard_state = done.hard_state
-        core.hard_state_stable(done.hard_state)
+        if not state.is_hard_state_durable:
+            core.hard_state_stable(done.hard_state)
         core.stable_to(done.index, done.term)
-        if core.state.snapshot_gate == NO_INDEX:
-            self._synced = core.state.synced
-        term = core.state.term
+        if state.snapshot_gate == NO_INDEX:
+            self._synced = state.synced
         for message in released:
             # A promise of an older term is useless and might not be true of the log any more.
-            if message.term == term:
+            if message.term != state.term:
+                continue
+            if type(message) is AppendRequest:
                 self._send(message)
+            else:  # As `_send` does, a call less.
+                self._sends += (_new(Outgoing, (message, None)),)
+                self._is_touched = True
+        return self._is_touched or state.is_dirty or state.handed < state.commit
 
     def on_applied(self, index: Index) -> None:
         """Note that entries up to `index` are applied; ignore it if a snapshot overtook them."""
@@ -320,13 +382,22 @@ class Replica:
 
     def pump(self) -> Effects:
         """End a turn: return the effects of all inputs since the last call."""
-        self._drain()
+        state = self.core.state
+        is_steady = self.is_lean and not state.is_dirty and not state.reads_waiting
+        if is_steady and (not state.is_broadcast_due or self._offer()):
+            if state.commit > state.handed:
+                self._hand_out()
+        else:
+            self._drain()
         if self._wrote or self._flushes.held:
             self._open_ticket()
         elif not self._is_touched and not self._proposals.completed:
             return NO_EFFECTS
         effects, self._effects = self._effects, Effects()
-        effects.completed = self._proposals.take()
+        if self._sends:
+            effects.send, self._sends = self._sends, []
+        if self._proposals.completed:
+            effects.completed, self._proposals.completed = self._proposals.completed, []
         self._is_touched = False
         return effects
 
@@ -375,19 +446,50 @@ class Replica:
             self._flushes.hold(message)
         effects = self._effects
         if ready.commit_hi > ready.commit_lo:
-            if effects.apply_hi == NO_INDEX:
-                effects.apply_lo = ready.commit_lo
-            assert self._handed == ready.commit_lo - 1, f"apply gap at {ready.commit_lo}"
-            effects.apply_hi = ready.commit_hi
-            self._handed = ready.commit_hi - 1
-            self._proposals.complete(ready.commit_lo, ready.commit_hi, self.core.state.log)
-        effects.reads += ready.reads
-        effects.reads_failed += ready.reads_failed
+            self._apply_up_to(ready.commit_hi)
+        if ready.reads:
+            effects.reads = [*effects.reads, *ready.reads]
+        if ready.reads_failed:
+            effects.reads_failed = [*effects.reads_failed, *ready.reads_failed]
         if ready.role_changes:
             self._note_roles(ready.role_changes)
         if ready.loss_from != NO_INDEX:
             effects.loss_from = ready.loss_from
         return True
+
+    def _offer(self) -> bool:
+        """Send what was proposed to all followers; return False, with nothing changed, if that has
+        to go the general way."""
+        found = steady.offers(self.core.state)
+        if found is None:
+            return False
+        prev_index, payload = self.core.state.written, None
+        sends = self._sends
+        for message in found:
+            if message.prev_index != prev_index:  # Mostly all get the same.
+                prev_index = message.prev_index
+                payload = self.log.read_raw(prev_index + 1, message.hi)
+            sends += (_new(Outgoing, (message, payload)),)  # A call less than `append`.
+            self._is_touched = True
+        return True
+
+    def _hand_out(self) -> None:
+        """Hand out committed entries that may be applied, if the core has nothing else to do."""
+        hi = self.core.hand_out()
+        if hi > self._handed + 1:
+            self._is_touched = True
+            self._apply_up_to(hi)
+
+    def _apply_up_to(self, hi: Index) -> None:
+        """Have the shell apply what follows the last handed out entry, and decide proposals."""
+        effects, state, lo = self._effects, self.core.state, self._handed + 1
+        assert state.handed == hi - 1, f"apply up to {hi}, handed out up to {state.handed}"
+        if effects.apply_hi == NO_INDEX:
+            effects.apply_lo = lo
+        effects.apply_hi = hi
+        self._handed = hi - 1
+        if self._proposals.by_index:
+            self._proposals.complete(lo, hi, state.log)
 
     def _write(self, ready: Ready, received: Checked | Payload | None) -> None:
         """Write the core's changes to the stored log. Nothing is durable yet."""
@@ -434,13 +536,14 @@ class Replica:
                 return  # The log was cut while the message waited for a sync.
             else:  # Their first chain CRC proves the prefix.
                 payload = self.log.read_raw(prev_index + 1, message.hi)
-        self._effects.send.append(Outgoing(message, payload))
+        self._sends += (_new(Outgoing, (message, payload)),)
         self._is_touched = True
 
     def _open_ticket(self) -> None:
         state = self.core.state
         log = state.log
-        ticket = self._flushes.open(log.last_index, log.last_term, state.hard_state())
+        hard_state = self._durable_hard_state if state.is_hard_state_durable else state.hard_state()
+        ticket = self._flushes.open(log.last_index, log.last_term, hard_state)
         self._effects.flush = ticket
         self._effects.must_sync = self._must_sync
         self._wrote = self._must_sync = False
@@ -453,10 +556,11 @@ class Replica:
         self._hard_state_write_failures += 1
         old = self.core.state
         effects = self._effects
-        effects.reads_failed += ready.reads_failed + old.reads_waiting
-        effects.reads_failed += [read.read_id for read in ready.reads]
+        failed = [*effects.reads_failed, *ready.reads_failed, *old.reads_waiting]
+        failed += [read.read_id for read in ready.reads]
         for pending in old.reads_pending:
-            effects.reads_failed += pending.read_ids
+            failed += pending.read_ids
+        effects.reads_failed = failed
         found = self.log.load()
         found = found._replace(
             commit=self._handed,
@@ -473,14 +577,18 @@ class Replica:
             # The disk's term and vote were written by an earlier turn, whose sync has not ended.
             state.is_hard_state_durable = False
             self._must_sync = True
+        if self._lost_incarnation > state.incarnation:
+            # Whatever is saved next tells it too; else a later term would hide the old copy.
+            self.core.lose_memory(self._lost_incarnation)
         self._flushes.forget_promises()
         self._wrote = True
         self._proposals.give_up(None)
-        effects.role_changes.append(
-            RoleChange(state.role, state.term, state.leader, "term and vote could not be saved")
+        change = RoleChange(
+            state.role, state.term, state.leader, "term and vote could not be saved"
         )
+        effects.role_changes = [*effects.role_changes, change]
 
     def _note_roles(self, changes: list[RoleChange]) -> None:
-        self._effects.role_changes += changes
+        self._effects.role_changes = [*self._effects.role_changes, *changes]
         if any(change.role is not Role.LEADER for change in changes):
             self._proposals.deposed(self._ticks)

@@ -149,9 +149,7 @@ def handle_append(state: RaftState, message: AppendRequest) -> None:
     # Only entries that this message verified are known to be the leader's: an own tail beyond may
     # differ (R12).
     commit = message.commit if message.commit < verified else verified
-    if commit > state.commit:
-        state.commit = commit
-        state.is_dirty = True
+    state.commit = max(state.commit, commit)
     if wrote:
         state.send_promise(ack(state, message.sender, verified, message.round))
     elif verified <= state.synced:

@@ -103,7 +103,7 @@ def written(state: RaftState) -> None:
     state.is_broadcast_due = True
 
 
-def _is_leader(state: RaftState) -> bool:
+def is_leader(state: RaftState) -> bool:
     """Whether this node leads. A call, not a comparison, since committing may change the role."""
     return state.role is Role.LEADER
 
@@ -149,7 +149,7 @@ def handle_append_reply(state: RaftState, message: AppendReply) -> None:
         progress.become_replicate()
     if progress.is_counted and (match > state.commit or not was_counted):
         maybe_commit(state)
-    if not _is_leader(state):  # A removed leader steps down with the commit of its removal.
+    if not is_leader(state):  # A removed leader steps down with the commit of its removal.
         return
     if recovery.is_admissible(state, progress, message):
         progress.admitted = message.incarnation
@@ -175,28 +175,32 @@ def _handle_refusal(state: RaftState, progress: Progress, message: AppendReply) 
 def maybe_commit(state: RaftState) -> None:
     """Advance the commit index to the last index durable on a quorum, if of the own term
     (R13)."""
-    node_id, progress = state.node_id, state.progress
-    values = []
-    for voter in state.voters:
+    node_id, progress, synced = state.node_id, state.progress, state.synced
+    if state.voters != (node_id,):
+        for node in progress:
+            if progress[node].match > state.commit:
+                break
+        else:  # Mostly the own sync ends first.
+            return
+    values: list[Index] = []
+    for voter in state.voters:  # The own disk is one voter, not a privileged one (R15).
         if voter == node_id:
-            values.append(state.synced)  # The own disk is one voter, not a privileged one (R15).
+            values += (synced,)
         else:
-            follower = progress[voter]
-            values.append(follower.match if follower.is_counted else NO_INDEX)
+            values += (progress[voter].match if progress[voter].is_counted else NO_INDEX,)
     index = quorum_value(values)
     if index <= state.commit or index < state.own_term_first:
         return
-    assert state.log.term_of(index) == state.term, f"{index} is not of term {state.term}"
-    state.commit = index
-    state.is_dirty = True
-    if len(progress) + 1 != len(state.voters) + len(state.learners) or not state.is_voter:
-        _on_commit_after_removal(state)
+    log = state.log
+    term = log.last_term if index == log.last_index else log.term_of(index)
+    assert term == state.term, f"{index} is not of term {state.term}"
+    before, state.commit = state.commit, index
+    if before < state.configurations[-1].index <= index:
+        _on_configuration_committed(state)
 
 
-def _on_commit_after_removal(state: RaftState) -> None:
+def _on_configuration_committed(state: RaftState) -> None:
     """Drop nodes whose removal is committed; step down if this node is one of them."""
-    if state.configurations[-1].index > state.commit:
-        return
     membership.forget_removed(state)
     if not state.is_voter:
         transfer.order_best(state)

@@ -101,6 +101,8 @@ class RaftState:
         "snapshot_taken",
         "standing",
         "standing_refusals",
+        "steady_entry_count_max",
+        "steady_size_bytes_max",
         "synced",
         "term",
         "term_ceiling",
@@ -121,8 +123,7 @@ class RaftState:
         self, config: RaftConfig, initial: InitialState, positions: EntryPositions, random: Random
     ) -> None:
         self.config = config
-        self.group = config.group
-        self.node_id = config.node_id
+        self.group, self.node_id = config.group, config.node_id
         self.positions = positions
         self.random = random
         self.log = LogView(
@@ -183,10 +184,21 @@ class RaftState:
         self.learners: tuple[NodeId, ...] = ()
         self.is_voter = False
 
+        self._set_limits()
         self._clear_office()
         self._clear_output()
         self.draw_timeout()
         self.use_configuration()
+
+    def _set_limits(self) -> None:
+        config = self.config
+        self.steady_entry_count_max = min(
+            config.message_entry_count_max, config.window_entry_count_max
+        )
+        self.steady_size_bytes_max = min(
+            config.message_size_bytes_max, config.window_size_bytes_max
+        )
+        """Entries and bytes in flight to a follower that fit into its window and one message."""
 
     def _clear_office(self) -> None:
         """Reset the fields of a campaign and of a leadership."""

@@ -14,13 +14,14 @@ storage-formats 2.4, 2.5. Deviation: a corrupt record stops the dispatch (there 
 
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from store import format as fmt
 from store.config import MIB
 from store.derived.keys.index_files import IndexFiles
 from store.derived.queues.consume_queues import ConsumeQueues, QueueKey
+from store.derived.queues.environment import UNIT_SIZE_BYTES
 from store.errors import (
     CorruptionError,
     DerivedFileError,
@@ -29,13 +30,15 @@ from store.errors import (
     QueueOrderError,
     RecordFormatError,
 )
+from store.files import failpoints
 from store.files.failpoints import hit
-from store.log.record_log import RecordLog
+from store.log.record_log import RecordLog, StampedEntry
 from store.record.check import store_timestamp
 from store.record.columns import is_column, uniform_count
 from store.record.inner_batches import is_inner_batch
 from store.record.message import record_layout
 from store.record.tail import Pending, TailReader
+from store.record.units import UnitRun, pack_units
 
 ROUND_SIZE_BYTES: Final = 8 * MIB  # Log bytes between two writes to the same queue.
 ADVANCE_SIZE_BYTES: Final = 64 * MIB
@@ -44,8 +47,8 @@ ADVANCE_SIZE_BYTES: Final = 64 * MIB
 # hosts. With IPv6 hosts the last two are elsewhere.
 _HEAD: Final = struct.Struct(">iI4xi4xqqi16xq20xi")
 _UNIFORM_TRIES: Final = 2  # Failed searches for uniform records after which a run is walked singly.
-_UNITS_AT_ONCE: Final = 256
-_UNITS: Final = [struct.Struct(">" + "qiq" * n) for n in range(_UNITS_AT_ONCE + 1)]
+_iter_units: Final = fmt.CONSUME_QUEUE_UNIT.iter_unpack
+_new_tuple: Final = tuple.__new__  # Makes a named tuple in one step.
 assert _HEAD.size == fmt.BODY_AT
 # The loop inlines the number. Unknown bits are ignored: a record that has them has one unit.
 assert fmt.SYS_FLAG_ANY_V6 | fmt.SYS_FLAG_TRANSACTION_MASK | fmt.SYS_FLAG_INNER_BATCH == 0xBC
@@ -66,11 +69,15 @@ class Built(NamedTuple):
 
 
 class DispatchedUnit(NamedTuple):
-    """One record of a queue: its offset there, and where it lies in the log."""
+    """One record of a queue: its offset there, and where it lies in the log.
+
+    `data` is the record, where it is at hand and was checked, else empty.
+    """
 
     offset: int
     position: int
     size_bytes: int
+    data: bytes = b""
 
 
 class Dispatcher:
@@ -94,7 +101,9 @@ class Dispatcher:
         self.index: Final = index
         self.lock: Final = threading.RLock()
         """Held while derived files change. Reentrant: its holder may repair one meanwhile."""
-        self._dispatched_position = dispatched_position
+        self.dispatched_position = dispatched_position
+        """Position before which every record is in the derived files, perhaps not durably. For
+        others to read only."""
         self._walked_position = 0  # End of the last good record of the running round.
         self._ahead_count = 0  # Items behind the mark: of a round that failed half-way.
         self._tails = TailReader()
@@ -108,11 +117,8 @@ class Dispatcher:
         """Called with a topic that has inner batches, and the count of its records passed over."""
         self._watched_topic: bytes | None = None
         self._watched: list[DispatchedUnit] = []
-
-    @property
-    def dispatched_position(self) -> int:
-        """Position before which every record is in the derived files, perhaps not durably."""
-        return self._dispatched_position
+        self._watched_records: dict[int, bytes] = {}
+        """Records of the watched topic in the running round, by position."""
 
     # --- Watching ---
 
@@ -141,10 +147,16 @@ class Dispatcher:
         A repetition never builds anything twice.
         """
         with self.lock:
+            lo = self.dispatched_position
+            if lo < hi_position <= lo + max_bytes and not self.queues.inner_batches.topics:
+                stamped = self._log.stamped(lo, hi_position)
+                if stamped is not None:  # Nearly always on a leader.
+                    self._build_stamped(stamped, hi_position)
+                    return hi_position
             return self._advance(hi_position, max_bytes)
 
     def _advance(self, hi_position: int, max_bytes: int) -> int:
-        lo = self._dispatched_position
+        lo = self.dispatched_position
         hi = min(hi_position, self._log.max_position)
         if lo >= hi:
             return lo
@@ -153,9 +165,8 @@ class Dispatcher:
         self._walked_position = lo
         try:
             for position, data in self._log.fresh_runs(lo, hi):
-                self._walk(position, data)
-                self._walked_position = walked = position + len(data)
-                if walked - self._dispatched_position >= ROUND_SIZE_BYTES:
+                self._walked_position = walked = self._walk(position, data)
+                if walked - self.dispatched_position >= ROUND_SIZE_BYTES:
                     self._build()
                 if walked - lo >= max_bytes:
                     break
@@ -168,12 +179,14 @@ class Dispatcher:
             self._clear_round()
             raise
         self._build()
-        return self._dispatched_position
+        return self.dispatched_position
 
-    def _walk(self, base: int, data: bytes) -> None:
-        """Collect the units and keys of the records in `data`, whose first byte is at `base`."""
+    def _walk(self, base: int, data: bytes) -> int:
+        """Collect the units and keys of the records in `data`, whose first byte is at `base`.
+
+        Return the position behind them."""
         known, unpack = self._tails.known, _HEAD.unpack_from
-        at, hi = 0, len(data)
+        watched, at, hi = self._watched_topic, 0, len(data)
         tries = _UNIFORM_TRIES
         while at < hi:
             if hi - at < 91:
@@ -186,17 +199,22 @@ class Dispatcher:
                 at = self._walk_slowly(base, data, at)
                 continue
             tail_bytes = data[at + 88 + body_size_bytes : end]
-            tail = known.get(tail_bytes) or self._tails.read(tail_bytes)
+            # Here and below without a call: once a record.
+            tail = known[tail_bytes] if tail_bytes in known else self._tails.read(tail_bytes)
             if tail is None:
                 raise self._stop(data, at, base)
             topic, pending, tags_code, hashes = tail
-            units = pending.get(queue_id)
-            if units is None:
+            if queue_id in pending:
+                units = pending[queue_id]
+            else:
                 if queue_id < 0:
                     raise self._stop(data, at, base)
                 units = pending[queue_id] = []
                 self._touched.append((topic, queue_id, pending, units))
-            if tries and not hashes:
+            if topic == watched:
+                if self._log.are_runs_checked:  # Else its reader compares it with its checksums.
+                    self._watched_records[position] = data[at:end]
+            elif tries and not hashes and data[at : at + 8] == data[end : end + 8]:
                 place = at, queue_offset, position, size_bytes, tags_code
                 count = _collect_uniform(data, place, body_size_bytes, units)
                 if count:
@@ -209,6 +227,7 @@ class Dispatcher:
                 self._positions.append(position)
                 self._store_unix_ms.append(unix_ms)
             at = end
+        return base + hi
 
     def _walk_slowly(self, base: int, data: bytes, at: int) -> int:
         """Collect a record that is not plain (V2, IPv6, with flags) and return its end."""
@@ -235,12 +254,10 @@ class Dispatcher:
 
     def _build(self) -> None:
         """Write the units and keys that the round collected, then move the mark."""
-        may_begin_late = self._log.min_position > 0
+        runs: list[UnitRun] = []
         watched: list[DispatchedUnit] = []
         passed_over = self._inner_batches
-        keys_before = self.index.entry_count
         try:
-            hit("dispatch.before_queues")
             for topic in passed_over:
                 self.queues.inner_batches.add(topic)
             for topic, queue_id, _, collected in self._touched:
@@ -255,35 +272,86 @@ class Dispatcher:
                     raise QueueOrderError(topic.decode("ascii"), queue_id, gap, found)
                 del collected[0::4]
                 if topic == self._watched_topic:
-                    watched += map(DispatchedUnit, offsets, collected[0::3], collected[1::3])
-                begin = offsets[0] if self.queues.get(topic, queue_id) is None else 0
-                self._ahead_count += begin + self.queues.put(
-                    topic,
-                    queue_id,
-                    first_offset=offsets[0],
-                    units=_pack_units(collected),
-                    may_begin_late=may_begin_late,
-                )
-            hit("dispatch.before_index")
-            if self._hashes:
-                self.index.put_many(self._hashes, self._positions, self._store_unix_ms)
-        except BaseException:
-            self._ahead_count += self.index.entry_count - keys_before
-            raise
+                    places = zip(offsets, collected[0::3], collected[1::3], strict=True)
+                    at_hand = self._watched_records
+                    for n, at, size_bytes in places:
+                        record = at_hand[at] if at in at_hand else b""  # noqa: SIM401 - No call.
+                        watched += (_new_tuple(DispatchedUnit, (n, at, size_bytes, record)),)
+                runs.append((topic, queue_id, offsets[0], pack_units(collected)))
+            self._write(runs, self._hashes, self._positions, self._store_unix_ms)
         finally:
             self._clear_round()
-        hit("dispatch.before_mark")
-        assert self._walked_position >= self._dispatched_position, "the mark moves back"
-        self._dispatched_position = self._walked_position
-        self._watched += watched
-        self._ahead_count = 0
+        self._move_mark(self._walked_position, watched)
         for topic, count in passed_over.items():
             self.on_inner_batches(topic, count)
+
+    def _build_stamped(self, entries: Sequence[StampedEntry], hi: int) -> None:
+        """Write the units and keys of entries that end at `hi`, as their stamping told them."""
+        runs: list[UnitRun] = []
+        key_hashes, key_positions, store_unix_ms = list[int](), list[int](), list[int]()
+        watched, watched_topic = list[DispatchedUnit](), self._watched_topic
+        for entry in entries:
+            units = entry.units
+            assert units is not None, f"entry at {entry.position} was not stamped here"
+            runs += units.runs
+            if units.key_hashes:
+                key_hashes += units.key_hashes
+                key_positions += units.key_positions
+                store_unix_ms += [units.store_unix_ms] * len(units.key_hashes)
+            for topic, _, offset, packed in units.runs:
+                if topic == watched_topic:
+                    watched += _watched_of(entry, offset, packed)
+        if entries[1:]:
+            runs = _joined(runs)
+        self._write(runs, key_hashes, key_positions, store_unix_ms)
+        self._move_mark(hi, watched)
+
+    def _write(
+        self,
+        runs: Iterable[UnitRun],
+        key_hashes: list[int],
+        key_positions: list[int],
+        store_unix_ms: list[int],
+    ) -> None:
+        """Write units and keys of records behind the mark; the caller moves the mark."""
+        keys_before = self.index.entry_count if key_hashes else 0
+        queues = self.queues
+        try:
+            if failpoints.is_on:
+                hit("dispatch.before_queues")
+            for topic, queue_id, offset, units in runs:
+                count = queues.append(topic, queue_id, offset, units)  # Nearly always that is all.
+                if not count:
+                    may_begin_late = self._log.min_position > 0
+                    count = queues.put(
+                        topic,
+                        queue_id,
+                        first_offset=offset,
+                        units=units,
+                        may_begin_late=may_begin_late,
+                    )
+                self._ahead_count += count
+            if failpoints.is_on:
+                hit("dispatch.before_index")
+            if key_hashes:
+                self.index.put_many(key_hashes, key_positions, store_unix_ms)
+        except BaseException:
+            if key_hashes:
+                self._ahead_count += self.index.entry_count - keys_before
+            raise
+
+    def _move_mark(self, position: int, watched: list[DispatchedUnit]) -> None:
+        if failpoints.is_on:
+            hit("dispatch.before_mark")
+        assert position >= self.dispatched_position, "the mark moves back"
+        self.dispatched_position = position
+        self._watched += watched
+        self._ahead_count = 0
 
     def _clear_round(self) -> None:
         for _, _, pending, _ in self._touched:
             pending.clear()
-        self._inner_batches = {}
+        self._inner_batches, self._watched_records = {}, {}
         self._touched, self._hashes, self._positions, self._store_unix_ms = [], [], [], []
 
     def _stop(self, data: bytes, at: int, base: int) -> CorruptionError:
@@ -317,7 +385,7 @@ class Dispatcher:
         found: dict[QueueKey, int] = {}
         with self.lock:
             try:
-                for position, data in self._log.fresh_runs(self._dispatched_position, hi_position):
+                for position, data in self._log.fresh_runs(self.dispatched_position, hi_position):
                     self._walk(position, data)
                 for topic, queue_id, _, collected in self._touched:
                     found[topic, queue_id] = collected[-4] + 1
@@ -331,7 +399,7 @@ class Dispatcher:
         """Return position and item count that belong together."""
         with self.lock:
             count = sum(queue.max_offset for queue in self.queues) + self.index.entry_count
-            return Built(self._dispatched_position, count - self._ahead_count)
+            return Built(self.dispatched_position, count - self._ahead_count)
 
     def sync_derived(self) -> Built:
         """Make the derived files durable; return the position and item count that are durable.
@@ -356,7 +424,7 @@ class Dispatcher:
         """
         with self.lock:
             # Items that a failed round left behind the mark go too: they could not be counted.
-            self._dispatched_position = position = min(self._dispatched_position, position)
+            self.dispatched_position = position = min(self.dispatched_position, position)
             self.queues.truncate(position)
             self.index.truncate(position)
             self._ahead_count = 0
@@ -371,7 +439,7 @@ class Dispatcher:
         with self.lock:
             self.queues.begin_rebuild(position, next_offsets)
             self.index.drop()
-            self._dispatched_position, self._ahead_count = position, 0
+            self.dispatched_position, self._ahead_count = position, 0
             self.queues.restore_silent_queues()
             self._sync_files()
             hit("dispatch.restarted")
@@ -411,7 +479,7 @@ class Dispatcher:
         with self.lock:
             hi = self._log.max_position
             if hi_position is not None:
-                hi = min(hi, max(hi_position, self._dispatched_position))
+                hi = min(hi, max(hi_position, self.dispatched_position))
             self._build_all(hi, progress)
             if self.queues.has_of_inner_batches():  # A topic of these began with other records.
                 self._build_all(hi, progress)
@@ -419,19 +487,19 @@ class Dispatcher:
             self._sync_files()
             hit("dispatch.rebuilt")
             self.queues.complete_rebuild()
-            return self._dispatched_position
+            return self.dispatched_position
 
     def _build_all(self, hi: int, progress: Progress | None) -> None:
         self.queues.begin_rebuild(hi)
         self.index.drop()
         self._ahead_count = 0
-        lo = self._dispatched_position = self._log.min_position
-        while self._dispatched_position < hi:
-            before = self._dispatched_position
+        lo = self.dispatched_position = self._log.min_position
+        while self.dispatched_position < hi:
+            before = self.dispatched_position
             self._advance(hi, ADVANCE_SIZE_BYTES)
-            assert self._dispatched_position > before, f"no progress at {before}"
+            assert self.dispatched_position > before, f"no progress at {before}"
             if progress is not None:
-                progress(self._dispatched_position - lo, hi - lo)
+                progress(self.dispatched_position - lo, hi - lo)
 
 
 def _ignore(_topic: bytes, _count: int) -> None:
@@ -460,10 +528,32 @@ def _collect_uniform(
     return count
 
 
-def _pack_units(values: list[int]) -> bytes:
-    """Pack (position, size, tags code) triples that lie flat in a list."""
-    step = 3 * _UNITS_AT_ONCE
-    if len(values) <= step:
-        return _UNITS[len(values) // 3].pack(*values)
-    parts = [values[lo : lo + step] for lo in range(0, len(values), step)]
-    return b"".join(_UNITS[len(part) // 3].pack(*part) for part in parts)
+def _watched_of(entry: StampedEntry, offset: int, packed: bytes) -> list[DispatchedUnit]:
+    """Return the records of a run of units, with their bytes."""
+    found, base, data = list[DispatchedUnit](), entry.position, entry.data
+    for position, size_bytes, _ in _iter_units(packed):
+        record = data[position - base : position - base + size_bytes]
+        found += (_new_tuple(DispatchedUnit, (offset, position, size_bytes, record)),)
+        offset += 1
+    return found
+
+
+def _joined(runs: list[UnitRun]) -> list[UnitRun]:
+    """Return one run for each queue, in the order of their first ones. QueueOrderError for a gap:
+    the stamper gives offsets in a row."""
+    found: dict[QueueKey, list[bytes]] = {}
+    first_offsets: dict[QueueKey, int] = {}
+    next_offsets: dict[QueueKey, int] = {}
+    for topic, queue_id, offset, packed in runs:
+        key = topic, queue_id
+        if key not in found:
+            found[key], first_offsets[key] = [packed], offset
+        elif offset == next_offsets[key]:
+            found[key] += (packed,)
+        else:
+            raise QueueOrderError(topic.decode("ascii"), queue_id, next_offsets[key], offset)
+        next_offsets[key] = offset + len(packed) // UNIT_SIZE_BYTES
+    return [
+        (*key, first_offsets[key], parts[0] if len(parts) == 1 else b"".join(parts))
+        for key, parts in found.items()
+    ]

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from store.errors import CorruptionError, LayoutError
+from store.files import failpoints
 from store.files.checksum import crc32c
 from store.files.failpoints import hit
 from store.files.file_system import FileSystem
@@ -32,6 +33,10 @@ SLOT_SIZE_BYTES: Final = _BODY.size + _CRC.size
 SLOT_AT: Final = (0, 4096)  # Two pages, so that no device writes both slots at once.
 FILE_SIZE_BYTES: Final = 8192
 assert SLOT_SIZE_BYTES == 68
+
+
+_Values = tuple[int, int, int, int, int, int]
+"""The fields of a Mark, in the order of the class and of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,8 @@ class DurableMark:
         self._lock = threading.Lock()
         self._synced_ms: int | None = None
         self._dirty = False
-        self._mark = Mark()
+        self._values = _values_of(Mark())
+        """The fields of the mark: `raise_durable`, called for each sync, needs no object."""
         self._sequence = 0
         self._slot = 0  # Where the next write goes; the other one is synced.
 
@@ -136,7 +142,7 @@ class DurableMark:
         try:
             fs.write_at(fd, temporary, 0, bytes(FILE_SIZE_BYTES))
             for sequence, at in enumerate(SLOT_AT, 1):
-                fs.write_at(fd, temporary, at, _encode(sequence, mark))
+                fs.write_at(fd, temporary, at, _encode(sequence, _values_of(mark)))
             fs.sync(fd, temporary)
             fs.rename(temporary, path)
             fs.sync_directory(directory)
@@ -144,7 +150,7 @@ class DurableMark:
             fs.close(fd)
             raise
         made = cls(fs, path, fd, interval_ms)
-        made._mark, made._sequence, made._slot = mark, len(SLOT_AT), 0
+        made._values, made._sequence, made._slot = _values_of(mark), len(SLOT_AT), 0
         return made
 
     def _load(self, log_is_empty: bool) -> bool:
@@ -158,7 +164,8 @@ class DurableMark:
             raise CorruptionError(
                 self._path, 0, "durable mark", "one good slot of two", "none with a good checksum"
             )
-        self._sequence, self._mark, good = max(found, key=lambda f: f[0])
+        self._sequence, mark, good = max(found, key=lambda f: f[0])
+        self._values = _values_of(mark)
         # A bad slot is written first, so that two good ones are there again soon. The good slot may
         # be in the page cache only, after a SIGKILL: sync it before the other one is touched.
         self._slot = 1 - good
@@ -168,7 +175,7 @@ class DurableMark:
     @property
     def mark(self) -> Mark:
         """The mark that was published last."""
-        return self._mark
+        return Mark(*self._values)
 
     def publish(
         self,
@@ -196,12 +203,35 @@ class DurableMark:
             dispatched_durable_item_count,
         )
         with self._lock:
-            for old_value, new_value in zip(self._mark.positions, new.positions, strict=True):
-                assert new_value >= old_value, f"the mark falls from {self._mark} to {new}"
-            if new != self._mark:
-                self._write(new)
+            old = self.mark
+            for old_value, new_value in zip(old.positions, new.positions, strict=True):
+                assert new_value >= old_value, f"the mark falls from {old} to {new}"
+            if new != old:
+                self._write(_values_of(new))
             if self._interval_ms == 0:
                 self._sync(now_ms)
+
+    def raise_durable(self, position: int, index: int) -> None:
+        """Write how far the log is durable, as `publish` does; lower values change nothing.
+
+        For each sync of the log: the rest of the mark stays as it is.
+        """
+        with self._lock:
+            old_position, old_index, built, built_durably, count, count_durably = self._values
+            if position > old_position or index > old_index:
+                # The values only rise from those of a checked mark, so they need no other check.
+                self._write(
+                    (
+                        position if position > old_position else old_position,
+                        index if index > old_index else old_index,
+                        built,
+                        built_durably,
+                        count,
+                        count_durably,
+                    )
+                )
+            if self._interval_ms == 0:
+                self._sync(0)
 
     def lower(self, position: int, index: int) -> None:
         """Lower the mark to a cut of the log, durably; call it before the log is cut.
@@ -210,12 +240,13 @@ class DurableMark:
         FileSystemError or SyncFailedError; do not cut then.
         """
         with self._lock:
-            new = self._mark.cut_to(position, index)
-            if new != self._mark:
-                self._write(new)
+            old = self.mark
+            new = old.cut_to(position, index)
+            if new != old:
+                self._write(_values_of(new))
             self._sync(self._synced_ms)
             # The other slot is older but may lie higher: it must not be found after a bad sector.
-            self._write(new)
+            self._write(_values_of(new))
             self._sync(self._synced_ms)
 
     def maybe_sync(self, now_ms: int) -> bool:
@@ -235,13 +266,14 @@ class DurableMark:
             finally:
                 self._fs.close(self._fd)
 
-    def _write(self, mark: Mark) -> None:
-        hit("durable_mark.write")
+    def _write(self, values: _Values) -> None:
+        if failpoints.is_on:
+            hit("durable_mark.write")
         self._fs.write_at(
-            self._fd, self._path, SLOT_AT[self._slot], _encode(self._sequence + 1, mark)
+            self._fd, self._path, SLOT_AT[self._slot], _encode(self._sequence + 1, values)
         )
         self._sequence += 1
-        self._mark, self._dirty = mark, True
+        self._values, self._dirty = values, True
 
     def _sync(self, now_ms: int | None) -> None:
         if self._dirty:
@@ -251,16 +283,20 @@ class DurableMark:
         self._synced_ms = now_ms
 
 
-def _encode(sequence: int, mark: Mark) -> bytes:
+def _values_of(mark: Mark) -> _Values:
     # By hand: `astuple` copies deeply, which took half of a sync in memory.
-    body = _BODY.pack(
-        _MAGIC,
-        0,
-        sequence,
-        *mark.positions,
+    return (
+        mark.durable_position,
+        mark.durable_index,
+        mark.dispatched_position,
+        mark.dispatched_durable_position,
         mark.dispatched_item_count,
         mark.dispatched_durable_item_count,
     )
+
+
+def _encode(sequence: int, values: _Values) -> bytes:
+    body = _BODY.pack(_MAGIC, 0, sequence, *values)
     return body + _CRC.pack(crc32c(body))
 
 

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import Final
 
-from store.errors import SyncFailedError
+from store.errors import FileSystemError, SyncFailedError
 
 EXIT_SYNC_FAILED: Final = 74  # EX_IOERR of sysexits.h.
 EXIT_INTERNAL_ERROR: Final = 70  # EX_SOFTWARE.
@@ -20,15 +20,17 @@ EXIT_INTERNAL_ERROR: Final = 70  # EX_SOFTWARE.
 
 def end_process(cause: BaseException) -> None:
     """Say why on stderr and end the process. The default of `Store.open(on_fatal=...)`."""
-    is_sync = isinstance(cause, SyncFailedError)
-    what = "a sync failed" if is_sync else "an invariant of the store is broken"
+    is_disk = isinstance(cause, SyncFailedError | FileSystemError)
+    what = "its disk failed" if is_disk else "an invariant of the store is broken"
+    if isinstance(cause, SyncFailedError):
+        what = "a sync failed"
     text = "".join(traceback.format_exception(cause))
     sys.stderr.write(
         f"{text}quorumlog: the process ends because {what}: {cause}\n"
         f"Nothing after the last good sync was acknowledged. Start it again to recover.\n"
     )
     sys.stderr.flush()
-    os._exit(EXIT_SYNC_FAILED if is_sync else EXIT_INTERNAL_ERROR)
+    os._exit(EXIT_SYNC_FAILED if is_disk else EXIT_INTERNAL_ERROR)
 
 
 class FirstCause:

@@ -24,6 +24,7 @@ from store.errors import (
     StoreError,
     SyncFailedError,
 )
+from store.files import failpoints
 from store.files.failpoints import hit
 from store.stats import StoreCounters
 
@@ -208,7 +209,8 @@ class FlushService:
             return False
         try:
             self._commit_and_sync(wanted=True)
-            hit("flush.before_tell")
+            if failpoints.is_on:
+                hit("flush.before_tell")
         except BaseException as error:
             self._fail(error)
             raise
@@ -373,7 +375,8 @@ class FlushService:
         return self._failure is None
 
     def _commit_and_sync(self, wanted: bool) -> None:
-        log, now_ms = self._log, self._now_ms()
+        log, now_ns = self._log, self._monotonic_ns()
+        now_ms = now_ns // _NS_PER_MS
         if self._committer is not None:
             uncommitted = self._committer.wrote_position, log.max_position
             if self._schedule.is_commit_due(now_ms, *uncommitted) or wanted:
@@ -382,15 +385,19 @@ class FlushService:
         # Asked even when there is nothing to flush: the asking restarts the interval.
         is_due = self._schedule.is_flush_due(now_ms, end, flushed)
         if flushed < end and (is_due or wanted):
-            self._sync_began_ns = began_ns = self._monotonic_ns()
+            began_ns = now_ns if self._committer is None else self._monotonic_ns()
+            self._sync_began_ns = began_ns
             try:
                 before, flushed = flushed, log.sync()
             finally:
                 self._sync_began_ns = None
             assert flushed >= end, f"synced up to {flushed}, {end} was committed before"
             duration_us = (self._monotonic_ns() - began_ns) // 1000
-            self._counters.on_sync(flushed - before, duration_us)
-            hit("flush.after_sync")
+            counters = self._counters
+            counters.sync_bytes += flushed - before
+            counters.sync_latencies.note(duration_us)
+            if failpoints.is_on:
+                hit("flush.after_sync")
         if flushed != self._durable_position:
             self._sink.on_synced(flushed)
             self._durable_position = flushed

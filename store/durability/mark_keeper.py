@@ -22,16 +22,7 @@ class MarkKeeper:
     def on_synced(self, flushed_position: int) -> None:
         """Write the position up to which the log is durable, before any caller is told."""
         with self._lock:
-            now = self._mark.mark
-            self._mark.publish(
-                durable_position=max(flushed_position, now.durable_position),
-                durable_index=max(self._last_index(flushed_position), now.durable_index),
-                dispatched_position=now.dispatched_position,
-                dispatched_durable_position=now.dispatched_durable_position,
-                dispatched_item_count=now.dispatched_item_count,
-                dispatched_durable_item_count=now.dispatched_durable_item_count,
-                now_ms=0,
-            )
+            self._mark.raise_durable(flushed_position, self._last_index(flushed_position))
 
     def on_settled(self, now_ms: int) -> None:
         """Sync the mark itself when its interval has passed."""

@@ -1,6 +1,6 @@
 """Files as the engine sees them.
 
 The one port to the disk, and maps, rolling queues and caches over it. These modules import the
-ground (`errors`, `format`, `checksum`, `stats`) and know no record; every other folder of the store
-imports them.
+ground (`errors`, `format`, `stats`) and know no record; every other folder of the store imports
+them.
 """

@@ -48,7 +48,7 @@ class DescriptorCache:
     def __init__(self, fs: FileSystem, limit: int) -> None:
         assert limit > 0, f"limit {limit}"
         self._fs = fs
-        self._limit = limit
+        self.limit: Final = limit
         self._lock = threading.Lock()
         self._files: OrderedDict[str, OpenFile] = OrderedDict()
         self.opened_count = 0
@@ -74,7 +74,7 @@ class DescriptorCache:
                 self.opened_count += 1
                 self._files[path] = file
                 file.holds = 1  # Before the eviction, which must not take this one.
-                while len(self._files) > self._limit and self._evict_one():
+                while len(self._files) > self.limit and self._evict_one():
                     pass
             else:
                 self._files.move_to_end(path)

@@ -2,7 +2,8 @@
 
 Owns the registry and the actions; must not know what the places mean. Every file-system call of
 `store.files.file_system` passes one, so does each step of an append, a roll and a recovery. Off by
-default: an unarmed point costs one truth test of an empty dict.
+default: an unarmed point costs one truth test, and on the way of an append not even a call: there
+the caller asks `is_on` first.
 
 A specification is `name=action[@n]`: act at the n-th pass (default 1) and at that one only;
 `name=action@n+` acts from the n-th on. Actions: `EIO`, `ENOSPC` or any other errno name raises that
@@ -30,6 +31,8 @@ class _Armed:
 
 _armed: dict[str, _Armed] = {}
 _passes: dict[str, int] | None = None  # Counts per name while a census runs, else None.
+is_on = False
+"""Whether a point is armed or a census runs. Read it as `failpoints.is_on`: it changes."""
 
 
 class ShortWrite(Exception):  # noqa: N818  A signal between a failpoint and its call, not an error.
@@ -38,9 +41,8 @@ class ShortWrite(Exception):  # noqa: N818  A signal between a failpoint and its
 
 def hit(name: str) -> None:
     """Pass the named point. Raises OSError or ShortWrite, or never returns, when armed so."""
-    if not _armed and _passes is None:
-        return
-    _hit_slowly(name)
+    if is_on:
+        _hit_slowly(name)
 
 
 def _hit_slowly(name: str) -> None:
@@ -71,11 +73,18 @@ def arm(specification: str) -> None:
         if not (name and known and nth.isdecimal() and int(nth) > 0):
             raise ValueError(f"failpoint {part!r}: expected name=EIO|kill|short|...[@n[+]]")
         _armed[name] = _Armed(action, int(nth), and_after)
+        _note()
 
 
 def disarm_all() -> None:
     """Make every point pass again."""
     _armed.clear()
+    _note()
+
+
+def _note() -> None:
+    global is_on
+    is_on = bool(_armed) or _passes is not None
 
 
 def arm_from_environment() -> None:
@@ -102,7 +111,9 @@ def census() -> Iterator[dict[str, int]]:
     assert _passes is None, "a census is already running"
     counts: dict[str, int] = {}
     _passes = counts
+    _note()
     try:
         yield counts
     finally:
         _passes = None
+        _note()

@@ -13,6 +13,7 @@ import os
 from typing import Final
 
 from store.errors import FileSystemError, StoreFullError, SyncFailedError
+from store.files import failpoints
 from store.files.failpoints import ShortWrite, hit
 from store.files.spare_descriptors import SPARE
 
@@ -111,11 +112,8 @@ class FileSystem:
         Raises StoreFullError or FileSystemError; a prefix may then have been written.
         """
         try:
-            try:
-                hit("fs.write")
-            except ShortWrite:
-                os.pwrite(fd, data[: len(data) // 2], position)
-                raise OSError(errno.ENOSPC, "failpoint fs.write") from None
+            if failpoints.is_on:
+                self._hit_write(fd, position, data)
             written = os.pwrite(fd, data, position)
             while written < len(data):  # Rare: signals and full disks cut a write short.
                 step = os.pwrite(fd, data[written:], position + written)
@@ -124,6 +122,14 @@ class FileSystem:
                 written += step
         except OSError as error:
             raise self._translate("write", path, len(data), error) from error
+
+    @staticmethod
+    def _hit_write(fd: int, position: int, data: bytes | memoryview) -> None:
+        try:
+            hit("fs.write")
+        except ShortWrite:
+            os.pwrite(fd, data[: len(data) // 2], position)
+            raise OSError(errno.ENOSPC, "failpoint fs.write") from None
 
     def warm(self, fd: int, path: str, position: int, size_bytes: int) -> None:
         """Write zeros into allocated space page by page; nothing is durable yet.
@@ -153,7 +159,8 @@ class FileSystem:
         Releases the interpreter lock. Raises SyncFailedError, after which the process must stop.
         """
         try:
-            hit("fs.sync")
+            if failpoints.is_on:
+                hit("fs.sync")
             os.fdatasync(fd)
         except OSError as error:
             raise SyncFailedError(path, error.errno or errno.EIO) from error

@@ -23,7 +23,7 @@ from store.files import page_memory
 from store.files.failpoints import hit
 from store.files.file_system import FileSystem
 from store.files.staging import stage, staged_path
-from store.files.zeros import CHUNK_SIZE_BYTES, ZEROS, zero_range
+from store.files.zeros import CHUNK_SIZE_BYTES, SYNC_SIZE_BYTES, ZEROS, zero_range
 
 _WARM_UP_SYNC_BYTES: Final = 16 * CHUNK_SIZE_BYTES  # As RocketMQ: small bursts beside log syncs.
 
@@ -119,14 +119,14 @@ class MappedFile:
         The caller has checked that it fits. Other threads see the bytes only once all are there.
         """
         target = self._target or self._open_target()
-        position = self.wrote_position
-        at = position - self.position
-        hi = at + len(data)
+        position, base = self.wrote_position, self.position
+        hi_position = position + len(data)
+        hi = hi_position - base
         assert hi <= self.size_bytes, f"{self.path}: append up to {hi} of {self.size_bytes}"
-        target[at:hi] = data
-        self.wrote_position = position + len(data)
+        target[position - base : hi] = data
+        self.wrote_position = hi_position
         if self._buffer is None:
-            self.committed_position = self.wrote_position
+            self.committed_position = hi_position
         return position
 
     def finish(self, data: bytes) -> None:
@@ -195,7 +195,10 @@ class MappedFile:
         Raises SyncFailedError, after which the process must stop: `flushed_position` is unchanged.
         """
         hi = self.committed_position
-        self.hold()
+        with self._lock:  # Inlined `hold`: once an append.
+            if self._closed:
+                raise ClosedError(self.path)
+            self._holds += 1
         try:
             self._fs.sync(self._fd, self.path)
         finally:
@@ -308,6 +311,25 @@ class MappedFile:
         try:
             self._fs.write_at(self._fd, self.path, position - self.position, data)
             self._fs.sync(self._fd, self.path)
+        finally:
+            self.drop()
+
+    def rewrite(self, lo: int, hi: int) -> None:
+        """Write the bytes from `lo` to `hi` once more as they are, durably. Errors as `sync`.
+
+        After a sync that failed the page cache holds pages as clean that the disk lacks: a sync
+        alone succeeds then, and writes nothing. One sync of very much could not be told from one
+        that hangs, so each is of SYNC_SIZE_BYTES at most."""
+        assert self._buffer is None, f"{self.path} has a write buffer"
+        self.hold()
+        try:
+            while lo < hi:
+                end = min(lo + SYNC_SIZE_BYTES, hi)
+                while lo < end:
+                    part = self.read(lo, min(CHUNK_SIZE_BYTES, end - lo))
+                    self._fs.write_at(self._fd, self.path, lo - self.position, part)
+                    lo += len(part)
+                self._fs.sync(self._fd, self.path)
         finally:
             self.drop()
 

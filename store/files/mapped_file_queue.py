@@ -73,8 +73,10 @@ class MappedFileQueue:
         self.file_size_bytes = file_size_bytes
         self.source: FileSource = source or InlineFiles(fs, directory, file_size_bytes)
         self.files: tuple[MappedFile, ...] = ()
-        self._sync_lock = threading.Lock()  # One sync at a time, and none during a truncation.
-        self._flushed_position = 0
+        # One sync at a time, and none during a truncation but the one it ends with.
+        self._sync_lock = threading.RLock()
+        self.flushed_position = 0
+        """Position before which every byte is durable. For others to read only."""
         self._reserved: list[MappedFile] = []  # The next files, taken ahead; empty and mapped.
         self._has_new_name = False  # A file was taken whose name may not be durable.
         self._detached: list[MappedFile] = []  # Out of the sequence, to be deleted; oldest first.
@@ -104,7 +106,7 @@ class MappedFileQueue:
                 file.close()
             raise
         self.files = tuple(files)
-        self._flushed_position = self.max_position
+        self.flushed_position = self.max_position
 
     def _open_next(self, name: str, before: list[MappedFile]) -> MappedFile:
         path = os.path.join(self.directory, name)
@@ -132,7 +134,7 @@ class MappedFileQueue:
         # With write buffers any file before the last one may be incomplete, but not before the
         # synced position.
         last = len(files) - 1
-        number = (self._flushed_position - files[0].position) // self.file_size_bytes
+        number = (self.flushed_position - files[0].position) // self.file_size_bytes
         number = min(max(number, 0), last)
         while number < last and files[number].committed_position == files[number].end_position:
             number += 1
@@ -143,11 +145,6 @@ class MappedFileQueue:
         """Position at which the next append lands, if it fits into the last file."""
         files = self.files
         return files[-1].wrote_position if files else 0
-
-    @property
-    def flushed_position(self) -> int:
-        """Position before which every byte is durable."""
-        return self._flushed_position
 
     @property
     def end_position(self) -> int:
@@ -193,7 +190,7 @@ class MappedFileQueue:
             position = files[-1].end_position
         else:
             position = (first_position or 0) // self.file_size_bytes * self.file_size_bytes
-            self._flushed_position = position
+            self.flushed_position = position
         hit("mapped_file_queue.roll")
         file = self._reserved.pop(0) if self._reserved else self.source.take(position)
         assert file.position == position, f"asked for {position}, got {file.position}"
@@ -251,22 +248,22 @@ class MappedFileQueue:
         Syncs each file from the first unsynced one on. Raises SyncFailedError: stop the process.
         """
         with self._sync_lock:
-            return self._sync_files()
-
-    def _sync_files(self) -> int:
-        files = self.files  # First: the name of one that is rolled to later is not synced here.
-        if self._has_new_name:
-            self._has_new_name = False  # Before the sync: a file taken during it asks for another.
-            self._fs.sync_directory(self.directory)
-        for file in files:
-            if file.end_position <= self._flushed_position:
-                continue
-            if file.committed_position > file.flushed_position:
-                file.sync()
-            self._flushed_position = max(self._flushed_position, file.flushed_position)
-            if file.flushed_position < file.end_position:
-                break
-        return self._flushed_position
+            files = self.files  # First: the name of one that is rolled to later is not synced here.
+            if self._has_new_name:
+                # Before the sync: a file taken during it asks for another.
+                self._has_new_name = False
+                self._fs.sync_directory(self.directory)
+            for file in files:
+                if file.end_position <= self.flushed_position:
+                    continue
+                if file.committed_position > file.flushed_position:
+                    file.sync()
+                flushed = file.flushed_position
+                if flushed > self.flushed_position:  # noqa: PLR1730 - Without a call.
+                    self.flushed_position = flushed
+                if flushed < file.end_position:
+                    break
+            return self.flushed_position
 
     def seal_complete(self) -> None:
         """Unmap the files that are complete and durable; only the active one stays mapped."""
@@ -304,8 +301,15 @@ class MappedFileQueue:
             self._fs.sync_directory(self.directory)
             if files:
                 files[-1].truncate(max(position, files[-1].position), dirty_hi)
-            self._flushed_position = min(self._flushed_position, self.max_position)
-            self._sync_files()
+            self.flushed_position = min(self.flushed_position, self.max_position)
+            self.sync()
+
+    def rewrite(self, lo: int, hi: int) -> None:
+        """Write bytes once more as they are, durably. Errors as `sync`."""
+        while lo < hi:
+            file = self.file_at(lo)
+            file.rewrite(lo, min(hi, file.end_position))
+            lo = file.end_position
 
     def reset(self, position: int) -> None:
         """Delete every file; the next one starts at `position` (a multiple of the file size).
@@ -338,7 +342,7 @@ class MappedFileQueue:
                 self.files = files  # The file still has its name; a gap would follow otherwise.
                 raise
             self._fs.sync_directory(self.directory)
-            self._flushed_position = max(self._flushed_position, self.min_position)
+            self.flushed_position = max(self.flushed_position, self.min_position)
             self.deleted_file_count += 1
             return self.file_size_bytes
 

@@ -186,6 +186,22 @@ class WarmUp:
         """Count of the files that are ready: the spare files of fault-matrix S11."""
         return len(self._ready)
 
+    @property
+    def is_resting(self) -> bool:
+        """Whether the last attempt failed; the next take tries again."""
+        return self._resting
+
+    @property
+    def is_taker_waiting(self) -> bool:
+        """Whether a take waits for its file."""
+        return self._waiting_for is not None
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until a condition over the properties above holds; return whether it does. A change
+        is seen at once, so a caller that needs the exact moment does not poll."""
+        with self._condition:
+            return self._condition.wait_for(condition, timeout_s)
+
     def start(self, next_position: int | None = None) -> None:
         """Start the thread; with `next_position` it prepares files from there on at once."""
         with self._condition:

@@ -12,6 +12,7 @@ zero; the chain before index 0 is 0. So the header is covered too, and a stale e
 line up never chains.
 """
 
+import struct
 from typing import Final, NamedTuple
 
 from store import format as fmt
@@ -31,7 +32,9 @@ _POSITION_AT: Final = 24
 _KIND_AT: Final = 32
 _BODY_CRC_AT: Final = 40
 _NO_CHAIN: Final = bytes(4)
-_pack_header: Final = fmt.ENTRY_HEADER.pack
+_pack_chain: Final = struct.Struct(">I").pack
+_pack_chained: Final = struct.Struct(">I" + fmt.ENTRY_HEADER.format.removeprefix(">")).pack
+_new_tuple: Final = tuple.__new__  # Makes a named tuple in one step.
 _BODY_SIZE_BYTES_MAX: Final = fmt.ENTRY_SIZE_BYTES_MAX - _HEADER
 assert _CHAIN_AT + 4 == _BODY_CRC_AT
 
@@ -120,21 +123,22 @@ def chain_of(previous_chain_crc: int, header: bytes) -> int:
     )
 
 
-def write_header(
-    scratch: memoryview, body: bytes, kind: int, before: ChainLink, term: int, position: int
-) -> ChainLink:
-    """Fill in the header before a body, which lies in `scratch[48:]`, too; return its link.
+def whole_entry(
+    body: bytes, kind: int, before: ChainLink, term: int, position: int
+) -> tuple[bytes, ChainLink]:
+    """Return an entry that follows the one of the link `before`, and its own link.
 
-    `before` is the link of the entry before. Computes both CRCs. One of the hot functions of an
-    append: the header is packed once, with chain CRC 0, and the CRC is put in afterwards.
+    Computes both CRCs. One of the hot functions of an append: the header is packed once, behind the
+    chain CRC before it and with chain CRC 0, and the CRC over both is put in afterwards.
     """
-    index, size_bytes = before.entry_index + 1, len(body) + 48
-    body_crc = crc32c(body)
-    header = _pack_header(1, size_bytes, index, term, position, kind, 0, body_crc, size_bytes - 48)
-    chain_crc = crc32c(before.chain_crc.to_bytes(4, "big") + header)
-    scratch[0:_HEADER] = header
-    scratch[_CHAIN_AT:_BODY_CRC_AT] = chain_crc.to_bytes(4, "big")
-    return ChainLink(index, term, chain_crc)
+    index, body_size_bytes, body_crc = before.entry_index + 1, len(body), crc32c(body)
+    size_bytes = body_size_bytes + 48
+    chained = _pack_chained(
+        before.chain_crc, 1, size_bytes, index, term, position, kind, 0, body_crc, body_size_bytes
+    )
+    chain_crc = crc32c(chained)
+    data = chained[4:40] + _pack_chain(chain_crc) + chained[44:] + body
+    return data, _new_tuple(ChainLink, (index, term, chain_crc))
 
 
 def place_entry(end_position: int, size_bytes: int, file_size_bytes: int) -> int:

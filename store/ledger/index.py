@@ -105,11 +105,21 @@ class LedgerIndex:
             self._make_spare(position)
             position += self.files.file_size_bytes
 
+    def has_room_at_hand(self, count: int) -> bool:
+        """Whether the last file has room for `count` units, as it is."""
+        ready, files = self._ready, self.files.files
+        return (
+            ready is not None
+            and bool(files)
+            and files[-1] is ready
+            and ready.end_position - ready.wrote_position >= count * _UNIT
+        )
+
     def put(self, index: int, units: bytes) -> None:
         """Append the units of the entries from `index` on, which `prepare` made room for."""
         ready = self._ready
-        if ready is not None and ready.free_bytes >= len(units):  # Nearly always.
-            landed = ready.append(units)
+        if ready is not None and ready.end_position - ready.wrote_position >= len(units):
+            landed = ready.append(units)  # Nearly always.
             assert landed == index * _UNIT, f"unit of {index} landed at {landed}"
             return
         at = 0
@@ -163,6 +173,11 @@ class LedgerIndex:
         for name in reversed(self._fs.list_directory(directory)):
             self._fs.unlink(os.path.join(directory, name))
         self._fs.sync_directory(directory)
+
+    @property
+    def spare_positions(self) -> list[int]:
+        """Positions of the files that were made ahead and are still empty."""
+        return sorted(self._spares)
 
     def _drop_spares(self) -> None:
         self._taken_position = -1

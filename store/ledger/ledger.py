@@ -17,20 +17,22 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from typing import Final, NamedTuple
 
 from store import format as fmt
 from store.config import StoreConfig
 from store.errors import CorruptionError, LayoutError, LimitExceededError, PositionRangeError
+from store.files import failpoints
 from store.files.failpoints import hit
 from store.files.file_system import FileSystem
 from store.files.mapped_file import MappedFile
 from store.files.mapped_file_queue import FileSource
-from store.ledger.entry import KIND_DATA, KINDS, ChainLink, place_entry, write_header
+from store.ledger.entry import KIND_DATA, KINDS, ChainLink, place_entry, whole_entry
 from store.ledger.entry_runs import entry_runs
 from store.ledger.raw import CheckedEntries, check_entries, part_from
 from store.ledger.reader import LedgerReader, LedgerTail
-from store.ledger.recent import RecentBodies
+from store.ledger.recent import NewestEntries
 from store.ledger.records import record_runs
 from store.ledger.start import LogStart, StartFile
 from store.ledger.term_runs import TermRuns
@@ -39,10 +41,14 @@ from store.log.checked import CheckedRanges
 from store.log.record_log import AppendResult, EntryRun
 from store.log.sequence_lock import SequenceLock
 from store.record.stamp import QueueKey, Stamped, Stamper
+from store.record.units import BatchUnits
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 _KIND_AT: Final = 32
 _DATA: Final = KIND_DATA.to_bytes(4, "big")
+_NOT_STAMPED: Final[Stamped] = ([], [], {}, None)
+_new_tuple: Final = tuple.__new__  # Makes a named tuple in one step.
+_pack_unit: Final = fmt.INDEX_UNIT.pack
 
 
 class Deletion:
@@ -82,7 +88,8 @@ class Deletion:
 class PreparedEntry(NamedTuple):
     """An entry that was checked and stamped for its place, and has room there.
 
-    `record_positions`, `queue_offsets` and `next_offsets` are what `Stamper.stamp` returned.
+    `record_positions`, `queue_offsets`, `next_offsets` and `units` are what `Stamper.stamp`
+    returned.
     """
 
     kind: int
@@ -92,6 +99,7 @@ class PreparedEntry(NamedTuple):
     record_positions: list[int]
     queue_offsets: list[int]
     next_offsets: dict[QueueKey, int]
+    units: BatchUnits | None
     store_unix_ms: int
 
 
@@ -99,6 +107,7 @@ class Ledger(LedgerReader):
     """A `RecordLog` of entries. Every entry is an atomic batch."""
 
     has_full_checksums: Final = True
+    are_runs_checked: Final = True
 
     def __init__(
         self, fs: FileSystem, root: str, config: StoreConfig, source: FileSource | None = None
@@ -116,8 +125,10 @@ class Ledger(LedgerReader):
         self.stamper: Final = Stamper(config)
         """The owner sets its queue offsets back after an open or a cut."""
         self.checked: Final = CheckedRanges()
-        self.recent: Final = RecentBodies()
-        """The owner turns it on, and clears it with each cut."""
+        self.recent: Final = NewestEntries()
+        """The owner turns it on."""
+        self.stamped: Final = self.recent.stamped
+        """See `RecordLog.stamped`."""
         self.term = 0
         """The current term, set by the owner; `append` writes in it."""
         self._entry_size_bytes_max = min(
@@ -125,7 +136,8 @@ class Ledger(LedgerReader):
             fmt.ENTRY_SIZE_BYTES_MAX,
             config.file_size_bytes - fmt.BLANK_SIZE_BYTES_MIN,
         )
-        self._scratch = bytearray(min(self._entry_size_bytes_max, 256 * 1024))
+        self._scratch_size_bytes = min(self._entry_size_bytes_max, 256 * 1024)
+        self._scratch = bytearray(self._scratch_size_bytes)
         self._scratch_view = memoryview(self._scratch)
         self._index_sync_due = False
         """Whether a data file was completed since the index was synced."""
@@ -140,9 +152,10 @@ class Ledger(LedgerReader):
     def flushed_position(self) -> int:
         """Position before which all bytes are durable: an entry's end, never inside of a blank."""
         position = self.files.flushed_position
-        for lo, hi in self._blanks:
-            if lo < position <= hi:
-                return lo
+        if self._blanks:
+            for lo, hi in self._blanks:
+                if lo < position <= hi:
+                    return lo
         return position
 
     @property
@@ -156,11 +169,11 @@ class Ledger(LedgerReader):
         The sync that completes a data file syncs the index, too, so recovery of later files can
         rely on its units of earlier ones.
         """
-        self.files.sync()
+        position = self.files.sync()
         if self._index_sync_due:
             self._index_sync_due = False  # Before the sync: a roll during it asks for another one.
             self.index.files.sync()
-        return self.flushed_position
+        return self.flushed_position if self._blanks else position
 
     # --- Appending ---
 
@@ -182,11 +195,13 @@ class Ledger(LedgerReader):
         """
         return self.append_prepared(self.prepare(kind, body, now_unix_ms=now_unix_ms), term)
 
-    def prepare(self, kind: int, body: bytes, *, now_unix_ms: int = 0) -> PreparedEntry:
+    def prepare(
+        self, kind: int, body: bytes, *, now_unix_ms: int = 0, has_room: bool = False
+    ) -> PreparedEntry:
         """Do all of an append that can fail; errors as `append`.
 
         `append_prepared` may follow or not: no byte was written, and the next entry of any kind
-        takes the place.
+        takes the place. `has_room`: the caller saw that there is room at hand.
         """
         if self._unfinished is not None:
             self._finish()
@@ -194,19 +209,29 @@ class Ledger(LedgerReader):
         assert kind in KINDS, f"kind {kind}"
         if size_bytes > self._entry_size_bytes_max:
             raise LimitExceededError("entry", size_bytes, self._entry_size_bytes_max)
-        if size_bytes > len(self._scratch):
+        if size_bytes > self._scratch_size_bytes:
             self._scratch = bytearray(self._entry_size_bytes_max)
+            self._scratch_size_bytes = self._entry_size_bytes_max
             self._scratch_view = memoryview(self._scratch)
         scratch = self._scratch
-        position = place_entry(tail.end_position, size_bytes, self.files.file_size_bytes)
+        position, file = tail.end_position, self._mapped
+        has_room = (
+            file is not None
+            and file.wrote_position == position  # Else the last entry lies in an earlier file.
+            and (has_room or self.has_room_at_hand(size_bytes))
+        )
+        if not has_room:
+            position = place_entry(position, size_bytes, self.files.file_size_bytes)
         scratch[_HEADER:size_bytes] = body
-        stamped: Stamped = ([], [], {})
+        stamped = _NOT_STAMPED
         if kind == KIND_DATA:
             stamped = self.stamper.stamp(body, scratch, _HEADER, position + _HEADER, now_unix_ms)
-        self.index.prepare(tail.link.entry_index + 1)
-        self._reserve_for(position)
-        prepared = PreparedEntry(kind, tail, position, size_bytes, *stamped, now_unix_ms)
-        self._prepared = prepared
+        if not has_room:
+            self.index.prepare(tail.link.entry_index + 1)
+            self._reserve_for(position)
+        prepared = self._prepared = _new_tuple(
+            PreparedEntry, (kind, tail, position, size_bytes, *stamped, now_unix_ms)
+        )
         return prepared
 
     def append_prepared(self, prepared: PreparedEntry, term: int) -> AppendResult:
@@ -214,34 +239,38 @@ class Ledger(LedgerReader):
 
         Cannot fail, except by an error after which memory and disk may differ: stop the process.
         """
-        kind, tail, position, size_bytes, *_, now_unix_ms = prepared
+        kind, tail, position, size_bytes, positions, offsets, next_offsets, units, unix_ms = (
+            prepared
+        )
         assert prepared is self._prepared, "another entry was prepared since"
         assert tail is self._tail, f"prepared behind {tail}, now there is {self._tail}"
-        assert term >= tail.link.term, f"term {term} after {tail.link.term}"
+        before = tail.link
+        assert term >= before.term, f"term {term} after {before.term}"
         self._prepared = None
         body = bytes(self._scratch_view[_HEADER:size_bytes])
-        link = write_header(self._scratch_view, body, kind, tail.link, term, position)
-        file = self._file_for(position)
-        hit("ledger.before_append")
-        landed = file.append(self._scratch_view[:size_bytes])
+        data, link = whole_entry(body, kind, before, term, position)
+        file = self._mapped
+        if file is None or file.wrote_position != position or file is not self.files.files[-1]:
+            file = self._file_for(position)
+        if failpoints.is_on:
+            hit("ledger.before_append")
+        landed = file.append(data)
         assert landed == position, f"stamped for {position}, landed at {landed}"
-        unit = fmt.INDEX_UNIT.pack(fmt.ENTRY_MAGIC, position, size_bytes, link.entry_index, term)
-        self.index.put(link.entry_index, unit)
-        if term != tail.link.term:
-            self._runs = self._runs.extended([(link.entry_index, term)])
+        index = link.entry_index
+        self.index.put(index, _pack_unit(fmt.ENTRY_MAGIC, position, size_bytes, index, term))
+        if term != before.term:
+            self._runs = self._runs.extended([(index, term)])
         end_position = position + size_bytes
-        self._tail = LedgerTail(link, end_position)
+        self._tail = _new_tuple(LedgerTail, (link, end_position))
         if kind == KIND_DATA:
-            self.recent.add(position, body)
-        self.stamper.publish(prepared.next_offsets)
-        hit("ledger.after_append")
-        return AppendResult(
-            position,
-            end_position,
-            link.entry_index,
-            prepared.record_positions,
-            prepared.queue_offsets,
-            now_unix_ms,
+            self.recent.add(index, position, end_position, data, units)
+        known_offsets = self.stamper.next_offsets
+        for key in next_offsets:  # One or two, and no call.
+            known_offsets[key] = next_offsets[key]
+        if failpoints.is_on:
+            hit("ledger.after_append")
+        return _new_tuple(
+            AppendResult, (position, end_position, index, positions, offsets, unix_ms)
         )
 
     def append_raw(self, data: bytes) -> tuple[int, int]:
@@ -262,7 +291,10 @@ class Ledger(LedgerReader):
         """
         if self._unfinished is not None:
             self._finish()
-        link, end = self.tail_at(before_index)
+        tail = self._tail
+        if before_index != tail.link.entry_index:
+            tail = self.tail_at(before_index)
+        link, end = tail
         return check_entries(data, end, link, self.files.file_size_bytes)
 
     def write_raw(self, checked: CheckedEntries, lo_index: int) -> None:
@@ -270,14 +302,18 @@ class Ledger(LedgerReader):
 
         Raises StoreFullError, FileSystemError or BusyError; nothing was written then.
         """
-        assert lo_index == self.last_index + 1, f"write {lo_index} after {self.last_index}"
+        last_index = self._tail.link.entry_index
+        assert lo_index == last_index + 1, f"write {lo_index} after {last_index}"
+        if not checked.pieces[1:] and self._write_one(checked, lo_index):
+            return
         assert checked.first_index <= lo_index < checked.hi_index, f"{lo_index} is not in there"
         if lo_index == checked.first_index:
             assert checked.before == self._tail.link, f"{checked.before} is not {self._tail.link}"
         pieces = [piece for piece in checked.pieces if piece.link.entry_index >= lo_index]
         self.index.prepare(lo_index, checked.hi_index - lo_index)
         self._reserve_for(part_from(checked, pieces[0], lo_index)[1], len(pieces) - 1)
-        hit("ledger.before_append")
+        if failpoints.is_on:
+            hit("ledger.before_append")
         with memoryview(checked.data) as view:
             for piece in pieces:
                 at, position, units = part_from(checked, piece, lo_index)
@@ -288,18 +324,47 @@ class Ledger(LedgerReader):
                 end = position + piece.hi - at
                 changes = [c for c in checked.term_changes if c[0] <= piece.link.entry_index]
                 self._extend_runs(changes, lo_index)
-                self._tail = LedgerTail(piece.link, end)
+                self._tail = _new_tuple(LedgerTail, (piece.link, end))
                 if self.recent.is_kept:
                     self._keep_recent(checked.data, at - position, units)
-        hit("ledger.after_append")
+        if failpoints.is_on:
+            hit("ledger.after_append")
+
+    def _write_one(self, checked: CheckedEntries, lo_index: int) -> bool:
+        """Append one entry with records where that is all there is to do; return whether it was."""
+        tail, file, data = self._tail, self._mapped, checked.data
+        at, hi, position, units, link = checked.pieces[0]
+        if (
+            hi - at != len(data)
+            or link.entry_index != lo_index
+            or checked.before != tail.link
+            or link.term != tail.link.term
+            or len(units) != fmt.INDEX_UNIT_SIZE_BYTES
+            or data[_KIND_AT : _KIND_AT + 4] != _DATA
+            or file is None
+            or file.wrote_position != position
+            or not self.has_room_at_hand(hi)
+        ):
+            return False
+        if failpoints.is_on:
+            hit("ledger.before_append")
+        file.append(data)
+        self.index.put(lo_index, units)
+        end_position = position + hi
+        self._tail = _new_tuple(LedgerTail, (link, end_position))
+        self.recent.add(lo_index, position, end_position, data)
+        if failpoints.is_on:
+            hit("ledger.after_append")
+        return True
 
     def _keep_recent(self, data: bytes, shift: int, units: bytes) -> None:
-        """Keep the bodies of entries that were written; the one at `position` is at byte
-        `position + shift` of `data`."""
-        for _, position, size_bytes, _, _ in fmt.INDEX_UNIT.iter_unpack(units):
+        """Keep entries that were written; the one at `position` is at byte `position + shift` of
+        `data`."""
+        for _, position, size_bytes, index, _ in fmt.INDEX_UNIT.iter_unpack(units):
             at = position + shift
             if data[at + _KIND_AT : at + _KIND_AT + 4] == _DATA:
-                self.recent.add(position, data[at + _HEADER : at + size_bytes])
+                end = position + size_bytes
+                self.recent.add(index, position, end, data[at : at + size_bytes])
 
     def _extend_runs(self, changes: list[tuple[int, int]], lo_index: int) -> None:
         """Note the terms that began in [lo_index, ...) and are not known yet."""
@@ -317,6 +382,20 @@ class Ledger(LedgerReader):
         self.index.prepare(self.last_index + 1, size_bytes // _HEADER + 1)
         if file_count:
             self.files.reserve(file_count)
+
+    def has_room_at_hand(self, size_bytes: int) -> bool:
+        """Whether entries of `size_bytes` in all fit into the last file and its index as they are.
+
+        If not, `file_count_for` and `reserve` make room."""
+        file, files = self._mapped, self.files.files
+        return (
+            file is not None
+            and bool(files)
+            and files[-1] is file
+            and self._unfinished is None
+            and size_bytes + fmt.BLANK_SIZE_BYTES_MIN <= file.end_position - file.wrote_position
+            and self.index.has_room_at_hand(size_bytes // _HEADER + 1)
+        )
 
     def file_count_for(self, size_bytes: int) -> int:
         """Return how many more files entries of `size_bytes` in all may need."""
@@ -371,15 +450,21 @@ class Ledger(LedgerReader):
     checked_runs = record_runs
 
     def fresh_runs(self, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the runs of `record_runs`, out of `recent` as far as it has them."""
-        for position, body in self.recent.runs(lo, hi):
-            yield position, body
-            lo = position + len(body)
-        yield from record_runs(self, lo, hi)
+        """Return the runs of `record_runs`, out of `recent` as far as it has them."""
+        found, lo = self.recent.runs(lo, hi)
+        return iter(found) if lo >= hi else chain(found, record_runs(self, lo, hi))
 
     def entry_runs(self, records: bytes) -> list[EntryRun]:
         """Return the entries of records; see `RecordLog.entry_runs`."""
         return entry_runs(self, records)
+
+    def place_of(self, index: int) -> int:
+        """Return where an entry begins; as `LedgerReader.place_of`. For the writer's thread."""
+        tail = self._tail
+        if index == tail.link.entry_index + 1:
+            return tail.end_position
+        position = self.recent.position_of(index)
+        return super().place_of(index) if position is None else position
 
     def read_range(self, lo_index: int, hi_index: int, max_size_bytes: int) -> bytes:
         """Copy the raw bytes of `range_of`, as `Ledger.append_raw` of another replica takes them.
@@ -392,8 +477,11 @@ class Ledger(LedgerReader):
         return self.files.read(found.position, found.size_bytes)
 
     def read_entries(self, lo_index: int, hi_index: int) -> bytes:
-        """Copy all raw entries [lo_index, hi_index), back to back without blanks; else as
-        `read_range`."""
+        """Return all raw entries [lo_index, hi_index), back to back without blanks; else as
+        `read_range`. For the writer's thread."""
+        recent = self.recent.data_of(lo_index, hi_index)
+        if recent is not None:
+            return recent
         end = self.end_of(hi_index - 1)
         position = self.place_of(lo_index)
         file = self.files.file_at(position)
@@ -446,6 +534,7 @@ class Ledger(LedgerReader):
             return
         tail = self.tail_at(index - 1)
         dirty_hi = self.files.wrote_position
+        self.recent.clear()
         self._tail = tail
         self._runs = self._runs.cut_from(index)
         is_homeless = index == self.first_index and not self._start.is_in_first_file
@@ -491,6 +580,7 @@ class Ledger(LedgerReader):
 
     def _begin(self, start: LogStart) -> None:
         self._start = start
+        self.recent.clear()
         self._tail = LedgerTail(start.link, start.end_position)
         self._runs = TermRuns.starting_after(start.link.entry_index, start.link.term)
         self._blanks = ()

@@ -6,12 +6,15 @@ entry lies follows from the sizes before it, so the receiver writes the same bla
 Sources: design 4.2, 4.3.
 """
 
+import struct
 from typing import Final, NamedTuple
 
 from store import format as fmt
 from store.errors import ForeignEntryError
+from store.files.checksum import crc32c
 from store.ledger.entry import (
     KIND_CONFIGURATION,
+    KIND_DATA,
     ChainLink,
     EntryProblem,
     check_run,
@@ -24,6 +27,10 @@ _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 _KIND_AT: Final = 32
 _CONFIGURATION: Final = KIND_CONFIGURATION.to_bytes(4, "big")
 _UNIT: Final = fmt.INDEX_UNIT_SIZE_BYTES
+_unpack: Final = fmt.ENTRY_HEADER.unpack_from
+_pack_unit: Final = fmt.INDEX_UNIT.pack
+_pack_chain: Final = struct.Struct(">I").pack
+_new_tuple: Final = tuple.__new__  # Makes a named tuple in one step.
 
 
 class LedgerPiece(NamedTuple):
@@ -51,16 +58,12 @@ class CheckedEntries(NamedTuple):
     pieces: tuple[LedgerPiece, ...]
     term_changes: list[tuple[int, int]]
     configurations: list[tuple[int, bytes]]
+    hi_index: int
 
     @property
     def first_index(self) -> int:
         """Index of the first entry."""
         return self.before.entry_index + 1
-
-    @property
-    def hi_index(self) -> int:
-        """Index after the last entry."""
-        return self.pieces[-1].link.entry_index + 1
 
 
 def check_entries(
@@ -71,6 +74,9 @@ def check_entries(
     Headers, index, position, term order, chain, body CRC, and that the sizes put each entry where
     it says it is. Raises ForeignEntryError, also for no entries at all: drop the connection.
     """
+    one = _one_entry(data, end_position, link, file_size_bytes)
+    if one is not None:
+        return one
     before, at = link, 0
     pieces: list[LedgerPiece] = []
     term_changes: list[tuple[int, int]] = []
@@ -91,7 +97,41 @@ def check_entries(
         term_changes += run.term_changes
         link, end_position, at = run.link, position + run.end, at + run.end
     configurations = _configurations(data, pieces)
-    return CheckedEntries(data, before, tuple(pieces), term_changes, configurations)
+    hi_index = link.entry_index + 1
+    return CheckedEntries(data, before, tuple(pieces), term_changes, configurations, hi_index)
+
+
+def _one_entry(
+    data: bytes, end_position: int, link: ChainLink, file_size_bytes: int
+) -> CheckedEntries | None:
+    """Check `data` as one entry with records, of the term before, that goes behind the last one.
+
+    Nearly all that followers get is such entries. None: `data` is something else, or wrong, and
+    then the general way says what. The checks are those of `check_run`.
+    """
+    size_bytes = len(data)
+    if size_bytes < _HEADER:
+        return None
+    magic, own_size, index, term, position, kind, chain_crc, body_crc, body_size = _unpack(data)
+    room = (end_position // file_size_bytes + 1) * file_size_bytes - end_position
+    if (
+        magic != fmt.ENTRY_MAGIC
+        or own_size != size_bytes
+        or body_size != size_bytes - _HEADER
+        or size_bytes > fmt.ENTRY_SIZE_BYTES_MAX
+        or size_bytes + fmt.BLANK_SIZE_BYTES_MIN > room
+        or index != link.entry_index + 1
+        or term != link.term
+        or position != end_position
+        or kind != KIND_DATA
+        or crc32c(_pack_chain(link.chain_crc) + data[:36] + b"\0\0\0\0" + data[40:48]) != chain_crc
+        or crc32c(data[_HEADER:]) != body_crc
+    ):
+        return None
+    unit = _pack_unit(magic, position, size_bytes, index, term)
+    new_link = _new_tuple(ChainLink, (index, term, chain_crc))
+    piece = _new_tuple(LedgerPiece, (0, size_bytes, position, unit, new_link))
+    return _new_tuple(CheckedEntries, (data, link, (piece,), [], [], index + 1))
 
 
 def _size_at(data: bytes, at: int, file_size_bytes: int) -> int:

@@ -1,69 +1,116 @@
-"""Bodies of the newest entries, as they were checked and written, for the dispatch that follows.
+"""The newest entries, as they were checked and written, for what follows at once.
 
-Owns the bytes and their bound; must not know what is in them. Entries are dispatched soon after
-they were written, and at that time the bytes that were stamped or checked are still at hand: taking
-them saves reading, copying and checking the same bytes a second time. The bodies are a cache of the
-log: all others are read from the files.
+Owns their bytes and their bound; must not know what is in them. Entries are dispatched, and sent to
+other replicas, soon after they were written, and at that time the bytes that were stamped or
+checked are still at hand: taking them saves reading, copying and checking the same bytes a second
+time. With a batch that was stamped here come its units, so that its records are parsed once.
+All of it is a cache of the log: other entries are read from the files.
 
 One thread, that of the ledger's writer, adds and takes.
 """
 
 from collections import deque
-from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from store import format as fmt
+from store.record.units import BatchUnits
 
 RECENT_SIZE_BYTES_MAX: Final = 8 << 20
-"""As much as a leader has in flight to a follower; more is left over only while dispatch is
-stopped."""
+"""Limit of the part of the log that is kept: as much as a leader has in flight to a follower. More
+is left over only while dispatch is stopped."""
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
+_new_tuple: Final = tuple.__new__  # Makes a named tuple in one step.
 
 
-class RecentBodies:
-    """Bodies of entries that hold records, in log order."""
+class NewestEntry(NamedTuple):
+    """One entry that holds records. `units` is None where only a walk can tell them."""
 
-    __slots__ = ("_bodies", "_size_bytes", "is_kept")
+    entry_index: int
+    position: int
+    end_position: int
+    data: bytes
+    """The whole entry, header included."""
+    units: BatchUnits | None
+
+
+class NewestEntries:
+    """Entries that hold records, in log order."""
+
+    __slots__ = ("_entries", "is_kept")
 
     def __init__(self) -> None:
         self.is_kept = False
-        """Whether bodies are kept, for a reader on the thread that adds."""
-        self._bodies: deque[tuple[int, bytes]] = deque()
-        """(position of the entry, its records)."""
-        self._size_bytes = 0
+        """Whether entries are kept, for a reader on the thread that adds."""
+        self._entries: deque[NewestEntry] = deque()
 
     def __len__(self) -> int:
-        return len(self._bodies)
+        return len(self._entries)
 
-    def add(self, position: int, body: bytes) -> None:
-        """Keep the records of the entry at `position`, which was just written."""
-        if not self.is_kept:
-            return
-        self._bodies.append((position, body))
-        self._size_bytes += len(body)
-        while self._size_bytes > RECENT_SIZE_BYTES_MAX:
-            self._drop_first()
+    def add(
+        self,
+        index: int,
+        position: int,
+        end_position: int,
+        data: bytes,
+        units: BatchUnits | None = None,
+    ) -> None:
+        """Keep the entry at `position`, which was just written and holds records."""
+        if self.is_kept:
+            entries = self._entries
+            entries += (_new_tuple(NewestEntry, (index, position, end_position, data, units)),)
+            while end_position - entries[0].position > RECENT_SIZE_BYTES_MAX:
+                entries.popleft()
 
-    def runs(self, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
-        """Yield (position of the first record, records) of the entries from `lo` up to `hi`, as far
-        as they are kept and follow each other; forget the bodies before `lo`.
+    def runs(self, lo: int, hi: int) -> tuple[list[tuple[int, bytes]], int]:
+        """Return (position of the first record, records) of the entries from `lo` up to `hi`, as
+        far as they are kept and follow each other, and the end of the last one, or `lo`; forget the
+        entries before `lo`. One list: a generator would be resumed for each entry.
         """
-        bodies = self._bodies
-        while bodies and bodies[0][0] < lo:
-            self._drop_first()
-        for position, body in bodies:
-            end = position + _HEADER + len(body)
-            if position != lo or end > hi:
-                return
-            yield position + _HEADER, body
-            lo = end
+        entries = self._entries
+        while entries and entries[0].position < lo:
+            entries.popleft()
+        found = list[tuple[int, bytes]]()
+        for _, position, end_position, data, _ in entries:
+            if position != lo or end_position > hi:
+                break
+            found += ((position + _HEADER, data[_HEADER:]),)
+            lo = end_position
+        return found, lo
+
+    def stamped(self, lo: int, hi: int) -> list[NewestEntry] | None:
+        """Return the entries that make up the log from `lo` to `hi`, if the units of each are
+        known, else None; forget the entries before `lo`."""
+        entries = self._entries
+        while entries and entries[0].position < lo:
+            entries.popleft()
+        found = list[NewestEntry]()
+        for entry in entries:
+            if entry.position != lo or entry.units is None:
+                return None
+            found += (entry,)
+            lo = entry.end_position
+            if lo >= hi:
+                return found if lo == hi else None
+        return None
+
+    def data_of(self, lo_index: int, hi_index: int) -> bytes | None:
+        """Return the newest entries [lo_index, hi_index) back to back; None if not all are kept."""
+        entries, count = self._entries, hi_index - lo_index
+        if not entries or entries[-1].entry_index != hi_index - 1:
+            return None
+        if count == 1:
+            return entries[-1].data
+        # Indexes rise, so as many entries as there are indexes are all of these.
+        if count > len(entries) or entries[-count].entry_index != lo_index:
+            return None
+        return b"".join([entries[n].data for n in range(-count, 0)])
+
+    def position_of(self, index: int) -> int | None:
+        """Return the position of the newest entry, if this is its index."""
+        entries = self._entries
+        return entries[-1].position if entries and entries[-1].entry_index == index else None
 
     def clear(self) -> None:
         """Forget all: the log is cut."""
-        self._bodies.clear()
-        self._size_bytes = 0
-
-    def _drop_first(self) -> None:
-        _, body = self._bodies.popleft()
-        self._size_bytes -= len(body)
+        self._entries.clear()

@@ -76,6 +76,7 @@ def recover_ledger(
     durable_position: int | None = None,
     durable_index: int = -1,
     scan_from_position: int | None = None,
+    synced_position: int | None = None,
 ) -> tuple[Ledger, LedgerRecoveryReport]:
     """Open the ledger below `root`, made if there is none; return it with a report.
 
@@ -83,7 +84,9 @@ def recover_ledger(
     The walk begins with the file that holds `durable_position` (None: with the last file but two)
     or `scan_from_position` if that is lower, or earlier where the beginning of that file does not
     link to what is before it. Entries before the walk were durable: the scrubber checks them.
-    Everything that was accepted is durable on return, and opening twice gives the same bytes.
+    What was accepted from `synced_position` on (None: since the beginning of the walk) is written
+    again (`MappedFile.rewrite`). So everything that was accepted is durable on return. Opening
+    twice gives the same bytes.
 
     Raises CorruptionError (below the mark something is bad: no data file was changed), LayoutError,
     FileSystemError, StoreFullError or SyncFailedError; nothing stays open then.
@@ -93,7 +96,9 @@ def recover_ledger(
         ledger.load()
         wanted = [p for p in (durable_position, scan_from_position) if p is not None]
         from_position = min(wanted) if wanted else None
-        report = _recover(ledger, durable_position or 0, durable_index, from_position)
+        report = _recover(
+            ledger, durable_position or 0, durable_index, from_position, synced_position
+        )
     except BaseException:
         ledger.close()
         raise
@@ -101,7 +106,11 @@ def recover_ledger(
 
 
 def _recover(
-    ledger: Ledger, durable_position: int, durable_index: int, from_position: int | None
+    ledger: Ledger,
+    durable_position: int,
+    durable_index: int,
+    from_position: int | None,
+    synced_position: int | None,
 ) -> LedgerRecoveryReport:
     begin = _choose_begin(ledger, from_position)
     difference: list[tuple[_Place, int]] = []
@@ -119,6 +128,8 @@ def _recover(
     hit("ledger_recovery.before_cut")
     if ledger.files.files:
         ledger.files.truncate(walk.end_position, dirty_hi)
+        synced = begin.position if synced_position is None else synced_position
+        ledger.files.rewrite(max(synced, ledger.files.min_position), walk.end_position)
     hit("ledger_recovery.before_index")
     rewritten = _mend_index(ledger, walk, difference)
     ledger.adopt(LedgerTail(walk.link, walk.end_position), _term_runs(ledger, begin, walk))

@@ -33,6 +33,7 @@ class CommitLog:
     """A `RecordLog` of plain records."""
 
     has_full_checksums: Final = False
+    are_runs_checked: Final = False
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class CommitLog:
             position = 0
         else:
             position = last.wrote_position if fits else last.end_position
-        record_positions, queue_offsets, updates = self._stamp(batch, position, now_unix_ms)
+        record_positions, queue_offsets, updates, _ = self._stamp(batch, position, now_unix_ms)
         if not fits or last is None:
             last = self._roll()
         hit("commit_log.before_append")
@@ -197,6 +198,9 @@ class CommitLog:
                 )
 
     fresh_runs = record_runs
+
+    def stamped(self, lo: int, hi: int) -> None:
+        """Return None: nothing is kept in memory."""
 
     def checked_runs(self, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
         """Yield the runs of `record_runs` up to the last whole record, each checked."""

@@ -39,13 +39,21 @@ class _FileEnd(NamedTuple):
 
 
 def recover_commit_log(
-    fs: FileSystem, log: CommitLog, known_good_position: int, *, may_cut: bool = True
+    fs: FileSystem,
+    log: CommitLog,
+    known_good_position: int,
+    *,
+    synced_position: int | None = None,
+    may_cut: bool = True,
 ) -> RecoveryReport:
     """Walk the log from the start of the file that holds `known_good_position`, and cut the tail.
 
     Everything before `known_good_position` was once known to be whole (synced, or dispatched in
     this boot). Raises CorruptionError, having changed nothing, when it is not any more; without
-    `may_cut` TailNotCutError when there is something to cut. Running it twice gives the same bytes.
+    `may_cut` TailNotCutError when there is something to cut. What was accepted from
+    `synced_position` on (None: since the beginning of the walk) is written again
+    (`MappedFile.rewrite`); of a log that must not be changed nothing is. Running it twice gives the
+    same bytes.
     """
     files = log.files.files
     if not files:
@@ -71,6 +79,9 @@ def recover_commit_log(
         raise TailNotCutError(log.files.directory, end, dirty_hi - end)
     hit("commit_log.before_cut")
     log.files.truncate(end, dirty_hi)
+    if may_cut:
+        synced = files[first].position if synced_position is None else synced_position
+        log.files.rewrite(max(synced, log.files.min_position), end)
     cut_size_bytes = dirty_hi - end
     return RecoveryReport(
         files[first].position, end, count, cut_size_bytes, stop.reason if cut_size_bytes else ""

@@ -4,11 +4,12 @@ Owns the port between the two containers (`commit_log`, `ledger`) and everything
 not know either. All positions are bytes of the data files' space.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from store.files.mapped_file import View
 from store.log.sequence_lock import SequenceLock
+from store.record.units import BatchUnits
 
 
 class AppendResult(NamedTuple):
@@ -35,6 +36,25 @@ class EntryRun(NamedTuple):
     term: int
 
 
+class StampedEntry(Protocol):
+    """An entry that was stamped here: its bytes from a log position on, and its units."""
+
+    @property
+    def position(self) -> int:
+        """Log position of the first byte."""
+        ...
+
+    @property
+    def data(self) -> bytes:
+        """All bytes of the entry."""
+        ...
+
+    @property
+    def units(self) -> BatchUnits | None:
+        """Units and keys that dispatch writes for it; never None here."""
+        ...
+
+
 class RecordLog(Protocol):
     """A log of message records. One writer at a time; reads from any thread."""
 
@@ -47,6 +67,11 @@ class RecordLog(Protocol):
     def changes(self) -> SequenceLock:
         """Tells a reader on another thread whether records that it may have read were cut off, or
         the log was replaced."""
+        ...
+
+    @property
+    def are_runs_checked(self) -> bool:
+        """Whether `fresh_runs` compares each record with its checksums."""
         ...
 
     @property
@@ -100,6 +125,13 @@ class RecordLog(Protocol):
         """Yield the runs of `record_runs`, for the one thread that dispatches.
 
         The newest records may come out of memory, which then forgets them.
+        """
+        ...
+
+    def stamped(self, lo: int, hi: int) -> Sequence[StampedEntry] | None:
+        """Return all that makes up the log from `lo` to `hi`, if it was stamped here just now.
+
+        For the one thread that dispatches. None: walk over `fresh_runs`.
         """
         ...
 

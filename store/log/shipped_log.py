@@ -20,12 +20,14 @@ from store.log.record_log import AppendResult
 from store.record.check import check_records
 from store.record.message import record_layout
 from store.record.stamp import QueueKey
+from store.record.units import BatchUnits
 
 
 class PreparedBatch(NamedTuple):
     """A batch that was checked and stamped for its place, and has room there.
 
-    `record_positions`, `queue_offsets` and `next_offsets` are what `Stamper.stamp` returned.
+    `record_positions`, `queue_offsets`, `next_offsets` and `units` are what `Stamper.stamp`
+    returned.
     """
 
     position: int
@@ -33,6 +35,7 @@ class PreparedBatch(NamedTuple):
     record_positions: list[int]
     queue_offsets: list[int]
     next_offsets: dict[QueueKey, int]
+    units: BatchUnits | None
     store_unix_ms: int
 
 
@@ -87,7 +90,7 @@ class ShippedLog(CommitLog):
 
         Cannot fail, except by an error after which memory and disk may differ: stop the process.
         """
-        position, size_bytes, record_positions, queue_offsets, updates, unix_ms = prepared
+        position, size_bytes, record_positions, queue_offsets, updates, _, unix_ms = prepared
         assert prepared is self._prepared, "another batch was prepared since"
         self._prepared = None
         hit("shipped_log.before_append")

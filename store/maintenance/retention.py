@@ -23,7 +23,7 @@ disk counts as full while one more file still fits.
 """
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, Self
 
@@ -275,6 +275,11 @@ class Retention:
     def _judge(self, usage: DiskUsage) -> None:
         self.usage = usage
         self.state = self.policy.disk_state(usage, self._spare_file_count())
+
+    @property
+    def newest_times(self) -> Mapping[int, int]:
+        """Newest store time of complete files, by position, as far as it was needed so far."""
+        return self._known
 
     def check_writable(self) -> None:
         """Raise StoreFullError while the disk counts as full; nothing was written then.

@@ -7,8 +7,10 @@ Records that are not uniform take the loop.
 """
 
 import struct
+import zlib
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import chain
 from typing import Final
 
 from store import format as fmt
@@ -25,9 +27,19 @@ _SAME_AT: Final = (
 )
 
 
+_CRC_MASKED: Final = bytes(n & 0x7F for n in range(256))
+"""Maps the first byte of a CRC-32 to that of a body CRC, which has no top bit."""
+
+
 @lru_cache(maxsize=1024)
 def _integers(count: int, code: str) -> struct.Struct:
     return struct.Struct(f">{count}{code}")
+
+
+@lru_cache(maxsize=1024)
+def _body(size_bytes: int, body_size_bytes: int) -> struct.Struct:
+    tail_size_bytes = size_bytes - fmt.BODY_AT - body_size_bytes
+    return struct.Struct(f"{fmt.BODY_AT}x{body_size_bytes}s{tail_size_bytes}x")
 
 
 def uniform_count(data: bytes, at: int, size_bytes: int, tail_at: int) -> int:
@@ -41,13 +53,14 @@ def uniform_count(data: bytes, at: int, size_bytes: int, tail_at: int) -> int:
     # Neighbours of other sizes are mostly seen at once.
     if data[at : at + 8] != data[at + size_bytes : at + size_bytes + 8]:
         return 1
+    hi = at + count * size_bytes
     for own_at in (*_SAME_AT, *range(tail_at, size_bytes)):
-        column = data[at + own_at : at + count * size_bytes : size_bytes]
-        rest = column.lstrip(column[:1])
-        if rest:
-            count -= len(rest)
+        column = data[at + own_at : hi : size_bytes]
+        if column != column[:1] * count:
+            count -= len(column.lstrip(column[:1]))
             if count < UNIFORM_COUNT_MIN:
                 return 1
+            hi = at + count * size_bytes
     return count
 
 
@@ -59,6 +72,21 @@ def is_column(
     width = len(wanted) // count
     hi = at + (count - 1) * step + width
     return all(data[at + n : hi : step] == wanted[n::width] for n in range(width))
+
+
+def are_bodies_good(data: bytes, at: int, step: int, count: int, body_size_bytes: int) -> bool:
+    """Whether the bodies of uniform records from byte `at` on have the CRCs that are stored."""
+    hi = at + count * step
+    with memoryview(data) as view, view[at:hi] as records:
+        bodies = chain.from_iterable(_body(step, body_size_bytes).iter_unpack(records))
+        crcs = _integers(count, "I").pack(*map(zlib.crc32, bodies))
+    lo = at + fmt.BODY_CRC_AT
+    return (
+        data[lo:hi:step] == crcs[0::4].translate(_CRC_MASKED)
+        and data[lo + 1 : hi : step] == crcs[1::4]
+        and data[lo + 2 : hi : step] == crcs[2::4]
+        and data[lo + 3 : hi : step] == crcs[3::4]
+    )
 
 
 def put_column(target: bytearray, at: int, step: int, count: int, column: bytes) -> None:

@@ -163,11 +163,15 @@ def decode_message(data: Buffer, at: int = 0, *, check_crc: bool = True) -> Mess
     queue_id, flag, queue_offset, position, _, born_ms = struct.unpack_from(
         ">iiqqiq", view, at + fmt.QUEUE_ID_AT
     )
+    try:
+        topic = bytes(view[layout.topic_at : layout.topic_hi]).decode()
+    except UnicodeDecodeError as error:
+        raise RecordFormatError(layout.topic_at, "topic", "UTF-8", repr(error.object)) from error
     store_at = layout.store_timestamp_at
     reconsume_times, prepared, _ = _AFTER_HOST.unpack_from(view, layout.body_at - _AFTER_HOST.size)
     store_host_hi = layout.body_at - _AFTER_HOST.size
     return Message(
-        topic=bytes(view[layout.topic_at : layout.topic_hi]).decode(),
+        topic=topic,
         queue_id=queue_id,
         queue_offset=queue_offset,
         position=position,
@@ -328,6 +332,7 @@ def check_property_crc(view: memoryview, at: int, size_bytes: int, properties: b
         raise RecordFormatError(covered_hi, "property CRC", repr(expected), repr(found))
 
 
+@lru_cache(maxsize=1_024)  # A gateway has few of them, and each of its messages has two.
 def encode_host(host: Host) -> bytes:
     """Encode an address and port as stored: 4 or 16 address bytes, then the port as i4."""
     return ipaddress.ip_address(host[0]).packed + fmt.INT32.pack(host[1])

@@ -15,18 +15,27 @@ from typing import Final, NoReturn
 from store import format as fmt
 from store.config import StoreConfig
 from store.errors import LimitExceededError, RecordFormatError
-from store.record.columns import integers, is_column, put_column, uniform_count
+from store.record.columns import are_bodies_good, integers, put_column, uniform_count
 from store.record.inner_batches import InnerBatches
 from store.record.message import check_topic, encode_host, property_crc_digits, record_layout
+from store.record.tail import Tail, TailReader
+from store.record.units import BatchUnits, UnitRun, flat_units, pack_units
 
 QueueKey = tuple[bytes, int]  # Topic, queue id.
 _STORE_STAMP: Final = struct.Struct(">q8s")
 _UNIFORM_TRIES: Final = 2  # Failed searches for uniform records after which a batch has none.
+_NO_RUN: Final = range(0)
+_pack_unit: Final = fmt.CONSUME_QUEUE_UNIT.pack
+_crc32: Final = zlib.crc32
+_head_of: Final = fmt.RECORD_HEAD.unpack_from
+_put_offsets: Final = fmt.OFFSETS.pack_into
+_new_tuple: Final = tuple.__new__  # Makes a named tuple in one step.
 
 
-Stamped = tuple[list[int], list[int], dict[QueueKey, int]]
-"""Result of stamping a batch: positions of its records, their queue offsets, and the next offsets
-to publish once it is in the log. A plain tuple: it is made for every append."""
+Stamped = tuple[list[int], list[int], dict[QueueKey, int], BatchUnits | None]
+"""Result of stamping a batch: positions of its records, their queue offsets, the next offsets to
+publish once it is in the log, and what dispatch will write; None where only a walk over the records
+can tell that. A plain tuple: it is made for every append."""
 
 
 class Stamper:
@@ -38,6 +47,10 @@ class Stamper:
         self._store_host = encode_host(config.store_host)
         self._store_v6 = len(self._store_host) == fmt.HOST_V6_SIZE_BYTES
         self._known_topics: set[bytes] = set()  # Names that passed check_topic.
+        self._tails = TailReader()
+        """Tails that it remembers whole are of plain records that passed all checks."""
+        self._has_odd_unit = False
+        """Whether the batch in hand has a record whose unit only a walk can tell."""
         self.next_offsets: dict[QueueKey, int] = {}
         """Next queue offset of each queue; absent is 0. Rebuilt from the queues at start."""
 
@@ -57,76 +70,129 @@ class Stamper:
         RecordFormatError, LimitExceededError or TopicNameError; only the scratch is garbage then.
         """
         stamp = b"" if self._store_v6 else _STORE_STAMP.pack(now_unix_ms, self._store_host)
-        found: Stamped = ([], [], {})
-        record_positions, queue_offsets, updates = found
-        unpack_head, pack_offsets = fmt.RECORD_HEAD.unpack_from, fmt.OFFSETS.pack_into
-        crc32, find = zlib.crc32, batch.find
-        body_limit, property_crc = self._body_size_bytes_max, self._property_crc
-        view, at, hi = memoryview(batch), 0, len(batch)
-        topic, queue_id, queue_offset, tries = b"", -1, 0, 0 if property_crc else _UNIFORM_TRIES
+        record_positions, queue_offsets, updates = list[int](), list[int](), dict[QueueKey, int]()
+        runs, hashes, key_positions = list[UnitRun](), list[int](), list[int]()
+        known, body_limit = self._tails.known, self._body_size_bytes_max
+        at, hi, tries = 0, len(batch), 0 if self._property_crc else _UNIFORM_TRIES
+        topic, queue_id, queue_offset, first_offset, units = b"", -1, 0, 0, list[int]()
+        self._has_odd_unit = False
         while at < hi or not at:  # An empty batch is refused like a cut record.
             if hi - at < 91:
                 self._refuse(batch, at)
-            size_bytes, magic, crc, its_queue_id, sys_flag, body_size_bytes = unpack_head(batch, at)
-            end = at + size_bytes
-            plain = magic == 0xDAA320A7 and not sys_flag & 0xB0 and stamp
-            if plain:  # The order of the tests keeps every read inside of the record.
-                body_at = at + 88
-                body_hi = body_at + body_size_bytes
-                if body_size_bytes < 0 or body_hi + 3 > end or end > hi:
-                    self._refuse(batch, at)
-                topic_at = body_hi + 1
-                topic_hi = topic_at + batch[body_hi]
-                if topic_hi + 2 > end or end != (
-                    topic_hi + 2 + (batch[topic_hi] << 8 | batch[topic_hi + 1])
-                ):
-                    self._refuse(batch, at)
-            else:  # V2, an IPv6 host, an inner batch, or no record.
-                body_at, body_hi, topic_at, topic_hi = self._find_parts(batch, at)
-            if body_hi - body_at > body_limit or end - topic_hi > 32769:
-                self._refuse_size(body_hi - body_at, end - topic_hi - 2)
-            if (
-                crc32(view[body_at:body_hi]) & 0x7FFFFFFF != crc
-                or find(0, topic_hi + 2, end) >= 0  # Only a torn record has a NUL there.
+            size_bytes, magic, crc, its_queue_id, sys_flag, body_size_bytes = _head_of(batch, at)
+            end, body_hi = at + size_bytes, at + 88 + body_size_bytes
+            plain = stamp and magic == 0xDAA320A7 and not sys_flag & 0xB4
+            tail = known[key] if plain and (key := batch[body_hi:end]) in known else None
+            is_odd = (
+                tail is None  # Else: bytes that passed all checks once pass them again.
+                or not 0 <= body_size_bytes <= body_limit
+                or end > hi
                 or its_queue_id < 0
-            ):
-                self._refuse(batch, at)
-            its_topic = batch[topic_at:topic_hi]
+                or _crc32(batch[at + 88 : body_hi]) & 0x7FFFFFFF != crc
+            )
+            if tail is None or is_odd:
+                tail = self._check(batch, at)
+            its_topic, _, tags_code, its_hashes = tail
             if its_topic != topic or its_queue_id != queue_id:
                 if topic:
                     updates[topic, queue_id] = queue_offset
-                topic, queue_id = its_topic, its_queue_id
-                queue_offset = self._begin_queue((topic, queue_id), updates)
-            if tries and plain and not sys_flag & 0x4:
-                place = lo, at, size_bytes, body_at, body_hi
-                count = _stamp_uniform(batch, scratch, place, queue_offset, position, stamp, found)
-                if count:
-                    queue_offset, at = queue_offset + count, at + count * size_bytes
+                    packed = pack_units(units) if units[3:] else _pack_unit(*units)
+                    runs += ((topic, queue_id, first_offset, packed),)
+                topic, queue_id, units = its_topic, its_queue_id, []
+                first_offset = queue_offset = self._begin_queue((topic, queue_id), updates)
+            if tries and plain and not its_hashes and batch[at : at + 8] == batch[end : end + 8]:
+                run = _stamp_uniform(
+                    batch, scratch, (lo, at, size_bytes, body_hi), queue_offset, position, stamp
+                )
+                if run:
+                    record_positions += run
+                    queue_offsets += range(queue_offset, queue_offset + len(run))
+                    units += flat_units(run, size_bytes, tags_code)
+                    queue_offset, at = queue_offset + len(run), run.stop - position
                     continue
                 tries -= 1
             is_visible = not sys_flag & 0x4  # Neither prepared (0x4) nor rolled back (0xC).
-            queue_offsets.append(queue_offset if is_visible else 0)
-            pack_offsets(scratch, lo + at + 20, queue_offsets[-1], position + at)
-            queue_offset += is_visible
-            if plain:
-                scratch[lo + at + 56 : lo + at + 72] = stamp
+            offset = queue_offset if is_visible else 0
+            record_positions += (position + at,)
+            queue_offsets += (offset,)
+            _put_offsets(scratch, lo + at + 20, offset, position + at)
+            if is_odd:
+                self._stamp_odd(batch, scratch, lo, at, now_unix_ms)
             else:
-                self._stamp_hosts(batch, scratch, lo, at, now_unix_ms)
-            if property_crc or batch[max(end - 20, topic_hi + 2) : end - 11] == b"__CRC32#\x01":
-                self._stamp_property_crc(scratch, lo, at, topic_hi + 2, end)  # Not a body's end.
-            record_positions.append(position + at)
+                scratch[lo + at + 56 : lo + at + 72] = stamp
+            units += (position + at, size_bytes, tags_code)
+            if its_hashes:
+                hashes += its_hashes
+                key_positions += [position + at] * len(its_hashes)
+            queue_offset += is_visible
             at = end
         updates[topic, queue_id] = queue_offset
-        return found
+        packed = pack_units(units) if units[3:] else _pack_unit(*units)  # One record: no call.
+        runs += ((topic, queue_id, first_offset, packed),)
+        known_units = _new_tuple(BatchUnits, (runs, hashes, key_positions, now_unix_ms))
+        return record_positions, queue_offsets, updates, None if self._has_odd_unit else known_units
+
+    def check_record(self, record: bytes) -> None:
+        """Check one record as `stamp` checks a batch. Errors as there."""
+        self.stamp(record, bytearray(record), 0, 0, 0)
 
     def _begin_queue(self, key: QueueKey, updates: dict[QueueKey, int]) -> int:
-        """Check the topic of a queue; return the queue's next offset."""
-        if key[0] not in self._known_topics:
-            self._learn_topic(key[0])
-        offset = updates.get(key, self.next_offsets.get(key, 0))
-        if self.inner_batches is not None:
+        """Return the next offset of a queue that may take records."""
+        next_offsets = self.next_offsets
+        if key in updates:
+            offset = updates[key]
+        else:
+            offset = next_offsets[key] if key in next_offsets else 0  # noqa: SIM401 - No call.
+        if self.inner_batches is not None and self.inner_batches.topics:
             self.inner_batches.check(*key, offset)
         return offset
+
+    # --- Records that are not known to be good ---
+
+    def _check(self, batch: bytes, at: int) -> Tail:
+        """Check the record at `at` in every way; return what its unit and keys follow from.
+
+        The tail of a good plain record is remembered: records with equal bytes behind the body
+        need not be checked there again. Errors as `stamp`."""
+        size_bytes, magic, crc, queue_id, sys_flag, body_size_bytes = _head_of(batch, at)
+        end = at + size_bytes
+        if magic == fmt.MAGIC_V1 and not sys_flag & 0xB0 and not self._store_v6:
+            body_at = at + fmt.BODY_AT  # The order of the tests keeps reads inside of the record.
+            body_hi = body_at + body_size_bytes
+            if body_size_bytes < 0 or body_hi + 3 > end or end > len(batch):
+                self._refuse(batch, at)
+            topic_at = body_hi + 1
+            topic_hi = topic_at + batch[body_hi]
+            if topic_hi + 2 > end or end != (
+                topic_hi + 2 + (batch[topic_hi] << 8 | batch[topic_hi + 1])
+            ):
+                self._refuse(batch, at)
+        else:  # V2, an IPv6 host, an inner batch, or no record.
+            body_at, body_hi, topic_at, topic_hi = self._find_parts(batch, at)
+        if body_hi - body_at > self._body_size_bytes_max or end - topic_hi > 32769:
+            self._refuse_size(body_hi - body_at, end - topic_hi - 2)
+        if (
+            _crc32(batch[body_at:body_hi]) & fmt.CRC_MASK != crc
+            or batch.find(0, topic_hi + 2, end) >= 0  # Only a torn record has a NUL there.
+            or queue_id < 0
+        ):
+            self._refuse(batch, at)
+        topic = batch[topic_at:topic_hi]
+        if topic not in self._known_topics:
+            self._learn_topic(topic)
+        tail = None
+        is_plain = magic == fmt.MAGIC_V1 and not sys_flag & 0xB4 and not self._store_v6
+        # A property CRC covers the rest of its record, so such a tail is not remembered.
+        if (
+            is_plain
+            and not self._property_crc
+            and fmt.PROPERTY_CRC_PREFIX not in batch[body_hi:end]
+        ):
+            tail = self._tails.read(batch[body_hi:end])
+        if tail is None:
+            self._has_odd_unit = True
+            return topic, {}, 0, ()
+        return tail
 
     def _learn_topic(self, topic: bytes) -> None:
         check_topic(topic)
@@ -153,13 +219,18 @@ class Stamper:
             raise RecordFormatError(at + fmt.SYS_FLAG_AT, "sys flag", "no inner batch (0x80)", flag)
         return layout.body_at, layout.body_hi, layout.topic_at, layout.topic_hi
 
-    def _stamp_hosts(
+    def _stamp_odd(
         self, batch: bytes, scratch: bytearray, lo: int, at: int, now_unix_ms: int
     ) -> None:
-        """Patch store time and host of a record that is V2 or has an IPv6 host."""
-        store_at = lo + record_layout(memoryview(batch), at).store_timestamp_at
+        """Patch store time, host and property CRC of any record that was checked."""
+        layout = record_layout(memoryview(batch), at)
+        store_at = lo + layout.store_timestamp_at
         fmt.TIMESTAMP.pack_into(scratch, store_at, now_unix_ms)
         scratch[store_at + 8 : store_at + 8 + len(self._store_host)] = self._store_host
+        lo_at, end = layout.properties_at, at + layout.size_bytes
+        # Not a body's end: the property is looked for behind the body.
+        if self._property_crc or batch[max(end - 20, lo_at) : end - 11] == fmt.PROPERTY_CRC_PREFIX:
+            self._stamp_property_crc(scratch, lo, at, lo_at, end)
 
     def _stamp_property_crc(
         self, scratch: bytearray, lo: int, at: int, properties_at: int, end: int
@@ -207,35 +278,25 @@ class Stamper:
 def _stamp_uniform(
     batch: bytes,
     scratch: bytearray,
-    place: tuple[int, int, int, int, int],
+    place: tuple[int, int, int, int],
     queue_offset: int,
     position: int,
     stamp: bytes,
-    found: Stamped,
-) -> int:
-    """Check and patch a run of records uniform with the one at `place`; return their count.
+) -> range:
+    """Check and patch a run of records uniform with the one at `place`; return their positions.
 
-    Return 0 when there is no such run, or a body in it has another checksum: the loop then reads
-    each record. The one at `place` was checked; `place` is (where the batch is in the scratch,
-    record, size, body, end of the body)."""
-    lo, at, size_bytes, body_at, body_hi = place
-    if batch[at + size_bytes - 20 : at + size_bytes - 11] == fmt.PROPERTY_CRC_PREFIX:
-        return 0
-    count = uniform_count(batch, at, size_bytes, body_hi - at)
-    if count == 1:
-        return 0
-    step, hi, n = size_bytes, body_at + count * size_bytes, body_hi - body_at
-    view, crc32 = memoryview(batch), zlib.crc32
-    crcs = [crc32(view[k : k + n]) & 0x7FFFFFFF for k in range(body_at, hi, step)]
-    if not is_column(batch, at + fmt.BODY_CRC_AT, step, count, "I", crcs):
-        return 0
-    first = position + at
+    Return an empty range when there is no such run, or a body in it has another checksum: the loop
+    then reads each record. The one at `place` was checked; `place` is (where the batch is in the
+    scratch, record, size, end of the body)."""
+    lo, at, step, body_hi = place
+    if batch[at + step - 20 : at + step - 11] == fmt.PROPERTY_CRC_PREFIX:
+        return _NO_RUN
+    count = uniform_count(batch, at, step, body_hi - at)
+    if count == 1 or not are_bodies_good(batch, at, step, count, body_hi - at - fmt.BODY_AT):
+        return _NO_RUN
+    run = range(position + at, position + at + count * step, step)
     offsets = integers(count, "q", range(queue_offset, queue_offset + count))
-    positions = integers(count, "q", range(first, first + count * step, step))
     put_column(scratch, lo + at + fmt.QUEUE_OFFSET_AT, step, count, offsets)
-    put_column(scratch, lo + at + fmt.PHYSICAL_OFFSET_AT, step, count, positions)
+    put_column(scratch, lo + at + fmt.PHYSICAL_OFFSET_AT, step, count, integers(count, "q", run))
     put_column(scratch, lo + at + fmt.STORE_TIMESTAMP_AT, step, count, stamp * count)
-    record_positions, queue_offsets, _ = found
-    record_positions += range(first, first + count * step, step)
-    queue_offsets += range(queue_offset, queue_offset + count)
-    return count
+    return run

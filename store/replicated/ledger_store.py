@@ -20,6 +20,7 @@ from store.ledger.mending.fetched import RepairReport
 from store.ledger.mending.mend import damage_of, repair_range
 from store.ledger.raw import CheckedEntries
 from store.log.record_log import AppendResult
+from store.maintenance.retention import DiskState
 from store.maintenance.scrub import LedgerScrubber
 from store.opening import REPLICA_META_NAME, open_ledger
 from store.record.check import store_timestamp
@@ -54,18 +55,24 @@ class ReplicaStore(ReplicatedStore[Ledger]):
         Raises RecordFormatError, LimitExceededError, TopicNameError (bad input), StoreFullError,
         FileSystemError or BusyError (try again), ClosedError.
         """
+        engine, ledger = self.engine, self.ledger
         try:
-            self.engine.check_open()
-            self.engine.retention.check_writable()
+            if engine.is_closed or engine.retention.state is DiskState.FULL:
+                engine.check_open()
+                engine.retention.check_writable()
             if not self._are_offsets_known:
                 self.find_offsets()
-            self._poll_files(self.ledger.file_count_for(len(batch) + _HEADER))
-            now = max(self.engine.clock(), self._last_store_unix_ms)
-            return self.ledger.prepare(KIND_DATA, batch, now_unix_ms=now)
+            size_bytes = len(batch) + _HEADER
+            has_room = ledger.has_room_at_hand(size_bytes)
+            if not has_room:
+                self._poll_files(ledger.file_count_for(size_bytes))
+            now, last = engine.clock(), self._last_store_unix_ms
+            now = now if now > last else last
+            return ledger.prepare(KIND_DATA, batch, now_unix_ms=now, has_room=has_room)
         except StoreError as error:
-            self.engine.count_failure(error)
+            engine.count_failure(error)
             if isinstance(error, SyncFailedError):
-                self.engine.on_fatal(error)
+                engine.on_fatal(error)
             raise
 
     def append_prepared(self, prepared: PreparedEntry, term: int) -> AppendResult:
@@ -128,7 +135,6 @@ class ReplicaStore(ReplicatedStore[Ledger]):
         with self.engine.flush_service.truncation(position):
             self.engine.marks.lower(position, index - 1)
             hit("replica_store.before_cut")
-            ledger.recent.clear()
             ledger.truncate_from(index, commit_index=index - 1)
 
     def restart(
@@ -144,7 +150,6 @@ class ReplicaStore(ReplicatedStore[Ledger]):
         with self.engine.flush_service.truncation(end_position):
             self.engine.marks.lower(end_position, link.entry_index)
             hit("replica_store.before_reset")
-            self.ledger.recent.clear()
             self.ledger.reset(link.entry_index + 1, end_position, link.chain_crc, link.term)
         hit("replica_store.before_restart")
         self.engine.dispatcher.restart(end_position, next_offsets)

@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from store.clock import unix_ms
 from store.config import StoreConfig
-from store.derived.dispatch import DispatchedUnit
 from store.derived.guard import AT_ONCE_SIZE_BYTES_MAX, DerivedScrubber
 from store.derived.queues.consume_queue import ConsumeQueue
 from store.durability.fatal import end_process
@@ -75,6 +74,9 @@ class ReplicatedStore(Generic[LogT]):
         self.root, self.config, self.log = engine.root, engine.config, engine.log
         self.counters, self.recovery = engine.counters, engine.recovery
         self.reads: Final = Reads(engine)
+        self.take_watched: Final = engine.dispatcher.take_watched
+        self.sync_here: Final = engine.flush_service.sync_here
+        """Syncs all written bytes on the caller's thread; see `FlushService.sync_here`."""
         self._last_store_unix_ms = self._retention_ran_ms = 0
         self._are_offsets_known = False
         self._expired_position = 0
@@ -95,10 +97,6 @@ class ReplicatedStore(Generic[LogT]):
     def watch(self, topic: bytes) -> None:
         """Remember the dispatched records of a topic from now on; see `Dispatcher.take_watched`."""
         self.engine.dispatcher.watch(topic)
-
-    def take_watched(self) -> list[DispatchedUnit]:
-        """Return the records of the watched topic that were dispatched since the last call."""
-        return self.engine.dispatcher.take_watched()
 
     def dispatch_to(self, end_position: int) -> None:
         """Let readers see the log up to the end of an entry or record, which is confirmed.
@@ -189,13 +187,6 @@ class ReplicatedStore(Generic[LogT]):
 
     # --- Durability ---
 
-    def sync_here(self) -> bool:
-        """Sync all written bytes on this thread; return False if the flush thread is busy.
-
-        Raises SyncFailedError: stop.
-        """
-        return self.engine.flush_service.sync_here()
-
     def request_sync(self, callback: Callable[[StoreError | None], None]) -> None:
         """Have everything that was written so far synced; `callback(error or None)` on that thread.
 
@@ -243,6 +234,16 @@ class ReplicatedStore(Generic[LogT]):
         thread that changes the log."""
         is_same = self.log.changes.is_unchanged(self._judged_at)
         return self._expired_position if is_same else 0
+
+    @property
+    def expired_position(self) -> int:
+        """End of the files that the next deletion takes, if nothing else needs them; 0: of none."""
+        return self._expired_position
+
+    def expire_below(self, position: int) -> None:
+        """Have the next deletion take the files below a position, whatever their age, until
+        `find_expired` is called again."""
+        self._expired_position = position
 
     def _count_deleted(self, files: Sequence[MappedFile]) -> None:
         """Count files that were taken out of the log."""

@@ -1,4 +1,4 @@
-"""The verdict of a comparison, and its picture."""
+"""The verdict of a comparison, and its plot."""
 
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ def test_no_mode_may_double_or_reorder(what: str) -> None:
 
 
 @pytest.mark.long  # matplotlib is imported.
-def test_the_picture_is_drawn(tmp_path: Path) -> None:
+def test_the_plot_is_drawn(tmp_path: Path) -> None:
     compare_plot.check_available()
     record = {
         "modes": [row(mode.name, lost_count=n) for n, mode in enumerate(MODES)],

@@ -99,7 +99,7 @@ def test_a_slower_result_stands_out() -> None:
 
 
 @pytest.mark.long  # matplotlib is imported.
-def test_the_picture_is_drawn_where_there_are_ratios(tmp_path: Path) -> None:
+def test_the_plot_is_drawn_where_there_are_ratios(tmp_path: Path) -> None:
     path = tmp_path / "tmpfs.svg"
     assert comparison_plot.draw(record(), "tmpfs", path)
     drawn = path.read_text("utf-8")

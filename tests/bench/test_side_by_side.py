@@ -11,6 +11,7 @@ import pytest
 
 from bench import side_by_side
 from bench.journal import OtherRunError, SessionJournal
+from bench.peers import installed
 from bench.plan import FULL, QUICK, SCENARIOS, PlanScale, Scenario, sessions
 
 PLAN: dict[str, Any] = {"begun": "then", "scale": QUICK.row(), "peers": ["quorumlog", "etcd"]}
@@ -154,7 +155,8 @@ def test_sessions_without_time_are_left_for_the_next_run(
 def test_a_run_writes_its_page_and_is_refused_over_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))  # So that there is no etcd, and no git.
+    monkeypatch.setenv("PATH", str(tmp_path))  # So that there is no git.
+    monkeypatch.setattr(installed, "INSTALLED", tmp_path)  # So that there is no etcd.
 
     def say_scenario(words: list[str], seconds: float) -> tuple[list[dict[str, Any]], str | None]:
         return [{**CELL, "row": json.loads(words[-1])["scenario"]}], None
@@ -166,6 +168,6 @@ def test_a_run_writes_its_page_and_is_refused_over_another(
     record = json.loads((out / "result.json").read_text())
     rates = next(row for row in record["rows"] if row["row"] == "rates")
     assert rates["peers"]["quorumlog"]["value"]["count"] == 2
-    assert rates["peers"]["etcd"]["reason"].startswith("no etcd in PATH")
-    assert "1. no etcd in PATH" in (out / "table.md").read_text()
+    assert rates["peers"]["etcd"]["reason"].startswith("no etcd-")
+    assert "1. no etcd-" in (out / "table.md").read_text()
     assert side_by_side.main([*common, "--place", "disk"]) == 2

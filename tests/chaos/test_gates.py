@@ -33,7 +33,7 @@ from tests import missing
 
 
 def some(**values: Any) -> TrialResult:
-    return replace(TrialResult(SCENARIOS["kill-leader"], 0), **values)
+    return replace(TrialResult(SCENARIOS["kill-leader"], 0, "auto"), **values)
 
 
 def test_the_gates_are_the_published_figures() -> None:

@@ -10,8 +10,8 @@ from deploy.local import LocalCluster
 from quorumlog.cli import main
 
 
-def qlog_chaos(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["chaos", *arguments], prog_name="qlog")
+def qlog_chaos(*arguments: str, before: tuple[str, ...] = ()) -> Result:
+    return CliRunner().invoke(main, [*before, "chaos", *arguments], prog_name="qlog")
 
 
 def test_without_a_cluster_it_says_what_to_do(tmp_path: Path) -> None:
@@ -27,11 +27,12 @@ def test_attacks_end_with_a_verdict_and_a_whole_cluster(tmp_path: Path) -> None:
     cluster.start()
     try:
         cluster.wait_ready()
-        for name in ("partition", "kill"):
-            result = qlog_chaos(name, "--dir", directory, "--seconds", "0.5", "-o", "json")
+        for name, transport in (("partition", "framed"), ("kill", "grpc")):
+            options = ("--dir", directory, "--seconds", "0.5", "-o", "json")
+            result = qlog_chaos(name, *options, before=("--transport", transport))
             assert result.exit_code == 0, result.output
             found = json.loads(result.stdout)
-            assert found["verdict"] == "passed"
+            assert (found["verdict"], found["transport"]) == ("passed", transport)
             assert found["lost_count"] == found["anomaly_count"] == 0
             assert found["checked_operation_count"] > 0
             assert found["proofs"]

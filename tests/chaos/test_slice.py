@@ -21,7 +21,7 @@ from tests.node.processes import wait_for
 
 RUN = Path(network.__file__).resolve().parents[2] / "run"
 TIMEOUT_S = 900
-END_TIMEOUT_MS = 20_000
+END_TIMEOUT_MS = 60_000
 
 
 @pytest.mark.parametrize(

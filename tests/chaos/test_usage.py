@@ -82,7 +82,7 @@ def test_memory_is_what_a_process_has_for_itself() -> None:
 
 
 def some(**values: Any) -> TrialResult:
-    return replace(TrialResult(SCENARIOS["kill-leader"], 0), **values)
+    return replace(TrialResult(SCENARIOS["kill-leader"], 0, "auto"), **values)
 
 
 def summary(results: list[TrialResult]) -> CampaignSummary:

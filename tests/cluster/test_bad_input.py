@@ -122,7 +122,8 @@ def test_garbage_at_every_port(tmp_path: Path, run: Run) -> None:
             for state in cluster.status():
                 members = (await client.admin.node_status()).members
                 peers = {member.node_id: member.peer_address for member in members}
-                for address in (state.address, state.http_address, peers[state.node_id]):
+                framed = cluster.framed_address(state.node_id)
+                for address in (state.address, state.http_address, peers[state.node_id], framed):
                     await asyncio.to_thread(throw, port_of(address))
             for address in await nameserver_addresses(cluster):
                 await asyncio.to_thread(throw, port_of(address))

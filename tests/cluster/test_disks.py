@@ -332,6 +332,7 @@ async def test_async_nodes_that_all_lost_power_wait_for_each_other(tmp_path: Pat
         cluster.start(3)
         await asyncio.to_thread(cluster.wait_ready)
         await same_logs(cluster, client)
-        status = await client.admin.node_status()
-        assert status.loss_from_index >= 0
+        # By the node that began to lead first; on a busy machine another one may lead by now.
+        statuses = [await client.admin.node_status(node_id) for node_id in cluster.node_ids]
+        assert max(status.loss_from_index for status in statuses) >= 0
         await full_standing(cluster, client)

@@ -18,21 +18,27 @@ from tests.cluster.test_ha import equal_logs
 from tests.cluster.workload import Workload, prove, read_all
 
 pytestmark = pytest.mark.long
-EARLIER = "78164d4bb258e0d1a9b292f8f7abcc65ac9f0d94"
-"""The last commit before lives, records of losses and the folders that the packages have now."""
+EARLIER = {
+    "before_lives": "78164d4bb258e0d1a9b292f8f7abcc65ac9f0d94",
+    "before_folders": "5f194b4699099d8886c4c5eeba835b04a93545e3",
+}
+"""The last commits before lives and records of losses, and before modules lay in the folders of
+their layers."""
 ROOT = Path(__file__).parents[2]
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
-@pytest.fixture(scope="module")
-def earlier(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Take the earlier build out of the history; return the environment in which it runs."""
-    git = ["git", "-C", str(ROOT)]
-    if subprocess.run([*git, "cat-file", "-e", f"{EARLIER}^{{commit}}"], check=False).returncode:
-        missing.history("this checkout has no history, so the earlier build is not in it")
+@pytest.fixture(scope="module", params=EARLIER)
+def earlier(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
+    """Take an earlier build out of the history; return the environment in which it runs."""
+    git, commit = ["git", "-C", str(ROOT)], EARLIER[request.param]
+    if subprocess.run([*git, "cat-file", "-e", f"{commit}^{{commit}}"], check=False).returncode:
+        missing.history("this checkout has no history, so the earlier builds are not in it")
     root = tmp_path_factory.mktemp("earlier")
     packages = ("node", "raft", "store", "quorumlog")
-    made = subprocess.run([*git, "archive", EARLIER, *packages], check=True, capture_output=True)
+    made = subprocess.run([*git, "archive", commit, *packages], check=True, capture_output=True)
     subprocess.run(["tar", "-x", "-C", str(root)], input=made.stdout, check=True)
     environment = {"PYTHONPATH": str(root)}
     where = subprocess.run(

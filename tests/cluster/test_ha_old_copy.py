@@ -41,7 +41,7 @@ async def in_sync(at: Scene, *node_ids: int) -> None:
 
 
 def knows(at: Scene, node_id: int, other: int, life: int) -> bool:
-    """Say whether a replica has on its disk that another one is in this life."""
+    """Whether a replica has on its disk that another one is in this life."""
     known = saved(at.cluster.node_directory(node_id) / "data")["known"]
     return int(known.get(str(other), {}).get("life", 0)) == life
 

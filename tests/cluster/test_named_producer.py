@@ -125,10 +125,17 @@ async def test_a_name_is_of_one_producer_whatever_it_sends(tmp_path: Path) -> No
         await (await second.begin(TOPIC, "half", queue_id=0)).rollback()
         with pytest.raises(ProducerFencedError):
             await first.begin(TOPIC, "never", queue_id=0)
+        third = client.transactional_producer("work", check, name="three", check_after_ms=3_600_000)
+        made = await second.begin(TOPIC, "never", queue_id=0)
+        await (await third.begin(TOPIC, "half", queue_id=0)).commit()
+        for end in (made.commit, made.rollback):
+            with pytest.raises(ProducerFencedError, match="is not the last one"):
+                await end()
+        await client.admin.end_transaction(made.transaction_id, "rollback")
         # What a checkpoint and a restart keep.
         await asyncio.to_thread(cluster.restart, 1)
         await asyncio.to_thread(cluster.wait_ready)
         with pytest.raises(ProducerFencedError):
             await old.send(TOPIC, "never", queue_id=0)
         await new.send(TOPIC, "x", queue_id=0)
-        assert await bodies(client) == ["x"] * 7 + ["half", "x"]
+        assert await bodies(client) == ["x"] * 7 + ["half", "half", "x"]

@@ -177,7 +177,9 @@ async def test_a_copy_of_the_current_life_beside_the_leader(tmp_path: Path) -> N
         assert await at.standing(victim) == "joining"
 
 
-async def test_a_copy_of_the_current_life_is_known_by_who_heard_the_leader(tmp_path: Path) -> None:
+async def test_a_copy_of_the_current_life_is_known_by_contact_with_the_leader(
+    tmp_path: Path,
+) -> None:
     """The leader that counted the acks is gone, and the third node was told of them."""
 
     async with scene(tmp_path) as at:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from store.config import StoreConfig
 from tests import missing
+from tests.java import SHORT_LIVED
 
 _TIMEOUT_S: Final = 120
 _OPENED: Final = ("java.nio", "sun.nio.ch", "jdk.internal.ref")
@@ -37,6 +38,7 @@ def run(class_path: str, program: str, home: Path, *arguments: object) -> list[s
     ran = subprocess.run(
         [
             "java",
+            *SHORT_LIVED,
             *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED),
             f"-Duser.home={home}",
             "-cp",

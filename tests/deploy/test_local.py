@@ -1,6 +1,7 @@
 """A local cluster of real nodes, through the class and through `qlog local`."""
 
 import json
+import socket
 from pathlib import Path
 
 import grpc
@@ -9,8 +10,11 @@ from click.testing import CliRunner, Result
 
 from deploy.local import LocalCluster, LocalError
 from quorumlog.cli import main
+from quorumlog.pb.log_pb2 import RouteRequest
+from tests.node.framed.clients import RESPONSE, ROUTE, FramedClient
 from tests.node.processes import connected, typed_error, wait_for
 
+pytestmark = pytest.mark.usefixtures("nodes_started_by_name")
 SMALL = {"file_size_bytes": "8MiB"}
 
 
@@ -121,3 +125,18 @@ def test_a_node_that_does_not_get_ready_is_said_after_the_time(tmp_path: Path) -
         assert typed_error(caught.value).code == "node.not_ready"
     finally:
         assert cluster.stop() == []
+
+
+def test_a_taken_framed_port_does_not_stop_a_node(tmp_path: Path) -> None:
+    """A directory of before there was one did not choose it."""
+    cluster = LocalCluster.create(tmp_path / "c", 1, settings=SMALL)
+    host, _, port = cluster.framed_address(1).rpartition(":")
+    with socket.create_server((host, int(port))), cluster:
+        with connected(cluster.address(1)) as client:
+            route = client.log.Route(RouteRequest(), timeout=10)
+        assert route.framed_address not in ("", f":{port}")
+        found = int(route.framed_address.removeprefix(":"))
+        with FramedClient((host, found)) as framed:
+            assert framed.call(ROUTE, 1, b"").flags == RESPONSE
+    with cluster, FramedClient((host, int(port))) as framed:
+        assert framed.call(ROUTE, 1, b"").flags == RESPONSE

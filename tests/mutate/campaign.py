@@ -27,6 +27,7 @@ class Killers(Protocol):
     """Runs tests against faults."""
 
     def knows(self, node_id: str) -> bool: ...
+    def is_slow(self, node_id: str) -> bool: ...
     def outcomes(self, tasks: Iterator[Task]) -> Iterator[Outcome]: ...
 
 
@@ -41,7 +42,7 @@ class Verdict:
     test was asked also test gone, not planted (as it was before), and not judged: the test does not
     pass alone without the fault."""
     stage: str = ""
-    """recorded, near, wide or slow: the stage of the search that found the killer."""
+    """recorded, known, near or wide: where the killer was found; slow: by a test marked slow."""
     tests: tuple[str, ...] = ()
     """Those that were asked, the best ones first; of a killed one none."""
     seconds: float = 0.0
@@ -129,6 +130,17 @@ class Campaign:
             else:
                 self.on_verdict(Verdict(task.fault, how="not judged", tests=tests))
 
+    def known(self, faults: Iterable[Fault], tests: Mapping[str, Sequence[str]]) -> None:
+        """Ask for each fault these tests, and conclude from them alone."""
+        searches = {}
+        for fault in faults:
+            asked = [test for test in tests[fault.name] if self.hunter.knows(test)]
+            runs = [Run(test, _UNKNOWN_S, _UNKNOWN_S) for test in asked]
+            searches[fault.name] = Search(fault, runs, len(runs))
+        tasks = [Task(s.fault, tuple(_by_file(s.runs))) for s in searches.values() if s.runs]
+        self._stage("known", tasks, searches)
+        self._give_up(searches)
+
     def searched(
         self, faults: Sequence[Fault], tests: TestMap, stages: Sequence[tuple[str, float]] = STAGES
     ) -> None:
@@ -147,6 +159,10 @@ class Campaign:
                 if chosen:
                     tasks.append(Task(search.fault, tuple(_by_file(chosen))))
             self._stage(stage, tasks, searches)
+        self._give_up(searches)
+
+    def _give_up(self, searches: Mapping[str, Search]) -> None:
+        """Conclude what is left behind all tests."""
         for search in searches.values():
             asked = tuple(run.node_id for run in search.runs[: search.asked_count])
             how = "survived" if asked else "not run"
@@ -177,11 +193,13 @@ class Campaign:
     def _conclude(self, outcome: Outcome, stage: str) -> None:
         fault = outcome.task.fault
         assert fault is not None, "a task without a fault"
+        assert outcome.killer is not None, "nothing killed it"
+        stage = "slow" if self.hunter.is_slow(outcome.killer) else stage
         seconds = outcome.seconds
         self.on_verdict(Verdict(fault, outcome.killer, outcome.how, stage, seconds=seconds))
 
     def _is_sound(self, outcome: Outcome) -> bool:
-        """Say whether the killer passes when nothing is planted, within the same time.
+        """Whether the killer passes when nothing is planted, within the same time.
 
         Behind a time-out it is asked anew: the machine may have become slow since."""
         killer = _killer_of(outcome)
@@ -191,7 +209,7 @@ class Campaign:
         return self._sound[killer.node_id]
 
     def _is_sure(self, outcome: Outcome) -> bool:
-        """Say whether the killer alone kills the fault again."""
+        """Whether the killer alone kills the fault again."""
         if outcome.how == "timeout" or len(outcome.task.tests) == 1:
             return True
         task = replace(outcome.task, tests=(_killer_of(outcome),))
@@ -214,7 +232,7 @@ class Campaign:
 
 
 def imports(text: str, path: str) -> bool:
-    """Say whether a text imports the module of a file."""
+    """Whether a text imports the module of a file."""
     module = path.removesuffix(".py").replace("/", ".")
     package, _, name = module.rpartition(".")
     said = (f"from {module} import", f"from {package} import {name}", f"import {module}\n")

@@ -362,7 +362,7 @@ def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_empty_worthy(node: ast.FunctionDef | ast.AsyncFunctionDef, body: list[ast.stmt]) -> bool:
-    """Say whether the function returns nothing and does more than one thing."""
+    """Whether the function returns nothing and does more than one thing."""
     if len(body) < 2 or node.name == "__init__" or _text(node.returns) != "None":
         return False
     return not any(isinstance(found, ast.Yield | ast.YieldFrom) for found in _own_nodes(node))

@@ -4,13 +4,14 @@ Owns the two files beside it; must not know how faults are judged.
 """
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
 from tests.mutate.campaign import Verdict
-from tests.mutate.faults import Change
+from tests.mutate.faults import Change, Fault
 
 KILLED_FILE: Final = Path(__file__).with_name("killed.txt")
 EXPLAINED_FILE: Final = Path(__file__).with_name("explained.toml")
@@ -22,6 +23,9 @@ REASONS: Final = {
     "pacing": "only when something is done is another one, within what is promised",
     "tested slowly": "a slow test or a suite of real processes fails; it is named",
 }
+BESIDE_COUNT_MAX: Final = 40
+"""Tests near a fault that are asked about it."""
+_ROW: Final = "[[fault]]\n"
 _QUICK: Final = frozenset({"failed", "ended"})
 
 
@@ -85,6 +89,40 @@ def read_explained(path: Path = EXPLAINED_FILE) -> dict[str, Explained]:
     return found
 
 
+def drop_explained(names: Collection[str], path: Path = EXPLAINED_FILE) -> None:
+    """Take these out of the file of what is explained; the rest of its text stays as it is."""
+    head, *rows = path.read_text().split(_ROW)
+    kept = [row for row in rows if tomllib.loads(row)["name"] not in names]
+    path.write_text((head + "".join(_ROW + row for row in kept)).rstrip("\n") + "\n")
+
+
+def tests_beside(
+    faults: Iterable[Fault], killed: Mapping[str, Killed], *, with_slow: bool
+) -> dict[str, tuple[str, ...]]:
+    """Return for each fault the tests that killed others near it, the best ones first.
+
+    Those of the same function come first, whatever has become of its faults, then those of the
+    same file and of its folder."""
+    rows = [row for row in killed.values() if with_slow or row.how != "slow"]
+    counts = Counter(row.killer for row in rows)
+    found = {}
+    for fault in faults:
+        beside = f"{fault.path}:{fault.function}:", f"{fault.path}:", _folder_of(fault.path)
+        near: dict[str, int] = {}
+        for row in rows:
+            rank = next((at for at, lead in enumerate(beside) if row.name.startswith(lead)), None)
+            if rank is not None:
+                near[row.killer] = min(rank, near.get(row.killer, rank))
+        # Of those that are equally near, the ones that kill the most.
+        best = sorted(near, key=lambda test: (near[test], -counts[test], test))
+        found[fault.name] = tuple(best[:BESIDE_COUNT_MAX])
+    return found
+
+
+def _folder_of(path: str) -> str:
+    return path[: path.rfind("/") + 1]
+
+
 def current(rows: Mapping[str, _Row], changes: Mapping[str, Change]) -> dict[str, _Row]:
     """Return those that are about a fault that is there, and is still the one that was judged."""
     marks = {name: change.mark for name, change in changes.items()}
@@ -94,8 +132,11 @@ def current(rows: Mapping[str, _Row], changes: Mapping[str, Change]) -> dict[str
 def after(
     killed: Mapping[str, Killed], verdicts: Iterable[Verdict], changes: Mapping[str, Change]
 ) -> list[Killed]:
-    """Return what is killed after these verdicts, of the faults that are there."""
-    now = current(killed, changes)
+    """Return what is killed after these verdicts. `changes` has all of their faults.
+
+    The others stay, whether their fault is there or not: what killed it may kill what came of it.
+    """
+    now = dict(killed)
     for verdict in verdicts:
         if verdict.is_unjudged:
             continue
@@ -104,6 +145,6 @@ def after(
         if verdict.killer is not None:
             how = "slow" if verdict.stage == "slow" else verdict.how
             if verdict.stage == "recorded" and before is not None:
-                how = before.how
+                how = before.how if before.killer == verdict.killer else how
             now[name] = Killed(name, changes[name].mark, verdict.killer, how)
     return list(now.values())

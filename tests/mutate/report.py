@@ -35,7 +35,7 @@ class Findings:
         return [v for v in self.verdicts if v.is_unjudged]
 
     def is_good(self) -> bool:
-        """Say whether nothing is left to do."""
+        """Whether nothing is left to do."""
         return not self.survivors() and not self.wrongly_explained()
 
 

@@ -41,7 +41,7 @@ _BY_PORTION: Final[dict[int, str]] = {
         raft: core quorum
         raft/pump: replica flush_queue
         raft/rules: election follower leader membership read_index recovery replication snapshot
-            transfer
+            steady transfer
         raft/state: log_view progress state
         store: opening
         store/durability: durable_mark mark_keeper
@@ -61,8 +61,9 @@ _BY_PORTION: Final[dict[int, str]] = {
         node/replication/ha/core: follower leader state copies
         node/replication/ha/storage: losses loss_count
         node/replication/raft: fetch snapshots snapshot_transfer codec driver
+        node/replication/raft/digests: checks fence reports
         node/replication/raft/storage: log configurations
-        node/state: state machine registry checkpoint_files checkpoint_tables
+        node/state: state machine registry checkpoint_files checkpoint_tables digest
         node/state/tables: transactions delay dead_letters offset_set group_settings
         raft/pump: pending_proposals
         store/derived: dispatch
@@ -159,7 +160,7 @@ class Project:
         return [fault for path in self.paths() for fault in faults_of(path, self.source_of(path))]
 
     def is_standing(self, fault: Fault) -> bool:
-        """Say whether the fault belongs to those that are judged one by one."""
+        """Whether the fault belongs to those that are judged one by one."""
         portion = self.portions[fault.path]
         if fault.operator not in _TELLING and portion < _PERMILLE:
             portion //= 4

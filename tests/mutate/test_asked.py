@@ -34,9 +34,13 @@ class Scripted:
     with_fault: str
     without_fault: list[str] = field(default_factory=lambda: ["passed"])
     asked: list[str | None] = field(default_factory=list)
+    slow: bool = False
 
     def knows(self, node_id: str) -> bool:
         return node_id == TEST
+
+    def is_slow(self, node_id: str) -> bool:
+        return self.slow
 
     def outcomes(self, tasks: Iterator[Task]) -> Iterator[Outcome]:
         for task in tasks:
@@ -90,6 +94,26 @@ def test_a_fault_that_its_test_does_not_notice_is_a_complaint() -> None:
     assert not Findings({}, [verdict]).is_good()
 
 
+@pytest.mark.parametrize(
+    ("hunter", "test", "expected"),
+    [
+        (Scripted("failed"), TEST, (TEST, "failed", "known")),
+        (Scripted("failed", slow=True), TEST, (TEST, "failed", "slow")),
+        (Scripted("passed"), TEST, (None, "survived", "")),
+        (Scripted("failed", ["failed"]), TEST, (None, "survived", "")),
+        (Scripted("failed"), "tests/test_a.py::test_of_old", (None, "not run", "")),
+    ],
+    ids=["kills", "is-slow", "passes", "fails-anyway", "is-gone"],
+)
+def test_known_tests_alone_decide(
+    hunter: Scripted, test: str, expected: tuple[str | None, str, str]
+) -> None:
+    found: list[Verdict] = []
+    Campaign(THIS, hunter, found.append).known([fault("f")], {"f": [test]})
+    (verdict,) = found
+    assert (verdict.killer, verdict.how, verdict.stage) == expected
+
+
 def test_a_fault_whose_test_is_gone_is_a_complaint() -> None:
     hunter = Scripted("failed")
     (verdict,) = asked(hunter, test="tests/test_a.py::test_of_old")
@@ -139,6 +163,38 @@ def test_a_sample_makes_no_map_and_searches_for_nothing(
     ran = CliRunner().invoke(command.main, ["--sample", "5", "--seed", "1"])
     assert ran.exit_code == code, ran.output
     assert f"{how} 1" in ran.output
+
+
+@pytest.mark.parametrize(("option", "stage"), [("--test", "recorded"), ("--near", "known")])
+def test_kills_of_a_named_test_are_noted_and_nothing_else_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, stage: str
+) -> None:
+    (tmp_path / "gate.py").write_text(MODULE + "def note(count):\n    note(count)\n")
+    (tmp_path / "test_gate.py").touch()
+    project = Project(tmp_path, {"gate.py": 1000}, (".",), (".",))
+    changes = project.changes_of(f.name for f in project.all_faults())
+    (one, change), (other, _), *_ = changes.items()
+    test = "test_gate.py::test_far"
+    rows = [Killed(other, changes[other].mark, test, "failed"), Killed("gone", "1", "t", "failed")]
+    found = [
+        Verdict(fault(one), test, "failed", stage),
+        Verdict(fault(other), how="survived", tests=(test,)),
+    ]
+    written: list[Killed] = []
+    monkeypatch.setattr(command, "THIS", project)
+    monkeypatch.setattr(judged, "read_killed", lambda: {row.name: row for row in rows})
+    monkeypatch.setattr(judged, "read_explained", dict)
+    monkeypatch.setattr(judged, "write_killed", written.extend)
+    monkeypatch.setattr(sessions, "verdicts", lambda *args, **options: iter(found))
+    monkeypatch.setattr(sessions, "map_of_tests", lambda *args, **options: pytest.fail("a map"))
+    asked = [option, test] if option == "--test" else [option]
+    ran = CliRunner().invoke(command.main, [*asked, "--new", "--record"])
+    assert ran.exit_code == 1, "one survives"
+    assert "failed 1, survived 1;" in ran.output, "also where no test imports the module"
+    assert {row.name: row for row in written} == {
+        **{row.name: row for row in rows},
+        one: Killed(one, change.mark, test, "failed"),
+    }
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

@@ -63,10 +63,20 @@ killers = {"toy/gate.py:admits:drop:1": "checks/test_gate.py::test_all_rows_go"}
 found = list(judging.with_known_killers(faults, killers))
 assert found == [], "that test does not kill it"
 verdicts = list(judging.with_search(faults, with_slow=False))
+near = list(judging.with_near_search(faults))
+near = {v.fault: v.is_killed for v in near if v.how != "not judged"}
+found = {v.fault: v.is_killed for v in verdicts}
+assert len(near) > len(found) // 2, "a busy machine leaves some without a verdict"
+assert near.items() <= found.items(), "all import it"
 known = {verdict.fault.name: verdict.killer for verdict in verdicts if verdict.is_killed}
 again = list(judging.with_known_killers(faults, known))
 assert {verdict.fault.name for verdict in again} == known.keys()
 assert {verdict.stage for verdict in again} == {"recorded"}
+beside = ["checks/test_gate.py::test_of_old", "checks/test_gate.py::test_all_rows_go"]
+beside = {fault.name: beside for fault in faults}
+killed = [verdict for verdict in judging.with_known_tests(faults, beside) if verdict.is_killed]
+assert {verdict.fault.function for verdict in killed} == {"drain"}, killed
+assert {verdict.stage for verdict in killed} == {"known"}
 asked = [fault for fault in faults if fault.operator in ("never", "bound")]
 anyway = dict.fromkeys((f.name for f in asked), "checks/test_gate.py::test_that_fails_anyway")
 alone = list(judging.with_killers_alone(asked, anyway))

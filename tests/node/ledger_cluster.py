@@ -20,6 +20,7 @@ from store.config import StoreConfig
 from store.errors import PositionRangeError, StoreError
 from store.files.file_system import FileSystem
 from store.log.record_log import AppendResult
+from tests.store.crashes import abandon
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import BORN, PAGE, batch, small_config
 
@@ -64,18 +65,7 @@ def open_log(
 
 def crash(log: LedgerLog) -> None:
     """Leave the directory as SIGKILL would: nothing is finished or synced, all files are let go."""
-    store = log.store
-    store.engine.flush_service.stop()
-    if store.engine.warm_up:
-        store.engine.warm_up.stop()
-    for files in (store.log, store.engine.queues, store.engine.index):
-        files.close()
-    for fd in (
-        store.engine.mark._fd,
-        store.engine.checkpoint._fd,
-    ):  # Closing these in order would sync them.
-        store.engine.fs.close(fd)
-    store.engine._lock.release()
+    abandon(log.store.engine, is_open=False)
 
 
 def sync(log: LedgerLog) -> None:
@@ -198,7 +188,7 @@ class Node:
         files = log.store.ledger.files.files
         if not files:
             return 0
-        log.store._expired_position = files[min(count, len(files) - 1)].position
+        log.store.expire_below(files[min(count, len(files) - 1)].position)
         index = log.retention_candidate(self.checkpoint)
         if index <= log.base_index:
             return 0

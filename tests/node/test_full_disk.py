@@ -128,9 +128,7 @@ async def test_deletion_by_size_is_not_called_deletion_for_room(tmp_path: Path) 
 async def rounds(node: WholeHaNode) -> int:
     """Do what the rounds of maintenance do, instead of them; return where the log begins."""
     maintain = node.maintenance
-    maintain._is_stopping.set()
-    assert maintain._task is not None
-    await maintain._task
+    await maintain.end_rounds()
     for _ in range(3):
         await maintain.steps.maintain()
         await maintain.steps.checkpoint()

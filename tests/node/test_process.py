@@ -23,6 +23,7 @@ def node(tmp_path: Path) -> SingleNode:
     return SingleNode(tmp_path / "data")
 
 
+@pytest.mark.usefixtures("nodes_started_by_name")
 def test_a_node_appends_reads_stops_and_restarts_with_everything(
     node: SingleNode,
 ) -> None:
@@ -45,6 +46,7 @@ def test_a_node_appends_reads_stops_and_restarts_with_everything(
             assert (again.is_duplicate, again.index) == (True, receipt.index)
 
 
+@pytest.mark.usefixtures("nodes_started_by_name")
 def test_acked_records_survive_a_kill(node: SingleNode) -> None:
     with node:
         with node.client() as client:
@@ -162,11 +164,18 @@ def test_a_second_process_on_the_directory_is_refused(node: SingleNode) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["listen", "peer_listen", "http_listen"])
+@pytest.mark.parametrize("name", ["listen", "listen_framed", "peer_listen", "http_listen"])
 def test_a_port_that_is_taken_is_named(node: SingleNode, tmp_path: Path, name: str) -> None:
-    key = {"listen": "address", "peer_listen": "peer_address", "http_listen": "http_address"}
+    key = {
+        "listen_framed": "framed_address",
+        "listen": "address",
+        "peer_listen": "peer_address",
+        "http_listen": "http_address",
+    }
     with node:
         taken = node.node_json()[key[name]]
+        if name == "listen_framed":
+            taken = f"127.0.0.1{taken}"
         done = run_to_end(tmp_path / "other", None, **{name: taken})
         assert done.returncode == 75, done.stderr
         assert "node.port_taken" in done.stderr

@@ -1,6 +1,8 @@
 """Real nodes that speak TLS and prove a secret to each other; strangers are refused by name."""
 
+import contextlib
 import shutil
+import ssl
 from pathlib import Path
 
 import grpc
@@ -11,6 +13,7 @@ from deploy.local import LocalCluster
 from deploy.local_metrics import metric_of
 from quorumlog.cli import main
 from quorumlog.cli.connection import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
+from tests.node.framed.clients import RESPONSE, ROUTE, FramedClient, request
 from tests.node.peers.certificates import Authority, tls_settings
 from tests.node.processes import NodeClient, run_to_end, wait_for
 
@@ -35,6 +38,17 @@ def test_a_cluster_over_tls_serves_known_clients_only(tmp_path: Path) -> None:
             with channel, pytest.raises(grpc.RpcError) as caught:
                 NodeClient(channel).status()
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        host, _, port = cluster.framed_address(cluster.leader_id()).rpartition(":")
+        framed = ssl.create_default_context(cafile=str(authority.path))
+        for _ in range(2):
+            with contextlib.suppress(OSError), FramedClient((host, int(port)), framed) as unknown:
+                unknown.send(request(ROUTE, 1))
+                assert unknown.read_to_the_end() == b""
+        framed.load_cert_chain(known.certificate, known.key)
+        with FramedClient((host, int(port)), framed) as framed_client:
+            assert framed_client.call(ROUTE, 1, b"").flags == RESPONSE
+        refused = "quorumlog_framed_closed_total"
+        assert metric_of(cluster, cluster.leader_id(), refused, reason="handshake") == 2
         for node in cluster.node_ids:
             assert "0123456789abcdef" not in cluster.log_path(node).read_text()
         expiry = "quorumlog_tls_expiry_timestamp_seconds"

@@ -21,8 +21,11 @@ from node.peers.frames import FrameKind
 from node.peers.handshake import LinkIdentity
 from node.peers.link import PeerLink
 from node.replication.maintenance import Maintenance
+from node.replication.raft.digests.checks import StateChecks
+from node.replication.raft.digests.fence import StateFence
 from node.replication.raft.driver import RaftDriver
 from node.replication.raft.maintenance import RaftSteps
+from node.replication.raft.opening import open_state
 from node.replication.raft.snapshots import Snapshots
 from node.replication.raft.storage.log import LedgerLog
 from node.state.checkpoint_files import CheckpointFiles
@@ -64,13 +67,22 @@ class LossyLink:
         self._node, self._link = node, link
         self.identity = link.identity
 
-    def send(self, node: NodeId, kind: FrameKind, header: bytes, payload: bytes = b"") -> bool:
+    @property
+    def has_more(self) -> bool:
+        return self._link.has_more
+
+    def send(
+        self,
+        node: NodeId,
+        kind: FrameKind,
+        header: bytes,
+        payload: bytes = b"",
+        *,
+        at_once: bool = False,
+    ) -> bool:
         if self._node.world.is_lost(self._node.node_id, node):
             return True
-        return self._link.send(node, kind, header, payload)
-
-    def write_queued(self) -> None:
-        self._link.write_queued()
+        return self._link.send(node, kind, header, payload, at_once=at_once)
 
     def is_connected(self, node: NodeId) -> bool:
         return self._link.is_connected(node)
@@ -98,6 +110,8 @@ class WholeNode:
     machine: StateMachine
     driver: RaftDriver
     broker: Broker
+    fence: StateFence
+    checks: StateChecks
     maintenance: Maintenance[RaftSteps]
 
     def __init__(self, world: "WholeNodes", node_id: NodeId) -> None:
@@ -114,11 +128,9 @@ class WholeNode:
         """Open the directory and the link."""
         config = self.world.config
         self.log = open_log(self.root, self.node_id, config=config)
-        self.files = CheckpointFiles(FileSystem(), str(self.root))
-        self.machine = StateMachine(self.log.store.reads, self.world.limits, self.files.load())
-        installed = self.log.installed
-        if installed is not None and self.machine.applied_index < installed.state_index:
-            self.machine.restore(installed.state, installed.meta.index)
+        self.files, self.machine = open_state(
+            FileSystem(), str(self.root), self.log, self.world.limits
+        )
         identity = LinkIdentity(
             CLUSTER, "g", self.node_id, "0", f"{HOST}:{self.node_id}", b"s" * 16
         )
@@ -149,7 +161,12 @@ class WholeNode:
         addresses = {node: f"{HOST}:{node}" for node in ports}
         identity = BrokerIdentity(CLUSTER, world.flush == "sync", addresses)
         driver: Any = self.driver
-        kind = entries(self.log.store.ledger, is_flush_sync=identity.is_flush_sync)
+        self.fence = StateFence(self.log.node_file, self.driver.set_fenced)
+        kind = entries(
+            self.log.store.ledger,
+            is_flush_sync=identity.is_flush_sync,
+            why_not_local=self.fence.error,
+        )
         self.broker = Broker(
             driver, self.log.store.reads, self.machine, identity, world.limits, kind=kind
         )
@@ -162,6 +179,11 @@ class WholeNode:
         steps = RaftSteps(self.log, replica, self.machine, self.files)
         self.maintenance = Maintenance(steps, self.fatal, self._on_damage)
         self.snapshots.attach(self.driver, steps.thread, self._run_beside)
+        self.checks = StateChecks(
+            self.machine, self.driver, link, steps.thread, self.fence, self._run_beside
+        )
+        self.frames.take(FrameKind.STATE_DIGEST, by=self.checks.on_frame)
+        self.checks.start()
         self.driver.start()
         self.link.set_peers({node: (HOST, port) for node, port in ports.items()})
         self.is_up = True
@@ -170,6 +192,7 @@ class WholeNode:
         """Leave as SIGKILL would, between two steps of the maintenance thread."""
         self.is_up = False
         self.world.installed_count += self.snapshots._receiver.stats().received_count
+        self.checks.stop()
         self.driver.stop()
         self.broker.stop()
         for task in self._tasks:
@@ -197,14 +220,14 @@ class WholeNode:
         if not self.is_up:
             return
         maintenance, store = self.maintenance, self.log.store
-        await maintenance._step("upkeep", maintenance.steps.maintain)
-        await maintenance._step("checkpoint", maintenance.steps.checkpoint)
+        await maintenance.step("maintenance", maintenance.steps.maintain)
+        await maintenance.step("checkpoint", maintenance.steps.checkpoint)
         files = store.ledger.files.files
         count = min(expired_count, len(files) - 1)
         if count > 0:
             before(self)
-            store._expired_position = files[count - 1].end_position
-            await maintenance._step("retention", maintenance.steps.delete_expired)
+            store.expire_below(files[count - 1].end_position)
+            await maintenance.step("retention", maintenance.steps.delete_expired)
 
     def _run_beside(self, work: object) -> None:
         self._spawn(work)

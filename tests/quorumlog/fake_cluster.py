@@ -1,4 +1,4 @@
-"""A scripted cluster: real gRPC servers on loopback, one shared log in memory, faults on demand.
+"""A scripted cluster: real servers of gRPC and frames, one shared log in memory, faults on demand.
 
 Owns the rules that a client may rely on (order, idempotence, offsets), written down as simply as
 can be; must not share code with the client. Faults are actions that the next appends meet.
@@ -26,9 +26,12 @@ from quorumlog.pb import (
 )
 from store.record.message import decode_message
 from tests import services
+from tests.quorumlog.fake_frames import FakeFramedPort
 
 STORE_HOST = bytes((127, 0, 0, 1)) + struct.pack(">i", 8081)
 CLUSTER_ID = "fake"
+SERVES_FRAMES = True
+"""Whether new clusters have framed ports; tests of gRPC turn it off."""
 
 Key = tuple[str, int]
 
@@ -80,6 +83,8 @@ class Node:
         self.cluster, self.node_id = cluster, node_id
         self.port = 0
         self.server: Any = None
+        self.framed: FakeFramedPort | None = FakeFramedPort(self) if SERVES_FRAMES else None
+        self.advertises = True  # Its framed port.
         self.requests_total = 0
         self.streams = 0
         self.gate = asyncio.Event()
@@ -102,9 +107,13 @@ class Node:
         services.add(self.server, admin_pb2.DESCRIPTOR, Admin(self))
         self.port = self.server.add_insecure_port(f"127.0.0.1:{self.port}")
         await self.server.start()
+        if self.framed is not None:
+            await self.framed.start()
 
     async def stop(self) -> None:
         """Cut all connections at once."""
+        if self.framed is not None:
+            await self.framed.stop()
         if self.server is not None:
             server, self.server = self.server, None
             await server.stop(None)
@@ -139,6 +148,7 @@ class Node:
             batch_size_bytes_max=cluster.batch_size_bytes_max,
             body_size_bytes_max=4 << 20,
             group=cluster.group,
+            framed_address=f":{self.framed.port}" if self.framed and self.advertises else "",
         )
         for other in cluster.neighbours:
             route = response.groups.add(group=other.group, kind="raft", term=other.term)

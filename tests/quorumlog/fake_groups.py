@@ -48,7 +48,7 @@ async def stop(group: FakeCluster) -> None:
 
 async def is_unreachable(client: quorumlog.Client, name: str) -> None:
     """Wait until the client has seen its connections break: what it sends later was never sent."""
-    router = client._started().groups.get(name).router
+    router = client.broker_groups.get(name).router
     try:
         while True:
             await router.refresh(Deadline(1_000))

@@ -385,7 +385,7 @@ async def test_a_transaction_does_not_end_as_unknown() -> None:
     async with fake_cluster() as cluster, connect(cluster) as client:
         made = client.transactional_producer("work", str)
         for end in (
-            made.end(client._started().groups.home, 1, quorumlog.Decision.UNKNOWN),
+            made.end(client.broker_groups.home, 1, quorumlog.Decision.UNKNOWN),
             client.admin.end_transaction(1, "unknown"),
         ):
             with pytest.raises(errors.InvalidRequestError, match="; use commit or rollback"):
@@ -399,10 +399,10 @@ async def test_a_transactional_producer_that_is_refused_leaves_nothing(
     """Else the producer within would follow the broker groups for as long as the client is."""
 
     async with fake_cluster() as cluster, connect(cluster) as client:
-        followers = list(client._started().groups.on_change)
+        followers = list(client.broker_groups.on_change)
         with pytest.raises(errors.InvalidRequestError):
             client.transactional_producer(**{"group": "work", "check": str, **wrong})
-        assert client._started().groups.on_change == followers
+        assert client.broker_groups.on_change == followers
 
 
 async def test_a_queue_id_is_a_number_in_each_message_of_a_batch() -> None:

@@ -115,7 +115,7 @@ async def test_calls_that_look_for_a_leader_are_told_that_the_client_is_closed()
             asyncio.create_task(client.pull("orders", 0, 0)),
         ]
         await until(lambda: client.stats().questions > 6)
-        groups = client._started().groups
+        groups = client.broker_groups
         await client.close()
         results = await in_time(asyncio.gather(*calls, return_exceptions=True))
         assert [type(result) for result in results] == [errors.ClosedError] * 2
@@ -178,14 +178,14 @@ async def test_a_consumer_that_is_closed_while_it_starts_reads_nothing(make: Mak
                 await consumer.start()
 
 
-async def test_a_member_that_is_closed_while_it_is_heard_is_not_one_afterwards() -> None:
+async def test_a_member_that_is_closed_during_its_heartbeat_is_not_one_afterwards() -> None:
     async with fake_cluster(1) as cluster, connect(cluster) as client:
         consumer = client.group_consumer("g", "orders")
         await client.route("orders")
-        heard = cluster.nodes[1].Heartbeat
+        answered = cluster.nodes[1].Heartbeat
 
         async def hang(request: Any, context: Any) -> Any:
-            await heard(request, context)
+            await answered(request, context)
             await asyncio.Event().wait()
 
         cluster.nodes[1].Heartbeat = hang  # type: ignore[method-assign]

@@ -3,6 +3,7 @@
 import inspect
 import pickle
 
+import grpc
 import pytest
 
 import node.errors.common
@@ -130,3 +131,28 @@ def test_a_bare_status_is_read_with_care(
     assert "h:1" in str(error)
     if outcome is not None:
         assert error.outcome is outcome
+
+
+class _FailedCall:
+    """What is read of a grpc.aio.AioRpcError."""
+
+    def __init__(self, trailer: bytes) -> None:
+        self._trailer = trailer
+
+    def trailing_metadata(self) -> tuple[tuple[str, bytes], ...]:
+        return ((errors.ERROR_TRAILER, self._trailer),)
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return "Socket closed"
+
+
+def test_a_trailer_that_no_node_writes_leaves_the_status_of_grpc() -> None:
+    described = common_pb2.Error(code="node.busy", message="full; wait").SerializeToString()
+    assert type(errors.from_rpc(_FailedCall(described), "h:1")) is errors.BusyError
+    error = errors.from_rpc(_FailedCall(b"\xff" + described), "h:1")
+    assert type(error) is errors.UnavailableError
+    assert error.outcome is Outcome.UNKNOWN
+    assert "Socket closed" in str(error)

@@ -205,6 +205,48 @@ def test_a_group_survives_a_kill_of_all_nodes(directory: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("transport", ["framed", "grpc"])
+def test_half_of_a_batch_that_a_real_node_refuses_costs_the_other_half_one_more_batch(
+    directory: Path, transport: Any
+) -> None:
+    async def scenario(cluster: Cluster, _client: quorumlog.Client) -> None:
+        async with quorumlog.connect(cluster.bootstrap, transport=transport) as client:
+            producer = client.producer()
+            await producer.send("orders", b"first", queue_id=0)
+            before = producer.stats()
+            year_s = 365 * 24 * 3_600
+            sent = [
+                producer.send_nowait(
+                    "orders", b"%04d" % i, queue_id=0, delay=0.001 if i % 2 else year_s
+                )
+                for i in range(1_000)
+            ]
+            found: list[Any] = await asyncio.gather(
+                *(one.receipt() for one in sent), return_exceptions=True
+            )
+            for i, one in enumerate(found):
+                if i % 2:
+                    assert one.due_unix_ms > 0, one
+                else:
+                    assert (one.code, one.outcome) == (
+                        "node.delay_too_long",
+                        errors.Outcome.NOT_APPLIED,
+                    )
+            stats = producer.stats()
+            assert stats.failed_count - before.failed_count == 500
+            assert stats.batches_acked - before.batches_acked <= 3  # The first may leave early.
+            assert stats.duplicates_count == 0
+            bodies = list[bytes]()
+            async for message in client.consume("orders"):
+                bodies.append(message.body)
+                if len(bodies) == 501:
+                    break
+            assert sorted(bodies) == [*(b"%04d" % i for i in range(1, 1_000, 2)), b"first"]
+
+    run(directory, scenario)
+
+
+@pytest.mark.long
 def test_two_members_share_real_queues(directory: Path) -> None:
     async def scenario(cluster: Cluster, client: quorumlog.Client) -> None:
         members = [client.group_consumer("g", "orders") for _ in range(2)]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from raft.lives import UNKNOWN, Known, Lives, ToldLife, learned, memory_lost, merged
+from raft.lives import APART_MAX, UNKNOWN, Known, Lives, ToldLife, learned, memory_lost, merged
 from raft.messages import NO_INDEX, Standing
 from tests.raft.builders import append_reply
 from tests.raft.cluster import ELECTION_TICKS, Cluster
@@ -135,6 +136,132 @@ def test_the_memory_of_another_node_finds_a_believed_copy() -> None:
     assert lives.judge(2, TOLD._replace(joined=9, incarnation=9)) == ""
 
 
+COPY = ToldLife(3, 99, 2, 50, 2, 50, Standing.FULL, 0, 0, (22,))
+"""An old copy of a node that was seen in its third life: it begins that life a second time."""
+
+
+@pytest.mark.parametrize("was_refused_before", [True, False])
+@pytest.mark.parametrize("is_after_a_restart", [True, False])
+@pytest.mark.parametrize(
+    "copy",
+    [
+        COPY,
+        COPY._replace(life=4, nonce=100, past=(99, 22)),  # It was started more often.
+        COPY._replace(life=2, past=(11,)),
+        # Nothing but its life shows it, and it has heard of the newest term since.
+        COPY._replace(start_term=3, start_last_index=100, term=7, last_index=200),
+        ToldLife(9, 109, 3, 100, 7, 200, Standing.FULL, 0, 0, (108, 107, 106, 105, 104, 99, 22)),
+        COPY._replace(incarnation=1, standing=Standing.RECOVERING),  # It lost power.
+    ],
+)
+def test_a_stranger_that_believes_a_copy_makes_nobody_else_believe_it(
+    copy: ToldLife, is_after_a_restart: bool, was_refused_before: bool
+) -> None:
+    """A new member knows nothing of the node, so it believes the copy and tells what it saw."""
+    one, stranger = Lives(), Lives()
+    node = TOLD._replace(life=3, nonce=33, past=(22,))
+    assert one.judge(2, node) == ""
+    one.note(2, Known(term=3, acked_term=3, acked=100, committed=90))
+    if is_after_a_restart:
+        one = Lives(one.known, one.apart)
+    if was_refused_before:
+        assert one.judge(2, copy)
+    assert stranger.judge(2, copy) == ""
+
+    one.hear(2, stranger.of(2))
+
+    if is_after_a_restart:
+        one = Lives(one.known, one.apart)
+    assert one.judge(2, copy), "it is an old copy, whatever a stranger saw"
+    assert memory_lost(one.of(2), copy), "the copy is told what makes it one"
+    one.hear(2, stranger.of(2))
+    assert memory_lost(one.of(2), copy), "also after the stranger told of it again"
+    stranger.hear(2, one.of(2))
+    assert stranger.judge(2, copy), "the stranger is told, too"
+    joining = copy._replace(joined=9, incarnation=9, standing=Standing.JOINING)
+    assert one.judge(2, joining) == stranger.judge(2, joining) == ""
+    assert one.apart == {}
+    for disk in (node, copy):
+        assert one.judge(2, disk), "both disks are older than the newest memory of the node"
+
+
+@pytest.mark.parametrize("is_after_a_restart", [True, False])
+def test_a_restart_that_another_node_told_of_is_no_old_copy(is_after_a_restart: bool) -> None:
+    lives = Lives()
+    lives.judge(2, TOLD)
+    lives.note(2, Known(term=3, acked_term=3, acked=120, committed=120))
+    if is_after_a_restart:
+        lives = Lives(lives.known)
+    again = TOLD._replace(life=6, nonce=66, start_last_index=120, past=(55, 44, 33, 22))
+    for seen in (Known(5, 55, term=3), Known(6, 66, term=3, acked_term=3, acked=130)):
+        lives.hear(2, seen)
+    assert lives.of(2) == Known(6, 66, 0, 3, 3, 130, 120), "what it promised then is expected"
+
+    assert lives.judge(2, again, asked=Known()) == ""
+    assert lives.of(2) == Known(6, 66, 0, 3, 3, 130, 120)
+    assert lives.apart == {}
+
+
+def test_memories_that_are_kept_apart_are_few() -> None:
+    lives = Lives({2: BEFORE})
+    for life in range(4, 4 + 2 * APART_MAX):
+        lives.hear(2, Known(life, 10 * life, term=life))
+        lives.hear(2, Known(life, 10 * life, term=life))
+
+    assert len(lives.apart[2]) == APART_MAX
+    assert lives.apart[2][0] == BEFORE, "the own memory is none of those that are dropped"
+    assert lives.of(2).term == 3 + 2 * APART_MAX
+    assert lives.dropped_count == 2 * APART_MAX, "each time that one is told there is no room"
+
+
+@pytest.mark.parametrize("lives_told", [range(1, 100), (1,) * APART_MAX + (9,) * 9, (1, 2) * 50])
+@pytest.mark.parametrize("incarnation", [0, 1])
+def test_a_peer_that_tells_of_many_lives_does_not_drive_out_the_own_memory(
+    lives_told: Sequence[int], incarnation: int
+) -> None:
+    """It gains that the node itself is refused, as with one such lie, and no copy is believed."""
+    lives = Lives({2: BEFORE})
+    for at, life in enumerate(lives_told):
+        lives.hear(2, Known(life, 1_000 + at, incarnation))
+        lives = _after_a_restart(lives) if at % 7 == 0 else lives
+
+    assert len(lives.apart[2]) == APART_MAX
+    assert any(one.nonce == BEFORE.nonce for one in (lives.of(2), *lives.apart[2]))
+    copy = ToldLife(3, 39, 3, 100, 3, 120, Standing.FULL, incarnation, 0, (22,))
+    for claimed in (lives.of(2), *lives.apart[2]):
+        if claimed.nonce != BEFORE.nonce:
+            lying = copy._replace(life=claimed.life, nonce=claimed.nonce)
+            assert lives.judge(2, lying), "not even with a life that was told of"
+    assert lives.judge(2, copy)
+    if lives.of(2).nonce != BEFORE.nonce:
+        assert lives.judge(2, TOLD), "the node itself is refused"
+    joining = TOLD._replace(joined=2, incarnation=2, standing=Standing.JOINING)
+    assert lives.judge(2, joining) == "", "until it begins without memory"
+    assert lives.apart == {}
+
+
+def test_many_lives_hide_a_life_from_a_stranger_and_no_promise_of_it() -> None:
+    """A node without a memory of its own believes the first who tell it of one."""
+    lives = Lives()
+    for life in range(1, APART_MAX + 2):
+        lives.hear(2, Known(life, 1_000 + life))
+    assert lives.dropped_count == 0
+    dropped = BEFORE._replace(life=2 * APART_MAX, nonce=77)
+    lives.hear(2, dropped)
+
+    assert lives.dropped_count == 1
+    found = (lives.of(2), *lives.apart[2])
+    assert all(one.nonce != dropped.nonce for one in found), "the life of it is lost here"
+    assert (lives.of(2).acked, lives.of(2).committed) == (100, 90), "what it promised is expected"
+    again = _after_a_restart(lives)
+    older = ToldLife(99, 990, 2, 80, 2, 80, Standing.FULL, 0, 0)
+    assert "its term was 2" in again.judge(2, older)
+
+
+def _after_a_restart(lives: Lives) -> Lives:
+    return Lives(lives.known, lives.apart)
+
+
 def test_the_memory_of_another_node_of_the_same_life_is_added() -> None:
     lives = Lives()
     lives.judge(2, TOLD)
@@ -202,5 +329,7 @@ def test_a_voter_is_remembered_in_the_term_of_its_election() -> None:
 
 def test_a_number_is_forgotten() -> None:
     lives = Lives({2: BEFORE})
+    lives.hear(2, BEFORE._replace(life=4, nonce=45))
     lives.forget(2)
     assert lives.of(2) == UNKNOWN
+    assert lives.apart == {}

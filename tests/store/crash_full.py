@@ -122,7 +122,7 @@ def maintain(store: Store) -> None:
 
 
 def refuses(call: Callable[[], object]) -> bool:
-    """Say whether a call is refused because the disk is full."""
+    """Whether a call is refused because the disk is full."""
     try:
         call()
     except StoreFullError:

@@ -1,14 +1,11 @@
 """Whole entries of a ledger: one is made, or checked, with the functions for parts and runs."""
 
-from store import format as fmt
-from store.ledger.entry import ChainLink, EntryProblem, check_run, write_header
+from store.ledger.entry import ChainLink, EntryProblem, check_run, whole_entry
 
 
 def encode_entry(kind: int, link: ChainLink, position: int, body: bytes) -> bytes:
     """Return a whole entry. `link` is (index before, term of this entry, chain before)."""
-    scratch = bytearray(fmt.ENTRY_HEADER_SIZE_BYTES) + body
-    write_header(memoryview(scratch), body, kind, link, link.term, position)
-    return bytes(scratch)
+    return whole_entry(body, kind, link, link.term, position)[0]
 
 
 def check_entry(

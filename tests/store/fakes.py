@@ -41,6 +41,7 @@ class MemoryLog:
     """
 
     has_full_checksums: Final = False
+    are_runs_checked = False
 
     def __init__(
         self,
@@ -146,6 +147,9 @@ class MemoryLog:
             yield first, run
 
     fresh_runs = checked_runs = record_runs
+
+    def stamped(self, lo: int, hi: int) -> None:
+        """Nothing was stamped: the records are walked over."""
 
     def last_index_before(self, position: int) -> int:
         return -1

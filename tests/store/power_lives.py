@@ -119,18 +119,18 @@ class Life:
     def live(self) -> None:
         """Work, close and reopen; the last store is left open."""
         number = 0
-        self._open()
+        self.reopen()
         for _ in range(OPERATION_COUNT):
             store = self.store
             assert store is not None
             match self.random.choices("pwmdrc", [60, 8, 8, 4, 8, 3])[0]:
                 case "p":
-                    self._put(store, number)
+                    self.put(store, number)
                     number += 1
                 case "w":
                     if self.waiting:
                         store.wait_durable(max(end for end, _, _ in self.waiting.values()))
-                        self._all_durable()
+                        self.note_all_durable()
                 case "m":
                     store.maintain()
                 case "d":
@@ -139,14 +139,14 @@ class Life:
                     store.queues()
                 case "c":
                     store.close()
-                    self._all_durable()
+                    self.note_all_durable()
                     self.store = None
-                    self._open()
+                    self.reopen()
 
-    def _open(self) -> None:
+    def reopen(self) -> None:
         self.store = open_store(self.root, self.config, self.fs)
 
-    def _put(self, store: Store, number: int) -> None:
+    def put(self, store: Store, number: int) -> None:
         self.history.attempted.add(number)
         result = store.put(encode(number))
         where = result.end_position, result.record_positions, result.queue_offsets
@@ -155,7 +155,7 @@ class Life:
         else:
             self.waiting[number] = where
 
-    def _all_durable(self) -> None:
+    def note_all_durable(self) -> None:
         for number, (_, positions, offsets) in self.waiting.items():
             self.history.acknowledge(number, positions, offsets)
         self.waiting = {}

@@ -1,86 +1,20 @@
 """A file system that knows what a power loss would leave of it, and can build that image.
 
 The double for the port `store.files.file_system` (fault-matrix 10.3, injector `pl`). Every call
-goes to real files; beside them it remembers, per file, the bytes at the last sync, and, per
-directory, the names at the last directory sync. An image holds all that was synced, plus any subset
-of the 4 KiB pages written since (one of them torn at a 512 byte sector), plus any prefix of each
-directory's operations since. A rename into another directory is in it as a whole, or with the new
-name only.
+goes to real files; `simulation.disk.durability` remembers beside them what is durable. Directories
+are durable once they are made: each level is synced.
 """
 
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple
 
+from simulation.disk.content import PAGE
+from simulation.disk.durability import SECTOR, Durability, File, Share
 from store.files.file_system import FileSystem
 
-PAGE = 4096
-SECTOR = 512
-Share = Callable[[str], float]  # Of a file's unsynced pages, by its path: how many are kept.
-
-
-@dataclass
-class _Node:
-    """One file, whatever its name is at the moment."""
-
-    path: str
-    synced: bytes = b""
-    final: bytes | None = None  # Content at unlink time.
-
-    def current(self) -> bytes:
-        if self.final is not None:
-            return self.final
-        try:
-            with open(self.path, "rb") as file:
-                return file.read()
-        except (
-            FileNotFoundError
-        ):  # Of a file beside the port (store.derived.sum_files): gone, or back.
-            return self.synced
-
-
-class _Arrival(NamedTuple):
-    """The other half of a rename into another directory: it comes first, or with this half."""
-
-    directory: "_Directory"
-    name: str
-    node: _Node
-
-
-class _Change(NamedTuple):
-    name: str
-    node: _Node | None
-    after: _Arrival | None = None
-
-
-@dataclass
-class _Directory:
-    names: dict[str, _Node] = field(default_factory=dict)
-    durable: dict[str, _Node] = field(default_factory=dict)
-    pending: list[_Change] = field(default_factory=list)
-    kept_count: int = 0
-    """How many of the pending changes the image that is being built has."""
-
-    def change(self, name: str, node: _Node | None, after: _Arrival | None = None) -> None:
-        self.pending.append(_Change(name, node, after))
-        _apply(self.names, name, node)
-
-    def has(self, name: str, node: _Node) -> bool:
-        """Whether the image that is being built has, or had, this file under this name."""
-        if self.durable.get(name) is node:
-            return True
-        kept = self.pending[: self.kept_count]
-        return any(change.name == name and change.node is node for change in kept)
-
-
-def _apply(names: dict[str, _Node], name: str, node: _Node | None) -> None:
-    if node is None:
-        names.pop(name, None)
-    else:
-        names[name] = node
+__all__ = ["PAGE", "SECTOR", "PowerLossFileSystem"]
 
 
 class PowerLossFileSystem(FileSystem):
@@ -91,43 +25,39 @@ class PowerLossFileSystem(FileSystem):
     """
 
     def __init__(self, before_call: Callable[[str], None] = lambda name: None) -> None:
-        self._nodes: dict[int, _Node] = {}  # By descriptor.
-        self._directories: dict[str, _Directory] = {}
+        self._model = Durability()
+        self._files: dict[int, File] = {}  # By descriptor.
         self._lock = threading.RLock()  # A call and its book-keeping are one.
         self.before_call = before_call
-        self.dropped_page_count = 0
-        self.dropped_name_count = 0
-        self.torn_page_count = 0
+
+    @property
+    def dropped_page_count(self) -> int:
+        return self._model.dropped_page_count
+
+    @property
+    def dropped_name_count(self) -> int:
+        return self._model.dropped_name_count
+
+    @property
+    def torn_page_count(self) -> int:
+        return self._model.torn_page_count
 
     def adopt(self, root: str) -> None:
         """Take what is below a directory as durable: the machine has just been started."""
-        root = os.path.abspath(root)
-        for path in [root, *(e.path for e in _directories_below(root))]:
-            directory = self._directories.setdefault(path, _Directory())
-            for entry in os.scandir(path):
-                if entry.is_file():
-                    node = _Node(entry.path)
-                    node.synced = node.current()
-                    directory.names[entry.name] = directory.durable[entry.name] = node
-
-    def _directory(self, path: str) -> tuple[_Directory, str]:
-        parent, name = os.path.split(os.path.abspath(path))
-        return self._directories.setdefault(parent, _Directory()), name
+        self._model.adopt(os.path.abspath(root))
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
         if create:
             self.before_call("open")
         with self._lock:
             fd = super().open(path, create=create, read_only=read_only)
-            directory, name = self._directory(path)
-            if create:
-                directory.change(name, _Node(os.path.abspath(path)))
-            self._nodes[fd] = directory.names[name]
+            path = os.path.abspath(path)
+            self._files[fd] = self._model.created(path) if create else self._model.file(path)
             return fd
 
     def close(self, fd: int) -> None:
         with self._lock:
-            del self._nodes[fd]
+            del self._files[fd]
             super().close(fd)
 
     def set_size(self, fd: int, path: str, size_bytes: int) -> None:
@@ -146,106 +76,48 @@ class PowerLossFileSystem(FileSystem):
         self.before_call("sync")
         with self._lock:
             # What is written during the sync need not be durable after it.
-            content = self._nodes[fd].current()
+            file = self._files[fd]
+            content, number = file.current(), file.begin_sync()
             super().sync(fd, path)
-            self._nodes[fd].synced = content
+            file.finish_sync(number, content)
 
     def sync_directory(self, path: str) -> None:
         self.before_call("sync_directory")
         with self._lock:
+            directory = self._model.directory(os.path.abspath(path))
+            count = directory.begin_sync()
             super().sync_directory(path)
-            directory = self._directories.setdefault(os.path.abspath(path), _Directory())
-            for change in directory.pending:
-                if change.after is not None:  # One transaction: the arrival is durable with it.
-                    change.after.directory.durable[change.after.name] = change.after.node
-            directory.durable = dict(directory.names)
-            directory.pending.clear()
+            directory.finish_sync(count)
 
     def rename(self, source: str, target: str) -> None:
         self.before_call("rename")
         with self._lock:
-            directory, old = self._directory(source)
-            other, new = self._directory(target)
-            if new in other.names:  # A power loss may bring it back.
-                other.names[new].final = other.names[new].current()
+            old, new = os.path.abspath(source), os.path.abspath(target)
+            replaced = self._model.content_at(new)  # A power loss may bring it back.
             super().rename(source, target)
-            node = directory.names[old]
-            node.path = os.path.abspath(target)
-            other.change(new, node)
-            directory.change(old, None, None if directory is other else _Arrival(other, new, node))
+            self._model.renamed(old, new, replaced)
 
     def unlink(self, path: str) -> None:
         self.before_call("unlink")
         with self._lock:
-            directory, name = self._directory(path)
-            directory.names[name].final = directory.names[name].current()
+            known = os.path.abspath(path)
+            final = self._model.content_at(known)
             super().unlink(path)
-            directory.change(name, None)
+            self._model.unlinked(known, final)
 
-    # Directories are durable once they are made: each level is synced.
+    def make_directory(self, path: str, *, is_durable: bool = True) -> None:
+        super().make_directory(path, is_durable=is_durable)
+        with self._lock:
+            self._model.directory(os.path.abspath(path))
+
+    def remove_directory(self, path: str) -> None:
+        with self._lock:
+            super().remove_directory(path)
+            self._model.forget_directory(os.path.abspath(path))
 
     def build_image(
         self, root: str, image: str, random: Random, share: Share | None = None
     ) -> None:
         """Write into the new directory `image` what a power loss now might leave of `root`."""
         with self._lock:
-            self._build_image(os.path.abspath(root), image, random, share)
-
-    def _build_image(self, root: str, image: str, random: Random, share: Share | None) -> None:
-        os.makedirs(image)
-        for directory in self._directories.values():
-            kept = random.choice([0, len(directory.pending), random.randint(0, 1000)])
-            directory.kept_count = min(kept, len(directory.pending))
-        for path in [root, *(e.path for e in _directories_below(root))]:
-            target = os.path.join(image, os.path.relpath(path, root))
-            os.makedirs(target, exist_ok=True)
-            directory = self._directories.get(path, _Directory())
-            names = dict(directory.durable)
-            for change in directory.pending[: directory.kept_count]:
-                after = change.after
-                if after is None or after.directory.has(after.name, after.node):
-                    _apply(names, change.name, change.node)
-            self.dropped_name_count += len(directory.pending) - directory.kept_count
-            for name, node in names.items():
-                content = self._content(
-                    node, random, None if share is None else share(os.path.join(path, name))
-                )
-                with open(os.path.join(target, name), "wb") as file:
-                    file.write(content)
-
-    def _content(self, node: _Node, random: Random, share: float | None) -> bytes:
-        now, synced = node.current(), node.synced
-        if now == synced:
-            return now
-        content = bytearray(synced)
-        if len(now) > len(synced):
-            if random.random() < 0.3:
-                now = now[: len(synced)]  # The new size did not make it.
-            else:
-                content += bytes(len(now) - len(synced))
-        elif len(now) < len(synced) and random.random() < 0.5:
-            del content[len(now) :]
-        if share is None:
-            share = random.choice([0.0, 0.5, 1.0])
-        changed = [
-            at for at in range(0, len(now), PAGE) if now[at : at + PAGE] != content[at : at + PAGE]
-        ]
-        torn = random.choice(changed) if 0 < share < 1 and changed else -1
-        for at in changed:
-            if at == torn:
-                self.torn_page_count += 1
-                hi = at + random.randrange(0, PAGE, SECTOR)
-                content[at:hi] = now[at:hi]
-            elif random.random() < share:
-                content[at : at + PAGE] = now[at : at + PAGE]
-            else:
-                self.dropped_page_count += 1
-        return bytes(content)
-
-
-def _directories_below(root: str) -> list[os.DirEntry[str]]:
-    found: list[os.DirEntry[str]] = []
-    for entry in os.scandir(root):
-        if entry.is_dir():
-            found += [entry, *_directories_below(entry.path)]
-    return found
+            self._model.build_image(os.path.abspath(root), image, random, share)

@@ -263,8 +263,7 @@ def test_a_spare_file_that_cannot_be_removed_does_not_keep_the_others(tmp_path: 
         on_fatal=never,
     )
     warm_up.start(0)
-    with warm_up._condition:
-        assert warm_up._condition.wait_for(lambda: warm_up.ready_count == 3, DEADLINE_S)
+    assert warm_up.wait_for(lambda: warm_up.ready_count == 3, DEADLINE_S)
     with failpoints.armed("fs.unlink=EIO"), pytest.raises(FileSystemError):
         warm_up.stop()
     assert len(names(tmp_path)) == 1

@@ -119,16 +119,16 @@ def unsynced_life(parent: Path, container: Container) -> Life:
     )
     fs = PowerLossFileSystem()
     life = Life(parent, config, Random(4), fs, History(container == "ledger"))
-    life._open()
+    life.reopen()
     store = life.store
     assert store is not None
     for number in range(4):
-        life._put(store, number)
+        life.put(store, number)
     store.wait_durable(store.log.max_position)
-    life._all_durable()
+    life.note_all_durable()
     number = 4
     while store.log.max_position < FILE - 3000:  # A roll would make the first file durable.
-        life._put(store, number)
+        life.put(store, number)
         number += 1
     store.maintain()
     assert (
@@ -183,7 +183,7 @@ def test_a_log_that_is_older_than_its_durable_mark_is_refused(
     log = Path(store.log.files.files[-1].path)
     store.wait_durable(store.log.max_position)
     old = log.read_bytes()
-    life._put(store, 100)  # Into the same file, or the old copy would be as good as the new one.
+    life.put(store, 100)  # Into the same file, or the old copy would be as good as the new one.
     assert Path(store.log.files.files[-1].path) == log
     life.end()
     whole = log.read_bytes()
@@ -194,5 +194,5 @@ def test_a_log_that_is_older_than_its_durable_mark_is_refused(
     assert log.read_bytes() == old, "evidence is kept"
     log.write_bytes(whole)
     with open_store(life.root, life.config) as store:
-        life._all_durable()
+        life.note_all_durable()
         check_store(store, life.history)

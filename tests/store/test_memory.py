@@ -51,7 +51,9 @@ def build(root: Path, container: str, monkeypatch: pytest.MonkeyPatch) -> None:
             else:
                 with monkeypatch.context() as patch:
                     # As if the next entry did not fit.
-                    patch.setattr("store.ledger.ledger.place_entry", lambda e, s, f: file_end(e, f))
+                    ledger = "store.ledger.ledger"
+                    patch.setattr(f"{ledger}.Ledger.has_room_at_hand", lambda _log, _size: False)
+                    patch.setattr(f"{ledger}.place_entry", lambda e, s, f: file_end(e, f))
                     store.append(batch(0, 1, queue_id=1))
         large = encode_message("orders", 0, bytes(range(256)) * 4096)
         while store.log.max_position < (FILE_COUNT - 1) * GIB + LAST_SIZE_BYTES:

@@ -25,8 +25,9 @@ def test_a_snapshot_is_frozen_and_derives_what_people_ask_for() -> None:
     counters = StoreCounters()
     for _ in range(6):
         counters.on_put(record_count=2, size_bytes=100, duration_us=5)
-    counters.on_sync(size_bytes=400, duration_us=90)
-    counters.on_sync(size_bytes=100, duration_us=110)
+    counters.sync_bytes += 500
+    counters.sync_latencies.note(90)
+    counters.sync_latencies.note(110)
     gauges = StoreGauges(
         max_position=600, wrote_position=650, flushed_position=500, dispatched_position=550
     )

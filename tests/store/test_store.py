@@ -29,6 +29,7 @@ from store.errors import (
 from store.files import failpoints
 from store.record.message import tags_code
 from store.store import Store
+from tests.store.crashes import abandon
 from tests.store.records import BORN, PAGE, batch, messages, numbers, record, small_config
 
 Container = Literal["commit_log", "ledger"]
@@ -89,10 +90,7 @@ def read_all(store: Store, topic: str = "orders", queue_id: int = 0) -> list[int
 def crash(store: Store) -> None:
     """Leave the store as SIGKILL would: nothing is finished, the lock is free."""
     store._maintenance.stop()
-    store.engine.flush_service.stop()
-    if store.engine.warm_up:
-        store.engine.warm_up.stop()
-    store.engine._lock.release()
+    abandon(store.engine)
 
 
 def test_records_are_read_by_offset_id_key_and_time(store: Store, clock: Clock) -> None:

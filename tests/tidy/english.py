@@ -1,7 +1,7 @@
 """How docstrings speak: the component is the subject of a sentence.
 
-Owns the rule that a program can hold: no docstring opens with a pronoun, and none speaks of
-processes as of persons. Must not know which files are looked at.
+Owns the rules that a program can hold: no docstring opens with a pronoun, none speaks of processes
+as of persons, and all that answer yes or no open alike. Must not know which files are looked at.
 """
 
 import ast
@@ -18,6 +18,7 @@ _OPENING: Final = re.compile(
 _PERSON: Final = re.compile(
     r"\b([Nn]obody|[Ss]omebody|[Ss]omeone|[Ww]hoever|[Ww]hom|[Hh]e|[Hh]im|[Hh]is|[Ss]he|[Hh]er)\b"
 )
+_BOOLEAN: Final = re.compile(r"(Say|Return|Tell|Show|Check) (whether|if)\b|True (if|when)\b")
 
 
 def riddles(source: Source) -> Iterator[Finding]:
@@ -40,6 +41,16 @@ def riddles(source: Source) -> Iterator[Finding]:
             if person is not None:
                 found = f"speaks of {person[1]!r}: name the process, the client or the caller"
                 yield Finding(source.path, statement.lineno, "person", found)
+
+
+def other_booleans(source: Source) -> Iterator[Finding]:
+    """Yield the docstrings of functions and properties that ask for a yes or no in another form
+    than "Whether ..."."""
+    for node in source.nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found = _BOOLEAN.match(_standing(node.body[0]) or "")
+            if found is not None:
+                yield source.found(node, "boolean", f"opens with {found[0]!r}: say Whether")
 
 
 def _standing(statement: ast.stmt) -> str | None:

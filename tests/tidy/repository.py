@@ -39,5 +39,5 @@ def text(name: str) -> str | None:
 
 
 def is_generated(name: str) -> bool:
-    """Say whether a generator owns the file's style."""
+    """Whether a generator owns the file's style."""
     return name.startswith("quorumlog/pb/")

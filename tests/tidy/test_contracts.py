@@ -8,7 +8,7 @@ import pytest
 
 from tests.tidy import repository
 
-PACKAGES = ("store", "raft", "node", "quorumlog", "pipeline")
+PACKAGES = ("store", "raft", "node", "quorumlog", "pipeline", "campaign")
 MODULES = [
     name
     for name in repository.files()
@@ -102,6 +102,8 @@ def broken_contracts(tree: Path) -> set[str]:
         ("node/replication/ha/core/machine.py", "import node.replication.ha.link.link", {RULES}),
         ("node/nameserver/directory/groups.py", "import node.nameserver.calls", {DIRECTORY}),
         ("quorumlog/records/batch.py", "import quorumlog.produce.producer", {OF_CLIENT}),
+        ("quorumlog/capacity/plan.py", "import quorumlog.errors", {OF_CLIENT}),
+        ("quorumlog/capacity/plan.py", "import store.format", {CLIENT}),
     ],
 )
 def test_a_planted_import_breaks_a_contract(

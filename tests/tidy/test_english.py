@@ -5,7 +5,17 @@ import pytest
 from tests.tidy import english
 from tests.tidy.checks import Source
 
-PACKAGES = ("raft", "store", "node", "quorumlog", "pipeline", "deploy", "bench", "chaos-tests")
+PACKAGES = (
+    "raft",
+    "store",
+    "node",
+    "quorumlog",
+    "pipeline",
+    "deploy",
+    "bench",
+    "campaign",
+    "chaos-tests",
+)
 
 
 def test_no_docstring_is_a_riddle(all_sources: list[Source]) -> None:
@@ -14,6 +24,27 @@ def test_no_docstring_is_a_riddle(all_sources: list[Source]) -> None:
         if source.is_in(*PACKAGES):
             findings += map(str, english.riddles(source))
     assert not findings, "\n".join(["", *findings])
+
+
+def test_docstrings_of_yes_or_no_have_one_form(all_sources: list[Source]) -> None:
+    found = [str(one) for source in all_sources for one in english.other_booleans(source)]
+    assert not found, "\n".join(["", *found])
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("Whether it waits.", 0),
+        ("Wait; return whether it was in vain.", 0),
+        ("Check if it waits.", 1),
+        ("Return whether it waits.", 1),
+        ("Say whether it waits.", 1),
+        ("True when it waits.", 1),
+    ],
+)
+def test_another_form_of_yes_or_no_is_found(text: str, count: int) -> None:
+    source = Source.parse("node/a.py", f'async def a():\n    """{text}"""')
+    assert len(list(english.other_booleans(source))) == count
 
 
 @pytest.mark.parametrize(

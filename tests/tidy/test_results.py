@@ -1,4 +1,4 @@
-"""Of measured runs the repository keeps tables and one picture a place, and no raw results."""
+"""Of measured runs the repository keeps tables and one plot a place, and no raw results."""
 
 import re
 from collections.abc import Collection, Iterator
@@ -6,24 +6,24 @@ from collections.abc import Collection, Iterator
 from tests.tidy import repository
 from tests.tidy.checks import Finding
 
-_PICTURES = re.compile(r"bench/results/[^/]+/(\w+)\.svg")
+_PLOTS = re.compile(r"bench/results/[^/]+/(\w+)\.svg")
 _IS_KEPT = re.compile(r"bench/results/README\.md|bench/results/.+/table\.md|docs/chaos/README\.md")
 _RUN = re.compile(r"^`bench/run\b[^`]*`, begun \d{4}-\d\d-\d\dT\S+, version [0-9a-f]{12}, ", re.M)
 
 
 def raw_results(names: Collection[str]) -> Iterator[Finding]:
-    """Find files that are neither a table nor the only picture of their place."""
+    """Find files that are neither a table nor the only plot of their place."""
     places = set()
     for name in names:
         if not name.startswith(("bench/results/", "docs/chaos/")) or _IS_KEPT.fullmatch(name):
             continue
-        picture = _PICTURES.fullmatch(name)
-        if picture is None:
+        plot = _PLOTS.fullmatch(name)
+        if plot is None:
             yield Finding(name, 0, "raw-result", "belongs to out/, which git ignores")
-        elif picture[1] in places:
-            yield Finding(name, 0, "raw-result", f"a second picture of {picture[1]}")
+        elif plot[1] in places:
+            yield Finding(name, 0, "raw-result", f"a second plot of {plot[1]}")
         else:
-            places.add(picture[1])
+            places.add(plot[1])
 
 
 def tables_without_run(name: str, text: str) -> Iterator[Finding]:

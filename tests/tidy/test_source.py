@@ -143,6 +143,32 @@ def test_a_long_line_is_found() -> None:
     assert [finding.line for finding in checks.long_lines("a.py", text)] == [4]
 
 
+def test_no_folder_is_crowded() -> None:
+    findings = [str(finding) for finding in checks.crowded_folders(repository.files())]
+    assert not findings, "\n".join(["", *findings])
+
+
+def test_a_crowded_folder_is_found() -> None:
+    files = [f"{folder}/m{n}.py" for folder in ("node", "node/a", "bench") for n in range(13)]
+    files = [*files[1:], "node/__init__.py", "node/py.typed"]
+    assert [finding.path for finding in checks.crowded_folders(files)] == ["node/a"]
+
+
+def test_headers_of_folders_name_what_is_there(all_sources: list[Source]) -> None:
+    files = set(repository.files())
+    found = [str(one) for source in all_sources for one in checks.stale_headers(source, files)]
+    assert not found, "\n".join(["", *found])
+
+
+def test_a_stale_header_is_found() -> None:
+    text = '"""`a`, `b.c`, `node.x`, `x` and `y.z`; `Node` and `qlog` are no modules."""'
+    files = {"node/f/a.py", "node/f/b/c.py", "node/x.py", "node/f/__init__.py", "store/y/z.py"}
+    source = Source.parse("node/f/__init__.py", text)
+    found = [finding.detail for finding in checks.stale_headers(source, files)]
+    assert found == ["there is no y.z beside or above it"]
+    assert not list(checks.stale_headers(Source.parse("node/f/a.py", text), files))
+
+
 def test_tests_lie_in_the_folders_of_their_package() -> None:
     findings = [str(finding) for finding in checks.misplaced_tests(repository.files())]
     assert not findings, "\n".join(["", *findings])

@@ -5,7 +5,17 @@ import pytest
 from tests.tidy import words
 from tests.tidy.checks import Source
 
-PACKAGES = ("raft", "store", "node", "quorumlog", "pipeline", "deploy", "bench", "chaos-tests")
+PACKAGES = (
+    "raft",
+    "store",
+    "node",
+    "quorumlog",
+    "pipeline",
+    "deploy",
+    "bench",
+    "campaign",
+    "chaos-tests",
+)
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +35,14 @@ def test_class_names_are_unique_in_the_product(product: list[Source]) -> None:
     assert not found, "\n".join(["", *found])
 
 
-def test_identifiers_have_no_invented_words(product: list[Source]) -> None:
-    found = [str(one) for source in product for one in words.invented_words(source)]
+def test_identifiers_have_no_invented_words(all_sources: list[Source]) -> None:
+    """Left out: the programs around the official clients, which have lanes in five languages."""
+    found = [
+        str(one)
+        for source in all_sources
+        if source.is_in(*PACKAGES, "tests") and not source.path.startswith("tests/compat/official/")
+        for one in words.invented_words(source)
+    ]
     assert not found, "\n".join(["", *found])
 
 

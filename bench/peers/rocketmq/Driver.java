@@ -1,12 +1,4 @@
-import com.alibaba.fastjson2.JSON;
 import com.alibaba.fastjson2.JSONObject;
-import java.io.BufferedReader;
-import java.io.IOException;
-import java.io.InputStreamReader;
-import java.net.InetAddress;
-import java.net.ServerSocket;
-import java.net.Socket;
-import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
@@ -23,8 +15,7 @@ import org.apache.rocketmq.remoting.protocol.route.BrokerData;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * RocketMQ's own clients, told what to do by bench/peers/remote.py: one line of JSON there, one
- * back.
+ * RocketMQ's own clients, told what to do by bench/peers/remote.py.
  *
  * <p>Arguments: the control port, the name server's address. Ends with its process.
  */
@@ -58,35 +49,7 @@ public final class Driver {
 
     public static void main(String[] arguments) throws Exception {
         Driver driver = new Driver(arguments[1]);
-        InetAddress host = InetAddress.getLoopbackAddress();
-        try (ServerSocket server = new ServerSocket(Integer.parseInt(arguments[0]), 16, host)) {
-            while (true) {
-                // Who leads is asked while a load runs.
-                Socket socket = server.accept();
-                new Thread(() -> driver.talk(socket)).start();
-            }
-        }
-    }
-
-    private void talk(Socket socket) {
-        try (socket) {
-            BufferedReader lines = new BufferedReader(
-                new InputStreamReader(socket.getInputStream(), StandardCharsets.UTF_8));
-            String line;
-            while ((line = lines.readLine()) != null) {
-                Object found;
-                try {
-                    found = answer(JSON.parseObject(line));
-                } catch (Exception error) {
-                    found = Map.of("error", String.valueOf(error));
-                }
-                String said = JSON.toJSONString(found) + "\n";
-                socket.getOutputStream().write(said.getBytes(StandardCharsets.UTF_8));
-                socket.getOutputStream().flush();
-            }
-        } catch (IOException error) {
-            System.err.println("whoever asked is gone: " + error);
-        }
+        ControlServer.serve(Integer.parseInt(arguments[0]), driver::answer);
     }
 
     private Object answer(JSONObject request) throws Exception {
@@ -101,7 +64,7 @@ public final class Driver {
             case "produce":
                 boolean isFailover = request.getBooleanValue("tolerates_errors");
                 producer.setSendMsgTimeout(isFailover ? FAILOVER_TIMEOUT_MS : TIMEOUT_MS);
-                return new Load(producer, request).run();
+                return new Load(new ProducerSender(producer), request).run();
             case "consume":
                 return consume();
             default:

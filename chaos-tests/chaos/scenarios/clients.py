@@ -5,8 +5,9 @@ from chaos.toxiproxy import DOWNSTREAM
 
 
 def _lost_answer_size_bytes(x: ScenarioContext) -> int:
-    """Return the bytes of answers that never reached a client, counted when connections end."""
-    counts = x.cluster.links.swallowed(x.cluster.links.of_clients())
+    """Return the bytes of answers that never reached a client over the transport in use, counted
+    when connections end."""
+    counts = x.cluster.links.swallowed(x.cluster.links.of_clients(), x.load.transport)
     return sum(
         received - sent for (_, stream), (received, sent) in counts.items() if stream == DOWNSTREAM
     )
@@ -33,4 +34,4 @@ async def lost_answers(x: ScenarioContext) -> None:
         await x.acked(100)
         await x.do(x.cluster.wait_ready)
     await x.until("answers were lost", _lost_answer_size_bytes, x)
-    x.prove("answers were lost", True)
+    x.prove(f"answers were lost, transport {x.load.transport}", True)

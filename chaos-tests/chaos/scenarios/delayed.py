@@ -160,7 +160,9 @@ async def _all_came(x: ScenarioContext, work: _Work) -> None:
 
 async def _delayed(x: ScenarioContext, strikes: tuple[Strike, ...]) -> None:
     topic = f"{x.load.clients.topic}-delayed"
-    async with quorumlog.connect(x.target.bootstrap, timeout_ms=PATIENT_MS) as client:
+    async with quorumlog.connect(
+        x.target.bootstrap, timeout_ms=PATIENT_MS, transport=x.load.transport
+    ) as client:
         await client.admin.create_topic(topic, queue_count=QUEUE_COUNT)
         work = _Work(client, topic, Random(x.random.random()))
         history = work.history

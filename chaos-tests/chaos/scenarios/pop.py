@@ -113,7 +113,9 @@ def _busy(work: _Work, strike: Strike) -> Strike:
 
 async def _pop(x: ScenarioContext, strikes: tuple[Strike, ...], *, fifo: bool) -> None:
     topic = f"{x.load.clients.topic}-pop"
-    async with quorumlog.connect(x.target.bootstrap, timeout_ms=PATIENT_MS) as client:
+    async with quorumlog.connect(
+        x.target.bootstrap, timeout_ms=PATIENT_MS, transport=x.load.transport
+    ) as client:
         await client.admin.create_topic(topic, queue_count=QUEUE_COUNT)
         work = _Work(client, topic, Random(x.random.random()), fifo)
         history = work.history

@@ -5,6 +5,7 @@ import contextlib
 import resource
 import socket
 from collections import Counter
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
@@ -160,6 +161,9 @@ async def old_reader(x: ScenarioContext) -> None:
 SLOWER_MS: Final = 10.0
 """Permitted addition of one reader without pauses to a receipt: about two of its pulls."""
 IDLE_COUNT: Final = 1_000
+FLOOD_CLIENT_COUNT: Final = 8
+"""Clients of the flood: each has a connection of its own, and a node reads a limited amount of
+each before it lets that client wait."""
 FLOOD_COUNT: Final = 32
 FLOOD_SIZE_BYTES: Final = 192 << 10
 FLOOD_WINDOW: Final = 32
@@ -199,14 +203,20 @@ async def overload(x: ScenarioContext) -> None:
     host, _, port = x.cluster.local.address(leader).rpartition(":")
     idle: list[socket.socket] = []
     producers: list[quorumlog.Producer] = []
-    async with x.fault("overload", f"{FLOOD_COUNT} producers, {IDLE_COUNT} idle connections"):
+    fault = x.fault("overload", f"{FLOOD_COUNT} producers, {IDLE_COUNT} idle connections")
+    async with fault, AsyncExitStack() as clients:
         try:
             for _ in range(IDLE_COUNT):
                 idle.append(await x.do(socket.create_connection, (host, int(port)), 30))
-            producers += [
-                client.producer(idempotent=False, timeout_ms=20_000, in_flight_max=FLOOD_WINDOW)
-                for _ in range(FLOOD_COUNT)
-            ]
+            for _ in range(FLOOD_CLIENT_COUNT):
+                connecting = quorumlog.connect(x.target.bootstrap, transport=x.load.transport)
+                flooding = await clients.enter_async_context(connecting)
+                producers += [
+                    flooding.producer(
+                        idempotent=False, timeout_ms=20_000, in_flight_max=FLOOD_WINDOW
+                    )
+                    for _ in range(FLOOD_COUNT // FLOOD_CLIENT_COUNT)
+                ]
             floods = [
                 asyncio.create_task(send(producer))
                 for producer in producers

@@ -65,7 +65,9 @@ async def give_back(x: ScenarioContext) -> None:
     sent = Counter({b"%04d" % number: 1 for number in range(COUNT)})
     topic = f"{x.load.clients.topic}-given-back"
     group = f"{topic}-group"
-    async with quorumlog.connect(x.target.bootstrap, timeout_ms=60_000) as client:
+    async with quorumlog.connect(
+        x.target.bootstrap, timeout_ms=60_000, transport=x.load.transport
+    ) as client:
         await client.admin.create_topic(topic, queue_count=2)
         async with client.producer() as producer:
             for body in sent:

@@ -64,7 +64,9 @@ async def transactions(x: ScenarioContext) -> None:
     """Half messages are stored, committed and rolled back while leaders are killed."""
     wanted = Counter(filter(_is_wanted, (b"%04d" % number for number in range(COUNT))))
     topic = f"{x.load.clients.topic}-transacted"
-    async with quorumlog.connect(x.target.bootstrap, timeout_ms=60_000) as client:
+    async with quorumlog.connect(
+        x.target.bootstrap, timeout_ms=60_000, transport=x.load.transport
+    ) as client:
         await client.admin.create_topic(topic, queue_count=2)
         producer = _Producer(client, topic)
         task = asyncio.ensure_future(producer.run())

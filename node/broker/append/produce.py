@@ -9,9 +9,11 @@ served, so that the batches of a producer stay in order.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from node.broker.append.attached import NOTHING_ATTACHED, AttachedCommands
+from node.broker.append.attached import NOTHING_ATTACHED, AttachedCommands, QueueKey
+from node.broker.append.faulty_records import faulty_records
 from node.broker.append.receipts import COMMAND_QUEUE, AppendReceipts, QueueRanges
 from node.broker.append.sequences import InFlightBatches, Sequences
 from node.broker.append.sizes import Sizes
@@ -33,16 +35,18 @@ from node.errors.common import (
 from node.errors.producers import ProducerFencedError
 from node.state.appends import Committed, Prepared
 from node.state.command_records import CommandEncoder
-from node.state.state import PERMISSION_WRITE
+from node.state.state import PERMISSION_WRITE, State
 from node.state.tables.topic_names import is_reserved
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, ProducerIncarnation
 from raft import errors as raft_errors
 from raft.errors import RaftError
 from raft.messages import NO_INDEX
 from store import format as fmt
-from store.errors import LimitExceededError, StoreError
+from store.errors import LimitExceededError, RecordFormatError, StoreError
 
 Refused = (NodeError, StoreError, RaftError)
+_WRITABLE_MAX = 16_384
+"""Limit of the queues that are known to be writable."""
 
 
 def batch_size_bytes_max(context: Context) -> int:
@@ -67,6 +71,29 @@ def own_size_bytes_max(context: Context) -> int:
 def _refuse_names(incarnation: ProducerIncarnation) -> None:
     """Refuse every name: here no producer can claim one."""
     raise ProducerFencedError(incarnation.name, incarnation.number, 0)
+
+
+class _WritableQueues:
+    """Queues of clients that were found writable, as long as no topic changes."""
+
+    __slots__ = ("queues", "state", "version")
+
+    def __init__(self) -> None:
+        self.queues: set[QueueKey] = set()
+        self.state: State | None = None
+        """The state that was asked; a snapshot replaces it."""
+        self.version = -1
+
+    def begin(self, state: State) -> None:
+        """Forget all: a topic changed."""
+        self.queues.clear()
+        self.state, self.version = state, state.topics_version
+
+    def add(self, key: QueueKey) -> None:
+        """Remember a queue."""
+        if len(self.queues) >= _WRITABLE_MAX:
+            self.queues.clear()
+        self.queues.add(key)
 
 
 class _Append:
@@ -94,10 +121,10 @@ class _Append:
         produce: "Produce",
         request: AppendRequest,
         records: bytes,
-        timeout_ms: int,
         future: "asyncio.Future[AppendResponse]",
         attached_commands: AttachedCommands,
     ) -> None:
+        limit_ms, timeout_ms = produce.context.limits.append_timeout_ms, request.timeout_ms
         self.produce = produce
         self.records = records
         self.attached_commands = attached_commands
@@ -106,7 +133,7 @@ class _Append:
         self.incarnation = request.incarnation if request.HasField("incarnation") else None
         self.producer_id = request.producer_id
         self.sequence = request.sequence
-        self.timeout_ms = timeout_ms
+        self.timeout_ms = timeout_ms if 0 < timeout_ms < limit_ms else limit_ms
         self.future = future
         self.repeat_callers: list[asyncio.Future[AppendResponse]] | None = None
         """Callers that sent the same batch again while it was under way."""
@@ -116,36 +143,27 @@ class _Append:
 
     def check(self, prepared: Prepared) -> None:
         """Refuse a batch by what it touches; nothing is written yet."""
-        topics = self.produce.context.state.topics
+        produce, attached_commands = self.produce, self.attached_commands
         self.queues = queues = prepared.queues
-        visible_count, attached_commands = 0, self.attached_commands
         command_count = (self.producer_id != 0) + attached_commands.command_count
-        for key, (_, count) in queues.items():
+        state, writable, visible_count = produce.context.machine.state, produce.writable, 0
+        if state is not writable.state or state.topics_version != writable.version:
+            writable.begin(state)
+        for key in queues:
+            count = queues[key][1]
             visible_count += count
-            name = key[0].decode("ascii")
-            topic = topics.get(name)
-            if topic is not None and not is_reserved(name):
-                if not topic.permission & PERMISSION_WRITE:
-                    raise TopicNotWritableError(name, topic.permission)
-                if key[1] >= topic.queue_count:
-                    raise UnknownQueueError(name, key[1], topic.queue_count)
-            elif is_reserved(name):
-                is_ours = key == COMMAND_QUEUE and count == command_count
-                if not is_ours and key not in attached_commands.system_queues:
-                    raise ReservedTopicError(name)
-            else:
-                raise UnknownTopicError(name)
-        found = prepared.record_count - command_count
+            if key not in writable.queues and (key != COMMAND_QUEUE or count != command_count):
+                produce.check_queue(key, attached_commands.system_queues)
+        record_count = len(prepared.content.queue_offsets)
+        found = record_count - command_count
         if found != self.record_count:
             raise BadRequestError("record_count", f"{found}, as in records", f"{self.record_count}")
-        if visible_count != prepared.record_count:
+        if visible_count != record_count:
             raise BadRequestError("records", "no prepared or rolled back ones", "some")
         if self.incarnation is not None:
-            self.produce.check_incarnation(self.incarnation)
-        attached_commands.check(prepared)
-
-    def on_decided(self, decided: "asyncio.Future[Committed]") -> None:
-        self.produce.on_decided(self, decided)
+            produce.check_incarnation(self.incarnation)
+        if attached_commands is not NOTHING_ATTACHED:
+            attached_commands.check(prepared)
 
     def on_timeout(self) -> None:
         self.produce.on_timeout(self)
@@ -169,6 +187,7 @@ class Produce:
         self._parked: OrderedDict[_Append, None] = OrderedDict()
         """Appends that wait for room, the oldest first. A caller that gives up is removed at once:
         the others may wait without end while nothing is decided."""
+        self.writable: Final = _WritableQueues()
         self.sizes: Final = Sizes(context.limits.topic_count_max)
         self.batch_size_bytes_max: Final = batch_size_bytes_max(context)
         self.own_size_bytes_max: Final = own_size_bytes_max(context)
@@ -181,15 +200,19 @@ class Produce:
     # --- Beginning ---
 
     def append(
-        self, request: AppendRequest, attached_commands: AttachedCommands = NOTHING_ATTACHED
+        self,
+        request: AppendRequest,
+        attached_commands: AttachedCommands = NOTHING_ATTACHED,
+        records: bytes | None = None,
     ) -> "asyncio.Future[AppendResponse]":
         """Append a batch; the future resolves with its receipt or fails, and never raises here.
 
-        Cancelling it does not withdraw the batch.
+        `records` are those of the request where it does not hold them itself. Cancelling the future
+        does not withdraw the batch.
         """
         future: asyncio.Future[AppendResponse] = self._loop.create_future()
         try:
-            self._begin(request, future, attached_commands)
+            self._begin(request, future, attached_commands, records)
         except Refused as error:
             self._fail(future, error)
         return future
@@ -205,31 +228,38 @@ class Produce:
         request: AppendRequest,
         future: "asyncio.Future[AppendResponse]",
         attached_commands: AttachedCommands,
+        records: bytes | None,
     ) -> None:
         context = self.context
-        context.check_cluster(request.cluster_id)
+        cluster_id = request.cluster_id
+        if cluster_id and cluster_id != context.identity.cluster_id:
+            context.check_cluster(cluster_id)
         if self.is_draining and not context.is_stopped:
             raise context.with_leader(DrainingError())
-        context.check_leads()
-        records, limit_ms = request.records, context.limits.append_timeout_ms
+        if context.is_stopped or not context.driver.is_ready:
+            context.check_leads()
+        if records is None:
+            records = request.records
         if not records:
             raise BadRequestError("records", "at least one record", "empty")
-        size_bytes = len(records) + len(attached_commands.commands)
-        limit = (
-            self.own_size_bytes_max if attached_commands.moves_stored else self.batch_size_bytes_max
-        )
+        append = _Append(self, request, records, future, attached_commands)
+        size_bytes, limit = append.size_bytes, self.batch_size_bytes_max
+        if attached_commands is not NOTHING_ATTACHED:
+            size_bytes += len(attached_commands.commands)
+            limit = self.own_size_bytes_max if attached_commands.moves_stored else limit
         if size_bytes > limit:
             raise LimitExceededError("batch", size_bytes, limit)
-        timeout_ms = min(request.timeout_ms or limit_ms, limit_ms)
-        append = _Append(self, request, records, timeout_ms, future, attached_commands)
         # A parked append is deduplicated when it is resumed, after all appends parked before it.
-        must_wait = bool(self._parked) or not self._has_room(append)
-        if append.producer_id and not must_wait and self._is_known(append):
-            return
+        must_wait = self.in_flight_count > 0 and not self._has_room(append)
+        must_wait = must_wait or bool(self._parked)
+        if append.producer_id and not must_wait:
+            first = self._sequences.find(append.producer_id, append.sequence)
+            if first is not None:
+                self._answer_known(append, first)
+                return
         if must_wait or not self._propose(append):
             self._park(append)
-        if not future.done():
-            append.timer = self._loop.call_later(timeout_ms / 1000, append.on_timeout)
+        append.timer = self._loop.call_later(append.timeout_ms / 1000, append.on_timeout)
 
     def known(self, producer_id: int, sequence: int) -> "asyncio.Future[AppendResponse] | None":
         """Return the first answer to a batch that is known already; None for a new one.
@@ -241,22 +271,24 @@ class Produce:
             return None  # Parked appends are deduplicated when they are resumed.
         future: asyncio.Future[AppendResponse] = self._loop.create_future()
         request = AppendRequest(producer_id=producer_id, sequence=sequence)
-        timeout_ms = self.context.limits.append_timeout_ms
-        append = _Append(self, request, b"", timeout_ms, future, NOTHING_ATTACHED)
+        append = _Append(self, request, b"", future, NOTHING_ATTACHED)
         return future if self._is_known(append) else None
 
     def _is_known(self, append: _Append) -> bool:
         """Answer a batch that is known already; return whether it is."""
         first = self._sequences.find(append.producer_id, append.sequence)
-        if first is None:
-            return False
+        if first is not None:
+            self._answer_known(append, first)
+        return first is not None
+
+    def _answer_known(self, append: _Append, first: _Append | int) -> None:
+        """Answer a batch whose first copy is under way, or in the log at a position."""
         if isinstance(first, int):
             response = self._receipts.of_duplicate(append.producer_id, append.sequence, first)
             self.duplicates_total += 1
             _resolve(append.future, response)
         else:
             self._add_repeat_caller(append, first)
-        return True
 
     def _add_repeat_caller(self, append: _Append, first: _Append) -> None:
         """Attach a caller to the same batch that is under way, at most for its own time."""
@@ -272,6 +304,24 @@ class Produce:
             repeat_callers.remove(future)
 
         append.future.add_done_callback(leave)
+
+    # --- Queues ---
+
+    def check_queue(self, key: QueueKey, system_queues: frozenset[QueueKey]) -> None:
+        """Raise unless a batch may touch a queue, which is not known to be writable."""
+        name = key[0].decode("ascii")
+        if is_reserved(name):
+            if key not in system_queues:
+                raise ReservedTopicError(name)
+            return
+        topic = self.context.state.topics.get(name)
+        if topic is None:
+            raise UnknownTopicError(name)
+        if not topic.permission & PERMISSION_WRITE:
+            raise TopicNotWritableError(name, topic.permission)
+        if key[1] >= topic.queue_count:
+            raise UnknownQueueError(name, key[1], topic.queue_count)
+        self.writable.add(key)
 
     # --- Bounds ---
 
@@ -344,7 +394,8 @@ class Produce:
         if attached_commands is not NOTHING_ATTACHED:
             records += attached_commands.commands
         if append.producer_id:
-            self._sequences.check_room(append.producer_id)
+            if self.in_flight_count:
+                self._sequences.check_room(append.producer_id)
             records += self._encoder.encode_producer_batch(
                 append.producer_id,
                 append.sequence,
@@ -357,6 +408,10 @@ class Produce:
             if self.in_flight_count == 0:
                 raise
             return False
+        except (RecordFormatError, LimitExceededError) as error:
+            check = self.context.store.log.stamper.check_record
+            error.faulty_records = faulty_records(append.records, error, check)
+            raise
         append.records = b""  # The log has a copy.
         self.in_flight_count += 1
         self.in_flight_size_bytes += append.size_bytes
@@ -364,22 +419,31 @@ class Produce:
             append.producer_batches = self._sequences.begin(
                 append.producer_id, append.sequence, append
             )
-        decided.add_done_callback(append.on_decided)
+        decided.add_done_callback(partial(self._on_decided, append))
         return True
 
-    def on_decided(self, append: _Append, decided: "asyncio.Future[Committed]") -> None:
+    def _on_decided(self, append: _Append, decided: "asyncio.Future[Committed]") -> None:
         """Tell all callers of an entry its outcome, and resume parked batches."""
         self.in_flight_count -= 1
         self.in_flight_size_bytes -= append.size_bytes
-        _cancel(append.timer)
+        if append.timer is not None:
+            append.timer.cancel()
         if append.producer_batches is not None:
             self._sequences.end(append.producer_id, append.sequence, append.producer_batches)
-        error = ShuttingDownError() if decided.cancelled() else decided.exception()
-        append.attached_commands.on_decided(decided.result() if error is None else None)
-        if error is None:
-            self._tell(append, decided.result())
+        committed: Committed | None = None
+        error: Exception | None = None
+        try:
+            committed = decided.result()
+        except asyncio.CancelledError:
+            error = ShuttingDownError()
+        except Exception as failure:  # noqa: BLE001  Whatever failed it, its callers hear of it.
+            error = failure
+        if append.attached_commands is not NOTHING_ATTACHED:
+            append.attached_commands.on_decided(committed)
+        if committed is not None:
+            self._tell(append, committed)
         else:
-            assert isinstance(error, Exception), f"{error!r}"
+            assert error is not None, "neither committed nor failed"
             if isinstance(error, ShuttingDownError):  # Would say that nothing was begun.
                 error = OutcomeUnknownError(NO_INDEX, self.context.driver.term)
             self._fail(append.future, error)
@@ -393,12 +457,14 @@ class Produce:
         self.records_total += append.record_count
         self.size_bytes_total += append.size_bytes
         self.sizes.note(append.queues, append.record_count, append.size_bytes)
-        if append.future.done() and not append.repeat_callers:
+        is_done = append.future.done()
+        if is_done and not append.repeat_callers:
             return
         response = self._receipts.of_commit(committed, append.queues, append.record_count)
         if append.attached_commands is not NOTHING_ATTACHED:
             append.attached_commands.describe(response, committed)
-        _resolve(append.future, response)
+        if not is_done:
+            append.future.set_result(response)
         for future in append.repeat_callers or ():
             self.duplicates_total += 1
             again = AppendResponse()

@@ -100,11 +100,11 @@ class AppendReceipts:
 
 def _add_queues(response: AppendResponse, queues: QueueRanges) -> None:
     """Add where the batch landed; the command record is not shown to clients."""
-    add = response.queues.add
-    for key, (first_offset, count) in queues.items():
+    for key in queues:
         if key != COMMAND_QUEUE:
-            add(
-                topic=key[0].decode(),
+            first_offset, count = queues[key]
+            response.queues.add(
+                topic=str(key[0], "ascii"),
                 queue_id=key[1],
                 first_offset=first_offset,
                 count=count,

@@ -44,8 +44,10 @@ class Sequences(Generic[_Append]):
         The first copy is the append under way, or the log position of its command record. Raises
         OutOfSequenceError, UnknownProducerError, DuplicateExpiredError.
         """
-        flight = self._flight(producer_id)
-        producer = self._context.state.producers.get(producer_id)
+        flight = self._flight(producer_id) if self._in_flight else None
+        producers = self._context.machine.state.producers
+        # Here and below without a call: once an append.
+        producer = producers[producer_id] if producer_id in producers else None  # noqa: SIM401
         if flight is not None:
             first = flight.appends.get(sequence)
             if first is not None:
@@ -73,7 +75,7 @@ class Sequences(Generic[_Append]):
 
     def check_room(self, producer_id: int) -> None:
         """Raise BusyError for more batches under way than the window can tell duplicates of."""
-        flight = self._flight(producer_id)
+        flight = self._flight(producer_id) if self._in_flight else None
         limit = self._context.limits.producer_window_count
         if flight is not None and len(flight.appends) >= limit:
             what = f"batches in flight of producer {producer_id:016x}"
@@ -81,7 +83,7 @@ class Sequences(Generic[_Append]):
 
     def begin(self, producer_id: int, sequence: int, append: _Append) -> InFlightBatches[_Append]:
         """Note that a batch was written. Give the returned value to `end`."""
-        flight = self._flight(producer_id)
+        flight = self._flight(producer_id) if self._in_flight else None
         if flight is None:
             flight = self._in_flight[producer_id] = InFlightBatches(self._context.driver.term)
         flight.appends[sequence] = append
@@ -91,8 +93,9 @@ class Sequences(Generic[_Append]):
     def end(self, producer_id: int, sequence: int, flight: InFlightBatches[_Append]) -> None:
         """Note that a batch is decided, applied or not."""
         del flight.appends[sequence]
-        if not flight.appends and self._in_flight.get(producer_id) is flight:
-            del self._in_flight[producer_id]
+        flights = self._in_flight
+        if not flight.appends and producer_id in flights and flights[producer_id] is flight:
+            del flights[producer_id]
 
     def _flight(self, producer_id: int) -> InFlightBatches[_Append] | None:
         flight = self._in_flight.get(producer_id)

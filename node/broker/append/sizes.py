@@ -32,16 +32,18 @@ class Sizes:
     def note(self, queues: QueueRanges, record_count: int, size_bytes: int) -> None:
         """Count an acknowledged batch."""
         mean = size_bytes // record_count
-        bucket = min(mean.bit_length(), BUCKET_COUNT - 1) + 1
+        bit_length = mean.bit_length()
+        bucket = (bit_length if bit_length < BUCKET_COUNT else BUCKET_COUNT - 1) + 1
         topics, total = self._topics, self._total
         total[0] += size_bytes
         total[bucket] += record_count
-        for key, (_, count) in queues.items():
+        for key in queues:
             if key == COMMAND_QUEUE:
                 continue
-            topic = key[0]
-            found = topics.get(topic)
-            if found is None:
+            topic, count = key[0], queues[key][1]
+            if topic in topics:  # Without a call: once an append.
+                found = topics[topic]
+            else:
                 if len(topics) >= self._topic_count_max:
                     topics.clear()  # Names of deleted topics have piled up: begin again.
                 found = topics[topic] = [0] * (BUCKET_COUNT + 1)

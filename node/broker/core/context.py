@@ -68,12 +68,17 @@ class LogKind(NamedTuple):
     """Returns the error of a node that has no readable data yet, else None, under any leader."""
 
 
-def entries(log: Ledger, *, is_flush_sync: bool) -> LogKind:
+def entries(
+    log: Ledger,
+    *,
+    is_flush_sync: bool,
+    why_not_local: Callable[[], NodeError | None] = lambda: None,
+) -> LogKind:
     """Return the kind of a log whose batches are entries that a quorum commits."""
     durability = (
         common_pb2.DURABILITY_QUORUM_DISK if is_flush_sync else common_pb2.DURABILITY_QUORUM_MEMORY
     )
-    return LogKind(EntryBatches(log), lambda: durability, NotLeaderError, True)
+    return LogKind(EntryBatches(log), lambda: durability, NotLeaderError, True, why_not_local)
 
 
 class Context:

@@ -6,7 +6,7 @@ role; its cost follows the queues that grew and not the readers that wait.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Set
 from typing import Final
 
 from node.broker.core.context import Context
@@ -21,12 +21,13 @@ class ParkedReaders:
 
     def __init__(self, context: Context) -> None:
         self._context: Final = context
-        self._by_queue: dict[QueueKey, set[asyncio.Future[None]]] = {}
+        self._by_queue: dict[QueueKey, dict[asyncio.Future[None], None]] = {}
+        """Readers that wait for a queue, the longest waiting first."""
         self._by_index: dict[asyncio.Future[None], Index] = {}
         self._lowest_index: Index = 0
         """No reader waits for a lower index."""
         self._was_ready = False
-        self.on_grown: Callable[[Iterable[QueueKey]], None] = _ignore
+        self.on_grown: Callable[[Set[QueueKey]], None] = _ignore
         """Called with the queues that grew, for other parts."""
         self.reader_count = 0
         """Parked pulls and tails."""
@@ -34,10 +35,9 @@ class ParkedReaders:
         """Reads that wait for an index or a confirmation; counted by `Freshness`, too."""
         self.woken_total = 0
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no reader waits for anything that will be applied."""
-        return not (self._by_queue or self._by_index or self.read_count)
+    def has_any(self) -> bool:
+        """Whether a reader waits for something that will be applied here."""
+        return bool(self._by_queue or self._by_index or self.read_count)
 
     async def for_growth(self, key: QueueKey, timeout_s: float) -> None:
         """Wait until a queue grows, this node begins or stops leading, or the time is over.
@@ -50,8 +50,8 @@ class ParkedReaders:
             raise BusyError("waiting readers", self.reader_count, limit)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        readers = self._by_queue.setdefault(key, set())
-        readers.add(future)
+        readers = self._by_queue.setdefault(key, {})
+        readers[future] = None
         self.reader_count += 1
         timer = loop.call_later(timeout_s, _wake, future)
         try:
@@ -59,7 +59,7 @@ class ParkedReaders:
         finally:
             timer.cancel()
             self.reader_count -= 1
-            readers.discard(future)
+            readers.pop(future, None)
             if not readers and self._by_queue.get(key) is readers:
                 del self._by_queue[key]
 
@@ -102,7 +102,7 @@ class ParkedReaders:
         for future in self._by_index:
             _wake(future)
 
-    def _wake_all(self, readers: "set[asyncio.Future[None]]") -> None:
+    def _wake_all(self, readers: "dict[asyncio.Future[None], None]") -> None:
         self.woken_total += len(readers)
         for future in readers:
             _wake(future)
@@ -122,5 +122,5 @@ def _wake(future: "asyncio.Future[None]") -> None:
         future.set_result(None)
 
 
-def _ignore(_queues: Iterable[QueueKey]) -> None:
+def _ignore(_queues: Set[QueueKey]) -> None:
     """Ignore queues that grew: no other part listens."""

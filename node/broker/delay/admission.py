@@ -8,9 +8,11 @@ already gets its first receipt, even if its topic is gone.
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from node.broker.append.attached import AttachedCommands
+from node.broker.append.faulty_records import faulty_records
 from node.broker.append.produce import Produce
 from node.broker.core.context import Context
 from node.broker.records.delayed import DelayWish, level_delay_ms, scheduled, wish_of
@@ -29,7 +31,7 @@ from node.state.state import PERMISSION_WRITE
 from node.state.tables.topic_names import is_reserved
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from store import format as fmt
-from store.errors import LimitExceededError, StoreError
+from store.errors import LimitExceededError, RecordFormatError, StoreError
 from store.record.message import record_layout
 
 _ROOM_SIZE_BYTES: Final = 1_024
@@ -63,7 +65,7 @@ class DelayAdmission:
             if request.HasField("transaction") or request.HasField("consumed"):
                 expected = "neither a transaction nor consumed offsets"
                 raise BadRequestError("has_delayed", expected, "both")
-            batch = self._rewritten(request.records)
+            batch = self._admitted(request.records)
         except (NodeError, StoreError) as error:
             return self._produce.refuse(error)
         due_unix_ms = batch.due_unix_ms
@@ -95,10 +97,19 @@ class DelayAdmission:
         )
         return self._produce.append(rewritten, attached_commands)
 
-    def _rewritten(self, records: bytes) -> _Batch:
+    def _admitted(self, records: bytes) -> _Batch:
+        """Return the batch rewritten. Errors as `_rewritten`, with all records that have one."""
+        rewritten = partial(self._rewritten, now_ms=self._unix_ms())
+        try:
+            return rewritten(records)
+        except (RecordFormatError, LimitExceededError, DelayTooLongError) as error:
+            error.faulty_records = faulty_records(records, error, rewritten)
+            raise
+
+    def _rewritten(self, records: bytes, now_ms: int) -> _Batch:
         """Return the batch with its delayed records held. Raises RecordFormatError,
         LimitExceededError, DelayTooLongError, ReservedTopicError."""
-        now_ms, view = self._unix_ms(), memoryview(records)
+        view = memoryview(records)
         parts, due_unix_ms = list[bytes](), list[int]()
         holders, targets = set[QueueKey](), set[tuple[str, int]]()
         limit = self._produce.batch_size_bytes_max - _ROOM_SIZE_BYTES

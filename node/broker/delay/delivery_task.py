@@ -42,6 +42,8 @@ RETRY_MS: Final = 100
 """Pause after a delivery that could not be written: a full disk, or too much under way."""
 UNREADABLE_RETRY_MS: Final = 2_000
 """Pause before a message that could not be read is tried again; a repair may be under way."""
+HOLDING_QUEUES: Final = frozenset(NUMBERS)
+"""Queues of delayed messages; when one of them grows, the task wants to know."""
 _COMMAND_PART: Final = 4
 """An entry divided by this is the room for the command of a delivery: some 10 bytes a message."""
 
@@ -134,8 +136,9 @@ class DeliveryTask:
     def on_grown(self, keys: Iterable[QueueKey]) -> None:
         """Note the queues among these that hold delayed messages, and wake the task."""
         leadership = self.leadership
-        if leadership is not None and not NUMBERS.keys().isdisjoint(keys):
-            leadership.grown.update(NUMBERS[key] for key in keys if key in NUMBERS)
+        numbers = {NUMBERS[key] for key in keys if key in NUMBERS}
+        if leadership is not None and numbers:
+            leadership.grown |= numbers
             leadership.wake.set()
 
     def _spawn(

@@ -1,6 +1,6 @@
 """Pop consumption.
 
-Messages that the leader hands out one by one; `pop.py` has the calls. These modules import `core`,
+Messages that the leader hands out one by one; `pop` has the calls. These modules import `core`,
 `records`, `append`, the filters of reads and the settings of groups; only the face of the broker
 imports them.
 """

@@ -6,13 +6,12 @@ flight is replicated (`node.state.tables.pop`), so a new leader goes on with all
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from node.broker.append.commands import Commands
 from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
-from node.broker.core.parked_readers import QueueKey
 from node.broker.groups.settings import settings_of
 from node.broker.pop.dead import PopDeadLetters
 from node.broker.pop.receives import Receives
@@ -73,6 +72,7 @@ class Pop:
         self.ack = self._settlement.ack
         self.change_invisible = self._settlement.change_invisible
         self.give_up = self._settlement.give_up
+        self.on_grown = self._shared.lines.on_grown
 
     # --- The leadership ---
 
@@ -96,10 +96,6 @@ class Pop:
         self._shared.deadlines.forget_all()
         self._shared.held.forget_all()
         self._shared.lines.wake_all()
-
-    def on_grown(self, queues: Iterable[QueueKey]) -> None:
-        """Wake receives that wait for one of these queues."""
-        self._shared.lines.on_grown(queues)
 
     # --- Times that are over ---
 

@@ -58,9 +58,9 @@ _GRAMMAR: Final = r"""
 
     COMPARISON: /<>|!=|<=|>=|=|<|>/
     STRING: /'(?:[^']|'')*'/
-    NUMBER: /\d+(?:\.\d+)?(?:e[+-]?\d+)?/i
+    NUMBER: /[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?/
     SIGN: /[+-]/
-    PROPERTY: /[a-z_$][a-z0-9_$]*/i
+    PROPERTY: /[a-zA-Z_$][a-zA-Z0-9_$]*/
     NOT.2: "keyword NOT"
     TRUTH.2: "keyword TRUE|FALSE"
     TEXT_TEST.2: "keyword CONTAINS|STARTSWITH|ENDSWITH"
@@ -150,8 +150,11 @@ def _depth(parts: Sequence[Node]) -> int:
 
 
 def _keyword(found: "re.Match[str]") -> str:
-    """Return a pattern for a keyword, in any case, that is not the beginning of a longer name."""
-    return f"/(?:{found[1]})(?![a-z0-9_$])/i"
+    """Return a pattern for a keyword, in any case, that is not the beginning of a longer name.
+
+    Without regard to case Unicode has more spellings of a letter than two, such as the dotted
+    capital I of STARTSWITH: those are no keywords."""
+    return f"/(?a:{found[1]})(?a:(?![a-z0-9_$]))/i"
 
 
 _PARSER: Final = Lark(

@@ -172,7 +172,7 @@ class Some:
     depth: int
 
     def decide(self, properties: Properties) -> Decision:
-        """Return True if a part is true, else None if one is unknown."""
+        """Whether a part is true; None if none is and one is unknown."""
         found: Decision = False
         for part in self.parts:
             one = part.decide(properties)

@@ -5,7 +5,7 @@ Owns the limits of a read, its statuses and when a reader is parked; must not kn
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final, NamedTuple
 
 from node.broker.core.context import Context
@@ -44,6 +44,19 @@ class _Reader(NamedTuple):
     sql: SqlFilter | None
 
 
+class PulledRecords(NamedTuple):
+    """An answer in two parts, for a port that carries records outside of the message."""
+
+    response: PullResponse
+    """Everything but `records`."""
+    records: bytes
+
+    def joined(self) -> PullResponse:
+        """Return the response with its records, which are copied."""
+        self.response.records = self.records
+        return self.response
+
+
 class Pulls:
     """Answers pulls and tails. One per broker."""
 
@@ -56,7 +69,7 @@ class Pulls:
 
     # --- Calls ---
 
-    async def pull(self, request: PullRequest) -> PullResponse:
+    async def pull(self, request: PullRequest) -> PulledRecords:
         """Return records from an offset on; with `wait_ms` wait until there are some."""
         self._context.check_cluster(request.cluster_id)
         reader = self._reader(request, request.max_count)
@@ -68,12 +81,12 @@ class Pulls:
         if wait_ms and self._is_nothing(reader, result):
             result = await self._read_later(reader, max(result.next_offset, offset), wait_ms)
         self.pulls_total += 1
-        response = self._response(result)
+        pulled = self._pulled(result)
         if request.with_entries and result.data:
-            self._tell_entries(response)
-        return response
+            self._tell_entries(pulled)
+        return pulled
 
-    async def tail(self, request: TailRequest) -> AsyncIterator[PullResponse]:
+    async def tail(self, request: TailRequest) -> AsyncGenerator[PulledRecords, None]:
         """Yield records from an offset on as they come, until the caller closes it.
 
         A slow consumer slows it down: nothing is read before the previous response was taken.
@@ -100,7 +113,7 @@ class Pulls:
                     result = await self._read_later(reader, offset, idle_ms)
                 elif self._is_nothing(reader, result):
                     result = await self._read_later(reader, result.next_offset, idle_ms)
-                yield self._response(result)
+                yield self._pulled(result)
                 if not self._is_beyond(result):
                     offset = result.next_offset
         finally:
@@ -196,11 +209,10 @@ class Pulls:
             if result.status is PullStatus.NO_MATCHED_MESSAGE:
                 offset = result.next_offset
 
-    def _response(self, result: PullResult) -> PullResponse:
+    def _pulled(self, result: PullResult) -> PulledRecords:
         context = self._context
-        return PullResponse(
+        response = PullResponse(
             status=_STATUS[result.status],
-            records=result.data,
             record_count=result.record_count,
             next_offset=result.next_offset,
             min_offset=result.min_offset,
@@ -208,10 +220,11 @@ class Pulls:
             applied_index=context.driver.applied_index,
             node_id=context.driver.node_id,
         )
+        return PulledRecords(response, result.data)
 
-    def _tell_entries(self, response: PullResponse) -> None:
+    def _tell_entries(self, pulled: PulledRecords) -> None:
         """Add the entries of the records; in a log without entries, nothing."""
-        runs = self._context.store.log.entry_runs(response.records)
+        runs, response = self._context.store.log.entry_runs(pulled.records), pulled.response
         response.entry_first_records.extend(run.first_record for run in runs)
         response.entry_indexes.extend(run.entry_index for run in runs)
         response.entry_terms.extend(run.term for run in runs)

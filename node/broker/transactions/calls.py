@@ -30,7 +30,7 @@ from node.state.appends import Committed, Prepared
 from node.state.state import PERMISSION_WRITE
 from node.state.tables.topic_names import is_reserved
 from node.state.tables.transactions import OpenTransaction
-from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
+from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, ProducerIncarnation
 from quorumlog.pb.state_pb2 import Command
 from quorumlog.pb.transaction_pb2 import (
     DescribeTransactionRequest,
@@ -57,10 +57,13 @@ class TransactionCalls:
         context: Context,
         produce: Produce,
         own_appends: OwnAppends,
+        check_incarnation: Callable[[ProducerIncarnation], None],
         unix_ms: Callable[[], int],
     ) -> None:
+        """`check_incarnation` refuses a named producer that has lost its name."""
         self._context: Final = context
         self._produce = produce
+        self._check_incarnation = check_incarnation
         self._own_appends = own_appends
         self._unix_ms = unix_ms
         self._ends: Final = TransactionEnds(context, own_appends, unix_ms)
@@ -166,15 +169,24 @@ class TransactionCalls:
     # --- Ending ---
 
     async def end_transaction(self, request: EndTransactionRequest) -> EndTransactionResponse:
-        """Commit or roll back, once; a repeated call gets the same answer. Errors as
-        `TransactionEnds.end`."""
+        """Commit or roll back, once; a repeated call gets the same answer, also one of a producer
+        that has lost its name meanwhile. Raises ProducerFencedError, and as `TransactionEnds.end`.
+        """
         self._context.check_cluster(request.cluster_id)
         if request.outcome not in (COMMITTED, ROLLED_BACK):
             raise BadRequestError("outcome", "COMMITTED or ROLLED_BACK", str(request.outcome))
         was_ended = await self._ends.end(
-            request.transaction_id, request.outcome, request.producer_group
+            request.transaction_id,
+            request.outcome,
+            request.producer_group,
+            partial(self._check_name, request.producer_name, request.incarnation),
         )
         return EndTransactionResponse(outcome=request.outcome, was_ended=was_ended)
+
+    def _check_name(self, name: str, number: int) -> None:
+        if name or number:  # Else the producer has no name, or an operator calls.
+            self._context.check_name("producer_name", name)
+            self._check_incarnation(ProducerIncarnation(name=name, number=number))
 
     # --- For people ---
 

@@ -61,12 +61,19 @@ class TransactionEnds:
         """Forget all: this node leads no longer; the next leader's log decides."""
         self._running_ends.clear()
 
-    async def end(self, transaction_id: int, outcome: Outcome, producer_group: str = "") -> bool:
+    async def end(
+        self,
+        transaction_id: int,
+        outcome: Outcome,
+        producer_group: str = "",
+        may_end: Callable[[], None] = lambda: None,
+    ) -> bool:
         """End a transaction; return whether it had been ended in this way before.
 
-        Cancelling the call does not withdraw anything. Raises UnknownTransactionError,
+        `may_end` raises when the caller may not end it (any more); it is asked until the entry is
+        in the log. Cancelling the call does not withdraw anything. Raises UnknownTransactionError,
         TransactionEndedError, UnknownTopicError (only for a commit; the transaction stays open),
-        AppendTimeoutError and the errors of `OwnAppends.write`.
+        AppendTimeoutError, the errors of `may_end` and those of `OwnAppends.write`.
         """
         context, timeout_ms = self._context, self._context.limits.append_timeout_ms
         context.check_leads()
@@ -83,8 +90,9 @@ class TransactionEnds:
             if ended != outcome:
                 raise TransactionEndedError(transaction_id, outcome_name(ended))
             return True
+        may_end()
         task = asyncio.get_running_loop().create_task(
-            self._write(known, outcome, context.driver.term)
+            self._write(known, outcome, context.driver.term, may_end)
         )
         self._running_ends[transaction_id] = task
         task.add_done_callback(lambda done: self._on_done(transaction_id, done))
@@ -97,7 +105,9 @@ class TransactionEnds:
         if not task.cancelled():
             task.exception()  # The caller may be gone; the next one finds the transaction open.
 
-    async def _write(self, known: OpenTransaction, outcome: Outcome, term: Term) -> None:
+    async def _write(
+        self, known: OpenTransaction, outcome: Outcome, term: Term, may_end: Callable[[], None]
+    ) -> None:
         if self._context.driver.term != term:  # The task begins only now: it may have been ended.
             raise self._context.why_not()
         try:
@@ -113,6 +123,7 @@ class TransactionEnds:
             records = b"".join(await _in_turns(given_up_messages, halves))
         if self._context.driver.term != term:  # Other tasks had their turn meanwhile.
             raise self._context.why_not()
+        may_end()  # From here to the log no other task runs.
         self._check_topics(queues)
         host = self._context.store.config.store_host
         await self._write_end(known, outcome, records + done_mark(offsets, host, self._unix_ms()))

@@ -90,7 +90,7 @@ class ReplicaLives:
         journal.sync()
         self._file.save(self._record)
         self._start = self._term(), journal.last_index
-        self._lives = Lives(found.known)
+        self._lives = Lives(found.known, found.apart)
         self._standings: dict[str, MemberStanding] = {}
         """The standings of connected members that sent their lives."""
         self.refused: dict[str, str] = {}
@@ -151,6 +151,11 @@ class ReplicaLives:
     def marker(self) -> bytes:
         """The name of this incarnation in this life, for the entry that ends the joining."""
         return f"{self._address} {self._nonce} {self._journal.own.incarnation}".encode()
+
+    @property
+    def dropped_memory_count(self) -> int:
+        """Memories that members told of and that were dropped for want of room, since the start."""
+        return self._lives.dropped_count
 
     # --- Messages of lives ---
 
@@ -227,6 +232,7 @@ class ReplicaLives:
         found = replace(
             self._record,
             known=dict(self._lives.known),
+            apart=dict(self._lives.apart),
             committed=self._journal.getRaftCommitIndex(),
             incarnation=self._journal.own.incarnation,
         )

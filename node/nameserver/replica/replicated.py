@@ -268,6 +268,7 @@ class NameServer:
             replica.refused_count,
             replica.lives.problem,
             len(replica.lives.refused),
+            replica.lives.dropped_memory_count,
         )
 
     async def _attempt(

@@ -33,6 +33,8 @@ class NameServerStatus:
     """Why the replica has stopped or does not count; empty: neither."""
     old_copy_count: int = 0
     """Connected replicas that began with an old copy and have not become joining yet."""
+    dropped_memory_count: int = 0
+    """Memories that replicas told of and that were dropped for want of room."""
 
     @classmethod
     def without_replica(cls, state: str, failure: str) -> "NameServerStatus":

@@ -48,6 +48,17 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
+def client_port_context(files: TlsFiles, *, require_client_certificate: bool) -> ssl.SSLContext:
+    """Return the context for clients that dial, with the demands of `grpc_server_credentials`.
+    Raises TlsFileError."""
+    context = _context(files, ssl.PROTOCOL_TLS_SERVER)
+    # As over gRPC: clients need not be of this project.
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if require_client_certificate:
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
 def client_context(files: TlsFiles) -> ssl.SSLContext:
     """Return the context for dialling peers, whose host name is checked. Raises TlsFileError."""
     context = _context(files, ssl.PROTOCOL_TLS_CLIENT)

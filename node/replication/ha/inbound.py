@@ -48,13 +48,13 @@ class Inbound:
         self._unopened: list[HaConnection] = []
         """Connections that opened while the driver takes no inputs."""
         self._images = ImageReceiver()
-        self._image_sender = ImageSender(make_image)
+        self.image_sender: Final = ImageSender(make_image, driver.on_fatal)
         self.no_room_count = 0
         """Checks of frames that had to wait, as this disk had no room."""
 
     def stop(self) -> None:
         """Stop sending images."""
-        self._image_sender.stop()
+        self.image_sender.stop()
 
     def tick(self, now_ms: int) -> None:
         """Ask for an image if the state is missing."""
@@ -125,7 +125,7 @@ class Inbound:
             return True
         elif isinstance(frame, ImageRequest):
             if not self._applied.is_missing:
-                self._image_sender.begin(connection)
+                self.image_sender.begin(connection)
             return True
         elif isinstance(frame, ImagePiece):
             self._take_piece(connection, frame)
@@ -151,7 +151,7 @@ class Inbound:
         """Stop all work for this connection."""
         self._waiting_for_room.discard(connection)
         self._images.forget(connection)
-        self._image_sender.forget(connection)
+        self.image_sender.forget(connection)
 
     def _is_behind(self, connection: HaConnection, position: int) -> bool:
         return self._driver.machine.is_behind(connection, position)

@@ -48,6 +48,12 @@ RUN_COUNT_MAX: Final = 4096
 MEMBER_COUNT_MAX: Final = 256
 """Voters and learners of one configuration."""
 
+_MATCH_TAG: Final = b"\x10"
+_LEARNT_MATCH_MAX: Final = (1 << 56) - 1
+"""Below INDEX_MAX, as are all numbers of the same width."""
+_LEARNT_SIZE_BYTES_MAX: Final = 64
+"""An ack takes 50 bytes at most, and more with fields that a later version may add."""
+
 _REFUSALS: Final = {int(refusal): refusal for refusal in Refusal}
 _APPEND_REFUSALS: Final = {
     int(refusal): refusal for refusal in (Refusal.NONE, Refusal.OLD_TERM, Refusal.NO_MATCH)
@@ -106,11 +112,10 @@ def encode(message: Message) -> tuple[FrameKind, bytes]:
 
 def decode(kind: FrameKind, header: bytes, *, group: str, sender: NodeId, to: NodeId) -> Message:
     """Return the message of a frame from `sender`. Raises PeerProtocolError."""
-    decoder = _DECODERS.get(kind)
-    if decoder is None:
+    if kind not in _DECODERS:
         raise PeerProtocolError(sender, f"a frame of type {kind!s} is no Raft message")
     try:
-        return decoder(header, group, sender, to)
+        return _DECODERS[kind](header, group, sender, to)
     except DecodeError as error:
         raise PeerProtocolError(sender, f"header of a {kind.name}: {error}") from error
     except _FieldError as error:
@@ -140,6 +145,56 @@ def decode_install(header: bytes, *, group: str, sender: NodeId, to: NodeId) -> 
 
 
 # --- Encoding ---
+
+
+class SteadyEncoder:
+    """Encodes appends and their acks, of which hardly more than a number changes from one to the
+    next.
+
+    The bytes are those of `encode`: the same protobuf messages, filled in again instead of made
+    anew, and the header of an append is made once for all peers that get the same. For one thread.
+    """
+
+    def __init__(self) -> None:
+        self._append = pb.AppendEntries()
+        self._run = self._append.runs.add()
+        self._reply = pb.AppendReply(refused_prev=NO_INDEX, hint_last=NO_INDEX)
+        self._fields: tuple[object, ...] = ()
+        """The append encoded last, without group, sender and receiver."""
+        self._header = b""
+
+    def append(self, message: AppendRequest) -> bytes:
+        """Return the header of an append; equal ones in a row get the same object."""
+        fields = message[3:]
+        if fields == self._fields:
+            return self._header
+        runs = message.runs
+        if not runs or runs[1:] or message.configurations or message.prev_chain is not None:
+            self._header = _encode_append(message)
+        else:
+            found, run = self._append, self._run
+            found.term, found.prev_index = message.term, message.prev_index
+            found.prev_term, found.hi = message.prev_term, message.hi
+            run.index, run.term = runs[0]
+            found.commit, found.round = message.commit, message.round
+            found.admitted = message.admitted
+            self._header = found.SerializeToString()
+        self._fields = fields
+        return self._header
+
+    def reply(self, message: AppendReply) -> bytes:
+        """Return the header of an ack or a refusal."""
+        if (
+            message.refusal is not Refusal.NONE
+            or message.standing is Standing.DIVERGED
+            or not message.refused_prev == message.hint_last == NO_INDEX
+            or message.hint_runs
+        ):
+            return _encode_append_reply(message)
+        found = self._reply
+        found.term, found.match, found.round = message.term, message.match, message.round
+        found.standing, found.incarnation = message.standing, message.incarnation
+        return found.SerializeToString()
 
 
 def _encode_append(message: AppendRequest) -> bytes:
@@ -188,12 +243,114 @@ def _configuration_at_pb(at: ConfigurationAt) -> pb.ConfigurationAt:
 # --- Decoding ---
 
 
+class _Ack:
+    """The ack decoded last from one peer, as the bytes and fields around its match."""
+
+    __slots__ = ("after", "before", "hi", "lo", "prefix", "shift", "suffix")
+
+    def __init__(self, header: bytes, message: AppendReply) -> None:
+        """`header` is the only encoding of `message`, by field number."""
+        self.prefix = pb.AppendReply(term=message.term).SerializeToString() + _MATCH_TAG
+        self.lo = hi = len(self.prefix)
+        while header[hi] >= 128:
+            hi += 1
+        self.hi = hi + 1
+        self.suffix = header[self.hi :]
+        self.shift = 7 * (self.hi - self.lo)
+        """Bits of a match of this width."""
+        self.before, self.after = message[:4], message[5:]
+
+
+class SteadyDecoder:
+    """Decodes the messages to one node, most of which are acks that differ from the last one of
+    their sender in nothing but their match.
+
+    The result is that of `decode`. Holds one short ack for each peer. For one thread.
+    """
+
+    def __init__(self, group: str, to: NodeId) -> None:
+        self._group, self._to = group, to
+        self._acks: dict[NodeId, _Ack] = {}
+
+    def decode(self, kind: FrameKind, header: bytes, sender: NodeId) -> Message:
+        """Return the message of a frame from `sender`. Raises PeerProtocolError."""
+        if kind is FrameKind.APPEND_REPLY and sender in self._acks:
+            ack = self._acks[sender]
+            lo, hi = ack.lo, ack.hi
+            if header[:lo] == ack.prefix and header[hi:] == ack.suffix:
+                match = shift = 0
+                byte = 128
+                for byte in header[lo:hi]:
+                    match |= (byte & 127) << shift
+                    shift += 7
+                    if byte < 128:
+                        break
+                if shift == ack.shift and byte < 128:
+                    return tuple.__new__(AppendReply, (*ack.before, match, *ack.after))
+        try:
+            message = _DECODERS[kind](header, self._group, sender, self._to)
+        except (KeyError, DecodeError, _FieldError):  # `decode` fails the same way, and says why.
+            return decode(kind, header, group=self._group, sender=sender, to=self._to)
+        if type(message) is AppendReply:
+            self._learn(header, message, sender)
+        return message
+
+    def _learn(self, header: bytes, message: AppendReply, sender: NodeId) -> None:
+        """Keep an ack, if the place of its match is certain: encoded again it is the same."""
+        if (
+            0 < message.match <= _LEARNT_MATCH_MAX
+            and message.refusal is Refusal.NONE
+            and message.standing is Standing.FULL
+            and len(header) <= _LEARNT_SIZE_BYTES_MAX
+            and header == _encode_append_reply(message)
+        ):
+            self._acks[sender] = _Ack(header, message)
+
+
 class _FieldError(Exception):
     """A field out of its range. Becomes a PeerProtocolError before it leaves this module."""
 
 
 def _decode_append(header: bytes, group: str, sender: NodeId, to: NodeId) -> AppendRequest:
     found = pb.AppendEntries.FromString(header)
+    # Mostly entries of one term, the current one, that follow one of that term.
+    term, prev_index, hi, commit = found.term, found.prev_index, found.hi, found.commit
+    if (
+        not 0 < found.prev_term == term <= TERM_MAX
+        or not 0 <= prev_index < hi - 1 < INDEX_MAX
+        or not NO_INDEX <= commit <= INDEX_MAX
+        or found.configurations
+        or found.HasField("prev_chain_crc")
+    ):
+        return _decode_any_append(found, group, sender, to)
+    try:
+        (run,) = found.runs
+    except ValueError:  # None, or several.
+        return _decode_any_append(found, group, sender, to)
+    if run.index != prev_index + 1 or run.term != term:
+        return _decode_any_append(found, group, sender, to)
+    fields = (
+        group,
+        sender,
+        to,
+        term,
+        prev_index,
+        term,
+        hi,
+        ((prev_index + 1, term),),
+        commit,
+        found.round,
+        (),
+        found.admitted,
+        None,
+    )
+    return tuple.__new__(AppendRequest, fields)
+
+
+def _decode_any_append(
+    found: pb.AppendEntries, group: str, sender: NodeId, to: NodeId
+) -> AppendRequest:
+    """Return an append. Raises _FieldError or PeerProtocolError."""
     lo, hi = found.prev_index + 1, found.hi
     message = AppendRequest(
         group,
@@ -223,6 +380,37 @@ def _decode_append(header: bytes, group: str, sender: NodeId, to: NodeId) -> App
 
 def _decode_append_reply(header: bytes, group: str, sender: NodeId, to: NodeId) -> AppendReply:
     found = pb.AppendReply.FromString(header)
+    match, incarnation = found.match, found.incarnation
+    if (
+        not 1 <= found.term <= TERM_MAX
+        or not NO_INDEX <= match <= INDEX_MAX
+        or not found.refused_prev == found.hint_last == NO_INDEX
+        or incarnation > INCARNATION_MAX
+        or found.refusal
+        or found.standing
+        or found.diverged
+        or found.hint_runs
+    ):
+        return _decode_any_reply(found, group, sender, to)
+    fields = (
+        group,
+        sender,
+        to,
+        found.term,
+        match,
+        Refusal.NONE,
+        NO_INDEX,
+        NO_INDEX,
+        (),
+        found.round,
+        Standing.FULL,
+        incarnation,
+    )
+    return tuple.__new__(AppendReply, fields)
+
+
+def _decode_any_reply(found: pb.AppendReply, group: str, sender: NodeId, to: NodeId) -> AppendReply:
+    """Return a reply. Raises _FieldError."""
     refusal = _APPEND_REFUSALS.get(found.refusal)
     standing = _STANDINGS.get(found.standing)
     if refusal is None:

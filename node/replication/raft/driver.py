@@ -4,19 +4,20 @@ Owns the order of a turn, the callers that wait for an outcome, and the clock of
 not know what a record means (broker, state machine), how frames travel (peer link) or where bytes
 lie (ledger log). Everything runs on the loop's thread; the flush thread only reports that a sync
 has ended. Inputs of one turn are taken together: all appends that arrive while the loop is busy
-share one range to each peer, one sync and one wake-up of their callers.
+share one range to each peer, one sync and one wake-up of their callers. A frame of a peer that no
+other input would share a turn with gets its turn at once.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from node.errors.common import NotReadyError, ShuttingDownError
 from node.peers.frames import FrameKind
 from node.replication.raft.applier import Applier
-from node.replication.raft.codec import decode, encode
-from node.replication.raft.pending_calls import RaftPendingCalls
+from node.replication.raft.codec import SteadyDecoder, SteadyEncoder, encode
+from node.replication.raft.pending_calls import RaftPendingAppend, RaftPendingCalls
 from node.replication.raft.storage.log import OWN_ENTRY_SIZE_BYTES_MAX, LedgerLog
 from node.replication.sync_requests import SyncRequests
 from node.state.appends import Committed, Prepared
@@ -25,11 +26,11 @@ from raft.messages import (
     NO_INDEX,
     NO_NODE,
     NO_TERM,
+    AppendReply,
     AppendRequest,
     CampaignNow,
     Index,
     InstallSnapshot,
-    Message,
     NodeId,
     Term,
 )
@@ -55,12 +56,24 @@ SYNC_HANG_MS: Final = 2_000
 class SendFrame(Protocol):
     """The part of the peer link that a turn needs."""
 
-    def send(self, node: NodeId, kind: FrameKind, header: bytes, payload: bytes = b"") -> bool:
-        """Queue a frame; return whether it was queued and not dropped."""
+    @property
+    def has_more(self) -> bool:
+        """Whether the frame in hand is not the last one of its read."""
         ...
 
-    def write_queued(self) -> None:
-        """Hand queued frames to the sockets now and not at the end of the loop's turn."""
+    def send(
+        self,
+        node: NodeId,
+        kind: FrameKind,
+        header: bytes,
+        payload: bytes = b"",
+        *,
+        at_once: bool = False,
+    ) -> bool:
+        """Queue a frame; return whether it was queued and not dropped.
+
+        `at_once`: hand it to the socket now, with all queued before, and not at the end of the
+        loop's turn."""
         ...
 
 
@@ -95,6 +108,8 @@ class RaftDriver:
         self._link, self._snapshots = link, snapshots
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
+        self._encoder = SteadyEncoder()
+        self._decoder = SteadyDecoder(replica.config.group, self.node_id)
         self._pending_calls = RaftPendingCalls(self._nodes_with)
         self._syncs = SyncRequests(
             log.store, self._on_durable, on_fatal, is_flush_sync=is_flush_sync
@@ -127,6 +142,9 @@ class RaftDriver:
         self.is_draining = False
         """Whether this node refuses leadership. If all nodes stop, they would otherwise hand it
         round until they have ended, with a new term each time."""
+        self.is_fenced = False
+        """Whether the replicated state here differs from that of a majority: this node serves
+        nothing and does not lead, but votes and acks, which promises the log alone."""
         self.is_ready = False
         """Whether this node leads and its own no-op is applied: everything acked before is known
         here. Appends and leader reads may be served."""
@@ -212,7 +230,8 @@ class RaftDriver:
         with NotAppliedError (another entry took its place), OutcomeUnknownError or
         ShuttingDownError. Cancelling it does not withdraw the entry.
         """
-        self._check_running()
+        if self._stopped:
+            raise ShuttingDownError
         self.replica.check_propose()
         if not self.is_ready:
             raise NotReadyError(self.term)
@@ -222,17 +241,19 @@ class RaftDriver:
                 self._apply_error, StoreFullError
             )
             raise self._apply_error.with_traceback(None)
-        if self.replica.core.has_own_entries():
+        if self.replica.core.state.own_entries:
             self._turn()  # Own entries come first in the log; this batch is stamped for its place.
         try:
             prepared = self.log.prepare(batch)
         except StoreFullError:
-            self._hand_over_for_disk()
+            self._hand_over_unasked()
             raise
         check(prepared)
-        pending = self._pending_calls.append(prepared)
+        pending = RaftPendingAppend(self._loop.create_future(), prepared)
         self.replica.propose(prepared, pending)
-        self._touch()
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self._loop.call_soon(self._turn)
         return pending.future
 
     def read_barrier(self) -> "asyncio.Future[Index]":
@@ -279,6 +300,12 @@ class RaftDriver:
         self.replica.accept_loss()
         self._touch()
 
+    def set_fenced(self, is_fenced: bool) -> None:
+        """Serve and lead no more, or again; voting and acking go on."""
+        self.is_fenced = is_fenced
+        if not self._stopped:
+            self._touch()
+
     def lose_memory(self, incarnation: int) -> None:
         """Give up the vote, since this disk is an old copy. Stored on return, if possible."""
         if not self._stopped:
@@ -293,35 +320,48 @@ class RaftDriver:
         """Take a Raft message of a peer. Raises PeerProtocolError: drop the connection."""
         if self._stopped:
             return
-        message = decode(
-            kind, header, group=self.replica.config.group, sender=node, to=self.node_id
-        )
-        if type(message) is AppendRequest and not payload:
-            self._is_apply_due = True  # News of commits alone: no reason to wait.
-        if type(message) is AppendRequest and payload and not self._can_take(message, payload):
-            # The leader offers the entries again, and by then there may be room. Everything else
-            # goes on, so this node still votes and serves reads.
-            self.dropped_for_room_count += 1
-            self.replica.receive_without_room(message)
-            self._touch()
-            return
+        message = self._decoder.decode(kind, header, node)
+        if type(message) is AppendRequest:
+            if not payload:
+                self._is_apply_due = True  # News of commits alone: no reason to wait.
+            elif not self.log.has_room_for(
+                payload.nbytes,
+                [at.index for at in message.configurations] if message.configurations else [],
+            ):
+                # The leader offers the entries again, and by then there may be room. Everything
+                # else goes on, so this node still votes and serves reads.
+                self.dropped_for_room_count += 1
+                self.replica.receive_without_room(message)
+                self._touch()
+                return
         if type(message) is CampaignNow and not self._may_take_over():
             return  # The leader goes on when the time for the hand-over is up.
-        self.receive(message, payload if payload else None)
-
-    def receive(self, message: Message, payload: object = None) -> None:
-        """Take a decoded message; for a snapshot its complete, verified state as payload."""
-        if self._stopped:
-            return
         try:
-            self.replica.receive(message, payload)
+            has_work = self.replica.receive(message, payload if payload else None)
         except (AssertionError, StoreError, OSError) as error:
             self._on_fatal(error)
             raise
-        if type(message) is InstallSnapshot:
-            self._turn()  # Now: no reader may see the new log beside the old state.
-        else:
-            self._touch()
+        if has_work and not self._turn_scheduled:
+            state = self.replica.core.state
+            # A turn for the frame in hand alone is right where no other input can be expected to
+            # share it: with the last frame of a read, on a follower, which hears its leader only,
+            # or on a leader that waits for no more acks.
+            is_alone = state.role is Role.FOLLOWER or state.commit == state.log.last_index
+            if is_alone and not self._link.has_more:
+                self._turn()
+            else:
+                self._touch()
+
+    def install_snapshot(self, message: InstallSnapshot, state: object) -> None:
+        """Take a snapshot with its complete, verified state. Raises PeerProtocolError."""
+        if self._stopped:
+            return
+        try:
+            self.replica.receive(message, state)
+        except (AssertionError, StoreError, OSError) as error:
+            self._on_fatal(error)
+            raise
+        self._turn()  # Now: no reader may see the new log beside the old state.
 
     def on_disconnected(self, node: NodeId) -> None:
         """Note that a link broke: messages in flight to `node` may be lost."""
@@ -340,13 +380,10 @@ class RaftDriver:
     def _touch(self) -> None:
         if not self._turn_scheduled:
             self._turn_scheduled = True
-            self._loop.call_soon(self._scheduled_turn)
-
-    def _scheduled_turn(self) -> None:
-        self._turn_scheduled = False
-        self._turn()
+            self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
+        self._turn_scheduled = False
         if self._stopped:
             return
         self._is_turning = True
@@ -370,10 +407,8 @@ class RaftDriver:
         Unless it `is_last`, acks that may leave now go before entries are shown to readers."""
         if effects.role_changes:
             self._note_roles(effects.role_changes)
-        for outgoing in effects.send:
-            self._send(outgoing)
         if effects.send:
-            self._link.write_queued()  # Others work while this node syncs and applies.
+            self._send(effects.send)
         if effects.flush is not None:
             self._syncs.flush(effects.flush, must_sync=effects.must_sync)
         if effects.install is not None:
@@ -381,11 +416,21 @@ class RaftDriver:
             self.applier.restore(self.log.installed_state(), effects.install.index)
         if effects.apply_hi != NO_INDEX:
             self._apply_hi = effects.apply_hi
-        has_applied = self._apply() if is_last or not self._is_synced_within else False
-        was_ready, self.is_ready = self.is_ready, self._is_ready_now()
-        pending_calls, applied = self._pending_calls, self.applied_index
-        pending_calls.decide(effects.completed, applied)
-        pending_calls.confirm(effects.reads, applied)
+        state, pending_calls = self.replica.core.state, self._pending_calls
+        has_applied = False
+        if self._apply_hi > state.applied + 1 and (is_last or not self._is_synced_within):
+            has_applied = self._apply()
+            state = self.replica.core.state
+        was_ready = self.is_ready
+        self.is_ready = (
+            state.role is Role.LEADER
+            and state.applied >= state.own_term_first
+            and not self.is_fenced
+        )
+        if effects.completed or pending_calls.decided:
+            pending_calls.decide(effects.completed, state.applied)
+        if effects.reads or pending_calls.confirmed:
+            pending_calls.confirm(effects.reads, state.applied)
         if effects.reads_failed:
             pending_calls.fail_reads(effects.reads_failed, self.leader_id)
         if effects.loss_from != NO_INDEX:
@@ -401,43 +446,51 @@ class RaftDriver:
         If the queues cannot grow, the next tick tries again: no caller gets an answer before, and
         the pump hands out no more than its limit meanwhile.
         """
-        lo, hi = self.applied_index + 1, self._apply_hi
-        if hi <= lo or self._may_apply_late(hi - lo):
-            return False
+        state = self.replica.core.state
+        lo, hi = state.applied + 1, self._apply_hi
+        if (
+            state.role is Role.FOLLOWER
+            and not self._is_apply_due
+            and hi - lo < LATE_APPLY_COUNT_MAX
+            and not self.has_audience()
+        ):
+            return False  # With the next tick.
         self._is_apply_due = False
         try:
             self.log.dispatch(hi)
         except (StoreFullError, FileSystemError) as error:
             self.apply_retry_count += 1
             self._apply_error = error
-            self._hand_over_for_disk()
+            self._hand_over_unasked()
             return False
         self._apply_error = None
         self.applier.apply(lo, hi)
         self.replica.on_applied(hi - 1)
-        if self.replica.core.has_ready():
+        if state.handed < state.commit and state.handed < state.synced:
             self._touch()  # More is ready than one turn hands out.
         return True
 
-    def _may_apply_late(self, count: int) -> bool:
-        if self._is_apply_due or count >= LATE_APPLY_COUNT_MAX or self.has_audience():
-            return False
-        return self.role is Role.FOLLOWER
+    def _send(self, sends: Sequence[Outgoing]) -> None:
+        """Hand messages to the sockets at once: others work while this node syncs and applies.
 
-    def _send(self, outgoing: Outgoing) -> None:
-        message, payload = outgoing
-        if type(message) is InstallSnapshot:
-            self._snapshots.begin(message)
-            return
-        kind, header = encode(message)
-        assert payload is None or isinstance(payload, bytes), f"payload is {type(payload)}"
-        self._link.send(message.to, kind, header, payload or b"")
+        Those of one turn to one peer follow each other mostly, and leave together."""
+        last = sends[-1]
+        for hi, outgoing in enumerate(sends, 1):
+            message, payload = outgoing
+            is_last = outgoing is last or sends[hi].message.to != message.to
+            if type(message) is AppendRequest:
+                kind, header = FrameKind.APPEND, self._encoder.append(message)
+            elif type(message) is AppendReply:
+                kind, header = FrameKind.APPEND_REPLY, self._encoder.reply(message)
+            elif type(message) is InstallSnapshot:
+                self._snapshots.begin(message)
+                continue
+            else:
+                kind, header = encode(message)
+            data: bytes = payload or b""  # type: ignore[assignment]
+            self._link.send(message.to, kind, header, data, at_once=is_last)
 
-    def _is_ready_now(self) -> bool:
-        state = self.replica.core.state
-        return state.role is Role.LEADER and state.applied >= state.own_term_first
-
-    def _note_roles(self, changes: list[RoleChange]) -> None:
+    def _note_roles(self, changes: Sequence[RoleChange]) -> None:
         if changes[-1].role is Role.LEADER:
             self.log.become_leader()
         for change in changes:
@@ -446,18 +499,20 @@ class RaftDriver:
 
     def _nodes_with(self, index: Index) -> tuple[NodeId, ...]:
         state = self.replica.core.state
-        nodes = [node for node, progress in state.progress.items() if progress.match >= index]
-        if state.synced >= index:
-            nodes.append(self.node_id)
-        return tuple(sorted(nodes))
+        nodes = [self.node_id] if state.synced >= index else []
+        for node in state.progress:
+            if state.progress[node].match >= index:
+                nodes += (node,)  # A call less than `append`.
+        nodes.sort()
+        return tuple(nodes)
 
     # --- Syncs and ticks ---
 
     def _on_durable(self, ticket: Ticket) -> None:
-        self.replica.on_durable(ticket)
+        has_work = self.replica.on_durable(ticket)
         if self._is_turning:
-            self._is_synced_within = True
-        else:
+            self._is_synced_within |= has_work
+        elif has_work:
             self._turn()  # At once: an ack waits for it, and syncs come alone.
 
     def _on_tick(self) -> None:
@@ -468,10 +523,12 @@ class RaftDriver:
         # A leader writes a no-op at once; a node without room for it must not campaign.
         is_leader = self.role is Role.LEADER
         has_room = is_leader or self.log.has_room(OWN_ENTRY_SIZE_BYTES_MAX)
-        if is_leader and self._syncs.waiting_s > SYNC_HANG_MS / 1000:
-            self._hand_over_for_disk()
+        if is_leader and (self.is_fenced or self._syncs.waiting_s > SYNC_HANG_MS / 1000):
+            self._hand_over_unasked()
         has_met_all = self.term == NO_TERM and self.has_met_all()
-        self.replica.tick(may_campaign=has_room, has_met_all=has_met_all)
+        self.replica.tick(
+            may_campaign=has_room and not self.is_fenced, has_met_all=has_met_all
+        )
         self._is_apply_due = True
         self._touch()  # Also repeats an apply that found no room.
 
@@ -481,18 +538,16 @@ class RaftDriver:
         if self._stopped:
             raise ShuttingDownError
 
-    def _can_take(self, message: AppendRequest, payload: memoryview) -> bool:
-        configurations = [at.index for at in message.configurations]
-        return self.log.has_room_for(len(payload), configurations)
-
     def _may_take_over(self) -> bool:
-        return not self.is_draining and self.log.has_room(OWN_ENTRY_SIZE_BYTES_MAX)
+        is_fit = not self.is_draining and not self.is_fenced
+        return is_fit and self.log.has_room(OWN_ENTRY_SIZE_BYTES_MAX)
 
     def _best_follower(self) -> NodeId:
         return best_follower(self.replica.core.state, asked_last=self._asked_last)
 
-    def _hand_over_for_disk(self) -> None:
-        """Hand leadership over, since this disk is full or hangs; another node's may not."""
+    def _hand_over_unasked(self) -> None:
+        """Hand leadership over, since this disk is full or hangs, or the state here is not that of
+        a majority; another node may be well."""
         now = self._loop.time()
         if self.role is not Role.LEADER or now - self._disk_hand_over_s < DISK_HAND_OVER_MS / 1000:
             return

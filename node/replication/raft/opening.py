@@ -7,20 +7,24 @@ node does not start. Source: fault-matrix D8.
 """
 
 import os
+from dataclasses import replace
 from typing import Final
 
 import structlog
 
 from node.config.limits import Limits
+from node.replication.raft.storage.hard_state import NodeFile
 from node.replication.raft.storage.log import LedgerLog
 from node.runtime.clock import unix_ms
-from node.state.checkpoint_files import CheckpointDamagedError, CheckpointFiles
+from node.state.checkpoint_files import DIRECTORY, CheckpointDamagedError, CheckpointFiles
 from node.state.machine import StateMachine
 from node.state.state import StateImage
 from raft.messages import NO_INDEX
 from store.files.file_system import FileSystem
 from store.fsck.checks.meta import DAMAGED_DIRECTORY
 
+BUILT_ANEW: Final = "; built anew since, and not compared yet"
+"""End of the reason of a fence whose state was built anew: the evidence was kept by then."""
 _log: Final = structlog.get_logger(component="node")
 
 
@@ -29,12 +33,15 @@ def open_state(
 ) -> tuple[CheckpointFiles, StateMachine]:
     """Return the checkpoint of a directory, and the state; later entries are not applied yet.
 
-    Raises CheckpointDamagedError when it is damaged, missing or older than the beginning of the log
-    and nothing else has the state, CorruptionError for one of another version, FileSystemError,
-    SyncFailedError.
+    A state that differed from that of a majority is built anew if the log, or a snapshot that was
+    installed, has all of it. Raises CheckpointDamagedError when the checkpoint is damaged, missing
+    or older than the beginning of the log and nothing else has the state, CorruptionError for one
+    of another version, FileSystemError, SyncFailedError.
     """
     installed = log.installed
     has_all = log.base_index == NO_INDEX or installed is not None
+    if has_all:
+        _set_aside_differing(fs, root, log.node_file)
     files, image = load_checkpoint(fs, root, is_needed=not has_all)
     machine = StateMachine(log.store.reads, limits, image)
     if installed is not None and machine.applied_index < installed.state_index:
@@ -44,6 +51,17 @@ def open_state(
         expected = f"{log.base_index} or more"
         raise CheckpointDamagedError(files.directory, 0, "applied index", expected, found)
     return files, machine
+
+
+def _set_aside_differing(fs: FileSystem, root: str, node_file: NodeFile) -> None:
+    """Set the checkpoint aside, once, if the state in it differed from that of a majority."""
+    record = node_file.record
+    fence = record.state_fence
+    if fence and not fence.endswith(BUILT_ANEW):
+        kept = _set_aside(fs, root, os.path.join(root, DIRECTORY))
+        what = "the state differed from that of a majority; it is built anew"
+        _log.warning(what, differed=fence, kept=kept)
+        node_file.save(replace(record, state_fence=fence + BUILT_ANEW))
 
 
 def load_checkpoint(
@@ -67,7 +85,9 @@ def load_checkpoint(
 
 
 def _set_aside(fs: FileSystem, root: str, directory: str) -> str:
-    """Move the files aside, durably; return the new path."""
+    """Move the files aside, durably; return the new path. Empty: there are none."""
+    if not os.path.exists(directory):
+        return ""
     damaged = os.path.join(root, DAMAGED_DIRECTORY)
     fs.make_directory(damaged)
     aside = os.path.join(damaged, f"{os.path.basename(directory)}-{unix_ms()}")

@@ -8,6 +8,7 @@ import asyncio
 import time
 from bisect import insort
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from node.errors.common import (
     NotAppliedError,
@@ -19,7 +20,10 @@ from node.state.appends import Committed, Prepared
 from raft.messages import Index, NodeId
 from raft.pump.effects import Completion, Resolution
 from raft.ready import ReadConfirmed
-from store.files.failpoints import hit
+from store.files import failpoints
+
+_now_ns: Final = time.perf_counter_ns
+_new: Final = tuple.__new__  # One call; the constructor of a named tuple is two.
 
 
 class RaftPendingAppend:
@@ -30,7 +34,7 @@ class RaftPendingAppend:
     def __init__(self, future: "asyncio.Future[Committed]", prepared: Prepared) -> None:
         self.future = future
         self.prepared = prepared
-        self.began_ns = time.perf_counter_ns()
+        self.began_ns = _now_ns()
 
 
 class PendingChange:
@@ -49,18 +53,14 @@ class RaftPendingCalls:
         """`nodes_with(index)` returns the nodes known to have an entry."""
         self._loop = asyncio.get_running_loop()
         self._nodes_with = nodes_with
-        self._decided: list[Completion] = []
+        self.decided: list[Completion] = []
         """Outcomes of entries that are committed, and not yet applied here."""
         self._reads: dict[int, asyncio.Future[Index]] = {}
-        self._confirmed: list[tuple[Index, int]] = []
+        self.confirmed: list[tuple[Index, int]] = []
         """Confirmed reads that wait until their index is applied, in the order of indexes."""
         self._read_count = 0
 
     # --- Entries ---
-
-    def append(self, prepared: Prepared) -> RaftPendingAppend:
-        """Return a waiting append; its future resolves with Committed."""
-        return RaftPendingAppend(self._loop.create_future(), prepared)
 
     def change(self) -> PendingChange:
         """Return a waiting membership change; its future resolves with the index."""
@@ -68,20 +68,35 @@ class RaftPendingCalls:
 
     def decide(self, completions: Iterable[Completion], applied: Index) -> None:
         """Answer decided calls; that of a committed entry is answered once the entry is applied."""
-        self._decided += completions
-        if not self._decided:
-            return
-        hit("callers.before_answer")
-        decided, self._decided = self._decided, []
+        self.decided += completions
+        if failpoints.is_on:
+            failpoints.hit("callers.before_answer")
+        decided, self.decided = self.decided, []
         for completion in decided:
             if completion.resolution is Resolution.COMMITTED and completion.index > applied:
-                self._decided.append(completion)
+                self.decided.append(completion)
             else:
                 self._resolve(completion)
-        hit("callers.after_answer")
+        if failpoints.is_on:
+            failpoints.hit("callers.after_answer")
 
     def _resolve(self, completion: Completion) -> None:
         waiter = completion.waiter
+        if type(waiter) is RaftPendingAppend and completion.resolution is Resolution.COMMITTED:
+            if waiter.future.done():
+                return  # The caller was cancelled; the entry stays.
+            index, result = completion.index, waiter.prepared.result
+            assert result is not None, f"entry {index} committed, but was never written"
+            assert result.entry_index == index, f"{result} is not entry {index}"
+            committed = (
+                index,
+                completion.term,
+                result,
+                self._nodes_with(index),
+                (_now_ns() - waiter.began_ns) // 1000,
+            )
+            waiter.future.set_result(_new(Committed, committed))
+            return
         assert isinstance(waiter, RaftPendingAppend | PendingChange), f"waiter {waiter!r}"
         future = waiter.future
         if future.done():
@@ -91,23 +106,9 @@ class RaftPendingCalls:
                 future.set_exception(NotAppliedError(completion.index, completion.term))
             case Resolution.UNKNOWN:
                 future.set_exception(OutcomeUnknownError(completion.index, completion.term))
-            case Resolution.COMMITTED if isinstance(waiter, PendingChange):
-                waiter.future.set_result(completion.index)
             case Resolution.COMMITTED:
-                assert isinstance(waiter, RaftPendingAppend), f"waiter {waiter!r}"
-                waiter.future.set_result(self._committed(completion, waiter))
-
-    def _committed(self, completion: Completion, append: RaftPendingAppend) -> Committed:
-        result = append.prepared.result
-        assert result is not None, f"entry {completion.index} committed, but was never written"
-        assert result.entry_index == completion.index, f"{result} is not entry {completion.index}"
-        return Committed(
-            completion.index,
-            completion.term,
-            result,
-            self._nodes_with(completion.index),
-            (time.perf_counter_ns() - append.began_ns) // 1000,
-        )
+                assert isinstance(waiter, PendingChange), f"waiter {waiter!r}"
+                waiter.future.set_result(completion.index)
 
     # --- Reads ---
 
@@ -125,16 +126,16 @@ class RaftPendingCalls:
     def confirm(self, reads: Iterable[ReadConfirmed], applied: Index) -> None:
         """Answer confirmed reads whose index is applied. Call it every turn."""
         for read_id, index in reads:
-            insort(self._confirmed, (index, read_id))
+            insort(self.confirmed, (index, read_id))
         count = 0
-        for index, read_id in self._confirmed:
+        for index, read_id in self.confirmed:
             if index > applied:
                 break
             count += 1
             future = self._reads.pop(read_id)
             if not future.done():
                 future.set_result(index)
-        del self._confirmed[:count]
+        del self.confirmed[:count]
 
     def fail_reads(self, read_ids: Iterable[int], leader: NodeId) -> None:
         """Fail these reads: leadership was lost before they were confirmed."""
@@ -146,9 +147,9 @@ class RaftPendingCalls:
     def stop(self, completions: Iterable[Completion]) -> None:
         """Answer every call, since no more is decided here: appends are unknown, reads may be
         repeated at another node."""
-        for completion in [*self._decided, *completions]:
+        for completion in [*self.decided, *completions]:
             self._resolve(completion._replace(resolution=Resolution.UNKNOWN))
-        self._decided, self._confirmed = [], []
+        self.decided, self.confirmed = [], []
         reads, self._reads = self._reads, {}
         for future in reads.values():
             _fail(future, ShuttingDownError())

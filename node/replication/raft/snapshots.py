@@ -65,10 +65,15 @@ class Snapshots:
     # --- Sending ---
 
     def begin(self, message: InstallSnapshot) -> None:
-        """Build the snapshot for the log up to `message.meta.index`, and send it."""
+        """Build the snapshot for the log up to `message.meta.index`, and send it.
+
+        A leader behind its state fence sends none: its state is not that of the majority. The core
+        asks again after its deadline, and the fence takes the leadership away meanwhile."""
         self._spawn(self._send(message))
 
     async def _send(self, message: InstallSnapshot) -> None:
+        if self._is_refused(message):
+            return
         meta, image = message.meta, self._machine.image()
 
         def build() -> bytes:
@@ -82,6 +87,8 @@ class Snapshots:
         except (StoreError, NodeError) as error:
             self._on_failed(message.to, f"it cannot be built: {error}")
             return
+        if self._is_refused(message):
+            return
         if self._driver.role is not Role.LEADER or self._driver.term != message.term:
             return
         self._built[meta] = data
@@ -91,6 +98,12 @@ class Snapshots:
         if not self._is_pumping:
             self._is_pumping = True
             self._pump()
+
+    def _is_refused(self, message: InstallSnapshot) -> bool:
+        """Whether the state must not leave this node."""
+        if self._driver.is_fenced:
+            _log.error("sends no snapshot: this state is not the majority's", to=message.to)
+        return self._driver.is_fenced
 
     def _pump(self) -> None:
         replica = self._driver.replica
@@ -137,7 +150,7 @@ class Snapshots:
             _log.warning("a snapshot is not taken", index=message.meta.index, error=str(error))
             return
         _log.info("received a snapshot", index=message.meta.index, size_bytes=len(data))
-        self._driver.receive(message, data)
+        self._driver.install_snapshot(message, data)
 
     # --- Connections ---
 

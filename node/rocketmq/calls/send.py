@@ -29,6 +29,8 @@ MESSAGE_COUNT_MAX: Final = 1_024
 _RECORD_ROOM_BYTES: Final = 36 * 1024
 """Room of a record beside its body: properties, topic and head."""
 _ORPHAN_S_MAX: Final = 3_600
+_TRANSACTION: Final = MessageType.TRANSACTION
+_DELAY: Final = MessageType.DELAY
 
 
 def body_size_bytes_max(context: Context, batch_size_bytes_max: int) -> int:
@@ -69,30 +71,32 @@ class SendCalls:
         Raises one of LED_ELSEWHERE when none of them could be appended here.
         """
         messages = request.messages
-        topic = self._check(messages)
+        topic, kinds = self._check(messages)
         entries: list[pb.SendResultEntry] = []
-        for message in messages:
-            entries.append(await self._send(topic, message, is_first=not entries))
+        for message, kind in zip(messages, kinds, strict=True):
+            entries.append(await self._send(topic, message, kind, is_first=not entries))
         return pb.SendMessageResponse(
             status=common([entry.status for entry in entries]), entries=entries
         )
 
-    def _check(self, messages: Sequence[pb.Message]) -> str:
-        """Check all messages; return their topic."""
+    def _check(self, messages: Sequence[pb.Message]) -> tuple[str, list[MessageType]]:
+        """Check all messages; return their topic and the type of each."""
         if not 1 <= len(messages) <= MESSAGE_COUNT_MAX:
             text = f"{len(messages)} messages, a request has 1 to {MESSAGE_COUNT_MAX}"
             raise CallRefusedError(Code.MESSAGE_CORRUPTED, text)
-        topic = topic_name(messages[0].topic)
-        for message in messages:
-            if topic_name(message.topic) != topic:
+        topic, kinds = topic_name(messages[0].topic), []
+        for number, message in enumerate(messages):
+            if number and topic_name(message.topic) != topic:
                 raise CallRefusedError(Code.MESSAGE_CORRUPTED, "messages of several topics")
             check_message(message, self.body_size_bytes_max)
-            type_of(message)
-        return topic
+            kinds.append(type_of(message))
+        return topic, kinds
 
-    async def _send(self, topic: str, message: pb.Message, *, is_first: bool) -> pb.SendResultEntry:
+    async def _send(
+        self, topic: str, message: pb.Message, kind: MessageType, *, is_first: bool
+    ) -> pb.SendResultEntry:
         try:
-            return await self._append(topic, message)
+            return await self._append(topic, message, kind)
         except Exception as error:
             if is_first and isinstance(error, LED_ELSEWHERE):
                 raise
@@ -101,14 +105,16 @@ class SendCalls:
                 status=status_of(error), message_id=message.system_properties.message_id
             )
 
-    async def _append(self, topic: str, message: pb.Message) -> pb.SendResultEntry:
-        system, kind = message.system_properties, type_of(message)
+    async def _append(
+        self, topic: str, message: pb.Message, kind: MessageType
+    ) -> pb.SendResultEntry:
+        system = message.system_properties
         self._check_type(topic, MessageType.Name(kind))
         queue_id = self._queue(topic, system.message_group)
-        record = to_record(message, topic, queue_id, self._context.store.config.store_host)
+        record = to_record(message, kind, topic, queue_id, self._context.store.config.store_host)
         request = AppendRequest(records=record, record_count=1)
         is_late = False
-        if kind == MessageType.TRANSACTION:
+        if kind == _TRANSACTION:
             request.transaction.CopyFrom(HalfMessages(producer_group=topic))
             if system.HasField("orphaned_transaction_recovery_duration"):
                 after_s = system.orphaned_transaction_recovery_duration.seconds
@@ -116,7 +122,7 @@ class SendCalls:
                     text = f"an orphan recovery after {after_s} s, the limit is {_ORPHAN_S_MAX}"
                     raise CallRefusedError(Code.BAD_REQUEST, text)
                 request.transaction.check_after_ms = after_s * 1000
-        elif kind == MessageType.DELAY:
+        elif kind == _DELAY:
             is_late = unix_ms_of(system.delivery_timestamp) > unix_ms()
             request.has_delayed = is_late
         receipt = await self._broker.append(request)
@@ -127,7 +133,7 @@ class SendCalls:
             offset=receipt.queues[0].first_offset if receipt.queues else 0,
         )
         own_group = self._cluster.own_group
-        if kind == MessageType.TRANSACTION:
+        if kind == _TRANSACTION:
             entry.transaction_id = str(handles.ReceiptHandle(own_group, str(receipt.position)))
         if is_late:
             held = receipt.positions[0] if receipt.positions else receipt.position

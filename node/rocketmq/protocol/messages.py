@@ -57,6 +57,10 @@ from store.record.message import encode_message
 USER_PROPERTY_COUNT_MAX: Final = 128
 PROPERTIES_SIZE_BYTES_MAX: Final = 16_384
 """Limit of user properties, tag and keys together."""
+TRACE_CONTEXT_SIZE_BYTES_MAX: Final = 14_336
+"""With the limit above it leaves 2,047 bytes of a record's properties for those of the system."""
+BORN_HOST_SIZE_BYTES_MAX: Final = 255
+"""The longest name of a host."""
 
 _UNSUPPORTED: Final = {
     MessageType.LITE: "lite topics",
@@ -67,6 +71,12 @@ _TYPES: Final = {
     "DELAY": MessageType.DELAY,
     "TRANSACTION": MessageType.TRANSACTION,
 }
+# A look into the wrapper of an enum is a call.
+_NORMAL: Final = MessageType.NORMAL
+_TRANSACTION: Final = MessageType.TRANSACTION
+_DELAY: Final = MessageType.DELAY
+_FIFO: Final = MessageType.FIFO
+_GZIP: Final = Encoding.GZIP
 _MESSAGE_ID: Final = re.compile(r"[\x21-\x7e]{1,128}\Z")
 _NO_HOST: Final[Host] = ("0.0.0.0", 0)
 _MS: Final = 1_000_000
@@ -81,21 +91,20 @@ def type_of(message: Message) -> MessageType:
     """Return the type of a message. Raises CallRefusedError if its fields belong to different
     types."""
     system = message.system_properties
-    found = MessageType.NORMAL
-    carried = []
-    if system.message_type in _UNSUPPORTED or system.HasField("lite_topic"):
-        what = _UNSUPPORTED.get(system.message_type, "lite topics")
+    found, carried, told = _NORMAL, [], system.message_type
+    if told in _UNSUPPORTED or system.HasField("lite_topic"):
+        what = _UNSUPPORTED.get(told, "lite topics")
         raise CallRefusedError(Code.NOT_IMPLEMENTED, f"this cluster has no {what}")
     if system.HasField("priority"):
         raise CallRefusedError(Code.NOT_IMPLEMENTED, "this cluster has no priorities")
-    if system.message_type == MessageType.TRANSACTION:
-        found = MessageType.TRANSACTION
+    if told == _TRANSACTION:
+        found = _TRANSACTION
         carried.append("a transaction")
     if system.HasField("delivery_timestamp"):
-        found = MessageType.DELAY
+        found = _DELAY
         carried.append("a delivery time")
     if system.HasField("message_group"):
-        found = MessageType.FIFO
+        found = _FIFO
         carried.append("a message group")
     if len(carried) > 1:
         code = Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
@@ -121,9 +130,8 @@ def check_message(message: Message, body_size_bytes_max: int) -> None:
         check_key(key)
     if system.HasField("message_group"):
         check_message_group(system.message_group)
-    if len(system.trace_context) > PROPERTIES_SIZE_BYTES_MAX or has_control(system.trace_context):
-        text = f"trace context: at most {PROPERTIES_SIZE_BYTES_MAX} characters, no controls"
-        raise CallRefusedError(Code.BAD_REQUEST, text)
+    _check_text("trace context", system.trace_context, TRACE_CONTEXT_SIZE_BYTES_MAX)
+    _check_text("born host", system.born_host, BORN_HOST_SIZE_BYTES_MAX)
     if not _is_time(system.born_timestamp):
         raise CallRefusedError(Code.BAD_REQUEST, "a born time that is no time")
     if not _is_time(system.delivery_timestamp):
@@ -132,13 +140,19 @@ def check_message(message: Message, body_size_bytes_max: int) -> None:
     _check_digest(message)
 
 
+def _check_text(name: str, text: str, size_bytes_max: int) -> None:
+    if len(text.encode()) > size_bytes_max or has_control(text):
+        rule = f"{name}: at most {size_bytes_max} bytes, no control characters"
+        raise CallRefusedError(Code.BAD_REQUEST, rule)
+
+
 def _check_size(message: Message) -> None:
     """Raise CallRefusedError for too much beside the body, before the parts are checked."""
     system, user = message.system_properties, message.user_properties
     if len(user) > USER_PROPERTY_COUNT_MAX:
         text = f"{len(user)} user properties, the limit is {USER_PROPERTY_COUNT_MAX}"
         raise CallRefusedError(Code.MESSAGE_PROPERTIES_TOO_LARGE, text)
-    size_bytes = len(system.tag.encode()) + sum(len(key.encode()) for key in system.keys)
+    size_bytes = len(system.tag.encode()) + sum(1 + len(key.encode()) for key in system.keys)
     for name, value in user.items():
         size_bytes += len(name.encode()) + len(value.encode())
     if size_bytes > PROPERTIES_SIZE_BYTES_MAX:
@@ -175,8 +189,11 @@ def _check_digest(message: Message) -> None:
         )
 
 
-def to_record(message: Message, topic: str, queue_id: int, store_host: Host) -> bytes:
-    """Return the record of a message that was checked; the leader fills in the rest."""
+def to_record(
+    message: Message, kind: MessageType, topic: str, queue_id: int, store_host: Host
+) -> bytes:
+    """Return the record of a message that was checked and has the type `kind`; the leader fills in
+    the rest."""
     system = message.system_properties
     properties = dict(message.user_properties)
     properties[fmt.PROPERTY_UNIQUE_KEY] = system.message_id
@@ -184,15 +201,15 @@ def to_record(message: Message, topic: str, queue_id: int, store_host: Host) -> 
         properties[fmt.PROPERTY_TAGS] = system.tag
     if system.keys:
         properties[fmt.PROPERTY_KEYS] = " ".join(system.keys)
-    properties[MESSAGE_TYPE] = MessageType.Name(type_of(message))
+    properties[MESSAGE_TYPE] = MessageType.Name(kind)
     if system.message_group:
         properties[MESSAGE_GROUP] = system.message_group
     if system.born_host:
         properties[BORN_HOST] = system.born_host
     if system.trace_context:
         properties[TRACE_CONTEXT] = system.trace_context
-    if system.body_encoding == Encoding.GZIP:
-        properties[BODY_ENCODING] = Encoding.Name(Encoding.GZIP)
+    if system.body_encoding == _GZIP:
+        properties[BODY_ENCODING] = Encoding.Name(_GZIP)
     if system.HasField("delivery_timestamp"):
         due = system.delivery_timestamp
         properties[DELIVER_MS] = properties[DELIVERY_TIME_MS] = str(_ceil_ms(due))

@@ -9,6 +9,7 @@ import tempfile
 
 import click
 
+from quorumlog.cli.bench import calibrate as bench_calibrate
 from quorumlog.cli.bench import cluster as bench_cluster
 from quorumlog.cli.bench import compare as bench_compare
 from quorumlog.cli.bench import delay as bench_delay
@@ -27,6 +28,7 @@ def bench() -> None:
 
 
 for _command in (
+    bench_calibrate.calibrate,
     bench_cluster.produce,
     bench_cluster.consume,
     bench_cluster.failover,

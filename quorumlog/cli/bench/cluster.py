@@ -16,6 +16,7 @@ from quorumlog.cli.connection import addresses, run, tls_files
 from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.output import Format, output_option, print_record
 from quorumlog.cli.progress import progress_bars
+from quorumlog.cli.transport import transport
 
 if TYPE_CHECKING:
     from bench.own_cluster import OwnCluster
@@ -26,8 +27,8 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _NODE_COUNT = 3
 _TIMEOUT_MS = 30_000
 _PEERS = (
-    "etcd", "nats", "redis-wait1", "redis-wait2", "pysyncobj", "rocketmq-dledger",
-    "rocketmq-master-slave",
+    "etcd", "nats", "kafka", "bookkeeper", "redis-wait1", "redis-wait2", "pysyncobj",
+    "rocketmq-dledger", "rocketmq-master-slave",
 )  # fmt: skip
 
 
@@ -107,7 +108,10 @@ async def cluster_of(
 
     if server is not None:
         async with quorumlog.connect(
-            addresses(server), timeout_ms=_TIMEOUT_MS, credentials=tls_files().credentials()
+            addresses(server),
+            timeout_ms=_TIMEOUT_MS,
+            credentials=tls_files().credentials(),
+            transport=transport(),
         ) as client:
             yield client, None
         return
@@ -115,7 +119,9 @@ async def cluster_of(
 
     with own_cluster(directory, node_count=_NODE_COUNT, flush=flush) as own:
         click.echo(f"three nodes in {own.directory} ({own.directory_kind})", err=True)
-        async with quorumlog.connect(own.bootstrap, timeout_ms=_TIMEOUT_MS) as client:
+        async with quorumlog.connect(
+            own.bootstrap, timeout_ms=_TIMEOUT_MS, transport=transport()
+        ) as client:
             yield client, own
 
 
@@ -160,7 +166,8 @@ def print_result(record: dict[str, Any], output: Format) -> None:
 @click.option(
     "--peer",
     type=click.Choice(_PEERS),
-    help="Measure this one too, on the same disk and right afterwards.",
+    metavar="PEER",
+    help="Measure this one too, on the same disk and right afterwards: " + ", ".join(_PEERS) + ".",
 )
 @place_options
 @running_option

@@ -43,7 +43,7 @@ _COLUMNS = (
     help="Leaders that die in each mode.",
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the pauses between them.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw a picture too.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw a plot too.")
 @click.option(
     "--dir",
     "directory",

@@ -21,6 +21,7 @@ from quorumlog.cli.cluster.node_rows import (
     problems,
     status_rows,
 )
+from quorumlog.cli.cluster.rebalance import rebalance
 from quorumlog.cli.connection import ask, confirm, connected, run, server_option
 from quorumlog.cli.errors import CliError, ExitCode
 from quorumlog.cli.output import Format, output_option, print_record, print_rows
@@ -157,6 +158,9 @@ def transfer_leader(node_id: int | None, group: str, server: str | None, output:
 
     print_record(run(act()), output)
     return ExitCode.OK
+
+
+cluster.add_command(rebalance)
 
 
 @cluster.command()

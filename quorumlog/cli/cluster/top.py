@@ -54,7 +54,7 @@ assert tuple(_HEADS) == TOP_COLUMNS, "each column of qlog top has a head"
 def top(interval: float, once: bool, server: str | None, output: Format) -> int:
     """Watch all nodes: role, term, indexes, lag, rates.
 
-    A live picture on a terminal until Ctrl-C; where output is no terminal, or with -o json, one
+    A live view on a terminal until Ctrl-C; where output is no terminal, or with -o json, one
     snapshot. Rates are counted over one interval: what this process of the node acked as leader.
 
     \b

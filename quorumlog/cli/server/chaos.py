@@ -15,6 +15,7 @@ import click
 
 from quorumlog.cli.errors import CliError, ExitCode
 from quorumlog.cli.output import Format, output_option, print_record
+from quorumlog.cli.transport import transport
 
 if TYPE_CHECKING:
     from chaos.local_attack import Attack
@@ -124,7 +125,8 @@ def _attack(
         known = ", ".join(map(str, cluster.node_ids))
         raise CliError(f"there is no node {node}", f"the cluster has {known}", "name one of these")
     seed = int.from_bytes(os.urandom(4), "big") if seed is None else seed
-    result: TrialResult = asyncio.run(run(cluster, attack, node=node, seconds=seconds, seed=seed))
+    ways = {"node": node, "seconds": seconds, "seed": seed, "transport": transport()}
+    result: TrialResult = asyncio.run(run(cluster, attack, **ways))
     print_record(_record(result), output)
     return ExitCode.OK if result.verdict == "passed" else ExitCode.FINDINGS
 
@@ -154,6 +156,7 @@ def _record(result: "TrialResult") -> dict[str, object]:
         "why": result.why or None,
         "attack": result.scenario.name,
         "seed": result.seed,
+        "transport": result.transport,
         "proofs": result.proofs,
         "acked_count": result.acked_count,
         "lost_count": result.lost_count,

@@ -109,8 +109,19 @@ class Disk:
             max(image.commit_hint, applied),
             applied,
             None,
-            image.snapshot,
+            self._snapshot_of(image),
         )
+
+    def _snapshot_of(self, image: DiskImage) -> SnapshotMeta | None:
+        """Return the snapshot that the log may be cut by: a durable one, or the one it begins with.
+
+        A core that begins anew in a running process must not take a saved one for durable."""
+        durable = self.durable.snapshot
+        if durable is not None and durable.index >= image.base_index:
+            return durable
+        if image.base_configuration is None or image.base_index < 0:
+            return None
+        return SnapshotMeta(image.base_index, image.base_term, image.base_configuration)
 
     def append(self, index: Index, term: Term, kind: EntryKind, body: object) -> None:
         image = self.memory
@@ -399,7 +410,8 @@ class Disk:
             else:
                 perform(image, Install(meta, chain))
             if meta.term > image.hard_state.term:
-                # No message of that term came here, so no vote was given in it.
+                # No message of that term came here, so no vote was given in it; unless the disk is
+                # an old copy, which the others notice by the term that it had before.
                 image.hard_state = image.hard_state._replace(term=meta.term, vote=0)
         self._forget_damage_through(meta.index)
         self._forget_damage_from(self.memory.last_index + 1)
@@ -436,11 +448,14 @@ def recover(image: DiskImage, survivors: Sequence[Operation], coverage: Coverage
     The scan ends at the first entry that is missing or does not chain to the one before, so old
     entries behind a truncation that is half there are never taken for the log."""
     slots = {entry.index: entry for entry in image.entries}
-    durable_last = image.last_index
     latest: list[SaveSnapshot | SaveHint] = []
     for operation in survivors:
-        if isinstance(operation, SaveSnapshot | SaveHint):
+        if isinstance(operation, SaveSnapshot):
             latest.append(operation)
+        elif isinstance(operation, SaveHint):
+            # It is published only behind a sync of the log that it describes.
+            if image.chain_at(operation.commit) == operation.chain:
+                latest.append(operation)
         elif isinstance(operation, DiskWrite):
             slots.update((entry.index, entry) for entry in operation.entries)
         elif isinstance(operation, Truncate):
@@ -458,11 +473,8 @@ def recover(image: DiskImage, survivors: Sequence[Operation], coverage: Coverage
         image.entries.append(entry)
         chain = entry.chain
     for saved in latest:
-        # A hint or a snapshot is published only behind a sync of the log that it describes.
-        if isinstance(saved, SaveSnapshot):
-            if image.chain_at(saved.meta.index) == saved.chain:
-                perform(image, saved)
-        elif saved.commit <= durable_last:
+        # A snapshot, too.
+        if isinstance(saved, SaveHint) or image.chain_at(saved.meta.index) == saved.chain:
             perform(image, saved)
     last_term = image.entries[-1].term if image.entries else image.base_term
     hard_state = image.hard_state

@@ -15,6 +15,7 @@ from raft.simulator.mutants import disk as mutants_disk
 from raft.simulator.mutants import lives as mutants_lives
 from raft.simulator.mutants import operation as mutants_operation
 from raft.simulator.mutants import replication as mutants_replication
+from raft.simulator.mutants import steady as mutants_steady
 from raft.simulator.mutants.mutation import Mutant, hunt, run_tests
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -22,6 +23,7 @@ MUTANTS: tuple[Mutant, ...] = (
     + mutants_operation.MUTANTS
     + mutants_disk.MUTANTS
     + mutants_lives.MUTANTS
+    + mutants_steady.MUTANTS
 )
 
 

@@ -11,7 +11,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "applied_ahead_of_sync",
         "R45",
-        "raft.core:RaftCore._handout_hi",
+        "raft.core:RaftCore.hand_out",
         "last = state.commit if state.commit < state.synced else state.synced",
         "last = state.commit",
         25,
@@ -120,7 +120,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.election:_pre_vote_refusal",
         "if state.role is Role.LEADER or state.had_leader_contact():",
         "if False:",
-        "tests/raft/rules/test_prevote.py::test_refused_while_a_leader_was_heard",
+        "tests/raft/rules/test_prevote.py::test_refused_after_contact_with_a_leader",
     ),
     Mutant(
         "vote_despite_leader",
@@ -128,7 +128,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.rules.election:handle_vote_request",
         "if not message.transfer and (state.role is Role.LEADER or state.had_leader_contact()):",
         "if False:",
-        "tests/raft/rules/test_prevote.py::test_real_request_is_refused_while_a_leader_was_heard",
+        "tests/raft/rules/test_prevote.py::test_real_request_is_refused_after_leader_contact",
     ),
     Mutant(
         "no_check_quorum",
@@ -182,8 +182,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "learners_count_for_commit",
         "R28",
         "raft.rules.leader:maybe_commit",
-        "for voter in state.voters:",
-        "for voter in state.voters + state.learners:",
+        "for voter in state.voters",
+        "for voter in state.voters + state.learners",
         150,
     ),
     Mutant(
@@ -352,8 +352,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "waiter_ignores_term",
         "R38",
         "raft.pump.pending_proposals:PendingProposals.complete",
-        "is_same = log.term_of(index) == found[0]",
-        "is_same = True",
+        "outcome = Resolution.COMMITTED if found == term else Resolution.NOT_APPLIED",
+        "outcome = Resolution.COMMITTED",
         60,
     ),
     Mutant(

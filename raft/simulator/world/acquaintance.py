@@ -26,6 +26,13 @@ SAVE_TICKS = 10
 BACKUPS_MAX = 3
 
 
+class SavedLives(NamedTuple):
+    """A node's memory of the others, as it is on disk."""
+
+    known: dict[NodeId, Known]
+    apart: dict[NodeId, tuple[Known, ...]]
+
+
 class Backup(NamedTuple):
     """A copy of everything on a node's disk."""
 
@@ -33,13 +40,15 @@ class Backup(NamedTuple):
     life: int
     nonces: tuple[int, ...]
     joined: int
-    saved: dict[NodeId, Known]
+    saved: SavedLives
 
 
 class Acquaintance:
-    """One node's side. `life`, `nonces`, `joined` and `saved` are on disk."""
+    """One node's side. `life`, `nonces`, `joined`, `saved` and what was found are on disk."""
 
     __slots__ = (
+        "_copied_incarnation",
+        "_found",
         "_incarnation",
         "_is_copy",
         "_met",
@@ -61,16 +70,20 @@ class Acquaintance:
         self.nonces: tuple[int, ...] = ()
         """Nonces of this life and the earlier ones, the newest first."""
         self.joined = 0
-        self.saved: dict[NodeId, Known] = {}
+        self.saved = SavedLives({}, {})
         self.lives = Lives()
         self.tells = False
         """Whether the process is of a version that knows lives."""
         self._run = 0
         self._start: tuple[Term, Index] = (0, NO_INDEX)
+        self._found: tuple[Term, Index] | None = None
+        """Term and last index of the disk before its repair, which may raise both: what an old copy
+        promised in between is forgotten all the same."""
         self._met: dict[NodeId, int] = {}
         """Process of each other node that was met and believed, by its number of the run."""
         self.backups: list[Backup] = []
         self._is_copy = False
+        self._copied_incarnation = 0
         self._incarnation = 0
         """Incarnation from which on this node knows that it is an old copy. A second notice
         may come before that is stored."""
@@ -84,18 +97,36 @@ class Acquaintance:
             self._node.world.coverage.hit("old_copy_joins")
         return self._is_copy
 
+    @property
+    def is_unnoticed_copy(self) -> bool:
+        """Whether it goes on as if the old copy were its disk.
+
+        A copy that was in doubt since, for any reason, was brought up to date by a leader, and
+        promises what it has now."""
+        incarnation = self._node.disk.durable.hard_state.incarnation
+        return self.is_copy and incarnation <= self._copied_incarnation
+
+    def begin_repair(self) -> None:
+        """Note what the disk held by itself."""
+        if self._found is None:
+            state = self._node.disk.load()
+            self._found = state.hard_state.term, state.last_index
+
     def begin(self) -> None:
         """Begin a life: a process starts on the disk."""
         node = self._node
         self._run += 1
         self.tells = not node.is_old
         self._met = {}
-        self.lives = Lives(self.saved)
+        self.lives = Lives(*self.saved)
+        found, self._found = self._found, None
         if self.tells:
             self.life += 1
             self.nonces = (node.world.new_nonce(), *self.nonces[:PAST_MAX])
             state = node.disk.load()
             self._start = state.hard_state.term, state.last_index
+            if found is not None:
+                self._start = found[0], min(found[1], state.last_index)
             for other in node.world.nodes.values():
                 if other is not node and other.is_up and self._is_open(other):
                     _greet(node, other)
@@ -104,7 +135,8 @@ class Acquaintance:
         """Forget everything on disk: it was replaced by an empty one."""
         self.life = self.joined = 0
         self.nonces = ()
-        self.saved = {}
+        self.saved = SavedLives({}, {})
+        self._found = None
         self._is_copy = False
         self.backups.clear()
 
@@ -113,8 +145,10 @@ class Acquaintance:
         hard_state = node.disk.durable.hard_state
         if hard_state.standing is Standing.JOINING:
             self.joined = max(self.joined, hard_state.incarnation)
+        # While the log is repaired no life has begun, so the peers answer an old copy as well.
+        has_begun = self.tells and node.repair is None
         return ToldLife(
-            self.life if self.tells else NO_LIFE,
+            self.life if has_begun else NO_LIFE,
             self.nonces[0] if self.nonces else 0,
             *self._start,
             hard_state.term,
@@ -126,11 +160,21 @@ class Acquaintance:
         )
 
     def lets_in(self, sender: Process) -> bool:
-        """Whether a message of `sender` gets here, after a handshake if the two have not met."""
+        """Whether a message of `sender` gets here, after a handshake if the two have not met.
+
+        While a node repairs its log it remembers no process, and needs no memory of one: the chain
+        proves what it fetches. A connection needs both to believe each other. A process that ended
+        shakes no hands: its last messages came over connections that ended with the process that
+        they were for."""
         theirs = sender.acquaintance
-        if self._met.get(sender.node_id) != theirs._run:
+        if not theirs.tells or not self.tells or self._node.repair is not None:
+            return True
+        if not (self._believes(theirs) and theirs._believes(self)) and sender.is_alive:
             _greet(self._node, sender)
-        return not theirs.tells or not self.tells or self._met.get(sender.node_id) == theirs._run
+        return self._believes(theirs) and (sender.repair is not None or theirs._believes(self))
+
+    def _believes(self, other: Acquaintance) -> bool:
+        return self._met.get(other._node.node_id) == other._run
 
     def judge(self, other: Process) -> None:
         """Believe a node, or refuse it."""
@@ -143,7 +187,7 @@ class Acquaintance:
             self.refuse(other.node_id, lost)
         else:
             self._met[other.node_id] = other.acquaintance._run
-        self.saved = dict(self.lives.known)
+        self._save()
         if node.world.trace is not None:
             node.world.note(f"{node} meets {other}: {lost or 'believed'}")
 
@@ -193,12 +237,15 @@ class Acquaintance:
     def on_tick(self, tick: int) -> None:
         if tick % SAVE_TICKS == 0:
             self.look()
-            self.saved = dict(self.lives.known)
+            self._save()
+
+    def _save(self) -> None:
+        self.saved = SavedLives(dict(self.lives.known), dict(self.lives.apart))
 
     def keep(self) -> None:
         """Copy the disk, as a backup or a snapshot of a virtual machine does."""
         image = self._node.disk.durable.copy()
-        backup = Backup(image, self.life, self.nonces, self.joined, dict(self.saved))
+        backup = Backup(image, self.life, self.nonces, self.joined, self.saved)
         self.backups = [*self.backups[1 - BACKUPS_MAX :], backup]
 
     def is_known_to_all(self, backup: Backup) -> bool:
@@ -223,16 +270,17 @@ class Acquaintance:
         )
         node_id = self._node.node_id
         return bool(others) and all(
-            other.acquaintance.tells
-            and memory_lost(other.acquaintance.saved.get(node_id, Known()), told)
+            other.acquaintance.tells and Lives(*other.acquaintance.saved).judge(node_id, told)
             for other in others
         )
 
     def put_back(self, backup: Backup) -> None:
         """Replace the contents of the disk by a copy. The process must not run."""
         self.life, self.nonces, self.joined = backup.life, backup.nonces, backup.joined
-        self.saved = dict(backup.saved)
+        self.saved = backup.saved
+        self._found = None
         self._is_copy = True
+        self._copied_incarnation = backup.image.hard_state.incarnation
         self._incarnation = 1 << 40
 
     def _is_open(self, other: Process) -> bool:

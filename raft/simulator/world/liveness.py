@@ -274,7 +274,7 @@ def _is_equal(world: World, members: list[NodeId]) -> bool:
     return all(
         node.is_up
         and not node.disk.bad
-        and not node.acquaintance.is_copy
+        and not node.acquaintance.is_unnoticed_copy
         and node.applied == last
         and node.disk.memory.last_index == last
         and node.disk.memory.chain_at(last) == leader.disk.memory.chain_at(last)

@@ -8,6 +8,7 @@ digest of the log at that index.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from raft.errors import CompactionRefusedError
@@ -97,6 +98,8 @@ class SimulatedMachine:
         self.applied = index
         self._process.replica.on_applied(index)
         self._answer_applied()
+        if index <= disk.memory.base_index:
+            return  # A snapshot has replaced these entries meanwhile, and is about to come here.
         options = self._process.world.options
         if options.hint_every and index - self._last_hint >= options.hint_every:
             self._last_hint = index
@@ -112,7 +115,7 @@ class SimulatedMachine:
         if self.reads:
             self.serve_reads()
 
-    def complete(self, completed: list[Completion]) -> None:
+    def complete(self, completed: Sequence[Completion]) -> None:
         for completion in completed:
             if completion.resolution is Resolution.COMMITTED and completion.index > self.applied:
                 self._completions.append(completion)

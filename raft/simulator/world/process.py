@@ -9,6 +9,7 @@ of an earlier life of the process is recognised by its epoch and ignored.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from enum import IntEnum
 from random import Random
 from typing import TYPE_CHECKING
@@ -129,6 +130,11 @@ class Process:
         return self.status is Status.UP
 
     @property
+    def is_alive(self) -> bool:
+        """Whether there is a process, be it one that repairs its log or is paused."""
+        return self.status is not Status.DOWN
+
+    @property
     def is_paused(self) -> bool:
         return self.status is Status.PAUSED
 
@@ -147,6 +153,7 @@ class Process:
             self.status = Status.REPAIRING
             self.repair = repair.SimulatedRepair(self)
             self.world.coverage.hit("damage_found_at_start")
+            self.acquaintance.begin_repair()
             self.repair.go_on()
         else:
             self.run()
@@ -344,6 +351,9 @@ class Process:
 
     def settle(self) -> None:
         """End the turn, now or, with batching, after some more inputs."""
+        state = self.replica.core.state
+        if state.commit > self.seen_commit and state.role is Role.LEADER:
+            self.world.referee.on_leader_commit(self)
         if self.is_turn_due:
             return
         world = self.world
@@ -401,7 +411,7 @@ class Process:
                 return
             effects = self.replica.pump()
 
-    def _send(self, sends: list[Outgoing]) -> None:
+    def _send(self, sends: Sequence[Outgoing]) -> None:
         world = self.world
         world.referee.on_send(self, sends)
         send = world.network.send

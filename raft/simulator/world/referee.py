@@ -9,7 +9,7 @@ changed.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from raft.messages import (
@@ -93,6 +93,15 @@ class Referee:
         if state.synced > durable and state.synced > state.snapshot_gate:
             raise InvariantError("R16", f"{node} claims {state.synced} synced, has {durable}")
         node.was_leader = role is Role.LEADER
+
+    def on_leader_commit(self, node: Process) -> None:
+        """Check what a leader committed while the voters that it counted are still its voters.
+
+        A turn may end without effects, when the window of entries to apply is full, or take a
+        membership change after the ack."""
+        state = node.replica.core.state
+        if state.term == node.seen_term and node.replica.core is node.seen_core:
+            self._on_commit(node, state.commit)
 
     def _on_role(self, node: Process, term: Term, role: Role) -> None:
         """Check I1, I4 and the part of I6 about terms."""
@@ -182,7 +191,7 @@ class Referee:
                 "I7", f"{node} committed {commit}, durable on {holders} of {voters} only"
             )
 
-    def on_send(self, node: Process, sends: list[Outgoing]) -> None:
+    def on_send(self, node: Process, sends: Sequence[Outgoing]) -> None:
         """Check R01 and R16: a message reveals only durable state."""
         if node.disk.bad:
             self._check_sent(node, sends)
@@ -208,7 +217,7 @@ class Referee:
                     self._on_vote(node, message.vote_term, node.node_id)
 
     @staticmethod
-    def _check_sent(node: Process, sends: list[Outgoing]) -> None:
+    def _check_sent(node: Process, sends: Sequence[Outgoing]) -> None:
         """Check I14: damage never leaves a node."""
         for outgoing in sends:
             if isinstance(outgoing.payload, list):

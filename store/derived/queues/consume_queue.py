@@ -20,12 +20,14 @@ from store.derived.queues.environment import UNIT_SIZE_BYTES, QueueEnvironment
 from store.derived.queues.unit_reads import IsBefore, QueueReads, Unit
 from store.derived.queues.unit_sums import UnitSums
 from store.errors import CorruptionError, DerivedFileError, QueueOrderError
+from store.files import failpoints
 from store.files.failpoints import hit
 
 __all__ = ["FILLER", "UNIT_SIZE_BYTES", "ConsumeQueue", "IsBefore", "QueueEnvironment", "Unit"]
 from store.files.staging import stage, sweep_temporary
 
 FILLER: Final = fmt.CONSUME_QUEUE_UNIT.pack(0, fmt.CONSUME_QUEUE_FILLER_SIZE, 0)
+_unpack_unit: Final = fmt.CONSUME_QUEUE_UNIT.unpack_from
 _CHECKED_UNITS: Final = 1024  # Units before the end that recovery compares with each other.
 
 
@@ -76,6 +78,44 @@ class ConsumeQueue(QueueReads):
 
     # --- Building ---
 
+    def append(self, first_offset: int, units: bytes) -> int:
+        """Put units if they are the next ones and fit into the last file; return how many were new.
+
+        Return 0, with nothing changed, where more than that has to be thought of: `put` does it.
+        Raises StoreFullError or FileSystemError (nothing became visible, repeat the call).
+        """
+        size_bytes, environment = len(units), self._environment
+        next_offset, hi = self.max_offset, first_offset + size_bytes // UNIT_SIZE_BYTES
+        file_lo = self._file_hi - environment.units_per_file
+        position, record_size_bytes, _ = _unpack_unit(units)
+        if (
+            first_offset != next_offset
+            or not file_lo <= next_offset < hi <= self._file_hi
+            or position < self.built_position
+            or self._is_cut_pending
+            or size_bytes % UNIT_SIZE_BYTES
+        ):
+            return 0
+        tail_files = environment.tail_files
+        held = tail_files.held
+        tail = held[self] if self in held else None  # noqa: SIM401 - Without a call.
+        if tail is None or tail.file_lo != file_lo or tail.file.is_evicted:
+            tail = tail_files.hold(self, self._path(file_lo), file_lo)
+            if tail is None:
+                return 0
+        if size_bytes > UNIT_SIZE_BYTES:
+            position, record_size_bytes, _ = _unpack_unit(units, size_bytes - UNIT_SIZE_BYTES)
+        self._may_have_more = True
+        if failpoints.is_on:
+            hit("consume_queue.write")
+        at = (next_offset - file_lo) * UNIT_SIZE_BYTES
+        environment.fs.write_at(tail.file.fd, tail.file.path, at, units)
+        self._may_have_more = False
+        self.built_position = position + record_size_bytes
+        self.sums.put(units, size_bytes)
+        self.max_offset = hi
+        return hi - next_offset
+
     def put(self, first_offset: int, units: bytes, *, may_begin_late: bool) -> int:
         """Write whole units for the offsets from `first_offset` on; return how many were new.
 
@@ -114,7 +154,7 @@ class ConsumeQueue(QueueReads):
             units, len(units) - UNIT_SIZE_BYTES
         )
         self.built_position = last_position + size_bytes
-        self.sums.put(units)
+        self.sums.put(units, len(units))
         self.max_offset = next_offset + count
         return count
 

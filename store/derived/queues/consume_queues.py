@@ -7,7 +7,7 @@ Source: RocketMQ ConsumeQueueStore; storage-formats 0.3, 2.2, 2.6.
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, KeysView
 from typing import Final
 
 from store.config import StoreConfig
@@ -54,10 +54,10 @@ class ConsumeQueues:
         """Topics with inner batches, which have no queue here."""
         self._rebuild_mark = os.path.join(self.directory, REBUILD_MARK)
         self._queues: dict[QueueKey, ConsumeQueue] = {}
-        self._dirty: set[ConsumeQueue] = set()  # Have bytes or names that are not durable.
+        self._dirty: dict[ConsumeQueue, None] = {}  # Have bytes or names that are not durable.
         self._dirty_lock = threading.Lock()
         self._sync_lock = threading.Lock()  # One sync at a time, and none during a cut.
-        self._grown: set[QueueKey] = set()
+        self._grown: dict[QueueKey, None] = {}
 
     def compare_with(self, on_doubt: OnDoubt) -> None:
         """Ask `on_doubt` from now on about units without a confirmed checksum."""
@@ -98,7 +98,7 @@ class ConsumeQueues:
             if queue.has_files:
                 self._queues[topic.encode(), queue_id] = queue
                 if not is_clean or queue.has_new_names:
-                    self._dirty.add(queue)
+                    self._dirty[queue] = None
             if not is_clean:  # The last run may have been killed before it synced them.
                 self._environment.new_names |= {
                     os.path.join(self.directory, topic),
@@ -118,6 +118,27 @@ class ConsumeQueues:
 
     # --- Building ---
 
+    def append(self, topic: bytes, queue_id: int, first_offset: int, units: bytes) -> int:
+        """Put the next units into a queue that has room for them; return their count.
+
+        Return 0, with nothing changed, where more has to be thought of: `put` does it. Errors as
+        `ConsumeQueue.append`.
+        """
+        key, queues = (topic, queue_id), self._queues
+        if key not in queues:
+            return 0
+        queue = queues[key]
+        try:
+            count = queue.append(first_offset, units)
+        except BaseException:
+            self._note_dirty(queue)
+            raise
+        if count:
+            if queue not in self._dirty:  # A sync that takes this set later has the bytes, too.
+                self._note_dirty(queue)
+            self._grown[key] = None
+        return count
+
     def put(
         self,
         topic: bytes,
@@ -127,34 +148,48 @@ class ConsumeQueues:
         units: bytes,
         may_begin_late: bool,
     ) -> int:
-        """Put units into a queue that is made if need be; see ConsumeQueue.put."""
+        """Put units into a queue that is made if need be; see ConsumeQueue.put.
+
+        Return by how much that raised the sum of the next offsets of all queues.
+        """
         key = (topic, queue_id)
-        queue = self._queues.get(key)
+        queue, begin = self._queues.get(key), 0
         if queue is None:
+            begin = first_offset
             queue = ConsumeQueue(self._environment, topic.decode("ascii"), queue_id)
         try:
             count = queue.put(first_offset, units, may_begin_late=may_begin_late)
         finally:
-            with self._dirty_lock:  # After the bytes: a sync that missed them leaves it dirty.
-                self._dirty.add(queue)
+            self._note_dirty(queue)
         if key not in self._queues:
             self._queues[key] = queue  # Only now readers can find it.
-        self._grown.add(key)
-        return count
+        self._grown[key] = None
+        return begin + count
 
-    def take_grown(self) -> set[QueueKey]:
+    def _note_dirty(self, queue: ConsumeQueue) -> None:
+        """Note a queue after its bytes: a sync that missed them leaves it dirty."""
+        with self._dirty_lock:
+            self._dirty[queue] = None
+
+    def take_grown(self) -> KeysView[QueueKey]:
         """Return the queues that got units since the last call, to wake their waiting readers.
 
         Call it on the thread that puts.
         """
-        grown, self._grown = self._grown, set()
-        return grown
+        grown, self._grown = self._grown, {}
+        return grown.keys()
+
+    @property
+    def dirty_count(self) -> int:
+        """Count of the queues with bytes or names that are not durable."""
+        with self._dirty_lock:
+            return len(self._dirty)
 
     def sync(self) -> None:
         """Make everything that was put before the call durable. Raises SyncFailedError: stop."""
         with self._sync_lock:
             with self._dirty_lock:
-                dirty, self._dirty = self._dirty, set()
+                dirty, self._dirty = self._dirty, {}
             try:
                 for queue in dirty:
                     queue.sync_units()
@@ -172,7 +207,7 @@ class ConsumeQueues:
         """Overwrite wrong units of a queue; see `ConsumeQueue.rewrite`."""
         queue.rewrite(offset, units)
         with self._dirty_lock:
-            self._dirty.add(queue)
+            self._dirty[queue] = None
 
     def _sync_new_names(self) -> None:
         names, self._environment.new_names = self._environment.new_names, set()
@@ -222,7 +257,8 @@ class ConsumeQueues:
         with self._sync_lock:
             self._queues = {}
             with self._dirty_lock:
-                self._dirty = set()
+                self._dirty = {}
+            self._environment.tail_files.release_all()
             self.descriptors.close()
             fs.make_directory(self.directory)
             if next_offsets is not None:
@@ -298,7 +334,7 @@ class ConsumeQueues:
                 queue = ConsumeQueue(self._environment, topic, key[1])
                 queue.begin(int(offset))
                 with self._dirty_lock:
-                    self._dirty.add(queue)
+                    self._dirty[queue] = None
                 self._queues[key] = queue
 
     def complete_rebuild(self) -> None:
@@ -312,4 +348,5 @@ class ConsumeQueues:
             queue.sums.save()
         self._environment.sums.close()
         self._queues = {}
+        self._environment.tail_files.release_all()
         self.descriptors.close()

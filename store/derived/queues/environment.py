@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from store import format as fmt
+from store.derived.queues.tail_files import TailFiles
 from store.derived.sum_files import SumFiles
 from store.errors import DerivedDamageError
 from store.files.descriptor_cache import DescriptorCache
@@ -60,6 +61,7 @@ class QueueEnvironment:
         "new_names",
         "on_doubt",
         "sums",
+        "tail_files",
         "units_per_file",
     )
 
@@ -75,6 +77,7 @@ class QueueEnvironment:
         self.directory = directory
         self.units_per_file = units_per_file
         self.descriptors = descriptors
+        self.tail_files: Final = TailFiles(descriptors)
         self.sums = sums
         self.on_doubt: OnDoubt = _no_log
         self.new_names: set[str] = set()

@@ -17,6 +17,9 @@ BLOCK_UNITS: Final = 256
 _UNIT: Final = fmt.CONSUME_QUEUE_UNIT_SIZE_BYTES
 
 
+_new_tuple: Final = tuple.__new__  # Makes a named tuple in one step.
+
+
 class SumTail(NamedTuple):
     """The last block: the units [lo, hi) and their CRC, -1 when it is not known."""
 
@@ -64,17 +67,21 @@ class UnitSums:
         """Start a new queue, whose first file begins at `lo` with `units`, up to `hi`."""
         self.tail = SumTail(lo, lo, self._seed(lo))
         if units:
-            self.put(units)
+            self.put(units, len(units))
         assert self.tail.hi == hi, f"{self._name}: begun up to {self.tail.hi} of {hi}"
 
-    def put(self, units: bytes) -> None:
-        """Add units written at the end of the queue. Call it before readers see them."""
+    def put(self, units: bytes, size_bytes: int) -> None:
+        """Add units of `size_bytes` in all, written at the end of the queue. Call it before readers
+        see them."""
         lo, hi, crc = self.tail
         if crc < 0 and self._seen[:2] == (lo, hi):
             crc = self._seen.crc
-        size_bytes, end = len(units), self.block_hi(lo)
-        if crc >= 0 and size_bytes < (end - hi) * _UNIT:  # Nearly always: all in one block.
-            self.tail = SumTail(lo, hi + size_bytes // _UNIT, crc32c_extend(crc, units))
+        in_file = lo % self._units_per_file
+        left = self._units_per_file - in_file  # Inlined `block_hi`: once a queue and round.
+        room = (BLOCK_UNITS if left > BLOCK_UNITS else left) - (hi - lo)
+        if crc >= 0 and size_bytes < room * _UNIT:  # Nearly always: all in one block.
+            new = lo, hi + size_bytes // _UNIT, crc32c_extend(crc, units)
+            self.tail = _new_tuple(SumTail, new)
             return
         at = 0
         while at < size_bytes:

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from deploy.cache import place
+from tests import missing
+from tests.java import SHORT_LIVED
 
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parents[2]
@@ -78,6 +80,7 @@ class Official(NamedTuple):
                 at = place(self.part) / self.version
                 return [
                     "java",
+                    *SHORT_LIVED,
                     "-Xmx512m",
                     f"-Duser.home={home}",
                     "-cp",

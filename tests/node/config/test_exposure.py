@@ -95,15 +95,23 @@ def test_ports_of_this_machine_alone_need_nothing_and_are_not_named() -> None:
 
 def test_open_ports_are_named_with_what_a_stranger_can_do(files: dict[str, str]) -> None:
     given = {"listen": "0.0.0.0:1", "advertise": "a:1", "http_listen": "0.0.0.0:2"}
-    client, http = exposures(settings(**given))
-    assert (client.setting, http.setting) == ("listen", "http_listen")
+    client, framed, http = exposures(settings(**given))
+    ports = (client.setting, framed.setting, http.setting)
+    assert ports == ("listen", "listen_framed", "http_listen")
     assert "administer in clear text" in client.how
     assert "rocketmq_keys_file" in client.remedy
+    assert str(framed.address) == "0.0.0.0:1001"
+    assert "append and commit offsets in clear text" in framed.how
+    assert "listen_framed = off" in framed.remedy
     assert "change nothing" in http.how
-    client, _ = exposures(settings(**given, **files))
-    assert "clear text" not in client.how
+    client, framed, _ = exposures(settings(**given, **files))
+    assert "clear text" not in client.how + framed.how
     found = exposures(settings(**given, **files, tls_client_auth="true"))
     assert [one.setting for one in found] == ["http_listen"]
+    found = exposures(settings(**given, listen_framed="off"))
+    assert [one.setting for one in found] == ["listen", "http_listen"]
+    (framed,) = exposures(settings(listen_framed="0.0.0.0:1"))
+    assert framed.setting == "listen_framed"
 
 
 def test_clients_whose_certificates_make_them_nodes_are_named(files: dict[str, str]) -> None:

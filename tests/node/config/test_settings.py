@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from deploy import local_nodes
 from node.config.limits import Limits
 from node.config.load import ConfigError, ConfigProblem, load
 from node.config.reference import EXAMPLE, page
-from node.config.settings import Settings
+from node.config.settings import FRAMED_PORT_DISTANCE, Settings
 from node.config.types import Address, Peer
 from store.config import StoreConfig
 from tests.tidy import repository
@@ -159,6 +160,9 @@ def test_everything_wrong_is_said_at_once_with_its_place_and_a_suggestion(tmp_pa
         ({"listen": "0.0.0.0:8081"}, "listen + advertise", "set advertise"),
         ({"advertise": "0.0.0.0:8081"}, "advertise", "name a host"),
         ({"http_listen": "127.0.0.1:8081"}, "http_listen + listen", "its own port"),
+        ({"http_listen": "127.0.0.1:9081"}, "listen_framed + http_listen", "its own port"),
+        ({"listen_framed": "8081"}, "listen_framed", "use host:port"),
+        ({"advertise_framed": "0.0.0.0:9081"}, "advertise_framed", "name a host"),
         ({"file_size_bytes": "9000001"}, "file_size_bytes", "use 9003008"),
         (
             {"file_size_bytes": "4MiB"},
@@ -185,6 +189,7 @@ def test_everything_wrong_is_said_at_once_with_its_place_and_a_suggestion(tmp_pa
         ({"tls_ca_file": __file__}, "tls_ca_file + tls_client_auth", "set tls_certificate_file"),
         ({"secret_file": "no/such"}, "secret_file", "correct the path"),
         ({"retention_ms": "3 weeks"}, "retention_ms", "use a number, or one with a unit"),
+        ({"retention_ms": "9" * 400 + ".5 d"}, "retention_ms", "use a smaller number"),
     ],
 )
 def test_a_wrong_setting(flags: dict[str, Any], key: str, suggestion: str) -> None:
@@ -266,6 +271,38 @@ def test_the_advertised_address_is_a_dialable_one() -> None:
     assert settings(listen="127.0.0.1:0").advertised(4711) == Address("127.0.0.1", 4711)
     assert settings(peers=THREE, listen="0.0.0.0:8081").advertised(8081) == Address("b", 2)
     assert settings(peers=THREE, advertise="x:9").advertised(8081) == Address("x", 9)
+
+
+@pytest.mark.parametrize(
+    ("flags", "listen", "advertised"),
+    [
+        ({}, "127.0.0.1:9081", ":5"),
+        ({"listen": "0.0.0.0:8082", "advertise": "a:1"}, "0.0.0.0:9082", ":5"),
+        ({"listen": "127.0.0.1:0"}, "127.0.0.1:0", ":5"),
+        ({"listen": "127.0.0.1:64535"}, "127.0.0.1:65535", ":5"),
+        ({"listen": "127.0.0.1:64536"}, "127.0.0.1:0", ":5"),
+        ({"listen_framed": "auto"}, "127.0.0.1:9081", ":5"),
+        ({"listen_framed": "0.0.0.0:7"}, "0.0.0.0:7", ":5"),
+        ({"listen_framed": "[::1]:7"}, "[::1]:7", "[::1]:5"),
+        ({"advertise_framed": "b:1"}, "127.0.0.1:9081", "b:1"),
+        ({"advertise_framed": "b:0"}, "127.0.0.1:9081", "b:5"),
+    ],
+)
+def test_the_framed_port_follows_the_client_port(
+    flags: dict[str, Any], listen: str, advertised: str
+) -> None:
+    found = load(None, {"node_id": "1", "directory": "d", **flags}, {}).settings
+    assert str(found.framed_listen) == listen
+    assert found.framed_advertised(5) == advertised
+
+
+def test_the_framed_port_can_be_off() -> None:
+    given = {"node_id": "1", "directory": "d", "listen_framed": "off"}
+    assert load(None, given, {}).settings.framed_listen is None
+
+
+def test_a_local_cluster_knows_the_default_of_nodes() -> None:
+    assert local_nodes.FRAMED_PORT_DISTANCE == FRAMED_PORT_DISTANCE
 
 
 @pytest.mark.parametrize("file_size", ["8MiB", "64MiB", "1GiB"])

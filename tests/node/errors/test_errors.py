@@ -46,6 +46,7 @@ EXAMPLES: list[NodeError] = [
     pop_errors.QueueHeldError("orders", 3, "data/0 byte 7: body CRC is 1, expected 2"),
     errors.WrongModeError("HaStatus", "raft"),
     errors.UnknownCommandError(4096),
+    errors.StateDivergedError("topics behind log position 7"),
     errors.BadRequestError("queue_id", "0 or more", "-1"),
 ]
 

@@ -12,9 +12,9 @@ from node.lifecycle import exit_code_of, is_ours
 from node.monitoring.health import Health, Phase
 from node.offline.term_seal import SealedError, TermEndError
 from node.peers.security.tls import TlsFileError
-from node.runtime import logs
 from node.runtime.fail_stop import EXIT_BAD_CONFIG, EXIT_BAD_DATA, EXIT_TRY_LATER
 from node.runtime.identity import IdentityMismatchError
+from node.runtime.logs import form
 from node.services.server import PortTakenError
 from raft.transitions import Role
 from store.errors import CorruptionError, LayoutError, LockedError, StoreFullError, TopicNameError
@@ -56,12 +56,12 @@ def lines() -> Iterator[io.StringIO]:
     """Where log lines go, as JSON."""
     stream, handlers = io.StringIO(), logging.getLogger().handlers
     level = logging.getLogger().level
-    logs.configure("info", "json", stream=stream, bound={"node": 3})
+    form.configure("info", "json", stream=stream, bound={"node": 3})
     yield stream
     structlog.reset_defaults()
     logging.getLogger().handlers = handlers
     logging.getLogger().setLevel(level)
-    for package in logs.OWN_PACKAGES:
+    for package in form.OWN_PACKAGES:
         logging.getLogger(package).setLevel(logging.NOTSET)
 
 
@@ -73,7 +73,7 @@ def test_lines_are_json_without_secrets(lines: io.StringIO) -> None:
     logging.getLogger("uvicorn").info("too much of a library")
     found = [json.loads(line) for line in lines.getvalue().splitlines()]
     assert [line["event"] for line in found] == ["opened", "a line of logging"]
-    assert found[0]["secret"] == found[0]["auth_token"] == logs.HIDDEN
+    assert found[0]["secret"] == found[0]["auth_token"] == form.HIDDEN
     assert (found[0]["secret_file"], found[0]["count"], found[0]["node"]) == ("path", 2, 3)
     assert (found[1]["level"], found[1]["component"]) == ("info", "node.peers.link")
 

@@ -68,7 +68,7 @@ def test_a_controller_that_does_not_lead_decides_nothing() -> None:
     assert case.look(SETTLE_MS) == []
 
 
-def test_a_leader_that_stood_still_for_a_while_heard_nobody() -> None:
+def test_a_leader_that_stood_still_for_a_while_had_no_contact() -> None:
     case = Case()
     case.look(SETTLE_MS)
     case.now_s += 3_600
@@ -114,7 +114,7 @@ def test_a_master_keeps_the_in_sync_set() -> None:
     assert case.access.take() == []
 
 
-def test_time_stands_still_while_nobody_could_be_heard() -> None:
+def test_time_stands_still_while_no_contact_is_possible() -> None:
     now_s = 10.0
     trusted = TrustedTime(monotonic_s=lambda: now_s)
     now_ms = int(time.time() * 1000)

@@ -81,7 +81,7 @@ def test_a_master_reports_its_epoch_its_binding_and_its_topics() -> None:
     assert directory.groups["ha"].master_id == 1
 
 
-def test_a_slave_reports_the_highest_number_that_it_ever_heard_of() -> None:
+def test_a_slave_reports_the_highest_number_that_it_ever_met() -> None:
     report = broker(role=HaRole.SLAVE)[0].report(NOW_MS, with_topics=False)
     assert (report.role, report.epoch, report.topics) == ("slave", 6, None)
     unbound = broker(role=HaRole.SLAVE, bound=HaBinding(), highest_seen=0)[0]

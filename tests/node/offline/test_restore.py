@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -454,3 +455,31 @@ def test_a_disk_that_fails_at_any_step_leaves_nothing(backup: Path, tmp_path: Pa
             with armed(f"{name}=EIO@{nth}"), pytest.raises((NodeError, StoreError, RaftError)):
                 restore(backup, settings_for(tmp_path / "new"))
             assert os.listdir(tmp_path) == ["backup"], f"{name} {nth}"
+
+
+def test_backup_of_a_fenced_node_gets_its_state_from_the_log(backup: Path, tmp_path: Path) -> None:
+    node_file = NodeFile(FileSystem(), str(backup))
+    node_file.save(replace(node_file.load_any(), state_fence="topics behind log position 7"))
+    found = restore(backup, settings_for(tmp_path / "data"))
+    assert found.topic_count == 1
+    restored = NodeFile(FileSystem(), str(tmp_path / "data")).load_any()
+    assert restored.state_fence == ""
+    assert len(list((tmp_path / "data" / "damaged").iterdir())) == 1
+
+
+def test_backup_of_a_fenced_node_without_the_whole_state_is_refused(tmp_path: Path) -> None:
+    flags = {**SMALL, "retention_size_bytes": "2MiB"}
+    node, body = SingleNode(tmp_path / "old", **flags), Random(3).randbytes(100 * 1024)
+    with node, node.client() as client:
+        client.create_topic("orders")
+        for _ in range(60):
+            client.append("orders", body)
+        wait_for("retention", lambda: client.status().first_index > 15)
+        assert node.stop() == 0
+    restore(tmp_path / "old", settings_for(tmp_path / "first"))
+    node_file = NodeFile(FileSystem(), str(tmp_path / "old"))
+    node_file.save(replace(node_file.load_any(), state_fence="topics behind log position 7"))
+    with pytest.raises(RestoreError, match="topics behind log position 7") as refused:
+        restore(tmp_path / "old", settings_for(tmp_path / "data"))
+    assert "another node" in str(refused.value)
+    assert not (tmp_path / "data").exists()

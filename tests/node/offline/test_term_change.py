@@ -209,6 +209,7 @@ def test_known_terms_of_the_others_are_lowered_with_them(tmp_path: Path, is_repe
             2: Known(3, 9, 0, ABSURD, 2, 50, 40),  # It saw the forged term.
             3: Known(4, 8, 0, 4, 4, 60, 40),  # A leader of term 4 whose entries nobody has now.
         },
+        apart={2: (Known(2, 7, 0, ABSURD, 2, 50, 40),)},
     )
     file = LivesFile(FileSystem(), root)
     file.load("c", 1)
@@ -219,7 +220,8 @@ def test_known_terms_of_the_others_are_lowered_with_them(tmp_path: Path, is_repe
         (first.directory / SEAL_FILE).write_text(json.dumps({"seal": statements[0].seal}))
     lower_directory(first, statements)
     found = LivesFile(FileSystem(), root).load("c", 1)
-    assert replace(found, known={}) == replace(remembered, known={})
+    assert replace(found, known={}, apart={}) == replace(remembered, known={}, apart={})
+    assert found.apart == {2: (Known(2, 7, 0, 4, 2, 50, 40),)}
     assert found.known == {2: Known(3, 9, 0, 4, 2, 50, 40), 3: Known(4, 8, 0, 4, 0, -1, 40)}
     second = ToldLife(4, 10, 4, 50, 4, 50, Standing.FULL, 0, 0, (9,))
     assert memory_lost(found.known[2], second) == ""

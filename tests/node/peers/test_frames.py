@@ -12,7 +12,9 @@ from node.peers.frames import (
     HANDSHAKE_KINDS,
     HANDSHAKE_SIZE_BYTES_MAX,
     HEADER_SIZE_BYTES_MAX,
+    JOINED_SIZE_BYTES_MAX,
     PAYLOAD_SIZE_BYTES_MAX,
+    EncodedFrame,
     FrameError,
     FrameKind,
     FrameParser,
@@ -44,7 +46,11 @@ def put(parser: FrameParser, data: bytes) -> list[Frame]:
 
 
 _FRAMES = st.lists(
-    st.tuples(st.sampled_from(FrameKind), st.binary(max_size=40), st.binary(max_size=300)),
+    st.tuples(
+        st.sampled_from(FrameKind) | st.just(FrameKind.APPEND),
+        st.binary(max_size=40) | st.binary(min_size=9, max_size=9),  # Of one shape, often.
+        st.binary(max_size=300) | st.just(b""),
+    ),
     min_size=1,
     max_size=12,
 )
@@ -101,13 +107,15 @@ def test_any_bytes_are_frames_or_an_error(data: bytes, is_handshake: bool) -> No
     )
 
 
-def test_a_flipped_bit_never_makes_another_frame() -> None:
+@pytest.mark.parametrize("before", [[], [(FrameKind.APPEND_REPLY, b"header of one shape!!", b"")]])
+def test_a_flipped_bit_never_makes_another_frame(before: list[Frame]) -> None:
     frame: Frame = (FrameKind.APPEND_REPLY, b"some header of an ack", b"")
     data = encode(frame)
     for bit in range(8 * len(data)):
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
         parser = FrameParser()
+        assert put(parser, b"".join(map(encode, before))) == before
         try:
             # A larger length waits for more bytes, and is found when they are there.
             assert put(parser, bytes(flipped)) == [], f"bit {bit} was believed"
@@ -168,6 +176,23 @@ def test_limits_hold_for_what_is_sent() -> None:
         encode_head(FrameKind.APPEND, b"", FRAME_SIZE_BYTES_MAX)
 
 
+@pytest.mark.parametrize(
+    "payload_size_bytes", [0, 1, JOINED_SIZE_BYTES_MAX, JOINED_SIZE_BYTES_MAX + 1]
+)
+def test_a_frame_for_several_peers_has_the_same_bytes(payload_size_bytes: int) -> None:
+    payload = bytes(payload_size_bytes)
+    frame = EncodedFrame(FrameKind.APPEND, b"header", payload)
+    assert frame.head + frame.rest == encode((FrameKind.APPEND, b"header", payload))
+    assert frame.size_bytes == len(frame.head) + len(frame.rest)
+    assert bool(frame.rest) == (payload_size_bytes > JOINED_SIZE_BYTES_MAX)
+
+
+@pytest.mark.parametrize("size_bytes", [128, 129])
+def test_a_header_of_any_size_may_follow_one_of_the_same_size(size_bytes: int) -> None:
+    frames: list[Frame] = [(FrameKind.APPEND, bytes([n]) * size_bytes, b"x" * n) for n in range(5)]
+    assert put(FrameParser(), b"".join(map(encode, frames))) == frames
+
+
 def test_the_layout() -> None:
     data = encode((FrameKind.VOTE_REPLY, b"AB", b"xyz"))
     assert data[:10] == bytes.fromhex("0000000d 11 000006") + b"AB"
@@ -186,6 +211,15 @@ def test_a_frame_as_large_as_the_limit_is_taken_and_one_byte_more_is_not() -> No
         else:
             with pytest.raises(FrameError):
                 put(parser, encode(frame))
+
+
+def test_a_header_as_large_as_the_limit_is_taken_and_one_byte_more_is_not() -> None:
+    frame = (FrameKind.APPEND, b"h" * (HEADER_SIZE_BYTES_MAX - 4), b"payload")
+    assert put(FrameParser(), encode(frame)) == [frame]
+    header_size_bytes = HEADER_SIZE_BYTES_MAX + 1
+    head = struct.pack(">II", header_size_bytes + 4, FrameKind.APPEND << 24 | header_size_bytes)
+    with pytest.raises(FrameError, match=f"header of {header_size_bytes} bytes"):
+        put(FrameParser(), head)
 
 
 def test_a_parser_knows_whether_a_frame_is_cut_off() -> None:

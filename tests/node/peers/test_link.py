@@ -208,9 +208,9 @@ async def test_a_sender_on_a_thin_link_hears_that_its_peer_lives(loop: str) -> N
         await raw.put(frame[:100])
         kinds = []
         for at in range(100, 130):  # One byte for each sign of life: it is never silent itself.
-            heard = await raw.next_frame()
-            assert heard is not None
-            kinds.append(heard[0])
+            answer = await raw.next_frame()
+            assert answer is not None
+            kinds.append(answer[0])
             await raw.put(frame[at : at + 1])
         assert kinds.count(FrameKind.PONG) >= 10
         await raw.put(frame[130:])

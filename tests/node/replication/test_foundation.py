@@ -68,7 +68,7 @@ def test_a_founder_begins_when_the_cluster_lives() -> None:
     assert foundation.may_begin
 
 
-def test_a_peer_that_founded_counts_as_heard() -> None:
+def test_a_peer_that_founded_counts_as_a_contact() -> None:
     """Its disk is empty, or the handshake had said otherwise."""
     foundation = Foundation(1, [1, 2])
     foundation.on_founded(2)

@@ -1,6 +1,7 @@
 """Lives between nodes: what is told in a handshake, who is refused, what is kept on disk."""
 
 import asyncio
+import errno
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from node.monitoring.metrics import lives_samples
 from node.peers import handshake
 from node.peers.frames import FrameKind
 from node.peers.handshake import CloseCode, HandshakeRefusedError
@@ -20,10 +22,11 @@ from node.replication.lives_file import FILE_NAMES, LivesFile, LivesRecord
 from node.replication.raft.codec import INCARNATION_MAX
 from quorumlog.pb import peer_pb2 as pb
 from raft.errors import PeerProtocolError
-from raft.lives import PAST_MAX, Known, Lives, ToldLife
+from raft.lives import APART_MAX, PAST_MAX, Known, Lives, ToldLife
 from raft.messages import NO_INDEX, Index, Standing
-from store.errors import StoreFullError
+from store.errors import FileSystemError, StoreFullError
 from store.files.file_system import FileSystem
+from store.files.meta_file import MetaFile
 from tests.node.links import DEADLINE_S, Node, eventually, identity, nodes
 
 _NUMBER = st.integers(0, (1 << 63) - 1)
@@ -154,9 +157,32 @@ def test_a_welcome_proves_its_lives_to_who_asked() -> None:
 def test_the_file_says_what_was_saved(tmp_path: Path) -> None:
     file = LivesFile(FileSystem(), str(tmp_path))
     assert file.load("cluster", 1) == LivesRecord("cluster", 1)
-    record = LivesRecord("cluster", 1, 3, (9, 8), 7, "why", 5, 7, {2: Known(1, 2, 3, 4, 5, 6, 5)})
+    known = Known(1, 2, 3, 4, 5, 6, 5)
+    apart = {2: (Known(2, 3, 3, 4, 5, 7, 6), Known(1, 9))}
+    record = LivesRecord("cluster", 1, 3, (9, 8), 7, "why", 5, 7, {2: known}, apart)
     file.save(record)
     assert LivesFile(FileSystem(), str(tmp_path)).load("cluster", 1) == record
+
+
+def test_a_file_of_a_build_that_keeps_no_memories_apart_is_read(tmp_path: Path) -> None:
+    file = LivesFile(FileSystem(), str(tmp_path))
+    file.load("cluster", 1)
+    file.save(LivesRecord("cluster", 1, life=9, known={2: Known(3, 4)}))
+    meta = MetaFile(FileSystem(), str(tmp_path), "lives")
+    payload = meta.load(must_exist=True)
+    assert payload is not None
+    del payload["apart"]
+    meta.save(payload)
+    found = LivesFile(FileSystem(), str(tmp_path)).load("cluster", 1)
+    assert found == LivesRecord("cluster", 1, life=9, known={2: Known(3, 4)})
+
+
+def test_more_memories_of_a_node_than_are_kept_apart_are_damage(tmp_path: Path) -> None:
+    file = LivesFile(FileSystem(), str(tmp_path))
+    file.load("cluster", 1)
+    file.save(LivesRecord("cluster", 1, life=9, apart={2: (Known(),) * (APART_MAX + 1)}))
+    found = LivesFile(FileSystem(), str(tmp_path)).load("cluster", 1)
+    assert found == LivesRecord("cluster", 1)
 
 
 @pytest.mark.parametrize(("cluster", "node"), [("another", 1), ("cluster", 2)])
@@ -263,6 +289,21 @@ class FullDisk(FileSystem):
         return super().open(path, create=create, read_only=read_only)
 
 
+class FailingFiles(FileSystem):
+    """Gives no file its name."""
+
+    def rename(self, source: str, target: str) -> None:
+        raise FileSystemError("rename", target, errno.EIO)
+
+
+async def test_a_node_whose_life_was_not_saved_stops_without_saving(tmp_path: Path) -> None:
+    """The error of the start is what the operator hears of, and no other one at the stop."""
+    lives = NodeLives(1, _fail)
+    with pytest.raises(FileSystemError):
+        lives.open(FailingFiles(), str(tmp_path), "cluster", Disk())
+    await lives.stop()
+
+
 async def test_a_disk_that_stays_full_is_told_once(tmp_path: Path) -> None:
     """It is tried again each second, and lines take room as well."""
 
@@ -296,6 +337,21 @@ async def test_of_nodes_that_are_no_peers_nothing_is_remembered(tmp_path: Path) 
     assert set(one.remembered()) == {2, 3}
     for lives in (one, two):
         await lives.stop()
+
+
+async def test_a_peer_that_tells_of_many_lives_is_counted_and_fills_no_file(tmp_path: Path) -> None:
+    one, _ = opened(tmp_path / "1", 1)
+    two, _ = opened(tmp_path / "2", 2)
+    one.forget(frozenset({1, 2, 3}))
+    for life in range(1, 200):
+        said = encode_lives(two.own(), {3: Known(life, 1_000 + life)})
+        one.on_frame(2, FrameKind.LIVES, said, memoryview(b""))
+    found = {name: value for name, _, value in lives_samples(one)}
+    assert found["old_copy_memories_dropped"] == 199 - 1 - APART_MAX
+    for lives in (one, two):
+        await lives.stop()
+    saved = LivesFile(FileSystem(), str(tmp_path / "1")).load("cluster", 1)
+    assert len(saved.apart[3]) == APART_MAX
 
 
 @pytest.mark.parametrize(
@@ -350,6 +406,41 @@ async def test_an_old_copy_is_refused_hears_why_and_comes_in_without_a_vote(tmp_
         await lives.stop()
     again = LivesFile(FileSystem(), str(tmp_path / "1")).load("cluster", 1)
     assert again.known[2].incarnation == disk.found.incarnation
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_copy_that_a_new_member_believes_is_refused_by_those_who_remember(
+    tmp_path: Path, is_restarted: bool
+) -> None:
+    """The new member tells them of the copy's life before they meet the copy."""
+
+    one, disk = opened(tmp_path / "1", 1)
+    two, theirs = opened(tmp_path / "2", 2)
+    three, _ = opened(tmp_path / "3", 3)
+    one.forget(frozenset({1, 2, 3}))
+    newest = two.own()._replace(nonce=55, start_term=3, term=3)
+    assert one.judge(2, encode_lives(newest, {}), {}) == ""
+    assert three.judge(2, two.tell(3), {}) == ""
+    said = encode_lives(three.own(), three.remembered())
+    one.on_frame(3, FrameKind.LIVES, said, memoryview(b""))
+    if is_restarted:
+        await one.stop()
+        one, _ = opened(tmp_path / "1", 1, disk)
+    first, second = Node(1, lives=one), Node(2, lives=two)
+    async with nodes(first, second, acquainted=False):
+        first.link.set_peers({2: ("127.0.0.1", second.port)})
+        second.link.set_peers({1: ("127.0.0.1", first.port)})
+        await eventually(lambda: two.lost, "the node to hear that it is an old copy")
+        assert "a second time (by node 1)" in two.lost
+        assert theirs.found is not None
+        assert theirs.found.standing is Standing.JOINING
+        await eventually(lambda: first.link.is_connected(2), "the node to be let in")
+        assert not one.refused
+    for lives in (one, two, three):
+        await lives.stop()
+    again = LivesFile(FileSystem(), str(tmp_path / "1")).load("cluster", 1)
+    assert again.known[2].incarnation == theirs.found.incarnation
+    assert again.apart == {}
 
 
 async def test_a_life_is_saved_at_the_handshake_that_told_it(tmp_path: Path) -> None:

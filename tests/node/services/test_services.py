@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,7 +12,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from node.config.types import Address
-from node.errors.common import NotLeaderError
+from node.errors.common import NodeError, NotLeaderError
+from node.errors.delay import DelayTooLongError
 from node.errors.translation import ERROR_TRAILER
 from node.services.append_stream import WINDOW_COUNT_MAX, AppendStream
 from node.services.calls import BothStreams, ServedCalls, ServerStream, Unary
@@ -87,6 +88,12 @@ def trailer(error: grpc.aio.AioRpcError) -> common_pb2.Error:
     return common_pb2.Error.FromString(found[0])
 
 
+def naming(numbers: Iterable[int], error: NodeError) -> NodeError:
+    """The error of a batch in which these records are at fault."""
+    error.faulty_records = tuple(numbers)
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "status", "expected"),
     [
@@ -109,6 +116,15 @@ def trailer(error: grpc.aio.AioRpcError) -> common_pb2.Error:
                 retryable=True,
                 outcome=common_pb2.OUTCOME_NOT_APPLIED,
                 retry_after_ms=50,
+            ),
+        ),
+        (
+            naming(range(1_000), DelayTooLongError(2, 1)),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            common_pb2.Error(
+                code="node.delay_too_long",
+                outcome=common_pb2.OUTCOME_NOT_APPLIED,
+                faulty_records=range(1_000),
             ),
         ),
         (

@@ -28,5 +28,5 @@ def test_commands_that_a_snapshot_brought_are_not_kept_while_the_log_catches_up(
         store.pull("orders", 0, 0)
         listening.apply(0, 11)
         assert set(listening.state.topics) == {"a", "b"}
-        heard: Any = listening._ahead
-        assert heard == list[DispatchedUnit]()
+        ahead: Any = listening._ahead
+        assert ahead == list[DispatchedUnit]()

@@ -17,7 +17,7 @@ from node.state.command_records import CommandEncoder, commands_in
 from node.state.image import decode_image, encode_image
 from node.state.machine import StateMachine
 from node.state.state import COMMAND_TOPIC, StateImage
-from quorumlog.pb.state_pb2 import Command
+from quorumlog.pb.state_pb2 import Command, DigestPoint, StateDigest
 from store.errors import CorruptionError
 from store.files.file_system import FileSystem
 from store.record.message import decode_message
@@ -211,3 +211,52 @@ def test_a_damaged_snapshot_is_refused(store: Store) -> None:
 def test_a_state_that_is_older_than_its_log_is_a_broken_invariant(store: Store) -> None:
     with pytest.raises(AssertionError, match="state of -1"):
         machine_of(store).restore(machine_of(store).snapshot(), 0)
+
+
+class Points:
+    """Notes what the machine says of points, with the members of that moment."""
+
+    def __init__(self, machine: StateMachine) -> None:
+        self.machine = machine
+        self.found: list[object] = []
+        machine.digests = self
+
+    def on_point(self, position: int) -> None:
+        self.found.append((position, set(self.machine.image().members)))
+
+    def on_digest(self, digest: StateDigest) -> None:
+        self.found.append((digest.position, digest.form))
+
+    def on_replaced(self) -> None:
+        self.found.append("replaced")
+
+
+def digest_point() -> Command:
+    return Command(put_member=Command.PutMember(), digest_point=DigestPoint())
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_a_point_is_passed_right_behind_its_command(store: Store, listens: bool) -> None:
+    """The commands behind it come in the same entry, and are not in the state yet."""
+    digest = Command(put_member=Command.PutMember(), state_digest=StateDigest(position=5, form=1))
+    machine = machine_of(store)
+    points = Points(machine)
+    if listens:
+        machine.listen(store.engine.dispatcher)
+    append(store, [[put_member(1, "h:1")]])
+    append(store, [[put_member(2, "h:2"), digest_point(), put_member(3, "h:3")], [digest]])
+    found = store.pull(COMMAND_TOPIC, 0, 0)  # Dispatches all there is.
+    machine.apply(0, 3)
+    positions = [position for position, _ in commands_in(found.data)]
+    assert points.found == [(positions[2], {1, 2}), (5, 1)]
+    assert machine.state.next_command_offset == 5
+    machine.restore(encode_image(machine.image()), 2)
+    assert points.found[2:] == ["replaced"]
+
+
+def test_a_machine_without_a_listener_passes_points_over(store: Store) -> None:
+    append(store, [[digest_point(), put_member(1, "h:1")]])
+    machine = machine_of(store)
+    machine.apply(0, 1)
+    assert set(machine.state.members) == {1}
+    assert machine.state.refused_count == 0

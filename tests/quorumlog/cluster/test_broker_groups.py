@@ -305,4 +305,4 @@ async def test_there_is_a_bound_on_groups(monkeypatch: pytest.MonkeyPatch) -> No
 
     async with fake_groups("g0", "g1", "g2", "g3") as groups, connect(groups, "g0") as client:
         assert len(client.groups) == 3
-        assert isinstance(client._started().groups, BrokerGroups)
+        assert isinstance(client.broker_groups, BrokerGroups)

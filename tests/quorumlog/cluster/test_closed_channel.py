@@ -73,7 +73,7 @@ async def test_a_producer_is_asked_again_after_its_connection_was_closed() -> No
             producer = client.transactional_producer("billing", lambda _: "commit")
             producer.start()
             await asking.asked.wait()
-            await client._started().groups.home.router.channels.keep_only(set())
+            await client.broker_groups.home.router.channels.keep_only(set())
             assert await asking.ended.get() == 7
             assert producer.checks_count == 1
     finally:

@@ -117,3 +117,24 @@ async def test_a_group_that_is_cut_off_after_a_pause_is_left_soon(
         assert receipt.group == "g0"
         node.gate.set()
         assert (await unanswered).group == "g1"
+
+
+async def test_a_healthy_group_is_not_away_because_a_message_has_little_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One producer with a time-out of 20 ms made all others of its client leave the group."""
+    monkeypatch.setattr("quorumlog.produce.accumulator.WATCH_MS", 1)
+
+    async with fake_groups("g0", "g1") as groups, connect(groups) as client:
+        (node,) = groups["g1"].nodes.values()
+        patient, hurried = client.producer(), client.producer(timeout_ms=20)
+        await patient.send("orders", b"warm", group="g1")
+        node.gate.clear()  # It takes a while, as a slow disk may.
+        sent = asyncio.create_task(patient.send("orders", b"slow", group="g1"))
+        with pytest.raises(quorumlog.errors.OutcomeUnknownError):
+            await hurried.send("orders", b"late", group="g1")
+        (backlog,) = (b for b in hurried._accumulator if b.group.name == "g1")
+        assert not backlog.group.is_away
+        node.gate.set()
+        assert (await sent).group == "g1"
+        assert not backlog.group.is_away

@@ -8,6 +8,7 @@ import pytest
 
 import quorumlog
 from quorumlog import OutgoingMessage, errors
+from quorumlog.produce.outgoing_messages import BATCH_SIZE_BYTES_LIMIT
 from quorumlog.records.batch import key_queue
 from store.record.message import message_id
 from tests.quorumlog.fake_cluster import FakeCluster, Node, error, fake_cluster
@@ -319,3 +320,27 @@ async def test_a_producer_with_nothing_to_do_is_not_stuck_and_holds_nothing() ->
         assert [backlog.sender.stuck_ms for backlog in producer._accumulator] == [0]
         assert not producer._unfinished, "what is acknowledged is let go"
         assert producer.stats().held_size_bytes == 0
+
+
+async def test_receipts_are_read_in_any_order_and_again() -> None:
+    async with fake_cluster(1) as cluster, connect(cluster) as client:
+        receipts = await client.producer().send_batch("orders", [b"x"] * 5, queue_id=0)
+        assert [receipts[i].queue_offset for i in (3, 0, 4, 4, 1)] == [3, 0, 4, 4, 1]
+
+
+async def test_a_message_that_was_never_sent_says_that_no_leader_was_found() -> None:
+    async with fake_cluster(1) as cluster, connect(cluster) as client:
+        producer = client.producer(timeout_ms=200)
+        cluster.leader_id = 0
+        client._started().groups.home.router.leader_failed(cluster.nodes[1].address)
+        with pytest.raises(errors.DeadlineError, match="finding the leader was not done"):
+            await producer.send("orders", b"x")
+
+
+async def test_the_largest_message_of_a_batch_is_checked() -> None:
+    """Where only the bodies differ, one of them is checked for all."""
+    large = bytes(BATCH_SIZE_BYTES_LIMIT - 512)
+    async with fake_cluster(1) as cluster, connect(cluster) as client:
+        for bodies in ([b"", large], [large, b""]):
+            with pytest.raises(errors.TooLargeError, match="the message has 4189"):
+                await client.producer().send_batch("orders", bodies)

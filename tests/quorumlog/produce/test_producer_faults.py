@@ -12,6 +12,7 @@ from quorumlog import errors
 from quorumlog.cluster.retry import Backoff
 from quorumlog.errors import Outcome
 from quorumlog.pb import common_pb2
+from quorumlog.produce.append_stream import OUT_OF_SEQUENCE_MAX
 from store.record.message import decode_message
 from tests.quorumlog.fake_cluster import (
     BREAK_AFTER,
@@ -109,7 +110,7 @@ async def test_a_connection_that_is_closed_while_nothing_is_sent_is_made_again()
     async with fake_cluster() as cluster, connect(cluster) as client:
         producer = client.producer()
         await producer.send("orders", b"0000", queue_id=0)
-        await client._started().groups.home.router.channels.keep_only(set())
+        await client.broker_groups.home.router.channels.keep_only(set())
         await asyncio.wait_for(producer.send("orders", b"0001", queue_id=0), 30)
         check_once_and_in_order(cluster, 2)
 
@@ -241,6 +242,19 @@ async def test_a_final_refusal_costs_later_batches_no_pause(
         assert isinstance(results[0], errors.PermissionDeniedError)
         assert cluster.bodies() == [b"%04d" % i for i in range(1, 5)]
         assert pauses == []
+
+
+async def test_many_refusals_that_pass_are_no_lost_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that may be stored keeps its name through them, and is found to be stored."""
+    pauses = pauses_of(monkeypatch)
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        busy = error("node.busy", retryable=True)
+        cluster.script.actions.extend([BREAK_AFTER, *[busy] * (2 * OUT_OF_SEQUENCE_MAX)])
+        receipt = await client.producer().send("orders", b"0000", queue_id=0)
+        assert receipt.is_duplicate
+        assert len(pauses) >= 2 * OUT_OF_SEQUENCE_MAX
+        check_once_and_in_order(cluster, 1)
+        assert len(cluster.producers) == 1
 
 
 async def test_an_order_that_is_lost_for_good_is_not_tried_for_ever() -> None:

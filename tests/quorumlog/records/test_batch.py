@@ -1,8 +1,11 @@
 """The client's record codec against the store's, byte for byte, and its speed."""
 
+import cProfile
+import pstats
 import struct
 import time
 import zlib
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -10,11 +13,16 @@ from hypothesis import strategies as st
 
 from quorumlog import Message, errors
 from quorumlog.records.batch import (
+    COLUMNS_FROM_COUNT,
+    Entry,
     decode_records,
     encode_entries,
     encode_properties,
+    encode_single,
     key_queue,
     message_id,
+    size_bytes_of,
+    size_bytes_of_all,
     topic_template,
 )
 from store import format as fmt
@@ -75,6 +83,53 @@ def test_encoded_records_are_those_of_the_store(
     ours = encode(topic, queue_id, body, encode_properties(key, tag, extra), flag)
     theirs = encode_message(topic, queue_id, body, known, flag=flag, born_unix_ms=123)
     assert ours == theirs
+    entry = (topic_template(topic), None, key, body, encode_properties(key, tag, extra), flag, 0)
+    assert encode_single(entry, queue_id, 123) == theirs
+
+
+_ROWS = st.lists(
+    st.tuples(
+        st.sampled_from(["orders", "bills", "%RETRY%" + "x" * 200]).map(topic_template),
+        st.none() | st.integers(0, 3),
+        st.none() | st.sampled_from(["k1", "k2"]),
+        st.binary(max_size=60),
+        st.sampled_from([b"", b"a\x01b\x02", b"a\x01c\x02", b"long\x01er\x02"]),
+        st.sampled_from([0, -7]),
+        st.sampled_from([0, 0x301]),
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+@given(rows=_ROWS, are_uniform=st.booleans(), count=st.integers(1, 12))
+def test_a_batch_has_the_bytes_of_its_messages_one_by_one(
+    rows: list[Entry], are_uniform: bool, count: int
+) -> None:
+    """Whichever way it is encoded: by columns where the messages are alike, else row by row."""
+    if are_uniform:
+        topic, wanted, key, _, _, flag, sys_flag = rows[0]
+        rows = [(topic, wanted, key, row[3], row[4], flag, sys_flag) for row in rows] * count
+
+    def place(topic: str, wanted: int | None, key: str | None) -> tuple[str, int]:
+        return topic, wanted if wanted is not None else key_queue(key or topic, 4)
+
+    encoded = encode_entries(rows, place, born_unix_ms=77)
+    places = [place(topic.name, wanted, key) for topic, wanted, key, *_ in rows]
+    singles = [encode_single(row, at[1], 77) for row, at in zip(rows, places, strict=True)]
+    assert b"".join(encoded.pieces) == b"".join(singles)
+    assert encoded.sizes == [len(single) for single in singles]
+    assert encoded.places == places
+    assert size_bytes_of_all(rows) == sum(map(len, singles)) == sum(map(size_bytes_of, rows))
+    if are_uniform and len(rows) >= COLUMNS_FROM_COUNT:
+        assert calls_of(lambda: encode_entries(rows, place, born_unix_ms=77)) < 40
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """Count the calls that the interpreter makes."""
+    profile = cProfile.Profile()
+    profile.runcall(work)
+    return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
 
 
 @given(

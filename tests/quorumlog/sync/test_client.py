@@ -30,7 +30,7 @@ PAIRS = [
     (raw.Raw, sync.Raw),
 ]
 # What only makes sense there: hooks between the two, and attributes that are set by __init__.
-ASYNC_ONLY = {"end", "next_ready", "send_entries"}
+ASYNC_ONLY = {"broker_groups", "end", "incarnation_in", "next_ready", "send_entries"}
 
 
 ATTRIBUTES = {

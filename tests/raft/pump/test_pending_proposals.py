@@ -3,7 +3,7 @@
 from raft.pump.effects import Resolution
 from raft.pump.pending_proposals import PendingProposals
 from raft.state.log_view import LogView
-from tests.raft.cluster import config_of
+from tests.raft.cluster import Cluster, config_of
 
 
 def test_a_snapshot_answers_those_up_to_its_last_entry() -> None:
@@ -30,3 +30,12 @@ def test_an_entry_of_another_term_at_the_index_is_an_answer() -> None:
         Resolution.COMMITTED,
         Resolution.NOT_APPLIED,
     ]
+
+
+def test_an_entry_that_nobody_waits_for_has_no_outcome() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.propose(1, "alone")
+    cluster.propose(1, "awaited", waiter="caller")
+    cluster.deliver()
+    assert [(at.waiter, at.index) for at in cluster.nodes[1].completed] == [("caller", 2)]

@@ -94,8 +94,10 @@ def test_ack_of_previous_leadership_ignored() -> None:
     assert cluster.state(1).commit == 0
 
 
-def test_match_never_goes_back() -> None:
+@pytest.mark.parametrize("is_lean", [True, False])
+def test_match_never_goes_back(is_lean: bool) -> None:
     cluster = Cluster()
+    cluster.nodes[1].replica.is_lean = is_lean
     cluster.elect(1)
     for body in "abc":
         cluster.propose(1, body)

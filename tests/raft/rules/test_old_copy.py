@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from raft.messages import Refusal, Standing, VoteReply
+from raft.messages import NO_NODE, Refusal, Standing, VoteReply
+from raft.ready import HardState
 from raft.rules.membership import Change, ChangeKind
 from raft.transitions import Role
 from tests.raft.builders import vote_request
@@ -32,6 +33,23 @@ def test_an_old_copy_is_durable_and_neither_votes_nor_campaigns() -> None:
         Refusal.NO_STANDING,
     ]
     assert all(isinstance(m, VoteReply) for m in cluster.sent)
+
+
+def test_notice_that_could_not_be_saved_is_saved_with_whatever_comes_next() -> None:
+    """Else a later term would be on the old copy, and nobody would take it for one."""
+    cluster = Cluster()
+    log = cluster.nodes[2].log
+    log.fails_hard_state = True
+    told(cluster, 2)
+    assert log.hard_state.standing is Standing.FULL
+    cluster.receive(2, vote_request(1, 2, 5, last=(9, 4)))
+    assert log.hard_state.standing is Standing.FULL
+    assert log.hard_state.term < 5
+
+    log.fails_hard_state = False
+    cluster.receive(2, vote_request(1, 2, 5, last=(9, 4)))
+    assert log.hard_state == HardState(5, NO_NODE, Standing.JOINING, INCARNATION)
+    assert [m.refusal for m in cluster.sent if isinstance(m, VoteReply)] == [Refusal.NO_STANDING]
 
 
 def test_a_leader_steps_down() -> None:
@@ -92,14 +110,3 @@ def test_under_its_number_it_is_admitted_as_a_learner_only() -> None:
         cluster.tick_all(4 * HEARTBEAT_TICKS)
 
     assert cluster.state(3).standing is Standing.FULL
-
-
-def test_a_full_disk_leaves_it_as_it_was() -> None:
-    """What is not stored is not so; it is told again."""
-    cluster = Cluster()
-    cluster.nodes[2].log.fails_hard_state = True
-    told(cluster, 2)
-    assert cluster.state(2).standing is Standing.FULL
-    cluster.nodes[2].log.fails_hard_state = False
-    told(cluster, 2)
-    assert cluster.state(2).standing is Standing.JOINING

@@ -41,7 +41,7 @@ def test_pre_vote_is_granted_to_several() -> None:
         assert last_reply(cluster).granted
 
 
-def test_refused_while_a_leader_was_heard() -> None:
+def test_refused_after_contact_with_a_leader() -> None:
     cluster = Cluster()
     cluster.elect(1)
 
@@ -74,7 +74,7 @@ def test_leader_refuses_without_stepping_down() -> None:
     assert (cluster.role(1), cluster.state(1).term) == (Role.LEADER, 1)
 
 
-def test_real_request_is_refused_while_a_leader_was_heard() -> None:
+def test_real_request_is_refused_after_leader_contact() -> None:
     cluster = Cluster()
     cluster.elect(1)
 
@@ -178,7 +178,7 @@ def test_check_quorum_counts_replies() -> None:
     cluster = Cluster()
     cluster.elect(1)
     cluster.cuts = {(2, 1), (3, 1)}
-    heard = len([m for m in cluster.sent if isinstance(m, AppendRequest)])
+    sent = len([m for m in cluster.sent if isinstance(m, AppendRequest)])
 
     for _ in range(ELECTION_TICKS + HEARTBEAT_TICKS):
         cluster.tick(1)
@@ -186,7 +186,7 @@ def test_check_quorum_counts_replies() -> None:
         for node in (2, 3):
             assert cluster.state(node).leader in (1, NO_NODE)
 
-    assert len([m for m in cluster.sent if isinstance(m, AppendRequest)]) > heard
+    assert len([m for m in cluster.sent if isinstance(m, AppendRequest)]) > sent
     assert cluster.role(1) is Role.FOLLOWER
     assert cluster.nodes[1].role_changes[-1].reason == "no contact with a quorum"
 

@@ -31,6 +31,24 @@ def test_no_read_before_own_term_commit() -> None:
     assert cluster.nodes[1].reads == [ReadConfirmed(7, 0)]
 
 
+def test_a_read_that_waits_for_the_first_commit_waits_for_no_sync_of_the_leader() -> None:
+    """Two followers commit the no-op, which the leader itself can hand out only later."""
+    cluster = Cluster()
+    cluster.tick(1, ELECTION_TICKS + 1)
+    while cluster.role(1) is not Role.CANDIDATE:
+        assert cluster.deliver(count=1) == 1
+    cluster.nodes[1].syncs_at_once = False
+    while cluster.role(1) is not Role.LEADER:
+        assert cluster.deliver(count=1) == 1
+    cluster.read(1, 7)
+    assert cluster.nodes[1].reads == []
+
+    cluster.deliver()
+
+    assert (cluster.state(1).commit, cluster.state(1).synced) == (0, -1)
+    assert cluster.nodes[1].reads == [ReadConfirmed(7, 0)]
+
+
 def test_read_sees_everything_acked_before_it() -> None:
     cluster = Cluster()
     cluster.elect(1)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from raft.errors import BusyError
 from raft.messages import NO_INDEX, AppendReply, AppendRequest, InstallSnapshot, Refusal
+from raft.rules import replication
 from raft.state.log_view import LogView
 from raft.state.progress import Progress, ProgressState
 from tests.raft.builders import append_reply
@@ -62,6 +63,20 @@ def test_a_single_snapshot_is_under_way_under_many_proposals() -> None:
         cluster.deliver()
 
     assert len([m for m in cluster.sent if isinstance(m, InstallSnapshot)]) == 1
+
+
+def test_follower_that_gets_a_snapshot_is_not_probed() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(3)
+    progress = cluster.state(1).progress[3]
+    progress.become_snapshot(progress.match + 1, deadline=99)
+    cluster.sent.clear()
+
+    replication.feed(cluster.state(1), progress)
+    cluster.settle(1)
+
+    assert cluster.sent == []
 
 
 def right_below_a_compacted_log() -> tuple[Cluster, Progress]:

@@ -313,3 +313,25 @@ def test_a_real_commit_log_is_built(tmp_path: Path) -> None:
         (position,) = index.lookup("orders", f"key{n:04d}", **ALWAYS)
         assert decode_message(log.read(position, found[0].size_bytes)).keys == [f"key{n:04d}"]
     log.close()
+
+
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_watched_records_come_with_their_bytes_where_those_were_checked(
+    tmp_path: Path, is_checked: bool
+) -> None:
+    """Without them the reader reads, and compares with checksums, by itself."""
+    log = mixed_log()
+    log.are_runs_checked = is_checked
+    derived = make(tmp_path, log)
+    derived.dispatcher.watch(b"orders")
+    derived.dispatcher.advance(log.max_position)
+    watched = derived.dispatcher.take_watched()
+    assert len(watched) == sum(len(built(derived, "orders", queue)) for queue in range(4))
+    plain = 0
+    for unit in watched:
+        record = log.read(unit.position, unit.size_bytes)
+        assert decode_message(record).queue_offset == unit.offset
+        assert unit.data in (record, b"")
+        plain += unit.data == record
+    assert (plain > 0) == is_checked
+    derived.close()

@@ -425,6 +425,33 @@ def test_a_mark_left_by_a_kill_is_synced_before_the_next_slot(tmp_path: Path) ->
     mark.close()
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_slot_that_an_opening_found_is_not_written_next(tmp_path: Path, count: int) -> None:
+    """A power loss in the midst of that write would leave an older mark only."""
+    mark = DurableMark.open(FS, str(tmp_path), interval_ms=0, log_is_empty=True)
+    for n in range(1, count + 1):
+        publish(mark, n * 100)
+    mark.close()
+    data = (tmp_path / FILE_NAME).read_bytes()
+    newest = max(SLOT_AT, key=lambda at: decode_slot(data, at) or (0, Mark()))
+    mark = DurableMark.open(FS, str(tmp_path), interval_ms=1000, log_is_empty=False)
+    publish(mark, 900)
+    found = decode_slot((tmp_path / FILE_NAME).read_bytes(), newest)
+    assert found is not None
+    assert found[1].durable_position == count * 100
+    mark.close()
+
+
+def test_a_sync_that_reached_nothing_new_writes_no_mark(tmp_path: Path) -> None:
+    mark = DurableMark.open(FS, str(tmp_path), interval_ms=0, log_is_empty=True)
+    with failpoints.census() as calls:
+        for position, index in ((100, 9), (100, 9), (90, 8), (120, 9), (120, 10)):
+            mark.raise_durable(position, index)
+    assert calls["durable_mark.write"] == calls["fs.sync"] == 3
+    assert mark.mark == Mark(120, 10)
+    mark.close()
+
+
 def test_a_failed_sync_of_the_mark_is_raised(tmp_path: Path) -> None:
     mark = DurableMark.open(FS, str(tmp_path), interval_ms=0, log_is_empty=True)
     with failpoints.armed("fs.sync=EIO"), pytest.raises(SyncFailedError):

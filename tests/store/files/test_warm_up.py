@@ -94,14 +94,10 @@ class Warmed:
         )
 
     def await_ready(self, count: int) -> None:
-        with self.source._condition:
-            assert self.source._condition.wait_for(
-                lambda: self.source.ready_count == count, DEADLINE_S
-            )
+        assert self.source.wait_for(lambda: self.source.ready_count == count, DEADLINE_S)
 
     def await_rest(self) -> None:
-        with self.source._condition:
-            assert self.source._condition.wait_for(lambda: self.source._resting, DEADLINE_S)
+        assert self.source.wait_for(lambda: self.source.is_resting, DEADLINE_S)
 
     def names(self) -> list[str]:
         return names(self.path)
@@ -179,10 +175,7 @@ def test_a_file_that_somebody_waits_for_is_not_warmed(tmp_path: Path) -> None:
     assert warmed.fs.began.acquire(timeout=DEADLINE_S)
     taker = threading.Thread(target=lambda: warmed.source.take(0).close())
     taker.start()
-    with warmed.source._condition:
-        assert warmed.source._condition.wait_for(
-            lambda: warmed.source._waiting_for == 0, DEADLINE_S
-        )
+    assert warmed.source.wait_for(lambda: warmed.source.is_taker_waiting, DEADLINE_S)
     warmed.fs.is_open.set()
     taker.join(DEADLINE_S)
     warmed.await_ready(1)

@@ -38,6 +38,7 @@ from tests.store.ledgers import (
     read_as_dledger,
     ship,
 )
+from tests.store.overwrites import flip, overwrite
 from tests.store.records import BORN, batch, numbers, record, small_config
 from tests.store.reference_crc import reference_crc32c
 
@@ -161,6 +162,24 @@ def test_a_file_ends_with_a_blank_whose_every_byte_is_determined(
     assert content(ledger) == list(range(3 * (ledger.last_index + 1)))
 
 
+def test_a_sync_between_a_blank_and_its_entry_ends_before_the_blank(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs on another thread than the writer; the mark must name the end of an entry."""
+    found, seal = list[tuple[int, int]](), ledger.files.seal_complete
+
+    def sync_and_seal() -> None:
+        found.append((ledger.sync(), ledger.end_of(ledger.last_index)))
+        seal()
+
+    monkeypatch.setattr(ledger.files, "seal_complete", sync_and_seal)
+    while ledger.max_position < FILE:
+        end = add(ledger)
+    ((synced, last_end),) = found
+    assert synced == last_end < FILE
+    assert ledger.sync() == end
+
+
 @pytest.mark.parametrize(("spare", "position"), [(8, 0), (7, FILE)])
 def test_an_entry_needs_room_for_a_blank_behind_it(
     ledger: Ledger, spare: int, position: int
@@ -227,13 +246,12 @@ def test_lookups_agree_with_the_entries_whatever_the_index_says(
     entries = [ledger.entry(n) for n in range(last + 1)]
     if index_is != "good":
         for file in ledger.index.files.files:
-            target = file._open_target()
             size = file.wrote_position - file.position
-            units = bytearray(target[:size])
+            units = bytearray(Path(file.path).read_bytes()[:size])
             for at in range(0, size, 32):
                 wrong = entries[(at // 32 * 7) % len(entries)].position  # Of some other entry.
                 struct.pack_into(">q", units, at + 4, wrong)
-            target[:size] = bytes(size) if index_is == "zero" else bytes(units)
+            overwrite(file, 0, bytes(size) if index_is == "zero" else bytes(units))
     for index in (0, 1, last // 2, last - 1, last):
         assert ledger.entry(index) == entries[index]
         assert ledger.position_of(index) == entries[index].position
@@ -328,13 +346,12 @@ def test_damage_is_found_when_an_entry_is_read(ledger: Ledger) -> None:
     add(ledger, 3)
     position = ledger.position_of(1)
     for at, field in ((5, "size"), (20, "chain CRC"), (37, "chain CRC"), (100, "body CRC")):
-        target = ledger.files.files[0]._open_target()
-        target[position + at] ^= 1
+        flip(ledger.files.files[0], position + at, 1)
         with pytest.raises(CorruptionError) as caught:
             ledger.entry(1)
         assert caught.value.field == field
         assert caught.value.path == ledger.files.files[0].path
-        target[position + at] ^= 1
+        flip(ledger.files.files[0], position + at, 1)
     assert ledger.entry(1).entry_index == 1
 
 
@@ -373,12 +390,12 @@ def test_records_are_walked_from_any_record_to_any_position(ledger: Ledger) -> N
 def test_damaged_records_are_never_walked(ledger: Ledger) -> None:
     add(ledger, 3)
     position = ledger.position_of(1)
-    ledger.files.files[0]._open_target()[position + 60] ^= 4
+    flip(ledger.files.files[0], position + 60, 4)
     runs = ledger.record_runs(0, ledger.max_position)
     assert numbers(next(runs)[1]) == [0, 1, 2]
     with pytest.raises(CorruptionError, match="body CRC"):
         next(runs)
-    ledger.files.files[0]._open_target()[position + 9] ^= 4
+    flip(ledger.files.files[0], position + 9, 4)
     with pytest.raises(CorruptionError, match="index"):
         list(ledger.record_runs(0, ledger.max_position))
 
@@ -414,7 +431,7 @@ def test_durable_positions_are_ends_of_whole_entries(
     add(ledger, 1, records=300)  # Does not, so a blank follows.
     ledger.files.files[0].sync()
     with ledger.files._sync_lock:
-        ledger.files._flushed_position = FILE  # As seen while a sync of both files runs.
+        ledger.files.flushed_position = FILE  # As seen while a sync of both files runs.
     assert (ledger.flushed_position, ledger.durable_index) == (last, 3)
     assert ledger.sync() == ledger.max_position
     assert ledger.durable_index == 4

@@ -13,6 +13,7 @@ from store.ledger.entry import KIND_CONFIGURATION, KIND_DATA, KIND_NO_OP
 from store.ledger.ledger import Ledger
 from store.ledger.verify import verify_range
 from tests.store.ledgers import image, new_ledger, open_ledger
+from tests.store.overwrites import overwrite
 from tests.store.records import BORN, batch, numbers, small_config
 
 CONFIG = small_config(container="ledger", file_size_bytes=3 * 4096)
@@ -88,7 +89,7 @@ class TwoLedgers(RuleBasedStateMachine):
             if last is not None and last.position <= end:
                 room = last.end_position - end
                 at = end - last.position
-                last._open_target()[at : at + min(room, len(garbage))] = garbage[:room]
+                overwrite(last, at, garbage[:room])
             ledger.close()
             ledger, report = open_ledger(
                 self.root / name, None if everything else end, config=CONFIG

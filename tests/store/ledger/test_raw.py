@@ -13,8 +13,17 @@ from store.errors import (
     StoreFullError,
 )
 from store.files import failpoints
-from store.ledger.entry import KIND_CONFIGURATION, KIND_NO_OP, ChainLink
+from store.files.checksum import crc32c
+from store.ledger.entry import (
+    KIND_CONFIGURATION,
+    KIND_DATA,
+    KIND_NO_OP,
+    NO_LINK,
+    ChainLink,
+    whole_entry,
+)
 from store.ledger.ledger import Ledger
+from store.ledger.raw import check_entries
 from tests.store.entries import encode_entry
 from tests.store.ledgers import (
     FILE,
@@ -93,6 +102,91 @@ def test_a_follower_refuses_every_flipped_bit_and_writes_nothing(
     assert image(tmp_path / "follower") == before
     assert follower.append_raw(raw) == (0, 2)
     follower.close()
+
+
+def test_an_entry_that_comes_alone_is_refused_with_any_bit_flipped(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    """Such a one goes a short way, and what it finds wrong is told by the general one."""
+    add(ledger)
+    add(ledger, 1, records=1, size_bytes=10)
+    follower = new_ledger(tmp_path / "follower")
+    follower.append_raw(ledger.read_range(0, 1, FILE))
+    raw = ledger.read_range(1, 2, 1)
+    for bit in range(len(raw) * 8):
+        bad = bytearray(raw)
+        bad[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ForeignEntryError):
+            follower.append_raw(bytes(bad))
+    for cut in range(len(raw)):
+        with pytest.raises(ForeignEntryError):
+            follower.append_raw(raw[:cut])
+    assert follower.append_raw(raw) == (1, 1)
+    with pytest.raises(ForeignEntryError):
+        follower.append_raw(raw)
+    follower.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({}, ""),
+        ({"magic": 2}, "magic"),
+        ({"index": 3}, "index"),
+        ({"term": 0}, "term"),
+        ({"position": 0}, "position"),
+        ({"kind": 3}, "kind"),
+        ({"body_size": 5}, "size"),
+        ({"size": 52}, "size"),
+    ],
+)
+def test_an_entry_that_comes_alone_with_right_checksums_is_not_believed(
+    ledger: Ledger, tmp_path: Path, change: dict[str, int], field: str
+) -> None:
+    """Whoever sends entries can compute checksums: each field is compared by itself."""
+    add(ledger)
+    follower = new_ledger(tmp_path / "follower")
+    ship(ledger, follower)
+    add(ledger, records=1)
+    raw = ledger.read_range(1, 2, FILE)
+    names = ("magic", "size", "index", "term", "position", "kind", "chain", "crc", "body_size")
+    values = dict(zip(names, fmt.ENTRY_HEADER.unpack_from(raw), strict=True)) | change
+    header = fmt.ENTRY_HEADER.pack(*(values | {"chain": 0}).values())
+    chain = crc32c(follower.tail.link.chain_crc.to_bytes(4, "big") + header)
+    made = fmt.ENTRY_HEADER.pack(*(values | {"chain": chain}).values()) + raw[48:]
+    if not field:
+        assert made == raw
+        assert follower.append_raw(made) == (1, 1)
+    else:
+        with pytest.raises(ForeignEntryError) as caught:
+            follower.append_raw(made)
+        assert caught.value.field == field
+        assert follower.last_index == 0
+    follower.close()
+
+
+def test_an_entry_that_comes_alone_leaves_room_for_a_blank() -> None:
+    link = NO_LINK._replace(term=1)
+    for left in (fmt.BLANK_SIZE_BYTES_MIN, fmt.BLANK_SIZE_BYTES_MIN - 1):
+        data, _ = whole_entry(bytes(FILE - 48 - left), KIND_DATA, link, 1, 0)
+        if left == fmt.BLANK_SIZE_BYTES_MIN:
+            assert check_entries(data, 0, link, FILE).hi_index == 1
+        else:
+            with pytest.raises(ForeignEntryError):
+                check_entries(data, 0, link, FILE)
+
+
+def test_an_entry_that_comes_alone_is_not_larger_than_entries_are() -> None:
+    file_size_bytes = 4 * fmt.ENTRY_SIZE_BYTES_MAX
+    link = NO_LINK._replace(term=1)
+    for more in (0, 1):
+        body = bytes(fmt.ENTRY_SIZE_BYTES_MAX - 48 + more)
+        data, _ = whole_entry(body, KIND_DATA, link, 1, 0)
+        if not more:
+            assert check_entries(data, 0, link, file_size_bytes).hi_index == 1
+        else:
+            with pytest.raises(ForeignEntryError):
+                check_entries(data, 0, link, file_size_bytes)
 
 
 @pytest.mark.parametrize(

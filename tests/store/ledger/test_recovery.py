@@ -10,8 +10,10 @@ from store.files import failpoints
 from store.files.file_system import FileSystem
 from store.ledger.entry import KIND_NO_OP, Entry
 from store.ledger.ledger import Ledger
+from store.ledger.recovery import recover_ledger
 from store.ledger.verify import verify_range
 from tests.store.ledgers import (
+    CONFIG,
     FILE,
     add,
     copy_ledger,
@@ -23,6 +25,7 @@ from tests.store.ledgers import (
     open_ledger,
 )
 from tests.store.power_loss import PowerLossFileSystem
+from tests.store.written_ranges import WrittenRanges
 
 
 def entries(ledger: Ledger) -> list[Entry]:
@@ -51,6 +54,22 @@ def test_cut_at_every_byte(tmp_path: Path, fill: int) -> None:
         )
         ledger.close()
         assert path.read_bytes() == whole[:good].ljust(FILE, b"\0"), f"cut at {cut}"
+
+
+def test_bytes_that_no_sync_has_proven_are_written_again(tmp_path: Path) -> None:
+    """S02: after a sync that failed the page cache holds pages as clean that the disk lacks. A sync
+    succeeds then and writes nothing, so what the recovery accepts has to be written."""
+    ledger = new_ledger(tmp_path)
+    ends = [add(ledger) for _ in range(6)]
+    ledger.close()
+    fs, before = WrittenRanges(), data_file(tmp_path).read_bytes()
+    ledger, _ = recover_ledger(
+        fs, str(tmp_path), CONFIG, durable_position=ends[3], synced_position=ends[2]
+    )
+    ledger.close()
+    assert (data_file(tmp_path).name, ends[2], ends[5]) in fs.ranges
+    assert fs.ranges_at_sync[-1] == len(fs.ranges), "and synced"
+    assert data_file(tmp_path).read_bytes() == before
 
 
 def test_old_bytes_do_not_revive_after_two_crashes(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from tests.store.ledgers import (
     new_ledger,
     open_ledger,
 )
+from tests.store.overwrites import overwrite
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +122,7 @@ def _revive(ledger: Ledger, old: bytes) -> None:
     """Put old bytes right behind the end, as if they had never been zeroed."""
     last = ledger.files.files[-1]
     at = ledger.max_position - last.position
-    last._open_target()[at : at + len(old)] = old
+    overwrite(last, at, old)
 
 
 def test_a_stale_entry_that_lines_up_never_chains(tmp_path: Path) -> None:

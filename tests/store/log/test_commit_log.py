@@ -26,8 +26,10 @@ from store.log import commit_log_recovery
 from store.log.commit_log import CommitLog
 from store.log.commit_log_recovery import RecoveryReport, recover_commit_log
 from store.record.message import encode_message
+from tests.store.overwrites import overwrite
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import BORN, PAGE, batch, numbers, record, small_config
+from tests.store.written_ranges import WrittenRanges
 
 FILE = 4 * PAGE
 CONFIG = small_config()
@@ -96,7 +98,7 @@ def test_a_record_needs_room_for_a_blank_behind_it(log: CommitLog, spare: int) -
     overhead = len(encode_message("t", 0, b""))
     exact = encode_message("t", 0, b"x" * (FILE - overhead - spare))
     if spare < fmt.BLANK_SIZE_BYTES_MIN:
-        with pytest.raises(LimitExceededError):
+        with pytest.raises(LimitExceededError, match="batch has"):
             log.append(exact, now_unix_ms=BORN)
         assert log.max_position == 0
     else:
@@ -155,12 +157,35 @@ def test_a_record_larger_than_the_run_buffer_is_walked(tmp_path: Path) -> None:
 def test_a_walk_over_damage_raises_and_never_skips(log: CommitLog) -> None:
     append(log, 0, 3)
     one = len(record(0))
-    log.files.files[0]._open_target()[one + 4] = 0  # The second record's magic.
+    overwrite(log.files.files[0], one + 4, b"\0")  # The second record's magic.
     runs = log.record_runs(0, log.max_position)
     assert next(runs)[0] == 0
     with pytest.raises(CorruptionError) as caught:
         next(runs)
     assert caught.value.at == one
+
+
+def test_a_checked_walk_leaves_out_a_record_that_its_end_cuts_off(log: CommitLog) -> None:
+    ends = [append(log, n, n + 1) for n in range(2)]
+    log.checked.trusted_position = ends[-1]
+    for hi in range(ends[0], ends[1] + 1):
+        found = [numbers(data) for _, data in log.checked_runs(0, hi)]
+        assert found == ([[0, 1]] if hi == ends[1] else [[0]]), f"up to {hi} of {ends}"
+
+
+@pytest.mark.parametrize("field", ["magic", "body"])
+def test_damage_is_not_taken_for_a_record_that_is_cut_off(log: CommitLog, field: str) -> None:
+    """Where the walk ends right behind what tells them apart: what derived files are repaired from
+    must not pass over damage."""
+    end = append(log, 0, 1)
+    at, hi = (4, fmt.BLANK.size) if field == "magic" else (100, end)
+    log.checked.trusted_position = end
+    log.files.files[0]._open_target()[at] ^= 1
+    with pytest.raises(CorruptionError) as caught:
+        list(log.checked_runs(0, hi))
+    assert (caught.value.at, caught.value.field) == (
+        (0, "record") if field == "magic" else (0, "body CRC")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -283,7 +308,7 @@ def test_any_history_reopens_to_itself(
     assert content(log) == list(range(lo))
     last = log.files.files[-1]
     room = last.end_position - end
-    last._open_target()[end - last.position :][: min(room, len(garbage))] = garbage[:room]
+    overwrite(last, end - last.position, garbage[:room])
     log.close()
     log, report = open_log(root, end)
     assert content(log) == list(range(lo))
@@ -312,6 +337,42 @@ def test_power_loss_keeps_all_that_was_synced(tmp_path: Path, seed: int) -> None
     assert len(found) >= synced_count
     assert log.flushed_position == log.max_position == report.end_position
     log.close()
+
+
+def test_bytes_that_no_sync_has_proven_are_written_again(tmp_path: Path) -> None:
+    """S02: pages of a failed sync are clean in the page cache, and not on the disk."""
+    log, _ = open_log(tmp_path)
+    ends = [append(log, lo, lo + 20, size_bytes=200) for lo in range(0, 200, 20)]
+    paths = [Path(file.path) for file in log.files.files]
+    log.close()
+    assert len(paths) > 2
+    before = [path.read_bytes() for path in paths]
+    fs = WrittenRanges()
+    log = CommitLog(fs, str(tmp_path), CONFIG)
+    log.files.load()
+    recover_commit_log(fs, log, ends[3], synced_position=ends[2])
+    log.close()
+    last = ends[2] // FILE
+    written: dict[str, list[tuple[int, int]]] = {}
+    for name, lo, hi in fs.ranges:
+        written.setdefault(name, []).append((lo, hi))
+    assert written[paths[last].name][0] == (ends[2] % FILE, FILE)
+    assert written[paths[-1].name][0] == (0, ends[-1] % FILE)
+    assert not {path.name for path in paths[:last]} & set(written)
+    assert [path.read_bytes() for path in paths] == before
+    assert fs.ranges_at_sync[-1] == len(fs.ranges), "and synced"
+
+
+def test_foreign_log_is_not_written(tmp_path: Path) -> None:
+    log, _ = open_log(tmp_path)
+    append(log, 0, 20)
+    log.close()
+    fs = WrittenRanges()
+    log = CommitLog(fs, str(tmp_path), CONFIG)
+    log.files.load()
+    recover_commit_log(fs, log, 0, may_cut=False)
+    log.close()
+    assert fs.ranges == []
 
 
 def test_records_larger_than_a_read_are_found_and_a_cut_short_one_ends_the_log(

@@ -76,13 +76,18 @@ def kept(store: ReplicaStore) -> list[int]:
     return [number for _, records in runs for number in numbers(records)]
 
 
-def check_killed(store: ReplicaStore) -> None:
-    """What a kill leaves now can be opened, and has all that was not deleted."""
+def image_of(store: ReplicaStore) -> Path:
+    """A copy of the directory as a kill leaves it now."""
     root = Path(store.root)
     image = root.with_name("image")
     shutil.rmtree(image, ignore_errors=True)
     shutil.copytree(root, image)
-    with open_store(image, **MAINTENANCE) as again:
+    return image
+
+
+def check_killed(store: ReplicaStore) -> None:
+    """What a kill leaves now can be opened, and has all that was not deleted."""
+    with open_store(image_of(store), **MAINTENANCE) as again:
         assert on_disk(again) == in_log(again) == in_log(store)
         assert kept(again) == kept(store)
         lo, hi = again.reads.queue_range("orders", 0)
@@ -91,7 +96,7 @@ def check_killed(store: ReplicaStore) -> None:
 
 
 @pytest.mark.parametrize("nth", [1, 3, 4])
-def test_a_deletion_that_fails_is_repeated_by_the_upkeep(store: ReplicaStore, nth: int) -> None:
+def test_a_deletion_that_fails_is_repeated_by_maintenance(store: ReplicaStore, nth: int) -> None:
     """Also when it fails at the index, which comes last."""
     take_out_and_fail(store, nth)
     assert len(on_disk(store)) - len(in_log(store)) == max(0, 4 - nth)
@@ -125,6 +130,19 @@ def test_a_restart_deletes_whatever_a_deletion_has_left(
     for number in gone:
         (data(store) / f"{number * FILE:020d}").unlink()
     check_killed(store)
+
+
+def test_a_restart_deletes_no_file_that_is_not_of_the_log(store: ReplicaStore) -> None:
+    """Somebody's copy of a file lies between what has expired, under a name as long as those."""
+    take_out(store)
+    image = image_of(store)
+    directory = image / data(store).relative_to(store.root)
+    copy, expired = directory / f"{0:016d}.bak", directory / f"{0:020d}"
+    expired.rename(copy)
+    with open_store(image, **MAINTENANCE) as again:
+        assert in_log(again) == in_log(store)
+    assert copy.exists()
+    assert min(path.name for path in directory.iterdir() if path != copy) == f"{3 * FILE:020d}"
 
 
 FIELDS = {"size": 7, "index": 15, "term": 23, "chain": 39, "body checksum": 43}

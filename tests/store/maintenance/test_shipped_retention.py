@@ -139,7 +139,7 @@ def test_a_file_that_is_written_anew_behind_a_cut_is_as_young_as_it_is(tmp_path:
         ends = filled(store, 120)
         store.dispatch_to(ends[-1])
         store.find_expired()
-        assert 0 in store.engine.retention._known
+        assert 0 in store.engine.retention.newest_times
         take_away(store, ends[3])
         store.find_expired()
         for lo in range(9, 120, 3):
@@ -147,7 +147,7 @@ def test_a_file_that_is_written_anew_behind_a_cut_is_as_young_as_it_is(tmp_path:
         store.dispatch_to(end)
         store.find_expired()
         behind = store.reads.message_at(store.log.files.files[1].position)
-        assert store.engine.retention._known[0] == behind.store_unix_ms
+        assert store.engine.retention.newest_times[0] == behind.store_unix_ms
 
 
 def test_files_do_not_expire_beside_a_cut(tmp_path: Path) -> None:

@@ -202,6 +202,14 @@ def test_every_truncation_of_a_record_is_refused_by_name(size_bytes: int) -> Non
     assert caught.value.field in ("record", "total size")
 
 
+def test_a_topic_that_is_no_text_is_refused_by_name() -> None:
+    data = message.encode_message("orders", 0, b"body")
+    at = data.index(b"orders")
+    with pytest.raises(RecordFormatError, match="topic") as found:
+        message.decode_message(data[:at] + b"\xff" + data[at + 1 :])
+    assert found.value.at == at
+
+
 def test_keys_are_the_unique_key_and_then_each_key() -> None:
     assert message.index_keys({"KEYS": " a  b ", "UNIQ_KEY": "u"}) == ["u", "a", "b"]
     assert message.index_keys({}) == []

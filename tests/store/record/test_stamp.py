@@ -1,6 +1,7 @@
 """What may enter the log and what is patched into it."""
 
 import zlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -8,9 +9,17 @@ from hypothesis import strategies as st
 
 from store import format as fmt
 from store.config import StoreConfig
-from store.errors import LimitExceededError, RecordFormatError, TopicNameError
+from store.derived.keys.index_file import key_hash
+from store.errors import (
+    InnerBatchError,
+    LimitExceededError,
+    RecordFormatError,
+    TopicNameError,
+)
+from store.files.file_system import FileSystem
 from store.record.check import check_records
-from store.record.message import decode_message, encode_message, record_layout
+from store.record.inner_batches import InnerBatches
+from store.record.message import decode_message, encode_message, record_layout, tags_code
 from store.record.stamp import Stamped, Stamper
 
 NOW = 1_700_000_000_123
@@ -35,7 +44,7 @@ def test_a_mixed_batch_gets_offsets_per_queue_and_positions_in_a_row() -> None:
     queues = [("a", 0), ("a", 0), ("b", 0), ("a", 1), ("a", 0), ("b", 0)]
     data = b"".join(encode_message(topic, queue, b"x") for topic, queue in queues)
     patched, stamped = stamp(data, stamper)
-    record_positions, queue_offsets, updates = stamped
+    record_positions, queue_offsets, updates, _ = stamped
     assert queue_offsets == [10, 11, 0, 0, 12, 1]
     assert stamper.next_offsets == {(b"a", 0): 10}, "not published before the batch is in"
     stamper.publish(updates)
@@ -51,8 +60,9 @@ def test_a_mixed_batch_gets_offsets_per_queue_and_positions_in_a_row() -> None:
 def test_prepared_and_rolled_back_records_have_no_place_in_their_queue() -> None:
     flags = [fmt.TRANSACTION_PREPARED, 0, fmt.TRANSACTION_ROLLBACK, fmt.TRANSACTION_COMMIT]
     data = b"".join(encode_message("t", 0, b"x", sys_flag=flag) for flag in flags)
-    _, (_, queue_offsets, updates) = stamp(data)
+    _, (_, queue_offsets, updates, units) = stamp(data)
     assert queue_offsets == [0, 0, 0, 1]
+    assert units is None, "only a walk tells which of them have a unit"
     assert updates == {(b"t", 0): 2}
 
 
@@ -158,6 +168,8 @@ def test_a_store_host_of_the_other_family_is_refused() -> None:
 def test_property_crc_needs_its_room_and_refuses_a_foreign_one() -> None:
     with pytest.raises(RecordFormatError, match="room for the property CRC"):
         stamp(GOOD, Stamper(StoreConfig(property_crc=True)))
+    with pytest.raises(RecordFormatError, match="room for the property CRC"):
+        stamp(GOOD * 40, Stamper(StoreConfig(property_crc=True)))
     with pytest.raises(RecordFormatError, match="no reserved __CRC32#"):
         stamp(encode_message("t", 0, b"x", property_crc=True))
 
@@ -177,7 +189,7 @@ def test_the_property_crc_covers_the_whole_record() -> None:
     assert check_records(patched_without_crc(), 4096, require_property_crc=True).end == 0
 
 
-def test_each_of_many_records_that_look_alike_gets_its_property_crc() -> None:
+def test_each_of_many_uniform_records_gets_its_property_crc() -> None:
     """The short way for records of one shape knows no CRC of properties."""
     data = b"".join(encode_message("t", 0, b"%04d" % n, property_crc=True) for n in range(40))
     patched, stamped = stamp(data, Stamper(StoreConfig(property_crc=True)))
@@ -216,3 +228,77 @@ def test_a_body_may_end_like_a_property_crc(topic_size: int, count: int) -> None
     patched, _ = stamp(data)
     assert check_records(patched, 4096).record_count == count
     assert decode_message(patched, len(data) - len(data) // count).body == body
+
+
+# --- Tails that are known ---
+
+
+def outcome(data: bytes, stamper: Stamper) -> object:
+    """All that stamping leads to, or the error."""
+    try:
+        patched, stamped = stamp(data, stamper)
+    except (RecordFormatError, LimitExceededError, TopicNameError) as error:
+        return type(error), str(error)
+    return patched, stamped
+
+
+def test_records_behind_a_known_one_are_checked_as_the_first_is() -> None:
+    """Equal bytes behind the body are not parsed again; everything else is looked at."""
+    knowing = Stamper(StoreConfig(body_size_bytes_max=300))
+    good = encode_message("orders", 3, b"some body", {"TAGS": "a"})
+    known, _ = stamp(good, knowing)
+    assert known != good
+    for lead in (b"", good):
+        for bit in range(len(good) * 8):
+            flipped = bytearray(good)
+            flipped[bit // 8] ^= 1 << bit % 8
+            data = lead + bytes(flipped)
+            new = Stamper(StoreConfig(body_size_bytes_max=300))
+            assert outcome(data, knowing) == outcome(data, new), f"bit {bit}"
+        for cut in range(len(good)):
+            data = lead + good[:cut]
+            new = Stamper(StoreConfig(body_size_bytes_max=300))
+            assert outcome(data, knowing) == outcome(data, new), f"cut at {cut}"
+    too_large = encode_message("orders", 3, b"x" * 301, {"TAGS": "a"})
+    with pytest.raises(LimitExceededError, match="301 bytes, the limit is 300"):
+        stamp(too_large, knowing)
+
+
+def test_a_known_topic_that_gets_inner_batches_is_refused(tmp_path: Path) -> None:
+    stamper = Stamper(StoreConfig())
+    stamper.inner_batches = InnerBatches(FileSystem(), str(tmp_path))
+    stamp(GOOD, stamper)
+    stamper.inner_batches.add(b"orders")
+    with pytest.raises(InnerBatchError):
+        stamp(GOOD, stamper)
+
+
+def test_units_and_keys_are_those_of_the_stamped_records() -> None:
+    stamper = Stamper(StoreConfig(store_host=HOST))
+    stamper.next_offsets[b"a", 1] = 7
+    parts = [
+        *[encode_message("a", 1, b"%03d" % n, {"TAGS": "t"}) for n in range(300)],
+        encode_message("b", 0, b"x", {"UNIQ_KEY": "one"}),
+        encode_message("a", 1, b"y", {"KEYS": "two three"}),
+    ]
+    patched, (positions, offsets, _, units) = stamp(b"".join(parts), stamper)
+    assert units is not None
+    found = [
+        (topic, queue_id, offset + number, *unit)
+        for topic, queue_id, offset, packed in units.runs
+        for number, unit in enumerate(fmt.CONSUME_QUEUE_UNIT.iter_unpack(packed))
+    ]
+    expected, at = [], 0
+    for offset, position in zip(offsets, positions, strict=True):
+        message = decode_message(patched, at)
+        topic = message.topic.encode()
+        tag = message.properties.get("TAGS")
+        code = tags_code(tag) if tag else 0
+        size_bytes = message.size_bytes
+        expected.append((topic, message.queue_id, offset, position, size_bytes, code))
+        at += size_bytes
+    assert found == expected
+    keys = [("b", "one"), ("a", "two"), ("a", "three")]
+    assert units.key_hashes == [key_hash(topic, key) for topic, key in keys]
+    assert units.key_positions == [positions[300], positions[301], positions[301]]
+    assert units.store_unix_ms == NOW

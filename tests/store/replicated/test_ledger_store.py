@@ -31,6 +31,7 @@ from store.fsck.repair import apply
 from store.fsck.types import Severity
 from store.ledger.entry import KIND_NO_OP
 from store.replicated.ledger_store import ReplicaStore
+from tests.store.crashes import abandon
 from tests.store.fsck_stores import findings, given_sizes
 from tests.store.records import BORN, PAGE, batch, numbers, small_config
 
@@ -63,10 +64,7 @@ def found_numbers(store: ReplicaStore) -> list[int]:
 
 
 def crash(store: ReplicaStore) -> None:
-    store.engine.flush_service.stop()
-    if store.engine.warm_up:
-        store.engine.warm_up.stop()
-    store.engine._lock.release()
+    abandon(store.engine)
 
 
 def note_replica(root: Path) -> None:
@@ -227,22 +225,22 @@ def test_a_batch_is_refused_while_its_file_is_being_made(tmp_path: Path) -> None
 # --- The index of the ledger ---
 
 
-def test_the_upkeep_makes_the_next_index_file(store: ReplicaStore) -> None:
+def test_maintenance_makes_the_next_index_file(store: ReplicaStore) -> None:
     index = store.ledger.index
     for _ in range(90):
         store.append_own(KIND_NO_OP, 1, b"")
     store.maintain()
-    assert not index._spares
+    assert not index.spare_positions
     for _ in range(20):
         store.append_own(KIND_NO_OP, 1, b"")
     store.maintain()
-    assert list(index._spares) == [128 * 32]
+    assert index.spare_positions == [128 * 32]
     with failpoints.armed("fs.allocate=ENOSPC@1+"):
         for _ in range(60):
             store.append_own(KIND_NO_OP, 1, b"")
     assert len(index.files.files) == 2
     store.truncate_from(100)
-    assert not index._spares
+    assert not index.spare_positions
     for _ in range(60):
         store.append_own(KIND_NO_OP, 2, b"")
     assert store.ledger.position_of(159) > 0
@@ -291,14 +289,14 @@ def test_the_age_of_a_file_is_asked_for_until_what_follows_it_is_visible(tmp_pat
         last_index = store.ledger.index_at_position(second.position) - 1
         store.dispatch_to(ends[last_index])
         store.find_expired()
-        assert store.engine.retention._known == {}
+        assert store.engine.retention.newest_times == {}
         store.dispatch_to(ends[last_index + 1])
         store.find_expired()
         (message,) = store.reads.messages_by_key("orders", f"key{3 * (last_index + 1):04d}")
-        assert store.engine.retention._known == {first.position: message.store_unix_ms}
+        assert store.engine.retention.newest_times == {first.position: message.store_unix_ms}
 
 
-def test_the_upkeep_leaves_alone_what_the_writer_keeps_for_dispatch(store: ReplicaStore) -> None:
+def test_maintenance_leaves_alone_what_the_writer_keeps_for_dispatch(store: ReplicaStore) -> None:
     for lo in range(0, 60, 3):
         end = put(store, lo, lo + 3, size_bytes=4000)
     store.dispatch_to(end)
@@ -319,7 +317,7 @@ def test_the_time_of_a_damaged_entry_is_given_to_no_other(store: ReplicaStore) -
         store.find_offsets()
 
 
-def test_upkeep_and_retention_run_beside_appends_and_cuts(tmp_path: Path) -> None:
+def test_maintenance_and_retention_run_beside_appends_and_cuts(tmp_path: Path) -> None:
     store = open_store(tmp_path, retention_interval_ms=0, retention_size_bytes=2 * 16 * PAGE)
     stop, asked = threading.Event(), threading.Event()
     ready: list[object] = []

@@ -80,7 +80,7 @@ def open_follower(root: Path, fs: FileSystem | None = None) -> LedgerLog:
 
 
 def check_found(log: LedgerLog, transfer: Transfer) -> bool:
-    """Return whether the snapshot is there; it is wholly, or not at all."""
+    """Whether the snapshot is there; it is wholly, or not at all."""
     names = {path.name for path in Path(log.store.root).iterdir()}
     assert RECEIVED_NAME not in names
     found = log.load()

@@ -362,6 +362,8 @@ class UpParser(_Parser):
                     return 0
                 size_bytes, body = found
                 if state == _STATE_IMAGE_REQUEST:
+                    if body:
+                        raise HaFrameError(f"body of {len(body)} bytes in a request for an image")
                     frames.append(ImageRequest())
                 else:
                     frames.append(_hello(body) if state == _STATE_HELLO else _bound(body))

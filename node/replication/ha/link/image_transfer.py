@@ -16,6 +16,14 @@ from node.errors.common import ShuttingDownError
 from node.replication.ha.core.sender import HaProtocolError
 from node.replication.ha.core.wire import ImagePiece, ImageRequest
 from node.replication.ha.link.connection import HaConnection
+from store.errors import (
+    BusyError,
+    CorruptionError,
+    DerivedFileError,
+    FileSystemError,
+    StoreError,
+    StoreFullError,
+)
 
 IMAGE_SIZE_BYTES_MAX: Final = 128 << 20
 """The state has 64 MiB at most, and the queues' offsets come on top."""
@@ -25,14 +33,24 @@ QUEUED_SIZE_BYTES: Final = 1 << 20
 PAUSE_S: Final = 0.01
 RETRY_MS: Final = 5_000
 """Time without a piece after which an image is requested again, or from another replica."""
+_LATER: Final = (StoreFullError, FileSystemError, BusyError, CorruptionError, DerivedFileError)
+"""Errors that pass, or that a repair removes: another request may succeed."""
 _log: Final = structlog.get_logger(component="ha")
 
 
 class ImageSender:
     """Sends images on request; one at a time for each connection."""
 
-    def __init__(self, make_image: Callable[[], Awaitable[bytes]]) -> None:
-        self._make_image = make_image
+    def __init__(
+        self,
+        make_image: Callable[[], Awaitable[bytes]],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        """`on_fatal` gets an error after which memory and disk may differ; it ends the process."""
+        self._make_image, self._on_fatal = make_image, on_fatal
+        self._trouble = ""
+        self.failed_count = 0
+        """Images that could not be made, as the disk was full, busy or damaged."""
         self._tasks: dict[HaConnection, asyncio.Task[None]] = {}
 
     def begin(self, connection: HaConnection) -> None:
@@ -47,6 +65,12 @@ class ImageSender:
             data = await self._make_image()
         except ShuttingDownError:
             return
+        except _LATER as error:
+            self._postpone(connection, error)
+            return
+        except Exception as error:  # noqa: BLE001 - memory and disk may differ.
+            self._on_fatal(error)
+            return
         for at in range(0, len(data), PIECE_SIZE_BYTES):
             while connection.queued_size_bytes > QUEUED_SIZE_BYTES:  # noqa: ASYNC110
                 await asyncio.sleep(PAUSE_S)
@@ -55,6 +79,13 @@ class ImageSender:
             piece = ImagePiece(len(data), at, data[at : at + PIECE_SIZE_BYTES])
             connection.send_frame(piece)
         _log.info("sent an image of the state", to=connection.peer, size_bytes=len(data))
+
+    def _postpone(self, connection: HaConnection, error: StoreError) -> None:
+        """Count an image that could not be made. The replica asks again when no piece comes."""
+        self.failed_count += 1
+        if str(error) != self._trouble:  # Log once, and not for every request of a full disk.
+            self._trouble = str(error)
+            _log.warning("an image could not be made", to=connection.peer, error=str(error))
 
     def forget(self, connection: HaConnection) -> None:
         """Stop sending to a connection that is gone."""

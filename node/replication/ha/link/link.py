@@ -27,7 +27,7 @@ from node.peers.stream import Side
 from node.peers.types import LinkLimits, LinkStats, NoLives, PeerLives
 from node.replication.ha.core.wire import Frame
 from node.replication.ha.link.connection import HaConnection
-from node.runtime.rate_limited_log import RateLimitedLog
+from node.runtime.logs.rate_limited_log import RateLimitedLog
 from raft.messages import Index, NodeId
 
 _LIMITS: Final = LinkLimits()

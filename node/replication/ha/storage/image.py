@@ -63,7 +63,7 @@ def decode(data: bytes) -> LogImage:
         rows = found["next_offsets"]
         next_offsets = {(str(topic).encode("ascii"), int(i)): int(o) for topic, i, o in rows}
         image = LogImage(begin, next_offsets, epoch, decode_image(data[header_hi:hi]))
-    except (KeyError, TypeError, ValueError, CorruptionError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, CorruptionError) as error:
         raise HaProtocolError(f"an image is no image: {error!r}") from error
     if not 0 <= begin <= image.position:
         raise HaProtocolError(f"an image of {image.position} for a log from {begin}")

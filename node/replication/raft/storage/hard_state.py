@@ -41,7 +41,9 @@ class NodeRecord:
     log begins, or where it will begin once a deletion is done. In the latter case
     `former_base_configuration` is the one where it begins until then: the first entry's index tells
     which counts. `may_ack_unsynced`: the node runs with `flush=async`, so a power loss takes memory
-    from it. `life`: starts of this disk, see `raft.lives`.
+    from it. `life`: starts of this disk, see `raft.lives`. `state_fence`: in what the replicated
+    state was found to differ from that of a majority, empty if it was not; and
+    `state_fence_position`: behind which log position.
     """
 
     cluster_id: str
@@ -53,6 +55,8 @@ class NodeRecord:
     may_ack_unsynced: bool = False
     former_base_configuration: ConfigurationAt | None = None
     life: int = 0
+    state_fence: str = ""
+    state_fence_position: int = NO_INDEX
 
 
 class NodeFile:
@@ -149,6 +153,8 @@ def _encode(record: NodeRecord) -> dict[str, Json]:
         "may_ack_unsynced": record.may_ack_unsynced,
         "former_base_configuration": configuration_json(former) if former is not None else None,
         "life": record.life,
+        "state_fence": record.state_fence,
+        "state_fence_position": record.state_fence_position,
     }
 
 
@@ -183,6 +189,12 @@ def _decode(directory: str, payload: Mapping[str, Json]) -> NodeRecord:
             numbers.append(_integer(payload[field], lo=lo))
         field = "life"
         life = _integer(payload.get(field, 0), lo=0)  # Absent in the files of earlier builds.
+        field = "state_fence"  # Absent, too.
+        state_fence = payload.get(field, "")
+        if not isinstance(state_fence, str):
+            raise ValueError("a text")
+        field = "state_fence_position"
+        state_fence_position = _integer(payload.get(field, NO_INDEX), lo=NO_INDEX)
         field = "standing"
         standing = Standing[str(payload[field])]
         if payload.get("is_diverged") is True:
@@ -208,6 +220,8 @@ def _decode(directory: str, payload: Mapping[str, Json]) -> NodeRecord:
         payload.get("may_ack_unsynced") is True,
         former,
         life,
+        state_fence,
+        state_fence_position,
     )
 
 

@@ -19,6 +19,7 @@ from node.replication.raft.storage.configurations import LogConfigurations
 from node.replication.raft.storage.foreign_entries import chain_at, check_held, foreign
 from node.replication.raft.storage.hard_state import NodeFile, load_node_file
 from node.replication.raft.storage.received_snapshot import ReceivedSnapshot
+from node.replication.raft.storage.recent_entries import RECENT_MASK, RecentEntries
 from node.replication.raft.storage.snapshot import Snapshot, decode_snapshot
 from node.runtime.clock import unix_ms
 from node.state.appends import Prepared
@@ -51,6 +52,11 @@ OWN_ENTRY_SIZE_BYTES_MAX: Final = 64 * 1024
 fit. Far above the size of either."""
 
 
+def _bytes_of(payload: Payload) -> bytes:
+    assert isinstance(payload, bytes), f"payload {type(payload)}"
+    return payload
+
+
 class LedgerLog:
     """Implements `raft.pump.effects.PumpLog`."""
 
@@ -63,6 +69,7 @@ class LedgerLog:
         self._configurations: Final = LogConfigurations(store.ledger, node_file)
         self._applied: Index = NO_INDEX
         self._committed: Index = NO_INDEX
+        self._recent: Final = RecentEntries()
 
     # --- Opening ---
 
@@ -222,16 +229,19 @@ class LedgerLog:
     def append(self, index: Index, term: Term, kind: EntryKind, body: object) -> None:
         """Append an entry; see `PumpLog.append`. The body of DATA is the newest `Prepared`."""
         if kind is EntryKind.DATA:
-            assert isinstance(body, Prepared), f"data must be prepared: {body!r}"
+            assert type(body) is Prepared, f"data must be prepared: {body!r}"
             content = body.content
-            assert isinstance(content, PreparedEntry), f"prepared as {content!r}"
+            assert type(content) is PreparedEntry, f"prepared as {content!r}"
             body.result = result = self.store.append_prepared(content, term)
             landed = result.entry_index
+            self._recent.add(landed, result.position, result.end_position)
         elif kind is EntryKind.CONFIGURATION:
             assert isinstance(body, Configuration), f"{body!r} is no configuration"
+            self._recent.forget()
             self._configurations.add([ConfigurationAt(index, body)])
             landed = self.store.append_own(int(kind), term, encode_configuration(body))
         else:
+            self._recent.forget()
             landed = self.store.append_own(int(kind), term, b"")
         assert landed == index, f"entry {index} landed at {landed}"
 
@@ -241,11 +251,11 @@ class LedgerLog:
         Never waits; the call makes the store prepare the next file. Ask before a peer's append is
         handed to the replica, and before a campaign.
         """
-        return self.store.has_room(size_bytes)
+        return self._ledger.has_room_at_hand(size_bytes) or self.store.has_room(size_bytes)
 
     def has_room_for(self, size_bytes: int, configurations: list[Index]) -> bool:
         """Note these indexes of configurations; return as `has_room`. SyncFailedError: stop."""
-        if not self.has_room(size_bytes):
+        if not (self._ledger.has_room_at_hand(size_bytes) or self.store.has_room(size_bytes)):
             return False
         try:
             if configurations:
@@ -260,12 +270,13 @@ class LedgerLog:
         """Check a peer's entries; see `PumpLog.check_raw`. Skips entries that the core will not
         take, as this log lacks the entry before."""
         ledger, prev = self._ledger, message.prev_index
-        if not self.base_index <= prev <= ledger.last_index:
-            return None
-        if ledger.term_at(prev) != message.prev_term:
-            return None
-        assert isinstance(payload, bytes | memoryview), f"payload {type(payload)}"
-        data = payload if isinstance(payload, bytes) else bytes(payload)
+        last_index, last_term, _ = ledger.tail.link
+        if prev != last_index or message.prev_term != last_term:
+            if not self.base_index <= prev <= last_index:
+                return None
+            if ledger.term_at(prev) != message.prev_term:
+                return None
+        data = bytes(payload) if type(payload) is memoryview else _bytes_of(payload)
         try:
             checked = ledger.check_raw(data, prev)
         except ForeignEntryError as error:
@@ -273,25 +284,28 @@ class LedgerLog:
         if checked.hi_index != message.hi:
             found = f"entries up to {checked.hi_index - 1}, announced up to {message.hi - 1}"
             raise PeerProtocolError(message.sender, found)
-        runs = [run for run in message.runs if run[1] != message.prev_term]
-        if checked.term_changes != runs:
-            found = f"terms {checked.term_changes}, announced {runs}"
-            raise PeerProtocolError(message.sender, found)
-        configurations = tuple(
-            ConfigurationAt(index, configuration)
-            for index, body in checked.configurations
-            if (configuration := decode_configuration(body)) is not None
-        )
-        if configurations != message.configurations:
-            found = f"configurations {configurations}, announced {message.configurations}"
-            raise PeerProtocolError(message.sender, found)
+        is_one_run = message.runs == ((prev + 1, message.prev_term),)
+        if checked.term_changes or not is_one_run:
+            runs = [run for run in message.runs if run[1] != message.prev_term]
+            if checked.term_changes != runs:
+                found = f"terms {checked.term_changes}, announced {runs}"
+                raise PeerProtocolError(message.sender, found)
+        if checked.configurations or message.configurations:
+            configurations = tuple(
+                ConfigurationAt(index, configuration)
+                for index, body in checked.configurations
+                if (configuration := decode_configuration(body)) is not None
+            )
+            if configurations != message.configurations:
+                found = f"configurations {configurations}, announced {message.configurations}"
+                raise PeerProtocolError(message.sender, found)
         if held > prev:
             check_held(ledger, message.sender, checked, held)
         return checked
 
     def write_raw(self, lo: Index, hi: Index, checked: Checked) -> None:
         """Write entries that `check_raw` accepted; see `PumpLog.write_raw`."""
-        assert isinstance(checked, CheckedEntries), f"[{lo}, {hi}) was not checked"
+        assert type(checked) is CheckedEntries, f"[{lo}, {hi}) was not checked"
         assert checked.hi_index == hi, f"checked up to {checked.hi_index}, not {hi}"
         new = []
         for index, body in checked.configurations:
@@ -301,10 +315,13 @@ class LedgerLog:
                 new.append(ConfigurationAt(index, configuration))
         if new:
             self._configurations.add(new)
+        if self._recent.hi > self._recent.lo:
+            self._recent.forget()
         self.store.write_raw(checked, lo)
 
     def truncate_from(self, lo: Index) -> None:
         """Truncate the log; see `PumpLog.truncate_from`. Durable on return."""
+        self._recent.forget()
         self.store.truncate_from(lo)
         self._configurations.cut(lo)
 
@@ -316,10 +333,21 @@ class LedgerLog:
 
     def read_raw(self, lo: Index, hi: Index) -> bytes:
         """Return whole entries back to back, without blanks at file ends (`PumpLog.read_raw`)."""
-        return self._ledger.read_entries(lo, hi)
+        ledger, recent = self._ledger, self._recent
+        if lo >= recent.lo and hi <= recent.hi:
+            position = recent.positions[lo & RECENT_MASK]
+            end_position = recent.positions[hi & RECENT_MASK]
+            file = ledger.files.files[-1]
+            # Written by this process into the file that is still mapped, and not found damaged.
+            if position >= file.position and position >= ledger.checked.trusted_position:
+                return file.read(position, end_position - position)
+        return ledger.read_entries(lo, hi)
 
     def position_of(self, index: Index, /) -> int:
         """Return the position of an entry; see `EntryPositions.position_of`."""
+        recent = self._recent
+        if recent.lo <= index <= recent.hi:
+            return recent.positions[index & RECENT_MASK]
         return self._ledger.place_of(index)
 
     def chain_at(self, index: Index) -> int | None:
@@ -369,6 +397,7 @@ class LedgerLog:
 
     def _replace_log(self, snapshot: Snapshot) -> None:
         meta = snapshot.meta
+        self._recent.forget()
         link = ChainLink(meta.index, meta.term, snapshot.chain_crc)
         self.store.restart(snapshot.end_position, link, snapshot.next_offsets)
         self.node_file.save(

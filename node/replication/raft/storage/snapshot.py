@@ -109,7 +109,7 @@ def decode_snapshot(data: bytes) -> Snapshot:
         rows = found["next_offsets"]
         next_offsets = {(str(topic).encode("ascii"), int(i)): int(o) for topic, i, o in rows}
         state_index = int(found["state_index"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:  # 1e999 is no integer.
         raise SnapshotFormatError(f"its header: {error!r}") from error
     if header_hi > hi or index < 0 or state_index < index or meta.configuration_at.index > index:
         raise SnapshotFormatError("its numbers do not fit each other")

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,9 +21,14 @@ from node.state.tables.incarnations import IncarnationsTable
 from node.state.tables.table import TableImage
 from quorumlog.pb.log_pb2 import AppendRequest, ClaimProducerRequest
 from quorumlog.pb.state_pb2 import Command
+from quorumlog.pb.transaction_pb2 import EndTransactionRequest
 from tests.node.broker_fakes import Fixture, node_at, request
 from tests.node.links import eventually
-from tests.node.transaction_calls import on_loop
+from tests.node.transaction_calls import COMMITTED, GROUP, begun, ended, on_loop, stored
+
+MANY = 1_500
+"""Messages of a transaction whose end is made in several turns of the loop."""
+LARGE: dict[str, Any] = {"file_size_bytes": 4 << 20, "batch_size_bytes_max": 1 << 20}
 
 
 async def claim(node: Fixture, name: str = "n") -> int:
@@ -114,6 +120,51 @@ async def test_a_repeated_batch_of_an_earlier_one_is_known(tmp_path: Path) -> No
         following.sequence = 1
         with pytest.raises(ProducerFencedError):
             await node.broker.append(following)
+
+
+def end_of(position: int, number: int, name: str = "n") -> EndTransactionRequest:
+    return EndTransactionRequest(
+        transaction_id=position,
+        producer_group=GROUP,
+        outcome=COMMITTED,
+        producer_name=name,
+        incarnation=number,
+    )
+
+
+@on_loop
+async def test_an_earlier_one_ends_no_transaction_any_more(tmp_path: Path) -> None:
+    """What it had ended before it hears again, and others of its group may end the rest."""
+    async with node_at(tmp_path) as node:
+        end = node.broker.transactions.end_transaction
+        number = await claim(node)
+        opened = [await begun(node, lo, lo + 1) for lo in range(2)]
+        assert not (await end(end_of(opened[0], number))).was_ended
+        assert await claim(node) == number + 1
+        assert (await end(end_of(opened[0], number))).was_ended
+        for sender in (number, number + 2, 0):
+            with pytest.raises(ProducerFencedError):
+                await end(end_of(opened[1], sender))
+        for name in ("", "a b", "x" * 300):
+            with pytest.raises(BadRequestError, match="producer_name"):
+                await end(end_of(opened[1], number, name))
+        assert len(await stored(node)) == 1
+        await end(end_of(opened[1], number + 1))
+        assert len(await stored(node)) == 2
+
+
+@on_loop
+async def test_no_end_of_a_transaction_comes_behind_a_claim(tmp_path: Path) -> None:
+    """A claim enters the log while the messages of an earlier one are made, in turns."""
+    async with node_at(tmp_path, **LARGE) as node:
+        number = await claim(node)
+        opened = await begun(node, 0, MANY)
+        end = asyncio.create_task(node.broker.transactions.end_transaction(end_of(opened, number)))
+        assert await claim(node) == number + 1
+        with pytest.raises(ProducerFencedError):
+            await end
+        assert await stored(node) == []
+        assert (await ended(node, opened)).outcome == COMMITTED
 
 
 @on_loop

@@ -3,9 +3,11 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from node.broker.append.attached import AttachedCommands
 from node.config.limits import Limits
 from node.errors import common as errors
 from node.errors.common import NodeError
@@ -16,6 +18,7 @@ from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.common_pb2 import QueueId
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, PullRequest, QueueOffsetsRequest
+from quorumlog.pb.transaction_pb2 import ConsumedOffset, ConsumedOffsets, HalfMessages
 from raft import errors as raft_errors
 from store.errors import LimitExceededError, Outcome, StoreFullError
 from store.record.message import encode_message, message_id
@@ -81,6 +84,31 @@ async def test_receipts_of_one_turn_come_together_and_in_order(tmp_path: Path) -
         stats = node.broker.stats()
         assert (stats.batches_total, stats.records_total) == (20, 20)
         assert (stats.in_flight_count, stats.in_flight_size_bytes) == (0, 0)
+
+
+async def test_records_beside_the_request_are_those_of_the_batch(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        records = batch(0, 2)
+        asked = AppendRequest(record_count=2, producer_id=7)
+        receipt = await node.broker.append_nowait(asked, records)
+        assert (receipt.record_count, receipt.is_duplicate) == (2, False)
+        again = await node.broker.append_nowait(asked, records)
+        assert (again.position, again.is_duplicate) == (receipt.position, True)
+        features = [
+            AppendRequest(record_count=1, has_delayed=True),
+            AppendRequest(record_count=1, transaction=HalfMessages(producer_group="pairs")),
+            AppendRequest(
+                record_count=1,
+                consumed=ConsumedOffsets(
+                    group="pairs", offsets=[ConsumedOffset(topic="orders", expected=-1, offset=1)]
+                ),
+            ),
+        ]
+        for number, asked in enumerate(features, 2):
+            await node.broker.append_nowait(asked, record(number))
+        assert await stored(node) == [0, 1, 2, 4], "the half message is not for readers"
+        with pytest.raises(errors.BadRequestError):
+            await node.broker.append_nowait(AppendRequest(records=records, record_count=2), b"")
 
 
 # --- Refusals ---
@@ -156,6 +184,26 @@ async def test_the_largest_batch_that_is_promised_is_taken(tmp_path: Path) -> No
         await refused(node, too_large, LimitExceededError)
 
 
+async def test_commands_attached_to_a_batch_count_against_its_limit(tmp_path: Path) -> None:
+    """Only a batch of records that were stored before may be larger than those of clients."""
+    async with node_at(tmp_path) as node:
+        produce = node.broker._produce
+        limit = produce.batch_size_bytes_max
+        assert limit < produce.own_size_bytes_max
+        overhead = len(record(0)) - 40
+        fits = request(0, 1, size_bytes=limit - overhead)
+        too_large = request(0, 1, size_bytes=limit - overhead + 1)
+        for asked, attached in (
+            (fits, AttachedCommands(b"c", 1)),
+            (too_large, AttachedCommands()),
+        ):
+            with pytest.raises(LimitExceededError) as caught:
+                await produce.append(asked, attached)
+            assert (caught.value.what, caught.value.limit_bytes) == ("batch", limit)
+        moved = await produce.append(too_large, AttachedCommands(moves_stored=True))
+        assert moved.record_count == 1
+
+
 # --- Who may answer ---
 
 
@@ -218,6 +266,27 @@ async def test_a_timeout_says_that_nobody_knows_and_the_batch_goes_its_way(tmp_p
         assert await stored(node) == [0]
         stats = node.broker.stats()
         assert (stats.in_flight_count, stats.timeouts_total) == (0, 1)
+
+
+async def test_a_decided_batch_leaves_no_timer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would count the batch among those whose time was over."""
+    async with node_at(tmp_path) as node:
+        loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
+        call_later = loop.call_later
+
+        def noted(*args: Any) -> asyncio.TimerHandle:
+            timers.append(call_later(*args))
+            return timers[-1]
+
+        monkeypatch.setattr(loop, "call_later", noted)
+        node.driver.is_holding = True
+        decided = node.broker.append_nowait(request(0, 1))
+        assert [timer.cancelled() for timer in timers] == [False]
+        node.driver.release()
+        assert (await decided).record_count == 1
+        assert [timer.cancelled() for timer in timers] == [True]
 
 
 async def test_cancelling_does_not_withdraw_a_batch(tmp_path: Path) -> None:

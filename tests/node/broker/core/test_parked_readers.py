@@ -26,7 +26,7 @@ def of(node: Fixture) -> ParkedReaders:
     """The parked readers of a broker, in which nobody waits yet."""
     readers = node.broker._parked
     assert readers.reader_count == 0
-    assert readers.is_empty
+    assert not readers.has_any()
     return readers
 
 
@@ -52,7 +52,7 @@ async def test_a_reader_is_woken_by_its_queue_and_by_no_other(tmp_path: Path) ->
         await node.append(0, 1, queue_id=1)
         await turns()
         assert other.done()
-        assert readers.is_empty
+        assert not readers.has_any()
         assert readers.reader_count == 0
 
 
@@ -96,5 +96,5 @@ async def test_the_last_of_too_many_readers_is_refused(tmp_path: Path) -> None:
             await readers.for_growth((b"orders", 1), HOUR_S)
         first.cancel()
         await turns()
-        assert readers.is_empty, "a cancelled reader leaves nothing"
+        assert not readers.has_any(), "a cancelled reader leaves nothing"
         assert readers.reader_count == 0

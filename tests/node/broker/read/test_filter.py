@@ -96,6 +96,12 @@ def test_each_filter_decides_as_the_model(text: str, expected: bool | None) -> N
         ("not " * (DEPTH_MAX + 1) + "a = 1", 0),
         ("a = " + "1" * SIZE_CHARACTERS_MAX, SIZE_CHARACTERS_MAX),
         ("a = " + "1" * 301, 4),
+        # Without regard to case these letters equal i, i, s and k, and no digit is but 0 to 9.
+        ("a STARTSWİTH 'x'", 2),
+        ("a CONTAıNS 'x'", 2),
+        ("ſ = 1", 0),
+        ("\u212a = 1", 0),
+        ("a = ٣", 4),
     ],
 )
 def test_a_malformed_filter_is_refused_with_its_place(text: str, at: int) -> None:

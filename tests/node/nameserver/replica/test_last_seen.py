@@ -19,7 +19,7 @@ class Case:
     def __init__(self) -> None:
         self.now_s, self.wall_ms = 50.0, NOW_MS
         self.directory, self.watch = Directory(), FailoverWatch()
-        self.heard = LastSeen(monotonic_s=lambda: self.now_s)
+        self.last_seen = LastSeen(monotonic_s=lambda: self.now_s)
         self.clocks = {1: NOW_MS, 2: NOW_MS + YEARS_MS, 3: NOW_MS - 3_600_000}
         for broker_id in (2, 3):
             report = ha_report(broker_id, now_ms=self.clocks[broker_id])
@@ -28,7 +28,7 @@ class Case:
         self.view()
 
     def view(self) -> Directory:
-        return self.heard.view(self.directory, self.wall_ms)
+        return self.last_seen.view(self.directory, self.wall_ms)
 
     def beat(self, *broker_ids: int) -> None:
         """Let time pass, and these brokers report."""
@@ -39,7 +39,7 @@ class Case:
                 "ha", broker_id, broker.start_ms, self.clocks[broker_id], log_end=LogEnd(1, 90)
             )
             accepted(self.directory, command)
-        self.heard.note(self.directory)
+        self.last_seen.note(self.directory)
 
     def ops(self) -> list[str]:
         return [str(one["op"]) for one in self.watch.commands(self.view(), self.wall_ms, "x")]

@@ -161,8 +161,8 @@ def test_known_lives_outlive_a_restart_and_are_passed_on(tmp_path: Path) -> None
     c, _ = Disk(tmp_path / "c", C).start()
     told_to(c, B, copy.tell())
     assert c.counts(B), "it never met the other one"
-    heard = told_to(c, A, a.tell())
-    assert heard.cut == (B,), "let it say again how it is"
+    learned = told_to(c, A, a.tell())
+    assert learned.cut == (B,), "let it say again how it is"
     c.on_disconnected(B)
     told_to(c, B, copy.tell())
     assert "a second time" in c.refused[B]
@@ -179,7 +179,7 @@ def test_a_replica_of_an_earlier_build_counts_until_it_was_seen_in_a_life(tmp_pa
     assert not a.counts(B)
 
 
-def test_a_replica_takes_part_once_the_others_were_heard(tmp_path: Path) -> None:
+def test_a_replica_takes_part_once_it_had_contact_with_the_others(tmp_path: Path) -> None:
     found = {one: Disk(tmp_path / one, one).start(meet_s=60.0)[0] for one in MEMBERS}
     assert not found[A].takes_part
     told_to(found[A], B, found[B].tell())

@@ -25,6 +25,7 @@ from quorumlog.pb.log_pb2 import AppendResponse, PullRequest
 from store.files.file_system import FileSystem
 from tests.node.broker_fakes import request
 from tests.node.links import eventually
+from tests.store.crashes import abandon
 from tests.store.records import numbers
 
 HOST = "127.0.0.1"
@@ -130,6 +131,7 @@ class WholeHaNode(HaNode):
         self.driver.stop()
         self.broker.stop()
         assert self.maintenance._task is not None
+        self.lives._memory = None  # No save begins any more.
         tasks = [self.maintenance._task, *self.lives._tasks]
         for task in tasks:
             task.cancel()
@@ -137,15 +139,7 @@ class WholeHaNode(HaNode):
         self.maintenance.steps.thread.stop()
         self.lives._thread.shutdown()
         await self.link.stop()
-        store = self.log.store
-        store.engine.flush_service.stop()
-        if store.engine.warm_up:
-            store.engine.warm_up.stop()
-        for files in (store.log, store.engine.queues, store.engine.index):
-            files.close()
-        for fd in (store.engine.mark._fd, store.engine.checkpoint._fd):
-            store.engine.fs.close(fd)
-        store.engine._lock.release()
+        abandon(self.log.store.engine, is_open=False)
 
     # What tests do with it.
 

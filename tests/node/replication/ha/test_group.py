@@ -268,8 +268,7 @@ async def test_a_new_disk_counts_once_it_is_safe(tmp_path: Path) -> None:
             await one.append(n, n + 8, size_bytes=500)
         await world.settled()
         await world.nodes[3].crash()
-        one.maintenance._is_stopping.set()
-        await asyncio.gather(one.maintenance._task or asyncio.sleep(0))
+        await one.maintenance.end_rounds()
         await shorten(one)
         for path in sorted((tmp_path / "n3").rglob("*"), reverse=True):
             path.unlink() if path.is_file() else path.rmdir()
@@ -295,7 +294,7 @@ async def shorten(node: WholeHaNode) -> None:
         checkpoint.save()
     node.log.store.maintain()
     first = node.log.store.log.files.files[0].end_position
-    node.log.store._expired_position = first
+    node.log.store.expire_below(first)
     work = node.log.detach_expired(first)
     assert work is not None
     work()

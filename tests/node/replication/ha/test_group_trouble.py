@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from node.errors.common import NodeError
 from node.errors.ha import NotMasterError, PromotionRefusedError, StateMissingError
 from node.replication.ha.core.types import HaRole, HaStanding
 from quorumlog.pb.log_pb2 import PullRequest
-from store.errors import FileSystemError, StoreFullError
+from store.errors import CorruptionError, FileSystemError, StoreFullError
 from store.files.file_system import FileSystem
 from tests.node.links import eventually
 from tests.node.replication.ha.ha_logs import log_bytes
@@ -61,14 +62,12 @@ async def fill(node: WholeHaNode, lo: int, hi: int) -> None:
 
 async def shorten(node: WholeHaNode, position: int) -> None:
     """Delete the files below a position as retention does, and have its rounds end."""
-    if not node.maintenance._is_stopping.is_set():
-        node.maintenance._is_stopping.set()
-        await asyncio.gather(node.maintenance._task or asyncio.sleep(0))
+    await node.maintenance.end_rounds()
     checkpoint = node.applied.checkpoint()
     if checkpoint is not None:
         checkpoint.save()
     node.log.store.maintain()
-    node.log.store._expired_position = position
+    node.log.store.expire_below(position)
     work = node.log.detach_expired(position)
     assert work is not None
     work()
@@ -219,6 +218,38 @@ def aside_in(directory: Path) -> bytes:
     found = [path.read_bytes() for path in sorted(directory.glob("aside/*"))]
     found += [path.read_bytes()[48:] for path in sorted(directory.glob("cut/*.cut"))]
     return b"".join(found)
+
+
+async def test_a_replica_asks_again_when_a_damaged_disk_let_no_image_be_made(
+    tmp_path: Path,
+) -> None:
+    """The master reports the damage, and goes on."""
+    async with group(tmp_path, replication="async_master") as world:
+        one, three = world.nodes[1], world.nodes[3]
+        await fill(one, 0, 240)
+        await world.settled()
+        end = three.log.end
+        await three.crash()
+        await fill(one, 240, 600)
+        await world.settled(1, 2)
+        await shorten(one, files_from(one, end))
+        met = list[BaseException]()
+        real, damage = one.applied.make_image, CorruptionError("f", 10, "crc", "1", "2")
+
+        def damaged() -> Callable[[], bytes]:
+            def make() -> bytes:
+                raise damage
+
+            one.applied.make_image = real  # type: ignore[method-assign]
+            return make
+
+        one.applied.make_image = damaged  # type: ignore[method-assign]
+        one.on_damage = met.append  # type: ignore[method-assign, assignment]
+        three = await world.restart(3)
+        await eventually(lambda: one.driver.inbound.image_sender.failed_count == 1)
+        await world.settled(1, 3)
+        assert met == [damage]
+        assert await three.seen() == await one.seen() != []
 
 
 async def test_a_candidate_behind_what_the_longest_log_keeps_begins_anew(tmp_path: Path) -> None:

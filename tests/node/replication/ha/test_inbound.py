@@ -7,7 +7,7 @@ import pytest
 
 from node.replication.ha.core.sender import HaProtocolError
 from node.replication.ha.core.types import HaRole
-from node.replication.ha.core.wire import Frame, ImageRequest, Transfer
+from node.replication.ha.core.wire import Frame, Hello, ImageRequest, Transfer
 from node.replication.ha.inbound import Inbound
 from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.storage.log import HaLog, ImageNeededError
@@ -40,7 +40,7 @@ class Machine:
         return False
 
     def on_contact(self, connection: HaConnection) -> None:
-        self.inputs.append(("heard", connection))
+        self.inputs.append(("contact", connection))
 
     def received(self, connection: HaConnection, frame: Frame, checked: object) -> None:
         self.inputs.append(("received", connection))
@@ -71,6 +71,7 @@ class World:
     def __init__(self, log: Log) -> None:
         self.machine = Machine()
         driver = SimpleNamespace(is_stopped=False, save_error=None, machine=self.machine)
+        driver.on_fatal = lambda error: pytest.fail(f"fatal: {error}")
         driver.input = lambda call: call(self.machine)
         self.closed: list[tuple[HaConnection, str]] = []
         link: Any = SimpleNamespace(close=lambda one, reason: self.closed.append((one, reason)))
@@ -97,7 +98,7 @@ async def test_a_master_whose_bytes_need_an_image_first_is_alive_all_the_same() 
     world, master = World(Log(ImageNeededError(50))), Connection(1)
     assert world.inbound.on_frame(master, TRANSFER)
     assert [type(frame) for frame in master.sent] == [ImageRequest]
-    assert world.machine.inputs == [("heard", master)]
+    assert world.machine.inputs == [("contact", master)]
     assert world.closed == []
 
 
@@ -107,6 +108,14 @@ async def test_bytes_that_are_none_end_the_connection() -> None:
     assert [connection for connection, _ in world.closed] == [master]
     assert world.closed[0][1].startswith("no records")
     assert world.machine.inputs == [("disconnected", master)]
+
+
+async def test_a_replica_that_says_it_is_another_one_is_refused() -> None:
+    """Its acks would count as those of a node that has no such bytes."""
+    world, impostor = World(Log()), Connection(2)
+    assert world.inbound.on_frame(impostor, Hello(3, 1, "group"))
+    assert world.closed == [(impostor, "node 2 says it is 3")]
+    assert world.machine.inputs == [("disconnected", impostor)]
 
 
 async def test_good_bytes_reach_the_machine() -> None:

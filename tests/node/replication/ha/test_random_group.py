@@ -144,7 +144,7 @@ class Clients:
     async def _answered(
         self, queue_id: int, bodies: list[bytes], future: "asyncio.Future[AppendResponse]"
     ) -> bool | None:
-        """Say whether a batch is acked; None: what it follows is not known."""
+        """Whether a batch is acked; None: what it follows is not known."""
         history = self.history
         try:
             receipt = await future

@@ -1,13 +1,16 @@
 """Raft messages on the wire: what is sent arrives, and what is no message is refused by name."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from google.protobuf.message import Message as Protobuf
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.peers.frames import FrameKind
+from node.replication.raft import codec
 from node.replication.raft.codec import (
     INCARNATION_MAX,
     INDEX_MAX,
@@ -15,6 +18,8 @@ from node.replication.raft.codec import (
     RUN_COUNT_MAX,
     TERM_MAX,
     SnapshotHeader,
+    SteadyDecoder,
+    SteadyEncoder,
     decode,
     decode_install,
     encode,
@@ -130,9 +135,43 @@ def _installs(draw: st.DrawFn) -> InstallSnapshot:
     return InstallSnapshot(*_END, term, meta, draw(_ROUNDS))
 
 
+@st.composite
+def _steady_appends(draw: st.DrawFn) -> AppendRequest:
+    """Appends of a leader in office: entries of its own term behind one of that term."""
+    lo, term = draw(st.integers(1, INDEX_MAX - 60)), draw(st.integers(1, TERM_MAX))
+    hi = lo + draw(st.integers(1, 50))
+    return AppendRequest(
+        *_END,
+        term,
+        lo - 1,
+        term,
+        hi,
+        ((lo, term),),
+        draw(st.integers(NO_INDEX, INDEX_MAX)),
+        draw(_ROUNDS),
+        (),
+        draw(_ROUNDS),
+    )
+
+
+_ACKS = st.builds(
+    AppendReply,
+    *map(st.just, _END),
+    st.integers(1, TERM_MAX),
+    st.integers(NO_INDEX, INDEX_MAX),
+    st.just(Refusal.NONE),
+    st.just(NO_INDEX),
+    st.just(NO_INDEX),
+    st.just(()),
+    _ROUNDS,
+    st.sampled_from(Standing),
+    st.integers(0, INCARNATION_MAX),
+)
 _MESSAGES: st.SearchStrategy[Message] = st.one_of(
     _appends(),
     _append_replies(),
+    _steady_appends(),
+    _ACKS,
     _vote_requests(),
     _vote_replies(),
     _installs(),
@@ -149,6 +188,185 @@ def test_decoding_inverts_encoding(message: Message) -> None:
     found = _decode(*encode(message))
     assert found == message
     assert type(found) is type(message)
+
+
+@given(st.lists(_appends() | _steady_appends() | _append_replies() | _ACKS, max_size=12))
+def test_the_steady_encoder_gives_the_bytes_of_the_general_one(messages: list[Message]) -> None:
+    encoder = SteadyEncoder()
+    for message in [each for each in messages for _ in range(2)]:
+        if isinstance(message, AppendRequest):
+            other = message._replace(to=9, sender=8)
+            assert encoder.append(message) == encode(message)[1]
+            assert encoder.append(other) is encoder.append(message), "made once for all peers"
+        else:
+            assert isinstance(message, AppendReply)
+            assert encoder.reply(message) == encode(message)[1]
+
+
+def _outcome(decoder: Callable[[], Message]) -> Message | str:
+    """Return what a decoder makes of a header: a message, or the error's text."""
+    try:
+        return decoder()
+    except (PeerProtocolError, codec._FieldError) as error:
+        return str(error)
+
+
+_SMALL = st.sampled_from([0, 1, 2, 3, 4, 5])
+_ODD = _SMALL | st.sampled_from([INDEX_MAX, INDEX_MAX + 1, INDEX_MAX + 2, TERM_MAX])
+_INDEX = _ODD | st.sampled_from([-1, -2])
+_TERM = _ODD | st.just(TERM_MAX + 1)
+
+
+@given(
+    st.builds(
+        pb.AppendEntries,
+        term=_TERM,
+        prev_index=_INDEX,
+        prev_term=_TERM,
+        hi=_INDEX,
+        runs=st.lists(st.builds(pb.TermRun, index=_INDEX, term=_TERM), max_size=2),
+        commit=_INDEX,
+        round=_SMALL,
+        admitted=_SMALL,
+        prev_chain_crc=st.none() | _SMALL,
+    )
+)
+@settings(max_examples=500)
+def test_the_short_decoder_of_appends_agrees_with_the_general_one(found: pb.AppendEntries) -> None:
+    header = found.SerializeToString()
+    short = _outcome(lambda: codec._decode_append(header, "g", 2, 1))
+    general = _outcome(lambda: codec._decode_any_append(found, "g", 2, 1))
+    assert short == general
+    assert type(short) is type(general)
+
+
+@pytest.mark.parametrize("term", [1, 5, TERM_MAX])
+def test_the_short_decoder_takes_what_a_leader_in_office_sends(
+    term: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(codec, "_decode_any_append")
+    run = pb.TermRun(index=1, term=term)
+    found = pb.AppendEntries(term=term, prev_term=term, hi=2, runs=[run], commit=-1)
+    codec._decode_append(found.SerializeToString(), "g", 2, 1)
+
+
+@given(
+    st.builds(
+        pb.AppendReply,
+        term=_TERM,
+        match=_INDEX,
+        refusal=_SMALL,
+        refused_prev=_INDEX,
+        hint_last=_INDEX,
+        hint_runs=st.lists(st.builds(pb.TermRun, index=_INDEX, term=_TERM), max_size=1),
+        round=_SMALL,
+        standing=_SMALL,
+        incarnation=_SMALL | st.just(INCARNATION_MAX) | st.just(INCARNATION_MAX + 1),
+        diverged=st.booleans(),
+    )
+)
+@settings(max_examples=500)
+def test_the_short_decoder_of_replies_agrees_with_the_general_one(found: pb.AppendReply) -> None:
+    header = found.SerializeToString()
+    short = _outcome(lambda: codec._decode_append_reply(header, "g", 2, 1))
+    general = _outcome(lambda: codec._decode_any_reply(found, "g", 2, 1))
+    assert short == general
+    assert type(short) is type(general)
+
+
+@st.composite
+def _headers_like_acks(draw: st.DrawFn) -> list[tuple[int, bytes]]:
+    """Headers of two senders in a row: acks, the same with other matches, and damaged ones."""
+    found: list[tuple[int, bytes]] = []
+    ack = draw(_ACKS)
+    for _ in range(draw(st.integers(2, 8))):
+        if draw(st.integers(0, 5)) == 0:
+            ack = draw(_ACKS | _append_replies())
+        step = draw(st.integers(0, 300) | st.integers(0, 1 << 58))
+        header = bytearray(encode(ack._replace(match=step))[1])
+        for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
+            header[draw(st.integers(0, min(len(header) - 1, 12)))] = draw(st.integers(0, 255))
+        header += draw(st.sampled_from([b"", b"", b"", b"\x10\x07", b"\xf8\x07\x01"]))
+        found.append((draw(st.sampled_from([2, 2, 3])), bytes(header)))
+    return found
+
+
+@given(_headers_like_acks())
+@settings(max_examples=500)
+def test_the_steady_decoder_agrees_with_the_general_one(headers: list[tuple[int, bytes]]) -> None:
+    decoder, kind = SteadyDecoder("g", 1), FrameKind.APPEND_REPLY
+    for sender, header in headers:
+        ends: dict[str, Any] = {"group": "g", "sender": sender, "to": 1}
+        steady = _outcome(partial(decoder.decode, kind, header, sender))
+        general = _outcome(partial(decode, kind, header, **ends))
+        assert steady == general
+        assert type(steady) is type(general)
+
+
+def test_the_steady_decoder_refuses_a_frame_that_is_no_message() -> None:
+    with pytest.raises(PeerProtocolError, match="no Raft message"):
+        SteadyDecoder("g", 1).decode(FrameKind.PING, b"", 2)
+
+
+def _ack(match: int, **changes: Any) -> bytes:
+    usual = AppendReply(
+        "g", 2, 1, 300, match, Refusal.NONE, NO_INDEX, NO_INDEX, (), 7, Standing.FULL, 1 << 35
+    )
+    return encode(usual._replace(**changes))[1]
+
+
+def test_the_steady_decoder_parses_only_what_differs_in_more_than_the_match(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoder, kind = SteadyDecoder("g", 1), FrameKind.APPEND_REPLY
+    decoder.decode(kind, _ack(20_000), 2)
+    general: list[bytes] = []
+
+    def parsed(header: bytes, *_: object) -> Message:
+        general.append(header)
+        return AppendReply(
+            "g", 2, 1, 1, 1, Refusal.NO_MATCH, NO_INDEX, NO_INDEX, (), 0, Standing.FULL, 0
+        )
+
+    monkeypatch.setitem(codec._DECODERS, kind, parsed)
+    for match in (20_000, 20_001, 16_384, 2_097_151):
+        assert decoder.decode(kind, _ack(match), 2).match == match  # type: ignore[union-attr]
+    assert general == []
+    others = [_ack(16_383), _ack(2_097_152), _ack(20_000, round=8), _ack(20_000, term=301)]
+    others += [_ack(20_000, incarnation=9), _ack(20_000) + b"\x10\x07", b""]
+    for header in others:
+        decoder.decode(kind, header, 2)
+    decoder.decode(kind, _ack(20_000), 3)
+    assert general == [*others, _ack(20_000)]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        _ack(20_000) + b"\x10\x07",
+        b"\x10\x07" + _ack(20_000),
+        _ack(20_000, refusal=Refusal.NO_MATCH),
+        _ack(20_000, standing=Standing.JOINING),
+        _ack(1 << 56),
+        _ack(0),
+        _ack(20_000) + b"\xfa\x07\x40" + bytes(64),
+    ],
+)
+def test_an_ack_of_another_shape_is_parsed_each_time(header: bytes) -> None:
+    decoder = SteadyDecoder("g", 1)
+    for _ in range(2):
+        decoder.decode(FrameKind.APPEND_REPLY, header, 2)
+    assert not decoder._acks
+
+
+def test_a_reply_that_only_says_diverged_is_no_ack() -> None:
+    """All else in it is what an ack says."""
+    found = pb.AppendReply(
+        term=5, match=9, refused_prev=NO_INDEX, hint_last=NO_INDEX, diverged=True
+    )
+    message = _decode(FrameKind.APPEND_REPLY, found.SerializeToString())
+    assert isinstance(message, AppendReply)
+    assert message.standing is Standing.DIVERGED
 
 
 @given(st.sampled_from(FrameKind), st.binary(max_size=200))

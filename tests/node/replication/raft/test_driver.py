@@ -122,6 +122,22 @@ async def test_a_follower_applies_at_once_for_an_audience_and_with_a_tick(tmp_pa
         assert follower.applied_index == before + 2
 
 
+async def test_a_fenced_leader_serves_no_more_before_the_next_tick(tmp_path: Path) -> None:
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        await cluster.settled()
+        stop_ticks(cluster)
+        before = leader._turn_scheduled
+        leader.set_fenced(True)
+        assert (before, leader._turn_scheduled) == (False, True)
+        await eventually(lambda: not leader.is_ready, "the end of its service")
+        with pytest.raises(errors.NotReadyError):
+            leader.append(batch(0, 1), accept)
+        assert leader.role is Role.LEADER, "ticks hand it over"
+        leader.set_fenced(False)
+        await eventually(lambda: leader.is_ready, "its service again")
+
+
 async def test_a_batch_that_is_refused_leaves_no_trace(tmp_path: Path) -> None:
     def refuse(prepared: Prepared) -> None:
         assert prepared.queues == {(b"orders", 0): (0, 2)}
@@ -292,7 +308,7 @@ async def test_a_follower_without_room_stays_and_catches_up_later(
         await cluster.settled()
         follower = next(driver for driver in cluster.up if driver is not leader)
         with monkeypatch.context() as full:
-            full.setattr(follower.log, "has_room", lambda size_bytes: False)
+            full.setattr(follower.log, "has_room_for", lambda *_: False)
             for n in range(1, 6):
                 await append(leader, n, n + 1)
             await eventually(lambda: follower.dropped_for_room_count > 0, "a dropped append")
@@ -370,11 +386,11 @@ async def test_role_listeners_hear_of_a_hand_over(tmp_path: Path) -> None:
     async with drivers(tmp_path) as cluster:
         leader = await cluster.leader()
         await cluster.settled()
-        heard: list[Role] = []
-        leader.add_role_listener(lambda change: heard.append(change.role))
+        roles: list[Role] = []
+        leader.add_role_listener(lambda change: roles.append(change.role))
         leader.transfer_leadership()
         await eventually(lambda: leader.role is Role.FOLLOWER, "the hand-over")
-        assert Role.FOLLOWER in heard
+        assert Role.FOLLOWER in roles
 
 
 async def test_acks_go_on_without_ticks_in_small_turns(
@@ -409,6 +425,23 @@ async def test_a_sync_that_ends_at_once_begins_no_turn_within_the_turn(tmp_path:
         leader._carry_out = carry_out  # type: ignore[method-assign]
         await append(leader, 0, 1)
         assert deepest == 1
+
+
+async def test_a_turn_that_fails_ends_the_process_and_is_no_success_for_its_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> Effects:
+        raise OSError("the log cannot be written")
+
+    async with drivers(tmp_path, 1) as cluster:
+        leader = await cluster.leader()
+        fatal = cluster.nodes[leader.node_id].fatal
+        with monkeypatch.context() as disk:
+            disk.setattr(leader.replica, "pump", broken)
+            with pytest.raises(OSError, match="cannot be written"):
+                leader._turn()
+        assert [str(error) for error in fatal] == ["the log cannot be written"]
+        fatal.clear()  # It was meant.
 
 
 async def test_a_loss_that_raft_tells_of_stays_known(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ async def test_a_full_leader_refuses_a_change_of_members_and_lives_on(
     async with drivers(tmp_path) as cluster:
         leader = await cluster.leader()
         with monkeypatch.context() as disk:
-            disk.setattr(leader.log, "has_room", lambda size_bytes: False)
+            disk.setattr(leader.log, "has_room_for", lambda *_: False)
             disk.setattr(leader.log.store, "append_own", full)
             with pytest.raises(ChangeRefusedError, match="no room"):
                 leader.change_member(Change(ChangeKind.ADD_LEARNER, 9))

@@ -1,4 +1,5 @@
-"""Checkpoints under `flush=async`: a state on the disk is never ahead of its log there."""
+"""Checkpoints and retention: on the disk no state is ahead of its log, and no log begins behind
+its state or what a follower needs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,8 +8,13 @@ from typing import Any
 import pytest
 
 from node.errors.common import ShuttingDownError
+from node.replication.maintenance import Maintenance
+from node.replication.raft.maintenance import RaftSteps
+from node.replication.raft.storage.snapshot import Snapshot, encode_snapshot
 from node.state.checkpoint_files import CheckpointFiles
+from node.state.image import encode_image
 from node.state.state import StateImage
+from raft.messages import NO_INDEX, Index, SnapshotMeta
 from store.errors import (
     CorruptionError,
     DerivedFileError,
@@ -18,9 +24,15 @@ from store.errors import (
     SyncFailedError,
 )
 from store.files.file_system import FileSystem
-from tests.node.broker.delay.test_retention import delete_expired, fill, maintenance_of
+from tests.node.broker.delay.test_retention import (
+    NoFollowers,
+    delete_expired,
+    fill,
+    maintenance_of,
+)
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.delayed import on_loop
+from tests.node.replication.raft.storage.test_snapshot import MEMBERS
 
 CONFIG: Any = {"flush": "async", "flush_interval_ms": 60_000, "flush_thorough_interval_ms": 600_000}
 
@@ -106,7 +118,7 @@ async def test_a_step_without_room_is_postponed_and_one_with_a_bug_ends_the_node
             async def fails(trouble: StoreError = trouble) -> None:
                 raise trouble
 
-            await maintenance._step("checkpoint", fails)
+            await maintenance.step("checkpoint", fails)
             assert maintenance.postponed_count == count
         assert damaged.found == [corruption], "only damage is repaired"
         assert not fatal
@@ -114,7 +126,7 @@ async def test_a_step_without_room_is_postponed_and_one_with_a_bug_ends_the_node
         async def is_wrong() -> None:
             raise KeyError("a bug")
 
-        await maintenance._step("checkpoint", is_wrong)
+        await maintenance.step("checkpoint", is_wrong)
         assert [type(error) for error in fatal] == [KeyError]
         await maintenance.stop()
         with pytest.raises(ShuttingDownError):
@@ -136,3 +148,71 @@ async def test_files_that_went_are_gone_from_the_disk(tmp_path: Path) -> None:
         assert not ledger.has_detached
         await maintenance.stop()
     assert not fatal
+
+
+@on_loop
+async def test_a_snapshot_that_is_installed_beside_a_checkpoint_is_not_taken_for_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file is the only copy of its state until a checkpoint of it is on the disk."""
+    fatal: list[BaseException] = []
+    async with node_at(tmp_path) as node:
+        maintenance = maintenance_of(node, tmp_path, fatal)
+        steps = maintenance.steps
+        install(node, 500)
+        on_thread = steps.thread.on_thread
+
+        async def install_behind(work: Callable[[], Any]) -> Any:
+            result = await on_thread(work)
+            install(node, 600)
+            return result
+
+        with monkeypatch.context() as patched:
+            patched.setattr(steps.thread, "on_thread", install_behind)
+            await steps.checkpoint()
+        assert kept(node, maintenance) == (500, 600)
+        await steps.checkpoint()
+        assert kept(node, maintenance) == (600, None)
+        await maintenance.stop()
+    assert not fatal
+
+
+def kept(node: Fixture, maintenance: Maintenance[RaftSteps]) -> tuple[int, int | None]:
+    """Return how far the checkpoint is, and the last entry of the snapshot whose file is kept."""
+    installed = node.log.installed
+    assert maintenance.steps.is_checkpoint_urgent == (installed is not None)
+    return maintenance.steps._files.applied_index, installed and installed.meta.index
+
+
+def install(node: Fixture, index: int) -> None:
+    """Replace the log and the state by a snapshot that ends with an entry."""
+    meta = SnapshotMeta(index, 9, MEMBERS)
+    state = encode_image(node.machine.image()._replace(applied_index=index))
+    node.log.install_snapshot(
+        meta, encode_snapshot(Snapshot(meta, index << 12, 7, {(b"orders", 0): 400}, index, state))
+    )
+    node.machine.restore(node.log.installed_state(), index)
+
+
+class Follower(NoFollowers):
+    """A replica whose follower has entries up to one."""
+
+    def __init__(self, match_index: Index) -> None:
+        self.match_index = match_index
+
+    def compactable_to(self) -> Index:
+        return self.match_index
+
+
+@on_loop
+async def test_files_stay_as_long_as_a_follower_needs_them(tmp_path: Path) -> None:
+    async with node_at(
+        tmp_path, flush="sync", retention_size_bytes=8 * 4096, retention_interval_ms=0
+    ) as node:
+        maintenance = maintenance_of(node, tmp_path, [])
+        follower = maintenance.steps._replica = Follower(NO_INDEX)
+        await fill(node, 5)
+        assert await delete_expired(node, maintenance) == 0, "an empty follower needs all of them"
+        follower.match_index = node.log.last_index
+        assert await delete_expired(node, maintenance) > 0
+        await maintenance.stop()

@@ -10,7 +10,7 @@ import pytest
 from node.errors.common import ShuttingDownError
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.log_pb2 import AppendRequest
-from raft.messages import InstallSnapshot, Message
+from raft.messages import InstallSnapshot
 from store.errors import StoreFullError
 from tests.node.links import eventually, run
 from tests.node.whole_nodes import WholeNode, WholeNodes
@@ -85,14 +85,13 @@ def test_state_and_log_are_replaced_in_one_step(
     async def check(world: WholeNodes, behind: WholeNode) -> None:
         await world.restart(behind)
         found: list[tuple[int, int]] = []
-        receive = behind.driver.receive
+        install = behind.driver.install_snapshot
 
-        def look(message: Message, payload: object = None) -> None:
-            receive(message, payload)
-            if isinstance(message, InstallSnapshot):
-                found.append((behind.log.base_index, behind.machine.applied_index))
+        def look(message: InstallSnapshot, state: object) -> None:
+            install(message, state)
+            found.append((behind.log.base_index, behind.machine.applied_index))
 
-        monkeypatch.setattr(behind.driver, "receive", look)
+        monkeypatch.setattr(behind.driver, "install_snapshot", look)
         await world.settled()
         ((base_index, applied_index), *_) = found
         assert applied_index >= base_index > 0

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.rocketmq.protocol.messages import (
+    BORN_HOST_SIZE_BYTES_MAX,
     PROPERTIES_SIZE_BYTES_MAX,
+    TRACE_CONTEXT_SIZE_BYTES_MAX,
     USER_PROPERTY_COUNT_MAX,
     check_message,
     from_record,
@@ -43,7 +45,37 @@ def message(body: bytes = b"x", user: dict[str, str] | None = None, **system: An
 
 
 def stored(sent: pb.Message) -> pb.Message:
-    return from_record(decode_message(to_record(sent, "orders", 3, HOST)), "orders")
+    return from_record(decode_message(to_record(sent, type_of(sent), "orders", 3, HOST)), "orders")
+
+
+def test_the_largest_properties_that_are_let_pass_fit_into_a_record() -> None:
+    """Two bytes of a character count as two, and the blank between two keys counts, too."""
+    largest = message(
+        user={f"{n:03}": "y" * 5 for n in range(USER_PROPERTY_COUNT_MAX)},
+        keys=["k"] * ((PROPERTIES_SIZE_BYTES_MAX - 8 * USER_PROPERTY_COUNT_MAX) // 2),
+        trace_context="ä" * (TRACE_CONTEXT_SIZE_BYTES_MAX // 2),
+        born_host="h" * BORN_HOST_SIZE_BYTES_MAX,
+        born_timestamp=Timestamp(seconds=1, nanos=1),
+        delivery_timestamp=Timestamp(seconds=253_402_300_799, nanos=999_999_999),
+        orphaned_transaction_recovery_duration=Duration(seconds=(1 << 63) - 1),
+        body_encoding=Encoding.GZIP,
+    )
+    check_message(largest, BODY_MAX)
+    assert len(stored(largest).system_properties.keys) > 7_000
+    for more in (
+        message(keys=["k"] * (PROPERTIES_SIZE_BYTES_MAX // 2 + 1)),
+        message(trace_context="ä" * (TRACE_CONTEXT_SIZE_BYTES_MAX // 2 + 1)),
+        message(born_host="h" * (BORN_HOST_SIZE_BYTES_MAX + 1)),
+    ):
+        with pytest.raises(CallRefusedError):
+            check_message(more, BODY_MAX)
+
+
+@pytest.mark.parametrize("host", ["a\0b", "a\x01b", "a\x02b", "\n"])
+def test_a_born_host_that_no_record_could_hold_is_refused(host: str) -> None:
+    with pytest.raises(CallRefusedError) as found:
+        check_message(message(born_host=host), BODY_MAX)
+    assert found.value.code == Code.BAD_REQUEST
 
 
 @given(
@@ -99,7 +131,8 @@ def test_a_stored_message_comes_back(
 @pytest.mark.parametrize("nanos", [0, 1, 7_000_000, 7_000_001, 999_999_999])
 def test_delivery_times_keep_their_nanoseconds(nanos: int) -> None:
     due = Timestamp(seconds=1_800_000_000, nanos=nanos)
-    record = to_record(message(delivery_timestamp=due), "orders", 0, HOST)
+    sent = message(delivery_timestamp=due)
+    record = to_record(sent, type_of(sent), "orders", 0, HOST)
     properties = decode_message(record).properties
     held_until_ns = int(properties["TIMER_DELIVER_MS"]) * 1_000_000
     assert held_until_ns >= due.ToNanoseconds(), "never before its time"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from bench.peers import installed
 from quorumlog.cli import main
 from tests.quorumlog.cli.running import Qlog, check_keys
 
@@ -55,14 +56,14 @@ def test_consume_reads_what_it_appended(qlog: Qlog) -> None:
 def test_a_run_starts_a_cluster_in_the_directory_and_removes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", "")  # So that there is no etcd.
+    monkeypatch.setattr(installed, "INSTALLED", tmp_path)  # So that there is no etcd.
     found = bench("produce", "--dir", tmp_path, "--seconds", 0.2, "--peer", "etcd")
     assert found["directory"].startswith(str(tmp_path))
     assert found["directory_kind"] in ("disk", "tmpfs")
     assert (found["node_count"], found["flush"]) == (3, "sync")
     assert found["limits"]["copy_mb_per_s"] > 0
     assert found["limits"]["syncs_per_s"] > 0
-    assert "etcd-server" in found["peer"]["missing"]
+    assert found["peer"]["missing"].endswith("run bench/peers/install etcd")
     assert found["ratio"] is None
     assert found["targets"][-1] == {
         "what": "times etcd",

@@ -115,7 +115,7 @@ def test_rates_are_of_one_process() -> None:
     assert top_rows(after, None, 2.0)[0]["msgs_per_s"] is None
 
 
-def test_the_picture_has_all_nodes_and_their_problems() -> None:
+def test_the_status_has_all_nodes_and_their_problems() -> None:
     status = cluster(
         node(1, role="leader", uptime_ms=90_061_000, disk_used_ratio=0.41),
         node(2),

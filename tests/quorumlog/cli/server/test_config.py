@@ -57,9 +57,10 @@ def test_a_port_that_a_stranger_could_misuse_is_a_warning(tmp_path: Path) -> Non
         f'peer_listen = "0.0.0.0:40911"\nsecret_file = "{secret}"\n'
     )
     result = run("check", str(file), "-o", "json")
-    (row,) = json.loads(result.stdout)
+    row, framed = json.loads(result.stdout)
     assert result.exit_code == 0
     assert (row["severity"], row["key"], row["origin"]) == ("warning", "listen", f"{file}:4")
+    assert (framed["key"], framed["origin"]) == ("listen_framed", "default")
     assert "may read, append and administer in clear text" in row["what"]
     shown = run("check", str(file)).stdout
     assert shown.startswith("nothing is wrong, but strangers could misuse:\n")
@@ -72,7 +73,11 @@ def test_a_port_that_a_stranger_could_misuse_is_a_warning(tmp_path: Path) -> Non
     word = "anyone-who-can-dial-may-be-a-node"
     result = run("check", str(file), "--unproven-peers", word, "-o", "json")
     assert result.exit_code == 0
-    assert [row["key"] for row in json.loads(result.stdout)] == ["peer_listen", "listen"]
+    assert [row["key"] for row in json.loads(result.stdout)] == [
+        "peer_listen",
+        "listen",
+        "listen_framed",
+    ]
 
 
 def test_show_names_every_setting_and_its_origin(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from store.errors import DerivedFileError, PositionRangeError, StoreError, SyncF
 from store.files.descriptor_cache import DescriptorCache
 from store.files.failpoints import armed, census
 from store.files.file_system import FileSystem
-from tests.store.fakes import tree
+from tests.store.fakes import CountingFileSystem, tree
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import small_config
 
@@ -99,7 +99,7 @@ def test_sync_covers_what_is_dirty_and_nothing_else(tmp_path: Path) -> None:
     queues = make(tmp_path)
     for n in range(3):
         put(queues, b"t", n, 0, 25)
-    assert len(queues._dirty) == 3
+    assert queues.dirty_count == 3
     with census() as counts:
         queues.sync()
         queues.sync()
@@ -111,7 +111,7 @@ def test_sync_covers_what_is_dirty_and_nothing_else(tmp_path: Path) -> None:
         queues.sync()
     assert counts["fs.sync"] == 1, "only the file that was written"
     assert "fs.sync_directory" not in counts
-    assert len(queues._dirty) == 0
+    assert queues.dirty_count == 0
 
 
 def test_a_put_beside_a_sync_stays_dirty(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_put_beside_a_sync_stays_dirty(tmp_path: Path) -> None:
 
     queues._environment.fs = Interleaved()
     queues.sync()
-    assert len(queues._dirty) == 1
+    assert queues.dirty_count == 1
     queue = queues.get(b"t", 0)
     assert queue is not None
     assert queue.synced_offset == 3
@@ -137,7 +137,7 @@ def test_a_failed_sync_leaves_all_dirty(tmp_path: Path) -> None:
         put(queues, b"t", n, 0, 3)
     with armed("fs.sync=EIO@2"), pytest.raises(SyncFailedError):
         queues.sync()
-    assert len(queues._dirty) == 3
+    assert queues.dirty_count == 3
 
 
 @pytest.mark.parametrize(("keep", "sync_count"), [(0, 1), (4, 1), (10, 0), (24, 1), (25, 0)])
@@ -253,11 +253,16 @@ def test_a_rebuild_that_did_not_complete_is_noticed(tmp_path: Path) -> None:
 
 def test_a_rebuild_leaves_no_deleted_file_open(tmp_path: Path) -> None:
     """Its room on the disk would not be free."""
-    queues = make(tmp_path)
+    fs = CountingFileSystem()
+    config = small_config(consume_queue_units_per_file=10)
+    queues = ConsumeQueues(fs, str(tmp_path), config, open_files_max=512)
+    queues.recover(0, is_clean=True)
     put(queues, b"orders", 0, 0, 25)
+    assert queues.append(b"orders", 0, 25, units(25, 27)) == 2, "into a file that is held from now"
     assert len(queues.descriptors) > 0
     queues.begin_rebuild(1 << 62, {})
     assert len(queues.descriptors) == 0
+    assert not fs.open_fds
 
 
 def test_a_topic_that_got_inner_batches_leaves_no_directory(tmp_path: Path) -> None:

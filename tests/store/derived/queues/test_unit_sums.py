@@ -23,7 +23,7 @@ def test_every_block_has_the_sum_of_its_units(tmp_path: Path, seed: int) -> None
     while hi < len(units) // UNIT:
         count = random.choice((1, 1, 1, 2, 255, 256, 257, 1_500))
         part = units[hi * UNIT : (hi + count) * UNIT]
-        sums.put(part)
+        sums.put(part, len(part))
         hi += len(part) // UNIT
         assert sums.tail.hi == hi
         lo = 0
@@ -39,9 +39,9 @@ def test_a_last_block_that_nobody_knows_stays_unknown_until_it_is_learned(tmp_pa
     units = Random(1).randbytes(10 * UNIT)
     sums = UnitSums(SumFiles(str(tmp_path), "units"), "orders/0", UNITS_PER_FILE)
     sums.open(4)
-    sums.put(units[4 * UNIT : 5 * UNIT])
+    sums.put(units[4 * UNIT : 5 * UNIT], UNIT)
     assert sums.tail == (0, 5, -1)
     sums.learn(0, 5, units[: 5 * UNIT])
-    sums.put(units[5 * UNIT :])
+    sums.put(units[5 * UNIT :], 5 * UNIT)
     assert sums.tail[:2] == (0, 10)
     assert sums.expected(0, sums.tail) == sums.sum_of(0, units)

@@ -203,3 +203,9 @@ def test_every_flipped_bit_of_a_fence_frame_is_found(frame: UpFrame | DownFrame)
 def test_flags_of_a_handshake_are_checked() -> None:
     with pytest.raises(HaFrameError, match="flags 2, 0"):
         UpParser().feed(bytes.fromhex("00000001 0002 0000 0000000000000007"))
+
+
+def test_a_request_for_an_image_has_no_body() -> None:
+    head = (68).to_bytes(4, "big") + (1).to_bytes(4, "big") + b"x"
+    with pytest.raises(HaFrameError, match="1 bytes in a request for an image"):
+        UpParser().feed(head + crc32c(head).to_bytes(4, "big"))

@@ -38,7 +38,7 @@ from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.link.link import HaLink
 from raft.messages import NO_INDEX
 from tests.node.links import LIMITS, eventually, identity
-from tests.node.replication.ha.link.test_link import HOST, Heard
+from tests.node.replication.ha.link.test_link import HOST, Contacts
 
 BODY = bytes(range(251)) * 3
 UP: list[UpFrame] = [
@@ -139,13 +139,13 @@ class Relay:
 @asynccontextmanager
 async def relayed(
     *, old: tuple[int, ...] = ()
-) -> AsyncIterator[tuple[HaLink, Heard, HaLink, Heard, Relay]]:
+) -> AsyncIterator[tuple[HaLink, Contacts, HaLink, Contacts, Relay]]:
     """Link 1 dials link 2 through a relay; link 2 dials into the void. `old` know no checks."""
     probes = [socket.create_server((HOST, 0)) for _ in range(3)]
     one, two, between = (probe.getsockname()[1] for probe in probes)
     for probe in probes:
         probe.close()
-    on_contact = Heard(), Heard()
+    on_contact = Contacts(), Contacts()
     relay = Relay((HOST, two))
     peers = ({1: (HOST, one), 2: (HOST, between)}, {1: (HOST, 1), 2: (HOST, two)})
     links = [
@@ -169,7 +169,7 @@ async def relayed(
         server.close()
 
 
-def latest(on_contact: Heard) -> HaConnection:
+def latest(on_contact: Contacts) -> HaConnection:
     return on_contact.open[-1]
 
 
@@ -183,19 +183,19 @@ def has_dropped(link: HaLink, count: int) -> bool:
     return changed_count(link) == count
 
 
-def is_open_again(ends: tuple[Heard, Heard], before: tuple[int, int]) -> bool:
+def is_open_again(ends: tuple[Contacts, Contacts], before: tuple[int, int]) -> bool:
     return all(len(end.open) > count for end, count in zip(ends, before, strict=True))
 
 
 @pytest.mark.parametrize("frame", FRAMES, ids=name)
 async def test_a_changed_byte_on_a_real_link_drops_it_and_hands_out_nothing(frame: Frame) -> None:
-    async with relayed() as (one, heard_one, two, heard_two, relay):
-        await eventually(lambda: heard_one.open and heard_two.open)
-        assert latest(heard_one).is_checked
-        assert latest(heard_two).is_checked
+    async with relayed() as (one, contacts_one, two, contacts_two, relay):
+        await eventually(lambda: contacts_one.open and contacts_two.open)
+        assert latest(contacts_one).is_checked
+        assert latest(contacts_two).is_checked
         is_up = isinstance(frame, UpFrame)
         sender, on_contact, link = (
-            (heard_one, heard_two, two) if is_up else (heard_two, heard_one, one)
+            (contacts_one, contacts_two, two) if is_up else (contacts_two, contacts_one, one)
         )
         latest(sender).send_frame(frame)
         await eventually(lambda: len(on_contact.frames) == 1)
@@ -217,27 +217,27 @@ async def test_a_changed_byte_on_a_real_link_drops_it_and_hands_out_nothing(fram
 
 @pytest.mark.parametrize("old", [(1,), (2,), (1, 2)])
 async def test_an_older_node_is_spoken_to_as_before(old: tuple[int, ...]) -> None:
-    async with relayed(old=old) as (_, heard_one, _, heard_two, _):
-        await eventually(lambda: heard_one.open and heard_two.open)
-        up, down = latest(heard_one), latest(heard_two)
+    async with relayed(old=old) as (_, contacts_one, _, contacts_two, _):
+        await eventually(lambda: contacts_one.open and contacts_two.open)
+        up, down = latest(contacts_one), latest(contacts_two)
         assert not up.is_checked
         assert not down.is_checked
         for frame in UP:
             up.send_frame(frame)
         for other in DOWN:
             down.send_frame(other)
-        await eventually(lambda: len(heard_two.frames) == len(UP))
-        await eventually(lambda: len(heard_one.frames) == len(DOWN))
-        assert [frame for _, frame in heard_two.frames] == UP
-        assert [frame for _, frame in heard_one.frames] == DOWN
+        await eventually(lambda: len(contacts_two.frames) == len(UP))
+        await eventually(lambda: len(contacts_one.frames) == len(DOWN))
+        assert [frame for _, frame in contacts_two.frames] == UP
+        assert [frame for _, frame in contacts_one.frames] == DOWN
 
 
 async def test_without_checks_a_changed_ack_would_be_believed() -> None:
     """What is at stake, and that the relay does change bytes."""
 
-    async with relayed(old=(1,)) as (_, heard_one, _, heard_two, relay):
-        await eventually(lambda: heard_one.open and heard_two.open)
+    async with relayed(old=(1,)) as (_, contacts_one, _, contacts_two, relay):
+        await eventually(lambda: contacts_one.open and contacts_two.open)
         relay.flip_up = 8 * 11
-        latest(heard_one).send_frame(Ack(4096))
-        await eventually(lambda: heard_two.frames)
-        assert heard_two.frames[0][1] == Ack(4097)
+        latest(contacts_one).send_frame(Ack(4096))
+        await eventually(lambda: contacts_two.frames)
+        assert contacts_two.frames[0][1] == Ack(4097)

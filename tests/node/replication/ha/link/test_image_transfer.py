@@ -1,5 +1,7 @@
 """How an image is put together: slow links, sources that change, what is not asked for."""
 
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -7,11 +9,21 @@ import pytest
 from node.replication.ha.core.sender import HaProtocolError
 from node.replication.ha.core.wire import Frame, ImagePiece
 from node.replication.ha.link.connection import HaConnection
-from node.replication.ha.link.image_transfer import RETRY_MS, ImageReceiver
+from node.replication.ha.link.image_transfer import (
+    PIECE_SIZE_BYTES,
+    RETRY_MS,
+    ImageReceiver,
+    ImageSender,
+)
+from store.errors import CorruptionError, QueueOrderError, StoreFullError
+from tests.node.links import eventually
 
 
 class Connection:
-    """Counts what it is asked to send."""
+    """Counts what it is asked to send, and is open."""
+
+    peer, queued_size_bytes, close_code = 2, 0, None
+    closed = SimpleNamespace(done=lambda: False)
 
     def __init__(self) -> None:
         self.sent_count = 0
@@ -69,3 +81,42 @@ def test_a_silent_source_of_an_image_is_replaced() -> None:
     receiver.ask_one([one], 3 * RETRY_MS)
     assert receiver.take(one, ImagePiece(4, 2, b"cd"), 0) is None, "the rest of an older one"
     assert receiver.take(one, ImagePiece(2, 0, b"ok"), 0) == b"ok"
+
+
+async def test_an_image_that_cannot_be_made_is_counted_and_made_for_the_next_request() -> None:
+    outcomes: Iterator[Exception | bytes] = iter(
+        [
+            StoreFullError("/disk", 1, 0),
+            CorruptionError("f", 10, "crc", "1", "2"),
+            bytes(PIECE_SIZE_BYTES + 1),
+        ]
+    )
+
+    async def make_image() -> bytes:
+        match next(outcomes):
+            case Exception() as error:
+                raise error
+            case data:
+                return data
+
+    fatal = list[BaseException]()
+    sender, link = ImageSender(make_image, fatal.append), connection()
+    for failed_count in (1, 2):
+        sender.begin(link)
+        await eventually(lambda: sender.failed_count == failed_count)  # noqa: B023 - awaited here.
+        assert sent_count(link) == 0
+    sender.begin(link)
+    await eventually(lambda: sent_count(link) == 2)
+    assert (sender.failed_count, fatal) == (2, [])
+
+
+async def test_an_image_that_fails_for_no_reason_that_passes_ends_the_process() -> None:
+    error, fatal = QueueOrderError("orders", 0, 5, 7), list[BaseException]()
+
+    async def make_image() -> bytes:
+        raise error
+
+    sender, link = ImageSender(make_image, fatal.append), connection()
+    sender.begin(link)
+    await eventually(lambda: fatal)
+    assert (fatal, sender.failed_count, sent_count(link)) == ([error], 0, 0)

@@ -21,7 +21,7 @@ from tests.node.links import LIMITS, LOOPS, SECRET, eventually, identity
 HOST = "127.0.0.1"
 
 
-class Heard:
+class Contacts:
     """Takes what comes and remembers it."""
 
     def __init__(self) -> None:
@@ -51,14 +51,14 @@ class Heard:
 
 
 @asynccontextmanager
-async def pair(**changes: Any) -> AsyncIterator[tuple[HaLink, Heard, HaLink, Heard]]:
+async def pair(**changes: Any) -> AsyncIterator[tuple[HaLink, Contacts, HaLink, Contacts]]:
     """Links of replicas 1 and 2; `changes` are of the identity of 2."""
     probes = [socket.create_server((HOST, 0)) for _ in range(2)]
     ports = [probe.getsockname()[1] for probe in probes]
     for probe in probes:
         probe.close()
     peers = {node: (HOST, port) for node, port in zip((1, 2), ports, strict=True)}
-    on_contact = Heard(), Heard()
+    on_contact = Contacts(), Contacts()
     links = [
         HaLink(
             identity(node, **(changes if node == 2 else {})),
@@ -83,8 +83,8 @@ async def pair(**changes: Any) -> AsyncIterator[tuple[HaLink, Heard, HaLink, Hea
 
 @pytest.mark.parametrize("loop", LOOPS)
 async def test_each_dials_the_other_and_frames_go_both_ways(loop: str) -> None:
-    async with pair() as (one, heard_one, _, heard_two):
-        await eventually(lambda: len(heard_one.open) == len(heard_two.open) == 2)
+    async with pair() as (one, contacts_one, _, contacts_two):
+        await eventually(lambda: len(contacts_one.open) == len(contacts_two.open) == 2)
         assert one.is_connected(2)
         body = bytes(range(256)) * 2000
         down: list[Frame] = [
@@ -93,13 +93,13 @@ async def test_each_dials_the_other_and_frames_go_both_ways(loop: str) -> None:
             Transfer(5, 3, 0, 10),
         ]
         for frame in down:
-            heard_one.accepted().send_frame(frame)
+            contacts_one.accepted().send_frame(frame)
         up: list[Frame] = [Hello(1, 7, "g"), Ack(77)]
         for frame in up:
-            heard_one.dialled().send_frame(frame)
-        await eventually(lambda: len(heard_two.frames) == 5)
-        assert [f for side, f in heard_two.frames if side is Side.DIALLED] == down
-        ups = [f for side, f in heard_two.frames if side is Side.ACCEPTED]
+            contacts_one.dialled().send_frame(frame)
+        await eventually(lambda: len(contacts_two.frames) == 5)
+        assert [f for side, f in contacts_two.frames if side is Side.DIALLED] == down
+        ups = [f for side, f in contacts_two.frames if side is Side.ACCEPTED]
         assert ups == up
         (stats,) = one.stats().peers
         assert (stats.is_connected, stats.connection_count) == (True, 2)
@@ -107,29 +107,29 @@ async def test_each_dials_the_other_and_frames_go_both_ways(loop: str) -> None:
 
 
 async def test_a_receiver_without_room_stops_reading_until_it_has_some() -> None:
-    async with pair() as (_, heard_one, _, heard_two):
-        await eventually(lambda: len(heard_one.open) == len(heard_two.open) == 2)
-        heard_two.is_full = True
-        source = heard_one.accepted()
+    async with pair() as (_, contacts_one, _, contacts_two):
+        await eventually(lambda: len(contacts_one.open) == len(contacts_two.open) == 2)
+        contacts_two.is_full = True
+        source = contacts_one.accepted()
         frames = [Transfer(n, 1, 0, n, b"x" * 60_000) for n in range(200)]
         for frame in frames:
             source.send_frame(frame)
         await eventually(lambda: source.queued_size_bytes > 0)
-        assert heard_two.frames == []
-        heard_two.is_full = False
-        heard_two.dialled().resume()
-        await eventually(lambda: len(heard_two.frames) == len(frames))
-        assert [frame for _, frame in heard_two.frames] == frames
+        assert contacts_two.frames == []
+        contacts_two.is_full = False
+        contacts_two.dialled().resume()
+        await eventually(lambda: len(contacts_two.frames) == len(frames))
+        assert [frame for _, frame in contacts_two.frames] == frames
 
 
 async def test_a_link_that_is_closed_is_dialled_again() -> None:
-    async with pair() as (one, heard_one, _, heard_two):
-        await eventually(lambda: len(heard_one.open) == len(heard_two.open) == 2)
-        first = heard_one.dialled()
+    async with pair() as (one, contacts_one, _, contacts_two):
+        await eventually(lambda: len(contacts_one.open) == len(contacts_two.open) == 2)
+        first = contacts_one.dialled()
         one.close(first, "a reason")
-        await eventually(lambda: len(heard_one.open) == 3)
-        assert heard_one.closed == [], "who asked is not told"
-        await eventually(lambda: len(heard_two.closed) == 1)
+        await eventually(lambda: len(contacts_one.open) == 3)
+        assert contacts_one.closed == [], "who asked is not told"
+        await eventually(lambda: len(contacts_two.closed) == 1)
         assert one.stats().peers[0].last_trouble == "protocol_error: a reason"
 
 
@@ -145,15 +145,15 @@ async def test_a_link_that_is_closed_is_dialled_again() -> None:
 async def test_a_node_that_does_not_belong_here_is_refused_by_name(
     changes: dict[str, Any], code: str
 ) -> None:
-    async with pair(**changes) as (one, heard_one, _, heard_two):
+    async with pair(**changes) as (one, contacts_one, _, contacts_two):
         await eventually(lambda: one.stats().closed_counts.get(code, 0) > 0, code)
-        assert heard_one.open == heard_two.open == []
+        assert contacts_one.open == contacts_two.open == []
 
 
 @pytest.mark.long
 async def test_strangers_cost_little_and_go_soon() -> None:
-    async with pair() as (one, heard_one, two, _):
-        await eventually(lambda: len(heard_one.open) == 2)
+    async with pair() as (one, contacts_one, two, _):
+        await eventually(lambda: len(contacts_one.open) == 2)
         port = two.stats().peers[0].port  # Where replica 2 finds replica 1.
         garbage = [
             b"GET / HTTP/1.1\r\n\r\n" * 10,
@@ -174,23 +174,23 @@ async def test_strangers_cost_little_and_go_soon() -> None:
             await reader.read()
             writer.close()
         assert one.stats().handshake_count == 0
-        assert len(heard_one.open) == 2
-        assert heard_one.frames == []
+        assert len(contacts_one.open) == 2
+        assert contacts_one.frames == []
 
 
 async def test_bytes_that_are_no_frame_end_a_known_link() -> None:
-    async with pair() as (one, heard_one, two, heard_two):
-        await eventually(lambda: len(heard_one.open) == len(heard_two.open) == 2)
-        heard_one.accepted().send(b"\x00\x00\x00\x63 is no state")
+    async with pair() as (one, contacts_one, two, contacts_two):
+        await eventually(lambda: len(contacts_one.open) == len(contacts_two.open) == 2)
+        contacts_one.accepted().send(b"\x00\x00\x00\x63 is no state")
         await eventually(lambda: two.stats().closed_counts.get("protocol_error"))
-        await eventually(lambda: len(heard_two.open) == 3, "and it is dialled again")
-        assert heard_two.frames == []
+        await eventually(lambda: len(contacts_two.open) == 3, "and it is dialled again")
+        assert contacts_two.frames == []
         assert one.is_connected(2)
 
 
 async def test_a_second_hello_is_a_breach() -> None:
-    async with pair() as (one, heard_one, two, _):
-        await eventually(lambda: len(heard_one.open) == 2)
+    async with pair() as (one, contacts_one, two, _):
+        await eventually(lambda: len(contacts_one.open) == 2)
         port = two.stats().peers[0].port
         reader, writer = await asyncio.open_connection(HOST, port)
         parser = FrameParser()

@@ -132,7 +132,7 @@ def test_a_cut_above_what_was_applied_leaves_the_state(tmp_path: Path) -> None:
         assert old.topics == names(0, 18) | names(300, 330)
 
 
-def test_commands_that_were_heard_of_and_cut_are_not_applied(tmp_path: Path) -> None:
+def test_commands_that_were_announced_and_cut_are_not_applied(tmp_path: Path) -> None:
     """A dispatch that a full disk stopped half-way leaves such."""
     old, ends = master_at(tmp_path / "m")
     with old, Replica(tmp_path / "n", 2) as new:

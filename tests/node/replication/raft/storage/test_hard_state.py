@@ -23,6 +23,8 @@ RECORD = NodeRecord(
     True,
     ConfigurationAt(2, Configuration((1, 2))),
     8,
+    "topics behind log position 7",
+    7,
 )
 
 
@@ -53,12 +55,21 @@ def test_an_earlier_build_reads_a_diverged_node_as_one_that_joins(tmp_path: Path
     assert load(tmp_path) == diverged
 
 
+def test_record_of_a_build_without_fences_has_none(tmp_path: Path) -> None:
+    meta, payload = saved(tmp_path)
+    del payload["state_fence"], payload["state_fence_position"]
+    meta.save(payload)
+    assert load(tmp_path) == replace(RECORD, state_fence="", state_fence_position=-1)
+
+
 @pytest.mark.parametrize(
     ("field", "wrong"),
     [
         ("cluster_id", 7),
         ("node_id", 0),
         ("term", -1),
+        ("state_fence", 7),
+        ("state_fence_position", -2),
         ("term", "7"),
         ("term", True),
         ("vote", None),

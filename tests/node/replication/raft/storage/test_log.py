@@ -207,7 +207,7 @@ def test_readers_see_what_is_committed_and_nothing_else(tmp_path: Path) -> None:
         assert log.store.reads.message_at(position).body.startswith(b"00000000")
         assert log.store.reads.messages_by_key("orders", "key0003") == []
         log.store.maintain()
-        assert queue_numbers(log) == [0, 1, 2], "the upkeep dispatches nothing by itself"
+        assert queue_numbers(log) == [0, 1, 2], "maintenance dispatches nothing by itself"
         log.dispatch(3)
         log.dispatch(3)
         assert queue_numbers(log) == [0, 1, 2, 3, 4]
@@ -310,7 +310,7 @@ def test_a_configuration_that_begins_the_log_is_found_again(tmp_path: Path) -> N
     sync(log)
     log.dispatch(first_index + 1)
     log.store.maintain()
-    log.store._expired_position = files.files[1].position
+    log.store.expire_below(files.files[1].position)
     deletion = log.plan_deletion(first_index)
     assert deletion is not None
     assert deletion.write_start()

@@ -8,10 +8,24 @@ from pathlib import Path
 
 import pytest
 
+from raft.pump.effects import Outgoing
+from raft.pump.replica import Replica
 from raft.transitions import Role
 from store.ledger.entry import KIND_DATA
 from tests.node.ledger_cluster import Cluster, Node, open_log
 from tests.store.records import messages
+
+
+class NotedCluster(Cluster):
+    """A cluster that remembers all it sent."""
+
+    def __init__(self, root: Path, seed: int, *, loss: float) -> None:
+        self.sent: list[Outgoing] = []
+        super().__init__(root, seed, loss=loss)
+
+    def send(self, sender: Node, outgoing: Outgoing) -> None:
+        self.sent.append(outgoing)
+        super().send(sender, outgoing)
 
 
 def data_bytes(node: Node) -> dict[int, bytes]:
@@ -152,6 +166,27 @@ def test_random_crashes_and_truncations_leave_equal_logs(tmp_path: Path, seed: i
     finish(cluster)
     check_equal(cluster)
     check_rebuild(cluster)
+
+
+@pytest.mark.parametrize("seed", range(300, 304))
+def test_the_short_way_of_the_steady_state_sends_and_writes_the_same_bytes(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for is_lean in (True, False):
+        monkeypatch.setattr(Replica, "is_lean", is_lean)
+        cluster = NotedCluster(tmp_path / str(is_lean), seed, loss=0.05)
+        wreak_havoc(cluster, 1500, retain=False)
+        finish(cluster)
+        nodes = list(cluster.nodes.values())
+        images = [data_bytes(node) for node in nodes], [queues_of(node) for node in nodes]
+        found.append((cluster.sent, images, cluster.acked, cluster.not_applied))
+        cluster.close()
+    lean, general = found
+    assert len(lean[0]) > 300
+    for number, (ours, theirs) in enumerate(zip(lean[0], general[0], strict=True)):
+        assert ours == theirs, f"message {number} differs"
+    assert lean == general
 
 
 @pytest.mark.parametrize("seed", range(100, 106))

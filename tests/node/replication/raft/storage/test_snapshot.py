@@ -1,5 +1,6 @@
 """What a snapshot says, its bytes, and the life of one between two nodes and in one of them."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -20,6 +21,7 @@ from raft.messages import Configuration, ConfigurationAt, SnapshotMeta
 from raft.ready import EntryKind, HardState
 from store.errors import FileSystemError, PositionRangeError
 from store.files import failpoints
+from store.files.checksum import crc32c
 from store.files.file_system import FileSystem
 from store.ledger.ledger import Deletion
 from store.maintenance.retention import DELETE_COUNT_MAX
@@ -69,7 +71,7 @@ def leader(tmp_path: Path) -> Iterator[LedgerLog]:
 
 
 def delete_files(log: LedgerLog, count: int) -> Deletion:
-    log.store._expired_position = log.store.ledger.files.files[count].position
+    log.store.expire_below(log.store.ledger.files.files[count].position)
     index = log.retention_candidate(log.store.dispatched_index)
     deletion = log.plan_deletion(index)
     assert deletion is not None
@@ -104,6 +106,19 @@ def test_bytes_that_are_no_snapshot_are_refused() -> None:
     for bad in wrong:
         with pytest.raises(SnapshotFormatError, match="fetch it again"):
             decode_snapshot(bad)
+
+
+@pytest.mark.parametrize("name", ["index", "term", "end_position", "chain_crc", "state_index"])
+def test_a_number_of_a_header_that_is_none_is_refused(name: str) -> None:
+    """Also one that JSON reads as infinite."""
+    data = encode_snapshot(snapshot_of())
+    hi = 12 + int.from_bytes(data[8:12], "big")
+    for number in (b"1e999", b"NaN", b'"x"', b"null", b"[]"):
+        header = re.sub(rb'("%b": )-?\d+' % name.encode(), rb"\g<1>" + number, data[12:hi])
+        assert header != data[12:hi]
+        content = data[:8] + len(header).to_bytes(4, "big") + header + data[hi:-4]
+        with pytest.raises(SnapshotFormatError, match="its header"):
+            decode_snapshot(content + crc32c(content).to_bytes(4, "big"))
 
 
 class NotingFileSystem(FileSystem):
@@ -297,7 +312,7 @@ def test_the_configuration_outlives_its_entry(leader: LedgerLog, tmp_path: Path)
 def test_a_crash_within_a_deletion_leaves_it_done_or_not(tmp_path: Path, done: str) -> None:
     leader = leader_log(tmp_path / "leader")
     found = queue_numbers(leader)
-    leader.store._expired_position = leader.store.ledger.files.files[2].position
+    leader.store.expire_below(leader.store.ledger.files.files[2].position)
     deletion = leader.plan_deletion(leader.retention_candidate(leader.store.dispatched_index))
     assert deletion is not None
     if done != "planned":
@@ -334,8 +349,8 @@ def test_the_beginning_is_known_wherever_a_crash_stops_a_deletion(
     before = log.load()
     assert before.configurations == (MEMBERS, changed)
     at = log.position_of(changed.index)
-    log.store._expired_position = next(
-        file.position for file in log.store.ledger.files.files if file.position > at
+    log.store.expire_below(
+        next(file.position for file in log.store.ledger.files.files if file.position > at)
     )
     deletion = log.plan_deletion(log.retention_candidate(log.store.dispatched_index))
     assert deletion is not None
@@ -368,7 +383,7 @@ def queue_numbers_from(log: LedgerLog, offset: int) -> list[int]:
 
 def test_unapplied_or_unsynced_entries_are_not_deleted(leader: LedgerLog) -> None:
     store = leader.store
-    store._expired_position = store.ledger.max_position
+    store.expire_below(store.ledger.max_position)
     assert leader.retention_candidate(3) == -1, "the first file has newer entries"
     assert leader.plan_deletion(3) is None
     index = leader.retention_candidate(leader.last_index)
@@ -382,7 +397,7 @@ def test_a_log_that_was_replaced_is_not_deleted_from(leader: LedgerLog, tmp_path
     other = leader_log(tmp_path / "other")
     for step in range(3):
         store = other.store
-        store._expired_position = store.ledger.files.files[1].position
+        store.expire_below(store.ledger.files.files[1].position)
         deletion = other.plan_deletion(store.dispatched_index)
         assert deletion is not None
         if step:

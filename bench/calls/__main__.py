@@ -1,0 +1,102 @@
+"""Counts the calls of one append and prints them: `python -m bench.calls [-o json] [--top N]`."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from bench.calls.measurement import (
+    BATCH_COUNT,
+    BODY_SIZE_BYTES,
+    TRANSPORTS,
+    CallsError,
+    MeasuredCalls,
+    ProcessCalls,
+    measure,
+)
+
+_EXIT_FAILED = 3
+
+
+def main() -> int:
+    """Count and print a table, or with `-o json` one document."""
+    given = _parser().parse_args()
+    from quorumlog.cluster.grpc_engine import choose_engine
+    from quorumlog.standard_output import buffer_stdout
+
+    choose_engine()
+    buffer_stdout()
+    import uvloop
+
+    try:
+        found = uvloop.run(measure(given.directory, given.transport))
+    except CallsError as error:
+        print(f"bench.calls: {error}", file=sys.stderr)
+        return _EXIT_FAILED
+    if given.output == "json":
+        print(json.dumps(record(found, given.top), indent=1))
+    else:
+        print("\n".join(lines(found, given.top)))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.calls", description=__doc__)
+    parser.add_argument("-o", dest="output", choices=("table", "json"), default="table")
+    help_top = "list the N functions with the most calls, of each process"
+    parser.add_argument("--top", type=int, default=0, metavar="N", help=help_top)
+    parser.add_argument("--transport", choices=TRANSPORTS, default="auto")
+    parser.add_argument("--dir", dest="directory", help="where the nodes are; default: in memory")
+    return parser
+
+
+def record(found: MeasuredCalls, top: int) -> dict[str, Any]:
+    """Return the whole result under stable keys."""
+
+    def rows(processes: Sequence[ProcessCalls]) -> list[dict[str, Any]]:
+        return [{**one.row(), **({"top": one.top(top)} if top else {})} for one in processes]
+
+    return {
+        "bench": "calls",
+        "transport": found.transport,
+        "directory": found.directory_kind,
+        "body_size_bytes": BODY_SIZE_BYTES,
+        "batch_count": BATCH_COUNT,
+        "single": rows(found.single),
+        "batch": rows(found.batch),
+    }
+
+
+def lines(found: MeasuredCalls, top: int) -> list[str]:
+    """Return the lines of a table."""
+    titles = {
+        "one append in flight": found.single,
+        f"a message of a batch of {BATCH_COUNT}, one batch in flight": found.batch,
+    }
+    text = []
+    for title, processes in titles.items():
+        text.append(f"{title}: calls (transport {found.transport}, {found.directory_kind})")
+        for one in processes:
+            row = one.row()
+            spread = f"{min(row['windows'])} to {max(row['windows'])}"
+            text.append(
+                f"  {row['process']:12} {row['calls']:8.2f}: {row['python']} in Python, {row['c']}"
+                f" in C; windows {spread}; {row['idle_per_s']} each idle second"
+            )
+        text.append("")
+    for title, processes in titles.items() if top else ():
+        for one in processes:
+            text.append(f"{title}, {one.role}: calls, calls in C from there, function")
+            text += [_top_line(row) for row in one.top(top)]
+            text.append("")
+    return text[:-1]
+
+
+def _top_line(row: dict[str, Any]) -> str:
+    made = ", ".join(f"{name} {count:g}" for name, count in list(row["c"].items())[:6])
+    return f"  {row['calls']:7.2f} {row['c_calls']:7.2f}  {row['function']}  {made}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

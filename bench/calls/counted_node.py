@@ -1,0 +1,74 @@
+"""A node whose calls are counted on request: `python -m bench.calls.counted_node --config FILE`.
+
+Owns the two signals that begin and end a count. Their handlers run on the thread of the event loop,
+between two turns of it, and each answers over the socket that the environment names. The node is
+that of `python -m node`, but for the constants below: with them its steps are those of a fast and
+idle machine, whatever else runs on this one.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, Final
+
+from bench.calls.counter import CallCounter
+from node.config import settings
+from node.replication import sync_requests
+from node.replication.raft import driver
+from quorumlog.cli import main as run_command
+
+SOCKET_VARIABLE: Final = "BENCH_CALLS_SOCKET"
+BEGIN: Final = signal.SIGUSR1
+END: Final = signal.SIGUSR2
+TICK_MS: Final = 500
+SETTINGS: Final[Mapping[str, object]] = {
+    "heartbeat_ms": TICK_MS,
+    "election_min_ms": 6 * TICK_MS,
+    # Its replicas are most of what an idle node does.
+    "nameserver_listen": "off",
+}
+"""Settings of a counted node."""
+
+CONSTANTS: Final[tuple[tuple[ModuleType, str, int], ...]] = (
+    # Twenty times as long: ticks and heartbeats are few calls of each append, however long it
+    # takes.
+    (settings, "TICK_MS", TICK_MS),
+    # Followers apply with ticks, or when so many entries wait: as many as an idle machine appends
+    # in a tick of 25 ms, which here come sooner than a tick.
+    (driver, "LATE_APPLY_COUNT_MAX", 24),
+    # Syncs are done on the loop, as on a fast disk. A preempted one would seem to be slow.
+    (sync_requests, "FAST_SYNC_US", 1_000_000_000),
+)
+"""Module, name and value; steps that hang on a clock would else hang on the machine."""
+
+
+def main() -> None:
+    """Run the node until it is told to stop."""
+    path, counter = os.environ[SOCKET_VARIABLE], CallCounter()
+
+    def answer(more: dict[str, Any]) -> None:
+        with socket.socket(socket.AF_UNIX) as link:
+            link.connect(path)
+            link.sendall(json.dumps({"pid": os.getpid(), **more}).encode())
+
+    def begin(_number: int, _frame: Any) -> None:
+        answer({})
+        counter.start()
+
+    def end(_number: int, _frame: Any) -> None:
+        answer(counter.stop().to_json())
+
+    for module, name, value in CONSTANTS:
+        assert hasattr(module, name), f"{module.__name__} has no {name} any more"
+        setattr(module, name, value)
+    signal.signal(BEGIN, begin)
+    signal.signal(END, end)
+    run_command(["serve", *sys.argv[1:]], prog_name="qlog")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""Abilities of this machine that scenarios on hosts need, found out by doing what they do.
+
+Owns one short trial for each ability, which makes the thing and removes it, in namespaces of its
+own where that is possible; and the table of the results. No version or file is taken for a proof.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from chaos.errors import ChaosError, NotPossibleHereError
+
+from hosts.limits import ProcessLimits, device_of
+from hosts.namespaces import UNSHARE, command, run_name
+
+_AHEAD_S: Final = 1_000_000
+_DISK_SIZE_BYTES: Final = 8 << 20
+_DISK: Final = """
+set -e
+mkfs.ext4 -q -F "$1/disk"
+mount -o loop "$1/disk" "$1/mounted"
+exec env PYTHONPATH="$3" "$2" -P -m hosts.abilities "$1/mounted"
+"""
+"""Ends in this module, which is shown the mounted disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ability:
+    """One ability, whether it is there, and for what."""
+
+    name: str
+    used_for: str
+    is_there: bool
+    detail: str
+    """How it was tried, or why it is not there."""
+
+
+def _namespaces() -> str:
+    command(*UNSHARE, "true")
+    return "own mounts and an own network"
+
+
+def _switch() -> str:
+    words = "ip tuntap add dev probe mode tap && ip link set probe up"
+    command(*UNSHARE, "sh", "-c", words)
+    return "a TAP device was made"
+
+
+def _clocks() -> str:
+    offset = str(_AHEAD_S)
+    words = ("unshare", "--time", "--monotonic", offset, "--boottime", offset, "--")
+    seen = float(command(*words, sys.executable, "-c", "import time; print(time.monotonic())"))
+    here = float(command(sys.executable, "-c", "import time; print(time.monotonic())"))
+    if seen - here < _AHEAD_S / 2:
+        raise NotPossibleHereError("a process that was started in it has the time of the others")
+    return f"a clock of elapsed time was {_AHEAD_S:,} s ahead"
+
+
+def _with_process(limit: Callable[[ProcessLimits], None]) -> None:
+    """Set a limit on a process that does nothing."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            with ProcessLimits(run_name(os.getpid()), process.pid) as limits:
+                limit(limits)
+        finally:
+            process.kill()
+
+
+def _slow_cores() -> str:
+    _with_process(lambda limits: limits.core_share(0.2))
+    return "a control group took a fifth of a core"
+
+
+def _loop_disks() -> str:
+    return _on_a_disk("exists")
+
+
+def _slow_disks() -> str:
+    return _on_a_disk("limited")
+
+
+def _on_a_disk(what: str) -> str:
+    with tempfile.TemporaryDirectory() as made:
+        directory = Path(made)
+        (directory / "mounted").mkdir()
+        with (directory / "disk").open("wb") as file:
+            file.truncate(_DISK_SIZE_BYTES)
+        script, suites = f"{_DISK.strip()} {what}", str(Path(__file__).resolve().parents[1])
+        words = (*UNSHARE, "sh", "-c", script, "sh", made, sys.executable, suites)
+        return command(*words).strip()
+
+
+def _netem() -> str:
+    made = "ip link add probe0 type veth peer name probe1"
+    words = f"{made} && tc qdisc add dev probe0 root netem delay 1ms"
+    command(*UNSHARE, "sh", "-c", words)
+    return "a queue of netem was added"
+
+
+def _nftables() -> str:
+    command(*UNSHARE, "nft", "add", "table", "inet", "probe")
+    return "a table was added"
+
+
+def _device_mapper() -> str:
+    targets = {line.split()[0] for line in command("dmsetup", "targets").splitlines() if line}
+    if missing := {"delay", "flakey"} - targets:
+        raise NotPossibleHereError(f"no target {', '.join(sorted(missing))}")
+    return "dm-delay and dm-flakey are there"
+
+
+def _lazyfs() -> str:
+    found = shutil.which("lazyfs")
+    if found is None:
+        raise NotPossibleHereError("there is no command lazyfs")
+    return found
+
+
+_PROBES: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
+    "namespaces": ("all scenarios", _namespaces),
+    "switch": ("all scenarios", _switch),
+    "clocks": ("hosts with other clocks", _clocks),
+    "loop-disks": ("disks of hosts", _loop_disks),
+    "slow-disks": ("one slow disk", _slow_disks),
+    "slow-cores": ("one slow core", _slow_cores),
+    "netem": ("no scenario: the switch loses and delays frames", _netem),
+    "nftables": ("no scenario: the switch cuts links", _nftables),
+    "device-mapper": ("no scenario yet; control groups slow disks down", _device_mapper),
+    "lazyfs": ("no scenario yet; chaos/power.py loses what was not synced", _lazyfs),
+}
+
+
+def find_abilities(*names: str) -> dict[str, Ability]:
+    """Try these abilities, by default all, and return them by name."""
+    found = {}
+    for name in names or _PROBES:
+        used_for, probe = _PROBES[name]
+        try:
+            found[name] = Ability(name, used_for, True, probe())
+        except (ChaosError, NotPossibleHereError, OSError) as error:
+            why = error.why if isinstance(error, ChaosError) else str(error)
+            found[name] = Ability(name, used_for, False, why)
+    return found
+
+
+def abilities_table(found: Mapping[str, Ability]) -> str:
+    """Return the abilities as text."""
+    lines = [f"{'ability':<14} {'here':<5} {'used for':<52} detail"]
+    lines += [
+        f"{one.name:<14} {'yes' if one.is_there else 'no':<5} {one.used_for:<52} {one.detail}"
+        for one in found.values()
+    ]
+    return "\n".join(lines)
+
+
+def _show_disk(directory: Path, what: str) -> str:
+    device = device_of(directory)
+    if what == "limited":
+        _with_process(lambda limits: limits.writes_per_s(device, 20))
+        return f"a control group took 20 writes a second to device {device}"
+    return f"ext4 on loop device {device}"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(_show_disk(Path(sys.argv[1]), sys.argv[2]) + "\n")

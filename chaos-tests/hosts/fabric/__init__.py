@@ -1,0 +1,1 @@
+"""The network between hosts: conditions of links, the switch that applies them, addresses."""

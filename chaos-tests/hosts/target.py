@@ -1,0 +1,87 @@
+"""A cluster whose nodes run on hosts, one each, with what may fail around them.
+
+Owns the parts of one cluster and their complete repair, as `chaos/cluster.py` does for processes of
+one host. Must not know scenarios or load.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+from chaos.profile import Profile
+from chaos.target import Target
+
+from deploy.local import LocalCluster
+from hosts.fabric.network import HostNetwork
+from hosts.limits import ProcessLimits, device_of
+from hosts.loop_disks import LoopDisks
+
+
+class HostTarget(Target):
+    """Nodes on the hosts of a network. Node N runs on host N."""
+
+    def __init__(
+        self, directory: Path, profile: Profile, network: HostNetwork, *, run: str, has_disks: bool
+    ) -> None:
+        """`run` is the name of the run; `has_disks`: each node has a disk of its own."""
+        self.directory: Final = directory
+        self.network: Final = network
+        self.figures: Final[dict[str, float]] = {}
+        """Figures that a scenario has measured, by name, for the table."""
+        self._run = run
+        self._disks = LoopDisks(directory)
+        self._limits: dict[int, ProcessLimits] = {}
+        local = LocalCluster.create(
+            directory,
+            profile.node_count,
+            flush=profile.flush,
+            # A replica of the name server outside of loopback needs a password, and Raft needs no
+            # name server.
+            settings={**profile.node_settings(), "nameserver_listen": "off"},
+            hosts=network.node_hosts(),
+        )
+        super().__init__(local, local.bootstrap)
+        if has_disks:
+            for node in self.node_ids:
+                self._disks.mount(self.data_directory(node), f"node-{node}")
+
+    def slow_core(self, node: int, share: float) -> None:
+        """Let a node have this share of one core. Raises NotPossibleHereError."""
+        self._limits_of(node).core_share(share)
+
+    def slow_disk(self, node: int, writes_per_s: int) -> None:
+        """Let a node write so often to its disk. Raises NotPossibleHereError."""
+        self._limits_of(node).writes_per_s(device_of(self.data_directory(node)), writes_per_s)
+
+    def throttled_count(self, node: int) -> int:
+        """Return the periods in which a slow core was used up."""
+        return self._limits_of(node).throttled_count()
+
+    def lift_limits(self) -> None:
+        """Give cores and disks their speed back."""
+        while self._limits:
+            self._limits.popitem()[1].close()
+
+    def heal(self) -> None:
+        """End every fault, and start stopped nodes. Does not wait."""
+        self.network.heal()
+        self.lift_limits()
+        super().heal()
+
+    def close(self) -> list[str]:
+        """Stop all; return the problems of the nodes' ends. The directory stays."""
+        self.network.heal()
+        self.lift_limits()
+        self.let_stop()
+        self.local.stop()
+        return self.unexpected_ends()
+
+    def remove(self) -> None:
+        """Delete the files, too."""
+        self._disks.close()
+        shutil.rmtree(self.directory)
+
+    def _limits_of(self, node: int) -> ProcessLimits:
+        if node not in self._limits:
+            self._limits[node] = ProcessLimits(self._run, self.pid(node))
+        return self._limits[node]

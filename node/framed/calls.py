@@ -1,0 +1,382 @@
+"""Our own calls over frames: from a header to the broker, and from an outcome to an answer.
+
+Owns the calls under way of each connection, their deadlines, and the window of appends. Must not
+know sockets. An append is one future and one callback, since it is the hot path; every other call
+is a task. Calls begin in the order in which they arrive, so appends enter the log in that order.
+"""
+
+import asyncio
+import struct
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from functools import partial
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError, Message
+
+from node.broker import Broker
+from node.broker.core.context import within
+from node.errors.common import (
+    BadRequestError,
+    BusyError,
+    NodeError,
+    NotReadyError,
+    ShuttingDownError,
+)
+from node.errors.requests import ResponsesWaitError, UnimplementedError
+from node.errors.translation import to_pb
+from node.framed.connection import WINDOW, FramedConnection
+from node.framed.frames import FrameFault, Reason
+from node.framed.header import (
+    CANCEL,
+    ERROR,
+    HEADER,
+    HEADER_SIZE_BYTES,
+    MORE,
+    Method,
+    encode_response,
+)
+from node.framed.limits import FramedLimits
+from node.framed.methods import NO_BODY, Answer, FramedMethod, methods_of, read_late
+from node.services.calls import ServedCalls
+from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, PullResponse, TailRequest
+from raft.messages import NO_TERM
+
+_APPEND: Final = int(Method.APPEND)
+_APPEND_NAME: Final = "Framed/append"
+_NAMES: Final[Mapping[int, str]] = {
+    int(method): f"Framed/{method.name.lower()}" for method in Method
+}
+"""Names of the methods in metrics, beside those of gRPC."""
+_UNKNOWN_NAME: Final = "Framed/unknown"
+_unpack: Final = HEADER.unpack_from
+_parse_append: Final = AppendRequest.FromString
+
+AppendNowait = Callable[[AppendRequest, bytes], "asyncio.Future[AppendResponse]"]
+
+
+class FramedCalls:
+    """The part that the calls of all connections of one port share."""
+
+    def __init__(
+        self, served: ServedCalls, limits: FramedLimits | None = None, *, call_count_max: int
+    ) -> None:
+        """Answer every call with NotReadyError until `open`. `served` counts calls and failures;
+        `call_count_max` bounds the calls under way."""
+        self.served: Final = served
+        self.limits: Final = limits or FramedLimits()
+        self.call_count_max: Final = call_count_max
+        self.count = 0
+        """Calls under way."""
+        self.refusal: Callable[[], NodeError] | None = lambda: NotReadyError(NO_TERM)
+        """Makes the error of every new call; None: calls are served."""
+        self.append_nowait: AppendNowait = _no_append
+        self.tail: Callable[[TailRequest], AsyncGenerator[Any, None]] = _no_tail
+        self.methods: Mapping[int, FramedMethod] = {}
+
+    def open(self, broker: Broker) -> None:
+        """Serve calls from now on."""
+        self.append_nowait, self.tail = broker.append_nowait, broker.pulls.tail
+        self.methods = methods_of(broker)
+        self.refusal = None
+
+    def stop(self) -> None:
+        """Refuse new calls; those under way go on."""
+        self.refusal = ShuttingDownError
+
+    def conversation(self, connection: FramedConnection) -> "CallConversation":
+        """Return the conversation that reads our frames on a connection."""
+        return CallConversation(self, connection)
+
+
+class CallConversation:
+    """The calls of one connection."""
+
+    __slots__ = (
+        "_append_count",
+        "_append_size_bytes",
+        "_connection",
+        "_is_window_full",
+        "_loop",
+        "_shared",
+        "_under_way",
+        "_window_count_max",
+        "_window_size_bytes_max",
+        "call_count",
+    )
+
+    def __init__(self, shared: FramedCalls, connection: FramedConnection) -> None:
+        self._shared, self._connection = shared, connection
+        self._loop = asyncio.get_running_loop()
+        self._window_count_max = shared.limits.window_count_max
+        self._window_size_bytes_max = shared.limits.window_size_bytes_max
+        self._under_way: dict[int, asyncio.Future[Any]] = {}
+        """Calls that want an answer, by opaque. A cancelled call is out of it at once."""
+        self.call_count = 0
+        """Calls under way, cancelled ones included until they have ended."""
+        self._append_count = self._append_size_bytes = 0
+        self._is_window_full = False
+
+    # --- Frames ---
+
+    def on_frame(self, header: bytes, body: bytes) -> None:
+        """Begin the call of a frame, or cancel one. Raises FrameFault."""
+        try:
+            method, flags, reserved, opaque, timeout_ms = _unpack(header)
+        except struct.error:
+            detail = f"a header of {len(header)} bytes, {HEADER_SIZE_BYTES} at least are needed"
+            raise FrameFault(Reason.HEADER, detail) from None
+        if flags or reserved:
+            self._cancel(flags, reserved, opaque, len(header) - HEADER_SIZE_BYTES + len(body))
+            return
+        if opaque in self._under_way:
+            raise FrameFault(Reason.OPAQUE, f"opaque {opaque} is under way already")
+        shared = self._shared
+        if (
+            shared.refusal is not None
+            or self.call_count >= shared.limits.call_count_max
+            or shared.count >= shared.call_count_max
+        ):
+            self._refuse(method, opaque)
+        elif method == _APPEND:
+            self._append(opaque, timeout_ms, header, body)
+        else:
+            self._call(method, opaque, timeout_ms, header, body)
+
+    def _cancel(self, flags: int, reserved: int, opaque: int, size_bytes: int) -> None:
+        if reserved:
+            raise FrameFault(Reason.HEADER, f"reserved bits are {reserved:#x}")
+        if flags != CANCEL:
+            raise FrameFault(Reason.FLAGS, f"flags {flags:#x} in a request")
+        if size_bytes:
+            raise FrameFault(Reason.FLAGS, f"a cancel with {size_bytes} bytes of content")
+        # Its answer may have been sent meanwhile.
+        future = self._under_way.pop(opaque, None)
+        if future is not None:
+            future.cancel()
+
+    def _refuse(self, method: int, opaque: int) -> None:
+        shared = self._shared
+        limit = shared.limits.call_count_max
+        error: NodeError
+        if shared.refusal is not None:
+            error = shared.refusal()
+        elif self.call_count >= limit:
+            error = BusyError("calls of a connection", self.call_count, limit)
+        else:
+            error = BusyError("framed calls", shared.count, shared.call_count_max)
+        self._fail_at_once(method, opaque, error)
+
+    # --- Appends ---
+
+    def _append(self, opaque: int, timeout_ms: int, header: bytes, body: bytes) -> None:
+        try:
+            request = _parse_append(header[HEADER_SIZE_BYTES:])
+        except DecodeError:
+            self._fail_at_once(_APPEND, opaque, _undecodable(AppendRequest, header))
+            return
+        if request.records:
+            raise FrameFault(Reason.RECORDS, "records are in the message, not in the body")
+        if timeout_ms and not 0 < request.timeout_ms < timeout_ms:
+            request.timeout_ms = timeout_ms
+        shared = self._shared
+        try:
+            future = shared.append_nowait(request, body)
+        except Exception as error:  # noqa: BLE001 - the client gets every error.
+            self._fail_at_once(_APPEND, opaque, error)
+            return
+        shared.served.counters.begun[_APPEND_NAME] += 1
+        size_bytes = len(body)
+        self._under_way[opaque] = future
+        shared.count += 1
+        self.call_count += 1
+        self._append_count += 1
+        self._append_size_bytes += size_bytes
+        future.add_done_callback(partial(self._on_appended, opaque, size_bytes))
+        if (
+            self._append_count >= self._window_count_max
+            or self._append_size_bytes >= self._window_size_bytes_max
+        ):
+            self._is_window_full = True
+            self._connection.hold(WINDOW)
+
+    def _on_appended(
+        self, opaque: int, size_bytes: int, future: "asyncio.Future[AppendResponse]"
+    ) -> None:
+        shared, connection = self._shared, self._connection
+        shared.served.counters.ended[_APPEND_NAME] += 1
+        shared.count -= 1
+        self.call_count -= 1
+        self._append_count -= 1
+        self._append_size_bytes -= size_bytes
+        if self._is_window_full:
+            self._open_window()
+        under_way = self._under_way
+        if opaque not in under_way or under_way[opaque] is not future:
+            # The caller has gone, or the connection: it was cancelled, which also keeps the loop
+            # from reporting an error that nothing asks for.
+            return
+        del under_way[opaque]
+        try:
+            message = future.result().SerializeToString()
+        except Exception as error:  # noqa: BLE001 - the client gets every error.
+            self._answer_error(_APPEND, opaque, error)
+            return
+        data = encode_response(_APPEND, 0, opaque, message)
+        if not connection.is_taken and not connection.has_room(len(data)):
+            self._answer_error(_APPEND, opaque, self._waits(len(data)))
+        elif self._append_count:
+            connection.queue(data)  # Others are decided in the same turn, as a rule.
+        else:
+            connection.write(data)
+
+    def _open_window(self) -> None:
+        self._is_window_full = (
+            self._append_count >= self._window_count_max
+            or self._append_size_bytes >= self._window_size_bytes_max
+        )
+        if not self._is_window_full:
+            self._connection.release(WINDOW)
+
+    # --- Other calls ---
+
+    def _call(self, number: int, opaque: int, timeout_ms: int, header: bytes, body: bytes) -> None:
+        method = self._shared.methods.get(number)
+        if method is None and number != Method.TAIL:
+            self._fail_at_once(number, opaque, UnimplementedError(number))
+            return
+        if body:
+            error = BadRequestError("body", "none with this method", f"{len(body)} bytes")
+            self._fail_at_once(number, opaque, error)
+            return
+        kind: Any = TailRequest if method is None else method.request
+        try:
+            request = kind.FromString(header[HEADER_SIZE_BYTES:])
+        except DecodeError:
+            self._fail_at_once(number, opaque, _undecodable(kind, header))
+            return
+        if method is None:
+            work = self._tail(opaque, request, timeout_ms)
+        else:
+            work = self._serve(method, number, opaque, request, timeout_ms)
+        self._shared.served.counters.begun[_NAMES[number]] += 1
+        self._shared.count += 1
+        self.call_count += 1
+        self._under_way[opaque] = task = self._loop.create_task(work)
+        task.add_done_callback(partial(self._on_ended, number))
+
+    async def _serve(
+        self, method: FramedMethod, number: int, opaque: int, request: Message, timeout_ms: int
+    ) -> None:
+        try:
+            work = self._answer_of(method, request)
+            if timeout_ms:
+                work = within(work, timeout_ms, lambda: method.late(timeout_ms))
+            response, records = await work
+        except Exception as error:  # noqa: BLE001 - the client gets every error.
+            if self._is_wanted(opaque):
+                self._answer_error(number, opaque, error)
+        else:
+            if self._is_wanted(opaque):
+                self._answer(number, opaque, response, records)
+
+    async def _answer_of(self, method: FramedMethod, request: Message) -> Answer:
+        """Carry a call out, once the client takes its answers: many at once cost much, and most
+        of them would be dropped."""
+        if not self._connection.is_taken:
+            await self._connection.writable()
+        return await method.call(request)
+
+    async def _tail(self, opaque: int, request: TailRequest, timeout_ms: int) -> None:
+        connection, method = self._connection, Method.TAIL
+        try:
+            async with (
+                asyncio.timeout(timeout_ms / 1000 if timeout_ms else None),
+                aclosing(self._shared.tail(request)) as pulled,
+            ):
+                async for response, records in pulled:
+                    await connection.writable()
+                    message = response.SerializeToString()
+                    head = encode_response(method, MORE, opaque, message, len(records))
+                    size_bytes = len(head) + len(records)
+                    if not connection.has_room(size_bytes):
+                        raise self._waits(size_bytes)
+                    connection.write_body(head, records)
+        except TimeoutError:
+            if self._is_wanted(opaque):
+                self._answer_error(method, opaque, read_late(timeout_ms))
+        except Exception as error:  # noqa: BLE001 - the client gets every error.
+            if self._is_wanted(opaque):
+                self._answer_error(method, opaque, error)
+        else:
+            if self._is_wanted(opaque):
+                self._answer(method, opaque, PullResponse(), NO_BODY)
+
+    def _is_wanted(self, opaque: int) -> bool:
+        """Whether the caller of the running task still waits; if so its call is over with this
+        answer, and the client may use the opaque again."""
+        if self._under_way.get(opaque) is not asyncio.current_task():
+            return False
+        del self._under_way[opaque]
+        return True
+
+    def _on_ended(self, number: int, task: "asyncio.Future[None]") -> None:
+        self._shared.served.counters.ended[_NAMES[number]] += 1
+        self._shared.count -= 1
+        self.call_count -= 1
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._loop.call_exception_handler(
+                {"message": "a framed call failed", "exception": error, "task": task}
+            )
+
+    # --- Answers ---
+
+    def _answer(self, number: int, opaque: int, response: Message, records: bytes) -> None:
+        message, connection = response.SerializeToString(), self._connection
+        head = encode_response(number, 0, opaque, message, len(records))
+        size_bytes = len(head) + len(records)
+        if not connection.has_room(size_bytes):
+            self._answer_error(number, opaque, self._waits(size_bytes))
+        elif records:
+            connection.write_body(head, records)
+        else:
+            connection.queue(head)
+
+    def _waits(self, size_bytes: int) -> ResponsesWaitError:
+        """Return the error that takes the place of an answer without room."""
+        waiting, limit = self._connection.waiting_size_bytes, self._shared.limits
+        return ResponsesWaitError(waiting, size_bytes, limit.waiting_size_bytes_max)
+
+    def _fail_at_once(self, number: int, opaque: int, error: Exception) -> None:
+        """Answer a call that was not begun."""
+        name, counters = _NAMES.get(number, _UNKNOWN_NAME), self._shared.served.counters
+        counters.begun[name] += 1
+        counters.ended[name] += 1
+        self._answer_error(number, opaque, error)
+
+    def _answer_error(self, number: int, opaque: int, error: Exception) -> None:
+        self._shared.served.failed(_NAMES.get(number, _UNKNOWN_NAME), error)
+        data = encode_response(number, ERROR, opaque, to_pb(error).SerializeToString())
+        connection = self._connection
+        connection.has_room(len(data))  # It is small and sent in any case.
+        connection.queue(data)
+
+    def on_closed(self) -> None:
+        """Give up all calls: their caller has gone. Batches under way stay under way."""
+        under_way, self._under_way = self._under_way, {}
+        for future in under_way.values():
+            future.cancel()
+
+
+def _undecodable(kind: type[Message], header: bytes) -> BadRequestError:
+    size_bytes = len(header) - HEADER_SIZE_BYTES
+    return BadRequestError("request", f"a {kind.DESCRIPTOR.name}", f"{size_bytes} other bytes")
+
+
+def _no_append(_request: AppendRequest, _records: bytes) -> "asyncio.Future[AppendResponse]":
+    raise AssertionError("calls are refused before the port is open")
+
+
+def _no_tail(_request: TailRequest) -> AsyncGenerator[Any, None]:
+    raise AssertionError("calls are refused before the port is open")

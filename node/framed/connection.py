@@ -1,0 +1,347 @@
+"""One connection of the framed port: frames in, bytes out, flow control, its end.
+
+Owns the socket, what is half there, and the reasons why the node does not read. Must not know a
+method: the conversation of the frame's kind takes each frame. Works on asyncio and on uvloop. No
+task belongs to a connection.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol, cast
+
+from node.framed.frames import FramedParser, FrameFault
+from node.framed.limits import FramedLimits
+
+WINDOW: Final = 1
+"""The node does not read: too much of what this client asked for is under way."""
+NOT_TAKEN: Final = 2
+"""The node does not read: the client does not take its answers."""
+TURN: Final = 4
+"""The node does not read: other connections have their turn."""
+_JOINED_SIZE_BYTES_MAX: Final = 16 << 10
+"""Joining smaller buffers is cheaper than passing them one by one."""
+
+
+class Conversation(Protocol):
+    """The reader of the frames of one kind of header on one connection."""
+
+    call_count: int
+    """Calls under way."""
+
+    def on_frame(self, header: bytes, body: bytes) -> None:
+        """Take a frame. Raises FrameFault: the connection is closed."""
+        ...
+
+    def on_closed(self) -> None:
+        """Give up what is under way: the client has gone."""
+        ...
+
+
+Conversations = Mapping[int, "Callable[[FramedConnection], Conversation]"]
+"""Makes the conversation of a connection, by kind of header."""
+
+
+class FramedConnectionOwner(Protocol):
+    """Receives the events of a connection. Implemented by the table of a port."""
+
+    limits: FramedLimits
+    conversations: Conversations
+    scratch: memoryview
+
+    def on_made(self, connection: "FramedConnection") -> None: ...
+    def on_half(self, connection: "FramedConnection", size_bytes: int, *, began: bool) -> None: ...
+    def on_not_taken(self, connection: "FramedConnection") -> None: ...
+    def on_taken(self, connection: "FramedConnection") -> None: ...
+    def on_fault(self, connection: "FramedConnection", fault: FrameFault) -> None: ...
+    def on_lost(self, connection: "FramedConnection") -> None: ...
+    def has_room(self, connection: "FramedConnection", size_bytes: int) -> bool: ...
+
+
+class FramedConnection(asyncio.BufferedProtocol):
+    """The protocol object of one connection."""
+
+    __slots__ = (
+        "_conversations",
+        "_cutter",
+        "_holds",
+        "_loop",
+        "_out",
+        "_owner",
+        "_parser",
+        "_scratch",
+        "_transport",
+        "_turn_frame_count_max",
+        "_waiters",
+        "had_frame",
+        "half_since_s",
+        "half_size_bytes",
+        "host",
+        "idle_since_s",
+        "is_ended",
+        "is_taken",
+        "lost",
+        "not_taken_since_s",
+        "remote",
+        "waiting_size_bytes",
+    )
+
+    def __init__(self, owner: FramedConnectionOwner) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._owner = owner
+        self._scratch = owner.scratch
+        self._parser = FramedParser(owner.scratch, owner.conversations, owner.limits)
+        self._turn_frame_count_max = owner.limits.turn_frame_count_max
+        self._conversations: dict[int, Conversation] = {}
+        self._transport: asyncio.Transport | None = None
+        self._cutter: asyncio.TimerHandle | None = None
+        self._holds = 0
+        """Why the node does not read: a set of WINDOW, NOT_TAKEN, TURN."""
+        self._out: list[bytes] = []
+        """Answers of this turn that the transport does not have yet."""
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        """Calls that wait until the client takes answers, oldest first."""
+        self.is_taken = True
+        """Whether the client takes what is sent to it."""
+        self.is_ended = False
+        """Whether the node closed it, or it is lost: nothing is read or sent any more."""
+        self.lost: asyncio.Future[None] = self._loop.create_future()
+        self.host = self.remote = "an unknown address"
+
+        # Kept for the table of the port, which looks at all connections at intervals.
+        self.had_frame = False
+        self.idle_since_s = 0.0
+        self.half_size_bytes = 0
+        self.half_since_s = 0.0
+        """When the frame that is half there began, without the time in which the node does not
+        read."""
+        self.not_taken_since_s = 0.0
+        self.waiting_size_bytes = 0
+
+    # --- Facts ---
+
+    @property
+    def call_count(self) -> int:
+        """Calls under way."""
+        return sum(conversation.call_count for conversation in self._conversations.values())
+
+    def is_held(self) -> bool:
+        """Whether the node does not read, by its own decision. A method, since every answer may
+        change it."""
+        return self._holds != 0
+
+    @property
+    def write_buffer_size_bytes(self) -> int:
+        """Bytes that the kernel has not taken yet."""
+        transport = self._transport
+        return 0 if transport is None else transport.get_write_buffer_size()
+
+    # --- Sending ---
+
+    def write(self, data: bytes) -> None:
+        """Send an answer now: it is the only one of this turn, as far as the caller knows."""
+        if self._out:
+            self._out.append(data)
+        elif not self.is_ended:
+            assert self._transport is not None, "a frame came before the connection was made"
+            self._transport.write(data)
+
+    def queue(self, data: bytes) -> None:
+        """Send an answer at the end of this turn, together with others."""
+        if not self._out:
+            self._loop.call_soon(self.write_queued)
+        self._out.append(data)
+
+    def write_body(self, head: bytes, body: bytes) -> None:
+        """Send an answer with a body, which is not copied."""
+        self.write_queued()
+        if self.is_ended:
+            return
+        assert self._transport is not None, "a frame came before the connection was made"
+        if len(body) <= _JOINED_SIZE_BYTES_MAX:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, body))
+
+    def write_queued(self) -> None:
+        """Hand queued answers to the socket."""
+        out = self._out
+        if not out:
+            return
+        self._out = []
+        if not self.is_ended:
+            assert self._transport is not None, "a frame came before the connection was made"
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether an answer of this size may be sent, and perhaps wait for its client; if so one
+        that waits is counted."""
+        return self._owner.has_room(self, size_bytes)
+
+    async def writable(self) -> None:
+        """Wait until the client takes answers. Returns at once for a connection that ended.
+
+        Callers have their turn in the order in which they came: the first one's answer may fill
+        the buffer again."""
+        while not self.is_taken and not self.is_ended:
+            waiter = self._loop.create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if not waiter.cancelled():  # It was this one's turn.
+                    self._wake_next()
+                raise
+        if self._waiters:
+            self._loop.call_soon(self._wake_next)
+
+    def _wake_next(self) -> None:
+        waiters = self._waiters
+        while waiters and waiters[0].done():  # Its call was cancelled.
+            waiters.popleft()
+        if waiters and (self.is_taken or self.is_ended):
+            waiters.popleft().set_result(None)
+
+    # --- Reading and not reading ---
+
+    def hold(self, why: int) -> None:
+        """Stop reading for a reason."""
+        if not self._holds and self._transport is not None:
+            self._transport.pause_reading()
+        self._holds |= why
+
+    def release(self, why: int) -> None:
+        """Read again, unless there is another reason not to. Kept frames are handed on in the next
+        turn."""
+        if self._holds & why:
+            self._holds &= ~why
+            if not self._holds:
+                self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self.is_held() or self.is_ended:
+            return
+        self._hand_on(None)
+        if not self._holds and not self.is_ended:
+            assert self._transport is not None, "only a connection that was made is held"
+            self._transport.resume_reading()
+
+    def _hand_on(self, nbytes: int | None) -> None:
+        """Hand on the frames of `nbytes` new bytes, None: those that were kept."""
+        parser, conversations, count = self._parser, self._conversations, 0
+        try:
+            frame = parser.next_frame() if nbytes is None else parser.take(nbytes)
+            while frame is not None:
+                kind, header, body = frame
+                if kind in conversations:
+                    conversation = conversations[kind]
+                else:
+                    make = self._owner.conversations[kind]
+                    conversation = conversations[kind] = make(self)
+                conversation.on_frame(header, body)
+                count += 1
+                if not parser.rest or self._holds or self.is_ended:
+                    break
+                if count >= self._turn_frame_count_max:
+                    self.hold(TURN)
+                    self._loop.call_soon(self.release, TURN)
+                    break
+                frame = parser.next_frame()
+        except FrameFault as fault:
+            self._owner.on_fault(self, fault)
+            return
+        if count:
+            self.had_frame = True
+        if parser.rest or self.half_size_bytes:
+            began = count > 0 or nbytes is None or not self.half_size_bytes
+            self._owner.on_half(self, parser.rest_size_bytes, began=began)
+
+    # --- The end ---
+
+    def close(self) -> None:
+        """Close after the answers that were given, for which the client has a little time."""
+        if self.is_ended:
+            return
+        self.write_queued()
+        self.is_ended = True
+        transport = self._transport
+        if transport is not None:
+            seconds = self._owner.limits.close_ms_max / 1000
+            self._cutter = self._loop.call_later(seconds, transport.abort)
+            transport.close()
+        self._give_up()
+
+    def cut(self) -> None:
+        """Close at once, with whatever is still to be sent."""
+        self.is_ended = True
+        if self._transport is not None:
+            self._transport.abort()
+        self._give_up()
+
+    def abandon(self) -> None:
+        """Finish a connection whose handshake failed or was given up.
+
+        uvloop closes its socket without `connection_lost`, even after `connection_made`."""
+        self.cut()
+        self._finish()
+
+    def _give_up(self) -> None:
+        """Let go of what is under way."""
+        self._out.clear()
+        self._wake_next()
+        for conversation in self._conversations.values():
+            conversation.on_closed()
+
+    def _finish(self) -> None:
+        if self.lost.done():
+            return
+        if self._cutter is not None:
+            self._cutter.cancel()
+        self.lost.set_result(None)
+        self._owner.on_lost(self)
+
+    # --- asyncio.BufferedProtocol ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = found = cast(asyncio.Transport, transport)
+        name = found.get_extra_info("peername")
+        if name:
+            self.host, self.remote = str(name[0]), f"{name[0]}:{name[1]}"
+        if self.is_ended:  # The node stopped during the handshake.
+            found.abort()
+        else:
+            self._owner.on_made(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.is_ended:
+            return
+        if self._holds:
+            # TLS may hand on what it had already.
+            self._parser.keep(nbytes)
+            self._owner.on_half(self, self._parser.rest_size_bytes, began=False)
+        else:
+            self._hand_on(nbytes)
+
+    def pause_writing(self) -> None:
+        self.is_taken = False
+        self.hold(NOT_TAKEN)
+        self._owner.on_not_taken(self)
+
+    def resume_writing(self) -> None:
+        self.is_taken = True
+        self._owner.on_taken(self)
+        self.release(NOT_TAKEN)
+        self._wake_next()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        was_ended, self.is_ended = self.is_ended, True
+        if not was_ended:
+            self._give_up()
+        self._transport = None
+        self._finish()

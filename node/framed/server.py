@@ -1,0 +1,184 @@
+"""The framed port of a node: its address, TLS, accepting, its start and its stop.
+
+Owns the listening socket. Must not know what a frame says. The server accepts connections itself,
+so that unfinished handshakes of TLS are counted and limited, too.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from node.config.types import Address
+from node.framed.calls import FramedCalls
+from node.framed.connection import FramedConnection
+from node.framed.connections import FramedConnections
+from node.framed.frames import Reason
+from node.framed.header import KIND
+from node.runtime.logs.rate_limited_log import RateLimitedLog
+from node.services.server import PortTakenError
+
+SETTING: Final = "listen_framed"
+_BACKLOG: Final = 1_024
+_ACCEPT_COUNT_MAX: Final = 64
+"""Connections accepted in one turn; then others have theirs."""
+_ACCEPT_PAUSE_S: Final = 0.1  # As asyncio's own server when descriptors run out.
+_POLL_S: Final = 0.005
+_KEEPALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+"""A client whose machine is gone is noticed within a minute, also while its calls wait."""
+_LOG_INTERVAL_MS: Final = 10_000
+_log: Final = logging.getLogger(__name__)
+
+
+class FramedServer:
+    """Serves frames at one address. Build it on the running loop.
+
+    Call `bind` first: clients have to be told the port. From `open` on the port answers; what it
+    says until `calls.open` is NotReadyError.
+    """
+
+    def __init__(self, calls: FramedCalls, monotonic_s: Callable[[], float] | None = None) -> None:
+        """`monotonic_s` is for tests, which then look at the connections themselves."""
+        self.calls: Final = calls
+        self.connections: Final = FramedConnections(
+            calls.limits, {KIND: calls.conversation}, monotonic_s
+        )
+        self.accept_failure_count = 0
+        self._loop = asyncio.get_running_loop()
+        self._rate_limited = RateLimitedLog(
+            _log, interval_ms=_LOG_INTERVAL_MS, monotonic_s=time.monotonic
+        )
+        self._listener: socket.socket | None = None
+        self._tls: ssl.SSLContext | None = None
+        self._handshakes: dict[asyncio.Task[None], None] = {}
+        self._accept_later: asyncio.TimerHandle | None = None
+
+    async def bind(self, address: Address, tls: ssl.SSLContext | None = None) -> int:
+        """Take an address; return the port. Raises PortTakenError."""
+        assert self._listener is None, "the server was bound already"
+        try:
+            found = await self._loop.getaddrinfo(
+                address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            family, _, _, _, at = found[0]
+            listener = socket.create_server(
+                (str(at[0]), int(at[1])), family=family, backlog=_BACKLOG
+            )
+        except OSError as error:
+            raise PortTakenError(SETTING, str(address), error.strerror or str(error)) from error
+        listener.setblocking(False)
+        self._listener, self._tls = listener, tls
+        return int(listener.getsockname()[1])
+
+    def open(self) -> None:
+        """Answer at the bound address."""
+        assert self._listener is not None, "a server is bound before it is opened"
+        self._loop.add_reader(self._listener, self._accept)
+
+    async def stop(self, grace_ms: int) -> None:
+        """Take no connection and no call; end calls under way after `grace_ms` at the latest. A
+        repeated call only shortens the grace."""
+        self._close_listener()
+        for task in list(self._handshakes):
+            task.cancel()
+        await asyncio.gather(*self._handshakes, return_exceptions=True)
+        self.calls.stop()
+        deadline = self._loop.time() + grace_ms / 1000
+        while self.calls.count and self._loop.time() < deadline:  # noqa: ASYNC110 - once in a life.
+            await asyncio.sleep(_POLL_S)
+        left = self.connections.all
+        for connection in left:
+            connection.close()
+        await asyncio.gather(*(asyncio.shield(connection.lost) for connection in left))
+
+    def _close_listener(self) -> None:
+        listener, self._listener = self._listener, None
+        if self._accept_later is not None:
+            self._accept_later.cancel()
+            self._accept_later = None
+        if listener is not None:
+            self._loop.remove_reader(listener)
+            listener.close()
+
+    # --- Accepting ---
+
+    def _accept(self) -> None:
+        """Accept what waits at the listening socket."""
+        for _ in range(_ACCEPT_COUNT_MAX):
+            if self._listener is None:
+                return
+            try:
+                accepted, remote = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._on_accept_failed(error)
+                return
+            limit = self.connections.limits.connection_count_max
+            if self.connections.count >= limit:
+                self.connections.note(Reason.NO_ROOM, str(remote[0]), f"{limit} are connected")
+                accepted.close()
+                continue
+            connection = FramedConnection(self.connections)
+            self.connections.on_accepted(connection)
+            work = self._shake_hands(connection, accepted, str(remote[0]))
+            task = self._loop.create_task(work)
+            self._handshakes[task] = None
+            task.add_done_callback(partial(self._on_shaken, connection, accepted))
+
+    def _on_accept_failed(self, error: OSError) -> None:
+        self.accept_failure_count += 1
+        self._rate_limited.warn("accept failed", str(error))
+        if error.errno != errno.ECONNABORTED and self._listener is not None:
+            # Without a descriptor the listening socket would wake the loop without a pause.
+            self._loop.remove_reader(self._listener)
+            self._accept_later = self._loop.call_later(_ACCEPT_PAUSE_S, self._accept_again)
+
+    def _accept_again(self) -> None:
+        self._accept_later = None
+        self.open()
+
+    async def _shake_hands(
+        self, connection: FramedConnection, accepted: socket.socket, host: str
+    ) -> None:
+        """Give an accepted socket to its connection, with TLS if the node has it."""
+        connections = self.connections
+        seconds = connections.limits.handshake_ms_max / 1000
+        try:
+            accepted.setblocking(False)
+            for level, option, value in _KEEPALIVE:
+                accepted.setsockopt(level, option, value)
+            await self._loop.connect_accepted_socket(
+                lambda: connection,
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=seconds if self._tls is not None else None,
+            )
+        except OSError as error:  # Errors of TLS are OSErrors, and so is a time-out.
+            connections.note(Reason.HANDSHAKE, host, str(error) or "it was not finished in time")
+            connection.abandon()
+            accepted.close()
+
+    def _on_shaken(
+        self, connection: FramedConnection, accepted: socket.socket, task: asyncio.Task[None]
+    ) -> None:
+        self._handshakes.pop(task, None)
+        if task.cancelled():
+            connection.abandon()
+            accepted.close()
+            return
+        error = task.exception()
+        if error is not None:
+            self._loop.call_exception_handler(
+                {"message": "accepting a framed connection failed", "exception": error}
+            )

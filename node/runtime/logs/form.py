@@ -1,0 +1,143 @@
+"""Log lines of a node: for people on a terminal, one JSON object a line elsewhere.
+
+Owns the format, and the values that must never be in a line. Other code logs through
+`structlog.get_logger(component=...)` with an event and values by name; lines of libraries that use
+`logging`, and raw lines on stderr (`raw_lines`), get the same form. Lines go to stderr at once,
+from any thread: the parent process of the node must read it or send it to a file.
+"""
+
+import logging
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Final, Literal, TextIO
+
+import structlog
+
+from node.runtime.logs.line_budget import LineBudget
+from node.runtime.logs.raw_lines import take_over
+
+SECRET_WORDS: Final = frozenset(
+    {"secret", "password", "token", "auth", "credential", "private_key"}
+)
+HIDDEN: Final = "(hidden)"
+OWN_PACKAGES: Final = ("node", "raft", "store")
+PYTHON_LINES: Final = "stderr"
+NATIVE_LINES: Final = "native"
+"""Components of lines that were written to stderr past the log."""
+_LIBRARY_LEVEL: Final = logging.WARNING
+_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+_BUDGET: Final = LineBudget()
+
+
+def configure(
+    level: str,
+    form: Literal["auto", "console", "json"],
+    *,
+    stream: TextIO | None = None,
+    bound: Mapping[str, object] | None = None,
+) -> None:
+    """Set up logging for the process; `bound` is in every line (the node's number).
+
+    If lines are JSON, the log takes stderr over: from then on each of its lines is a log line.
+    `stream` is for tests.
+    """
+    is_own = stream is not None
+    stream = stream or sys.stderr
+    is_console = form == "console" or (form == "auto" and stream.isatty())
+    if not is_console and not is_own:
+        stream = _taken_over(stream)
+    processors: list[Any] = [
+        _Bound(dict(bound or {})),
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+        hide_secrets,
+    ]
+    if is_console:
+        processors.append(
+            structlog.dev.ConsoleRenderer(colors=stream.isatty(), timestamp_key="time")
+        )
+    else:
+        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(stream),
+        cache_logger_on_first_use=False,
+    )
+    root = logging.getLogger()
+    root.handlers = [_ToStructlog(_BUDGET)]
+    logging.captureWarnings(True)
+    root.setLevel(max(_LIBRARY_LEVEL, _LEVELS[level]))
+    for package in OWN_PACKAGES:
+        logging.getLogger(package).setLevel(_LEVELS[level])
+
+
+class _Bound:
+    """Puts the same values into every line."""
+
+    def __init__(self, values: dict[str, object]) -> None:
+        self._values = values
+
+    def __call__(
+        self, _logger: object, _method: str, line: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        for name, value in self._values.items():
+            line.setdefault(name, value)
+        return line
+
+
+def hide_secrets(
+    _logger: object, _method: str, line: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """Replace every value with the name of a secret; names that end in `_file` are paths."""
+    for name in line:
+        lower = name.lower()
+        if not lower.endswith("_file") and any(word in lower for word in SECRET_WORDS):
+            line[name] = HIDDEN
+    return line
+
+
+class _ToStructlog(logging.Handler):
+    """Brings lines of libraries into our form, within the budget of each library."""
+
+    def __init__(self, budget: LineBudget) -> None:
+        super().__init__()
+        self._budget = budget
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        extra: dict[str, Any] = {"exc_info": error} if error is not None else {}
+        if record.name.partition(".")[0] not in OWN_PACKAGES:
+            gone = self._budget.take(record.name)
+            if gone is None:
+                return
+            extra |= _gone(gone)
+        log = structlog.get_logger()
+        log.log(record.levelno, record.getMessage(), component=record.name, **extra)
+
+
+def _gone(count: int) -> dict[str, Any]:
+    return {"lines_left_out": count} if count else {}
+
+
+def _taken_over(stderr: TextIO) -> TextIO:
+    """Take stderr over; return the stream for log lines."""
+    try:
+        return take_over(_log_python_line, _log_native_line)
+    except OSError:  # There is no stderr, or no descriptor is left.
+        return stderr
+
+
+def _log_python_line(line: str) -> None:
+    structlog.get_logger().error(line, component=PYTHON_LINES)
+
+
+def _log_native_line(line: str) -> None:
+    gone = _BUDGET.take(NATIVE_LINES)
+    if gone is not None:
+        structlog.get_logger().warning(line, component=NATIVE_LINES, **_gone(gone))

@@ -1,0 +1,62 @@
+"""A figure of a plan: key, value, unit, and the formula in words with the numbers put in.
+
+Owns the form of figures and how an amount is written; must not know what is computed.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Part = Literal["size", "rate", "disk", "network", "memory", "hosts", "time", "failures"]
+
+_BINARY: Final = ((1 << 50, "PiB"), (1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"))
+_DECIMAL: Final = ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
+_SPANS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
+_BINARY_FROM: Final = 4096
+"""Sizes below this are told in bytes: they are sums that a reader checks."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityFigure:
+    """One line of a plan. `value` None: there is no finite value; the formula says why."""
+
+    part: Part
+    name: str
+    """Stable key, with its unit last where that is not plain."""
+    value: float | None
+    unit: str
+    """B, B/s, msg/s, s, ms, cores, or the noun that is counted."""
+    formula: str
+
+    @property
+    def text(self) -> str:
+        """The value as people read it, with a unit that suits its size."""
+        return "never" if self.value is None else amount(self.value, self.unit)
+
+
+def amount(value: float, unit: str) -> str:
+    """Return an amount as text: bytes in binary units, bytes a second in decimal ones."""
+    match unit:
+        case "B" if value >= _BINARY_FROM:
+            return _scaled(value, _BINARY, 1 << 10, "KiB")
+        case "B/s":
+            return _scaled(value, _DECIMAL, 1.0, "B/s")
+        case "s":
+            return _scaled(value, _SPANS, 1.0, "s")
+        case _:
+            return f"{number(value)} {unit}".rstrip()
+
+
+def number(value: float) -> str:
+    """Return a number with four digits that count, or all of a whole one, and commas."""
+    if value == int(value) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def _scaled(
+    value: float, units: "tuple[tuple[float, str], ...]", smallest: float, name: str
+) -> str:
+    for size, text in units:
+        if value >= size:
+            return f"{value / size:.4g} {text}"
+    return f"{value / smallest:.4g} {name}"

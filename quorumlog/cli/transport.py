@@ -1,0 +1,36 @@
+"""The option `--transport`, which stands in front of the command.
+
+Owns the option and its variable. Must not load what a command needs: the top level imports it.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from quorumlog.cluster.transport import TRANSPORTS, Transport, transport_of
+
+TRANSPORT_VARIABLE = "QUORUMLOG_TRANSPORT"
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def transport_option(command: _Command) -> _Command:
+    """Decorate the top level with `--transport`; commands ask `transport()` for it."""
+    return click.option(
+        "--transport",
+        type=click.Choice(TRANSPORTS),
+        envvar=TRANSPORT_VARIABLE,
+        default="auto",
+        help="Way of messages to and from the nodes: frames where a node has a framed port that "
+        "can be reached and else gRPC; only frames; or only gRPC.  [env var: "
+        f"{TRANSPORT_VARIABLE}; default: auto]",
+    )(command)
+
+
+def transport() -> Transport:
+    """Return the transport that was chosen in front of the command, or by the variable."""
+    context = click.get_current_context(silent=True)
+    chosen = None if context is None else context.find_root().params.get("transport")
+    return transport_of(chosen or os.environ.get(TRANSPORT_VARIABLE) or "auto")

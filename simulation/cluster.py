@@ -1,0 +1,148 @@
+"""A cluster of whole nodes in a world: settings, start, end and state of each.
+
+Owns what a node's process is: the life of `node.lifecycle` with settings for a small world. Judges
+ask it what a node knows; they never change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from node import lifecycle
+from node.config.settings import Settings
+from node.node import Node
+from node.raft_node import RaftNode
+from node.runtime.fail_stop import FailStop
+from raft.transitions import Role
+from simulation.kernel.process import Process
+from simulation.machines.machine import Machine
+from simulation.world import World
+
+CLIENT_PORT: Final = 7000
+PEER_PORT: Final = 7001
+FRAMED_PORT: Final = 7002
+SMALL: Final[Mapping[str, Any]] = {
+    "cluster_id": "world",
+    "file_size_bytes": 1 << 16,
+    "batch_size_bytes_max": 1 << 14,
+    "disk_reserve_bytes": 0,
+    "disk_full_ratio": 1.0,
+    "http_listen": "off",
+}
+"""Settings with which files roll and batches meet their limit in a short life."""
+
+
+class ClusterNode:
+    """One node of a cluster, over all its processes."""
+
+    def __init__(self, cluster: Cluster, machine: Machine) -> None:
+        self.cluster: Final = cluster
+        self.machine: Final = machine
+        self.number: Final = machine.number
+        self.process: Process | None = None
+        self.node: Node | None = None
+        """The node in the present process."""
+        self.processes: list[Process] = []
+        """All its processes, oldest first."""
+        self.more: dict[str, Any] = {}
+        """Settings of this node alone."""
+
+    @property
+    def data(self) -> Path:
+        """Its directory."""
+        return self.machine.root / "data"
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its process runs."""
+        return self.process is not None and self.process.is_alive
+
+    def start(self) -> None:
+        """Start its process."""
+        assert not self.is_up, f"node {self.number} runs"
+        self.process = self.machine.run(f"node{self.number}", self._live)
+        self.processes.append(self.process)
+
+    def _live(self) -> Any:
+        settings = self.cluster.settings_of(self)
+        life = lifecycle._Life(settings, FailStop(settings.directory, self._exit))
+        self.node = life._node
+        return life.run()
+
+    def _exit(self, code: int) -> NoReturn:
+        assert self.process is not None
+        self.process.exit(code)
+        raise AssertionError("code of an ended process went on")
+
+    def kill(self) -> None:
+        """End its process at once."""
+        if self.process is not None:
+            self.process.kill()
+
+    @property
+    def raft_node(self) -> RaftNode | None:
+        """The node as one of Raft, once it has a replica."""
+        if self.is_up and isinstance(self.node, RaftNode) and hasattr(self.node, "replica"):
+            return self.node
+        return None
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it leads, by its own account."""
+        node = self.raft_node
+        return node is not None and node.replica.role is Role.LEADER
+
+
+class Cluster:
+    """The nodes of one group."""
+
+    def __init__(self, world: World, count: int, **settings: Any) -> None:
+        """Put `count` nodes on machines of their own; start none."""
+        self.world: Final = world
+        self.settings: Final = {**SMALL, **settings}
+        self.nodes: Final = [ClusterNode(self, world.add_machine()) for _ in range(count)]
+
+    def settings_of(self, one: ClusterNode) -> Settings:
+        """Return the settings of a node."""
+        at = one.machine.address
+        peers = {
+            other.number: {
+                "address": f"{other.machine.address}:{CLIENT_PORT}",
+                "peer_address": f"{other.machine.address}:{PEER_PORT}",
+            }
+            for other in self.nodes
+        }
+        values: dict[str, Any] = {
+            "node_id": one.number,
+            "directory": one.data,
+            "listen": f"{at}:{CLIENT_PORT}",
+            "peer_listen": f"{at}:{PEER_PORT}",
+            "listen_framed": f"{at}:{FRAMED_PORT}",
+            "peers": peers,
+            **self.settings,
+            **one.more,
+        }
+        return Settings(**values)
+
+    def start(self) -> None:
+        """Start all nodes."""
+        for one in self.nodes:
+            one.start()
+
+    @property
+    def leader(self) -> ClusterNode | None:
+        """The node that leads in the newest term; None: there is none."""
+        leaders = [one for one in self.nodes if one.is_leader]
+        return max(leaders, key=_term_of, default=None)
+
+    @property
+    def servers(self) -> list[str]:
+        """The addresses that a client is given."""
+        return [f"{one.machine.address}:{CLIENT_PORT}" for one in self.nodes]
+
+
+def _term_of(one: ClusterNode) -> int:
+    node = one.raft_node
+    return node.replica.term if node is not None else 0

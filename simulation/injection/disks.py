@@ -1,0 +1,132 @@
+"""Disk faults of nodes, as a fault plan names them: how each is done, and its end.
+
+`simulation.injection.injector` calls them for its victims, and tells how a node that died comes
+back.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from simulation.disk.damage import damage
+from simulation.disk.faults import CHANGING, ErrorRule, Trap
+from simulation.kernel.hub import NS_PER_MS
+
+if TYPE_CHECKING:
+    from simulation.cluster import ClusterNode
+    from simulation.plan import Fault
+
+_CALL_GROUPS: Final = (
+    CHANGING,
+    ("sync",),
+    ("sync_directory", "rename", "create", "unlink"),
+    ("write", "allocate", "set_size"),
+)
+
+
+class DiskInjector:
+    """How the disk faults of one world are done."""
+
+    def __init__(
+        self,
+        count: Callable[[str], None],
+        start_later: Callable[[ClusterNode, int], None],
+        harmed: Callable[[ClusterNode], None] = lambda one: None,
+    ) -> None:
+        """`start_later`: have a node run again after so many ms, with power; `harmed`: told before
+        a disk is harmed."""
+        self._count, self._start_later, self._harmed = count, start_later, harmed
+
+    def strike(self, kind: str, one: ClusterNode, fault: Fault, random: Random) -> None:
+        """Do a fault of a kind of `ALL` to a node; it ends by itself."""
+        self._count(kind)
+        call: Callable[[ClusterNode, Fault, Random], None] = getattr(self, f"_{kind}")
+        call(one, fault, random)
+
+    def _later(self, one: ClusterNode, fault: Fault, call: Callable[[], None]) -> None:
+        one.machine.hub.after(fault.duration_ms * NS_PER_MS, call)
+
+    # --- Ends at a call ---
+
+    def _die_at_call(self, one: ClusterNode, fault: Fault, random: Random) -> None:
+        self._set_trap(one, fault, random, with_power=False)
+
+    def _power_at_call(self, one: ClusterNode, fault: Fault, random: Random) -> None:
+        self._set_trap(one, fault, random, with_power=True)
+
+    def _set_trap(
+        self, one: ClusterNode, fault: Fault, random: Random, *, with_power: bool
+    ) -> None:
+        traps = one.machine.disk.faults.traps
+
+        def end() -> None:
+            self._count("died_at_call")
+            if with_power and one.machine.has_power:
+                one.machine.lose_power()
+            else:
+                one.kill()
+            self._start_later(one, fault.duration_ms)
+
+        traps.append(
+            Trap(
+                random.choice((1, 2, 5, 20, 100)),
+                end=end,
+                kinds=random.choice(_CALL_GROUPS),
+                is_before=random.random() < 0.5,
+            )
+        )
+
+    # --- Slow, full, failing ---
+
+    def _disk_slow(self, one: ClusterNode, fault: Fault, random: Random) -> None:
+        faults = one.machine.disk.faults
+        faults.slowness = random.choice((5.0, 50.0, 500.0))
+        self._later(one, fault, partial(setattr, faults, "slowness", 1.0))
+
+    def _disk_full(self, one: ClusterNode, fault: Fault, random: Random) -> None:
+        faults = one.machine.disk.faults
+        faults.free_size_bytes = random.choice((0, 4096, 100_000, 500_000))
+        self._later(one, fault, partial(setattr, faults, "free_size_bytes", None))
+
+    def _disk_hang(self, one: ClusterNode, fault: Fault, _random: Random) -> None:
+        disk = one.machine.disk
+        disk.faults.hangs = True
+        self._later(one, fault, disk.release)
+
+    def _calls_fail(self, one: ClusterNode, fault: Fault, random: Random) -> None:
+        kinds = random.choice((("read",), ("write", "allocate"), ("create", "rename"), ("map",)))
+        self._add_rule(one, fault, ErrorRule(kinds, errno.EIO, share=random.choice((0.01, 0.3, 1))))
+
+    def _sync_fails(self, one: ClusterNode, fault: Fault, random: Random) -> None:
+        kinds = random.choice((("sync",), ("sync_directory",)))
+        self._add_rule(one, fault, ErrorRule(kinds, errno.EIO, count=1))
+
+    def _add_rule(self, one: ClusterNode, fault: Fault, rule: ErrorRule) -> None:
+        rules = one.machine.disk.faults.rules
+        rules.append(rule)
+
+        def end() -> None:
+            if rule in rules:
+                rules.remove(rule)
+
+        self._later(one, fault, end)
+
+    # --- Harm ---
+
+    def _disk_damage(self, one: ClusterNode, _fault: Fault, random: Random) -> None:
+        self._harmed(one)
+        for _ in range(random.choice((1, 1, 3))):
+            done = damage(one.machine.disk, str(one.machine.root / "data"), random)
+            if done is not None:
+                self._count(f"damaged_{done.kind}")
+                one.machine.hub.note(f"{one.machine.name} {done.name} at {done.position}")
+
+    def _disk_lies(self, one: ClusterNode, fault: Fault, _random: Random) -> None:
+        self._harmed(one)
+        faults = one.machine.disk.faults
+        faults.lies = True
+        self._later(one, fault, partial(setattr, faults, "lies", False))

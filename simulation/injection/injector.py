@@ -1,0 +1,254 @@
+"""The injector: does what the fault plan says, and makes all whole again.
+
+Owns how a fault is done to a cluster, and its end. It works between the events of processes.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+
+from simulation.cluster import Cluster, ClusterNode
+from simulation.coverage import Coverage
+from simulation.disk.kinds import ALL as DISK_FAULTS
+from simulation.injection.disks import DiskInjector
+from simulation.kernel.hub import NS_PER_MS
+from simulation.plan import LEADER, Fault
+
+
+class Injector:
+    """The faults of one world."""
+
+    def __init__(self, cluster: Cluster, coverage: Coverage) -> None:
+        self._cluster, self._coverage = cluster, coverage
+        self._hub = cluster.world.hub
+        self._kinds: dict[str, Callable[[ClusterNode, Fault, Random], None]] = {
+            "kill": self._kill,
+            "stop": self._stop,
+            "pause": self._pause,
+            "power": self._power,
+            "power_all": self._power_all,
+            "cut": self._cut,
+            "cut_one_way": self._cut_one_way,
+            "flap": self._flap,
+            "slow_link": self._slow_link,
+            "lossy_link": self._lossy_link,
+            "clock_jump": self._clock_jump,
+            "slow_core": self._slow_core,
+            "hand_over": self._hand_over,
+        }
+        disks = DiskInjector(coverage.hit, self._start_in)
+        self._kinds |= {kind: partial(disks.strike, kind) for kind in DISK_FAULTS}
+        self.done_count = 0
+        self.is_over = False
+
+    def plan(self, faults: Sequence[Fault]) -> None:
+        """Have the faults strike, from now on."""
+        for fault in faults:
+            self._hub.after(fault.at_ms * NS_PER_MS, self._strike, fault)
+
+    def heal(self) -> None:
+        """End all faults: every machine has power, every node runs, all links are whole."""
+        self.is_over = True
+        self._cluster.world.network.heal()
+        for one in self._cluster.nodes:
+            if one.process is not None and one.process.is_alive:
+                one.process.slowness = 1.0
+                one.process.go_on()
+            one.machine.disk.heal()
+            self._power_on(one)
+            self._start(one)
+
+    # --- Helpers ---
+
+    def _strike(self, fault: Fault) -> None:
+        if self.is_over:
+            return
+        nodes = self._cluster.nodes
+        leader = self._cluster.leader
+        victim = leader if fault.victim == LEADER else nodes[fault.victim - 1]
+        if victim is None:
+            return
+        self.done_count += 1
+        self._hub.note(f"fault {fault.kind} on {victim.number} for {fault.duration_ms} ms")
+        self._kinds[fault.kind](victim, fault, Random(fault.number))
+
+    def _later(self, fault: Fault, call: Callable[[], None]) -> None:
+        def end() -> None:
+            if not self.is_over:
+                call()
+
+        self._hub.after(fault.duration_ms * NS_PER_MS, end)
+
+    def _start(self, one: ClusterNode) -> None:
+        if one.machine.has_power and not one.is_up:
+            one.start()
+
+    def _restart_later(self, fault: Fault, one: ClusterNode) -> None:
+        if self.is_over:  # It drained for long.
+            self._start(one)
+        self._later(fault, partial(self._start, one))
+
+    def _start_in(self, one: ClusterNode, delay_ms: int) -> None:
+        def end() -> None:
+            if not self.is_over:
+                self._power_up(one)
+
+        self._hub.after(delay_ms * NS_PER_MS, end)
+
+    def _others(self, one: ClusterNode, random: Random) -> list[ClusterNode]:
+        others = [other for other in self._cluster.nodes if other is not one]
+        return random.sample(others, random.randint(1, len(others)))
+
+    # --- Processes ---
+
+    def _kill(self, one: ClusterNode, fault: Fault, _random: Random) -> None:
+        if one.is_up:
+            one.kill()
+            self._coverage.hit("killed")
+        self._restart_later(fault, one)
+
+    def _stop(self, one: ClusterNode, fault: Fault, _random: Random) -> None:
+        process = one.process
+        if process is not None and process.is_alive and not process.is_paused:
+            self._coverage.hit("stopped")
+            process.loop.signal(signal.SIGTERM)
+            process.on_end.append(partial(self._restart_later, fault, one))
+
+    def _pause(self, one: ClusterNode, fault: Fault, _random: Random) -> None:
+        process = one.process
+        if process is not None and process.is_alive:
+            self._coverage.hit("paused")
+            process.pause()
+            self._later(fault, process.go_on)
+
+    def _slow_core(self, one: ClusterNode, fault: Fault, random: Random) -> None:
+        process = one.process
+        if process is not None and process.is_alive:
+            self._coverage.hit("slow_core")
+            process.slowness = random.choice((4.0, 20.0, 100.0))
+
+            def end() -> None:
+                process.slowness = 1.0
+
+            self._later(fault, end)
+
+    # --- Power ---
+
+    def _power(self, one: ClusterNode, fault: Fault, _random: Random) -> None:
+        if one.machine.has_power:
+            one.machine.lose_power()
+            self._coverage.hit("power_lost")
+        self._later(fault, partial(self._power_up, one))
+
+    def _power_all(self, _one: ClusterNode, fault: Fault, _random: Random) -> None:
+        for one in self._cluster.nodes:
+            self._power(one, fault, _random)
+        self._coverage.hit("whole_cluster_restarted")
+
+    def _power_up(self, one: ClusterNode) -> None:
+        self._power_on(one)
+        self._start(one)
+
+    def _power_on(self, one: ClusterNode) -> None:
+        if not one.machine.has_power:
+            one.machine.power_on()
+
+    # --- Network ---
+
+    def _cut(self, one: ClusterNode, fault: Fault, random: Random) -> None:
+        self._coverage.hit("cut")
+        self._set_cut(one, self._others(one, random), fault, both=True)
+
+    def _cut_one_way(self, one: ClusterNode, fault: Fault, random: Random) -> None:
+        self._coverage.hit("cut_one_way")
+        others = self._others(one, random)
+        if random.random() < 0.5:
+            self._set_cut(one, others, fault, both=False)
+        else:
+            for other in others:
+                self._set_cut(other, [one], fault, both=False)
+
+    def _set_cut(
+        self, one: ClusterNode, others: Sequence[ClusterNode], fault: Fault, *, both: bool
+    ) -> None:
+        network = self._cluster.world.network
+        pairs = [(one.machine.address, other.machine.address) for other in others]
+        if both:
+            pairs += [(target, source) for source, target in pairs]
+        for source, target in pairs:
+            network.cut(source, target, both=False)
+
+        def end() -> None:
+            for source, target in pairs:
+                network.direction(source, target).is_cut = False
+
+        self._later(fault, end)
+
+    def _flap(self, one: ClusterNode, fault: Fault, random: Random) -> None:
+        self._coverage.hit("flapped")
+        others = self._others(one, random)
+        for number in range(random.randint(3, 12)):
+            at_ms = number * random.randint(50, 500)
+            short = Fault(0, "cut", one.number, random.randint(10, 300), 0)
+            self._hub.after(at_ms * NS_PER_MS, self._flap_once, one, others, short)
+
+    def _flap_once(self, one: ClusterNode, others: list[ClusterNode], fault: Fault) -> None:
+        if not self.is_over:
+            self._set_cut(one, others, fault, both=True)
+
+    def _slow_link(self, one: ClusterNode, fault: Fault, random: Random) -> None:
+        self._coverage.hit("slow_link")
+        self._change_links(one, fault, random, latency_ns=random.choice((5, 50, 300)) * NS_PER_MS)
+
+    def _lossy_link(self, one: ClusterNode, fault: Fault, random: Random) -> None:
+        self._coverage.hit("lossy_link")
+        self._change_links(one, fault, random, loss=random.choice((0.01, 0.1, 0.4)))
+
+    def _change_links(
+        self, one: ClusterNode, fault: Fault, random: Random, **values: float
+    ) -> None:
+        network = self._cluster.world.network
+        ways = []
+        for other in self._others(one, random):
+            for pair in ((one, other), (other, one)):
+                ways.append(network.direction(*(node.machine.address for node in pair)))
+        before = {name: getattr(network.usual, name) for name in values}
+        for way in ways:
+            vars(way).update(values)
+
+        def end() -> None:
+            for way in ways:
+                vars(way).update(before)
+
+        self._later(fault, end)
+
+    # --- Clocks and leadership ---
+
+    def _clock_jump(self, one: ClusterNode, _fault: Fault, random: Random) -> None:
+        self._coverage.hit("clock_jumped")
+        by_ms = random.choice((-3_600_000, -5_000, -50, 50, 5_000, 3_600_000, 90_000_000))
+        one.machine.clock.jump(by_ms * NS_PER_MS)
+        one.machine.clock.set_drift(random.randrange(-500, 501))
+
+    def _hand_over(self, one: ClusterNode, _fault: Fault, random: Random) -> None:
+        node = one.raft_node
+        if node is None or not one.is_leader:
+            return
+        others = [other.number for other in self._cluster.nodes if other is not one]
+        process = one.process
+        assert process is not None
+        target = random.choice(others)
+
+        async def ask() -> None:
+            from raft.errors import RaftError
+
+            try:
+                await node.admin.hand_over(target, 2_000)
+            except RaftError:
+                return  # It refused, or was too late: nothing has changed.
+            self._coverage.hit("handed_over")
+
+        process.loop.call_soon(lambda: process.loop.create_task(ask()))

@@ -1,0 +1,115 @@
+"""The fault plan: which fault strikes when, drawn from the seed before the run, so that it can be
+shrunk.
+
+Owns the draw; `simulation.injection` knows how. A fault names its victim by number or as the leader
+of that moment, since faults that follow the leader find most.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from random import Random
+from typing import Any, Final
+
+from simulation.disk.kinds import WHOLE as DISK_FAULTS
+
+LEADER: Final = 0
+"""As a victim: whoever leads at that moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault: it begins, and ends by itself after a while."""
+
+    at_ms: int
+    kind: str
+    victim: int
+    duration_ms: int
+    number: int
+    """What else there is to draw comes from here."""
+
+
+KINDS: Final = {
+    "kill": 6,
+    "stop": 2,
+    "pause": 3,
+    "power": 4,
+    "power_all": 1,
+    "cut": 4,
+    "cut_one_way": 2,
+    "flap": 1,
+    "slow_link": 2,
+    "lossy_link": 2,
+    "clock_jump": 2,
+    "slow_core": 2,
+    "hand_over": 2,
+    **DISK_FAULTS,
+}
+"""The kinds, and how often one is drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Everything about a world beside its faults."""
+
+    seed: int
+    node_count: int
+    duration_ms: int
+    client_count: int
+    rate_per_s: int
+    body_size_bytes_max: int
+    transport: str
+    flush: str
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Everything that a run depends on: drawn from a seed, or shrunk from that."""
+
+    options: Options
+    faults: tuple[Fault, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a document."""
+        return {"options": asdict(self.options), "faults": [asdict(one) for one in self.faults]}
+
+    @staticmethod
+    def from_json(found: dict[str, Any]) -> Case:
+        """Read what `to_json` returned."""
+        faults = tuple(Fault(**one) for one in found["faults"])
+        return Case(Options(**found["options"]), faults)
+
+
+def draw(seed: int, duration_ms: int) -> Case:
+    """Draw the case of a seed."""
+    random = Random(seed)
+    options = Options(
+        seed=seed,
+        node_count=random.choice((3, 3, 3, 3, 5)),
+        duration_ms=duration_ms,
+        client_count=random.choice((1, 2, 3)),
+        rate_per_s=random.choice((1, 3, 10)),
+        body_size_bytes_max=random.choice((64, 1024, 4096)),
+        transport=random.choice(("auto", "framed", "grpc")),
+        flush=random.choice(("sync", "sync", "sync", "async")),
+    )
+    # Swarm testing: each run has some kinds only, so that rare ones are not drowned.
+    kinds = [kind for kind in KINDS if random.random() < 0.5] or ["kill"]
+    if options.flush == "async":  # It promises nothing once a majority has lost its power.
+        kinds = [kind for kind in kinds if not kind.startswith("power")] or ["kill"]
+    weights = [KINDS[kind] for kind in kinds]
+    faults: list[Fault] = []
+    at_ms = random.randrange(500, 4_000)
+    calm_ms = random.choice((1_000, 3_000, 8_000))
+    while at_ms < duration_ms:
+        faults.append(
+            Fault(
+                at_ms,
+                random.choices(kinds, weights)[0],
+                random.choice((LEADER, *range(1, options.node_count + 1))),
+                random.choice((20, 200, 1_000, 3_000, 8_000)),
+                random.randrange(1 << 16),
+            )
+        )
+        at_ms += 1 + int(random.expovariate(1 / calm_ms))
+    return Case(options, tuple(faults))

@@ -1,0 +1,189 @@
+"""What becomes of a frame under a condition, and the switch that carries it."""
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from hosts.fabric.conditions import (
+    IN_FLIGHT_COUNT_MAX,
+    PERFECT,
+    Direction,
+    LinkCondition,
+    condition_of,
+)
+from hosts.fabric.switch import ADDRESS_COUNT_MAX, FrameSwitch
+
+ALL = b"\xff" * 6
+ONE, TWO, THREE = (bytes([2, 0, 0, 0, 0, last]) for last in (1, 2, 3))
+Ports = tuple[FrameSwitch, list[socket.socket]]
+
+
+def direction(**condition: float) -> Direction:
+    return Direction(Random(7), LinkCondition(**condition))  # type: ignore[arg-type]
+
+
+def test_a_perfect_direction_passes_each_frame_at_once() -> None:
+    one = Direction(Random(7), PERFECT)
+    assert one.arrivals(1514, 5.0) == (5.0,)
+    assert one.counts.to_json() | {"sent": 1, "passed": 1} == one.counts.to_json()
+
+
+def test_a_cut_direction_passes_none_and_counts_them() -> None:
+    one = direction(is_cut=True)
+    assert one.arrivals(60, 1.0) == ()
+    assert (one.counts.sent, one.counts.cut, one.counts.passed) == (1, 1, 0)
+
+
+def test_loss_is_the_chance_that_was_asked_for_and_repeats_from_a_seed() -> None:
+    one, other = direction(loss=0.1), direction(loss=0.1)
+    passed = [bool(one.arrivals(60, 0.0)) for _ in range(4000)]
+    assert passed == [bool(other.arrivals(60, 0.0)) for _ in range(4000)]
+    assert 300 < one.counts.lost < 500
+    assert one.counts.lost + one.counts.passed == 4000
+
+
+def test_frames_with_jitter_are_late_within_its_bounds_and_stay_in_order() -> None:
+    one = direction(delay_ms=30.0, jitter_ms=5.0)
+    times = [one.arrivals(60, at / 1000)[0] for at in range(500)]
+    assert times == sorted(times)
+    assert all(0.025 <= found - at / 1000 <= 0.0355 for at, found in enumerate(times))
+    assert one.counts.delayed == one.in_flight_count == 500
+
+
+def test_a_frame_that_is_reordered_overtakes_those_on_the_way() -> None:
+    one = direction(delay_ms=30.0, reorder=0.3)
+    times = [one.arrivals(60, at / 1000)[0] for at in range(500)]
+    assert times != sorted(times)
+    assert 100 < one.counts.overtook < 200
+
+
+def test_a_doubled_frame_arrives_twice_at_one_time() -> None:
+    one = direction(duplicate=1.0)
+    assert one.arrivals(60, 1.0) == (1.0, 1.0)
+    assert one.counts.doubled == 1
+
+
+def test_a_black_hole_takes_long_frames_and_no_others() -> None:
+    one = direction(frame_size_bytes_max=600)
+    assert one.arrivals(601, 1.0) == ()
+    assert one.arrivals(600, 1.0) == (1.0,)
+    assert one.counts.too_long == 1
+
+
+def test_frames_on_the_way_have_a_limit() -> None:
+    one = direction(delay_ms=10_000.0)
+    for _ in range(IN_FLIGHT_COUNT_MAX):
+        assert one.arrivals(60, 0.0)
+    assert one.arrivals(60, 0.0) == ()
+    assert one.counts.overflowed == 1
+
+
+def test_frames_stay_in_order_when_a_delay_ends() -> None:
+    one = direction(delay_ms=30.0)
+    (late,) = one.arrivals(60, 1.0)
+    one.condition = PERFECT
+    assert one.arrivals(60, 1.01) == (late,)
+    one.in_flight_count = 0
+    assert one.arrivals(60, 2.0) == (2.0,)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"loss": 1.1}, {"reorder": -0.1}, {"duplicate": 2}, {"jitter_ms": 1}, {"delay_ms": 1e9}],
+)
+def test_a_condition_that_cannot_be_is_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="use 0 to"):
+        LinkCondition(**bad)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="use 0 to"):
+        condition_of(bad)
+
+
+@pytest.fixture
+def ports() -> Iterator[Ports]:
+    """A switch of three ports, and the far end of each; datagrams are frames."""
+    pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(3)]
+    for _, far in pairs:
+        far.setblocking(False)
+    yield FrameSwitch([near.fileno() for near, _ in pairs], 7), [far for _, far in pairs]
+    for near, far in pairs:
+        near.close()
+        far.close()
+
+
+def received(far: socket.socket) -> list[bytes]:
+    found = []
+    while True:
+        try:
+            found.append(far.recv(9000))
+        except BlockingIOError:
+            return found
+
+
+def test_a_frame_for_all_and_one_for_an_unknown_address_reach_all_others(ports: Ports) -> None:
+    switch, far = ports
+    switch.take(0, ALL + ONE, 0.0)
+    switch.take(0, THREE + ONE, 0.0)
+    assert [received(one) for one in far] == [
+        [],
+        [ALL + ONE, THREE + ONE],
+        [ALL + ONE, THREE + ONE],
+    ]
+
+
+def test_a_frame_for_a_learned_address_reaches_its_port_alone(ports: Ports) -> None:
+    switch, far = ports
+    switch.take(1, ALL + TWO, 0.0)
+    received(far[0]), received(far[2])
+    switch.take(0, TWO + ONE, 0.0)
+    assert [received(one) for one in far] == [[], [TWO + ONE], []]
+    switch.take(2, ALL + TWO, 0.0)  # The address has moved to another port.
+    received(far[0]), received(far[1])
+    switch.take(0, TWO + ONE, 0.0)
+    assert [received(one) for one in far] == [[], [], [TWO + ONE]]
+
+
+def test_addresses_that_are_learned_have_a_limit(ports: Ports) -> None:
+    switch, far = ports
+    for number in range(ADDRESS_COUNT_MAX):
+        switch.take(2, THREE + b"\x06" + number.to_bytes(5, "big"), 0.0)
+        received(far[0]), received(far[1])
+    switch.take(1, THREE + TWO, 0.0)
+    received(far[0]), received(far[2])
+    switch.take(0, TWO + ONE, 0.0)
+    assert [len(received(one)) for one in far] == [0, 1, 1]
+
+
+def test_a_delayed_frame_arrives_when_it_is_due_and_not_before(ports: Ports) -> None:
+    switch, far = ports
+    late = LinkCondition(delay_ms=30.0).to_json()
+    assert switch.answer({"set": [[0, 1, late]]}) == {}
+    switch.take(0, ALL + ONE, 1.0)
+    assert [len(received(one)) for one in far] == [0, 0, 1]
+    assert switch.deliver_due(1.02) == pytest.approx(0.01)
+    assert received(far[1]) == []
+    assert switch.deliver_due(1.03) is None
+    assert received(far[1]) == [ALL + ONE]
+    assert switch.directions[0, 1].in_flight_count == 0
+
+
+def test_the_switch_tells_what_became_of_frames_by_direction(ports: Ports) -> None:
+    switch, far = ports
+    switch.answer({"set": [[0, 1, {"is_cut": True}]]})
+    switch.take(0, ALL + ONE, 0.0)
+    counts = json.loads(json.dumps(switch.answer({"counts": True})))["counts"]
+    found = {(source, target): count for source, target, count in counts}
+    assert found[0, 1]["cut"] == 1
+    assert (found[0, 2]["passed"], found[0, 2]["cut"]) == (1, 0)
+    assert received(far[1]) == []
+
+
+def test_a_frame_that_a_device_does_not_take_is_counted(ports: Ports) -> None:
+    switch, far = ports
+    far[1].close()
+    switch.take(0, ALL + ONE, 0.0)
+    assert switch.answer({"counts": True})["refused"] == 1
+    assert received(far[2]) == [ALL + ONE]
+    assert os.fstat(far[0].fileno())

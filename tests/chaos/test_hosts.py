@@ -1,0 +1,358 @@
+"""Runs on hosts: their names, what is left of ended ones, abilities, gates, results; one whole run.
+
+All but the last need no rights.
+"""
+
+import contextlib
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import hosts.scenarios
+import psutil
+import pytest
+from chaos.errors import ChaosError, NotPossibleHereError, NotSoError
+from chaos.profile import ScenarioOptions
+from chaos.trial import TrialResult
+from hosts import abilities, limits
+from hosts.abilities import Ability, abilities_table, find_abilities
+from hosts.fabric.network import CLIENTS, Host, HostNetwork
+from hosts.latencies import COUNT_MIN, AppendLatencies, LatencyGate
+from hosts.namespaces import (
+    RunPlace,
+    command,
+    is_stale,
+    remove_stale_directories,
+    run_name,
+    stale_in,
+)
+from hosts.registry import ALWAYS, HOST_SCENARIOS
+from hosts.results import results_json, results_table
+from hosts.suite import HostRun, HostSuite
+
+from deploy.local_process import NodeProcess, started_at
+from raft.errors import Outcome
+from raft.histories.history import AppendCall, Kind, Operation
+from tests import missing
+from tests.node.processes import wait_for
+
+RUN = Path(hosts.scenarios.__file__).resolve().parents[2] / "run"
+TIMEOUT_S = 900
+END_TIMEOUT_MS = 60_000
+
+
+def ended_name() -> str:
+    """Return the name of a run whose process has ended."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        name = run_name(process.pid)
+        assert not is_stale(name)
+    return name
+
+
+def test_a_run_is_stale_once_its_process_has_ended() -> None:
+    assert is_stale(ended_name())
+    assert not is_stale(run_name(os.getpid()))
+
+
+def test_a_later_process_of_the_same_number_does_not_own_a_run() -> None:
+    pid, started = run_name(os.getpid()).removeprefix("ql-").split("-")
+    assert is_stale(f"ql-{pid}-{int(started) + 1}")
+
+
+@pytest.mark.parametrize("name", ["ql-1", "ql-x-1", "systemd", "ql-1-2-3", "a ql-1-2", ""])
+def test_names_of_others_are_never_stale(name: str) -> None:
+    assert not is_stale(name)
+
+
+def test_only_directories_of_ended_runs_are_stale(tmp_path: Path) -> None:
+    ended, own = ended_name(), run_name(os.getpid())
+    for name in (ended, own, "another"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "ql-1-1").write_text("a file")
+    assert stale_in([tmp_path, tmp_path / "missing"]) == [tmp_path / ended]
+
+
+def test_control_groups_of_ended_runs_are_removed_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ROOT", tmp_path)
+    ended, own = ended_name(), run_name(os.getpid())
+    for name in (ended, own, "another"):
+        (tmp_path / "cpu" / name / "123").mkdir(parents=True)
+    (tmp_path / "blkio" / ended).mkdir(parents=True)
+    assert limits.remove_stale() == []
+    assert {one.name for one in (tmp_path / "cpu").iterdir()} == {own, "another"}
+    assert not any((tmp_path / "blkio").iterdir())
+
+
+def test_a_control_group_that_cannot_be_removed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ROOT", tmp_path)
+    left = tmp_path / "cpu" / ended_name()
+    left.mkdir(parents=True)
+    (left / "busy").write_text("")
+    (found,) = limits.remove_stale()
+    assert found.startswith(f"{left}: ")
+
+
+@pytest.mark.parametrize("is_unified", [False, True])
+def test_limits_are_written_as_each_kind_of_hierarchy_takes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_unified: bool
+) -> None:
+    monkeypatch.setattr(limits, "ROOT", tmp_path)
+    if is_unified:
+        (tmp_path / "cgroup.controllers").write_text("cpu io")
+    else:
+        (tmp_path / "cpu").mkdir()
+        (tmp_path / "blkio").mkdir()
+    process = limits.ProcessLimits("ql-1-1", 42)
+    process.core_share(0.2)
+    process.writes_per_s("7:1", 25)
+    if is_unified:
+        group = tmp_path / "ql-1-1" / "42"
+        files = {"cpu.max": "20000 100000", "io.max": "7:1 wiops=25", "cgroup.procs": "42"}
+        assert (tmp_path / "ql-1-1" / "cgroup.subtree_control").read_text() == "+io"
+        assert {one.name: one.read_text() for one in group.iterdir()} == files
+        return
+    cpu, blkio = (tmp_path / name / "ql-1-1" / "42" for name in ("cpu", "blkio"))
+    files = {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "20000", "cgroup.procs": "42"}
+    assert {one.name: one.read_text() for one in cpu.iterdir()} == files
+    files = {"blkio.throttle.write_iops_device": "7:1 25", "cgroup.procs": "42"}
+    assert {one.name: one.read_text() for one in blkio.iterdir()} == files
+
+
+def test_a_limit_that_the_kernel_refuses_is_not_possible_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ROOT", tmp_path)
+    with pytest.raises(NotPossibleHereError, match="no control group for cpu: "):
+        limits.ProcessLimits("ql-1-1", 42).core_share(0.2)
+
+
+def test_a_command_that_fails_says_what_and_why() -> None:
+    with pytest.raises(ChaosError, match=r"^sh -c echo no >&2; exit 3: no; "):
+        command("sh", "-c", "echo no >&2; exit 3")
+    with pytest.raises(ChaosError, match="there is no command no-such-command"):
+        command("no-such-command")
+    assert command("cat", text="given") == "given"
+
+
+def test_a_run_refuses_the_mounts_of_the_machine(tmp_path: Path) -> None:
+    with pytest.raises(ChaosError, match="has the mounts of the one that started it"):
+        RunPlace(tmp_path).__enter__()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_abilities_are_tried_and_a_missing_one_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> str:
+        raise NotPossibleHereError("the kernel has no such thing")
+
+    def failing() -> str:
+        return command("sh", "-c", "echo not permitted >&2; exit 1")
+
+    probes = {"a": ("all", lambda: "done"), "b": ("some", absent), "c": ("some", failing)}
+    monkeypatch.setattr(abilities, "_PROBES", probes)
+    found = find_abilities()
+    assert found["a"] == Ability("a", "all", True, "done")
+    assert found["b"] == Ability("b", "some", False, "the kernel has no such thing")
+    assert found["c"] == Ability("c", "some", False, "not permitted")
+    assert list(find_abilities("b")) == ["b"]
+    head, *rows = abilities_table(found).splitlines()
+    assert head.split() == ["ability", "here", "used", "for", "detail"]
+    assert [row.split()[:2] for row in rows] == [["a", "yes"], ["b", "no"], ["c", "no"]]
+
+
+def test_scenarios_need_abilities_that_are_tried_and_name_rows() -> None:
+    for scenario in HOST_SCENARIOS.values():
+        assert set(scenario.needs) <= set(abilities._PROBES), scenario.name
+        assert scenario.rows, f"{scenario.name} stands for no row of the fault matrix"
+        assert scenario.title.endswith((".", ";", "from")) or len(scenario.title) > 20
+        assert len(scenario.clock_offsets_s) <= scenario.profile.node_count
+
+
+def test_the_table_of_hosts_names_every_scenario_and_no_other() -> None:
+    text = (RUN.parent / "README.md").read_text("utf-8")
+    table = text.partition("## Hosts, not processes")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE)
+    assert sorted(rows) == sorted(HOST_SCENARIOS)
+
+
+def result_of(name: str, verdict: str, why: str = "") -> HostRun:
+    scenario = HOST_SCENARIOS[name]
+    return HostRun(scenario, TrialResult(scenario, 7, "grpc", verdict, why), {"p99, ms": 12.4})
+
+
+async def test_a_scenario_that_the_machine_cannot_do_is_not_run_and_not_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", "")
+    found = {name: Ability(name, "all", True, "") for name in ALWAYS}
+    found["slow-cores"] = Ability("slow-cores", "some", False, "no control groups")
+    shown: list[str] = []
+    suite = HostSuite(RunPlace(tmp_path), ScenarioOptions(1), tmp_path, found, shown.append)
+    run = await suite.run(HOST_SCENARIOS["slow-core"], 1)
+    assert (run.result.verdict, run.result.operation_count) == ("skipped", 0)
+    table = results_table(suite.runs).splitlines()
+    assert table[1].split(maxsplit=1)[1] == "not possible here: no slow-cores: no control groups"
+    assert results_json(suite.runs)[0]["verdict"] == "not possible here"
+    assert shown == []
+    monkeypatch.setenv("CI", "true")
+    run = await suite.run(HOST_SCENARIOS["slow-core"], 1)
+    assert run.result.verdict == "failed"
+    assert "no control groups" in shown[0]
+
+
+def test_results_show_verdicts_and_figures() -> None:
+    runs = [result_of("wan", "passed"), result_of("flapping", "failed", "lost one")]
+    runs[0].result.failovers_ms += [800.0, 1234.0]
+    text = results_table(runs)
+    assert re.search(r"^wan +7 +grpc +passed .* 800 1,234", text, re.MULTILINE)
+    assert "    p99, ms: 12\n" in text
+    assert re.search(r"^flapping +7 +grpc +failed ", text, re.MULTILINE)
+    found = results_json(runs)
+    assert [one["verdict"] for one in found] == ["passed", "failed"]
+    assert json.loads(json.dumps(found))[1]["why"] == "lost one"
+
+
+def operation(
+    at_ms: float, took_ms: float | None, kind: Kind = Kind.APPEND, process: int | None = None
+) -> Operation:
+    """Return a call, of a client of its own unless one is named."""
+    invoke_ns = int(at_ms * 1e6)
+    returned = None if took_ms is None else invoke_ns + int(took_ms * 1e6)
+    outcome = Outcome.UNKNOWN if took_ms is None else Outcome.APPLIED
+    client = int(at_ms) + 2 if process is None else process
+    return Operation(0, client, kind, "q0", invoke_ns, returned, outcome, AppendCall("v"), None)
+
+
+def test_latencies_are_of_appends_of_the_interval() -> None:
+    operations = [operation(at, 10 + (at % 100 == 0) * 90) for at in range(1000)]
+    operations += [operation(at, 5000, Kind.GET) for at in range(1000)]
+    operations += [operation(1000, 5000), operation(-1, 5000)]
+    found = AppendLatencies.of(operations, 0, int(1000 * 1e6))
+    assert (found.count, found.p50_ms, found.max_ms) == (1000, 10.0, 100.0)
+    assert found.p99_ms == 100.0
+
+
+def test_a_window_is_one_step_as_long_as_its_slowest_message() -> None:
+    windows = [
+        operation(100 * window + at / 10, 30 + at, process=1)
+        for window in range(COUNT_MIN)
+        for at in range(20)
+    ]
+    found = AppendLatencies.of(windows, 0, int(1e12))
+    assert (found.count, found.p50_ms, found.max_ms) == (COUNT_MIN, 50.9, 50.9)
+    lost = [operation(at, None, process=2) for at in range(4)]
+    found = AppendLatencies.of([*windows, *lost], 0, int(1e12))
+    assert (found.count, found.max_ms) == (COUNT_MIN + 1, math.inf)
+
+
+def test_calls_without_a_receipt_took_for_ever() -> None:
+    operations = [operation(at, None if at % 50 == 0 else 10) for at in range(1000)]
+    assert AppendLatencies.of(operations, 0, int(1e12)).p99_ms == math.inf
+
+
+def test_few_appends_are_not_judged() -> None:
+    operations = [operation(at, 10) for at in range(COUNT_MIN - 1)]
+    with pytest.raises(NotSoError, match="299 steps are too few to judge; 300 are needed"):
+        AppendLatencies.of(operations, 0, int(1e12))
+
+
+def test_a_gate_is_a_multiple_of_the_time_before_and_an_allowance() -> None:
+    before = AppendLatencies(1000, 10.0, 40.0, 50.0)
+    assert LatencyGate(2.0, 100.0, "why").bound_ms(before, 1.5) == 230.0
+
+
+def test_a_host_says_how_a_command_runs_there(tmp_path: Path) -> None:
+    plain = Host(2, 102, 3, tmp_path / "net-2")
+    assert plain.launcher == ("nsenter", f"--net={tmp_path / 'net-2'}", "--")
+    assert (plain.name, plain.address) == ("host-2", "10.77.0.102")
+    assert plain.hardware_address == "02:00:00:00:00:03"
+    ahead = Host(2, 2, 2, tmp_path / "net-2", 60)
+    assert ahead.launcher[3:] == (
+        "unshare", "--time", "--monotonic", "60", "--boottime", "60", "--",
+    )  # fmt: skip
+
+
+def test_links_are_directions_between_hosts_and_clients(tmp_path: Path) -> None:
+    place = RunPlace(tmp_path)
+    place.directory.mkdir()
+    place.hosts_file.write_text("")
+    network = HostNetwork(place, 3, 1)
+    assert set(network.pairs([1], [2, 3])) == {(1, 2), (2, 1), (1, 3), (3, 1)}
+    assert set(network.around(2, with_clients=False)) == {(2, 1), (1, 2), (2, 3), (3, 2)}
+    around = network.around(2, with_clients=True)
+    assert set(around) - set(network.around(2, with_clients=False)) == {(2, CLIENTS), (CLIENTS, 2)}
+    assert len(network.all_pairs(with_clients=True)) == 12
+
+
+def _words(name: str, artifacts: Path) -> tuple[list[str], dict[str, str]]:
+    """Return the command of a run, and its environment; says why where there can be none."""
+    for one in find_abilities(*HOST_SCENARIOS[name].needs).values():
+        if not one.is_there:
+            missing.injector(f"{one.name}: {one.detail}")
+    words = [sys.executable, "-P", "-m", "hosts", "--scenario", name, "-o", "json", "--seed", "7"]
+    path = f"{RUN.parent}:{RUN.parent.parent}"
+    return [*words, "--artifacts", str(artifacts)], {**os.environ, "PYTHONPATH": path}
+
+
+@pytest.mark.slow
+def test_a_whole_run_on_hosts(tmp_path: Path) -> None:
+    words, environment = _words("host-isolated", tmp_path)
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, timeout=TIMEOUT_S, env=environment
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = json.loads(done.stdout)
+    assert (found["verdict"], found["lost_count"], found["anomaly_count"]) == ("passed", 0, 0)
+    assert found["acked_count"] > 0
+    assert len(found["failovers_ms"]) == 1
+    assert "1 of 1: host-isolated passed" in done.stderr
+    assert (tmp_path / "7" / "report.html").read_text().count("<svg") == 1
+
+
+@pytest.mark.slow
+def test_a_killed_run_leaves_what_the_next_one_removes_and_no_more(tmp_path: Path) -> None:
+    words, environment = _words("slow-disk", tmp_path)
+    with subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL) as run:
+        try:
+            name = run_name(run.pid)
+            started = wait_for("a switch and nodes", lambda: _switch_and_nodes(run.pid))
+            devices = wait_for("disks of its nodes", lambda: _loop_devices(name))
+        finally:
+            run.kill()
+    for process in started:
+        assert process.wait_end(END_TIMEOUT_MS), "a process outlived the run"
+    assert len(devices) == 3
+    wait_for("no disk of the run", lambda: not _loop_devices(name))
+    shared = Path("/dev/shm")
+    assert shared / name in stale_in([shared])
+    remove_stale_directories(shared)
+    limits.remove_stale()
+    assert not [one for one in stale_in([shared, *limits.parents()]) if one.name == name]
+
+
+def _switch_and_nodes(run: int) -> list[NodeProcess]:
+    """Return the processes of a run, once all of them are there."""
+    found, kinds = [], []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(run).children(recursive=True):
+            line = " ".join(child.cmdline())
+            kinds += [kind for kind in ("-m node", "-m hosts.fabric.switch") if kind in line]
+            found.append(NodeProcess(child.pid, started_at(child.pid)))
+    return found if sorted(kinds) == ["-m hosts.fabric.switch"] + ["-m node"] * 3 else []
+
+
+def _loop_devices(name: str) -> list[str]:
+    """Return the loop devices on files of a run."""
+    files = Path("/sys/block").glob("loop*/loop/backing_file")
+    found = []
+    for file in files:
+        with contextlib.suppress(OSError):  # Gone meanwhile.
+            found.append(file.read_text("utf-8"))
+    return [one for one in found if f"/{name}/" in one]

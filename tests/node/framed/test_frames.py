@@ -1,0 +1,158 @@
+"""Frames: cut out of any stream in the same way, refused by their first eight bytes."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.framed.frames import Frame, FramedParser, FrameFault, Reason
+from node.framed.limits import FramedLimits
+from tests.node.framed.clients import KIND, frame
+
+LIMITS = FramedLimits(
+    frame_size_bytes_max=4096, header_size_bytes_max=1024, read_size_bytes=16 * 1024
+)
+KINDS = (KIND, 7)
+
+
+class Parser:
+    """A parser with its scratch buffer, which others overwrite between two reads."""
+
+    def __init__(self, limits: FramedLimits = LIMITS) -> None:
+        self.scratch = bytearray(limits.read_size_bytes)
+        self.parser = FramedParser(memoryview(self.scratch), KINDS, limits)
+
+    def read(self, data: bytes) -> list[Frame]:
+        """Return the frames that become whole with `data`."""
+        self.scratch[: len(data)] = data
+        found = []
+        one = self.parser.take(len(data))
+        while one is not None:
+            found.append(one)
+            one = self.parser.next_frame()
+        self.scratch[:] = b"\xff" * len(self.scratch)
+        return found
+
+
+frames = st.tuples(st.sampled_from(KINDS), st.binary(max_size=200), st.binary(max_size=600))
+
+
+@given(st.lists(frames, max_size=8), st.data())
+def test_the_frames_are_the_same_however_the_stream_is_cut(
+    sent: list[Frame], data: st.DataObject
+) -> None:
+    stream = b"".join(frame(*one) for one in sent)
+    parser, found, at = Parser(), list[Frame](), 0
+    while at < len(stream):
+        count = data.draw(st.integers(1, len(stream) - at))
+        found += parser.read(stream[at : at + count])
+        at += count
+        whole = b"".join(frame(*one) for one in found)
+        assert stream[: len(whole)] == whole
+        assert parser.parser.rest_size_bytes == at - len(whole)
+        assert bool(parser.parser.rest) == (at > len(whole))
+    assert found == sent
+
+
+@given(st.lists(frames, min_size=1, max_size=8), st.data())
+def test_frames_that_are_kept_are_handed_out_later_in_order(
+    sent: list[Frame], data: st.DataObject
+) -> None:
+    stream = b"".join(frame(*one) for one in sent)
+    cut = data.draw(st.integers(0, len(stream)))
+    parser = Parser()
+    for part in (stream[:cut], stream[cut:]):
+        parser.scratch[: len(part)] = part
+        parser.parser.keep(len(part))
+    found = []
+    while (one := parser.parser.next_frame()) is not None:
+        found.append(one)
+    assert found == sent
+    assert parser.parser.rest_size_bytes == 0
+
+
+def test_a_frame_of_the_largest_size_is_taken_and_a_larger_one_is_not() -> None:
+    largest = frame(KIND, b"h" * 1024, b"b" * (4096 - 8 - 1024))
+    assert len(largest) == 4096
+    assert Parser().read(largest) == [(KIND, b"h" * 1024, b"b" * (4096 - 8 - 1024))]
+    with pytest.raises(FrameFault, match="length 4093") as caught:
+        Parser().read(largest[:0] + frame(KIND, b"h", b"b" * 4088))
+    assert caught.value.reason is Reason.LENGTH
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize(
+    ("length", "word", "reason"),
+    [
+        (0, KIND << 24, Reason.LENGTH),
+        (3, KIND << 24, Reason.LENGTH),
+        (4, KIND << 24 | 1, Reason.LENGTH),
+        (100, KIND << 24 | 97, Reason.LENGTH),
+        (2000, KIND << 24 | 1025, Reason.LENGTH),
+        (4093, KIND << 24, Reason.LENGTH),
+        (0xFFFFFFFF, KIND << 24, Reason.LENGTH),
+        (0x7FFFFFFF, KIND << 24 | 0xFFFFFF, Reason.LENGTH),
+        (0x47455420, 0x2F204854, Reason.LENGTH),  # GET / HT
+        (0x16030102, 0x00010001, Reason.LENGTH),  # A greeting of TLS.
+        (4, 0, Reason.ROCKETMQ),
+        (100, 1 << 24 | 20, Reason.ROCKETMQ),
+        (4, 2 << 24, Reason.KIND),
+        (4, 0xFF << 24, Reason.KIND),
+    ],
+)
+def test_a_bad_frame_is_refused_by_its_first_eight_bytes(
+    length: int, word: int, reason: Reason, is_whole: bool
+) -> None:
+    prefix = struct.pack(">II", length, word)
+    parser = Parser()
+    if is_whole and length < 3000:
+        prefix += bytes(max(0, length - 4))
+    else:
+        assert parser.read(prefix[:7]) == []
+        prefix = prefix[7:]
+    with pytest.raises(FrameFault) as caught:
+        parser.read(prefix)
+    assert caught.value.reason is reason
+
+
+@given(st.binary(min_size=1, max_size=64), st.data())
+def test_any_bytes_give_frames_or_one_fault(stream: bytes, data: st.DataObject) -> None:
+    """And the same ones in one piece as byte for byte."""
+
+    def outcome(parts: list[bytes]) -> tuple[list[Frame], str | None]:
+        parser, found = Parser(), list[Frame]()
+        for part in parts:
+            parser.scratch[: len(part)] = part
+            try:
+                one = parser.parser.take(len(part))
+                while one is not None:
+                    found.append(one)
+                    one = parser.parser.next_frame()
+            except FrameFault as fault:
+                return found, fault.reason
+        return found, None
+
+    assert outcome([stream]) == outcome([stream[at : at + 1] for at in range(len(stream))])
+
+
+def test_memory_follows_what_has_arrived_and_not_what_is_announced() -> None:
+    limits = FramedLimits()
+    parser = Parser(limits)
+    announced = struct.pack(">II", limits.frame_size_bytes_max - 4, KIND << 24 | 12)
+    assert parser.read(announced) == []
+    assert len(parser.parser.rest) == 8
+    assert parser.parser.rest.__sizeof__() < 200
+    assert parser.read(bytes(10_000)) == []
+    assert parser.parser.rest.__sizeof__() < 2 * 10_008
+
+
+def test_memory_of_frames_that_were_handed_out_is_given_back() -> None:
+    parser = Parser()
+    many = frame(KIND, b"h" * 100, b"b" * 1000) * 10
+    assert len(parser.read(many + many[:50])) == 10
+    assert parser.parser.rest.__sizeof__() < 200
+    assert len(parser.read(many[50:])) == 10
+    assert parser.parser.rest.__sizeof__() < 100

@@ -1,0 +1,84 @@
+"""Our header: the vectors of docs/framed.md, and any fields there and back."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.framed import header
+from node.framed.header import Method, encode_response
+from quorumlog.pb import common_pb2
+from quorumlog.pb.common_pb2 import Error
+from quorumlog.pb.log_pb2 import PULL_STATUS_FOUND, AppendRequest, PullResponse
+from tests.node.framed.clients import (
+    APPEND,
+    CANCEL,
+    ERROR,
+    MORE,
+    PULL,
+    RESPONSE,
+    Response,
+    request,
+    response_of,
+)
+
+PAGE = Path(__file__).parents[3] / "docs" / "framed.md"
+
+
+@given(
+    st.sampled_from(Method),
+    st.sampled_from((0, header.ERROR, header.MORE)),
+    st.integers(0, 2**32 - 1),
+    st.binary(max_size=300),
+    st.binary(max_size=300),
+)
+def test_a_response_is_read_as_it_was_written(
+    method: Method, flags: int, opaque: int, message: bytes, body: bytes
+) -> None:
+    data = encode_response(method, flags, opaque, message, len(body)) + body
+    assert response_of(data) == Response(method, RESPONSE | flags, opaque, message, body)
+
+
+@given(
+    st.integers(0, 255),
+    st.integers(0, 255),
+    st.integers(0, 0xFFFF),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**32 - 1),
+)
+def test_a_request_is_read_as_it_was_written(
+    method: int, flags: int, reserved: int, opaque: int, timeout_ms: int
+) -> None:
+    data = request(
+        method, opaque, b"message", flags=flags, reserved=reserved, timeout_ms=timeout_ms
+    )
+    assert header.HEADER.unpack_from(data, 8) == (method, flags, reserved, opaque, timeout_ms)
+
+
+def test_the_vectors_of_the_page_are_what_node_and_client_write() -> None:
+    error = Error(code="node.unimplemented", message="no", outcome=common_pb2.OUTCOME_NOT_APPLIED)
+    expected = {
+        "append": request(
+            APPEND, 7, AppendRequest(record_count=1).SerializeToString(), b"RECORD", timeout_ms=500
+        ),
+        "receipt": encode_response(APPEND, 0, 7, b"\x10\x01"),
+        "error": encode_response(200, header.ERROR, 8, error.SerializeToString()),
+        "part of a tail": encode_response(
+            header.Method.TAIL,
+            header.MORE,
+            9,
+            PullResponse(status=PULL_STATUS_FOUND, record_count=1).SerializeToString(),
+            6,
+        )
+        + b"RECORD",
+        "cancel": request(PULL, 10, flags=CANCEL),
+    }
+    found = {
+        name: bytes.fromhex(text)
+        for name, text in re.findall(r"^\| ([a-z ]+) \| `([0-9a-f ]+)` \|$", PAGE.read_text(), re.M)
+    }
+    assert found == expected
+    assert (ERROR, MORE) == (header.ERROR, header.MORE)

@@ -1,0 +1,204 @@
+"""Hostile senders at the framed port: bounded memory, a clear end, and others are served."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from pathlib import Path
+from random import Random
+
+import psutil
+import pytest
+
+from node.framed.limits import FramedLimits
+from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest
+from quorumlog.pb.log_pb2 import PullRequest
+from tests.node.framed.clients import (
+    APPEND,
+    CANCEL,
+    COMMIT,
+    KIND,
+    PULL,
+    ROUTE,
+    FramedClient,
+    frame,
+    request,
+)
+from tests.node.framed.servers import Served, append, served
+from tests.node.links import eventually
+from tests.node.processes import SingleNode, wait_for
+
+MIB = 1 << 20
+loops = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+
+
+async def still_serves(it: Served) -> None:
+    """A client that behaves gets its answer."""
+    client = await it.client()
+    client.send(append(1, 0, 1))
+    assert (await client.read()).append().record_count == 1
+    client.close()
+
+
+@loops
+@pytest.mark.slow
+async def test_random_bytes_end_connections_and_nothing_else(tmp_path: Path) -> None:
+    random = Random(20)
+    async with served(tmp_path) as it:
+        for n in range(150):
+            client = await it.client()
+            kind = KIND if n % 2 else random.randrange(256)
+            size_bytes = random.choice((0, 1, 5, 12, 40, 3000))
+            data = frame(kind, random.randbytes(size_bytes), random.randbytes(size_bytes))
+            if n % 3 == 0:
+                data = random.randbytes(size_bytes + 8)
+            client.send(data)
+            client.writer.write_eof()
+            await client.read_to_the_end()
+        assert it.append_count == 0
+        await still_serves(it)
+
+
+@loops
+@pytest.mark.slow
+async def test_changed_frames_never_meet_a_defect(tmp_path: Path) -> None:
+    """Whole frames of real calls with a few bytes changed; `served` fails for `node.internal`."""
+    random = Random(51)
+    commit = CommitOffsetsRequest(group="g")
+    commit.offsets.add(topic="orders", queue_id=0, offset=0)
+    whole = (
+        append(1, 0, 2),
+        request(PULL, 2, PullRequest(topic="orders", max_count=5).SerializeToString()),
+        request(COMMIT, 3, commit.SerializeToString()),
+        request(ROUTE, 4),
+    )
+    async with served(tmp_path) as it:
+        for _ in range(1_000):
+            data = bytearray(random.choice(whole))
+            for _ in range(random.randrange(1, 4)):
+                data[random.randrange(8, len(data))] = random.randrange(256)
+            client = await it.client()
+            client.send(bytes(data))
+            client.writer.write_eof()
+            await client.read_to_the_end()
+        await still_serves(it)
+
+
+@loops
+@pytest.mark.slow
+async def test_a_flood_of_tiny_frames_does_not_keep_others_out(tmp_path: Path) -> None:
+    async with served(tmp_path) as it:
+        flood = await it.client()
+        flood.send(request(200, 1) * 20_000)
+        await eventually(lambda: it.failed.get("node.unimplemented"), "the flood")
+        await still_serves(it)
+        for _ in range(20_000):
+            assert (await flood.read()).error.code == "node.unimplemented"
+
+
+@loops
+@pytest.mark.slow
+async def test_a_flood_without_a_reader_is_not_read_any_more(tmp_path: Path) -> None:
+    async with served(tmp_path) as it:
+        flood = await it.client()
+        flood.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        sent = request(200, 1, bytes(60)) * 1_000
+        connections = it.server.connections
+        while not connections.waiting_size_bytes:
+            flood.send(sent)
+            await asyncio.sleep(0)
+        count = -1
+        while count != it.failed["node.unimplemented"]:
+            count = it.failed["node.unimplemented"]
+            await asyncio.sleep(0.01)
+        assert connections.half_size_bytes < 2 * FramedLimits().read_size_bytes
+        assert connections.waiting_size_bytes < 2 * MIB
+        await still_serves(it)
+
+
+@loops
+@pytest.mark.slow
+async def test_a_storm_of_cancels_leaves_nothing_under_way(tmp_path: Path) -> None:
+    pull = PullRequest(topic="orders", wait_ms=30_000).SerializeToString()
+    async with served(tmp_path) as it:
+        client = await it.client()
+        pairs = [
+            request(PULL, n % 7, pull) + request(PULL, n % 7, flags=CANCEL) for n in range(3_000)
+        ]
+        client.send(b"".join(pairs))
+        appends = [
+            append(n % 7, n, n + 1) + request(APPEND, n % 7, flags=CANCEL) for n in range(200)
+        ]
+        client.send(b"".join(appends))
+        client.send(append(9, 1, 2))
+        assert (await client.read()).opaque == 9
+        await eventually(lambda: it.server.calls.count == 0, "the end of all")
+        await eventually(lambda: it.node.broker.stats().waiting_reader_count == 0, "no reader")
+        assert it.closed == {}
+        assert it.append_count == 201
+
+
+@loops
+@pytest.mark.slow
+async def test_clients_that_come_and_go_leave_nothing(tmp_path: Path) -> None:
+    pull = PullRequest(topic="orders", queue_id=1, wait_ms=30_000).SerializeToString()
+    async with served(tmp_path) as it:
+        for n in range(60):
+            client = await it.client()
+            client.send(request(PULL, 1, pull) + append(2, n, n + 1) + append(3, n, n + 1)[:30])
+            if n % 2:
+                await eventually(lambda: it.server.calls.count > 0, "its calls")
+            client.close()
+        await eventually(lambda: it.server.connections.count == 0, "no connection")
+        await still_serves(it)
+
+
+def address_of(node: SingleNode) -> tuple[str, int]:
+    """Return where a node serves frames."""
+    return "127.0.0.1", int(node.node_json()["framed_address"].rpartition(":")[2])
+
+
+@pytest.mark.slow
+def test_a_real_node_outlives_hostile_senders(tmp_path: Path) -> None:
+    """Announced gigabytes, half frames, answers that are never read: memory stays bounded."""
+    random = Random(7)
+    with SingleNode(tmp_path / "data", file_size_bytes="64MiB") as node, node.client() as client:
+        client.create_topic("orders")
+        for _ in range(4):
+            client.append("orders", bytes(3 * MIB))
+        assert node.process is not None
+        process = psutil.Process(node.process.pid)
+        before = process.memory_info().rss
+        at = address_of(node)
+        hostile = [FramedClient(at) for _ in range(300)]
+        pull = PullRequest(topic="orders", max_size_bytes=4 * MIB).SerializeToString()
+        for n, one in enumerate(hostile):
+            match n % 3:
+                case 0:  # The largest frame is announced, and a part of it sent.
+                    one.send(struct.pack(">II", 4 * MIB, KIND << 24 | 12) + bytes(200_000))
+                case 1:  # Much is asked for, and nothing taken.
+                    one.send(b"".join(request(PULL, k, pull) for k in range(50)))
+                case _:
+                    one.send(b"\xff\xff\xff\xff" + random.randbytes(20))
+
+        def metric(name: str) -> float:
+            lines = node.http("/metrics")[1].splitlines()
+            (found,) = (line for line in lines if line.startswith(f"quorumlog_framed_{name} "))
+            return float(found.split()[-1])
+
+        wait_for("half frames", lambda: metric("half_bytes") >= 100 * 200_000)
+        wait_for("answers that wait", lambda: metric("waiting_bytes") > 100 * MIB)
+        assert metric("waiting_bytes") <= 256 * MIB
+        with FramedClient(at) as good:
+            wait_for("an answer", lambda: not good.call(PULL, 1, pull).flags & 2)
+            assert len(good.call(ROUTE, 2, b"").message) > 0
+        assert process.memory_info().rss < before + 700 * MIB
+        for one in hostile:
+            one.close()
+        wait_for("the end of all", lambda: metric("connections") == 0)
+        assert (metric("half_bytes"), metric("waiting_bytes"), metric("calls")) == (0, 0, 0)
+        log = node.log_path.read_text()
+        assert "framed connection closed" in log
+        assert log.count("framed connection closed") < 50
+        assert "node.internal" not in log
+        assert "Traceback" not in log

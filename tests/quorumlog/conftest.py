@@ -1,0 +1,24 @@
+"""The client's tests run over frames; those named here also over gRPC alone."""
+
+import pytest
+
+OVER_BOTH = (
+    "produce/test_producer_faults.py",
+    "produce/test_faulty_messages.py",
+    "consume/test_consumer.py",
+    "test_client.py",
+)
+"""What is lost, doubled or reordered when nodes and connections fail, reads, and their errors."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test of those files twice."""
+    path = metafunc.definition.path.as_posix()
+    if any(path.endswith(f"tests/quorumlog/{name}") for name in OVER_BOTH):
+        metafunc.fixturenames.append("_frames")
+        metafunc.parametrize("_frames", [True, False], ids=["frames", "grpc"], indirect=True)
+
+
+@pytest.fixture
+def _frames(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.quorumlog.fake_cluster.SERVES_FRAMES", request.param)

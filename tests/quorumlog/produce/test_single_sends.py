@@ -1,0 +1,295 @@
+"""A single message on the straight way: what it costs, and that it is like the general way."""
+
+import asyncio
+import cProfile
+import pstats
+import queue
+import struct
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import pytest
+import uvloop
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import quorumlog
+from quorumlog import errors
+from quorumlog.pb import common_pb2, log_pb2
+from quorumlog.produce.append_stream import Sender
+from store.record.message import decode_message
+from tests.quorumlog.fake_cluster import (
+    BREAK_AFTER,
+    BREAK_BEFORE,
+    CLUSTER_ID,
+    FakeCluster,
+    error,
+    fake_cluster,
+    until,
+)
+from tests.quorumlog.fake_frames import RESPONSE, ROUTE, Context, frame
+
+CALLS_MAX = 80
+"""The budget of issue 20: calls of the interpreter for one message, from send to receipt."""
+SENT_COUNT = 200
+
+
+class _AtOnce(asyncio.Protocol):
+    """Says that it is node 1, and answers each append at once, with the same answer: what is
+    counted is the client's."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.answer = answer
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        (opaque,) = struct.unpack_from(">I", data, 12)
+        method = data[8]
+        route = log_pb2.RouteResponse(cluster_id=CLUSTER_ID, node_id=1)
+        answer = route.SerializeToString() if method == ROUTE else self.answer
+        self.transport.write(frame(method, RESPONSE, opaque, answer))
+
+
+@contextmanager
+def _answering(answer: bytes) -> Iterator[int]:
+    """Yield the port of a server on a thread of its own, whose calls nobody counts."""
+    ports: queue.Queue[tuple[asyncio.AbstractEventLoop, asyncio.Event, int]] = queue.Queue()
+
+    async def serve() -> None:
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        server = await loop.create_server(lambda: _AtOnce(answer), "127.0.0.1", 0)
+        ports.put((loop, stop, server.sockets[0].getsockname()[1]))
+        await stop.wait()
+        server.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    loop, stop, port = ports.get()
+    try:
+        yield port
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+
+
+async def _calls_of_sends() -> float:
+    """Return the calls for one message."""
+    answer = log_pb2.AppendResponse(
+        term=1, index=1, position=48, record_count=1, synced_by=[1, 2], store_host=bytes(8)
+    )
+    answer.queues.add(topic="orders", queue_id=0, first_offset=0, count=1)
+    with _answering(answer.SerializeToString()) as port:
+        return await _count(port)
+
+
+async def _count(port: int) -> float:
+    async with fake_cluster(1) as cluster:
+        framed = cluster.nodes[1].framed
+        assert framed is not None
+        framed.port = port
+        async with quorumlog.connect(cluster.bootstrap) as client:
+            producer = client.producer()
+            for _ in range(3):  # The way there: leader, topic, connection.
+                await producer.send("orders", b"warm")
+            profile = cProfile.Profile()
+            profile.enable()
+            for _ in range(SENT_COUNT):
+                await producer.send("orders", b"counted")
+            profile.disable()
+    stats: Any = pstats.Stats(profile)
+    return float(stats.total_calls) / SENT_COUNT
+
+
+def test_a_single_message_costs_few_calls_from_send_to_receipt() -> None:
+    assert uvloop.run(_calls_of_sends()) <= CALLS_MAX
+
+
+# The same script over both ways.
+
+Step = tuple[str, dict[str, Any]]
+
+ACTIONS: dict[str, Any] = {
+    "stored": None,
+    "broken before": BREAK_BEFORE,
+    "broken after": BREAK_AFTER,
+    "busy": error("node.busy", retryable=True),
+    "not leader": error("node.not_leader", retryable=True, leader_id=1),
+    "refused": error("node.bad_request"),
+    "refused topic": error("node.topic_not_writable"),
+    "in the log": error("node.internal", outcome=common_pb2.OUTCOME_APPLIED),
+    "in doubt": error("node.not_applied", retryable=True, outcome=common_pb2.OUTCOME_UNKNOWN),
+    "unknown producer": error("node.unknown_producer"),
+    "out of sequence": error("node.out_of_sequence", retryable=True),
+}
+OPTIONS: list[dict[str, Any]] = [
+    {"queue_id": 1},
+    {"key": "k1"},
+    {"key": "k1", "tag": "t", "properties": {"a": "b"}, "flag": 5},
+    {"message_group": "m"},
+    {"queue_id": 9},  # There are four.
+    {"topic": "bills"},
+    {"topic": "none"},
+]
+STEPS = st.lists(st.tuples(st.sampled_from(list(ACTIONS)), st.sampled_from(OPTIONS)), max_size=12)
+
+
+@asynccontextmanager
+async def producing(
+    *, is_straight: bool, is_idempotent: bool
+) -> AsyncIterator[tuple[FakeCluster, quorumlog.Producer]]:
+    with pytest.MonkeyPatch.context() as patch:
+        # Otherwise the first queue of each producer is drawn.
+        patch.setattr("quorumlog.produce.append_stream.secrets.randbelow", lambda _: 0)
+        if not is_straight:
+            patch.setattr(Sender, "clear_route", lambda *_: None)
+        async with fake_cluster(1) as cluster, quorumlog.connect(cluster.bootstrap) as client:
+            cluster.topics["bills"] = 2
+            yield cluster, client.producer(idempotent=is_idempotent)
+
+
+async def run_script(
+    steps: list[Step], *, is_straight: bool, is_idempotent: bool
+) -> tuple[list[Any], list[Any]]:
+    """Send one message a step; return receipts and errors, and what the node got."""
+    made = {"is_straight": is_straight, "is_idempotent": is_idempotent}
+    async with producing(**made) as (cluster, producer):
+        results: list[Any] = []
+        got: list[Any] = []
+        ids: dict[int, int] = {}
+        append = cluster.append
+
+        async def note(request: log_pb2.AppendRequest) -> None:
+            records = [decode_message(request.records)]
+            rest = log_pb2.AppendRequest()
+            rest.CopyFrom(request)
+            rest.records, rest.timeout_ms = b"", 0
+            rest.producer_id = ids.setdefault(request.producer_id, len(ids))
+            got.append(
+                (rest, [(m.topic, m.queue_id, m.body, m.properties, m.flag) for m in records])
+            )
+
+        def scripted(action: Any) -> Callable[[Any, Any], Awaitable[Any]]:
+            async def act(_: Any, request: log_pb2.AppendRequest) -> Any:
+                await note(request)
+                return action
+
+            return act
+
+        await producer.send("orders", b"first", queue_id=0)  # From here on the way is straight.
+        for number, (name, given_options) in enumerate(steps):
+            options = dict(given_options)
+            topic = options.pop("topic", "orders")
+            cluster.script.actions.extend([scripted(ACTIONS[name]), *[scripted(None)] * 8])
+            try:
+                receipt = await producer.send(topic, b"%d" % number, **options)
+                known = receipt.to_dict()
+                del known["sent_unix_ms"], known["duration_ms"]
+                results.append(known)
+            except errors.QuorumlogError as failed:
+                results.append((type(failed), failed.code, failed.outcome, failed.attempts))
+            cluster.script.actions.clear()
+        assert append == cluster.append
+        stats = producer.stats()
+        counts = (stats.acked_count, stats.failed_count, stats.retried_batches, stats.batches_acked)
+        return [*results, counts, stats.held_size_bytes], got
+
+
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None)
+@given(steps=STEPS, is_idempotent=st.booleans())
+def test_the_straight_way_has_the_results_of_the_general_one(
+    steps: list[Step], is_idempotent: bool
+) -> None:
+    """Receipts, errors, counts, and every request that the node got are the same."""
+
+    def run(is_straight: bool) -> tuple[list[Any], list[Any]]:
+        return asyncio.run(run_script(steps, is_straight=is_straight, is_idempotent=is_idempotent))
+
+    assert run(True) == run(False)
+
+
+async def test_single_messages_take_the_straight_way_and_many_at_once_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    straight: list[int] = []
+    send_single = Sender.send_single
+
+    def counted(self: Sender, *rest: Any) -> None:
+        straight.append(1)
+        send_single(self, *rest)
+
+    monkeypatch.setattr(Sender, "send_single", counted)
+    async with fake_cluster(1) as cluster, quorumlog.connect(cluster.bootstrap) as client:
+        producer = client.producer()
+        for i in range(10):
+            await producer.send("orders", b"%d" % i)
+        assert len(straight) == 9  # The first one had to find its way.
+        await asyncio.gather(*(producer.send("orders", b"x") for _ in range(50)))
+        assert len(cluster.entries) <= 10 + 2
+        straight.clear()
+        await asyncio.gather(*(producer.send("orders", b"x") for _ in range(50)))
+        assert not straight
+        assert len(cluster.entries) <= 10 + 2 + 1
+        await producer.send("orders", b"x", delay=1)
+        await producer.send("orders", b"x", group="")
+        assert producer.stats().held_size_bytes == 0
+
+
+async def test_a_sender_that_goes_away_leaves_its_message_on_its_way() -> None:
+    async with fake_cluster(1) as cluster, quorumlog.connect(cluster.bootstrap) as client:
+        producer = client.producer()
+        await producer.send("orders", b"0", queue_id=0)
+        cluster.nodes[1].gate.clear()
+        sending = asyncio.create_task(producer.send("orders", b"1", queue_id=0))
+        await until(lambda: producer.stats().in_flight_batches == 1)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        cluster.nodes[1].gate.set()
+        await producer.flush()
+        assert cluster.bodies() == [b"0", b"1"]
+        assert producer.stats().acked_count == 2
+
+
+async def test_answers_in_any_order_make_receipts_in_the_order_of_the_batches() -> None:
+    """A node may answer appends as they become durable; each batch gets its own answer."""
+    held: list[tuple[int, bytes]] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        first = 0
+        while size := await reader.read(4):
+            request = await reader.readexactly(int.from_bytes(size, "big"))
+            header = int.from_bytes(request[1:4], "big")
+            (opaque,) = struct.unpack_from(">I", request, 8)
+            if request[4] == ROUTE:
+                route = await node.Route(log_pb2.RouteRequest(), Context())
+                writer.write(frame(ROUTE, RESPONSE, opaque, route.SerializeToString()))
+                continue
+            asked = log_pb2.AppendRequest.FromString(request[16 : 4 + header])
+            answer = log_pb2.AppendResponse(record_count=asked.record_count, position=opaque)
+            answer.queues.add(topic="orders", queue_id=0, first_offset=first)
+            first += asked.record_count
+            held.append((opaque, answer.SerializeToString()))
+            if len(held) == 4:
+                for at in (2, 1, 3, 0):
+                    writer.write(frame(1, RESPONSE, *held[at]))
+                held.clear()
+        writer.close()
+
+    async with fake_cluster(1) as cluster:
+        node = cluster.nodes[1]
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        framed = node.framed
+        assert framed is not None
+        framed.port = server.sockets[0].getsockname()[1]
+        async with quorumlog.connect(cluster.bootstrap) as client:
+            producer = client.producer(batch_count_max=2, in_flight_max=4)
+            deliveries = [producer.send_nowait("orders", b"x", queue_id=0) for _ in range(16)]
+            receipts = [await delivery.receipt() for delivery in deliveries]
+            assert [receipt.queue_offset for receipt in receipts] == list(range(16))
+            assert {receipt.attempts for receipt in receipts} == {1}
+        server.close()

@@ -1,0 +1,48 @@
+"""Frames over TLS, at a real node that demands certificates: with the files that gRPC takes."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import quorumlog
+from deploy.local import LocalCluster
+from quorumlog import ClientTls, errors
+from tests.node.peers.certificates import Authority, tls_settings
+
+pytestmark = pytest.mark.slow
+
+
+def test_messages_travel_over_tls_and_strangers_get_nowhere(tmp_path: Path) -> None:
+    authority, settings = tls_settings(tmp_path)
+    mine = authority.files("me")
+    tls = ClientTls(str(authority.path), str(mine.certificate), str(mine.key))
+    other = Authority(tmp_path, "others").files("stranger")
+    stranger = ClientTls(str(authority.path), str(other.certificate), str(other.key))
+
+    async def send(tls: ClientTls) -> None:
+        async with quorumlog.connect(
+            cluster.bootstrap,
+            credentials=tls.credentials(),
+            transport="framed",
+            connect_timeout_ms=3_000,
+        ) as client:
+            await client.admin.create_topic("orders", queue_count=1)
+            producer = client.producer()
+            for i in range(5):
+                await producer.send("orders", b"%d" % i)
+            pulled = await client.pull("orders", 0, 0)
+            assert [message.body for message in pulled.messages] == [b"%d" % i for i in range(5)]
+            assert client.stats().framed_connections == 1
+
+    with LocalCluster.create(tmp_path / "cluster", 1, settings=settings) as cluster:
+        asyncio.run(send(tls))
+        with pytest.raises(errors.UnavailableError):
+            asyncio.run(send(stranger))
+
+
+def test_files_that_are_no_pem_are_refused_by_name(tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    ca.write_text("nonsense")
+    with pytest.raises(errors.InvalidRequestError, match=r"TLS cannot use .*ca\.pem"):
+        ClientTls(ca=str(ca)).credentials()

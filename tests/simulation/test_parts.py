@@ -1,0 +1,134 @@
+"""What a world puts in the place of Python's modules: simulated by name, or refused by name."""
+
+import asyncio
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, cast
+
+import pytest
+
+from node.monitoring import shared_page
+from node.peers import dialler
+from node.replication import lives
+from quorumlog.cluster import routes
+from simulation.world import World, is_of_a_node
+
+
+def test_a_module_refuses_by_name_what_is_not_simulated() -> None:
+    with World(1):
+        held: Any = vars(routes)["random"]
+        with pytest.raises(NotImplementedError, match=r"random\.gauss is not simulated"):
+            held.gauss(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(time, "clock_gettime"), (threading, "enumerate"), (socket, "socketpair"), (os, "fork")],
+)
+def test_a_function_by_itself_is_refused_by_name(module: ModuleType, name: str) -> None:
+    with World(1) as world:
+        part = world.parts()[getattr(module, name)]
+        with pytest.raises(NotImplementedError, match=rf"{module.__name__}\.{name} is not simul"):
+            part()
+
+
+@pytest.mark.parametrize(
+    "real",
+    [time.thread_time, time.process_time, threading.Lock, os._exit, os.urandom, random.uniform],
+)
+def test_a_function_by_itself_is_simulated(real: Any) -> None:
+    with World(1) as world:
+        assert world.parts()[real] is not real
+
+
+def test_processor_time_of_a_page_is_time_of_the_world() -> None:
+    initialize: Any = shared_page.SharedPage.__init__
+    assert initialize.__defaults__ == (time.thread_time,)
+    with World(1) as world:
+        (cpu_s,) = initialize.__defaults__
+        world.run_s(7)
+        assert cpu_s() == 7.0
+    assert initialize.__defaults__ == (time.thread_time,)
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        ("quorumlog.client", True),
+        ("quorumlog.cli", False),
+        ("quorumlog.cli.messages", False),
+        ("quorumlog.consume.sync_commit", True),
+        ("node.__main__", False),
+        ("raft.simulator.world", False),
+    ],
+)
+def test_modules_are_left_out_by_whole_names(module: str, expected: bool) -> None:
+    assert is_of_a_node(module) is expected
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()
+
+
+def _held() -> Any:
+    """Return the module `socket` as a node holds it."""
+    return vars(dialler)["socket"]
+
+
+async def _tls() -> None:
+    await _loop().create_connection(asyncio.Protocol, "host1", 7, ssl=True)
+
+
+async def _own_address() -> None:
+    await _loop().create_connection(asyncio.Protocol, "host1", 7, local_addr=("host1", 8))
+
+
+async def _given_socket() -> None:
+    await _loop().create_server(asyncio.Protocol, sock=cast(Any, object()))
+
+
+async def _server_of_ipv6() -> None:
+    _held().create_server(("::1", 0), family=socket.AF_INET6)
+
+
+async def _name_of_ipv6() -> None:
+    await _loop().getaddrinfo("host1", 7, family=socket.AF_INET6)
+
+
+async def _option_of_a_socket() -> None:
+    made = _held().create_server(("0.0.0.0", 0))
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+
+
+async def _initializer() -> None:
+    vars(lives)["ThreadPoolExecutor"](1, initializer=print)
+
+
+@pytest.mark.parametrize(
+    ("ask", "what"),
+    [
+        (_tls, "ssl"),
+        (_own_address, "local_addr"),
+        (_given_socket, "sock"),
+        (_server_of_ipv6, "family"),
+        (_name_of_ipv6, "family"),
+        (_option_of_a_socket, "option"),
+        (_initializer, "initializer"),
+    ],
+)
+def test_a_parameter_that_is_not_simulated_is_refused(ask: Callable[[], Any], what: str) -> None:
+    async def main() -> int:
+        with pytest.raises(NotImplementedError, match=rf"{what}\b.* not simulated"):
+            await ask()
+        return 0
+
+    with World(1) as world:
+        process = world.add_machine().run("node", main)
+        world.run_s(1)
+        assert process.error is None
+        assert process.exit_code == 0

@@ -1,0 +1,18 @@
+"""Damage to files that a process has mapped, through the file system and behind its back."""
+
+from store.files.mapped_file import MappedFile
+
+
+def overwrite(file: MappedFile, at: int, data: bytes) -> None:
+    """Write bytes over those of a file; its map shows them at once."""
+    with open(file.path, "r+b", buffering=0) as opened:
+        opened.seek(at)
+        assert opened.write(data) == len(data)
+
+
+def flip(file: MappedFile, at: int, bits: int) -> None:
+    """Flip bits of one byte of a file."""
+    with open(file.path, "rb") as opened:
+        opened.seek(at)
+        (byte,) = opened.read(1)
+    overwrite(file, at, bytes([byte ^ bits]))
