@@ -22,7 +22,6 @@ from raft.messages import Index, NodeId
 from tests.coroutines import POLLER, TIMEOUT_S
 
 Frame = tuple[FrameKind, bytes, bytes]
-LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 DEADLINE_S = 60.0
 """Time for what a test waits for, on a machine that is busy with other things."""
 SECRET = b"a secret of these tests"
@@ -38,10 +37,10 @@ LIMITS = LinkLimits(
 """Short times, so that tests are short. Nothing here may depend on being fast enough."""
 
 
-def run(work: Coroutine[Any, Any, None], loop: str = "uvloop") -> None:
+def run(work: Coroutine[Any, Any, None]) -> None:
     """Run a test's coroutine; what reaches the loop's exception handler fails the test."""
     troubles: list[dict[str, Any]] = []
-    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.get_loop().set_exception_handler(lambda _, context: troubles.append(context))
         runner.run(asyncio.wait_for(work, TIMEOUT_S))
     found = [trouble for trouble in troubles if POLLER not in repr(trouble)]
