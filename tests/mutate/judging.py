@@ -1,9 +1,9 @@
-"""A whole run: the tests that are known to kill first, then the search, then slow tests.
+"""A whole run: the search, then tests marked long.
 
 Owns the sequence of sessions; must not know arguments nor what is printed.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +12,7 @@ from tests.mutate.campaign import STAGES, Campaign, Verdict, imports
 from tests.mutate.faults import Fault
 from tests.mutate.targets import Project
 
-_SLOW_STAGES: Final = (("slow", 60.0),)
+_LONG_STAGES: Final = (("long", 60.0),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,50 +23,32 @@ class Judging:
     jobs: int
     say: Callable[[str], None]
 
-    def with_known_killers(
-        self, faults: Sequence[Fault], killers: Mapping[str, str]
-    ) -> Iterator[Verdict]:
-        """Yield a verdict for each fault that the named test kills again. Needs no map."""
-        files = {killers[f.name].partition("::")[0] for f in faults if f.name in killers}
-        present = sorted(file for file in files if (self.project.root / file).exists())
-        if not present:
-            return
-
-        def judge(campaign: Campaign) -> None:
-            campaign.recorded(faults, killers)
-
-        # A killer may be marked slow: it is asked alone.
-        yield from sessions.verdicts(self.project, judge, self.jobs, present, with_slow=True)
-
-    def with_killers_alone(
-        self, faults: Sequence[Fault], killers: Mapping[str, str]
-    ) -> Iterator[Verdict]:
-        """Yield a verdict for each fault from the named test alone, without a search or a map."""
-        files = {killers[fault.name].partition("::")[0] for fault in faults}
-        present = sorted(file for file in files if (self.project.root / file).exists())
-        if not present:
+    def with_test(self, faults: Sequence[Fault], node_id: str) -> Iterator[Verdict]:
+        """Yield a verdict for each fault from one test, without a search or a map."""
+        file = node_id.partition("::")[0]
+        if not (self.project.root / file).exists():
             for fault in faults:
-                yield Verdict(fault, how="test gone", tests=(killers[fault.name],))
+                yield Verdict(fault, how="not judged", tests=(node_id,))
             return
 
         def judge(campaign: Campaign) -> None:
-            campaign.asked(faults, killers)
+            campaign.asked(faults, node_id)
 
-        yield from sessions.verdicts(self.project, judge, self.jobs, present, with_slow=True)
+        yield from sessions.verdicts(self.project, judge, self.jobs, [file], with_long=True)
 
-    def with_search(self, faults: Sequence[Fault], *, with_slow: bool) -> Iterator[Verdict]:
+    def with_search(self, faults: Sequence[Fault], *, with_long: bool) -> Iterator[Verdict]:
         """Yield a verdict for each fault, after a search among the tests that run its line.
 
-        Slow ones only of the files that name the modules: the others have many and take long."""
+        Tests marked long only of the files that name the modules: the others have many."""
         if not faults:
             return
-        files = self._naming({fault.path for fault in faults}) if with_slow else []
-        tests = sessions.map_of_tests(self.project, self.jobs, self.say, files, with_slow=with_slow)
+        files = self._naming({fault.path for fault in faults}) if with_long else []
+        tests = sessions.map_of_tests(self.project, self.jobs, self.say, files, with_long=with_long)
 
         def judge(campaign: Campaign) -> None:
-            campaign.searched(faults, tests, _SLOW_STAGES if with_slow else STAGES)
+            campaign.searched(faults, tests, _LONG_STAGES if with_long else STAGES)
 
-        yield from sessions.verdicts(self.project, judge, self.jobs, files, with_slow=with_slow)
+        yield from sessions.verdicts(self.project, judge, self.jobs, files, with_long=with_long)
 
     def _naming(self, paths: Collection[str]) -> list[str]:
         """Return the files of tests that import one of these modules, or what tests share and

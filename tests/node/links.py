@@ -17,7 +17,8 @@ from node.peers.peer import LinkPeer
 from node.peers.types import LinkLimits
 from raft.errors import PeerProtocolError
 from raft.messages import Index, NodeId
-from tests.coroutines import LOOPS, POLLER, TIMEOUT_S
+from tests.calm_loop import CalmLoop
+from tests.coroutines import POLLER, TIMEOUT_S
 
 Frame = tuple[FrameKind, bytes, bytes]
 DEADLINE_S = 60.0
@@ -35,10 +36,10 @@ LIMITS = LinkLimits(
 """Short times, so that tests are short. Nothing here may depend on being fast enough."""
 
 
-def run(work: Coroutine[Any, Any, None], loop: str = "calm") -> None:
+def run(work: Coroutine[Any, Any, None]) -> None:
     """Run a test's coroutine; what reaches the loop's exception handler fails the test."""
     troubles: list[dict[str, Any]] = []
-    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+    with asyncio.Runner(loop_factory=CalmLoop) as runner:
         runner.get_loop().set_exception_handler(lambda _, context: troubles.append(context))
         runner.run(asyncio.wait_for(work, TIMEOUT_S))
     found = [trouble for trouble in troubles if POLLER not in repr(trouble)]

@@ -16,7 +16,7 @@ from node.replication.ha.core.wire import Ack, Bind, Frame, Hello, Transfer, enc
 from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.link.link import HaLink
 from raft.messages import NO_INDEX
-from tests.node.links import LIMITS, LOOPS, SECRET, eventually, identity
+from tests.node.links import LIMITS, SECRET, eventually, identity
 
 HOST = "127.0.0.1"
 
@@ -81,8 +81,7 @@ async def pair(**changes: Any) -> AsyncIterator[tuple[HaLink, Heard, HaLink, Hea
                 assert connection.closed.done()
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-async def test_each_dials_the_other_and_frames_go_both_ways(loop: str) -> None:
+async def test_each_dials_the_other_and_frames_go_both_ways() -> None:
     async with pair() as (one, heard_one, _, heard_two):
         await eventually(lambda: len(heard_one.open) == len(heard_two.open) == 2)
         assert one.is_connected(2)

@@ -1,55 +1,18 @@
-"""The two files of what was judged, and what a run concludes from them."""
+"""The file of explanations, and what a run concludes from it."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.mutate import judged
 from tests.mutate.campaign import Verdict
+from tests.mutate.explained import Explained, current, read_explained
 from tests.mutate.faults import Change, Fault
-from tests.mutate.judged import (
-    Explained,
-    Killed,
-    read_explained,
-    read_killed,
-    write_killed,
-)
 from tests.mutate.report import Findings, document_of, lines_of
-from tests.mutate.targets import THIS, Project
+from tests.mutate.targets import Project
 
 
 def fault(name: str) -> Fault:
     return Fault(name, "gate.py", "f", "drop", 2)
-
-
-def test_killed_faults_are_read_as_they_were_written(tmp_path: Path) -> None:
-    path = tmp_path / "killed.txt"
-    assert read_killed(path) == {}
-    rows = [Killed("b", "1", "tests/x.py::test[a b]", "failed"), Killed("a", "2", "y", "timeout")]
-    write_killed(rows, path)
-    assert read_killed(path) == {row.name: row for row in rows}
-    assert [row.is_quick for row in rows] == [True, False]
-
-
-def test_killed_faults_follow_the_verdicts() -> None:
-    """A fault that is another one under the same name was never judged."""
-    changes = {name: Change(name, "pass") for name in ("kept", "alive", "new", "moved")}
-    known = {
-        name: Killed(name, Change(name, "pass").mark, "t", "timeout")
-        for name in ("kept", "alive", "gone")
-    }
-    known["moved"] = Killed("moved", "another", "t", "failed")
-    verdicts = [
-        Verdict(fault("new"), "u", "ended"),
-        Verdict(fault("alive"), tests=("t",)),
-        Verdict(fault("kept"), "t", "failed", "recorded"),
-    ]
-    assert judged.current(known, changes).keys() == {"kept", "alive"}
-    rows = {row.name: row for row in judged.after(known, verdicts, changes)}
-    assert rows == {
-        "kept": known["kept"],
-        "new": Killed("new", changes["new"].mark, "u", "ended"),
-    }
 
 
 @pytest.mark.parametrize(
@@ -100,12 +63,14 @@ def test_a_survivor_and_a_wrong_explanation_are_complaints(tmp_path: Path) -> No
     assert "1 explained, 1 to look at" in text
 
 
-def test_known_faults_are_of_the_current_code() -> None:
-    """A fault is gone with its line. When many are, `--new --record` judges what is new."""
-    explained, killed = read_explained(), read_killed()
-    assert explained.keys() & killed.keys() == set()
-    known = explained.keys() | killed.keys()
-    changes = THIS.changes_of(known)
-    count = len(judged.current(explained, changes)) + len(judged.current(killed, changes))
-    assert count >= 800
-    assert count >= len(known) * 4 // 5
+def test_explanations_of_faults_gone_or_changed_are_stale_and_no_complaint(tmp_path: Path) -> None:
+    rows = {name: Explained(name, "1", "speed", "one look more") for name in ("gone", "moved")}
+    kept = Change("kept", "pass")
+    rows["kept"] = Explained("kept", kept.mark, "speed", "one look more")
+    known = current(rows, {"kept": kept, "moved": Change("moved", "pass")})
+    assert known.keys() == {"kept"}
+    findings = Findings(known, stale=sorted(rows.keys() - known.keys()))
+    assert findings.is_good()
+    text = "\n".join(lines_of(Project(tmp_path, {}, (), ()), findings))
+    assert "gone\n  is explained, and gone or changed by now" in text
+    assert "moved\n  is explained, and gone or changed by now" in text
