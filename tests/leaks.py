@@ -118,15 +118,9 @@ async def _stop_a_server() -> None:
     await grpc.aio.server().stop(None)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def nothing_is_left_behind(
-    libraries_in_use: None, request: pytest.FixtureRequest
-) -> Iterator[None]:
-    """Compare what is held before and after each module.
-
-    What a module shares with others is there before it: a cluster that starts with the first module
-    and stays is not left behind.
-    """
+@pytest.fixture(scope="module")
+def shared_with_others(request: pytest.FixtureRequest) -> None:
+    """Start what a module shares with others before the look: it stays behind on purpose."""
     module = request.node
     used = {
         name
@@ -136,6 +130,11 @@ def nothing_is_left_behind(
     }
     for name in _SHARED & used:
         request.getfixturevalue(name)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left_behind(libraries_in_use: None, shared_with_others: None) -> Iterator[None]:
+    """Compare what is held before and after each module."""
     before = held()
     yield
     left = left_since(before, PATIENCE_S)

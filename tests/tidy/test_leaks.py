@@ -69,7 +69,7 @@ def test_a_module_that_leaves_a_file_open_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leaks, "PATIENCE_S", 0.0)
-    watch = inspect.unwrap(nothing_is_left_behind)(None)
+    watch = inspect.unwrap(nothing_is_left_behind)(None, None)
     next(watch)
     with (tmp_path / "x").open("w"), pytest.raises(pytest.fail.Exception, match="left behind by"):
         next(watch)
