@@ -12,7 +12,8 @@ import quorumlog
 from deploy.local import LocalCluster
 from quorumlog.errors import DelayedGoneError
 from tests.cluster.conftest import running
-from tests.cluster.workload import DEADLINE_S, QUEUE_COUNT, TOPIC
+from tests.cluster.workload import QUEUE_COUNT, TOPIC
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.long
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -57,7 +58,7 @@ class Delayed:
     async def delivered(self, count: int) -> dict[int, quorumlog.Message]:
         """Wait for so many, and return all there are by number; none is there twice."""
         found: dict[int, quorumlog.Message] = {}
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             for queue_id in range(QUEUE_COUNT):
                 await self._read(queue_id, found)
             while len(found) < count:

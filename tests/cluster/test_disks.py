@@ -27,16 +27,8 @@ from quorumlog.produce.outgoing_messages import entry_of
 from quorumlog.records.batch import encode_entries
 from tests import missing
 from tests.cluster.conftest import running
-from tests.cluster.workload import (
-    DEADLINE_S,
-    TOPIC,
-    Workload,
-    applied,
-    eventually,
-    full_standing,
-    prove,
-    same_logs,
-)
+from tests.cluster.workload import TOPIC, Workload, applied, full_standing, prove, same_logs
+from tests.patience import PATIENCE_S, wait_for
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 DISK_SIZE_BYTES = 24 << 20
@@ -60,14 +52,14 @@ def disks(tmp_path: Path) -> Iterator[Path]:
             capture_output=True,
             text=True,
             check=False,
-            timeout=10,
+            timeout=PATIENCE_S,
         )
         if done.returncode != 0:
             missing.injector(f"mounting is not permitted here: {done.stderr.strip()}")
         mounted.append(path)
     yield root
     for path in mounted:
-        subprocess.run(["umount", "-l", str(path)], check=True, timeout=10)
+        subprocess.run(["umount", "-l", str(path)], check=True, timeout=PATIENCE_S)
 
 
 class Ballast:
@@ -118,7 +110,9 @@ async def append_once(client: quorumlog.Client) -> QuorumlogError | None:
     async with grpc.aio.insecure_channel(leader) as channel:
         log = stub(channel, log_pb2.DESCRIPTOR)
         try:
-            await log.Append(log_pb2.AppendRequest(records=records, record_count=1), timeout=10)
+            await log.Append(
+                log_pb2.AppendRequest(records=records, record_count=1), timeout=PATIENCE_S
+            )
         except grpc.aio.AioRpcError as error:
             return from_rpc(error, leader)
     return None
@@ -130,7 +124,7 @@ async def append_until_full(client: quorumlog.Client) -> tuple[int, int]:
     A leader looks at its disk now and then: what it took before cannot be decided any more. Then it
     refuses, and hands over to one that may have more room.
     """
-    deadline, acked, in_doubt, refused = time.monotonic() + DEADLINE_S, 0, 0, 0
+    deadline, acked, in_doubt, refused = time.monotonic() + PATIENCE_S, 0, 0, 0
     while refused < REFUSED_COUNT:
         assert time.monotonic() < deadline, f"not full: {acked} acked, {in_doubt} in doubt"
         error = await append_once(client)
@@ -203,7 +197,7 @@ def data_files(cluster: LocalCluster, node_id: int) -> list[Path]:
 
 async def read_until_whole(client: quorumlog.Client, node_id: int, count: int) -> None:
     """Read queue 0 of one node alone; damage is an error, never a message, until it is repaired."""
-    deadline, offset = time.monotonic() + DEADLINE_S, 0
+    deadline, offset = time.monotonic() + PATIENCE_S, 0
     while offset < count:
         assert time.monotonic() < deadline, f"node {node_id} gives up at offset {offset}"
         try:
@@ -280,7 +274,7 @@ async def test_a_wiped_voter_never_votes_under_its_old_identity(tmp_path: Path) 
         assert isinstance(error, QuorumlogError)
         assert await asyncio.to_thread(cluster.leader_id) == 0
         cluster.start(leader)
-        await eventually("a leader", cluster.leader_id)
+        await asyncio.to_thread(wait_for, "a leader", cluster.leader_id)
         assert (await client.queue_offsets(TOPIC, [0]))[0].max_offset >= 5
         await same_logs(cluster, client)
         status = await client.admin.node_status(wiped)

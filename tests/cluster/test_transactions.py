@@ -15,6 +15,7 @@ from quorumlog.records.options import Decision
 from quorumlog.transactions.types import CheckedTransaction
 from tests.cluster.conftest import running
 from tests.cluster.workload import TOPIC
+from tests.patience import PATIENCE_S
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 COUNT = 45
@@ -67,7 +68,7 @@ def test_transactions_survive_the_leader(tmp_path: Path, run: Run, replication: 
                     await made.rollback()
             assert killing is not None
             await killing
-            async with asyncio.timeout(90):
+            async with asyncio.timeout(PATIENCE_S):
                 while await client.admin.list_transactions():  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
             assert await bodies(client, TOPIC) == Counter(filter(is_wanted, sent))
@@ -122,7 +123,7 @@ async def test_each_message_is_transformed_once_though_leader_and_consumer_chang
                 if number == 450:
                     members.pop(0).cancel()  # It dies without a word.
         wanted = Counter(b"bill %04d" % number for number in range(600))
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(PATIENCE_S):
             while (await bodies(client, "bills")).total() < 600:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
         stop.set()

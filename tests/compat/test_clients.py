@@ -9,8 +9,8 @@ import pytest
 
 from deploy.local import LocalCluster
 from tests.compat.drivers import CallFailedError, Client, body_of
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 60.0
 Message = dict[str, Any]
 
 

@@ -9,7 +9,8 @@ from click.testing import CliRunner, Result
 
 from deploy.local import LocalCluster, LocalError
 from quorumlog.cli import main
-from tests.node.processes import connected, typed_error, wait_for
+from tests.node.processes import connected, typed_error
+from tests.patience import wait_for
 
 SMALL = {"file_size_bytes": "8MiB"}
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
@@ -20,11 +20,10 @@ from node.peers.types import LinkLimits
 from raft.errors import PeerProtocolError
 from raft.messages import Index, NodeId
 from tests.coroutines import POLLER, TIMEOUT_S
+from tests.patience import eventually
 
 Frame = tuple[FrameKind, bytes, bytes]
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-DEADLINE_S = 60.0
-"""Time for what a test waits for, on a machine that is busy with other things."""
 SECRET = b"a secret of these tests"
 
 LIMITS = LinkLimits(
@@ -46,16 +45,6 @@ def run(work: Coroutine[Any, Any, None], loop: str = "uvloop") -> None:
         runner.run(asyncio.wait_for(work, TIMEOUT_S))
     found = [trouble for trouble in troubles if POLLER not in repr(trouble)]
     assert not found, f"the loop's exception handler was called: {found}"
-
-
-async def eventually(condition: Callable[[], object], what: str = "") -> None:
-    """Let the loop run until a condition holds."""
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            while not condition():  # noqa: ASYNC110  # A condition may be anything.
-                await asyncio.sleep(0.001)
-    except TimeoutError:
-        raise AssertionError(f"waited in vain{': ' + what if what else ''}") from None
 
 
 def identity(node: NodeId, **changes: Any) -> LinkIdentity:

@@ -13,7 +13,8 @@ from quorumlog.pb import log_pb2
 from store.durability.fatal import EXIT_SYNC_FAILED
 from store.record.message import encode_message
 from tests import missing
-from tests.node.processes import NodeClient, SingleNode, wait_for
+from tests.node.processes import NodeClient, SingleNode
+from tests.patience import wait_for
 
 pytestmark = pytest.mark.long
 SAID = "a sync has been running"

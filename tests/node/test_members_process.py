@@ -9,7 +9,8 @@ import pytest
 from deploy.local import LocalCluster
 from deploy.local_process import free_ports
 from quorumlog.pb import admin_pb2 as pb
-from tests.node.processes import SingleNode, connected, typed_error, wait_for
+from tests.node.processes import SingleNode, connected, typed_error
+from tests.patience import PATIENCE_S, wait_for
 from tests.seeds import noise
 
 pytestmark = pytest.mark.long
@@ -98,7 +99,7 @@ def test_a_node_joins_becomes_a_voter_and_leaves_again(
 
         def change(kind: pb.MemberChange, **fields: str) -> list[tuple[int, bool]]:
             request = pb.ChangeMemberRequest(change=kind, node_id=4, **fields)
-            done = client.admin.ChangeMember(request, timeout=30)
+            done = client.admin.ChangeMember(request, timeout=PATIENCE_S)
             return [(member.node_id, member.is_voter) for member in done.members]
 
         with pytest.raises(grpc.RpcError) as caught:

@@ -13,7 +13,8 @@ import pytest
 from node.monitoring.metrics import METRICS, PREFIX, page
 from node.runtime.fail_stop import DUMP_COUNT_MAX, FailStop
 from quorumlog.pb import admin_pb2, common_pb2, log_pb2
-from tests.node.processes import NodeClient, SingleNode, run_to_end, typed_error, wait_for
+from tests.node.processes import NodeClient, SingleNode, run_to_end, typed_error
+from tests.patience import PATIENCE_S, wait_for
 from tests.tidy import repository
 
 
@@ -258,7 +259,7 @@ def fail(directory: Path, *more: str) -> "subprocess.CompletedProcess[str]":
         [sys.executable, "-c", _FAIL_STOP, str(directory), *more],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
         check=False,
     )
 

@@ -29,8 +29,9 @@ from raft.messages import (
     VoteRequest,
 )
 from raft.messages import Standing as RaftStanding
-from tests.node.processes import run_to_end, wait_for
+from tests.node.processes import run_to_end
 from tests.node.strangers import Stranger, claims
+from tests.patience import wait_for
 
 pytestmark = pytest.mark.long
 LAST = (1 << 63) - 1

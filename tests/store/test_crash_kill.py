@@ -27,6 +27,7 @@ import pytest
 
 from store.files import failpoints
 from tests import seeds
+from tests.patience import PATIENCE_S
 from tests.store.crash_check import (
     BrokenPromiseError,
     History,
@@ -42,7 +43,6 @@ KILL_COUNT = 44  # For each kind of store; there are five.
 CHAIN_COUNT = 2  # Directories at work at the same time, one a core.
 BATCH_COUNT = 70
 DIRECTORY_KILL_COUNT = 6  # Then the next writer begins with an empty directory.
-DEADLINE_S = 60
 
 
 @dataclass
@@ -83,7 +83,7 @@ def run_writer(
     ):
         try:
             data = _read_and_kill(process, ack_count)
-            status = process.wait(DEADLINE_S)
+            status = process.wait(PATIENCE_S)
         finally:
             process.kill()
         lines = [line.split() for line in data.decode().split("\n")[:-1]]
@@ -97,7 +97,7 @@ def run_writer(
 
 def _read_and_kill(process: subprocess.Popen[bytes], ack_count: int | None) -> bytes:
     assert process.stdout is not None
-    data, deadline = b"", time.monotonic() + DEADLINE_S
+    data, deadline = b"", time.monotonic() + PATIENCE_S
     said = select.poll()
     said.register(process.stdout, select.POLLIN)
     while True:

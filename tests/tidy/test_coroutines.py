@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.tidy.repository import ROOT
 
 _CONFTEST = "from tests.coroutines import loop, pytest_pyfunc_call\n"
@@ -64,7 +65,7 @@ def test_coroutines_run_and_fail(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert "2 failed, 5 passed" in ran.stdout, ran.stdout

@@ -13,6 +13,7 @@ import grpc.aio
 import pytest
 
 from tests.leaks import held, left_since
+from tests.patience import PATIENCE_S
 from tests.tidy.repository import ROOT
 
 _CONFTEST = """
@@ -121,7 +122,7 @@ def test_a_module_that_leaves_a_file_open_fails(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert ran.returncode == 1, ran.stdout

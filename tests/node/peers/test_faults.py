@@ -11,7 +11,8 @@ import pytest
 from node.peers.faults import ENVIRONMENT_VARIABLE
 from node.peers.frames import FrameKind
 from node.runtime.hold import hold_interpreter, hold_thread
-from tests.node.links import Node, eventually, nodes
+from tests.node.links import Node, nodes
+from tests.patience import eventually
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from tests.node.links import (
     Node,
     RawListener,
     connected,
-    eventually,
     identity,
     introduce,
     nodes,
@@ -26,6 +25,7 @@ from tests.node.links import (
     started,
     transport_of,
 )
+from tests.patience import eventually
 from tests.seeds import noise
 
 pytestmark = pytest.mark.parametrize("loop", LOOPS)

@@ -25,7 +25,6 @@ from tests.node.links import (
     Raw,
     RawListener,
     connected,
-    eventually,
     identity,
     introduce,
     nodes,
@@ -33,6 +32,7 @@ from tests.node.links import (
     run,
     started,
 )
+from tests.patience import eventually
 
 both_loops = pytest.mark.parametrize("loop", LOOPS)
 

@@ -18,8 +18,9 @@ from store.errors import CorruptionError, FileSystemError, SyncFailedError
 from store.ledger.ledger import Ledger
 from store.maintenance.scrub import PIECE_SIZE_BYTES, LedgerScrubber, Piece
 from store.replicated.ledger_store import ReplicaStore
-from tests.node.links import eventually, nodes, run
+from tests.node.links import nodes, run
 from tests.node.replication.raft.test_repair import Asker, Server
+from tests.patience import eventually
 from tests.store.ledger_stores import FILE, Wreck, make_wreck, open_replica, peer
 
 INTERVAL_MS = 40

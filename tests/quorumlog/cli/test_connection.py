@@ -25,6 +25,7 @@ from quorumlog.cli.connection import (
     tls_files,
     until,
 )
+from tests.patience import PATIENCE_S
 
 
 @click.command()
@@ -81,7 +82,7 @@ def test_signals_set_events_one_after_the_other() -> None:
             for number in (signal.SIGINT, signal.SIGTERM):
                 os.kill(os.getpid(), number)
                 await asyncio.wait_for(
-                    (stop.forced if found else stop.requested).wait(), timeout=10
+                    (stop.forced if found else stop.requested).wait(), timeout=PATIENCE_S
                 )
                 found.append((stop.requested.is_set(), stop.forced.is_set()))
         return found

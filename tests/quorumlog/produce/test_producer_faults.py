@@ -13,6 +13,7 @@ from quorumlog.cluster.retry import Backoff
 from quorumlog.errors import Outcome
 from quorumlog.pb import common_pb2
 from store.record.message import decode_message
+from tests.patience import PATIENCE_S, eventually
 from tests.quorumlog.fake_cluster import (
     BREAK_AFTER,
     BREAK_BEFORE,
@@ -20,7 +21,6 @@ from tests.quorumlog.fake_cluster import (
     FakeCluster,
     error,
     fake_cluster,
-    until,
 )
 
 UNKNOWN = common_pb2.OUTCOME_UNKNOWN
@@ -76,11 +76,11 @@ async def test_a_leader_that_dies_is_replaced_and_nothing_is_lost_or_doubled() -
         producer = client.producer(batch_count_max=4)
         cluster.append_delay_s = 0.002
         sending = asyncio.create_task(send_all(producer, 200))
-        await until(lambda: len(cluster.entries) >= 10)
+        await eventually(lambda: len(cluster.entries) >= 10)
         # The others go on naming the dead one for a while, as before an election.
         cluster.leader_id = 1
         await cluster.nodes[1].stop()
-        await until(lambda: client.stats().questions > 10)
+        await eventually(lambda: client.stats().questions > 10)
         assert not sending.done()
         cluster.elect(3)
         results = await sending
@@ -95,7 +95,7 @@ async def test_a_node_that_comes_back_is_found_soon() -> None:
         node = cluster.nodes[1]
         await node.stop()
         sending = asyncio.create_task(producer.send("orders", b"0001", queue_id=0))
-        await until(lambda: client.stats().questions > 5)
+        await eventually(lambda: client.stats().questions > 5)
         await node.start()
         began = asyncio.get_running_loop().time()
         await sending
@@ -110,7 +110,7 @@ async def test_a_connection_that_is_closed_while_nothing_is_sent_is_made_again()
         producer = client.producer()
         await producer.send("orders", b"0000", queue_id=0)
         await client._started().groups.home.router.channels.keep_only(set())
-        await asyncio.wait_for(producer.send("orders", b"0001", queue_id=0), 30)
+        await asyncio.wait_for(producer.send("orders", b"0001", queue_id=0), PATIENCE_S)
         check_once_and_in_order(cluster, 2)
 
 

@@ -14,7 +14,8 @@ from node.nameserver.directory.directory import Directory, encoded_command, put_
 from node.nameserver.replica.pickles import safe_loads
 from node.nameserver.replica.pysyncobj import REGULAR, DirectoryReplica, RaftTimes
 from store.files.file_system import FileSystem
-from tests.node.nameserver.replicas import DEADLINE_S, free_addresses
+from tests.node.nameserver.replicas import free_addresses
+from tests.patience import PATIENCE_S
 
 _LENGTH = struct.Struct("i")
 
@@ -67,7 +68,7 @@ class Leader:
         """Dial, and do not say who dials."""
         self.close()
         host, port = self._address.split(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=DEADLINE_S)
+        self._socket = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
         self._socket.settimeout(0.005)
         self._buffer = b""
 
@@ -101,7 +102,7 @@ class Leader:
     def answers(self, count: int) -> list[Any]:
         """Tick the follower until it has answered so often."""
         found: list[Any] = []
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + PATIENCE_S
         while len(found) < count:
             assert time.monotonic() < deadline, f"{len(found)} answers of {count}"
             self._replica.tick(0.001)
@@ -118,7 +119,7 @@ class Leader:
 
     def is_refused(self) -> bool:
         """Tick the follower until it hangs up."""
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             self._replica.tick(0.001)
             try:

@@ -32,15 +32,14 @@ from tests.node.nameserver.brokers import (
 )
 from tests.node.nameserver.replica.followers import entry, follower, replica_of
 from tests.node.nameserver.replicas import (
-    DEADLINE_S,
     ReplicaProcess,
     free_addresses,
     leader_of,
     pairs_of,
     processes,
     settings_of,
-    wait_for,
 )
+from tests.patience import PATIENCE_S, wait_for
 
 
 def _put(replica: ReplicaProcess, key: str, value: str = "v", **more: Any) -> Any:
@@ -302,7 +301,7 @@ def test_a_compaction_that_stops_half_way_keeps_what_follows_the_dump(
     replica = replica_of(Directory(), directory, own, [own], times)
     for index in range(2, 12):
         replica.journal.add(*entry(index, 0))
-    wait_until = time.monotonic() + DEADLINE_S
+    wait_until = time.monotonic() + PATIENCE_S
     while replica.raftLastApplied < 12:  # Its own no-op behind them commits all.
         assert time.monotonic() < wait_until
         replica.tick(0.01)
@@ -345,7 +344,7 @@ def test_saved_commit_above_journal_starts(tmp_path: Path) -> None:
     replica = replica_of(Directory(), tmp_path, address, [address], RaftTimes())
     try:
         assert (replica.journal.last_index, replica.raftCommitIndex) == (4, 4)
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + PATIENCE_S
         while not replica.is_leader or replica.raftLastApplied < 5:
             assert time.monotonic() < deadline
             replica.tick(0.01)

@@ -9,9 +9,8 @@ from click.testing import CliRunner
 
 from quorumlog.cli import main
 from quorumlog.cli.errors import ExitCode
+from tests.patience import PATIENCE_S
 from tests.quorumlog.cli.running import Qlog
-
-DEADLINE_S = 60
 
 
 @pytest.mark.parametrize(
@@ -51,7 +50,7 @@ def test_messages_wait_are_counted_cancelled_and_delivered(
     assert qlog.json("delay", "status")["held_count"] == 1
     source.write_bytes(b"soon\n")
     qlog("produce", topic, "-f", source, "--delay", "50ms")
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     while not (found := qlog("consume", topic, "--until", "end").stdout_bytes):
         assert time.monotonic() < deadline, "it did not come"
     assert found == b"soon\n"
