@@ -70,6 +70,7 @@ def is_refused(port: int) -> bool:
         return True
 
 
+@pytest.mark.long
 def test_both_directions_are_late_and_in_order(links: DelayedLinks, target: Target) -> None:
     with dial(links.relay(1, 2, target.port)) as source, target.accept() as there:
         began = time.perf_counter()

@@ -28,7 +28,7 @@ from quorumlog.records.batch import encode_entries
 from tests import missing
 from tests.cluster.conftest import running
 from tests.cluster.workload import TOPIC, Workload, applied, full_standing, prove, same_logs
-from tests.patience import PATIENCE_S, wait_for
+from tests.patience import PATIENCE_S, eventually, wait_for
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 DISK_SIZE_BYTES = 24 << 20
@@ -89,10 +89,12 @@ async def filled(cluster: LocalCluster, *node_ids: int) -> AsyncIterator[None]:
             await asyncio.to_thread(one.give_back)
 
 
-async def fill(client: quorumlog.Client, count: int) -> tuple[int, Exception | None]:
+async def fill(
+    client: quorumlog.Client, count: int, *, timeout_ms: int = 1000 * PATIENCE_S
+) -> tuple[int, Exception | None]:
     """Send 100 kB messages; return how many were acked, and what stopped it."""
     acked = 0
-    async with client.producer(timeout_ms=4_000) as producer:
+    async with client.producer(timeout_ms=timeout_ms) as producer:
         for n in range(count):
             try:
                 await producer.send(TOPIC, b"%08d" % n + bytes(100_000), queue_id=0)
@@ -144,11 +146,16 @@ async def test_a_full_follower_changes_nothing_for_clients(disks: Path) -> None:
     async with running(disks, settings=SMALL) as (cluster, client):
         leader = await asyncio.to_thread(cluster.leader_id)
         full = leader % 3 + 1
+
+        async def follows() -> bool:
+            leads = (await client.admin.node_status()).node_id
+            return (await client.admin.node_status(full)).leader_id == leads != full
+
         async with filled(cluster, full):
             acked, error = await fill(client, 60)
             assert (acked, str(error)) == (60, "None")
             assert cluster.is_alive(full)
-            assert (await client.admin.node_status(full)).leader_id == leader
+            await eventually(follows, "the full one to follow")
         await same_logs(cluster, client)
 
 
@@ -172,7 +179,7 @@ async def test_a_full_majority_refuses_and_recovers_by_itself(disks: Path) -> No
         async with client.producer() as producer:
             await producer.send(TOPIC, "kept", queue_id=1)
         async with filled(cluster, 1, 2, 3):
-            acked, error = await fill(client, 60)
+            acked, error = await fill(client, 60, timeout_ms=4_000)
             assert acked < 60
             assert isinstance(error, QuorumlogError)
             taken, in_doubt = await append_until_full(client)

@@ -59,7 +59,7 @@ class Work:
 
 async def consume(client: quorumlog.Client, work: Work) -> None:
     """Take and acknowledge one message after the other, until all are done."""
-    async with client.pop_consumer(GROUP, TOPIC, invisible=3.0, fifo=True) as consumer:
+    async with client.pop_consumer(GROUP, TOPIC, invisible=60.0, fifo=True) as consumer:
         while len(work.acked) < COUNT:
             for message in await consumer.receive(1, wait=0.5):
                 work.on_received(message)

@@ -107,7 +107,7 @@ def test_an_unacknowledged_message_comes_again(client: Client, topic: str) -> No
     client.call("producer", topics=[topic])
     sent = client.call("send", topic=topic, body=b"again")
     client.call("simple", group="g-again-" + topic, topic=topic)
-    first = receive(client, 1, ack=False, invisible_s=10)[0]
+    first = receive(client, 1, ack=False, invisible_s=60)[0]
     assert client.call("receive") == [], "it is invisible"
     client.call("change", message_id=first["id"], invisible_s=0)
     second = receive(client, 1)[0]

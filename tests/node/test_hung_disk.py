@@ -56,7 +56,7 @@ def test_a_disk_that_hangs_ends_the_node_without_an_ack(
 ) -> None:
     """It is the flush thread that hangs, or the loop itself."""
     mode = {"replication": replication, "copies": "1"}
-    node = SingleNode(tmp_path / "data", sync_hang_limit_ms="1s", **mode)
+    node = SingleNode(tmp_path / "data", sync_hang_limit_ms="5s", **mode)
     with ExitStack() as stack:
         stack.push(node)
         node.start(shim.environment())

@@ -215,8 +215,9 @@ def append_until_it_fails(client: NodeClient) -> int:
 def test_a_failed_sync_ends_it_and_no_append_is_acked(node: SingleNode) -> None:
     with node:
         node.stop()
-        # Armed when the store opens; the opening itself needs fewer syncs than that.
-        node.start({"QUORUMLOG_FAILPOINTS": "fs.sync=EIO@60+"})
+        # Armed when the store opens. What comes before the first append needs far fewer syncs than
+        # that, and the appends need more: each waits for one.
+        node.start({"QUORUMLOG_FAILPOINTS": "fs.sync=EIO@400+"})
         with node.client() as client:
             acked = append_until_it_fails(client)
         assert node.wait_end() == 74

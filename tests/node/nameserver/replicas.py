@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from deploy.local_process import free_ports
 from node.config.nameserver import NameServerSettings
 from node.nameserver.directory.directory import Command
 from node.nameserver.replica.replicated import NameServer
@@ -24,15 +25,8 @@ _T = TypeVar("_T")
 
 
 def free_addresses(count: int) -> list[str]:
-    """Loopback addresses that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Loopback addresses that nobody else is given."""
+    return [f"127.0.0.1:{port}" for port in free_ports(count)]
 
 
 class ReplicaProcess:

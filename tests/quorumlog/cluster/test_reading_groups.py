@@ -17,7 +17,11 @@ async def read_into(got: list[bytes], client: quorumlog.Client) -> None:
 
 
 async def test_a_lost_group_does_not_stop_readers_and_is_named() -> None:
-    async with fake_groups("g0", "g1") as groups, connect(groups, timeout_ms=1_000) as client:
+    async with (
+        fake_groups("g0", "g1") as groups,
+        connect(groups) as client,
+        connect(groups, timeout_ms=1_000) as hasty,
+    ):
         async with client.producer() as producer:
             for i in range(16):
                 group = ("g0", "g1")[i % 2]
@@ -27,10 +31,10 @@ async def test_a_lost_group_does_not_stop_readers_and_is_named() -> None:
         await stop(groups["g1"])
         got: list[bytes] = []
         with pytest.raises(errors.QuorumlogError, match="of group g1"):
-            await read_into(got, client)
+            await read_into(got, hasty)
         assert sorted(got) == sorted(groups["g0"].bodies())
         with pytest.raises(errors.QuorumlogError, match="of group g1"):
-            await client.query_by_key("orders", "k")
+            await hasty.query_by_key("orders", "k")
         late = client.pull_consumer("orders")
         assert {(await anext(late)).group for _ in range(8)} == {"g0"}
         async with client.producer() as producer:
@@ -122,7 +126,11 @@ async def test_a_member_goes_on_and_commits_while_a_group_is_away() -> None:
 
 
 async def test_topics_are_made_in_every_group() -> None:
-    async with fake_groups("g0", "g1") as groups, connect(groups, timeout_ms=500) as client:
+    async with (
+        fake_groups("g0", "g1") as groups,
+        connect(groups) as client,
+        connect(groups, timeout_ms=500) as hasty,
+    ):
         made = await client.admin.create_topic("pies", queue_count=3, must_be_new=True)
         assert (made.queue_count, [s.group for s in made.shares]) == (6, ["g0", "g1"])
         assert [group.topics["pies"] for group in groups.values()] == [3, 3]
@@ -133,7 +141,7 @@ async def test_topics_are_made_in_every_group() -> None:
         listed = {t.topic: t.queue_count for t in await client.admin.list_topics()}
         assert listed == {"old": 1, "orders": 8, "pies": 6}
         await stop(groups["g1"])
-        part = await client.admin.create_topic("cakes", queue_count=2)
+        part = await hasty.admin.create_topic("cakes", queue_count=2)
         assert (part.queue_count, part.away) == (2, ("g1",))
         assert (await client.producer().send("cakes", b"")).group == "g0"
 
