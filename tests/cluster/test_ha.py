@@ -19,7 +19,7 @@ from quorumlog.errors import ServerError
 from tests import seeds
 from tests.cluster.conftest import running
 from tests.cluster.workload import History, Workload, read_all
-from tests.patience import PATIENCE_S, wait_for
+from tests.patience import PATIENCE_S, eventually, wait_for
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 ALONE: dict[str, object] = {"nameserver_listen": "off"}
@@ -34,16 +34,24 @@ def log_of(cluster: LocalCluster, node_id: int) -> bytes:
 
 async def master_of(client: quorumlog.Client) -> HaStatus:
     """Wait until somebody serves."""
-    async with asyncio.timeout(PATIENCE_S):
-        while (master := (await client.admin.ha_group()).master) is None:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    return master
+    found: list[HaStatus] = []
+
+    async def is_led() -> bool:
+        master = (await client.admin.ha_group()).master
+        found.extend([master] if master is not None else [])
+        return master is not None
+
+    await eventually(is_led, "a master")
+    return found[0]
 
 
 async def shows(client: quorumlog.Client, node_id: int, end: int) -> None:
     """Wait until readers of a node see the log up to here."""
-    while (await client.admin.ha_status(node_id)).confirm_position < end:  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
+
+    async def is_shown() -> bool:
+        return (await client.admin.ha_status(node_id)).confirm_position >= end
+
+    await eventually(is_shown, f"node {node_id} to show the log up to {end}")
 
 
 async def equal_logs(cluster: LocalCluster, client: quorumlog.Client) -> None:

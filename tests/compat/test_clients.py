@@ -9,7 +9,7 @@ import pytest
 
 from deploy.local import LocalCluster
 from tests.compat.drivers import CallFailedError, Client, body_of
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_for
 
 Message = dict[str, Any]
 
@@ -19,13 +19,15 @@ def receive(
 ) -> list[Message]:
     """Receive so many messages, or fail; more than that is a failure too."""
     found: list[Message] = []
-    deadline = time.monotonic() + PATIENCE_S
-    while len(found) < count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count} messages"
+
+    def are_there() -> bool:
         for message in client.call("receive", invisible_s=invisible_s):
             found.append(message)
             if ack:
                 client.call("ack", message_id=message["id"])
+        return len(found) >= count
+
+    wait_for(f"{count} messages", are_there)
     assert len(found) == count
     return found
 

@@ -1,7 +1,6 @@
 """A node as a real process: it serves, stops without a loss, and every other end has its code."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -294,8 +293,8 @@ def test_dumps_do_not_fill_the_disk(tmp_path: Path) -> None:
     def end(_code: int) -> None:
         raise EndedError
 
-    for _ in range(DUMP_COUNT_MAX + 3):
-        (tmp_path / f"dump-{os.urandom(4).hex()}.txt").write_text("old")
+    for number in range(DUMP_COUNT_MAX + 3):
+        (tmp_path / f"dump-{number:08x}.txt").write_text("old")
     with pytest.raises(EndedError):
         FailStop(tmp_path, end)(AssertionError("x"))  # type: ignore[arg-type]
     assert len(list(tmp_path.glob("dump-*.txt"))) == DUMP_COUNT_MAX

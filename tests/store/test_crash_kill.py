@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -97,12 +96,11 @@ def run_writer(
 
 def _read_and_kill(process: subprocess.Popen[bytes], ack_count: int | None) -> bytes:
     assert process.stdout is not None
-    data, deadline = b"", time.monotonic() + PATIENCE_S
+    data = b""
     said = select.poll()
     said.register(process.stdout, select.POLLIN)
     while True:
-        left_ms = max(0, int(1000 * (deadline - time.monotonic())))
-        assert said.poll(left_ms), f"the writer said nothing more after {data[-200:]!r}"
+        assert said.poll(1000 * PATIENCE_S), f"the writer said nothing more after {data[-200:]!r}"
         part = os.read(process.stdout.fileno(), 65536)
         if not part:
             return data

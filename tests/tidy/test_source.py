@@ -50,6 +50,14 @@ def test_f():
     else:
         {}
 """
+LUCK = """
+import time
+def look():
+    return time.time()
+{mark}
+def {test}():
+    assert look()
+"""
 HANDLER = "try:\n    f()\nexcept {}:\n    {}\n"
 
 PLANTED = [
@@ -69,8 +77,19 @@ PLANTED = [
     (checks.fsync_calls, "store/a.py", "import os\nos.fsync(fd)\n"),
     (checks.fsync_calls, "node/a.py", "from os import fsync as s\nrun(s, fd)\n"),
     (checks.fsync_calls, "node/a.py", "import os as system\nsystem.fsync(fd)\n"),
-    (checks.sleeping_tests, "tests/a.py", "import time\ntime.sleep(1)\n"),
-    (checks.sleeping_tests, "tests/a.py", "def f():\n    from time import sleep\n    sleep(1)\n"),
+    (checks.lucky_tests, "tests/a.py", "import time\ntime.sleep(1)\n"),
+    (checks.lucky_tests, "tests/a.py", "def f():\n    from time import sleep\n    sleep(1)\n"),
+    (checks.lucky_tests, "tests/a.py", "import time\nx = Clock(time.monotonic)\n"),
+    (checks.lucky_tests, "tests/a.py", "from datetime import datetime as d\nd.now(UTC)\n"),
+    (checks.lucky_tests, "tests/a.py", "import random\nrandom.random()\n"),
+    (checks.lucky_tests, "tests/a.py", "from random import Random\nRandom().random()\n"),
+    (
+        checks.lucky_tests,
+        "tests/a.py",
+        "import asyncio\nasyncio.run(asyncio.sleep(1))\n",
+    ),
+    (checks.lucky_tests, "tests/a/test_a.py", LUCK.format(test="test_b", mark="")),
+    (checks.lucky_tests, "tests/a/test_a.py", LUCK.format(test="helper", mark="@pytest.fixture")),
     (checks.skipping_tests, "tests/a.py", "import pytest\npytest.skip('no')\n"),
     (checks.skipping_tests, "tests/a.py", "import pytest\n@pytest.mark.skipif(True)\ndef f(): ..."),
     (checks.skipping_tests, "tests/a.py", "from pytest import importorskip as i\ni('numpy')\n"),
@@ -100,7 +119,21 @@ ALLOWED = [
     (checks.fsync_calls, "store/a.py", "import os\ndef sync_directory():\n    os.fsync(1)\n"),
     (checks.fsync_calls, "tests/a.py", "import os\nos.fsync(1)\n"),
     (checks.fsync_calls, "store/a.py", "import os\nos.fdatasync(1)\n"),
-    (checks.sleeping_tests, "tests/a.py", "import time\ntime.monotonic()\nsleep = 1\n"),
+    (checks.lucky_tests, "tests/a.py", "import time\ntime.process_time()\nsleep = 1\n"),
+    (checks.lucky_tests, "tests/a.py", "import random, asyncio\nrandom.Random(7).random()\n"),
+    (
+        checks.lucky_tests,
+        "tests/a.py",
+        "import asyncio\nasyncio.run(asyncio.sleep(0))\n",
+    ),
+    (checks.lucky_tests, "tests/patience.py", "import time\ntime.monotonic()\n"),
+    (checks.lucky_tests, "store/a.py", "import time\ntime.monotonic()\n"),
+    (checks.lucky_tests, "tests/a/test_a.py", LUCK.format(test="test_b", mark="@pytest.mark.long")),
+    (
+        checks.lucky_tests,
+        "tests/a/test_a.py",
+        "pytestmark = pytest.mark.long\n" + LUCK.format(test="test_b", mark=""),
+    ),
     (checks.skipping_tests, "tests/missing.py", "import pytest\npytest.skip('no')\n"),
     (checks.skipping_tests, "tests/a.py", "import pytest\n@pytest.mark.slow\ndef f(): ..."),
     (checks.doubtful_tests, "tests/a.py", "def test_f():\n    if x:\n        f()\n    assert y\n"),

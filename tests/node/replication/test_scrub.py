@@ -175,7 +175,8 @@ async def test_zero_turns_it_off() -> None:
     steps = Steps(1 << 30, Piece(1))
     made, _ = of(steps, 0)
     made.start()
-    await asyncio.sleep(0.02)
+    for _ in range(10):
+        await asyncio.sleep(0)
     await made.stop()
     assert (steps.count, steps.shares) == (0, [])
 

@@ -133,10 +133,15 @@ async def test_a_helper_ends_with_the_work_and_may_fail_it() -> None:
     async def short() -> None:
         await asyncio.sleep(0)
 
+    async def late() -> str:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return "done"
+
     assert await beside(helper(), asyncio.sleep(0, "done")) == "done"
     with pytest.raises(ValueError, match="broken"):
         await beside(fail(), forever("work"))
-    assert await beside(short(), asyncio.sleep(0.01, "done")) == "done"
+    assert await beside(short(), late()) == "done"
     assert ended == ["helper", "work"]
 
 

@@ -14,7 +14,7 @@ import quorumlog
 from quorumlog import errors, sync
 from quorumlog.consume import raw
 from quorumlog.sync.loop_thread import loop_thread, run_until_stopped
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_for
 from tests.quorumlog.fake_cluster import FakeCluster, fake_cluster
 
 PAIRS = [
@@ -197,14 +197,13 @@ def test_calls_of_other_threads_end_when_the_client_is_closed(cluster: FakeClust
         calls: list[Future[Any]] = [
             pool.submit(client.pull, "orders", 0, 0, wait_ms=60_000),
             pool.submit(next, consumer),
-            pool.submit(loop_thread.call, asyncio.sleep(60)),
+            pool.submit(loop_thread.call, asyncio.Event().wait()),
         ]
-        while cluster.waits_total < 2:
-            client.stats()
+        wait_for("both to wait", lambda: cluster.waits_total >= 2)
         client.close()
-        assert isinstance(calls[0].exception(30), errors.ClosedError)
-        assert isinstance(calls[1].exception(30), errors.ClosedError | StopIteration)
-        assert isinstance(calls[2].exception(30), errors.ClosedError)
+        assert isinstance(calls[0].exception(PATIENCE_S), errors.ClosedError)
+        assert isinstance(calls[1].exception(PATIENCE_S), errors.ClosedError | StopIteration)
+        assert isinstance(calls[2].exception(PATIENCE_S), errors.ClosedError)
     with pytest.raises(errors.ClosedError):
         client.route()
 

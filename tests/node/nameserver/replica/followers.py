@@ -3,7 +3,6 @@
 import pickle
 import socket
 import struct
-import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from node.nameserver.replica.pickles import safe_loads
 from node.nameserver.replica.pysyncobj import REGULAR, DirectoryReplica, RaftTimes
 from store.files.file_system import FileSystem
 from tests.node.nameserver.replicas import free_addresses
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_for
 
 _LENGTH = struct.Struct("i")
 
@@ -102,11 +101,14 @@ class Leader:
     def answers(self, count: int) -> list[Any]:
         """Tick the follower until it has answered so often."""
         found: list[Any] = []
-        deadline = time.monotonic() + PATIENCE_S
-        while len(found) < count:
-            assert time.monotonic() < deadline, f"{len(found)} answers of {count}"
+
+        def are_there() -> bool:
             self._replica.tick(0.001)
-            found += self._read()
+            found.extend(self._read())
+            return len(found) >= count
+
+        if count:
+            wait_for(f"{count} answers", are_there)
         return found
 
     def listen(self, turns: int) -> list[Any]:
@@ -119,14 +121,16 @@ class Leader:
 
     def is_refused(self) -> bool:
         """Tick the follower until it hangs up."""
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
+
+        def has_hung_up() -> bool:
             self._replica.tick(0.001)
             try:
                 self._read()
             except ConnectionError:
                 return True
-        return False
+            return False
+
+        return wait_for("the end of the connection", has_hung_up)
 
     def _read(self) -> list[Any]:
         assert self._socket is not None
