@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
@@ -19,10 +19,9 @@ from raft.errors import PeerProtocolError
 from raft.messages import Index, NodeId
 from tests.calm_loop import CalmLoop
 from tests.coroutines import POLLER, TIMEOUT_S
+from tests.patience import eventually
 
 Frame = tuple[FrameKind, bytes, bytes]
-DEADLINE_S = 60.0
-"""Time for what a test waits for, on a machine that is busy with other things."""
 SECRET = b"a secret of these tests"
 
 LIMITS = LinkLimits(
@@ -44,16 +43,6 @@ def run(work: Coroutine[Any, Any, None]) -> None:
         runner.run(asyncio.wait_for(work, TIMEOUT_S))
     found = [trouble for trouble in troubles if POLLER not in repr(trouble)]
     assert not found, f"the loop's exception handler was called: {found}"
-
-
-async def eventually(condition: Callable[[], object], what: str = "") -> None:
-    """Let the loop run until a condition holds."""
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            while not condition():  # noqa: ASYNC110  # A condition may be anything.
-                await asyncio.sleep(0.001)
-    except TimeoutError:
-        raise AssertionError(f"waited in vain{': ' + what if what else ''}") from None
 
 
 def identity(node: NodeId, **changes: Any) -> LinkIdentity:

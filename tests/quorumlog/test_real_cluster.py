@@ -10,8 +10,7 @@ import pytest
 import quorumlog
 from quorumlog import errors, sync
 from quorumlog.testing import Cluster
-
-DEADLINE_S = 90
+from tests.patience import PATIENCE_S
 
 
 def run(directory: Path, scenario: Any, **options: Any) -> None:
@@ -19,7 +18,7 @@ def run(directory: Path, scenario: Any, **options: Any) -> None:
 
     async def within() -> None:
         async with (
-            asyncio.timeout(DEADLINE_S),
+            asyncio.timeout(PATIENCE_S),
             quorumlog.testing.cluster(directory=directory, **options) as cluster,
             cluster.client() as client,
         ):

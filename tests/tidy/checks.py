@@ -102,13 +102,71 @@ def flush_calls(source: Source) -> Iterator[Finding]:
                 yield source.found(node, "mmap-flush", f"flush of {name or 'an expression'}")
 
 
-def sleeping_tests(source: Source) -> Iterator[Finding]:
-    """Find time.sleep in tests."""
-    if not source.is_in("tests") or "sleep" not in source.text:
+LUCKY_FILES: Final = (
+    "tests/patience.py",
+    "tests/leaks.py",
+    "tests/seeds.py",
+    "tests/mutate/",  # A tool that measures tests.
+    # What tells others the time: a forger of registrations, and clients of other systems.
+    "tests/cluster/forgery.py",
+    "tests/compat/official/",
+    "tests/compat/python_driver.py",
+)
+"""What owns waiting and drawing for all others, by the beginnings of paths."""
+_LUCK: Final = re.compile(
+    r"time[.](sleep|(time|monotonic|perf_counter)(_ns)?)|os[.]urandom|secrets[.]\w+|uuid[.]uuid4"
+    r"|random[.](SystemRandom|[a-z]\w*)|datetime[.](date|datetime)[.](now|utcnow|today)"
+)
+_LUCK_WORD: Final = re.compile(r"time|sleep|random|secrets|uuid4")
+_LONG: Final = "pytest.mark.long"
+
+
+def lucky_tests(source: Source) -> Iterator[Finding]:
+    """Find what sleeps, looks at a clock or draws a number in tests of the gate, and in what they
+    use of their file. What only tests marked `long` use may."""
+    is_exempt = not source.is_in("tests") or source.path.startswith(LUCKY_FILES)
+    if is_exempt or not _LUCK_WORD.search(source.text):
         return
-    for node, name in _references(source):
-        if name == "time.sleep":
-            yield source.found(node, "sleep", "wait for the event, or use a clock of the test")
+    in_gate = {inner for node in _of_the_gate(source) for inner in ast.walk(node)}
+    advice = "wait for the event with tests/patience.py, seed it, or mark the test `long`"
+    names = dict(_references(source))
+    for node in in_gate:
+        match node:
+            case ast.Name() | ast.Attribute() if _LUCK.fullmatch(names.get(node, "")):
+                yield source.found(node, "luck", f"{names[node]}; {advice}")
+            case ast.Call(func=function, args=[]) if names.get(function) == "random.Random":
+                yield source.found(node, "luck", f"Random(); {advice}")
+            case ast.Call(func=function, args=[ast.Constant(value=float() | int() as pause), *_]):
+                if pause > 0 and names.get(function) == "asyncio.sleep":
+                    yield source.found(node, "luck", f"asyncio.sleep({pause}); {advice}")
+
+
+def _of_the_gate(source: Source) -> Iterator[ast.stmt]:
+    """Yield the statements of a file but its tests marked `long`, and what only they use."""
+    if "/test_" not in source.path:
+        yield from source.tree.body
+        return
+    kept = list[ast.stmt]()
+    helpers: dict[str, ast.stmt] = {}
+    for node in source.tree.body:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            kept.append(node)
+        elif _LONG not in map(ast.unparse, node.decorator_list):
+            if node.decorator_list or node.name.lower().startswith("test"):
+                kept.append(node)
+            else:
+                helpers[node.name] = node
+    if any(
+        ast.unparse(node).startswith("pytestmark = ") and _LONG in ast.unparse(node)
+        for node in kept
+    ):
+        return
+    while kept:
+        node = kept.pop()
+        yield node
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Name) and inner.id in helpers:
+                kept.append(helpers.pop(inner.id))
 
 
 SKIPPING_FILE = "tests/missing.py"
@@ -174,7 +232,7 @@ def global_randomness(source: Source) -> Iterator[Finding]:
 SOURCE_CHECKS: tuple[Callable[[Source], Iterator[Finding]], ...] = (
     long_file,
     flush_calls,
-    sleeping_tests,
+    lucky_tests,
     skipping_tests,
     doubtful_tests,
     global_randomness,

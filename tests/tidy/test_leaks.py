@@ -65,6 +65,20 @@ def test_threads_and_processes_are_named() -> None:
     assert left_since(before, 0) == []
 
 
+def test_a_resource_released_a_little_later_is_waited_for() -> None:
+    before = held()
+    reading, writing = os.pipe()
+
+    def close() -> None:
+        os.close(reading)
+        os.close(writing)
+
+    timer = threading.Timer(0.02, close)
+    timer.start()
+    assert left_since(before, 30) == []
+    timer.join()
+
+
 def test_a_module_that_leaves_a_file_open_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

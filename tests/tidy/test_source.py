@@ -21,6 +21,14 @@ def test_sources_are_tidy(check: Check, all_sources: list[Source]) -> None:
     assert not findings, "\n".join(["", *findings])
 
 
+LUCK = """
+import time
+def look():
+    return time.time()
+{mark}
+def {test}():
+    assert look()
+"""
 TRY = """
 def test_f():
     try:
@@ -46,8 +54,19 @@ PLANTED = [
     (checks.flush_calls, "store/a.py", "m.flush(0, 4096)\n"),
     (checks.flush_calls, "store/a.py", "executor.submit(file.map.flush)\n"),
     (checks.flush_calls, "store/a.py", "mmap.mmap(fd, 0).flush()\n"),
-    (checks.sleeping_tests, "tests/a.py", "import time\ntime.sleep(1)\n"),
-    (checks.sleeping_tests, "tests/a.py", "def f():\n    from time import sleep\n    sleep(1)\n"),
+    (checks.lucky_tests, "tests/a.py", "import time\ntime.sleep(1)\n"),
+    (checks.lucky_tests, "tests/a.py", "def f():\n    from time import sleep\n    sleep(1)\n"),
+    (checks.lucky_tests, "tests/a.py", "import time\nx = Clock(time.monotonic)\n"),
+    (checks.lucky_tests, "tests/a.py", "from datetime import datetime as d\nd.now(UTC)\n"),
+    (checks.lucky_tests, "tests/a.py", "import random\nrandom.random()\n"),
+    (checks.lucky_tests, "tests/a.py", "from random import Random\nRandom().random()\n"),
+    (
+        checks.lucky_tests,
+        "tests/a.py",
+        "import asyncio\nasyncio.run(asyncio.sleep(1))\n",
+    ),
+    (checks.lucky_tests, "tests/a/test_a.py", LUCK.format(test="test_b", mark="")),
+    (checks.lucky_tests, "tests/a/test_a.py", LUCK.format(test="helper", mark="@pytest.fixture")),
     (checks.skipping_tests, "tests/a.py", "import pytest\npytest.skip('no')\n"),
     (checks.skipping_tests, "tests/a.py", "import pytest\n@pytest.mark.skipif(True)\ndef f(): ..."),
     (checks.skipping_tests, "tests/a.py", "from pytest import importorskip as i\ni('numpy')\n"),
@@ -63,7 +82,21 @@ ALLOWED = [
     (checks.long_file, "store/a.py", "x = 1\n" * 800),
     (checks.flush_calls, "store/a.py", "self._commit_log.flush()\nself.flush()\nflush()\n"),
     (checks.flush_calls, "quorumlog/a.py", "sys.stdout.flush()\n"),
-    (checks.sleeping_tests, "tests/a.py", "import time\ntime.monotonic()\nsleep = 1\n"),
+    (checks.lucky_tests, "tests/a.py", "import time\ntime.process_time()\nsleep = 1\n"),
+    (checks.lucky_tests, "tests/a.py", "import random, asyncio\nrandom.Random(7).random()\n"),
+    (
+        checks.lucky_tests,
+        "tests/a.py",
+        "import asyncio\nasyncio.run(asyncio.sleep(0))\n",
+    ),
+    (checks.lucky_tests, "tests/patience.py", "import time\ntime.monotonic()\n"),
+    (checks.lucky_tests, "store/a.py", "import time\ntime.monotonic()\n"),
+    (checks.lucky_tests, "tests/a/test_a.py", LUCK.format(test="test_b", mark="@pytest.mark.long")),
+    (
+        checks.lucky_tests,
+        "tests/a/test_a.py",
+        "pytestmark = pytest.mark.long\n" + LUCK.format(test="test_b", mark=""),
+    ),
     (checks.skipping_tests, "tests/missing.py", "import pytest\npytest.skip('no')\n"),
     (checks.skipping_tests, "tests/a.py", "import pytest\n@pytest.mark.slow\ndef f(): ..."),
     (checks.doubtful_tests, "tests/a.py", "def test_f():\n    if x:\n        f()\n    assert y\n"),

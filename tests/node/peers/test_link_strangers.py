@@ -24,7 +24,6 @@ from tests.node.links import (
     Raw,
     RawListener,
     connected,
-    eventually,
     identity,
     introduce,
     nodes,
@@ -32,6 +31,7 @@ from tests.node.links import (
     run,
     started,
 )
+from tests.patience import eventually
 
 
 async def _hello(raw: Raw, to: int = 1, **changes: Any) -> bytes:

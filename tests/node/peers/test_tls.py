@@ -30,7 +30,6 @@ from tests.node.links import (
     Node,
     Raw,
     connected,
-    eventually,
     introduce,
     nodes,
     raw_to,
@@ -39,6 +38,7 @@ from tests.node.links import (
     transport_of,
 )
 from tests.node.peers.certificates import Authority, new_year
+from tests.patience import PATIENCE_S, eventually
 from tests.seeds import noise
 
 
@@ -272,7 +272,7 @@ async def _is_taken(port: int, files: TlsFiles, *, with_certificate: bool = True
     )
     async with grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials) as channel:
         try:
-            await channel.unary_unary("/none/None")(b"", timeout=10)
+            await channel.unary_unary("/none/None")(b"", timeout=PATIENCE_S)
         except grpc.aio.AioRpcError as error:
             return bool(error.code() is grpc.StatusCode.UNIMPLEMENTED)
     raise AssertionError("nobody serves that")

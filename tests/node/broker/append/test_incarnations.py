@@ -21,8 +21,8 @@ from node.state.tables.table import TableImage
 from quorumlog.pb.log_pb2 import AppendRequest, ClaimProducerRequest
 from quorumlog.pb.state_pb2 import Command
 from tests.node.broker_fakes import Fixture, node_at, request
-from tests.node.links import eventually
 from tests.node.transaction_calls import on_loop
+from tests.patience import eventually
 
 
 async def claim(node: Fixture, name: str = "n") -> int:

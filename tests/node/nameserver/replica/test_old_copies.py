@@ -17,8 +17,8 @@ from tests.node.nameserver.replicas import (
     leader_of,
     pairs_of,
     settings_of,
-    wait_for,
 )
+from tests.patience import wait_for
 
 pytestmark = pytest.mark.long
 REFUSED = {"error": "nameserver.no_quorum", "outcome": "not_applied"}

@@ -16,7 +16,8 @@ from node.replication.ha.core.wire import Ack, Bind, Frame, Hello, Transfer, enc
 from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.link.link import HaLink
 from raft.messages import NO_INDEX
-from tests.node.links import LIMITS, SECRET, eventually, identity
+from tests.node.links import LIMITS, SECRET, identity
+from tests.patience import eventually
 
 HOST = "127.0.0.1"
 
