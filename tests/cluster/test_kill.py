@@ -49,6 +49,7 @@ async def test_a_rolling_restart_fails_no_append(tmp_path: Path) -> None:
         await prove(cluster, client, history)
 
 
+@pytest.mark.long
 async def test_a_killed_node_that_stays_away_costs_nothing(tmp_path: Path) -> None:
     """Two of three go on; the third catches up from far behind, over many files."""
 

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 import pipeline.session
 from pipeline.session import start, stop
+from tests import java
 from tests.leaks import Held, held, left_since
 from tests.patience import PATIENCE_S
 from tests.pipeline.commands import Run
@@ -38,8 +39,14 @@ def nothing_is_left_behind(libraries_in_use: None) -> None:
     """Stand in for the look after each module."""
 
 
+@pytest.fixture(autouse=True)
+def _java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each Java of these tests, embedded or of a job, start fast."""
+    monkeypatch.setenv(java.VARIABLE, " ".join(java.SHORT_LIVED))
+
+
 @pytest.fixture
-def spark() -> SparkSession:
+def spark(_java: None) -> SparkSession:
     """Give the session; the first test that asks waits for it."""
     if not _running:
         before = held()
