@@ -164,7 +164,9 @@ PARTS: Final = {
         _go_peer("nats", "nats-server", "github.com/nats-io/nats-server/v2"),
         "bench",
     ),
-    "kafka": CachedProgram(("bench/peers/kafka/*",), ("mvn", "javac"), _java_peer("kafka"), "bench"),
+    "kafka": CachedProgram(
+        ("bench/peers/kafka/*",), ("mvn", "javac"), _java_peer("kafka"), "bench"
+    ),
     "bookkeeper": CachedProgram(
         ("bench/peers/bookkeeper/*", "bench/peers/java/*"),
         ("mvn", "javac"),

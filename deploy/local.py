@@ -47,8 +47,8 @@ NODE_COUNT_MAX: Final = 9
 """Limit of the nodes of a group."""
 NODE_TOTAL_MAX: Final = 16
 """Limit of the nodes of all groups: a client takes at most that many addresses."""
-READY_TIMEOUT_MS: Final = 30_000
-STOP_TIMEOUT_MS: Final = 20_000
+READY_TIMEOUT_MS: Final = 120_000
+STOP_TIMEOUT_MS: Final = 60_000
 __all__ = ["LocalCluster", "LocalError", "NodeState", "default_directory", "known_servers"]
 
 DEFAULTS: Final[Mapping[str, object]] = {"file_size_bytes": "64MiB"}

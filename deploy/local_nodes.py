@@ -23,7 +23,7 @@ FRAMED_PORT_DISTANCE: Final = 1_000
 settings of directories that were made before there were frames do not name it, and neither do
 those that an older build has to read."""
 _PORT_MAX: Final = 65_535
-_ASK_TIMEOUT_S: Final = 1.0
+_ASK_TIMEOUT_S: Final = 5.0
 _LOG_LINES_SHOWN: Final = 3
 _LOG_LENGTH_SHOWN: Final = 400
 _PREFIX: Final = "QUORUMLOG_"

@@ -73,7 +73,7 @@ class Cluster:
             raise InvalidRequestError(f"there is no broker group {group!r}; use one of {known}")
         return await asyncio.to_thread(self._local.leader_id, group)
 
-    async def wait_ready(self, timeout_ms: int = 30_000) -> int:
+    async def wait_ready(self, timeout_ms: int = 120_000) -> int:
         """Wait until all running nodes are ready and one leads; return the leader."""
         with _told():
             return await asyncio.to_thread(self._local.wait_ready, timeout_ms)

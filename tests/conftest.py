@@ -10,7 +10,7 @@ from deploy.run_guard import guard_this_process
 from tests.coroutines import loop, pytest_pyfunc_call
 from tests.evidence import pytest_runtest_makereport
 from tests.forks import FORK_SERVERS, fork_nodes, nodes_started_by_name
-from tests.leaks import libraries_in_use, nothing_is_left_behind
+from tests.leaks import libraries_in_use, nothing_is_left_behind, shared_with_others
 from tests.seeds import SEED_VARIABLE
 from tests.shared_cluster import shared_cluster, shared_nodes
 
@@ -23,6 +23,7 @@ __all__ = [
     "pytest_runtest_makereport",
     "shared_cluster",
     "shared_nodes",
+    "shared_with_others",
 ]
 
 # The gate has the same examples in each run; those of the long tier follow from its seed.

@@ -17,7 +17,6 @@ from tests.calm_loop import CalmLoop
 
 LOOPS: Final[dict[object, Callable[[], asyncio.AbstractEventLoop]]] = {
     "calm": CalmLoop,
-    "asyncio": asyncio.new_event_loop,
     "uvloop": uvloop.new_event_loop,
 }
 POLLER: Final = "PollerCompletionQueue._handle_events"

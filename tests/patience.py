@@ -1,10 +1,38 @@
-"""The one limit of all waits for what has to happen.
+"""The one limit of all waits for what has to happen, and the two loops that wait so.
 
 A machine that stands still fails no test: the limit only ends a test that waits for what never
 comes. A shorter limit stands where a time-out is the subject, on a client that does nothing else.
 """
 
-from typing import Final
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
 
-PATIENCE_S: Final = 120.0
+PATIENCE_S: Final = 120
 """A start of three nodes takes 20 s on a machine with a load of ten."""
+_PAUSE_S: Final = 0.01
+_LOOP_PAUSE_S: Final = 0.001
+_T = TypeVar("_T")
+
+
+def wait_for(what: str, found: Callable[[], _T]) -> _T:
+    """Return the first true answer; says what was waited for when there is none."""
+    deadline_s, never = time.monotonic() + PATIENCE_S, threading.Event()
+    while not (answer := found()):
+        assert time.monotonic() < deadline_s, f"waited in vain for {what}"
+        never.wait(_PAUSE_S)
+    return answer
+
+
+async def eventually(is_true: Callable[[], object], what: str = "") -> None:
+    """Let the loop run until a condition holds. It may be a coroutine function."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        answer = is_true()
+        if await answer if inspect.isawaitable(answer) else answer:
+            return
+        assert time.monotonic() < deadline_s, f"waited in vain{what and f' for {what}'}"
+        await asyncio.sleep(_LOOP_PAUSE_S)

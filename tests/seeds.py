@@ -5,8 +5,9 @@ Owns how a seed is drawn and how it is had again: a failing test shows what it p
 """
 
 import os
+from collections.abc import Sequence
 from random import Random, SystemRandom
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -38,3 +39,9 @@ def drawn(again: str) -> int:
 def noise(size_bytes: int, seed: int = 0) -> bytes:
     """Return bytes that do not compress and are equal in each run."""
     return Random(seed).randbytes(size_bytes)
+
+
+def some_of(numbers: Sequence[int], count: int = 2) -> list[Any]:
+    """Return seeds as parameters: the first `count` are in the gate, all others are not."""
+    long = [pytest.param(number, marks=pytest.mark.long) for number in numbers[count:]]
+    return [*numbers[:count], *long]

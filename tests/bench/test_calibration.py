@@ -13,7 +13,7 @@ from quorumlog.cli.capacity import calibration_file
 from tests.quorumlog.cli.running import check_keys
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_calibration_is_measured_checked_and_used(tmp_path: Path) -> None:
     path = tmp_path / "here.json"
     command = ["bench", "calibrate", str(path), "--quick", "--check", "-o", "json"]

@@ -1,12 +1,10 @@
-"""The verdict of a comparison, and its plot."""
+"""The verdict of a comparison of modes: which losses are wrong."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench import compare_plot
-from bench.compare import MODES, PUBLISHED, is_wrong
+from bench.compare import MODES, is_wrong
 
 
 def row(mode: str, **counts: int) -> dict[str, Any]:
@@ -43,22 +41,3 @@ def test_an_async_master_may_lose_what_it_reports_and_no_more() -> None:
 def test_no_mode_may_double_or_reorder(what: str) -> None:
     for mode in MODES:
         assert is_wrong(row(mode.name, **{what: 1}))
-
-
-@pytest.mark.long  # matplotlib is imported.
-def test_the_plot_is_drawn(tmp_path: Path) -> None:
-    compare_plot.check_available()
-    record = {
-        "modes": [row(mode.name, lost_count=n) for n, mode in enumerate(MODES)],
-        "published": PUBLISHED,
-        "kills": 3,
-        "link_delay_ms": 50.0,
-        "node_count": 3,
-        "directory_kind": "tmpfs",
-        "load": {"body_size_bytes": 1024},
-        "machine": {"cpu_count": 2},
-    }
-    compare_plot.draw(record, tmp_path / "compare.png")
-    data = (tmp_path / "compare.png").read_bytes()
-    assert data.startswith(b"\x89PNG")
-    assert len(data) > 10_000

@@ -9,9 +9,9 @@ from contextlib import closing
 import pytest
 
 from bench.delayed_links import DelayedLinks
+from tests.patience import PATIENCE_S
 
 DELAY_MS = 30.0
-DEADLINE_S = 30.0
 
 
 class Target:
@@ -19,12 +19,12 @@ class Target:
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
-        self.listener.settimeout(DEADLINE_S)
+        self.listener.settimeout(PATIENCE_S)
         self.port = self.listener.getsockname()[1]
 
     def accept(self) -> socket.socket:
         found, _ = self.listener.accept()
-        found.settimeout(DEADLINE_S)
+        found.settimeout(PATIENCE_S)
         return found
 
 
@@ -42,7 +42,7 @@ def links() -> Iterator[DelayedLinks]:
 
 
 def dial(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), DEADLINE_S)
+    return socket.create_connection(("127.0.0.1", port), PATIENCE_S)
 
 
 def read_exactly(source: socket.socket, size_bytes: int) -> bytes:
@@ -70,6 +70,7 @@ def is_refused(port: int) -> bool:
         return True
 
 
+@pytest.mark.long
 def test_both_directions_are_late_and_in_order(links: DelayedLinks, target: Target) -> None:
     with dial(links.relay(1, 2, target.port)) as source, target.accept() as there:
         began = time.perf_counter()
@@ -87,7 +88,7 @@ def test_more_than_a_link_holds_arrives_whole(links: DelayedLinks, target: Targe
         sender = threading.Thread(target=source.sendall, args=(data,))
         sender.start()
         assert read_exactly(there, len(data)) == data
-        sender.join(DEADLINE_S)
+        sender.join(PATIENCE_S)
 
 
 def test_bytes_sent_before_a_close_arrive(links: DelayedLinks, target: Target) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +46,7 @@ class Fake:
 
     async def _send(self, bodies: Sequence[bytes], topic: int) -> None:
         await asyncio.sleep(0)
-        if time.monotonic() < self._dead_until:
+        if asyncio.get_running_loop().time() < self._dead_until:
             raise ConnectionError
         self.message_count += len(bodies)
 
@@ -60,12 +59,12 @@ class Fake:
     async def kill_leader(self) -> float:
         if not self._has_failover:
             raise NotOfferedError("it has none")
-        self._dead_until = time.monotonic() + 0.05
-        return time.monotonic()
+        self._dead_until = asyncio.get_running_loop().time() + 0.05
+        return asyncio.get_running_loop().time()
 
     async def restart(self) -> float:
         self.events.append("restart")
-        return time.monotonic()
+        return asyncio.get_running_loop().time()
 
     async def stop(self) -> None:
         self.events.append("stop")

@@ -23,7 +23,7 @@ from campaign.state import (
     load_state,
 )
 from campaign.unit import ROOT, UnitResult, UnitVerdict, WorkUnit
-from tests.node.processes import wait_for
+from tests.patience import wait_for
 
 FAKE = "tests.campaign.fake_units"
 
@@ -85,7 +85,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "campaign" / "state.json"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_totals_are_kept_by_commit_and_numbers_go_on(path: Path) -> None:
     run(path, source("a", "pass"), count=2, commit="one")
     _, shown = run(path, source("a", "pass"), count=1, commit="two")
@@ -98,7 +98,7 @@ def test_totals_are_kept_by_commit_and_numbers_go_on(path: Path) -> None:
     assert (two["units"], two["seeds"]) == (1, 5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_unit_that_fails_is_a_finding_with_its_command(path: Path) -> None:
     campaign, _ = run(path, source("a", "pass", "fail"), count=2)
     (finding,) = campaign.findings
@@ -118,7 +118,7 @@ def _is_gone(pid: int) -> bool:
         return True
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_unit_that_hangs_is_ended_with_its_children_and_is_a_finding(path: Path) -> None:
     campaign, shown = run(path, source("a", "hang", limit_s=6.0), count=1)
     (finding,) = campaign.findings
@@ -128,7 +128,7 @@ def test_a_unit_that_hangs_is_ended_with_its_children_and_is_a_finding(path: Pat
     wait_for("the end of the child", lambda: _is_gone(child))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_children_of_a_unit_have_time_to_end_when_they_are_asked(path: Path) -> None:
     """As a suite's have, which put back what they did to the machine; the unit is gone at once."""
     _, shown = run(path, source("a", "tidy", limit_s=2.0), count=1)
@@ -137,14 +137,14 @@ def test_the_children_of_a_unit_have_time_to_end_when_they_are_asked(path: Path)
     assert result.output.split() == ["ready", "tidied"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_child_that_does_not_end_is_killed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unit_module, "END_S_MAX", 0.5)
     _, shown = run(path, source("a", "deaf", limit_s=2.0), count=1)
     assert _is_gone(int(shown.ended[0].output.split()[1]))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_unit_that_says_too_much_is_ended(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unit_module, "LOG_SIZE_BYTES_MAX", 1 << 20)
     campaign, shown = run(path, source("a", "flood"), count=1)
@@ -153,7 +153,7 @@ def test_a_unit_that_says_too_much_is_ended(path: Path, monkeypatch: pytest.Monk
     assert load_state(path).totals["abc"]["a"]["findings"] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_each_unit_is_counted_at_the_commit_that_it_ran_at(path: Path) -> None:
     commits = iter(["one", "two"])
     campaign, _ = run_at(path, source("a", "pass"), count=2, commit=lambda: next(commits))
@@ -169,7 +169,7 @@ def test_a_finding_keeps_a_bounded_end_of_the_output(output: str) -> None:
     assert output.rstrip("\n").endswith(finding.output)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_unit_that_cannot_run_here_is_counted_and_no_finding(path: Path) -> None:
     campaign, shown = run(path, source("a", "missing"), count=1)
     assert campaign.findings == []
@@ -177,7 +177,7 @@ def test_a_unit_that_cannot_run_here_is_counted_and_no_finding(path: Path) -> No
     assert load_state(path).totals["abc"]["a"]["not_run"] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sources_get_time_by_their_weight(path: Path) -> None:
     state = CampaignState("id", spent_s={"a": 10.0, "b": 10.0})
     state.save(path)
@@ -185,7 +185,7 @@ def test_sources_get_time_by_their_weight(path: Path) -> None:
     assert shown.begun == ["b 0"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_source_that_was_away_is_an_hour_behind_at_most(path: Path) -> None:
     CampaignState("id", spent_s={"a": 100_000.0}).save(path)
     _, shown = run(path, source("a", "pass"), source("new", "pass", weight=2), count=1)
@@ -195,7 +195,7 @@ def test_a_source_that_was_away_is_an_hour_behind_at_most(path: Path) -> None:
     assert spent_s["new"] == pytest.approx(2 * (100_000.0 - LAG_S_MAX), abs=60.0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_interrupted_unit_runs_again(path: Path) -> None:
     campaign, shown = run(path, source("a", "interrupt"), count=3)
     assert campaign.is_interrupted
@@ -270,7 +270,7 @@ def _only(unit: WorkUnit, _number: int) -> WorkUnit:
     return unit
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_real_units_are_counted(path: Path) -> None:
     """The commands themselves, with the smallest amount of work."""
     for name, arguments in (
@@ -289,7 +289,7 @@ def test_real_units_are_counted(path: Path) -> None:
         assert counts["operations"] > 0 or name == "fuzz"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_commits_are_told_apart(tmp_path: Path) -> None:
     def git(*arguments: str) -> None:
         names = ("-c", "user.name=n", "-c", "user.email=e")
@@ -308,7 +308,7 @@ def test_commits_are_told_apart(tmp_path: Path) -> None:
     assert commit_of(tmp_path) == clean + "+"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_says_what_it_found(path: Path) -> None:
     command = [sys.executable, "-m", "campaign", "run", "--hours", "0", "--state", str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -38,7 +38,7 @@ from deploy.local_process import NodeProcess, started_at
 from raft.errors import Outcome
 from raft.histories.history import AppendCall, Kind, Operation
 from tests import missing
-from tests.node.processes import wait_for
+from tests.patience import wait_for
 
 RUN = Path(hosts.scenarios.__file__).resolve().parents[2] / "run"
 TIMEOUT_S = 900
@@ -301,7 +301,7 @@ def _words(name: str, artifacts: Path) -> tuple[list[str], dict[str, str]]:
     return [*words, "--artifacts", str(artifacts)], {**os.environ, "PYTHONPATH": path}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_whole_run_on_hosts(tmp_path: Path) -> None:
     words, environment = _words("host-isolated", tmp_path)
     done = subprocess.run(
@@ -316,7 +316,7 @@ def test_a_whole_run_on_hosts(tmp_path: Path) -> None:
     assert (tmp_path / "7" / "report.html").read_text().count("<svg") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_run_leaves_what_the_next_one_removes_and_no_more(tmp_path: Path) -> None:
     words, environment = _words("slow-disk", tmp_path)
     with subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL) as run:

@@ -15,8 +15,7 @@ from chaos.errors import NotPossibleHereError
 from chaos.shim import Shim, SystemCall, compile_shim
 
 from tests import missing
-
-TIMEOUT_S = 60
+from tests.patience import PATIENCE_S
 
 PROGRAM = """
 import os, random, sys, time
@@ -67,7 +66,7 @@ class Child:
         return stdout.readline().strip()
 
     def close(self) -> None:
-        self._process.communicate(timeout=TIMEOUT_S)
+        self._process.communicate(timeout=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +125,7 @@ def test_a_hang_lasts_until_it_is_taken_away(shim: Shim, child: Child) -> None:
         asking.join(0.01)
     assert not answers
     shim.clear()
-    asking.join(TIMEOUT_S)
+    asking.join(PATIENCE_S)
     assert answers == ["ok"]
 
 

@@ -17,7 +17,7 @@ from chaos.scenarios import network
 
 from deploy.local_process import NodeProcess, started_at
 from tests import missing
-from tests.node.processes import wait_for
+from tests.patience import wait_for
 
 RUN = Path(network.__file__).resolve().parents[2] / "run"
 TIMEOUT_S = 900

@@ -15,9 +15,9 @@ from quorumlog.errors import ERROR_TRAILER
 from quorumlog.pb import common_pb2
 from quorumlog.pb import nameserver_pb2 as pb
 from tests.cluster.workload import QUEUE_COUNT, TOPIC
+from tests.patience import PATIENCE_S
 
 EPOCH_LAST: Final = 2**63 - 1
-TIMEOUT_S: Final = 20.0
 
 
 def say(address: str, command: Mapping[str, Any] | None, **fields: Any) -> pb.ReportResponse:
@@ -27,7 +27,7 @@ def say(address: str, command: Mapping[str, Any] | None, **fields: Any) -> pb.Re
     request = pb.ReportRequest(**{"group": group, "command": encoded, **fields})
     with grpc.insecure_channel(address) as channel:
         service = stub(channel, pb.DESCRIPTOR)
-        return cast(pb.ReportResponse, service.Report(request, timeout=TIMEOUT_S))
+        return cast(pb.ReportResponse, service.Report(request, timeout=PATIENCE_S))
 
 
 def refusal(address: str, command: Mapping[str, Any], **fields: Any) -> str:

@@ -31,6 +31,7 @@ from quorumlog.pb import common_pb2, log_pb2
 from tests import seeds
 from tests.cluster.conftest import running
 from tests.cluster.workload import TOPIC, Workload, prove
+from tests.patience import PATIENCE_S
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 MIB = 1 << 20
@@ -88,13 +89,13 @@ async def test_malformed_bytes_at_the_client_port(tmp_path: Path) -> None:
         async with grpc.aio.insecure_channel(cluster.address(leader)) as channel:
             raw = channel.unary_unary("/quorumlog.v1.LogService/Append")
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await raw(b"\xff" * 100, timeout=10)
+                await raw(b"\xff" * 100, timeout=PATIENCE_S)
             assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
             log = stub(channel, log_pb2.DESCRIPTOR)
             for records, count in ((b"garbage" * 30, 1), (b"", 1), (b"", 0), (bytes(91), 1)):
                 request = log_pb2.AppendRequest(records=records, record_count=count)
                 with pytest.raises(grpc.aio.AioRpcError) as bad:
-                    await log.Append(request, timeout=10)
+                    await log.Append(request, timeout=PATIENCE_S)
                 trailer = dict(bad.value.trailing_metadata() or ())["quorumlog-error-bin"]
                 error = common_pb2.Error.FromString(trailer)
                 assert error.outcome == common_pb2.OUTCOME_NOT_APPLIED
@@ -110,7 +111,10 @@ def test_garbage_at_every_port(tmp_path: Path, run: Run) -> None:
 
     def throw(address: tuple[str, int]) -> None:
         for _ in range(50):
-            with socket.create_connection(address, timeout=5) as link, contextlib.suppress(OSError):
+            with (
+                socket.create_connection(address, timeout=PATIENCE_S) as link,
+                contextlib.suppress(OSError),
+            ):
                 link.sendall(random.randbytes(random.choice((1, 4, 100, 5_000))))
                 if random.random() < 0.5:
                     link.sendall(b"\xff\xff\xff\xff" + random.randbytes(50))
@@ -180,7 +184,10 @@ def test_hostile_frames_at_the_name_servers_port(tmp_path: Path, run: Run) -> No
 
     def throw(address: tuple[str, int]) -> None:
         for frame in hostile_frames(random, made):
-            with socket.create_connection(address, timeout=5) as link, contextlib.suppress(OSError):
+            with (
+                socket.create_connection(address, timeout=PATIENCE_S) as link,
+                contextlib.suppress(OSError),
+            ):
                 link.sendall(frame)
                 link.settimeout(0.01)
                 link.recv(100)  # It is looked at before the connection ends.
@@ -190,7 +197,7 @@ def test_hostile_frames_at_the_name_servers_port(tmp_path: Path, run: Run) -> No
         async with NameServers(cluster.bootstrap) as names:
             await names.put("space", "key", value)
         for node_id in cluster.node_ids:
-            async with NameServers(cluster.address(node_id)) as one, asyncio.timeout(30):
+            async with NameServers(cluster.address(node_id)) as one, asyncio.timeout(PATIENCE_S):
                 while await one.get("space", "key") != value:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
 
@@ -205,7 +212,9 @@ def test_hostile_frames_at_the_name_servers_port(tmp_path: Path, run: Run) -> No
                 for address in addresses:
                     # More than are heard at once; they say nothing, or half of something.
                     for word in (b"", b"\x10", b"\x10\x00\x00\x00half") * 10:
-                        silent.append(socket.create_connection(port_of(address), timeout=5))
+                        silent.append(
+                            socket.create_connection(port_of(address), timeout=PATIENCE_S)
+                        )
                         silent[-1].sendall(word)
                     await asyncio.to_thread(throw, port_of(address))
                 await agree(cluster, "beside them")
@@ -240,7 +249,7 @@ def test_ten_thousand_idle_connections(tmp_path: Path, run: Run, descriptors: in
         found = []
         for _ in range(count):
             # One after the other: the listen queue is bounded, too.
-            found.append(socket.create_connection(address, timeout=30))
+            found.append(socket.create_connection(address, timeout=PATIENCE_S))
         return found
 
     async def work() -> None:

@@ -10,7 +10,7 @@ import pytest
 from deploy.local import LocalCluster
 from deploy.local_metrics import metric_of
 from quorumlog import sync
-from tests.node.processes import wait_for
+from tests.patience import wait_for
 
 pytestmark = pytest.mark.long
 COUNT = 600

@@ -27,16 +27,8 @@ from quorumlog.produce.outgoing_messages import entry_of
 from quorumlog.records.batch import encode_entries
 from tests import missing
 from tests.cluster.conftest import running
-from tests.cluster.workload import (
-    DEADLINE_S,
-    TOPIC,
-    Workload,
-    applied,
-    eventually,
-    full_standing,
-    prove,
-    same_logs,
-)
+from tests.cluster.workload import TOPIC, Workload, applied, full_standing, prove, same_logs
+from tests.patience import PATIENCE_S, eventually, wait_for
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 DISK_SIZE_BYTES = 24 << 20
@@ -60,14 +52,14 @@ def disks(tmp_path: Path) -> Iterator[Path]:
             capture_output=True,
             text=True,
             check=False,
-            timeout=10,
+            timeout=PATIENCE_S,
         )
         if done.returncode != 0:
             missing.injector(f"mounting is not permitted here: {done.stderr.strip()}")
         mounted.append(path)
     yield root
     for path in mounted:
-        subprocess.run(["umount", "-l", str(path)], check=True, timeout=10)
+        subprocess.run(["umount", "-l", str(path)], check=True, timeout=PATIENCE_S)
 
 
 class Ballast:
@@ -97,10 +89,12 @@ async def filled(cluster: LocalCluster, *node_ids: int) -> AsyncIterator[None]:
             await asyncio.to_thread(one.give_back)
 
 
-async def fill(client: quorumlog.Client, count: int) -> tuple[int, Exception | None]:
+async def fill(
+    client: quorumlog.Client, count: int, *, timeout_ms: int = 1000 * PATIENCE_S
+) -> tuple[int, Exception | None]:
     """Send 100 kB messages; return how many were acked, and what stopped it."""
     acked = 0
-    async with client.producer(timeout_ms=4_000) as producer:
+    async with client.producer(timeout_ms=timeout_ms) as producer:
         for n in range(count):
             try:
                 await producer.send(TOPIC, b"%08d" % n + bytes(100_000), queue_id=0)
@@ -118,7 +112,9 @@ async def append_once(client: quorumlog.Client) -> QuorumlogError | None:
     async with grpc.aio.insecure_channel(leader) as channel:
         log = stub(channel, log_pb2.DESCRIPTOR)
         try:
-            await log.Append(log_pb2.AppendRequest(records=records, record_count=1), timeout=10)
+            await log.Append(
+                log_pb2.AppendRequest(records=records, record_count=1), timeout=PATIENCE_S
+            )
         except grpc.aio.AioRpcError as error:
             return from_rpc(error, leader)
     return None
@@ -130,7 +126,7 @@ async def append_until_full(client: quorumlog.Client) -> tuple[int, int]:
     A leader looks at its disk now and then: what it took before cannot be decided any more. Then it
     refuses, and hands over to one that may have more room.
     """
-    deadline, acked, in_doubt, refused = time.monotonic() + DEADLINE_S, 0, 0, 0
+    deadline, acked, in_doubt, refused = time.monotonic() + PATIENCE_S, 0, 0, 0
     while refused < REFUSED_COUNT:
         assert time.monotonic() < deadline, f"not full: {acked} acked, {in_doubt} in doubt"
         error = await append_once(client)
@@ -150,11 +146,16 @@ async def test_a_full_follower_changes_nothing_for_clients(disks: Path) -> None:
     async with running(disks, settings=SMALL) as (cluster, client):
         leader = await asyncio.to_thread(cluster.leader_id)
         full = leader % 3 + 1
+
+        async def follows() -> bool:
+            leads = (await client.admin.node_status()).node_id
+            return (await client.admin.node_status(full)).leader_id == leads != full
+
         async with filled(cluster, full):
             acked, error = await fill(client, 60)
             assert (acked, str(error)) == (60, "None")
             assert cluster.is_alive(full)
-            assert (await client.admin.node_status(full)).leader_id == leader
+            await eventually(follows, "the full one to follow")
         await same_logs(cluster, client)
 
 
@@ -178,7 +179,7 @@ async def test_a_full_majority_refuses_and_recovers_by_itself(disks: Path) -> No
         async with client.producer() as producer:
             await producer.send(TOPIC, "kept", queue_id=1)
         async with filled(cluster, 1, 2, 3):
-            acked, error = await fill(client, 60)
+            acked, error = await fill(client, 60, timeout_ms=4_000)
             assert acked < 60
             assert isinstance(error, QuorumlogError)
             taken, in_doubt = await append_until_full(client)
@@ -203,16 +204,20 @@ def data_files(cluster: LocalCluster, node_id: int) -> list[Path]:
 
 async def read_until_whole(client: quorumlog.Client, node_id: int, count: int) -> None:
     """Read queue 0 of one node alone; damage is an error, never a message, until it is repaired."""
-    deadline, offset = time.monotonic() + DEADLINE_S, 0
-    while offset < count:
-        assert time.monotonic() < deadline, f"node {node_id} gives up at offset {offset}"
+    offset = 0
+
+    async def is_read() -> bool:
+        nonlocal offset
         try:
             batch = await client.pull(TOPIC, 0, offset, consistency="local", node_id=node_id)
         except QuorumlogError:
-            continue
+            return False
         for message in batch:
             assert message.body == b"%08d" % offset + bytes(100_000)
             offset += 1
+        return offset >= count
+
+    await eventually(is_read, f"node {node_id} to be repaired")
 
 
 async def test_a_corrupted_follower_repairs_itself_from_its_peers(tmp_path: Path) -> None:
@@ -280,7 +285,7 @@ async def test_a_wiped_voter_never_votes_under_its_old_identity(tmp_path: Path) 
         assert isinstance(error, QuorumlogError)
         assert await asyncio.to_thread(cluster.leader_id) == 0
         cluster.start(leader)
-        await eventually("a leader", cluster.leader_id)
+        await asyncio.to_thread(wait_for, "a leader", cluster.leader_id)
         assert (await client.queue_offsets(TOPIC, [0]))[0].max_offset >= 5
         await same_logs(cluster, client)
         status = await client.admin.node_status(wiped)

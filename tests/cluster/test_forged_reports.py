@@ -35,7 +35,8 @@ from tests.cluster.forgery import (
     registration,
     say,
 )
-from tests.cluster.workload import QUEUE_COUNT, TOPIC, Workload, eventually
+from tests.cluster.workload import QUEUE_COUNT, TOPIC, Workload
+from tests.patience import wait_for
 from tests.quorumlog.fake_cluster import CLUSTER_ID, FakeCluster
 
 pytestmark = pytest.mark.long
@@ -75,7 +76,7 @@ async def is_whole(cluster: LocalCluster, group: str = "g0") -> dict[str, Any]:
         are_there = all(one == [*cluster.groups[group]] for one in brokers)
         return are_there and all(one["master_id"] > 0 for one in found)
 
-    await eventually(f"{group} in the directory", look)
+    await asyncio.to_thread(wait_for, f"{group} in the directory", look)
     return found[-1]
 
 
@@ -222,12 +223,14 @@ async def test_a_proven_report_is_taken_once(tmp_path: Path) -> None:
         taken = registration(cluster=cluster_id, group="g7", address=cluster.address(2))
         assert refusal(address, taken, **sealed(taken)) == "address_taken"
         log = cluster.log_path(1)
-        await eventually("a line", lambda: "broker group far of cluster" in log.read_text())
+        await asyncio.to_thread(
+            wait_for, "a line", lambda: "broker group far of cluster" in log.read_text()
+        )
         assert metric_of(cluster, 1, REFUSED, reason="epoch_too_high") == 1
         assert metric_of(cluster, 1, REFUSED, reason="address_taken") == 1
         await asyncio.to_thread(cluster.restart, 1)
         await asyncio.to_thread(cluster.wait_ready)
-        await eventually("its replica", lambda: is_asked(address, "g0"))
+        await asyncio.to_thread(wait_for, "its replica", lambda: is_asked(address, "g0"))
         assert refusal(address, far, **late) == "nameserver.unproven", "of before the restart"
 
 
@@ -262,8 +265,10 @@ async def test_a_directory_that_was_poisoned_before_heals(tmp_path: Path) -> Non
         cluster.start()
         await asyncio.to_thread(cluster.wait_ready)
         logs = [cluster.log_path(node) for node in cluster.node_ids]
-        await eventually(
-            "a decision", lambda: any("is forgotten and" in log.read_text() for log in logs)
+        await asyncio.to_thread(
+            wait_for,
+            "a decision",
+            lambda: any("is forgotten and" in log.read_text() for log in logs),
         )
         found = await is_whole(cluster)
         assert found["epoch_highest"] < 1_000
@@ -289,7 +294,7 @@ async def test_a_group_that_can_elect_nobody_is_named(tmp_path: Path) -> None:
         def is_said() -> bool:
             return all(metric_of(cluster, node, PROBLEM, group="g0") == 1 for node in alive)
 
-        await eventually("the metric", is_said)
+        await asyncio.to_thread(wait_for, "the metric", is_said)
         said = "group g0 has had no master for"
         servers = ",".join(cluster.address(node) for node in alive)
         told = ["nameserver", "status", "--server", servers, "-o", "json"]
@@ -305,4 +310,4 @@ async def test_a_group_that_can_elect_nobody_is_named(tmp_path: Path) -> None:
         def is_over() -> bool:
             return all(metric_of(cluster, node, PROBLEM, group="g0") == 0 for node in alive)
 
-        await eventually("the end of it", is_over)
+        await asyncio.to_thread(wait_for, "the end of it", is_over)

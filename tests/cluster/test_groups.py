@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from deploy.local import LocalCluster
 from quorumlog import Queue, errors
 from quorumlog.records.receipt import Receipt
 from tests.cluster.conftest import SETTINGS
-from tests.cluster.workload import DEADLINE_S, TOPIC, eventually
+from tests.cluster.workload import TOPIC
+from tests.patience import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.long
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -62,7 +64,7 @@ class Sending:
     async def acked(self, count: int) -> None:
         """Wait for so many more receipts."""
         target = self.acked_count + count
-        await eventually(f"{target} receipts", lambda: self.acked_count >= target)
+        await asyncio.to_thread(wait_for, f"{target} receipts", lambda: self.acked_count >= target)
 
     async def finish(self) -> tuple[dict[int, Receipt], list[errors.QuorumlogError]]:
         """Return receipts by number, and the failures."""
@@ -106,9 +108,10 @@ async def test_leaders_of_both_groups_are_killed_and_nothing_is_lost(
             assert leader in cluster.groups[group]
             await asyncio.to_thread(cluster.kill, leader)
             await sending.acked(150)
-            await eventually(
+            await asyncio.to_thread(
+                wait_for,
                 f"another leader of {group}",
-                lambda group=group: cluster.leader_id(group),  # type: ignore[misc]
+                partial(cluster.leader_id, group),
             )
             cluster.start(leader)
         await sending.acked(150)
@@ -124,7 +127,7 @@ async def test_a_group_wholly_down_does_not_stop_the_other(tmp_path: Path) -> No
     async with running(tmp_path / "c", 1) as (cluster, client):
         member = client.group_consumer("readers", TOPIC)
         await member.start()
-        await eventually("its queues", lambda: set(member.assignment()) == ALL)
+        await asyncio.to_thread(wait_for, "its queues", lambda: set(member.assignment()) == ALL)
         seen: Counter[int] = Counter()
 
         async def read() -> None:
@@ -141,7 +144,9 @@ async def test_a_group_wholly_down_does_not_stop_the_other(tmp_path: Path) -> No
             await client.producer(timeout_ms=1_000).send(TOPIC, b"0", group="g1")
         assert refused.value.outcome is errors.Outcome.NOT_APPLIED
         before = len(seen)
-        await eventually("messages of the other group", lambda: len(seen) > before + 200)
+        await asyncio.to_thread(
+            wait_for, "messages of the other group", lambda: len(seen) > before + 200
+        )
         cluster.start(dead)
         await asyncio.to_thread(cluster.wait_ready)
         receipt = await client.producer().send(TOPIC, b"99999999", group="g1")
@@ -150,7 +155,9 @@ async def test_a_group_wholly_down_does_not_stop_the_other(tmp_path: Path) -> No
         receipts, failures = await sending.finish()
         assert failures == []  # Also what had no answer when the group died: it asked again.
         await prove(client, receipts)
-        await eventually("all messages", lambda: set(seen) >= {*receipts, 99_999_999})
+        await asyncio.to_thread(
+            wait_for, "all messages", lambda: set(seen) >= {*receipts, 99_999_999}
+        )
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
         await member.close()
@@ -164,23 +171,23 @@ async def test_a_new_group_is_found_and_its_queues_are_shared(tmp_path: Path) ->
         members = [client.group_consumer("readers", TOPIC) for _ in range(2)]
         for member in members:
             await member.start()
-        await eventually("three queues", lambda: shares(members) == [1, 2])
+        await asyncio.to_thread(wait_for, "three queues", lambda: shares(members) == [1, 2])
         cluster.start(2)
-        await eventually("the new group", lambda: len(client.groups) == 2)
+        await asyncio.to_thread(wait_for, "the new group", lambda: len(client.groups) == 2)
         made = await client.admin.create_topic(TOPIC, queue_count=QUEUE_COUNT)
         assert [(share.group, share.queue_count) for share in made.shares] == [
             ("g0", QUEUE_COUNT),
             ("g1", QUEUE_COUNT),
         ]
-        await eventually("six queues", lambda: shares(members) == [3, 3])
+        await asyncio.to_thread(wait_for, "six queues", lambda: shares(members) == [3, 3])
         assert {queue for member in members for queue in member.assignment()} == ALL
         async with client.producer() as producer:
             sent = [await producer.send(TOPIC, b"%08d" % i) for i in range(60)]
         assert {receipt.group for receipt in sent} == {"g0", "g1"}
         await members[0].close()
-        await eventually("all queues", lambda: set(members[1].assignment()) == ALL)
+        await asyncio.to_thread(wait_for, "all queues", lambda: set(members[1].assignment()) == ALL)
         got = set()
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             async for message in members[1]:
                 got.add(int(message.body))
                 if len(got) == len(sent):

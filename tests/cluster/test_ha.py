@@ -18,7 +18,8 @@ from quorumlog.admin.ha_types import HaLoss, HaStatus
 from quorumlog.errors import ServerError
 from tests import seeds
 from tests.cluster.conftest import running
-from tests.cluster.workload import DEADLINE_S, History, Workload, eventually, read_all
+from tests.cluster.workload import History, Workload, read_all
+from tests.patience import PATIENCE_S, eventually, wait_for
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 ALONE: dict[str, object] = {"nameserver_listen": "off"}
@@ -33,22 +34,30 @@ def log_of(cluster: LocalCluster, node_id: int) -> bytes:
 
 async def master_of(client: quorumlog.Client) -> HaStatus:
     """Wait until somebody serves."""
-    async with asyncio.timeout(DEADLINE_S):
-        while (master := (await client.admin.ha_group()).master) is None:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    return master
+    found: list[HaStatus] = []
+
+    async def is_led() -> bool:
+        master = (await client.admin.ha_group()).master
+        found.extend([master] if master is not None else [])
+        return master is not None
+
+    await eventually(is_led, "a master")
+    return found[0]
 
 
 async def shows(client: quorumlog.Client, node_id: int, end: int) -> None:
     """Wait until readers of a node see the log up to here."""
-    while (await client.admin.ha_status(node_id)).confirm_position < end:  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
+
+    async def is_shown() -> bool:
+        return (await client.admin.ha_status(node_id)).confirm_position >= end
+
+    await eventually(is_shown, f"node {node_id} to show the log up to {end}")
 
 
 async def equal_logs(cluster: LocalCluster, client: quorumlog.Client) -> None:
     """Wait until all replicas hold and show what the master has, and compare the bytes."""
     end = (await master_of(client)).end_position
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         for node_id in cluster.node_ids:
             await shows(client, node_id, end)
     logs = [await asyncio.to_thread(log_of, cluster, node_id) for node_id in cluster.node_ids]
@@ -116,7 +125,7 @@ async def test_an_async_master_loses_a_suffix_that_is_counted(tmp_path: Path) ->
         await asyncio.to_thread(cluster.kill, 1)
         before = await asyncio.to_thread(log_of, cluster, 1)
         cluster.start(2, 3)
-        await eventually("two slaves", lambda: all_serve(cluster, 2, 3))
+        await asyncio.to_thread(wait_for, "two slaves", lambda: all_serve(cluster, 2, 3))
         promotion = await client.admin.ha_promote(2)
         async with client.producer() as producer:
             receipt = await producer.send("orders", b"99999999", queue_id=0)
@@ -166,6 +175,6 @@ def qlog(*words: str, cluster: LocalCluster | None = None) -> tuple[int, Any]:
     """Run a command; return its exit code and what it printed."""
     server = () if cluster is None else ("--server", cluster.bootstrap)
     command = [str(Path(sys.executable).with_name("qlog")), *words, *server, "-o", "json"]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=DEADLINE_S)
+    done = subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE_S)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)

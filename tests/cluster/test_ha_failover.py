@@ -12,7 +12,8 @@ import pytest
 
 from quorumlog.cluster.nameserver import ListedTopicShare, NameServers
 from tests.cluster.conftest import running
-from tests.cluster.workload import DEADLINE_S, Workload, read_all
+from tests.cluster.workload import Workload, read_all
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.long
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -22,7 +23,7 @@ async def group_of(
     names: NameServers, what: str, is_so: Callable[[ListedTopicShare], bool]
 ) -> ListedTopicShare:
     """Wait until the directory says something of the group; return the group."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         groups = await names.groups()
         if groups and is_so(groups[0]):

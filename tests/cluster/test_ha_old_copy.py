@@ -13,7 +13,7 @@ from quorumlog.errors import QuorumlogError
 from tests.cluster.conftest import running
 from tests.cluster.test_ha import ALONE, master_of
 from tests.cluster.test_old_copy import Scene, saved
-from tests.cluster.workload import DEADLINE_S, eventually
+from tests.patience import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.long
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -21,7 +21,7 @@ Run = Callable[[Coroutine[Any, Any, None]], None]
 
 async def stands(at: Scene, node_id: int, standing: str) -> None:
     """Wait until a replica says how it counts."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 if (await at.client.admin.ha_status(node_id)).standing == standing:
@@ -34,7 +34,7 @@ async def stands(at: Scene, node_id: int, standing: str) -> None:
 async def in_sync(at: Scene, *node_ids: int) -> None:
     """Wait until these replicas hold what the master has."""
     end = (await master_of(at.client)).end_position
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         for node_id in node_ids:
             while (await at.client.admin.ha_status(node_id)).end_position < end:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
@@ -48,7 +48,7 @@ def knows(at: Scene, node_id: int, other: int, life: int) -> bool:
 
 async def promote(at: Scene, node_id: int) -> None:
     """Promote by hand, as often as it takes; the fence decides."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 await at.client.admin.ha_promote(node_id, timeout_ms=2_000)
@@ -73,8 +73,8 @@ async def test_an_old_slave_makes_no_fence(tmp_path: Path) -> None:
         at.copy(old)
         await asyncio.to_thread(cluster.start, old)
         await in_sync(at, old)
-        await eventually(
-            "the third one to remember the new life", partial(knows, at, third, old, 2)
+        await asyncio.to_thread(
+            wait_for, "the third one to remember the new life", partial(knows, at, third, old, 2)
         )
         await at.kill(third)
         await at.send(30)
@@ -87,7 +87,7 @@ async def test_an_old_slave_makes_no_fence(tmp_path: Path) -> None:
             with pytest.raises(QuorumlogError):
                 await client.admin.ha_promote(node_id, timeout_ms=2_000)
         await asyncio.to_thread(cluster.start, master)
-        await eventually("the master's status", partial(cluster.is_alive, master))
+        await asyncio.to_thread(wait_for, "the master's status", partial(cluster.is_alive, master))
         await promote(at, master)
         await at.shows_all()
         await stands(at, old, "full")

@@ -21,7 +21,8 @@ from quorumlog.cluster.nameserver import ListedTopicShare, NameServers, ReplicaS
 from quorumlog.errors import UnavailableError
 from tests.cluster.conftest import running
 from tests.cluster.forgery import refusal, registration
-from tests.cluster.workload import DEADLINE_S, QUEUE_COUNT, TOPIC, Workload, prove
+from tests.cluster.workload import QUEUE_COUNT, TOPIC, Workload, prove
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.long
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -31,7 +32,7 @@ PROGRAM = "from quorumlog.cli import main; main(prog_name='qlog')"
 
 async def share_of(names: NameServers, *brokers: int) -> ListedTopicShare:
     """Wait until the route of the topic has a master and exactly these brokers; return it."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         shares: tuple[ListedTopicShare, ...] = ()
         try:
@@ -47,7 +48,7 @@ async def share_of(names: NameServers, *brokers: int) -> ListedTopicShare:
 
 async def states(names: NameServers, *wanted: str) -> list[ReplicaStatus]:
     """Wait until the replicas that were named are in these states; `up`: they know a leader."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         found = (await names.status())[: len(wanted)]
         shown = ["up" if one.state in ("leader", "follower") else one.state for one in found]
@@ -59,7 +60,7 @@ async def states(names: NameServers, *wanted: str) -> list[ReplicaStatus]:
 
 async def silence_of(names: NameServers, node_id: int, *, below_ms: int) -> None:
     """Wait until the directory heard of a node lately."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         brokers = {b.broker_id: b for group in await names.groups() for b in group.brokers}
         if node_id in brokers and brokers[node_id].silent_ms < below_ms:
@@ -72,7 +73,7 @@ async def warnings(client: Client, *wanted: bool) -> None:
     """Wait until just these nodes say in their status that their name server is not well.
 
     A node that is slow to answer once is listed as one that did not."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         nodes = (await client.admin.cluster_status()).nodes
         found = ["name server: " in getattr(node, "detail", "") for node in nodes]
@@ -189,7 +190,7 @@ def test_name_servers_of_their_own_freeze_and_a_dead_broker_leaves_the_routes(
                 history = await load.stop()
                 for process in processes:
                     process.send_signal(signal.SIGTERM)
-                assert [process.wait(DEADLINE_S) for process in processes] == [0, 0, 0]
+                assert [process.wait(PATIENCE_S) for process in processes] == [0, 0, 0]
             await prove(cluster, client, history)
 
     with name_servers(tmp_path) as (services, processes):

@@ -17,7 +17,8 @@ from deploy.local import LocalCluster
 from deploy.local_nodes import NodeState
 from quorumlog.errors import QuorumlogError
 from tests.cluster.conftest import running
-from tests.cluster.workload import TOPIC, History, eventually, read_all, same_logs
+from tests.cluster.workload import TOPIC, History, read_all, same_logs
+from tests.patience import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.long
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -41,7 +42,9 @@ class Scene:
         await asyncio.to_thread(self.cluster.start, *node_ids)
         if ready:
             for node_id in node_ids:
-                await eventually(f"node {node_id}", partial(self.is_ready, node_id))
+                await asyncio.to_thread(
+                    wait_for, f"node {node_id}", partial(self.is_ready, node_id)
+                )
 
     async def stop(self, *node_ids: int) -> None:
         assert await asyncio.to_thread(self.cluster.stop, *node_ids) == []
@@ -58,7 +61,9 @@ class Scene:
         """Wait until these nodes have everything that was acked, and know it."""
         for node_id in node_ids:
             what = f"node {node_id} to catch up"
-            await eventually(what, partial(self.has_applied, node_id, self.history.last_index))
+            await asyncio.to_thread(
+                wait_for, what, partial(self.has_applied, node_id, self.history.last_index)
+            )
 
     def is_ready(self, node_id: int) -> bool:
         return self.status(node_id).is_ready
@@ -93,7 +98,7 @@ class Scene:
         return found.standing
 
     async def becomes(self, node_id: int, *standings: str) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while await self.standing(node_id) not in standings:  # noqa: ASYNC110 - of a process.
                 await asyncio.sleep(0.02)
 
@@ -198,7 +203,7 @@ async def test_a_copy_of_the_current_life_is_known_by_contact_with_the_leader(
             known = saved(lives)["known"].get(str(victim), {})
             return int(known.get("committed", -1)) >= at.history.last_index
 
-        await eventually("the third node to remember what was acked", remembers)
+        await asyncio.to_thread(wait_for, "the third node to remember what was acked", remembers)
         for node_id in (leader, victim, other):
             await at.kill(node_id)
         at.restore(victim)
@@ -291,7 +296,7 @@ async def test_the_way_back_is_that_of_a_learner(tmp_path: Path) -> None:
         await at.client.admin.remove_member(2)
         await at.client.admin.add_learner(2, address=row.address, peer_address=row.peer_address)
         await at.becomes(2, "full")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:
                     await at.client.admin.promote(2)
@@ -331,18 +336,22 @@ async def test_a_copy_of_which_nobody_left_knows(tmp_path: Path, in_one_term: bo
         await at.caught_up(1, 2)
         own = at.cluster.node_directory(1) / "data"
         wanted = at.history.last_index
-        await eventually("node 1 to note it", lambda: saved(own)["committed"] >= wanted)
+        await asyncio.to_thread(
+            wait_for, "node 1 to note it", lambda: saved(own)["committed"] >= wanted
+        )
         await at.kill(1)
         await at.kill(2)
         at.restore(2)
         # First, so that it mostly is the one to lead, and still is when 2 votes no more.
         await at.start(3, ready=False)
-        await eventually("node 3 to campaign", lambda: at.status(3).role == "pre_candidate")
+        await asyncio.to_thread(
+            wait_for, "node 3 to campaign", lambda: at.status(3).role == "pre_candidate"
+        )
         await at.start(2, 3)
         other = Scene(at.cluster, at.client, tmp_path)
         await other.send(5)
         await at.start(1, ready=False)
-        await eventually("somebody to say it", at.is_told)
+        await asyncio.to_thread(wait_for, "somebody to say it", at.is_told)
         at.alive()
         assert not at.is_ready(1)
         found = await read_all(at.client, at.history, 1)
@@ -352,7 +361,7 @@ async def test_a_copy_of_which_nobody_left_knows(tmp_path: Path, in_one_term: bo
         await at.stop(1)
         assert not list(own.glob("dump-*"))
         await at.start(1, ready=False)
-        await eventually("somebody to say it", at.is_told)
+        await asyncio.to_thread(wait_for, "somebody to say it", at.is_told)
         at.alive()
         found = await read_all(at.client, at.history, 1)
         assert sorted(found) == sorted(at.history.acked), "nothing of it is cut"

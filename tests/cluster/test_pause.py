@@ -14,7 +14,8 @@ from quorumlog.errors import from_rpc
 from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.records.batch import decode_records
 from tests.cluster.conftest import running
-from tests.cluster.workload import TOPIC, eventually
+from tests.cluster.workload import TOPIC
+from tests.patience import PATIENCE_S, wait_for
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 READ_COUNT = 20
@@ -26,7 +27,7 @@ async def read_at(log: Any, consistency: common_pb2.Consistency) -> list[bytes] 
     """Read at one node and no other: what it has, or the code with which it denies."""
     request = log_pb2.PullRequest(topic=TOPIC, consistency=consistency)
     try:
-        response = await log.Pull(request, timeout=30)
+        response = await log.Pull(request, timeout=PATIENCE_S)
     except grpc.aio.AioRpcError as error:
         return from_rpc(error, "the old leader").code
     return [message.body for message in decode_records(response.records)]
@@ -61,7 +62,9 @@ async def test_a_paused_leader_serves_no_stale_linearizable_read(tmp_path: Path)
             await asyncio.to_thread(cluster.resume, old)
             answers = await asyncio.gather(*waiting)
             assert all(answer == fresh or answer in DENIED for answer in answers), answers
-            await eventually("one leader", lambda: cluster.leader_id() not in (0, old))
+            await asyncio.to_thread(
+                wait_for, "one leader", lambda: cluster.leader_id() not in (0, old)
+            )
             assert await read_at(log, linearizable) == "node.not_leader"
         # Its own log has caught up, and is served to whoever asks for that.
         mine = await client.pull(TOPIC, 0, 0, node_id=old, at_least_index=receipt.index)

@@ -22,12 +22,12 @@ from tests.cluster.workload import (
     History,
     Workload,
     applied,
-    eventually,
     full_standing,
     prove,
     read_all,
     same_logs,
 )
+from tests.patience import PATIENCE_S, wait_for
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 QLOG = [sys.executable, "-c", "from quorumlog.cli import main; main(prog_name='qlog')"]
@@ -49,7 +49,7 @@ async def back_up(cluster: LocalCluster, client: quorumlog.Client, copy: Path) -
 def restore(copy: Path, config: Path) -> dict[str, Any]:
     """Run the command; return what it prints."""
     command = [*QLOG, "store", "restore", str(copy), "--config", str(config), "-o", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -136,7 +136,7 @@ async def goes_on(cluster: LocalCluster, client: quorumlog.Client) -> None:
     async with client.producer() as producer:
         await producer.send(TOPIC, b"99999999")
         await asyncio.to_thread(cluster.kill, 1)
-        await eventually("another leader", lambda: cluster.leader_id() in (2, 3))
+        await asyncio.to_thread(wait_for, "another leader", lambda: cluster.leader_id() in (2, 3))
         receipt = await producer.send(TOPIC, b"99999998")
         assert receipt.durability.value == "quorum_disk"
 

@@ -7,8 +7,8 @@ import pytest
 from deploy.local import LocalCluster
 from deploy.local_metrics import metric_of
 from quorumlog import sync
-from tests.node.processes import wait_for
 from tests.node.replication.raft.test_repair_process import MARK
+from tests.patience import wait_for
 
 SETTINGS = {
     "file_size_bytes": "64KiB",

@@ -1,24 +1,16 @@
-"""Transactions against real nodes whose leader is killed: all happens once, or not at all."""
+"""Transactions against real nodes: messages are consumed and made once, or not at all."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import quorumlog
 from deploy.local import LocalCluster
 from quorumlog import errors
-from quorumlog.records.options import Decision
-from quorumlog.transactions.types import CheckedTransaction
 from tests.cluster.conftest import running
 from tests.cluster.workload import TOPIC
-
-Run = Callable[[Coroutine[Any, Any, None]], None]
-COUNT = 45
-GROUP = "billing"
 
 
 async def bodies(client: quorumlog.Client, topic: str) -> Counter[bytes]:
@@ -30,53 +22,9 @@ async def bodies(client: quorumlog.Client, topic: str) -> Counter[bytes]:
     return found
 
 
-async def kill_leader(cluster: LocalCluster) -> int:
+async def kill_leader(cluster: LocalCluster) -> None:
     leader = await asyncio.to_thread(cluster.leader_id)
     await asyncio.to_thread(cluster.kill, leader)
-    return leader
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("replication", ["raft", "sync_master"])
-def test_transactions_survive_the_leader(tmp_path: Path, run: Run, replication: str) -> None:
-    """Of each three one is committed, one rolled back, and one left to the check."""
-    asked: set[bytes] = set()
-
-    def is_wanted(body: bytes) -> bool:
-        number = int(body)
-        return number % 3 == 0 or (number % 3 == 2 and number % 2 == 1)
-
-    def check(transaction: CheckedTransaction) -> Decision:
-        (message,) = transaction.messages
-        assert message.topic == TOPIC
-        asked.add(message.body)
-        return Decision.COMMIT if is_wanted(message.body) else Decision.ROLLBACK
-
-    async def work() -> None:
-        async with running(tmp_path / "c", replication=replication) as (cluster, client):
-            producer = client.transactional_producer(GROUP, check, check_after_ms=1_500)
-            killing: asyncio.Future[int] | None = None
-            sent = [b"%04d" % number for number in range(COUNT)]
-            for number, body in enumerate(sent):
-                made = await producer.begin(TOPIC, body, key=f"k{number}")
-                if number == COUNT // 3:
-                    killing = asyncio.ensure_future(kill_leader(cluster))
-                if number % 3 == 0:
-                    await made.commit()
-                elif number % 3 == 1:
-                    await made.rollback()
-            assert killing is not None
-            await killing
-            async with asyncio.timeout(90):
-                while await client.admin.list_transactions():  # noqa: ASYNC110
-                    await asyncio.sleep(0.1)
-            assert await bodies(client, TOPIC) == Counter(filter(is_wanted, sent))
-            assert asked >= set(sent[2::3])
-            (found,) = await client.query_by_key(TOPIC, "k0")
-            unique = found.properties["UNIQ_KEY"]
-            assert await client.query_by_key(TOPIC, unique) == [found]
-
-    run(work())
 
 
 async def move(

@@ -1,19 +1,17 @@
 """Numbered messages sent to a real cluster, and the proof of what became of each of them."""
 
 import asyncio
-import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 import quorumlog
 from deploy.local import LocalCluster
 from quorumlog.errors import QuorumlogError
+from tests.patience import PATIENCE_S, eventually
 
 TOPIC: Final = "orders"
 QUEUE_COUNT: Final = 3
-DEADLINE_S: Final = 60.0
 
 
 @dataclass(slots=True)
@@ -26,14 +24,6 @@ class History:
     """Their error said that nothing was applied."""
 
     last_index: int = -1
-
-
-async def eventually(what: str, condition: Callable[[], object]) -> None:
-    """Wait until a condition holds; it may block for a moment, so it runs on a thread."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not await asyncio.to_thread(condition):
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        await asyncio.sleep(0.02)
 
 
 class Workload:
@@ -57,7 +47,7 @@ class Workload:
     async def stop(self) -> History:
         """Let what is under way be decided."""
         self._stopping = True
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*self._tasks)
         self._tasks = []
         return self.history
@@ -65,7 +55,7 @@ class Workload:
     async def acked(self, count: int) -> None:
         """Wait until so many more are acked."""
         target = len(self.history.acked) + count
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.history.acked) < target:
                 self._progress.clear()
                 await self._progress.wait()
@@ -140,16 +130,18 @@ async def same_logs(cluster: LocalCluster, client: quorumlog.Client) -> None:
 
 async def applied(client: quorumlog.Client, node_id: int, index: int) -> None:
     """Wait until a node has applied an entry."""
-    deadline = time.monotonic() + DEADLINE_S
-    while (status := await client.admin.node_status(node_id)).applied_index < index:
-        assert time.monotonic() < deadline, f"node {node_id} does not come to {index}: {status}"
-        await asyncio.sleep(0.02)
+
+    async def has_applied() -> bool:
+        return (await client.admin.node_status(node_id)).applied_index >= index
+
+    await eventually(has_applied, f"node {node_id} to apply {index}")
 
 
 async def full_standing(cluster: LocalCluster, client: quorumlog.Client) -> None:
     """Wait until every node counts in full again."""
-    deadline = time.monotonic() + DEADLINE_S
-    for node_id in cluster.node_ids:
-        while (status := await client.admin.node_status(node_id)).standing != "full":
-            assert time.monotonic() < deadline, f"node {node_id} stays {status.standing}"
-            await asyncio.sleep(0.02)
+
+    async def is_full() -> bool:
+        standings = [(await client.admin.node_status(one)).standing for one in cluster.node_ids]
+        return set(standings) == {"full"}
+
+    await eventually(is_full, "all nodes to count in full")

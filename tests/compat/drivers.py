@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests import missing
+from tests.patience import PATIENCE_S
 
 HERE: Final = Path(__file__).resolve().parent
-ANSWER_S: Final = 90.0
 
 
 class CallFailedError(Exception):
@@ -83,7 +83,7 @@ class Client:
 
     def answer(self) -> Any:
         """Return what the last call returned. Raises CallFailedError."""
-        line = self._answers.get(timeout=ANSWER_S)
+        line = self._answers.get(timeout=PATIENCE_S)
         if not line:
             raise CallFailedError(f"the client ended with {self._process.wait()}")
         answer = json.loads(line)
@@ -104,7 +104,7 @@ class Client:
             if self._process.poll() is None:
                 self.begin("close")
                 self._process.stdin.close()
-                self._process.wait(30)
+                self._process.wait(PATIENCE_S)
         except (OSError, subprocess.TimeoutExpired):
             self._process.kill()
             self._process.wait()

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 from store.config import StoreConfig
 from tests import missing
 from tests.java import SHORT_LIVED
+from tests.patience import PATIENCE_S
 
-_TIMEOUT_S: Final = 120
 _OPENED: Final = ("java.nio", "sun.nio.ch", "jdk.internal.ref")
 """Packages of Java that both stores reach into; RocketMQ's own scripts open the same."""
 _WORDS: Final = ("read ", "put ", "entry ", "inner ", "wrapped ")
@@ -48,7 +48,7 @@ def run(class_path: str, program: str, home: Path, *arguments: object) -> list[s
         ],
         capture_output=True,
         text=True,
-        timeout=_TIMEOUT_S,
+        timeout=PATIENCE_S,
         check=False,
     )
     said = ran.stdout.splitlines()  # With lines of the log of its libraries between.

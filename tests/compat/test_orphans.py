@@ -14,11 +14,11 @@ from google.protobuf.duration_pb2 import Duration
 
 from deploy.local import LocalCluster
 from quorumlog.pb import rocketmq_pb2 as pb
+from tests.patience import PATIENCE_S
 
 _SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 _METADATA: Final = (("x-mq-client-id", "one-stream@1"), ("x-mq-language", "RUST"))
 _COUNT: Final = 10
-_PATIENCE_S: Final = 60.0
 pytestmark = pytest.mark.long
 
 
@@ -39,7 +39,7 @@ def call(channel: grpc.Channel, name: str, request: Any) -> Any:
         request_serializer=lambda message: message.SerializeToString(),
         response_deserializer=getattr(pb, f"{name}Response").FromString,
     )
-    return method(request, metadata=_METADATA, timeout=_PATIENCE_S)
+    return method(request, metadata=_METADATA, timeout=PATIENCE_S)
 
 
 def test_a_follower_passes_questions_on_to_the_stream_it_has(
@@ -63,7 +63,7 @@ def test_a_follower_passes_questions_on_to_the_stream_it_has(
             request_serializer=pb.TelemetryCommand.SerializeToString,
             response_deserializer=pb.TelemetryCommand.FromString,
         )
-        stream = telemetry(commands(), metadata=_METADATA, timeout=_PATIENCE_S)
+        stream = telemetry(commands(), metadata=_METADATA, timeout=PATIENCE_S)
         sent = set()
         for number in range(_COUNT):
             answer = call(channel, "SendMessage", half(topic, number))

@@ -14,6 +14,7 @@ from quorumlog.pb.rocketmq_pb2 import QueryRouteRequest, QueryRouteResponse, Res
 from tests.compat.drivers import CallFailedError, Client, body_of
 from tests.compat.test_clients import receive
 from tests.node.peers.certificates import Authority
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.long
 
@@ -31,12 +32,12 @@ async def create_topic(
 
 def wait_for_route(address: str, groups: set[str]) -> None:
     """Return once a node knows that these broker groups share the topic."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     with grpc.insecure_channel(address) as channel:
         ask = channel.unary_unary(f"/{SERVICE}/QueryRoute")
         request = QueryRouteRequest(topic=Resource(name="orders")).SerializeToString()
         while True:
-            data = ask(request, metadata=(("x-mq-client-id", "test"),), timeout=10)
+            data = ask(request, metadata=(("x-mq-client-id", "test"),), timeout=PATIENCE_S)
             route = QueryRouteResponse.FromString(data)
             if {queue.broker.name.split(".")[0] for queue in route.message_queues} == groups:
                 return

@@ -10,6 +10,7 @@ import pytest
 from deploy.local import LocalCluster
 from quorumlog.sync import connect
 from tests import missing
+from tests.patience import PATIENCE_S
 from tests.quorumlog.test_readme import PROGRAMS
 
 
@@ -29,6 +30,6 @@ def test_the_program_with_the_official_client(cluster: LocalCluster, tmp_path: P
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     assert re.search(r"^[0-9A-F]{34}$", done.stdout, re.MULTILINE)

@@ -10,6 +10,7 @@ import pytest
 from deploy.engine_job import EngineJobSummary, compare
 from deploy.stdlib_source import encoded_lines, find_files, sha256_of_files
 from store.record.message import decode_message
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-P", "-m", "deploy.engine_job", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def test_every_file_comes_back_after_a_kill_in_the_middle(tmp_path: Path, source: Path) -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-P", "-m", "deploy.main_job", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 @pytest.fixture(scope="module")

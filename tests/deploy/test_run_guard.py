@@ -15,9 +15,10 @@ import pytest
 
 from deploy.local_process import NodeProcess, spawn, started_at
 from deploy.run_guard import VARIABLE
+from tests.patience import PATIENCE_S
 from tests.tidy.repository import ROOT
 
-END_TIMEOUT_MS = 20_000
+END_TIMEOUT_MS = 1000 * PATIENCE_S
 TEST_WITH_A_NODE = """
     import signal, sys
     from deploy.local import LocalCluster

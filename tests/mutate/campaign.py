@@ -1,11 +1,10 @@
 """Judges faults: which tests are tried against each, in which order, and what is concluded.
 
-Owns the order of the search; must not know processes or what is printed. First the test that killed
-the fault the last time, then the tests that run its line: near and quick ones up to a budget, then
-more of them.
+Owns the order of the search; must not know processes or what is printed. First the
+tests that run its line that are near and quick, up to a budget, then more of them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -27,7 +26,6 @@ class Killers(Protocol):
     """Runs tests against faults."""
 
     def knows(self, node_id: str) -> bool: ...
-    def is_slow(self, node_id: str) -> bool: ...
     def outcomes(self, tasks: Iterator[Task]) -> Iterator[Outcome]: ...
 
 
@@ -38,11 +36,10 @@ class Verdict:
     fault: Fault
     killer: str | None = None
     how: str = "survived"
-    """failed, timeout, ended: killed so. survived, not run, not plantable. Where only the recorded
-    test was asked also test gone, not planted (as it was before), and not judged: the test does not
-    pass alone without the fault."""
+    """failed, timeout, ended: killed so. survived, not run, not plantable. Where one test was asked
+    also not judged: it is not there, or does not pass without the fault."""
     stage: str = ""
-    """recorded, known, near or wide: where the killer was found; slow: by a test marked slow."""
+    """near, wide or long: the stage of the search that found the killer. asked: the one test."""
     tests: tuple[str, ...] = ()
     """Those that were asked, the best ones first; of a killed one none."""
     seconds: float = 0.0
@@ -53,14 +50,8 @@ class Verdict:
 
     @property
     def is_alive(self) -> bool:
-        """Whether nothing noticed it: nothing runs it, or it did not come into the code."""
-        return self.how in ("survived", "not run", "test gone", "not planted")
-
-    @property
-    def is_unjudged(self) -> bool:
-        """Whether the test that was asked says nothing, because it fails or takes too long here
-        without the fault, too. The run of all tests judges that test."""
-        return self.how == "not judged"
+        """Whether nothing noticed it."""
+        return self.how in ("survived", "not run", "not judged")
 
 
 @dataclass(slots=True)
@@ -91,67 +82,24 @@ class Campaign:
     _texts: dict[str, str] = field(default_factory=dict)
     """Of files of tests."""
 
-    def recorded(self, faults: Iterable[Fault], killers: Mapping[str, str]) -> list[Fault]:
-        """Ask for each fault the test that killed it before; return those that it did not."""
-        left, tasks = [], []
-        for fault in faults:
-            killer = killers.get(fault.name)
-            if killer is not None and self.hunter.knows(killer):
-                tasks.append(Task(fault, (Run(killer, _UNKNOWN_S, _UNKNOWN_S),)))
-            else:
-                left.append(fault)
-        for outcome in self.hunter.outcomes(iter(tasks)):
-            assert outcome.task.fault is not None, "a task without a fault"
-            if outcome.killer is not None and self._is_sound(outcome):
-                self._conclude(outcome, "recorded")
-            else:
-                left.append(outcome.task.fault)
-        return left
-
-    def asked(self, faults: Iterable[Fault], killers: Mapping[str, str]) -> None:
-        """Ask for each fault only the test that killed it before, and conclude from that alone."""
-        tasks = []
-        for fault in faults:
-            killer = killers[fault.name]
-            if self.hunter.knows(killer):
-                tasks.append(Task(fault, (Run(killer, _UNKNOWN_S, _UNKNOWN_S),)))
-            else:
-                self.on_verdict(Verdict(fault, how="test gone", tests=(killer,)))
-        for outcome in self.hunter.outcomes(iter(tasks)):
-            task = outcome.task
-            assert task.fault is not None, "a task without a fault"
-            tests = tuple(run.node_id for run in task.tests)
-            if outcome.killer is None:
-                # It was planted when it was recorded: else whatever is broken here passes for ever.
-                how = "survived" if outcome.how == "passed" else "not planted"
-                self.on_verdict(Verdict(task.fault, how=how, tests=tests))
-            elif self._is_sound(outcome):
-                self._conclude(outcome, "recorded")
-            else:
-                self.on_verdict(Verdict(task.fault, how="not judged", tests=tests))
-
-    def known(self, faults: Iterable[Fault], tests: Mapping[str, Sequence[str]]) -> None:
-        """Ask for each fault these tests, and conclude from them alone."""
-        searches = {}
-        for fault in faults:
-            asked = [test for test in tests[fault.name] if self.hunter.knows(test)]
-            runs = [Run(test, _UNKNOWN_S, _UNKNOWN_S) for test in asked]
-            searches[fault.name] = Search(fault, runs, len(runs))
-        tasks = [Task(s.fault, tuple(_by_file(s.runs))) for s in searches.values() if s.runs]
-        self._stage("known", tasks, searches)
-        self._give_up(searches)
+    def asked(self, faults: Iterable[Fault], node_id: str) -> None:
+        """Ask one test about each fault."""
+        run = Run(node_id, _UNKNOWN_S, _UNKNOWN_S)
+        if not self.hunter.knows(node_id) or not self._passes(run):
+            for fault in faults:
+                self.on_verdict(Verdict(fault, how="not judged", tests=(node_id,)))
+            return
+        self._search({fault.name: Search(fault, [run]) for fault in faults}, (("asked", 0.0),))
 
     def searched(
         self, faults: Sequence[Fault], tests: TestMap, stages: Sequence[tuple[str, float]] = STAGES
     ) -> None:
         """Search a killer for each fault among the tests that run its line."""
         for lo in range(0, len(faults), BATCH_COUNT):
-            self._search_batch(faults[lo : lo + BATCH_COUNT], tests, stages)
+            batch = faults[lo : lo + BATCH_COUNT]
+            self._search({f.name: Search(f, self._ranked(f, tests)) for f in batch}, stages)
 
-    def _search_batch(
-        self, faults: Sequence[Fault], tests: TestMap, stages: Sequence[tuple[str, float]]
-    ) -> None:
-        searches = {fault.name: Search(fault, self._ranked(fault, tests)) for fault in faults}
+    def _search(self, searches: dict[str, Search], stages: Sequence[tuple[str, float]]) -> None:
         for stage, budget_s in stages:
             tasks = []
             for search in searches.values():
@@ -159,16 +107,12 @@ class Campaign:
                 if chosen:
                     tasks.append(Task(search.fault, tuple(_by_file(chosen))))
             self._stage(stage, tasks, searches)
-        self._give_up(searches)
-
-    def _give_up(self, searches: Mapping[str, Search]) -> None:
-        """Conclude what is left behind all tests."""
         for search in searches.values():
             asked = tuple(run.node_id for run in search.runs[: search.asked_count])
             how = "survived" if asked else "not run"
             self.on_verdict(Verdict(search.fault, how=how, tests=asked))
 
-    def _stage(self, stage: str, tasks: list[Task], searches: dict[str, "Search"]) -> None:
+    def _stage(self, stage: str, tasks: list[Task], searches: dict[str, Search]) -> None:
         """Run tasks; take the faults that are judged out of the searches."""
         while tasks:
             again = []
@@ -193,23 +137,25 @@ class Campaign:
     def _conclude(self, outcome: Outcome, stage: str) -> None:
         fault = outcome.task.fault
         assert fault is not None, "a task without a fault"
-        assert outcome.killer is not None, "nothing killed it"
-        stage = "slow" if self.hunter.is_slow(outcome.killer) else stage
         seconds = outcome.seconds
         self.on_verdict(Verdict(fault, outcome.killer, outcome.how, stage, seconds=seconds))
 
     def _is_sound(self, outcome: Outcome) -> bool:
-        """Whether the killer passes when nothing is planted, within the same time.
+        """Say whether the killer passes when nothing is planted, within the same time.
 
         Behind a time-out it is asked anew: the machine may have become slow since."""
         killer = _killer_of(outcome)
         if killer.node_id not in self._sound or outcome.how == "timeout":
-            answers = self.hunter.outcomes(iter([Task(None, (killer,))]))
-            self._sound[killer.node_id] = all(answer.killer is None for answer in answers)
+            self._sound[killer.node_id] = self._passes(killer)
         return self._sound[killer.node_id]
 
+    def _passes(self, run: Run) -> bool:
+        """Say whether a test passes alone when nothing is planted."""
+        answers = self.hunter.outcomes(iter([Task(None, (run,))]))
+        return all(answer.killer is None for answer in answers)
+
     def _is_sure(self, outcome: Outcome) -> bool:
-        """Whether the killer alone kills the fault again."""
+        """Say whether the killer alone kills the fault again."""
         if outcome.how == "timeout" or len(outcome.task.tests) == 1:
             return True
         task = replace(outcome.task, tests=(_killer_of(outcome),))
@@ -232,7 +178,7 @@ class Campaign:
 
 
 def imports(text: str, path: str) -> bool:
-    """Whether a text imports the module of a file."""
+    """Say whether a text imports the module of a file."""
     module = path.removesuffix(".py").replace("/", ".")
     package, _, name = module.rpartition(".")
     said = (f"from {module} import", f"from {package} import {name}", f"import {module}\n")

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.mutate.campaign import Verdict
+from tests.mutate.explained import Explained
 from tests.mutate.faults import OPERATORS
-from tests.mutate.judged import Explained
 from tests.mutate.targets import Project
 
 
@@ -20,6 +20,8 @@ class Findings:
 
     explained: dict[str, Explained]
     verdicts: list[Verdict] = field(default_factory=list)
+    stale: list[str] = field(default_factory=list)
+    """Names of explained faults that are gone or changed. They are no complaint."""
     seconds: float = 0.0
 
     def survivors(self) -> list[Verdict]:
@@ -29,10 +31,6 @@ class Findings:
     def wrongly_explained(self) -> list[Verdict]:
         """Return those that are explained and yet killed."""
         return [v for v in self.verdicts if v.is_killed and v.fault.name in self.explained]
-
-    def unjudged(self) -> list[Verdict]:
-        """Return those whose test says nothing here. They are no complaint about the fault."""
-        return [v for v in self.verdicts if v.is_unjudged]
 
     def is_good(self) -> bool:
         """Whether nothing is left to do."""
@@ -53,7 +51,7 @@ def document_of(project: Project, findings: Findings) -> dict[str, Any]:
             for verdict in findings.survivors()
         ],
         "wrongly_explained": [_row(verdict) for verdict in findings.wrongly_explained()],
-        "not_judged": [_row(verdict) for verdict in findings.unjudged()],
+        "stale": findings.stale,
         "verdicts": [_row(verdict) for verdict in verdicts],
     }
 
@@ -84,9 +82,8 @@ def lines_of(project: Project, findings: Findings) -> Iterator[str]:
     for verdict in findings.wrongly_explained():
         yield f"\n{verdict.fault.name}\n  is explained, and yet {verdict.killer} kills it:"
         yield "  take it out of tests/mutate/explained.toml"
-    for verdict in findings.unjudged():
-        yield f"\n{verdict.fault.name}\n  not judged: this test does not pass alone here:"
-        yield f"    {verdict.tests[0]}"
+    for name in findings.stale:
+        yield f"\n{name}\n  is explained, and gone or changed by now: explained.toml may lose it"
     verdicts = findings.verdicts
     counts = Counter(verdict.how for verdict in verdicts).most_common()
     said = ", ".join(f"{how} {count}" for how, count in counts)
@@ -101,13 +98,9 @@ def _tests_of(verdict: Verdict) -> Iterator[str]:
     if not verdict.tests:
         yield "  no test of a moderate length runs it"
         return
-    if verdict.how == "test gone":
-        yield f"  its test {verdict.tests[0]}"
-        yield "  is not there any more; --fault NAME --record searches another one"
-        return
-    if verdict.how == "not planted":
-        yield f"  was killed by {verdict.tests[0]}"
-        yield "  and cannot be planted here: does .venv have the modules of this directory?"
+    if verdict.how == "not judged":
+        yield f"  not judged: {verdict.tests[0]}"
+        yield "  is not there, or does not pass without the fault"
         return
     yield f"  {len(verdict.tests)} tests ran it and none noticed; the nearest ones:"
     for node_id in verdict.tests[:3]:

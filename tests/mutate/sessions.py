@@ -31,9 +31,9 @@ class SessionFailedError(Exception):
     """pytest could not begin: the tests do not load."""
 
 
-def _pytest(project: Project, arguments: Sequence[str], plugin: object, *, with_slow: bool) -> int:
+def _pytest(project: Project, arguments: Sequence[str], plugin: object, *, with_long: bool) -> int:
     os.chdir(project.root)
-    chosen = [] if with_slow else ["-m", "not slow"]
+    chosen = [] if with_long else ["-m", "not long"]
     options = ["-q", "--capture=no", "-p", "no:cacheprovider", f"--rootdir={project.root}", *chosen]
     return int(pytest.main([*options, *arguments], plugins=[plugin]))
 
@@ -85,12 +85,12 @@ def map_of_tests(
     say: Callable[[str], None],
     files: Collection[str] = (),
     *,
-    with_slow: bool = False,
+    with_long: bool = False,
 ) -> TestMap:
     """Return the map of the code as it is now; run the tests that it lacks.
 
     Only of these files of tests, unless there are none."""
-    path = project.root / "var" / "mutate" / ("map-slow.z" if with_slow else "map.z")
+    path = project.root / "var" / "mutate" / ("map-long.z" if with_long else "map.z")
     document, keys = recording.read(path, project), recording.file_keys(project)
     known = document.get("files", {})
     current = {file: key for file, key in keys.items() if known.get(file) == key}
@@ -103,7 +103,7 @@ def map_of_tests(
             def record(_: int) -> int:
                 recorder = Recorder(project, found, jobs, directory)
                 recorder.install()
-                return _pytest(project, missing, recorder, with_slow=with_slow)
+                return _pytest(project, missing, recorder, with_long=with_long)
 
             for _ in _in_process(record):
                 pass
@@ -120,7 +120,7 @@ def verdicts(
     jobs: int,
     files: Sequence[str] = (),
     *,
-    with_slow: bool = False,
+    with_long: bool = False,
 ) -> Iterator[Verdict]:
     """Judge faults in a session of pytest with these test files; yield what is found."""
 
@@ -132,7 +132,7 @@ def verdicts(
             judge(Campaign(project, hunter, tell))
 
         hunter = Hunter(campaign, project, jobs, directory)
-        return _pytest(project, files or project.test_folders, hunter, with_slow=with_slow)
+        return _pytest(project, files or project.test_folders, hunter, with_long=with_long)
 
     with _scratch() as directory:
         for line in _in_process(work):

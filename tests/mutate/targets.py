@@ -2,20 +2,18 @@
 
 Owns the choice; must not know how a fault is made or found. There are some 16,000 possible faults
 in these modules, too many to judge each. The standing ones are drawn by a checksum of their name,
-so that a fault stays in or out whatever else changes: drawn.txt beside this file says where a
-module or a function was when its faults were drawn. `--all` plants the others as well.
+so that a fault stays in or out whatever else changes. `--all` plants the others as well.
 """
 
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tests.mutate.faults import Change, Fault, changes_of, faults_of
 
 _PERMILLE: Final = 1000
-_DRAWN_FILE: Final = Path(__file__).with_name("drawn.txt")
 
 _CORE: Final = 170
 _STATE: Final = 85
@@ -115,11 +113,6 @@ def _portions() -> dict[str, int]:
     return portions
 
 
-def _drawn_as() -> dict[str, str]:
-    rows = _DRAWN_FILE.read_text().splitlines()
-    return dict(row.split(" ") for row in rows if row[:1] != "#")
-
-
 @dataclass(frozen=True, slots=True)
 class Project:
     """A tree of sources: where faults are planted, and which tests may find them."""
@@ -132,9 +125,6 @@ class Project:
     test_folders: tuple[str, ...]
     known: frozenset[str] = frozenset()
     """Names of faults that are standing ones whatever the portion."""
-    drawn_as: Mapping[str, str] = field(default_factory=dict)
-    """The path under which the faults of a file were drawn, when that is another one; likewise
-    path and name of a function (`path:Class.method`)."""
 
     def paths(self) -> list[str]:
         """Return the files that are there."""
@@ -164,11 +154,7 @@ class Project:
         portion = self.portions[fault.path]
         if fault.operator not in _TELLING and portion < _PERMILLE:
             portion //= 4
-        path = self.drawn_as.get(fault.path, fault.path)
-        function = self.drawn_as.get(f"{fault.path}:{fault.function}")
-        rest = fault.name.removeprefix(f"{fault.path}:{fault.function}")
-        name = (function or f"{path}:{fault.function}") + rest
-        drawn = zlib.crc32(name.encode()) % _PERMILLE
+        drawn = zlib.crc32(fault.name.encode()) % _PERMILLE
         return drawn < portion or fault.name in self.known
 
 
@@ -178,5 +164,4 @@ THIS: Final = Project(
     ("store", "raft", "node", "quorumlog", "chaos-tests"),
     tuple(f"tests/{name}" for name in ("raft", "scenarios", "store", "node", "quorumlog")),
     ISSUE_18,
-    _drawn_as(),
 )

@@ -1,13 +1,17 @@
 """A toy project with a weak test: exactly the faults survive that it does not notice."""
 
 import json
+import os
+import select
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from tests.mutate.hunting import Hunter, Task
 from tests.mutate.targets import THIS
 
 MODULE = '''
@@ -59,30 +63,15 @@ project = Project(Path(sys.argv[1]), {"toy/gate.py": 1000}, ("toy",), ("checks",
 faults = project.all_faults()
 assert all(project.is_standing(fault) for fault in faults)
 judging = Judging(project, int(sys.argv[2]), lambda text: None)
-killers = {"toy/gate.py:admits:drop:1": "checks/test_gate.py::test_all_rows_go"}
-found = list(judging.with_known_killers(faults, killers))
-assert found == [], "that test does not kill it"
-verdicts = list(judging.with_search(faults, with_slow=False))
-near = list(judging.with_near_search(faults))
-near = {v.fault: v.is_killed for v in near if v.how != "not judged"}
-found = {v.fault: v.is_killed for v in verdicts}
-assert len(near) > len(found) // 2, "a busy machine leaves some without a verdict"
-assert near.items() <= found.items(), "all import it"
-known = {verdict.fault.name: verdict.killer for verdict in verdicts if verdict.is_killed}
-again = list(judging.with_known_killers(faults, known))
-assert {verdict.fault.name for verdict in again} == known.keys()
-assert {verdict.stage for verdict in again} == {"recorded"}
-beside = ["checks/test_gate.py::test_of_old", "checks/test_gate.py::test_all_rows_go"]
-beside = {fault.name: beside for fault in faults}
-killed = [verdict for verdict in judging.with_known_tests(faults, beside) if verdict.is_killed]
-assert {verdict.fault.function for verdict in killed} == {"drain"}, killed
-assert {verdict.stage for verdict in killed} == {"known"}
+verdicts = list(judging.with_search(faults, with_long=False))
 asked = [fault for fault in faults if fault.operator in ("never", "bound")]
-anyway = dict.fromkeys((f.name for f in asked), "checks/test_gate.py::test_that_fails_anyway")
-alone = list(judging.with_killers_alone(asked, anyway))
-assert [verdict.how for verdict in alone] == ["not judged"] * len(asked), alone
-(blind,) = judging.with_killers_alone(faults[:1], killers | dict.fromkeys(
-    [faults[0].name], "checks/test_gate.py::test_all_rows_go"))
+for test in ("test_that_fails_anyway", "test_gone"):
+    alone = list(judging.with_test(asked, "checks/test_gate.py::" + test))
+    assert [verdict.how for verdict in alone] == ["not judged"] * len(asked), alone
+drained = [fault for fault in faults if fault.name == "toy/gate.py:drain:drop:1"]
+(killed,) = judging.with_test(drained, "checks/test_gate.py::test_all_rows_go")
+assert (killed.how, killed.stage) == ("timeout", "asked"), killed
+(blind,) = judging.with_test(drained, "checks/test_gate.py::test_far_below_and_far_above")
 assert blind.how == "survived", blind
 print(json.dumps([[v.fault.name, v.how, v.killer] for v in verdicts]))
 """
@@ -95,7 +84,7 @@ def test_exactly_what_the_tests_do_not_notice_survives(tmp_path: Path, jobs: int
         (tmp_path / path).parent.mkdir()
         (tmp_path / path).write_text(text)
     (tmp_path / "pytest.ini").write_text(
-        "[pytest]\npythonpath = .\naddopts = --import-mode=importlib\nmarkers = slow: long\n"
+        "[pytest]\npythonpath = .\naddopts = --import-mode=importlib\nmarkers = long: long\n"
     )
     ran = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(RUN), str(tmp_path), str(jobs)],
@@ -118,3 +107,27 @@ def test_exactly_what_the_tests_do_not_notice_survives(tmp_path: Path, jobs: int
         "checks/test_gate.py::test_far_below_and_far_above",
         "checks/test_gate.py::test_all_rows_go",
     }, "a test that fails without a fault kills none"
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_hunt_ends_with_its_last_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int
+) -> None:
+    """Also when all that runs ends at the same moment, as one process always does."""
+
+    def run(self: Hunter, task: Task, directory: Path) -> NoReturn:
+        self._say("passed", "")
+        os._exit(0)
+
+    def wait(fds: list[int], *others: list[int]) -> tuple[list[int], list[int], list[int]]:
+        assert fds, "a select without files never ends"
+        for fd in fds[1::2]:  # Until each process has ended.
+            select_of_all([fd], [], [])
+        return fds, [], []
+
+    select_of_all = select.select
+    monkeypatch.setattr(Hunter, "_run", run)
+    monkeypatch.setattr(select, "select", wait)
+    hunter = Hunter(lambda hunter: None, THIS, jobs, str(tmp_path))
+    tasks = [Task(None, ()) for _ in range(2 * jobs)]
+    assert [outcome.how for outcome in hunter.outcomes(iter(tasks))] == ["passed"] * 2 * jobs

@@ -46,15 +46,6 @@ def bodies(node: Fixture, topic: str = "orders", queue_id: int = 0) -> list[int]
         offset = result.next_offset
 
 
-async def until(is_true: Callable[[], bool], what: str) -> None:
-    """Let the loop run until something is true."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + 30
-    while not is_true():
-        assert loop.time() < deadline, f"waited in vain for {what}"
-        await asyncio.sleep(0)
-
-
 async def settle(node: Fixture) -> None:
     """Have the broker look at the clock, and let it do everything that it can do now."""
     delivery_task = node.broker.delay.delivery_task

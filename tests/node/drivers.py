@@ -17,7 +17,8 @@ from raft.messages import NO_INDEX, Index, InstallSnapshot, NodeId
 from raft.pump.replica import Replica
 from store.config import StoreConfig
 from tests.node.ledger_cluster import CLUSTER, crash, open_log
-from tests.node.links import LIMITS, eventually
+from tests.node.links import LIMITS
+from tests.patience import eventually
 
 HOST = "127.0.0.1"
 

@@ -20,6 +20,7 @@ from store.config import StoreConfig
 from store.errors import PositionRangeError, StoreError
 from store.files.file_system import FileSystem
 from store.log.record_log import AppendResult
+from tests.patience import PATIENCE_S
 from tests.store.crashes import abandon
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import BORN, PAGE, batch, small_config
@@ -72,7 +73,7 @@ def sync(log: LedgerLog) -> None:
     """Wait until all that was written is durable."""
     errors: queue.Queue[StoreError | None] = queue.Queue()
     log.store.request_sync(errors.put)
-    assert errors.get(timeout=30) is None
+    assert errors.get(timeout=PATIENCE_S) is None
 
 
 class Proposal(NamedTuple):
@@ -263,7 +264,7 @@ class Cluster:
 
     def finish_sync(self, number: int) -> None:
         node, replica, ticket, errors = self.syncs.pop(number)
-        error = errors.get(timeout=30)
+        error = errors.get(timeout=PATIENCE_S)
         if node.is_up and node.replica is replica:
             assert error is None, error
             replica.on_durable(ticket)

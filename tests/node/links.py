@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
@@ -17,11 +17,11 @@ from node.peers.peer import LinkPeer
 from node.peers.types import LinkLimits
 from raft.errors import PeerProtocolError
 from raft.messages import Index, NodeId
-from tests.coroutines import LOOPS, POLLER, TIMEOUT_S
+from tests.calm_loop import CalmLoop
+from tests.coroutines import POLLER, TIMEOUT_S
+from tests.patience import eventually
 
 Frame = tuple[FrameKind, bytes, bytes]
-DEADLINE_S = 60.0
-"""Time for what a test waits for, on a machine that is busy with other things."""
 SECRET = b"a secret of these tests"
 
 LIMITS = LinkLimits(
@@ -35,24 +35,14 @@ LIMITS = LinkLimits(
 """Short times, so that tests are short. Nothing here may depend on being fast enough."""
 
 
-def run(work: Coroutine[Any, Any, None], loop: str = "calm") -> None:
+def run(work: Coroutine[Any, Any, None]) -> None:
     """Run a test's coroutine; what reaches the loop's exception handler fails the test."""
     troubles: list[dict[str, Any]] = []
-    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+    with asyncio.Runner(loop_factory=CalmLoop) as runner:
         runner.get_loop().set_exception_handler(lambda _, context: troubles.append(context))
         runner.run(asyncio.wait_for(work, TIMEOUT_S))
     found = [trouble for trouble in troubles if POLLER not in repr(trouble)]
     assert not found, f"the loop's exception handler was called: {found}"
-
-
-async def eventually(condition: Callable[[], object], what: str = "") -> None:
-    """Let the loop run until a condition holds."""
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            while not condition():  # noqa: ASYNC110  # A condition may be anything.
-                await asyncio.sleep(0.001)
-    except TimeoutError:
-        raise AssertionError(f"waited in vain{': ' + what if what else ''}") from None
 
 
 def identity(node: NodeId, **changes: Any) -> LinkIdentity:

@@ -5,9 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,9 +17,8 @@ from node.errors.translation import ERROR_TRAILER
 from quorumlog.cluster.channels import stub
 from quorumlog.pb import admin_pb2, common_pb2, log_pb2
 from store.record.message import encode_message
+from tests.patience import PATIENCE_S, wait_for
 
-DEADLINE_S = 30.0
-CALL_TIMEOUT_S = 10.0
 _T = TypeVar("_T")
 
 LOOPBACK_FLAGS = {
@@ -34,15 +31,6 @@ LOOPBACK_FLAGS = {
     "heartbeat_ms": "25",
     "election_min_ms": "100",
 }
-
-
-def wait_for(what: str, found: Callable[[], _T]) -> _T:
-    """Return the first true answer; fails after a while, saying what was waited for."""
-    deadline, never = time.monotonic() + DEADLINE_S, threading.Event()
-    while not (answer := found()):
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        never.wait(0.01)
-    return answer
 
 
 def arguments(directory: Path, **flags: str) -> list[str]:
@@ -63,7 +51,7 @@ def run_to_end(
         [sys.executable, "-m", "node", *arguments(directory, **flags)],
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=PATIENCE_S,
         check=False,
         env={**os.environ, **(environment or {})},
     )
@@ -105,7 +93,7 @@ class SingleNode:
 
         try:
             with urllib.request.urlopen(
-                f"http://{self.node_json()['http_address']}{path}", timeout=CALL_TIMEOUT_S
+                f"http://{self.node_json()['http_address']}{path}", timeout=PATIENCE_S
             ) as answer:
                 text = answer.read().decode()
                 is_json = answer.headers["content-type"].startswith("application/json")
@@ -127,7 +115,7 @@ class SingleNode:
     def wait_end(self) -> int | None:
         """Wait for the end of the process; return its exit code."""
         assert self.process is not None, "it was not started"
-        assert self.process.wait_end(int(DEADLINE_S * 1000)), "it does not end"
+        assert self.process.wait_end(int(PATIENCE_S * 1000)), "it does not end"
         return self.process.exit_code
 
     def stop(self) -> int | None:
@@ -147,7 +135,7 @@ class SingleNode:
 
     def __exit__(self, *_exc: object) -> None:
         if self.process is not None and self.process.send(signal.SIGKILL):
-            self.process.wait_end(int(DEADLINE_S * 1000))
+            self.process.wait_end(int(PATIENCE_S * 1000))
 
 
 class NodeClient:
@@ -161,27 +149,25 @@ class NodeClient:
     def create_topic(self, topic: str, queue_count: int = 1) -> None:
         """Create a topic."""
         request = admin_pb2.CreateTopicRequest(topic=topic, queue_count=queue_count)
-        self.admin.CreateTopic(request, timeout=CALL_TIMEOUT_S)
+        self.admin.CreateTopic(request, timeout=PATIENCE_S)
 
     def append(self, topic: str, *bodies: bytes, **fields: Any) -> log_pb2.AppendResponse:
         """Append one batch to queue 0."""
         records = b"".join(encode_message(topic, 0, body, {}) for body in bodies)
         request = log_pb2.AppendRequest(records=records, record_count=len(bodies), **fields)
-        response: log_pb2.AppendResponse = self.log.Append(request, timeout=CALL_TIMEOUT_S)
+        response: log_pb2.AppendResponse = self.log.Append(request, timeout=PATIENCE_S)
         return response
 
     def pull(self, topic: str, offset: int = 0, **fields: Any) -> log_pb2.PullResponse:
         """Read queue 0."""
         request = log_pb2.PullRequest(topic=topic, offset=offset, **fields)
-        response: log_pb2.PullResponse = self.log.Pull(request, timeout=CALL_TIMEOUT_S)
+        response: log_pb2.PullResponse = self.log.Pull(request, timeout=PATIENCE_S)
         return response
 
     def status(self) -> admin_pb2.NodeStatusResponse:
         """What the node says of itself."""
         request = admin_pb2.NodeStatusRequest()
-        response: admin_pb2.NodeStatusResponse = self.admin.NodeStatus(
-            request, timeout=CALL_TIMEOUT_S
-        )
+        response: admin_pb2.NodeStatusResponse = self.admin.NodeStatus(request, timeout=PATIENCE_S)
         return response
 
 

@@ -9,15 +9,14 @@ from typing import Self
 from node.peers import handshake
 from node.peers.frames import FrameKind, FrameParser, encode_head
 from node.peers.handshake import LinkIdentity
-
-TIMEOUT_S = 10.0
+from tests.patience import PATIENCE_S
 
 
 class Stranger:
     """Shakes hands as node `claims` and then sends what it likes."""
 
     def __init__(self, address: tuple[str, int], identity: LinkIdentity, *, to: int) -> None:
-        self._socket = socket.create_connection(address, TIMEOUT_S)
+        self._socket = socket.create_connection(address, PATIENCE_S)
         self._parser = FrameParser()
         self._identity, self._to = identity, to
 

@@ -18,11 +18,12 @@ from node.replication.raft.digests import checks
 from node.state.state import Member
 from quorumlog.pb import admin_pb2, common_pb2, log_pb2
 from tests.coroutines import TIMEOUT_S
-from tests.node.links import eventually, run
+from tests.node.links import run
 from tests.node.processes import connected, typed_error
 from tests.node.whole_nodes import Fatal
+from tests.patience import eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 SETTINGS: dict[str, object] = {
     "file_size_bytes": "1MiB",
     "batch_size_bytes_max": "256KiB",

@@ -13,7 +13,8 @@ from quorumlog.pb import log_pb2
 from store.durability.fatal import EXIT_SYNC_FAILED
 from store.record.message import encode_message
 from tests import missing
-from tests.node.processes import NodeClient, SingleNode, wait_for
+from tests.node.processes import NodeClient, SingleNode
+from tests.patience import wait_for
 
 pytestmark = pytest.mark.long
 SAID = "a sync has been running"
@@ -55,7 +56,7 @@ def test_a_disk_that_hangs_ends_the_node_without_an_ack(
 ) -> None:
     """It is the flush thread that hangs, or the loop itself."""
     mode = {"replication": replication, "copies": "1"}
-    node = SingleNode(tmp_path / "data", sync_hang_limit_ms="1s", **mode)
+    node = SingleNode(tmp_path / "data", sync_hang_limit_ms="5s", **mode)
     with ExitStack() as stack:
         stack.push(node)
         node.start(shim.environment())

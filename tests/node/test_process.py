@@ -1,7 +1,6 @@
 """A node as a real process: it serves, stops without a loss, and every other end has its code."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,7 +12,8 @@ import pytest
 from node.monitoring.metrics import METRICS, PREFIX, page
 from node.runtime.fail_stop import DUMP_COUNT_MAX, FailStop
 from quorumlog.pb import admin_pb2, common_pb2, log_pb2
-from tests.node.processes import NodeClient, SingleNode, run_to_end, typed_error, wait_for
+from tests.node.processes import NodeClient, SingleNode, run_to_end, typed_error
+from tests.patience import PATIENCE_S, wait_for
 from tests.tidy import repository
 
 
@@ -223,8 +223,9 @@ def append_until_it_fails(client: NodeClient) -> int:
 def test_a_failed_sync_ends_it_and_no_append_is_acked(node: SingleNode) -> None:
     with node:
         node.stop()
-        # Armed when the store opens; the opening itself needs fewer syncs than that.
-        node.start({"QUORUMLOG_FAILPOINTS": "fs.sync=EIO@60+"})
+        # Armed when the store opens. What comes before the first append needs far fewer syncs than
+        # that, and the appends need more: each waits for one.
+        node.start({"QUORUMLOG_FAILPOINTS": "fs.sync=EIO@400+"})
         with node.client() as client:
             acked = append_until_it_fails(client)
         assert node.wait_end() == 74
@@ -267,7 +268,7 @@ def fail(directory: Path, *more: str) -> "subprocess.CompletedProcess[str]":
         [sys.executable, "-c", _FAIL_STOP, str(directory), *more],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
         check=False,
     )
 
@@ -301,8 +302,8 @@ def test_dumps_do_not_fill_the_disk(tmp_path: Path) -> None:
     def end(_code: int) -> None:
         raise EndedError
 
-    for _ in range(DUMP_COUNT_MAX + 3):
-        (tmp_path / f"dump-{os.urandom(4).hex()}.txt").write_text("old")
+    for number in range(DUMP_COUNT_MAX + 3):
+        (tmp_path / f"dump-{number:08x}.txt").write_text("old")
     with pytest.raises(EndedError):
         FailStop(tmp_path, end)(AssertionError("x"))  # type: ignore[arg-type]
     assert len(list(tmp_path.glob("dump-*.txt"))) == DUMP_COUNT_MAX

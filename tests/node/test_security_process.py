@@ -15,7 +15,8 @@ from quorumlog.cli import main
 from quorumlog.cli.connection import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
 from tests.node.framed.clients import RESPONSE, ROUTE, FramedClient, request
 from tests.node.peers.certificates import Authority, tls_settings
-from tests.node.processes import NodeClient, run_to_end, wait_for
+from tests.node.processes import NodeClient, run_to_end
+from tests.patience import wait_for
 
 
 def test_a_cluster_over_tls_serves_known_clients_only(tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ from node.runtime.sync_watch import SyncWatch
 from node.services.server import GrpcServer
 from store.durability.identity import DirectoryLock
 from store.files.file_system import FileSystem
-from tests.node.links import eventually
 from tests.node.whole_nodes import Fatal
+from tests.patience import eventually
 
 # In the order of the start; each name stands for the first call of its step.
 _SHARED = (

@@ -21,6 +21,7 @@ from quorumlog.pb.transaction_pb2 import (
 from store.record.message import Message
 from tests.node.broker_fakes import Fixture, request
 from tests.node.links import run
+from tests.patience import PATIENCE_S
 from tests.store.records import messages
 
 GROUP = "billing"
@@ -74,7 +75,7 @@ async def producer(
 
 
 async def question(stream: AsyncIterator[TransactionCheck]) -> TransactionCheck:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         return await anext(stream)
 
 

@@ -37,7 +37,8 @@ from store.config import StoreConfig
 from store.errors import CorruptionError, DerivedFileError
 from store.files.file_system import FileSystem
 from tests.node.ledger_cluster import CLUSTER, crash, open_log
-from tests.node.links import LIMITS, eventually
+from tests.node.links import LIMITS
+from tests.patience import eventually
 
 HOST = "127.0.0.1"
 _RAFT = (

@@ -23,6 +23,7 @@ from deploy.local import LocalCluster
 from deploy.local_process import free_ports
 from quorumlog import sync
 from tests import missing
+from tests.patience import PATIENCE_S
 from tests.pipeline.topics import fill, read, running, sent
 
 pytestmark = pytest.mark.long
@@ -101,7 +102,9 @@ def duplicate_count(local: LocalCluster) -> float:
     """Batches that the nodes knew already."""
     found = 0.0
     for node in local.status():
-        with urllib.request.urlopen(f"http://{node.http_address}/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(
+            f"http://{node.http_address}/metrics", timeout=PATIENCE_S
+        ) as answer:
             for line in answer.read().decode().splitlines():
                 if line.startswith("quorumlog_append_duplicates_total"):
                     found += float(line.rpartition(" ")[2])

@@ -55,6 +55,7 @@ def test_a_table_of_such_a_cluster_is_read_and_written(
     assert sent(read(client, "copy")) == sent(read(client, "orders"))
 
 
+@pytest.mark.long
 def test_jobs_take_the_files_that_qlog_takes(
     run: Run, secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,6 +75,7 @@ def test_jobs_take_the_files_that_qlog_takes(
     assert "none.pem cannot be read" in refused.stderr
 
 
+@pytest.mark.long
 def test_a_stranger_is_refused(spark: SparkSession, secured: Secured) -> None:
     cluster, _, tls = secured
     register(spark)

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import struct
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -496,10 +496,3 @@ async def fake_cluster(count: int = 3) -> AsyncIterator[FakeCluster]:
     finally:
         for node in cluster.nodes.values():
             await node.stop()
-
-
-async def until(condition: Callable[[], bool], *, timeout_s: float = 30) -> None:
-    """Wait for a condition of the test itself."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - polls what has no event.
-            await asyncio.sleep(0.005)

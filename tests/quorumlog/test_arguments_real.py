@@ -21,6 +21,7 @@ import quorumlog
 from deploy.local import LocalCluster
 from quorumlog import errors, sync, testing
 from quorumlog.cluster import nameserver
+from tests.patience import PATIENCE_S
 from tests.quorumlog import surface
 from tests.quorumlog.surface import Call
 
@@ -268,7 +269,7 @@ async def with_others(env: Environment, call: Call, strange: dict[str, Any]) -> 
 
 
 async def arrives(env: Environment, waiting: quorumlog.Delivery, body: bytes) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         receipt = await waiting
         batch = await env.others.pull(TOPIC, 0, receipt.queue_offset, max_count=1)
         assert batch.bodies() == [body]
@@ -310,6 +311,6 @@ def test_no_argument_harms_another_call(env: Environment, call: Call) -> None:
 
 async def skip(env: Environment, body: bytes) -> None:
     """Have the consumer that others share come to a message."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while (await anext(env.pull)).body != body:
             pass  # Of an example that has failed.

@@ -9,7 +9,8 @@ import pytest
 import quorumlog
 from quorumlog import errors
 from quorumlog.errors import Outcome
-from tests.quorumlog.fake_cluster import CLUSTER_ID, FakeCluster, fake_cluster, until
+from tests.patience import PATIENCE_S, eventually
+from tests.quorumlog.fake_cluster import CLUSTER_ID, FakeCluster, fake_cluster
 
 
 def connect(cluster: FakeCluster, timeout_ms: int = 10_000) -> quorumlog.Client:
@@ -60,7 +61,7 @@ async def test_a_cluster_without_a_leader_is_found_and_waited_for() -> None:
         async with connect(cluster) as client:
             assert (await client.route()).leader_id == 0
             sending = asyncio.create_task(client.producer().send("orders", b"x"))
-            await until(lambda: client.stats().questions > 6)
+            await eventually(lambda: client.stats().questions > 6)
             cluster.elect(2)
             assert (await sending).term == 2
 
@@ -72,7 +73,7 @@ async def test_a_deposed_leader_that_does_not_know_is_outvoted() -> None:
         cluster.beliefs[1], cluster.terms[1] = 1, 1  # Node 1 still takes itself for the leader.
         await cluster.nodes[1].stop()
         await cluster.nodes[1].start()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             assert (await client.producer().send("orders", b"x")).term == 2
         assert (await client.route()).leader_id == 3
 
@@ -166,6 +167,6 @@ def test_importing_the_package_loads_no_grpc() -> None:
         "assert 'grpc' not in sys.modules; assert quorumlog.connect; assert 'grpc' in sys.modules; "
         "assert all(getattr(quorumlog, name) for name in quorumlog.__all__)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)
     with pytest.raises(AttributeError):
         _ = quorumlog.nonsense

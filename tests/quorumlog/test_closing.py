@@ -10,16 +10,17 @@ import quorumlog
 from quorumlog import errors
 from quorumlog.client import Client
 from quorumlog.errors import Outcome
-from tests.quorumlog.fake_cluster import FakeCluster, fake_cluster, until
+from tests.patience import PATIENCE_S, eventually
+from tests.quorumlog.fake_cluster import FakeCluster, fake_cluster
 
 
-def connect(cluster: FakeCluster, timeout_ms: int = 30_000) -> quorumlog.Client:
+def connect(cluster: FakeCluster, timeout_ms: int = 600_000) -> quorumlog.Client:
     return quorumlog.connect(cluster.bootstrap, timeout_ms=timeout_ms)
 
 
 async def in_time(work: Awaitable[Any]) -> Any:
     """What hangs shall fail, and sooner than by a deadline of its own."""
-    return await asyncio.wait_for(work, 60)
+    return await asyncio.wait_for(work, PATIENCE_S)
 
 
 async def stays_open(task: "asyncio.Task[Any]") -> bool:
@@ -36,7 +37,7 @@ async def test_a_second_close_waits_for_the_first() -> None:
         cluster.nodes[1].gate.clear()
         delivery = producer.send_nowait("orders", b"1")
         flushing = asyncio.create_task(producer.close())
-        await until(lambda: producer.stats().in_flight_batches == 1)
+        await eventually(lambda: producer.stats().in_flight_batches == 1)
         client.producer()  # What is closing is not forgotten for it.
         closing = asyncio.create_task(client.close())
         assert await stays_open(closing)
@@ -63,7 +64,7 @@ async def test_a_producer_that_is_ended_at_once_ends_those_who_flush() -> None:
         producer = client.producer()
         delivery = producer.send_nowait("orders", b"0")
         flushing = asyncio.create_task(producer.close())
-        await until(lambda: client.stats().questions > 6)
+        await eventually(lambda: client.stats().questions > 6)
         await in_time(producer.abort())
         with pytest.raises(errors.ClosedError):
             await in_time(flushing)
@@ -79,7 +80,7 @@ async def test_a_sender_that_is_cancelled_by_others_fails_what_waits() -> None:
         cluster.leader_id = 0
         producer = client.producer()
         sending = asyncio.create_task(producer.send("orders", b"0"))
-        await until(lambda: client.stats().questions > 6)
+        await eventually(lambda: client.stats().questions > 6)
         (backlog,) = producer._accumulator
         assert backlog.task is not None
         backlog.task.cancel()
@@ -114,7 +115,7 @@ async def test_calls_that_look_for_a_leader_are_told_that_the_client_is_closed()
             asyncio.create_task(client.admin.list_topics()),
             asyncio.create_task(client.pull("orders", 0, 0)),
         ]
-        await until(lambda: client.stats().questions > 6)
+        await eventually(lambda: client.stats().questions > 6)
         groups = client.broker_groups
         await client.close()
         results = await in_time(asyncio.gather(*calls, return_exceptions=True))
@@ -166,7 +167,7 @@ async def test_a_consumer_that_is_closed_while_it_starts_reads_nothing(make: Mak
             consumer = make(client)
             starting = asyncio.create_task(consumer.start())
             iterating = asyncio.create_task(anext(consumer))
-            await until(lambda: client.stats().questions > 6)
+            await eventually(lambda: client.stats().questions > 6)
             await in_time(consumer.close())
             cluster.elect(2)
             for task in (starting, iterating):
@@ -193,7 +194,7 @@ async def test_a_member_that_is_closed_during_its_heartbeat_is_not_one_afterward
         await cluster.nodes[1].stop()
         await cluster.nodes[1].start()
         starting = asyncio.create_task(consumer.start())
-        await until(lambda: bool(cluster.members.get("g")))
+        await eventually(lambda: bool(cluster.members.get("g")))
         await in_time(consumer.close())
         with pytest.raises(errors.ClosedError):
             await in_time(starting)

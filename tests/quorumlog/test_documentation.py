@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import quorumlog
+from tests.patience import PATIENCE_S
 from tests.quorumlog.fake_cluster import fake_cluster
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "client.md"
@@ -40,7 +41,7 @@ def test_an_example_runs(i: int, capsys: pytest.CaptureFixture[str]) -> None:
             if "with quorumlog.sync" in code:  # It blocks, so it may not run in this loop.
                 await asyncio.to_thread(lambda: asyncio.run(names["example"]()))
             else:
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENCE_S):
                     await names["example"]()
 
     asyncio.run(scenario())

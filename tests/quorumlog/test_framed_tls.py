@@ -10,7 +10,7 @@ from deploy.local import LocalCluster
 from quorumlog import ClientTls, errors
 from tests.node.peers.certificates import Authority, tls_settings
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 def test_messages_travel_over_tls_and_strangers_get_nowhere(tmp_path: Path) -> None:

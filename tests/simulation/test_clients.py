@@ -24,7 +24,7 @@ CASES = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_clients_get_what_they_were_promised() -> None:
     results = in_two_processes(MODULE, SEED, cases=CASES)
     both = zip(CASES, results, strict=True)
@@ -33,7 +33,7 @@ def test_clients_get_what_they_were_promised() -> None:
     assert min(one["event_count"] for one in results) > 1_000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("transport", ["auto", "grpc"])
 def test_a_seed_is_one_history_in_every_process(transport: str) -> None:
     first, second = (run("all_kinds", transport, hash_seed=one) for one in ("1", "2"))

@@ -31,7 +31,7 @@ def command(*words: str, hash_seed: str = "random") -> subprocess.CompletedProce
     return run_module("simulation", *words, *long, hash_seed=hash_seed)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("share", ["one", "other"])
 def test_fresh_worlds(share: str) -> None:
     base = int.from_bytes(os.urandom(5), "big")
@@ -40,7 +40,7 @@ def test_fresh_worlds(share: str) -> None:
     assert f"{SEED_COUNT} passed, 0 failed" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_seed_is_one_run_in_every_process() -> None:
     def trace(hash_seed: str) -> tuple[str, ...]:
         done = command("replay", "12", hash_seed=hash_seed)
@@ -66,7 +66,7 @@ def a_case(*kinds: str) -> Case:
     return Case(options, tuple(faults))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_fault_of_each_kind_is_done_and_survived(kind: str, tmp_path: Path) -> None:
     path, case = tmp_path / "case.json", a_case(kind)
@@ -90,7 +90,7 @@ def test_failing_case_is_made_small() -> None:
     assert small.options.duration_ms == last.at_ms + last.duration_ms + 500
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_defect_of_nodes_is_found_by_a_seed() -> None:
     module, defect = "tests.simulation.defects", "acknowledged_before_quorum"
     found = in_two_processes(module, defect, cases=DEFECT_SEEDS)

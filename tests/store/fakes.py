@@ -13,6 +13,7 @@ from store.errors import PositionRangeError
 from store.files.file_system import FileSystem
 from store.files.mapped_file import View
 from store.log.record_log import AppendResult, EntryRun
+from store.log.sequence_lock import SequenceLock
 from store.record.message import encode_message
 
 FIRST_UNIX_MS = 1_700_000_000_000
@@ -51,6 +52,7 @@ class MemoryLog:
         gap_size_bytes: int = 0,
         run_size_bytes: int = 1 << 16,
     ) -> None:
+        self.changes = SequenceLock()
         self.data = bytearray()
         self.first_position = first_position
         self.min_position = first_position

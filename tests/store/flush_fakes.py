@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from store.durability.flush_schedule import FlushRules
 from store.errors import StoreError
+from tests.patience import PATIENCE_S
 
-DEADLINE_S = 30  # Only a broken flush thread waits that long.
-FOREVER_MS = 1000 * DEADLINE_S
+FOREVER_MS = 1000 * PATIENCE_S
 RULES = FlushRules(
     file_size_bytes=1 << 20,
     interval_ms=1_000_000,
@@ -43,7 +43,7 @@ class FakeLog:
         self.events.append(f"sync to {end} began")
         self.began.release()
         if not self.is_free:
-            assert self.may_end.acquire(timeout=DEADLINE_S), "the test forgot this sync"
+            assert self.may_end.acquire(timeout=PATIENCE_S), "the test forgot this sync"
         if self.sync_count in self.errors:
             self.events.append("sync failed")
             raise self.errors[self.sync_count]
@@ -52,7 +52,7 @@ class FakeLog:
         return end
 
     def await_sync(self) -> None:
-        assert self.began.acquire(timeout=DEADLINE_S), "no sync began"
+        assert self.began.acquire(timeout=PATIENCE_S), "no sync began"
 
 
 class Answers:
@@ -77,7 +77,7 @@ class Answers:
 
     def await_count(self, count: int) -> list[tuple[int, StoreError | None]]:
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.got) >= count, DEADLINE_S), self.got
+            assert self._changed.wait_for(lambda: len(self.got) >= count, PATIENCE_S), self.got
             return list(self.got)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from store.errors import StoreError
 from store.files.file_system import FileSystem
 from store.replicated.shipped_store import ShippedStore
+from tests.patience import PATIENCE_S
 from tests.store.records import BORN, PAGE, batch, numbers, small_config
 
 CONFIG = small_config(file_size_bytes=4 * PAGE, disk_reserve_bytes=0)
@@ -86,7 +87,7 @@ def sync(store: ShippedStore) -> None:
         done.set()
 
     store.request_sync(on_done)
-    assert done.wait(60)
+    assert done.wait(PATIENCE_S)
     assert errors == [None]
 
 

@@ -20,8 +20,9 @@ from store.files.mapped_file_queue import MappedFileQueue
 from store.files.warm_up import WarmUp
 from store.record.message import encode_message
 from store.store import Store
+from tests.patience import PATIENCE_S
 from tests.store.crash_check import FILE, crash_config, must_not_die, open_store
-from tests.store.flush_fakes import DEADLINE_S, RULES, Answers, Clock, FakeLog, never
+from tests.store.flush_fakes import RULES, Answers, Clock, FakeLog, never
 from tests.store.listing import names
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import PAGE, batch, record
@@ -67,13 +68,13 @@ def test_a_close_waits_for_a_running_round_of_maintenance(tmp_path: Path) -> Non
 
     def wait_in_the_middle() -> int:
         in_round.set()
-        assert may_go_on.wait(DEADLINE_S), "the test forgot this round"
+        assert may_go_on.wait(PATIENCE_S), "the test forgot this round"
         return delete_expired()
 
     store._retention_ran_ms = -1 << 40  # Due at once.
     store._delete_expired = wait_in_the_middle  # type: ignore[method-assign]
     store.put(record(0))
-    assert in_round.wait(DEADLINE_S), "no round began"
+    assert in_round.wait(PATIENCE_S), "no round began"
     stopping = store._maintenance.stop
 
     def stop() -> None:
@@ -259,11 +260,11 @@ def test_a_spare_file_that_cannot_be_removed_does_not_keep_the_others(tmp_path: 
         PAGE,
         file_count=3,
         warm_up=False,
-        allocate_timeout_ms=1000 * DEADLINE_S,
+        allocate_timeout_ms=1000 * PATIENCE_S,
         on_fatal=never,
     )
     warm_up.start(0)
-    assert warm_up.wait_for(lambda: warm_up.ready_count == 3, DEADLINE_S)
+    assert warm_up.wait_for(lambda: warm_up.ready_count == 3, PATIENCE_S)
     with failpoints.armed("fs.unlink=EIO"), pytest.raises(FileSystemError):
         warm_up.stop()
     assert len(names(tmp_path)) == 1

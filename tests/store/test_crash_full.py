@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from tests import missing
+from tests.patience import PATIENCE_S
 from tests.store.crash_check import FILE, temporary_parent
 from tests.store.test_crash_kill import REPOSITORY
 
-DEADLINE_S = 120
 DISK_SIZE_BYTES = 1 << 20
 
 
@@ -27,7 +27,7 @@ def fill(root: Path, container: str, squeeze: str) -> dict[str, int]:
     """Run the program to its end; a signal or a broken promise fails."""
     command = [sys.executable, "-m", "tests.store.crash_full", str(root), container, squeeze]
     done = subprocess.run(
-        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert done.returncode == 0, f"ended with {done.returncode}\n{done.stderr[-3000:]}"
     counts: dict[str, int] = json.loads(done.stdout)
@@ -46,7 +46,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         [mount, "-t", "tmpfs", "-o", f"size={DISK_SIZE_BYTES}", "tmpfs", str(path)],
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=PATIENCE_S,
         check=False,
     )
     if done.returncode:
@@ -56,7 +56,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     try:
         yield path
     finally:
-        subprocess.run(["umount", str(path)], check=True, timeout=DEADLINE_S)
+        subprocess.run(["umount", str(path)], check=True, timeout=PATIENCE_S)
     assert not os.path.ismount(path), "the mount is still there"
 
 

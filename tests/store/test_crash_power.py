@@ -89,7 +89,9 @@ class ForgetfulDirectories(PowerLossFileSystem):
 
 
 @pytest.mark.parametrize("container", ["commit_log", "ledger"])
-@pytest.mark.parametrize("kind", [LyingDisk, ForgetfulDirectories])
+@pytest.mark.parametrize(
+    "kind", [LyingDisk, pytest.param(ForgetfulDirectories, marks=pytest.mark.long)]
+)
 def test_a_disk_that_does_not_sync_is_found(
     parent: Path, machine: Machine, container: Container, kind: type[PowerLossFileSystem]
 ) -> None:

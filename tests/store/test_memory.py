@@ -16,6 +16,7 @@ from store.files.file_system import FileSystem
 from store.ledger.entry import file_end
 from store.log.commit_log import CommitLog
 from store.record.message import encode_message
+from tests.patience import PATIENCE_S
 from tests.store.crash_check import open_store, temporary_parent
 from tests.store.memory_probe import TOUCHED_SIZE_BYTES, probe_config
 from tests.store.records import batch
@@ -24,7 +25,6 @@ from tests.store.test_crash_kill import REPOSITORY
 FILE_COUNT = 10
 PRIVATE_SIZE_BYTES_MAX = 200 * MIB
 LAST_SIZE_BYTES = 96 * MIB  # Real records that an opening reads and dispatches.
-DEADLINE_S = 120
 
 
 class SparseFileSystem(FileSystem):
@@ -76,7 +76,7 @@ def test_ten_gibibytes_open_in_200_mebibytes(
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

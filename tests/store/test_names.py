@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import store
+from tests.patience import PATIENCE_S
 
 
 def test_every_name_is_there_and_is_the_one_of_its_module() -> None:
@@ -28,4 +29,4 @@ def test_the_engine_is_loaded_when_it_is_first_used() -> None:
         "import sys, store; store.errors.StoreError; assert 'store.store' not in sys.modules; "
         "store.Store"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)

@@ -6,6 +6,7 @@ import pytest
 
 from store.errors import BusyError
 from store.log.put_lock import BlockingLock, PutLock, SpinLock, make_put_lock
+from tests.patience import PATIENCE_S
 
 KINDS = [BlockingLock, SpinLock]
 MS = 1_000_000
@@ -46,10 +47,10 @@ def test_a_waiter_gets_the_lock_when_it_is_released(kind: type[PutLock]) -> None
     lock.acquire()
     thread = threading.Thread(target=wait)
     thread.start()
-    assert asked.wait(30)
+    assert asked.wait(PATIENCE_S)
     assert not got.is_set()
     lock.release()
-    assert got.wait(30)
+    assert got.wait(PATIENCE_S)
     thread.join()
     assert lock.acquired_count == 2
 

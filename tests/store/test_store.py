@@ -29,6 +29,7 @@ from store.errors import (
 from store.files import failpoints
 from store.record.message import tags_code
 from store.store import Store
+from tests.patience import PATIENCE_S
 from tests.store.crashes import abandon
 from tests.store.records import BORN, PAGE, batch, messages, numbers, record, small_config
 
@@ -456,4 +457,4 @@ def test_the_background_thread_keeps_the_derived_files_up(tmp_path: Path) -> Non
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(store.engine.marks, "on_dispatched", watch)
-            assert dispatched.wait(30)
+            assert dispatched.wait(PATIENCE_S)

@@ -1,4 +1,4 @@
-"""The style rules of the project as pure functions: text in, findings out.
+"""The style rules of the project that ruff does not have, as pure functions: text in, findings out.
 
 Owns what each rule means. Must not read files or know where the repository is; the tests beside it
 do. Every function has a test that plants a violation, because a check that cannot fail is a defect.
@@ -13,8 +13,6 @@ from typing import Final
 
 import click
 
-LINE_LENGTH_MAX = 100
-FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 800
 MODULE_COUNT_MAX = 12
 
@@ -50,9 +48,6 @@ FLUSHABLE_NAMES = frozenset(
         "store",
     }
 )
-
-# Files are synced with os.fdatasync; a directory has no data, so it alone needs os.fsync.
-FSYNC_FUNCTION = "sync_directory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +88,7 @@ class Source:
         return Finding(self.path, getattr(node, "lineno", 1), rule, detail)
 
 
-# Size and documentation.
-
-
-def long_lines(path: str, text: str) -> Iterator[Finding]:
-    """Find lines of more than 100 characters."""
-    for number, line in enumerate(text.splitlines(), 1):
-        if len(line) > LINE_LENGTH_MAX:
-            yield Finding(path, number, "line-length", f"{len(line)} > {LINE_LENGTH_MAX}")
+# Size.
 
 
 def long_file(source: Source) -> Iterator[Finding]:
@@ -108,22 +96,6 @@ def long_file(source: Source) -> Iterator[Finding]:
     lines = len(source.text.splitlines())
     if lines > FILE_LINES_MAX:
         yield Finding(source.path, lines, "file-length", f"{lines} > {FILE_LINES_MAX}")
-
-
-def long_functions(source: Source) -> Iterator[Finding]:
-    """Find functions of more than 70 lines, from `def` to the last line."""
-    for node in source.nodes:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            if lines > FUNCTION_LINES_MAX:
-                detail = f"{node.name} has {lines} > {FUNCTION_LINES_MAX} lines"
-                yield source.found(node, "function-length", detail)
-
-
-def missing_module_docstring(source: Source) -> Iterator[Finding]:
-    """Find modules that do not say what they own."""
-    if not ast.get_docstring(source.tree):
-        yield Finding(source.path, 1, "module-docstring", "there is none")
 
 
 # Banned calls. References count too: `run(os.fsync, fd)` calls it as well.
@@ -140,30 +112,72 @@ def flush_calls(source: Source) -> Iterator[Finding]:
                 yield source.found(node, "mmap-flush", f"flush of {name or 'an expression'}")
 
 
-def fsync_calls(source: Source) -> Iterator[Finding]:
-    """Find os.fsync outside tests and outside the one function that syncs directories."""
-    if source.is_in("tests", "chaos-tests") or "fsync" not in source.text:
-        return
-    allowed = {
-        inner
-        for node in source.nodes
-        if isinstance(node, ast.FunctionDef) and node.name == FSYNC_FUNCTION
-        for inner in ast.walk(node)
-    }
-    for node, name in _references(source):
-        if name == "os.fsync" and node not in allowed:
-            yield source.found(
-                node, "fsync", f"use os.fdatasync, or {FSYNC_FUNCTION} for a directory"
-            )
+LUCKY_FILES: Final = (
+    "tests/calm_loop.py",
+    "tests/patience.py",
+    "tests/leaks.py",
+    "tests/seeds.py",
+    "tests/mutate/",  # A tool that measures tests.
+    # What tells others the time: a forger of registrations, and clients of other systems.
+    "tests/cluster/forgery.py",
+    "tests/compat/official/",
+    "tests/compat/python_driver.py",
+)
+"""What owns waiting and drawing for all others, by the beginnings of paths."""
+_LUCK: Final = re.compile(
+    r"time[.](sleep|(time|monotonic|perf_counter)(_ns)?)|os[.]urandom|secrets[.]\w+|uuid[.]uuid4"
+    r"|random[.](SystemRandom|[a-z]\w*)|datetime[.](date|datetime)[.](now|utcnow|today)"
+)
+_LUCK_WORD: Final = re.compile(r"time|sleep|random|secrets|uuid4")
+_LONG: Final = "pytest.mark.long"
 
 
-def sleeping_tests(source: Source) -> Iterator[Finding]:
-    """Find time.sleep in tests."""
-    if not source.is_in("tests") or "sleep" not in source.text:
+def lucky_tests(source: Source) -> Iterator[Finding]:
+    """Find what sleeps, looks at a clock or draws a number in tests of the gate, and in what they
+    use of their file. What only tests marked `long` use may."""
+    is_exempt = not source.is_in("tests") or source.path.startswith(LUCKY_FILES)
+    if is_exempt or not _LUCK_WORD.search(source.text):
         return
-    for node, name in _references(source):
-        if name == "time.sleep":
-            yield source.found(node, "sleep", "wait for the event, or use a clock of the test")
+    in_gate = {inner for node in _of_the_gate(source) for inner in ast.walk(node)}
+    advice = "wait for the event with tests/patience.py, seed it, or mark the test `long`"
+    names = dict(_references(source))
+    for node in in_gate:
+        match node:
+            case ast.Name() | ast.Attribute() if _LUCK.fullmatch(names.get(node, "")):
+                yield source.found(node, "luck", f"{names[node]}; {advice}")
+            case ast.Call(func=function, args=[]) if names.get(function) == "random.Random":
+                yield source.found(node, "luck", f"Random(); {advice}")
+            case ast.Call(func=function, args=[ast.Constant(value=float() | int() as pause), *_]):
+                if pause > 0 and names.get(function) == "asyncio.sleep":
+                    yield source.found(node, "luck", f"asyncio.sleep({pause}); {advice}")
+
+
+def _of_the_gate(source: Source) -> Iterator[ast.stmt]:
+    """Yield the statements of a file but its tests marked `long`, and what only they use."""
+    if "/test_" not in source.path:
+        yield from source.tree.body
+        return
+    kept = list[ast.stmt]()
+    helpers: dict[str, ast.stmt] = {}
+    for node in source.tree.body:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            kept.append(node)
+        elif _LONG not in map(ast.unparse, node.decorator_list):
+            if node.decorator_list or node.name.lower().startswith("test"):
+                kept.append(node)
+            else:
+                helpers[node.name] = node
+    if any(
+        ast.unparse(node).startswith("pytestmark = ") and _LONG in ast.unparse(node)
+        for node in kept
+    ):
+        return
+    while kept:
+        node = kept.pop()
+        yield node
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Name) and inner.id in helpers:
+                kept.append(helpers.pop(inner.id))
 
 
 SKIPPING_FILE = "tests/missing.py"
@@ -196,30 +210,6 @@ def doubtful_tests(source: Source) -> Iterator[Finding]:
                 yield source.found(node, "doubt", f"{node.name} asserts nothing in some cases")
 
 
-_RIDDLE: Final = re.compile(
-    r"test_(who|whoever|whom|whose|what|whatever|which|one|that|it|its|those|these|this|they|he|she"
-    r"|nobody|somebody|someone|everybody|everyone|anybody|nothing|such|so)(?:_|$)"
-)
-
-
-def riddling_tests(source: Source) -> Iterator[Finding]:
-    """Find names of tests that begin with a pronoun instead of the component that is tested."""
-    if not source.is_in("tests"):
-        return
-    for node in source.nodes:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found = _RIDDLE.match(node.name)
-            if found is not None:
-                detail = f"{node.name} begins with {found[1]!r}: name the component"
-                yield source.found(node, "test-name", detail)
-
-
-def tests_of_a_process(source: Source) -> Iterator[Finding]:
-    """Find files of tests named after the process that led to them, and not after a subject."""
-    if source.is_in("tests") and source.path.rpartition("/")[2].startswith("test_review"):
-        yield Finding(source.path, 1, "test-file", "name the subject, not the review")
-
-
 def _assertions(node: ast.AST, *, is_sure: bool = True) -> Iterator[bool]:
     """Yield for each assertion whether it is reached whatever the conditions say."""
     if isinstance(node, ast.Assert) or (
@@ -250,51 +240,13 @@ def global_randomness(source: Source) -> Iterator[Finding]:
             yield source.found(node, "randomness", f"{name}; take a seeded random.Random instead")
 
 
-def print_calls(source: Source) -> Iterator[Finding]:
-    """Find print in server code. The simulator is a command, and so is what a main guard runs."""
-    if not source.is_in("store", "raft", "node") or source.path.startswith("raft/simulator/"):
-        return
-    guarded = {
-        inner
-        for node in source.tree.body
-        if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
-        for inner in ast.walk(node)
-    }
-    for node in source.nodes:
-        if isinstance(node, ast.Name) and node.id == "print" and node not in guarded:
-            yield source.found(node, "print", "log it, count it or return it")
-
-
-def swallowed_errors(source: Source) -> Iterator[Finding]:
-    """Find `except:`, and handlers or suppressions of any Exception that do nothing."""
-    for node in source.nodes:
-        if isinstance(node, ast.ExceptHandler):
-            if node.type is None:
-                yield source.found(node, "bare-except", "name the exceptions")
-            elif _is_any_exception(node.type) and all(map(_does_nothing, node.body)):
-                yield source.found(node, "swallowed-error", "handle, count or raise it")
-        elif (
-            isinstance(node, ast.Call)
-            and _last_name(node.func) == "suppress"
-            and any(map(_is_any_exception, node.args))
-        ):
-            yield source.found(node, "swallowed-error", "suppress named exceptions only")
-
-
 SOURCE_CHECKS: tuple[Callable[[Source], Iterator[Finding]], ...] = (
     long_file,
-    long_functions,
-    missing_module_docstring,
     flush_calls,
-    fsync_calls,
-    sleeping_tests,
+    lucky_tests,
     skipping_tests,
     doubtful_tests,
-    riddling_tests,
-    tests_of_a_process,
     global_randomness,
-    print_calls,
-    swallowed_errors,
 )
 
 
@@ -308,17 +260,6 @@ def _last_name(node: ast.expr) -> str:
         case ast.Call(func=ast.Name(id="super")):
             return "self"
     return ""
-
-
-def _is_any_exception(node: ast.expr) -> bool:
-    types = node.elts if isinstance(node, ast.Tuple) else [node]
-    return any(_last_name(t) in {"Exception", "BaseException"} for t in types)
-
-
-def _does_nothing(statement: ast.stmt) -> bool:
-    if isinstance(statement, ast.Expr):
-        return isinstance(statement.value, ast.Constant)  # A docstring or an ellipsis.
-    return isinstance(statement, ast.Pass | ast.Continue)
 
 
 def _references(source: Source) -> Iterator[tuple[ast.expr, str]]:

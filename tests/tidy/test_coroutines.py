@@ -1,72 +1,52 @@
-"""Tests that are coroutines run, to their end, and fail as others do."""
+"""Tests that are coroutines run to their end, and fail as others do."""
 
-import os
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+import uvloop
 
-from tests.tidy.repository import ROOT
+from tests.calm_loop import CalmLoop
+from tests.coroutines import pytest_pyfunc_call
 
-_CONFTEST = "from tests.coroutines import loop, pytest_pyfunc_call\n"
-_PLANTED = """
-    import asyncio
 
-    import pytest
+def run(test: Callable[[], Awaitable[None]], loop: str = "calm") -> bool | None:
+    item = SimpleNamespace(obj=test, funcargs={"loop": loop})
+    return pytest_pyfunc_call(cast(pytest.Function, item))
 
-    async def test_passes(tmp_path):
+
+def test_a_coroutine_that_fails_fails_its_test() -> None:
+    async def fails() -> None:
         await asyncio.sleep(0)
-        assert tmp_path.exists()
+        raise KeyError("planted")
 
-    async def test_fails():
-        await asyncio.sleep(0)
-        assert False
+    with pytest.raises(KeyError, match="planted"):
+        run(fails)
 
-    async def test_complains():
+
+def test_an_error_in_a_callback_fails_its_test() -> None:
+    async def complains() -> None:
         asyncio.get_running_loop().call_soon(lambda: 1 // 0)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-    async def test_runs_on(loop):
-        assert type(asyncio.get_running_loop()).__module__.partition(".")[0] == loop
+    with pytest.raises(AssertionError, match="exception handler was called"):
+        run(complains)
 
-    async def test_leaves_a_task():
+
+@pytest.mark.parametrize(("loop", "kind"), [("calm", CalmLoop), ("uvloop", uvloop.Loop)])
+def test_a_coroutine_runs_on_the_loop_that_it_names_and_its_tasks_end(
+    loop: str, kind: type[asyncio.AbstractEventLoop]
+) -> None:
+    left: list[asyncio.Task[bool]] = []
+    seen: list[type] = []
+
+    async def leaves_a_task() -> None:
+        seen.append(type(asyncio.get_running_loop()))
         left.append(asyncio.create_task(asyncio.Event().wait()))
 
-    left = []
-
-    def test_that_the_task_is_cancelled():
-        assert left[0].cancelled()
-"""
-
-
-@pytest.mark.long
-def test_coroutines_run_and_fail(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text(_CONFTEST)
-    (tmp_path / "test_it.py").write_text(textwrap.dedent(_PLANTED))
-    ran = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-c",
-            os.devnull,
-            "-p",
-            "no:cacheprovider",
-            "-rfp",
-            ".",
-        ],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert "2 failed, 5 passed" in ran.stdout, ran.stdout
-    assert "FAILED test_it.py::test_fails - assert False" in ran.stdout
-    assert "FAILED test_it.py::test_complains - AssertionError: the loop's" in ran.stdout
+    assert run(leaves_a_task, loop)
+    assert seen == [kind]
+    assert left[0].cancelled()

@@ -12,7 +12,7 @@ from tests.fork_server import MODULES
 from tests.forks import FORK_SERVERS, SERVER_COUNT, started_by_name
 from tests.node.processes import SingleNode, arguments
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 END_TIMEOUT_MS = 30_000
 
 

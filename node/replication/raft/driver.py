@@ -526,9 +526,7 @@ class RaftDriver:
         if is_leader and (self.is_fenced or self._syncs.waiting_s > SYNC_HANG_MS / 1000):
             self._hand_over_unasked()
         has_met_all = self.term == NO_TERM and self.has_met_all()
-        self.replica.tick(
-            may_campaign=has_room and not self.is_fenced, has_met_all=has_met_all
-        )
+        self.replica.tick(may_campaign=has_room and not self.is_fenced, has_met_all=has_met_all)
         self._is_apply_due = True
         self._touch()  # Also repeats an apply that found no room.
 

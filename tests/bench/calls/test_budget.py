@@ -36,7 +36,7 @@ def most(rows: list[dict[str, Any]], role: str) -> float:
     return max(float(row["calls"]) for row in rows if row["process"].startswith(role))
 
 
-@pytest.mark.slow  # Three real nodes and some thousand appends.
+@pytest.mark.long  # Three real nodes and some thousand appends.
 @pytest.mark.parametrize("role", SINGLE_LIMITS)
 def test_append_alone_in_flight_stays_within_its_budget(
     measured: dict[str, Any], role: str
@@ -44,13 +44,13 @@ def test_append_alone_in_flight_stays_within_its_budget(
     assert most(measured["single"], role) <= SINGLE_LIMITS[role]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("role", BATCH_LIMITS)
 def test_message_of_a_batch_stays_within_its_budget(measured: dict[str, Any], role: str) -> None:
     assert most(measured["batch"], role) <= BATCH_LIMITS[role]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_both_followers_and_the_whole_path_are_counted(measured: dict[str, Any]) -> None:
     rows = {row["process"]: row for row in measured["single"]}
     assert sorted(rows) == ["client", "follower 1", "follower 2", "leader"]

@@ -72,7 +72,7 @@ def test_installer_refuses_a_part_that_it_lacks() -> None:
     assert "there is no part 'zookeeper'" in done.stderr
 
 
-@pytest.mark.slow  # A JVM.
+@pytest.mark.long  # A JVM.
 def test_program_in_java_that_fails_says_why(tmp_path: Path) -> None:
     if (why := installed.why_no_jars("kafka", "lib")) is not None:
         missing.program(why)

@@ -4,7 +4,6 @@ import asyncio
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,7 +67,7 @@ async def _kill_leader_under_load(peer: MeasuredPeer) -> None:
             with pytest.raises(NotOfferedError, match="failover"):
                 await peer.kill_leader()
         else:
-            assert await peer.kill_leader() <= time.monotonic()
+            assert await peer.kill_leader() > 0
             assert len(before.keys() - peer.pids().keys()) == 1
         assert not running.done()
     finally:

@@ -20,7 +20,7 @@ def run(name: str, seed: int = 1, count: int = COUNT) -> FuzzReport:
     return FuzzRun(TARGETS[name], seed).run(count)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -38,13 +38,13 @@ def test_a_planted_fault_is_found(name: str, kind: str) -> None:
     assert regressions.problem_of(TARGETS[name], crashes[0].data).startswith(kind)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_crash_is_reduced() -> None:
     """The smallest input: field 7 without content, and no field 1."""
     assert run("key-error").crashes[0].data == b"\x07\x00"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_right_parser_has_no_crash() -> None:
     report = run("good")
     assert report.crashes == []
@@ -54,14 +54,14 @@ def test_a_right_parser_has_no_crash() -> None:
     assert report.edge_count > 5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_seeds_give_one_run_each() -> None:
     first, again, other = run("key-error"), run("key-error"), run("key-error", seed=2)
     assert document_of(first) == document_of(again)
     assert document_of(first) != document_of(other)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_seed_gives_the_same_run_in_another_process() -> None:
     here = run("key-error", count=400)
     there = run_apart("key-error", 1, 400, registry="tests.campaign.fuzz.planted")
@@ -73,7 +73,7 @@ def test_a_report_is_the_same_after_it_was_written() -> None:
     assert report_of(document_of(report)) == report
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_input_that_ends_the_process_is_a_crash() -> None:
     report = run_apart("death", 1, COUNT, registry="tests.campaign.fuzz.planted")
     (crash,) = report.crashes
@@ -82,7 +82,7 @@ def test_an_input_that_ends_the_process_is_a_crash() -> None:
     assert report.input_count == crash.number
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_input_that_hangs_is_a_crash() -> None:
     report = run_apart("silence", 1, COUNT, registry="tests.campaign.fuzz.planted", silence_s=4)
     (crash,) = report.crashes
@@ -90,7 +90,7 @@ def test_an_input_that_hangs_is_a_crash() -> None:
     assert len(crash.data) > 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["key-error", "behind-checksum", "allocation", "good"])
 def test_atheris_finds_what_our_search_finds(name: str) -> None:
     if importlib.util.find_spec("atheris") is None:
@@ -112,7 +112,7 @@ def test_a_crash_is_kept_as_a_file(tmp_path: Path) -> None:
     assert regressions.problem_of(TARGETS["allocation"], crash.data).startswith("memory")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_shows_how_to_repeat_a_crash(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "campaign", "fuzz", "key-error", "--seed", "1"]
     command += ["--count", "900", "--registry", "tests.campaign.fuzz.planted"]

@@ -15,7 +15,7 @@ NOTHING_ACCEPTED = {"rmq-access"}
 """Targets that accept no input at all."""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("target", ALL)
 def test_a_short_run_finds_nothing(target: FuzzTarget) -> None:
     report = FuzzRun(target, 1).run(150)

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from deploy.cache import place
-from tests import missing
 from tests.java import SHORT_LIVED
 
 HERE: Final = Path(__file__).resolve().parent

@@ -69,7 +69,7 @@ class Program:
         assert self._process.stdout is not None
         self._process.stdin.close()
         try:
-            self._process.wait(10)
+            self._process.wait(START_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

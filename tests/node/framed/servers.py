@@ -19,7 +19,7 @@ from node.services.calls import ServedCalls
 from quorumlog.pb.log_pb2 import AppendRequest
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.framed.clients import APPEND, AsyncFramedClient, request
-from tests.node.links import eventually
+from tests.patience import eventually
 from tests.store.records import batch
 
 

@@ -36,7 +36,7 @@ from tests.node.framed.clients import (
     request,
 )
 from tests.node.framed.servers import Served, append, served
-from tests.node.links import eventually
+from tests.patience import eventually
 from tests.store.records import batch, messages, numbers
 
 pytestmark = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])

@@ -23,7 +23,7 @@ from tests.node.framed.clients import (
     request,
 )
 from tests.node.framed.servers import Served, append, served
-from tests.node.links import eventually
+from tests.patience import eventually
 from tests.store.records import numbers, record
 
 pytestmark = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
@@ -174,7 +174,7 @@ async def test_announced_gigabytes_cost_nothing(tmp_path: Path) -> None:
         assert it.closed == {Reason.LENGTH: 1}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_frame_of_the_largest_size_is_taken_in_any_pieces(tmp_path: Path) -> None:
     async with served(tmp_path) as it:
         client = await it.client()
@@ -223,7 +223,7 @@ async def test_idle_connections_are_closed_and_waiting_calls_are_not_idle(tmp_pa
         assert it.server.connections.count == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_the_node_looks_by_itself_as_long_as_there_are_connections(tmp_path: Path) -> None:
     async with served(tmp_path, limits=FramedLimits(frame_ms_max=1)) as it:
         client = await it.client()
@@ -235,7 +235,7 @@ async def test_the_node_looks_by_itself_as_long_as_there_are_connections(tmp_pat
 # --- Answers that are not taken ---
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_reading_stops_while_answers_are_not_taken(tmp_path: Path) -> None:
     """And calls that were read wait with their work, so that none of it is for nothing."""
     limits = FramedLimits(turn_frame_count_max=10)
@@ -259,7 +259,7 @@ async def test_reading_stops_while_answers_are_not_taken(tmp_path: Path) -> None
         assert connections.waiting_size_bytes == connections.dropped_count == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_calls_that_wait_for_their_client_can_be_cancelled(tmp_path: Path) -> None:
     async with served(tmp_path, **FILES) as it:
         await fill(it)
@@ -279,7 +279,7 @@ async def test_calls_that_wait_for_their_client_can_be_cancelled(tmp_path: Path)
         assert found == set(range(60)) - set(gone)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_answers_above_the_limit_of_a_client_are_dropped_with_an_error(
     tmp_path: Path,
 ) -> None:
@@ -313,7 +313,7 @@ async def test_a_client_that_takes_nothing_for_too_long_is_cut(tmp_path: Path) -
         await eventually(lambda: it.server.connections.waiting_size_bytes == 0, "its end")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_answers_of_all_are_bounded_and_the_busiest_address_pays(tmp_path: Path) -> None:
     clock = Clock()
     limits = FramedLimits(waiting_total_size_bytes_max=2 << 20)
@@ -340,7 +340,7 @@ async def test_answers_of_all_are_bounded_and_the_busiest_address_pays(tmp_path:
         assert left.host == "127.0.0.1"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_tail_waits_for_its_client(tmp_path: Path) -> None:
     async with served(tmp_path, **FILES) as it:
         await fill(it, count=40)

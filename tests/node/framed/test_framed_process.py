@@ -19,10 +19,11 @@ from quorumlog.pb.log_pb2 import (
     TailRequest,
 )
 from tests.node.framed.clients import APPEND, PULL, ROUTE, TAIL, FramedClient, Response, request
-from tests.node.processes import SingleNode, connected, wait_for
+from tests.node.processes import SingleNode, connected
+from tests.patience import wait_for
 from tests.store.records import batch, numbers
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 SETTINGS: dict[str, object] = {"file_size_bytes": "1MiB", "batch_size_bytes_max": "256KiB"}
 
 

@@ -25,8 +25,8 @@ from tests.node.framed.clients import (
     request,
 )
 from tests.node.framed.servers import Served, append, served
-from tests.node.links import eventually
-from tests.node.processes import SingleNode, wait_for
+from tests.node.processes import SingleNode
+from tests.patience import eventually, wait_for
 
 MIB = 1 << 20
 loops = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
@@ -41,7 +41,7 @@ async def still_serves(it: Served) -> None:
 
 
 @loops
-@pytest.mark.slow
+@pytest.mark.long
 async def test_random_bytes_end_connections_and_nothing_else(tmp_path: Path) -> None:
     random = Random(20)
     async with served(tmp_path) as it:
@@ -60,7 +60,7 @@ async def test_random_bytes_end_connections_and_nothing_else(tmp_path: Path) -> 
 
 
 @loops
-@pytest.mark.slow
+@pytest.mark.long
 async def test_changed_frames_never_meet_a_defect(tmp_path: Path) -> None:
     """Whole frames of real calls with a few bytes changed; `served` fails for `node.internal`."""
     random = Random(51)
@@ -85,7 +85,7 @@ async def test_changed_frames_never_meet_a_defect(tmp_path: Path) -> None:
 
 
 @loops
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_flood_of_tiny_frames_does_not_keep_others_out(tmp_path: Path) -> None:
     async with served(tmp_path) as it:
         flood = await it.client()
@@ -97,7 +97,7 @@ async def test_a_flood_of_tiny_frames_does_not_keep_others_out(tmp_path: Path) -
 
 
 @loops
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_flood_without_a_reader_is_not_read_any_more(tmp_path: Path) -> None:
     async with served(tmp_path) as it:
         flood = await it.client()
@@ -117,7 +117,7 @@ async def test_a_flood_without_a_reader_is_not_read_any_more(tmp_path: Path) -> 
 
 
 @loops
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_storm_of_cancels_leaves_nothing_under_way(tmp_path: Path) -> None:
     pull = PullRequest(topic="orders", wait_ms=30_000).SerializeToString()
     async with served(tmp_path) as it:
@@ -139,7 +139,7 @@ async def test_a_storm_of_cancels_leaves_nothing_under_way(tmp_path: Path) -> No
 
 
 @loops
-@pytest.mark.slow
+@pytest.mark.long
 async def test_clients_that_come_and_go_leave_nothing(tmp_path: Path) -> None:
     pull = PullRequest(topic="orders", queue_id=1, wait_ms=30_000).SerializeToString()
     async with served(tmp_path) as it:
@@ -158,7 +158,7 @@ def address_of(node: SingleNode) -> tuple[str, int]:
     return "127.0.0.1", int(node.node_json()["framed_address"].rpartition(":")[2])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_real_node_outlives_hostile_senders(tmp_path: Path) -> None:
     """Announced gigabytes, half frames, answers that are never read: memory stays bounded."""
     random = Random(7)

@@ -12,8 +12,8 @@ from node.framed.frames import Reason
 from node.framed.limits import FramedLimits
 from node.peers.security.tls import TlsFiles, client_port_context
 from tests.node.framed.servers import append, served
-from tests.node.links import eventually
 from tests.node.peers.certificates import Authority
+from tests.patience import eventually
 
 pytestmark = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 

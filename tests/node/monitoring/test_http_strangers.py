@@ -16,7 +16,8 @@ from node.monitoring.http_connections import (
     CONNECTION_MS_MAX,
     REQUEST_SIZE_BYTES_MAX,
 )
-from tests.node.processes import SingleNode, wait_for
+from tests.node.processes import SingleNode
+from tests.patience import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.long
 STRANGER_COUNT = 300
@@ -41,7 +42,9 @@ def strangers(node: SingleNode, source: str, count: int) -> Iterator[list[socket
     with ExitStack() as stack:
         yield [
             stack.enter_context(
-                socket.create_connection(http_address(node), timeout=30, source_address=(source, 0))
+                socket.create_connection(
+                    http_address(node), timeout=PATIENCE_S, source_address=(source, 0)
+                )
             )
             for _ in range(count)
         ]

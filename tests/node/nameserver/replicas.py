@@ -8,50 +8,25 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from deploy.local_process import free_ports
 from node.config.nameserver import NameServerSettings
 from node.nameserver.directory.directory import Command
 from node.nameserver.replica.replicated import NameServer
+from tests.patience import PATIENCE_S, wait_for
 
-DEADLINE_S = 40.0
 TIMEOUT_MS = 20_000
 _ROOT = Path(__file__).resolve().parents[3]
 _T = TypeVar("_T")
 
 
-def wait_for(what: str, found: Callable[[], _T]) -> _T:
-    """Return the first true answer; fails after a while, saying what was waited for."""
-    deadline, never = time.monotonic() + DEADLINE_S, threading.Event()
-    while not (answer := found()):
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        never.wait(0.05)
-    return answer
-
-
-async def until(what: str, found: Callable[[], _T]) -> _T:
-    """The same on an event loop."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not (answer := found()):
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        await asyncio.sleep(0.02)
-    return answer
-
-
 def free_addresses(count: int) -> list[str]:
-    """Loopback addresses that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Loopback addresses that nobody else is given."""
+    return [f"127.0.0.1:{port}" for port in free_ports(count)]
 
 
 class ReplicaProcess:
@@ -126,7 +101,7 @@ class ReplicaProcess:
     def hangs_up_on(self, data: bytes) -> bool:
         """Send a frame to its port as a stranger; return whether it closes the connection."""
         host, _, port = self.settings["address"].rpartition(":")
-        with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as link:
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as link:
             try:
                 link.sendall(struct.pack("i", len(data)) + data)
                 return not link.recv(1)
@@ -230,7 +205,7 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
     """Run a test on an event loop of its own, bounded in time."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(DEADLINE_S * 2):
+        async with asyncio.timeout(PATIENCE_S * 2):
             await main()
 
     asyncio.run(bounded())

@@ -19,7 +19,7 @@ from node.nameserver.directory.limits import (
 from node.nameserver.directory.reports import Binding, BrokerReport, TopicQueues
 from node.nameserver.registration import REFUSED_PAUSE_MS, Registration, RegistrationRefusedError
 from tests.node.nameserver.brokers import NOW_MS, ORDERS, raft_leader, raft_report, send
-from tests.node.nameserver.replicas import until
+from tests.patience import eventually
 
 _T = TypeVar("_T")
 
@@ -187,10 +187,10 @@ def test_the_loop_goes_on_whatever_fails_and_is_woken_by_a_change() -> None:
 
     async def main() -> None:
         task = asyncio.create_task(case.registration.run())
-        await until("trouble", lambda: "no leader" in case.registration.problem)
+        await eventually(lambda: "no leader" in case.registration.problem, "trouble")
         case.access.leader = "a:1"
         case.registration.changed()
-        await until("success", lambda: not case.registration.problem)
+        await eventually(lambda: not case.registration.problem, "success")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 

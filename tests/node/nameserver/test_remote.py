@@ -12,6 +12,7 @@ from node.nameserver.directory.proofs import Challenges, Prover
 from node.nameserver.remote import RemoteDirectory
 from quorumlog.pb import nameserver_pb2 as pb
 from tests import services
+from tests.patience import eventually
 
 LEADER = "127.0.0.1:1"
 SECRET = b"0123456789abcdef"
@@ -95,9 +96,12 @@ async def test_polling_goes_on_whatever_fails_beside_it() -> None:
                 await remote.change({"op": "x"}, timeout_ms=30)
         server.may_answer.set()
         before = server.asked_count
-        while server.asked_count < before + 3 or remote.leader != LEADER:
+
+        def goes_on() -> bool:
             assert not poll.done(), "it ended"
-            await asyncio.sleep(0.01)
+            return server.asked_count >= before + 3 and remote.leader == LEADER
+
+        await eventually(goes_on)
     finally:
         poll.cancel()
         await asyncio.gather(poll, return_exceptions=True)

@@ -37,8 +37,9 @@ from node.services.methods import nameserver_handlers
 from node.services.server import GrpcServer
 from quorumlog.pb import nameserver_pb2 as pb
 from tests.node.nameserver.brokers import ORDERS, ha_report, raft_leader, raft_report
-from tests.node.nameserver.replicas import settings_of, until
+from tests.node.nameserver.replicas import settings_of
 from tests.node.nameserver.test_registration import FakeBroker
+from tests.patience import eventually
 
 LOOPBACK = Address("127.0.0.1", 0)
 SECRET = b"0123456789abcdef"
@@ -63,7 +64,7 @@ async def serving(service: NameServerService) -> AsyncIterator[NameServerCalls]:
     """A service that runs, and its calls."""
     service.start()
     try:
-        await until("a leader", lambda: (service.status() or never()).state == "leader")
+        await eventually(lambda: (service.status() or never()).state == "leader", "a leader")
         yield NameServerCalls(service)
     finally:
         await service.stop()
@@ -84,7 +85,7 @@ async def test_a_broker_is_known_at_once_and_values_are_kept(tmp_path: Path) -> 
     async with serving(service) as calls:
         registration = service.registration
         assert registration is not None
-        await until("registration", lambda: not registration.problem)
+        await eventually(lambda: not registration.problem, "registration")
         answer = await calls.topic_route(pb.TopicRouteRequest(topic="orders"))
         (share,) = answer.shares
         assert (share.group, share.master_id, share.write_queue_count) == ("raft", 1, 4)
@@ -132,20 +133,20 @@ async def test_a_fault_ends_the_replica_alone_and_it_comes_back(
         _ = service.server
     with socket.create_server((host, int(port))):
         service.start()
-        await until("the reason", lambda: "another process" in service.problem)
+        await eventually(lambda: "another process" in service.problem, "the reason")
         assert (service.status() or never()).state == "failed"
         with pytest.raises(ReplicaFailedError, match="another process"):
             _ = service.server
     try:
-        await until("a replica", lambda: service.problem == "")
+        await eventually(lambda: service.problem == "", "a replica")
         assert service.restart_count > 0
-        await until("a leader", lambda: service.server.is_leader)
+        await eventually(lambda: service.server.is_leader, "a leader")
         # A fault in the middle of its life, on its own thread.
         replica: Any = service.server._replica
         before = service.restart_count
         replica.failure = RuntimeError("planted")
-        await until("a new life", lambda: service.restart_count > before)
-        await until("a new replica", lambda: service.problem == "")
+        await eventually(lambda: service.restart_count > before, "a new life")
+        await eventually(lambda: service.problem == "", "a new replica")
         assert "the name server is off: planted" in caplog.text
     finally:
         await service.stop()
@@ -176,9 +177,9 @@ async def test_while_its_replica_cannot_run_a_node_asks_others(tmp_path: Path) -
         other = service_of(settings, FakeBroker(raft_leader(4, 2, "far")), remote=remote)
         other.start()
         try:
-            await until("the failure", lambda: "move the directory away" in other.problem)
-            await until("registration", lambda: names(service.other_groups([])))
-            await until("the other group", lambda: other.other_groups(["orders"]))
+            await eventually(lambda: "move the directory away" in other.problem, "the failure")
+            await eventually(lambda: names(service.other_groups([])), "registration")
+            await eventually(lambda: other.other_groups(["orders"]), "the other group")
             assert names(other.other_groups(["orders"])) == {"raft": [("orders", 4)]}
             status = await NameServerCalls(other).name_server_status(pb.NameServerStatusRequest())
             assert status.state == "failed"
@@ -228,12 +229,12 @@ async def test_a_node_without_a_replica_learns_all_that_it_needs_from_another(
             while registration is None:
                 await asyncio.sleep(0)
                 registration = other.registration
-            await until("registration", lambda: not registration.problem)
+            await eventually(lambda: not registration.problem, "registration")
             found = service.other_groups(["more", "none"])
             assert names(found) == {"far": [("more", 2)]}
             assert (found[0].leader_id, found[0].nodes[0].node_id) == (4, 4)
-            await until("the other group", lambda: other.other_groups([]))
-            await until("its topics", lambda: names(other.other_groups(["orders"]))["raft"])
+            await eventually(lambda: other.other_groups([]), "the other group")
+            await eventually(lambda: names(other.other_groups(["orders"]))["raft"], "its topics")
             assert names(other.other_groups(["orders"])) == {"raft": [("orders", 4)]}
             assert names(other.other_groups(["orders"])) == {"raft": [("orders", 4)]}, "again"
             status = await NameServerCalls(other).name_server_status(pb.NameServerStatusRequest())
@@ -244,8 +245,8 @@ async def test_a_node_without_a_replica_learns_all_that_it_needs_from_another(
                 service.watch.problems = {"far": "far has no master", "raft": "nor has raft"}
                 return other.problem == "far has no master"
 
-            await until("what is wrong with its group", is_told)
-            await until("its end", lambda: other.problem == "")
+            await eventually(is_told, "what is wrong with its group")
+            await eventually(lambda: other.problem == "", "its end")
             await other.leave()
             assert names(service.other_groups([])) == {}
         finally:
@@ -261,7 +262,7 @@ async def test_advice_and_in_sync_sets_travel_to_and_from_another_process(tmp_pa
         other.start()
         try:
             server = service.server
-            await until("registration", lambda: server.look(lambda it: "ha" in it.groups))
+            await eventually(lambda: server.look(lambda it: "ha" in it.groups), "registration")
             elect: dict[str, Any] = {
                 "op": "elect",
                 "group": "ha",
@@ -272,7 +273,7 @@ async def test_advice_and_in_sync_sets_travel_to_and_from_another_process(tmp_pa
                 "expected_version": 0,
             }
             assert (await server.change(elect)).is_accepted
-            await until("advice", lambda: slave.advice)
+            await eventually(lambda: slave.advice, "advice")
             assert slave.advice[0][0] == 1
         finally:
             await other.stop()

@@ -35,15 +35,9 @@ from store.files.failpoints import armed, census
 from store.files.file_system import FileSystem
 from store.fsck.inspect import inspect
 from store.record.message import encode_message
-from tests.node.processes import (
-    DEADLINE_S,
-    LOOPBACK_FLAGS,
-    SingleNode,
-    connected,
-    run_to_end,
-    wait_for,
-)
+from tests.node.processes import LOOPBACK_FLAGS, SingleNode, connected, run_to_end
 from tests.node.replication.raft.test_repair_process import MARK, flip
+from tests.patience import PATIENCE_S, wait_for
 
 SMALL = {"file_size_bytes": "1MiB", "batch_size_bytes_max": "256KiB"}
 OTHER_CLUSTER = "restored"
@@ -200,7 +194,7 @@ def test_undecided_entries_are_restored(tmp_path: Path) -> None:
             end = client.status().last_index
             record = encode_message("orders", 0, b"in doubt", {})
             request = log_pb2.AppendRequest(records=record, record_count=1)
-            call = client.log.Append.future(request, timeout=DEADLINE_S)
+            call = client.log.Append.future(request, timeout=PATIENCE_S)
             wait_for("the entry", lambda: client.status().last_index > end)
             cluster.kill(leader)
             assert call.code() is grpc.StatusCode.UNAVAILABLE

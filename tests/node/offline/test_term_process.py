@@ -23,7 +23,7 @@ from node.replication.lives_file import LivesFile
 from node.replication.raft.storage.hard_state import NodeFile
 from quorumlog.cli import main
 from store.files.file_system import FileSystem
-from tests.node.processes import wait_for
+from tests.patience import wait_for
 
 pytestmark = pytest.mark.long
 ABSURD = (1 << 63) - 1

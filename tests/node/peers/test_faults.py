@@ -11,7 +11,8 @@ import pytest
 from node.peers.faults import ENVIRONMENT_VARIABLE
 from node.peers.frames import FrameKind
 from node.runtime.hold import hold_interpreter, hold_thread
-from tests.node.links import Node, eventually, nodes
+from tests.node.links import Node, nodes
+from tests.patience import eventually
 
 
 @pytest.fixture
@@ -107,6 +108,7 @@ async def test_a_node_is_held_once_and_says_so(
         assert held == [("loop", 700), ("lock", 900)]
 
 
+@pytest.mark.long
 def test_a_held_interpreter_lets_no_other_thread_run() -> None:
     longest_s, ran = 0.0, set[int]()
     done = threading.Event()

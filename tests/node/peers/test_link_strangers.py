@@ -20,12 +20,10 @@ from node.peers.security.proof import is_same, sign
 from quorumlog.pb import peer_pb2 as pb
 from tests.node.links import (
     LIMITS,
-    LOOPS,
     Node,
     Raw,
     RawListener,
     connected,
-    eventually,
     identity,
     introduce,
     nodes,
@@ -33,8 +31,7 @@ from tests.node.links import (
     run,
     started,
 )
-
-both_loops = pytest.mark.parametrize("loop", LOOPS)
+from tests.patience import eventually
 
 
 async def _hello(raw: Raw, to: int = 1, **changes: Any) -> bytes:
@@ -72,9 +69,8 @@ async def _hello(raw: Raw, to: int = 1, **changes: Any) -> bytes:
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )
-@both_loops
 async def test_a_wrong_hello_is_refused_by_name(
-    changes: dict[str, Any], code: str, text: str, loop: str
+    changes: dict[str, Any], code: str, text: str
 ) -> None:
     async with nodes(Node(1), acquainted=False) as (one,):
         one.link.set_peers({1: ("", 0), 2: ("127.0.0.1", 1)})
@@ -99,9 +95,8 @@ async def test_a_wrong_hello_is_refused_by_name(
         ),
     ],
 )
-@both_loops
 async def test_two_nodes_that_do_not_belong_together_say_why(
-    changes: dict[str, Any], trouble: str, loop: str
+    changes: dict[str, Any], trouble: str
 ) -> None:
     async with nodes(Node(1), Node(2, **changes), acquainted=False) as (one, two):
         introduce(one, two)
@@ -109,8 +104,7 @@ async def test_two_nodes_that_do_not_belong_together_say_why(
         assert (one.events, two.events) == ([], [])
 
 
-@both_loops
-async def test_a_node_behind_the_wrong_address_is_not_taken_for_another(loop: str) -> None:
+async def test_a_node_behind_the_wrong_address_is_not_taken_for_another() -> None:
     async with nodes(Node(1), Node(2), acquainted=False) as (one, two):
         one.link.set_peers({3: ("127.0.0.1", two.port)})
         await eventually(lambda: one.link.stats().peers[0].last_trouble)
@@ -121,8 +115,7 @@ async def test_a_node_behind_the_wrong_address_is_not_taken_for_another(loop: st
 
 
 @pytest.mark.parametrize("answer", ["wrong node", "wrong secret", "replayed", "garbage", "hello"])
-@both_loops
-def test_a_dialler_checks_who_answers(answer: str, loop: str) -> None:
+def test_a_dialler_checks_who_answers(answer: str) -> None:
     expected = {
         "wrong node": CloseCode.WRONG_NODE,
         "wrong secret": CloseCode.BAD_AUTH,
@@ -154,11 +147,10 @@ def test_a_dialler_checks_who_answers(answer: str, loop: str) -> None:
         signed = nonce ^ 1 if answer == "replayed" else nonce
         return handshake.welcome(who, to=1, nonce=signed, last_index=0)
 
-    run(work(), loop)
+    run(work())
 
 
-@both_loops
-async def test_a_hello_that_was_overheard_is_of_no_use(loop: str) -> None:
+async def test_a_hello_that_was_overheard_is_of_no_use() -> None:
     async with nodes(Node(1), acquainted=False) as (one,):
         one.link.set_peers({2: ("127.0.0.1", 1)})
         async with raw_to(one) as first, raw_to(one) as second:
@@ -184,8 +176,7 @@ _GARBAGE: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", _GARBAGE)
-@both_loops
-async def test_garbage_ends_the_connection_at_once(name: str, loop: str) -> None:
+async def test_garbage_ends_the_connection_at_once(name: str) -> None:
     async with nodes(Node(1), Node(2)) as (one, two):
         async with raw_to(one) as raw:
             await raw.put(_GARBAGE[name])
@@ -197,10 +188,7 @@ async def test_garbage_ends_the_connection_at_once(name: str, loop: str) -> None
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 50])
-@both_loops
-async def test_a_handshake_that_is_never_finished_ends_at_its_deadline(
-    size: int, loop: str
-) -> None:
+async def test_a_handshake_that_is_never_finished_ends_at_its_deadline(size: int) -> None:
     limits = replace(LIMITS, handshake_ms_max=50)
     async with nodes(Node(1, limits), acquainted=False) as (one,), raw_to(one) as raw:
         hello = struct.pack(">II", 100, FrameKind.HELLO << 24 | 90) + bytes(92)
@@ -210,8 +198,7 @@ async def test_a_handshake_that_is_never_finished_ends_at_its_deadline(
         await eventually(lambda: one.link.stats().handshake_count == 0)
 
 
-@both_loops
-async def test_a_silent_listener_does_not_hold_up_the_dialler(loop: str) -> None:
+async def test_a_silent_listener_does_not_hold_up_the_dialler() -> None:
     limits = replace(LIMITS, handshake_ms_max=50)
     with RawListener() as listener:
         async with nodes(Node(1, limits), acquainted=False) as (one,):
@@ -222,8 +209,7 @@ async def test_a_silent_listener_does_not_hold_up_the_dialler(loop: str) -> None
             assert one.closed_counts[CloseCode.TIMEOUT] >= 1
 
 
-@both_loops
-async def test_idle_strangers_are_bounded_and_keep_no_peer_out(loop: str) -> None:
+async def test_idle_strangers_are_bounded_and_keep_no_peer_out() -> None:
     limits = replace(LIMITS, handshake_count_max=16, handshake_ms_max=60_000)
     async with nodes(Node(1, limits), Node(2, limits), acquainted=False) as (one, two):
         raws: list[Raw] = []
@@ -246,9 +232,8 @@ async def test_idle_strangers_are_bounded_and_keep_no_peer_out(loop: str) -> Non
                 raw.close()
 
 
-@both_loops
 async def test_descriptors_that_run_out_do_not_end_the_accepting(
-    loop: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     failures = [errno.EMFILE, errno.ECONNABORTED]
     accept = socket.socket.accept
@@ -269,8 +254,7 @@ async def test_descriptors_that_run_out_do_not_end_the_accepting(
         assert one.link.stats().accept_failure_count == 2
 
 
-@both_loops
-async def test_a_connection_in_the_turn_of_a_stop_is_closed(loop: str) -> None:
+async def test_a_connection_in_the_turn_of_a_stop_is_closed() -> None:
     for turns in range(6):
         async with nodes(Node(1)) as (one,):
             with socket.create_connection(("127.0.0.1", one.port)) as raw:
@@ -283,8 +267,7 @@ async def test_a_connection_in_the_turn_of_a_stop_is_closed(loop: str) -> None:
                         pass
 
 
-@both_loops
-async def test_a_peer_that_does_not_read_costs_bounded_memory(loop: str) -> None:
+async def test_a_peer_that_does_not_read_costs_bounded_memory() -> None:
     limits = replace(LIMITS, queued_size_bytes_max=6 << 20, silence_ms_max=60_000)
     async with nodes(Node(1, limits), acquainted=False) as (one,):
         one.link.set_peers({2: ("127.0.0.1", 1)})
@@ -303,7 +286,7 @@ async def test_a_peer_that_does_not_read_costs_bounded_memory(loop: str) -> None
                 assert not one.link.send(2, FrameKind.APPEND, b"", payload)
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
-            # uvloop and asyncio keep copies of different kinds; neither more than two.
+            # The loop keeps a copy; there are not more than two.
             assert peak <= 2 * (6 << 20) + (1 << 20)
             assert one.link.stats().peers[0].dropped_full_count == 51
             # Once it reads again, everything that was taken arrives, and there is room.
@@ -314,8 +297,7 @@ async def test_a_peer_that_does_not_read_costs_bounded_memory(loop: str) -> None
             assert one.link.send(2, FrameKind.APPEND, b"", payload)
 
 
-@both_loops
-async def test_a_peer_that_does_not_read_does_not_delay_the_stop(loop: str) -> None:
+async def test_a_peer_that_does_not_read_does_not_delay_the_stop() -> None:
     limits = replace(LIMITS, silence_ms_max=60_000, close_ms_max=20)
     async with nodes(Node(1, limits), acquainted=False) as (one,):
         one.link.set_peers({2: ("127.0.0.1", 1)})
@@ -326,8 +308,7 @@ async def test_a_peer_that_does_not_read_does_not_delay_the_stop(loop: str) -> N
             await one.link.stop()
 
 
-@both_loops
-async def test_a_second_connection_of_a_peer_replaces_the_first(loop: str) -> None:
+async def test_a_second_connection_of_a_peer_replaces_the_first() -> None:
     async with nodes(Node(1), acquainted=False) as (one,):
         one.link.set_peers({2: ("127.0.0.1", 1)})
         async with raw_to(one) as first, raw_to(one) as second:
@@ -343,10 +324,7 @@ async def test_a_second_connection_of_a_peer_replaces_the_first(loop: str) -> No
 
 
 @pytest.mark.parametrize("kind", [FrameKind.CHALLENGE, FrameKind.HELLO, FrameKind.WELCOME])
-@both_loops
-async def test_a_handshake_frame_after_the_handshake_is_a_violation(
-    kind: FrameKind, loop: str
-) -> None:
+async def test_a_handshake_frame_after_the_handshake_is_a_violation(kind: FrameKind) -> None:
     async with nodes(Node(1), acquainted=False) as (one,):
         one.link.set_peers({2: ("127.0.0.1", 1)})
         async with raw_to(one) as raw:
@@ -357,8 +335,7 @@ async def test_a_handshake_frame_after_the_handshake_is_a_violation(
         assert one.closed_counts == {CloseCode.PROTOCOL_ERROR: 1}
 
 
-@both_loops
-async def test_bytes_that_break_the_protocol_later_drop_the_connection(loop: str) -> None:
+async def test_bytes_that_break_the_protocol_later_drop_the_connection() -> None:
     async with nodes(Node(1), acquainted=False) as (one,):
         one.link.set_peers({2: ("127.0.0.1", 1)})
         async with raw_to(one) as raw:

@@ -26,12 +26,10 @@ from node.peers.security.tls import (
 from node.peers.types import LinkLimits
 from tests.node.links import (
     LIMITS,
-    LOOPS,
     Frame,
     Node,
     Raw,
     connected,
-    eventually,
     introduce,
     nodes,
     raw_to,
@@ -40,9 +38,8 @@ from tests.node.links import (
     transport_of,
 )
 from tests.node.peers.certificates import Authority, new_year
+from tests.patience import PATIENCE_S, eventually
 from tests.seeds import noise
-
-both_loops = pytest.mark.parametrize("loop", LOOPS)
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +56,7 @@ def _node(node: int, files: TlsFiles, limits: LinkLimits = LIMITS) -> Node:
     return Node(node, limits, server_tls=server_context(files), client_tls=client_context(files))
 
 
-@both_loops
-async def test_frames_pass_over_tls(authority: Authority, loop: str) -> None:
+async def test_frames_pass_over_tls(authority: Authority) -> None:
     one, two = (_node(node, authority.files(f"node{node}")) for node in (1, 2))
     async with nodes(one, two):
         frames: list[Frame] = [
@@ -82,9 +78,8 @@ async def test_frames_pass_over_tls(authority: Authority, loop: str) -> None:
 @pytest.mark.parametrize(
     "case", ["other authority", "other address", "no client certificate", "expired"]
 )
-@both_loops
 async def test_a_certificate_that_does_not_fit_is_refused(
-    case: str, files: TlsFiles, authority: Authority, tmp_path: Path, loop: str
+    case: str, files: TlsFiles, authority: Authority, tmp_path: Path
 ) -> None:
     wrong = {
         "other authority": Authority(tmp_path).files("stranger"),
@@ -111,8 +106,7 @@ async def test_a_certificate_that_does_not_fit_is_refused(
         assert one.events == []
 
 
-@both_loops
-async def test_plain_bytes_on_a_tls_port_get_nowhere(files: TlsFiles, loop: str) -> None:
+async def test_plain_bytes_on_a_tls_port_get_nowhere(files: TlsFiles) -> None:
     async with nodes(_node(1, files), acquainted=False) as (one,):
         for data in (b"GET / HTTP/1.1\r\n\r\n", bytes(64)):
             async with raw_to(one) as raw:
@@ -121,10 +115,7 @@ async def test_plain_bytes_on_a_tls_port_get_nowhere(files: TlsFiles, loop: str)
         await eventually(lambda: one.closed_counts == {CloseCode.TLS: 2})
 
 
-@both_loops
-async def test_tls_at_one_side_only_is_named_as_a_possible_cause(
-    files: TlsFiles, loop: str
-) -> None:
+async def test_tls_at_one_side_only_is_named_as_a_possible_cause(files: TlsFiles) -> None:
     limits = replace(LIMITS, handshake_ms_max=100)
     async with nodes(_node(1, files, limits), Node(2, limits), acquainted=False) as (one, two):
         introduce(one, two)
@@ -133,10 +124,7 @@ async def test_tls_at_one_side_only_is_named_as_a_possible_cause(
         assert (one.events, two.events) == ([], [])
 
 
-@both_loops
-async def test_unfinished_tls_handshakes_are_bounded_in_number_and_time(
-    files: TlsFiles, loop: str
-) -> None:
+async def test_unfinished_tls_handshakes_are_bounded_in_number_and_time(files: TlsFiles) -> None:
     limits = replace(LIMITS, handshake_count_max=8, handshake_ms_max=300)
     async with nodes(_node(1, limits=limits, files=files), acquainted=False) as (one,):
         fd_count = len(os.listdir("/proc/self/fd"))
@@ -158,8 +146,7 @@ async def test_unfinished_tls_handshakes_are_bounded_in_number_and_time(
                 raw.close()
 
 
-@both_loops
-async def test_a_slow_reader_over_tls_is_bounded(files: TlsFiles, loop: str) -> None:
+async def test_a_slow_reader_over_tls_is_bounded(files: TlsFiles) -> None:
     limits = replace(LIMITS, queued_size_bytes_max=6 << 20, silence_ms_max=60_000)
     async with nodes(_node(1, files, limits), _node(2, files, limits)) as (one, two):
         for connection in two.peer(1).connections:
@@ -193,7 +180,7 @@ def test_grpc_credentials(files: TlsFiles) -> None:
                 assert await _is_taken(port, files)
                 assert await _is_taken(port, files, with_certificate=False) is not is_required
 
-    run(work(), "asyncio")
+    run(work())
 
 
 def test_while_authorities_change_certificates_of_both_are_taken(tmp_path: Path) -> None:
@@ -213,7 +200,7 @@ def test_while_authorities_change_certificates_of_both_are_taken(tmp_path: Path)
         async with _served(second, is_required=True) as port:
             assert not await _is_taken(port, first._replace(ca=old.path)), "it trusts the old alone"
 
-    run(work(), "asyncio")
+    run(work())
 
 
 @pytest.mark.parametrize("year", [1972, 2026, 2049, 2050, 2500, 9999])
@@ -285,7 +272,7 @@ async def _is_taken(port: int, files: TlsFiles, *, with_certificate: bool = True
     )
     async with grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials) as channel:
         try:
-            await channel.unary_unary("/none/None")(b"", timeout=10)
+            await channel.unary_unary("/none/None")(b"", timeout=PATIENCE_S)
         except grpc.aio.AioRpcError as error:
             return bool(error.code() is grpc.StatusCode.UNIMPLEMENTED)
     raise AssertionError("nobody serves that")

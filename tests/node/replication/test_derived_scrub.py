@@ -10,7 +10,8 @@ from node.replication.derived_scrub import DerivedCare
 from node.replication.scrub import ScrubStats
 from store.derived.guard import DerivedPiece, DerivedScrubber
 from store.errors import CorruptionError, DerivedFileError
-from tests.node.links import eventually, run
+from tests.node.links import run
+from tests.patience import eventually
 
 
 class Steps:

@@ -27,7 +27,8 @@ from raft.messages import NO_INDEX, Index, Standing
 from store.errors import FileSystemError, StoreFullError
 from store.files.file_system import FileSystem
 from store.files.meta_file import MetaFile
-from tests.node.links import DEADLINE_S, Node, eventually, identity, nodes
+from tests.node.links import Node, identity, nodes
+from tests.patience import PATIENCE_S, eventually
 
 _NUMBER = st.integers(0, (1 << 63) - 1)
 _INDEX = st.integers(NO_INDEX, (1 << 63) - 1)
@@ -254,7 +255,7 @@ class HangingDisk(FileSystem):
         self.count += 1
         self.count_max = max(self.count_max, self.count)
         self.has_come.set()
-        assert self.may_go.wait(DEADLINE_S)
+        assert self.may_go.wait(PATIENCE_S)
         super().sync(fd, path)
         self.count -= 1
 

@@ -18,8 +18,9 @@ from store.errors import CorruptionError, FileSystemError, SyncFailedError
 from store.ledger.ledger import Ledger
 from store.maintenance.scrub import PIECE_SIZE_BYTES, LedgerScrubber, Piece
 from store.replicated.ledger_store import ReplicaStore
-from tests.node.links import eventually, nodes, run
+from tests.node.links import nodes, run
 from tests.node.replication.raft.test_repair import Asker, Server
+from tests.patience import eventually
 from tests.store.ledger_stores import FILE, Wreck, make_wreck, open_replica, peer
 
 INTERVAL_MS = 40
@@ -174,7 +175,8 @@ async def test_zero_turns_it_off() -> None:
     steps = Steps(1 << 30, Piece(1))
     made, _ = of(steps, 0)
     made.start()
-    await asyncio.sleep(0.02)
+    for _ in range(10):
+        await asyncio.sleep(0)
     await made.stop()
     assert (steps.count, steps.shares) == (0, [])
 

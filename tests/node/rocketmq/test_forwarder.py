@@ -14,8 +14,8 @@ from node.rocketmq import forwarder
 from node.rocketmq.cluster import Leader
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code
-from tests.node.links import eventually
 from tests.node.rocketmq.test_service import GROUP, TOPIC, Gateway, gateway_at
+from tests.patience import eventually
 
 
 @pytest.fixture(autouse=True)

@@ -18,8 +18,8 @@ from quorumlog.pb.log_pb2 import GroupRoute, NodeAddress, TopicRoute
 from quorumlog.pb.rocketmq_pb2 import Code
 from raft.errors import TransferringError
 from tests.node.broker_fakes import Fixture, node_at
-from tests.node.links import eventually
 from tests.node.rocketmq.test_service import GROUP, TOPIC, Gateway, gateway_at, message
+from tests.patience import eventually
 
 SEND = "MessagingService/SendMessage"
 

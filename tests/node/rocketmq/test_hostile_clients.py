@@ -20,8 +20,8 @@ from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.pop_pb2 import ChangeInvisibleRequest, ChangeInvisibleResponse
 from quorumlog.pb.rocketmq_pb2 import Code
 from store.record.message import decode_message, encode_message
-from tests.node.links import eventually
 from tests.node.rocketmq.test_service import HANDLE, TOPIC, Gateway, gateway_at, message
+from tests.patience import eventually
 
 STRANGE = [
     b"__DELIVERY_MS\x01soon\x02",

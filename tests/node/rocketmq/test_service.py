@@ -24,8 +24,8 @@ from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.pop_pb2 import DescribePopRequest
 from quorumlog.pb.rocketmq_pb2 import ClientType, Code, FilterType, MessageType
 from tests.node.broker_fakes import Fixture, node_at
+from tests.patience import PATIENCE_S
 
-TIMEOUT_S = 30.0
 TOPIC = pb.Resource(name="orders")
 GROUP = pb.Resource(name="readers")
 QUEUE = pb.MessageQueue(topic=TOPIC)
@@ -49,9 +49,9 @@ class Gateway:
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=getattr(pb, f"{name}Response").FromString,
         )
-        return await method(request, metadata=metadata, timeout=TIMEOUT_S)
+        return await method(request, metadata=metadata, timeout=PATIENCE_S)
 
-    async def receive(self, timeout_s: float = TIMEOUT_S, **fields: Any) -> list[Any]:
+    async def receive(self, timeout_s: float = PATIENCE_S, **fields: Any) -> list[Any]:
         """Call ReceiveMessage and return all elements."""
         fields.setdefault("group", GROUP)
         fields.setdefault("message_queue", QUEUE)
@@ -363,7 +363,7 @@ async def test_deliveries_of_a_live_push_consumer_are_renewed(
         for _ in range(3):
             clock.now_ms += RENEWED_MS // 2
             before = gateway.rocketmq.renewals.renewed_total
-            async with asyncio.timeout(TIMEOUT_S):
+            async with asyncio.timeout(PATIENCE_S):
                 while gateway.rocketmq.renewals.renewed_total == before:
                     await gateway.call("Heartbeat", HEARTBEAT)
             pop = await gateway.node.broker.pop.describe_pop(described)
@@ -384,7 +384,7 @@ async def test_without_a_client_id_or_a_key_nobody_is_served(tmp_path: Path) -> 
 async def test_a_stream_of_telemetry_ends_with_ok_when_the_client_is_done(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         method = gateway.channel.stream_stream(f"/{SERVICE}/Telemetry")
-        stream: Any = method(metadata=CLIENT, timeout=TIMEOUT_S)
+        stream: Any = method(metadata=CLIENT, timeout=PATIENCE_S)
         settings = pb.Settings(publishing=pb.Publishing(topics=[TOPIC]))
         await stream.write(pb.TelemetryCommand(settings=settings).SerializeToString())
         answer = pb.TelemetryCommand.FromString(await stream.read())
@@ -408,7 +408,7 @@ async def test_a_stream_of_telemetry_ends_with_ok_when_the_client_is_done(tmp_pa
 async def test_bytes_that_are_no_request_are_told(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         method = gateway.channel.unary_unary(f"/{SERVICE}/SendMessage")
-        data = await method(b"\xff\xff\xff", metadata=CLIENT, timeout=TIMEOUT_S)
+        data = await method(b"\xff\xff\xff", metadata=CLIENT, timeout=PATIENCE_S)
         answer = pb.SendMessageResponse.FromString(data)
         assert answer.status.code == Code.BAD_REQUEST
         with pytest.raises(grpc.aio.AioRpcError) as raised:

@@ -64,7 +64,7 @@ def test_a_local_cluster_is_private_before_it_starts(tmp_path: Path, groups: int
 @pytest.mark.long
 def test_a_dump_is_private(tmp_path: Path) -> None:
     node = SingleNode(tmp_path / "data")
-    node.start({"QUORUMLOG_FAILPOINTS": "fs.sync=EIO@60+"})
+    node.start({"QUORUMLOG_FAILPOINTS": "fs.sync=EIO@400+"})
     with node.client() as client:
 
         def write_until_it_fails() -> None:

@@ -21,9 +21,9 @@ from node.runtime.sync_watch import (
 from store.durability.fatal import EXIT_SYNC_FAILED
 from store.errors import FileSystemError, SyncFailedError
 from store.files import failpoints
+from tests.patience import PATIENCE_S
 
 LIMIT_MS = 60_000
-DEADLINE_S = 30
 
 
 class Syncs(WatchedFileSystem):
@@ -113,7 +113,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     goes_on = threading.Event()
 
     def wait(_fd: int) -> None:
-        assert goes_on.wait(DEADLINE_S)
+        assert goes_on.wait(PATIENCE_S)
 
     monkeypatch.setattr(os, "fdatasync", wait)
     monkeypatch.setattr(os, "fsync", wait)
@@ -139,7 +139,7 @@ def test_all_syncs_that_run_are_known_and_no_other(
     assert len(set(fs.running())) == 3
     held()
     for thread in threads:
-        thread.join(DEADLINE_S)
+        thread.join(PATIENCE_S)
     assert fs.running() == []
 
 
@@ -160,7 +160,7 @@ def test_the_thread_looks_until_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -
     fs.now = [RunningSync("data/0")]
     watch = SyncWatch(fs, 20, lambda _error: is_fatal.set())
     watch.start()
-    assert is_fatal.wait(DEADLINE_S)
+    assert is_fatal.wait(PATIENCE_S)
     watch.stop()
     watch.stop()
     SyncWatch(fs, 20, lambda _error: None).stop()
@@ -200,7 +200,7 @@ def test_the_end_does_not_wait_for_a_dump_that_hangs(
     """What is asked for the dump, or the disk it is written to, may be what hangs."""
     goes_on = threading.Event()
     fail_stop = FailStop(tmp_path, end, dump_timeout_s=0.05)  # type: ignore[arg-type]
-    fail_stop.describe = lambda: {"waited": goes_on.wait(DEADLINE_S)}
+    fail_stop.describe = lambda: {"waited": goes_on.wait(PATIENCE_S)}
     try:
         with pytest.raises(EndedError, match=str(EXIT_SYNC_FAILED)):
             fail_stop(SyncHangsError("data/0", 60_000))

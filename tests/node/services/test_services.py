@@ -23,7 +23,7 @@ from quorumlog.errors import BusyError, Outcome, from_rpc
 from quorumlog.pb import common_pb2, log_pb2
 from store.errors import StoreFullError, SyncFailedError
 from tests.coroutines import TIMEOUT_S
-from tests.node.links import eventually
+from tests.patience import eventually
 
 LOG_SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"]
 ROUTE = "LogService/Route"

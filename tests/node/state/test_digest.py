@@ -83,7 +83,7 @@ def full() -> StateImage:
 # --- Whatever way a state took ---
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
 def test_digest_is_that_of_the_state_whatever_way_it_took(seed: int, tmp_path: Path) -> None:
     """One replica applies all along, with a digest now and then; others begin with snapshots and
@@ -112,7 +112,7 @@ def test_digest_is_that_of_the_state_whatever_way_it_took(seed: int, tmp_path: P
     assert any(table.content for table in states[0].image().tables.values())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 def test_digest_changes_exactly_when_a_table_does(seed: int) -> None:
     state, random, changed_count = State(SMALL_LIMITS), Random(seed), 0
@@ -227,7 +227,7 @@ def test_no_two_shapes_of_nested_rows_are_taken_for_each_other() -> None:
     assert len(found) == len(shapes)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_flipped_byte_of_a_checkpoint_is_an_error_or_another_digest(tmp_path: Path) -> None:
     """The checksums of the files find it before the digest has to."""
     image = applied(3, 120).image()
@@ -269,7 +269,7 @@ def test_form_is_the_one_that_other_builds_compute() -> None:
     }
 
 
-@pytest.mark.slow  # Two interpreters.
+@pytest.mark.long  # Two interpreters.
 def test_digest_is_the_same_in_every_process() -> None:
     code = (
         "from tests.node.state.test_digest import applied, tables_of\n"

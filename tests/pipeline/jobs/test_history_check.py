@@ -253,7 +253,7 @@ def test_spark_finds_what_is_planted_in_several_histories(
     expected = found.expected()
     directory = found.save(tmp_path / "a")
 
-    checked = history_check(spark, [str(directory)], piece_size_bytes=20_000)
+    checked = history_check(spark, [str(directory)], piece_size_bytes=100_000)
 
     named = Counter((one.rule, one.queue, one.detail) for one in checked.violations)
     assert named == expected

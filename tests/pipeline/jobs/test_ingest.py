@@ -29,6 +29,7 @@ from pipeline.jobs.ingest import ingest
 from pipeline.table import CHECKPOINT, MERGE_COUNT_MIN, LakeTable
 from quorumlog import sync
 from quorumlog.records.message import Message
+from tests.patience import PATIENCE_S
 from tests.pipeline.topics import fill, read, running
 
 ROOT = Path(__file__).parents[3]
@@ -82,7 +83,7 @@ def test_a_killed_job_and_a_killed_leader_leave_each_row_once(
         family = psutil.Process(job.pid).children(recursive=True)
         os.killpg(job.pid, signal.SIGKILL)
         job.wait()
-        psutil.wait_procs(family, timeout=60)
+        psutil.wait_procs(family, timeout=PATIENCE_S)
     assert not (path / CHECKPOINT / "commits" / "2").exists(), "it was over already"
     leader = local.leader_id()
     local.kill(leader)

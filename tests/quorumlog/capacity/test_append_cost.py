@@ -10,7 +10,7 @@ KINDS = ((1, 1_024), (1, 65_536), (100, 10_000), (100, 102_400), (16, 1_048_576)
 seconds = st.floats(1e-6, 1e-2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(st.tuples(seconds, st.floats(0, 1e-4), st.floats(0, 1e-7)))
 def test_an_exact_cost_is_found_again(terms: tuple[float, float, float]) -> None:
     cost = BatchCost(*terms)
@@ -20,7 +20,7 @@ def test_an_exact_cost_is_found_again(terms: tuple[float, float, float]) -> None
         assert found.seconds(count, size) == pytest.approx(cost.seconds(count, size), rel=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(st.lists(seconds, min_size=len(KINDS), max_size=len(KINDS)))
 def test_no_term_is_negative_whatever_was_measured(measured: list[float]) -> None:
     found = fit([CostPoint(*kind, value) for kind, value in zip(KINDS, measured, strict=True)])

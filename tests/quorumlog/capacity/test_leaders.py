@@ -47,7 +47,7 @@ def fleets(draw: st.DrawFn) -> tuple[list[LedGroup], list[str]]:
     return groups, hosts
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(fleets())
 def test_moves_are_possible_and_make_no_host_hotter(
     fleet: tuple[list[LedGroup], list[str]],
@@ -66,7 +66,7 @@ def test_moves_are_possible_and_make_no_host_hotter(
     assert not leaderless & {move.group for move in moves}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(fleets())
 def test_equal_groups_end_as_even_as_can_be(fleet: tuple[list[LedGroup], list[str]]) -> None:
     groups, hosts = fleet

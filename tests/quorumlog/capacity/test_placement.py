@@ -22,7 +22,7 @@ def fleet(zones: int, per_zone: int, room: int) -> list[FleetHost]:
     return [FleetHost(f"z{z}-h{h}", f"z{z}", room) for z in range(zones) for h in range(per_zone)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(
     zones=st.integers(1, 5),
     per_zone=st.integers(1, 6),
@@ -88,7 +88,7 @@ def test_groups_of_a_host_are_shared_with_many_others() -> None:
         assert max(others) <= 5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_host_is_hot_whichever_host_is_away() -> None:
     hosts = fleet(3, 10, 100)
     placement = place(hosts, [f"g{n}" for n in range(300)], 3)

@@ -171,7 +171,7 @@ def test_more_groups_make_nodes_fit() -> None:
     assert many.value("node_disk_size_bytes") <= 1 << 40
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(
     st.fixed_dictionaries(
         {

@@ -25,6 +25,7 @@ from quorumlog.cli.connection import (
     tls_files,
     until,
 )
+from tests.patience import PATIENCE_S
 
 
 @click.command()
@@ -81,7 +82,7 @@ def test_signals_set_events_one_after_the_other() -> None:
             for number in (signal.SIGINT, signal.SIGTERM):
                 os.kill(os.getpid(), number)
                 await asyncio.wait_for(
-                    (stop.forced if found else stop.requested).wait(), timeout=10
+                    (stop.forced if found else stop.requested).wait(), timeout=PATIENCE_S
                 )
                 found.append((stop.requested.is_set(), stop.forced.is_set()))
         return found
@@ -132,10 +133,15 @@ async def test_a_helper_ends_with_the_work_and_may_fail_it() -> None:
     async def short() -> None:
         await asyncio.sleep(0)
 
+    async def late() -> str:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return "done"
+
     assert await beside(helper(), asyncio.sleep(0, "done")) == "done"
     with pytest.raises(ValueError, match="broken"):
         await beside(fail(), forever("work"))
-    assert await beside(short(), asyncio.sleep(0.01, "done")) == "done"
+    assert await beside(short(), late()) == "done"
     assert ended == ["helper", "work"]
 
 

@@ -8,7 +8,8 @@ import pytest
 import quorumlog
 from quorumlog import Queue, errors
 from quorumlog.cluster.broker_groups import BrokerGroups
-from tests.quorumlog.fake_cluster import BREAK_AFTER, error, fake_cluster, until
+from tests.patience import PATIENCE_S, eventually
+from tests.quorumlog.fake_cluster import BREAK_AFTER, error, fake_cluster
 from tests.quorumlog.fake_groups import be_quick, connect, fake_groups, is_unreachable, start, stop
 
 
@@ -41,8 +42,8 @@ async def test_a_group_that_comes_later_is_found_and_used(monkeypatch: pytest.Mo
         async with connect(groups, "g0") as client, client.producer() as producer:
             assert (await producer.send("orders", b"alone")).group == "g0"
             groups["g0"].neighbours = [groups["g1"]]
-            await until(lambda: client.groups == ("g0", "g1"))
-            async with asyncio.timeout(60):  # It has to answer first.
+            await eventually(lambda: client.groups == ("g0", "g1"))
+            async with asyncio.timeout(PATIENCE_S):  # It has to answer first.
                 while (await producer.send("orders", b"x")).group != "g1":
                     pass
 
@@ -59,14 +60,14 @@ async def test_a_group_that_is_gone_is_left_out_until_it_is_back(
         (kept,) = [tasks for group, tasks in member._keeping.items() if group.name == "g1"]
         await stop(groups["g1"])
         groups["g0"].neighbours = []
-        await until(lambda: client.groups == ("g0",))
-        await until(lambda: all(task.done() for task in kept))
-        await until(lambda: {q.group for q in member.assignment()} == {"g0"})
+        await eventually(lambda: client.groups == ("g0",))
+        await eventually(lambda: all(task.done() for task in kept))
+        await eventually(lambda: {q.group for q in member.assignment()} == {"g0"})
         waiting = asyncio.create_task(client.producer().send("orders", b"later", group="g1"))
         await start(groups["g1"])
         groups["g0"].neighbours = [groups["g1"]]
-        await until(lambda: client.groups == ("g0", "g1"))
-        await until(lambda: len(member.assignment()) == 8)
+        await eventually(lambda: client.groups == ("g0", "g1"))
+        await eventually(lambda: len(member.assignment()) == 8)
         await member.close()
         assert (await waiting).group == "g1"
 
@@ -83,7 +84,7 @@ async def test_the_first_group_stays_the_first_while_it_is_gone(
         assert (await anext(tailing)).body == b"named"
         await stop(groups["g0"])
         groups["g1"].neighbours = []
-        await until(lambda: client.groups == ("g1",))
+        await eventually(lambda: client.groups == ("g1",))
         named = asyncio.create_task(producer.send("orders", b"named", queue_id=1))
         assert (await producer.send("orders", b"free")).group == "g1"
         assert (await anext(tailing)).body == b"free"
@@ -107,8 +108,8 @@ async def test_messages_of_a_named_queue_stay_in_the_first_group(
             groups["g0"].script.actions.extend([full] * 100_000)
             named = [await producer.enqueue("orders", b"%d" % i, queue_id=2) for i in range(9)]
             groups["g0"].neighbours = [groups["g1"]]
-            await until(lambda: client.groups == ("g0", "g1"))
-            async with asyncio.timeout(60):  # Those behind them of the same group move on.
+            await eventually(lambda: client.groups == ("g0", "g1"))
+            async with asyncio.timeout(PATIENCE_S):  # Those behind them of the same group move on.
                 free = [await producer.send("orders", b"free") for _ in range(8)]
             assert {receipt.group for receipt in free} == {"g1"}
             groups["g0"].script.actions.clear()
@@ -222,7 +223,7 @@ async def test_a_topic_that_a_group_lacks_goes_to_those_that_have_it() -> None:
 async def test_a_lost_group_does_not_stop_a_producer() -> None:
     async with (
         fake_groups("g0", "g1") as groups,
-        connect(groups, timeout_ms=120_000) as client,
+        connect(groups, timeout_ms=600_000) as client,
     ):
         producer = client.producer()
         await client.producer().send("orders", b"warm", group="g1")
@@ -232,14 +233,14 @@ async def test_a_lost_group_does_not_stop_a_producer() -> None:
             await producer.enqueue("orders", b"%03d" % i, key=None if i % 2 else f"k{i}")
             for i in range(300)
         ]
-        async with asyncio.timeout(60):  # Sooner than the deadline of those that wait.
+        async with asyncio.timeout(PATIENCE_S):  # Sooner than the deadline of those that wait.
             receipts = [await delivery for delivery in deliveries]
         assert {r.group for r in receipts} == {"g0"}
         assert Counter(groups["g0"].bodies()) == Counter(b"%03d" % i for i in range(300))
         with pytest.raises(errors.DeadlineError, match="of group g1"):
             await client.producer(timeout_ms=300).send("orders", b"", queue_id=0, group="g1")
         await start(groups["g1"])
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while (await producer.send("orders", b"back")).group != "g1":
                 pass
         await producer.close()
@@ -277,13 +278,13 @@ async def test_a_group_that_refuses_everything_is_passed_by() -> None:
 
     async with (
         fake_groups("g0", "g1") as groups,
-        connect(groups, timeout_ms=120_000) as client,
+        connect(groups, timeout_ms=600_000) as client,
     ):
         full = error("store.full", retryable=True)
         groups["g1"].script.actions.extend([full] * 100_000)
         producer = client.producer()
         deliveries = [await producer.enqueue("orders", b"%03d" % i) for i in range(200)]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             receipts = [await delivery for delivery in deliveries]
         assert {r.group for r in receipts} == {"g0"}
         assert Counter(groups["g0"].bodies()) == Counter(b"%03d" % i for i in range(200))

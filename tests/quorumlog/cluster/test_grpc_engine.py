@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from quorumlog.cluster.grpc_engine import OLDER_ENGINE, VARIABLE, choose_engine
+from tests.patience import PATIENCE_S
 
 _CALLS = """
 import asyncio
@@ -54,7 +55,7 @@ asyncio.run(main())
 def _thread_switches(which: str) -> int:
     """How often gRPC's own threads were switched to while a client made a hundred calls."""
     arguments = [sys.executable, "-c", _CALLS, which]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert "Unknown experiment" not in done.stderr, "this version of grpcio lost the switch"
     return int(done.stdout)
 

@@ -57,7 +57,7 @@ async def _hello(_request: bytes, _context: object) -> bytes:
     return b"here"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("options", _OPTIONS.values(), ids=_OPTIONS)
 async def test_a_channel_follows_a_name_to_another_address(options: Options) -> None:
     server = grpc.aio.server()

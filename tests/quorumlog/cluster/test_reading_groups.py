@@ -7,7 +7,7 @@ import pytest
 
 import quorumlog
 from quorumlog import Queue, errors
-from tests.quorumlog.fake_cluster import until
+from tests.patience import PATIENCE_S, eventually
 from tests.quorumlog.fake_groups import connect, fake_groups, start, stop
 
 
@@ -17,7 +17,11 @@ async def read_into(got: list[bytes], client: quorumlog.Client) -> None:
 
 
 async def test_a_lost_group_does_not_stop_readers_and_is_named() -> None:
-    async with fake_groups("g0", "g1") as groups, connect(groups, timeout_ms=1_000) as client:
+    async with (
+        fake_groups("g0", "g1") as groups,
+        connect(groups) as client,
+        connect(groups, timeout_ms=1_000) as hasty,
+    ):
         async with client.producer() as producer:
             for i in range(16):
                 group = ("g0", "g1")[i % 2]
@@ -27,10 +31,10 @@ async def test_a_lost_group_does_not_stop_readers_and_is_named() -> None:
         await stop(groups["g1"])
         got: list[bytes] = []
         with pytest.raises(errors.QuorumlogError, match="of group g1"):
-            await read_into(got, client)
+            await read_into(got, hasty)
         assert sorted(got) == sorted(groups["g0"].bodies())
         with pytest.raises(errors.QuorumlogError, match="of group g1"):
-            await client.query_by_key("orders", "k")
+            await hasty.query_by_key("orders", "k")
         late = client.pull_consumer("orders")
         assert {(await anext(late)).group for _ in range(8)} == {"g0"}
         async with client.producer() as producer:
@@ -55,7 +59,7 @@ async def test_members_share_the_queues_of_all_groups() -> None:
             is_whole = len(dealt) == len(everything) and set(dealt) == everything
             return sorted(len(m.assignment()) for m in members) if is_whole else []
 
-        await until(lambda: shares() == [2, 3, 3])
+        await eventually(lambda: shares() == [2, 3, 3])
         async with client.producer() as producer:
             for i in range(80):
                 await producer.send("orders", b"%02d" % i)
@@ -69,13 +73,13 @@ async def test_members_share_the_queues_of_all_groups() -> None:
                     done.set()
 
         readers = [asyncio.create_task(read(member)) for member in members]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await done.wait()
         for reader in readers:
             reader.cancel()
         await asyncio.gather(*readers, return_exceptions=True)
         await members.pop().close()
-        await until(lambda: shares() == [4, 4])
+        await eventually(lambda: shares() == [4, 4])
         assert sorted(got) == [b"%02d" % i for i in range(80)]
         for member in members:
             await member.commit()
@@ -91,8 +95,8 @@ async def test_more_members_than_queues_of_a_group_all_have_work() -> None:
         members = [client.group_consumer("g", "orders") for _ in range(8)]
         for member in members:
             await member.start()
-        await until(lambda: all(len(m.members()) == 8 for m in members))
-        await until(lambda: [len(m.assignment()) for m in members] == [1] * 8)
+        await eventually(lambda: all(len(m.members()) == 8 for m in members))
+        await eventually(lambda: [len(m.assignment()) for m in members] == [1] * 8)
         for member in members:
             await member.close()
 
@@ -107,22 +111,26 @@ async def test_a_member_goes_on_and_commits_while_a_group_is_away() -> None:
         for i in range(20):
             await client.producer().send("orders", b"%d" % i, queue_id=0)
             assert (await anext(member)).body == b"%d" % i
-        await until(lambda: groups["g0"].offsets.get(("g", "orders", 0)) == 20)
+        await eventually(lambda: groups["g0"].offsets.get(("g", "orders", 0)) == 20)
         late = client.group_consumer("g", "orders")
         await late.start()  # It hears of one group only, and takes its share there.
-        await until(lambda: len([q for q in member.assignment() if q.group == "g0"]) == 2)
+        await eventually(lambda: len([q for q in member.assignment() if q.group == "g0"]) == 2)
         assert {q.group for q in late.assignment()} == {"g0"}
         await late.close()
         await start(groups["g1"])
         await client.producer().send("orders", b"there", queue_id=3, group="g1")
-        async with asyncio.timeout(60):  # What was not processed comes again before it.
+        async with asyncio.timeout(PATIENCE_S):  # What was not processed comes again before it.
             while (await anext(member)).body != b"there":
                 pass
         await member.close()
 
 
 async def test_topics_are_made_in_every_group() -> None:
-    async with fake_groups("g0", "g1") as groups, connect(groups, timeout_ms=500) as client:
+    async with (
+        fake_groups("g0", "g1") as groups,
+        connect(groups) as client,
+        connect(groups, timeout_ms=500) as hasty,
+    ):
         made = await client.admin.create_topic("pies", queue_count=3, must_be_new=True)
         assert (made.queue_count, [s.group for s in made.shares]) == (6, ["g0", "g1"])
         assert [group.topics["pies"] for group in groups.values()] == [3, 3]
@@ -133,7 +141,7 @@ async def test_topics_are_made_in_every_group() -> None:
         listed = {t.topic: t.queue_count for t in await client.admin.list_topics()}
         assert listed == {"old": 1, "orders": 8, "pies": 6}
         await stop(groups["g1"])
-        part = await client.admin.create_topic("cakes", queue_count=2)
+        part = await hasty.admin.create_topic("cakes", queue_count=2)
         assert (part.queue_count, part.away) == (2, ("g1",))
         assert (await client.producer().send("cakes", b"")).group == "g0"
 

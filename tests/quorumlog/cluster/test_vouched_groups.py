@@ -6,7 +6,7 @@ import pytest
 
 import quorumlog
 from quorumlog import errors
-from tests.quorumlog.fake_cluster import until
+from tests.patience import eventually
 from tests.quorumlog.fake_groups import be_quick, connect, fake_groups, stop
 
 
@@ -22,7 +22,9 @@ async def asked_again(client: quorumlog.Client, count: int = 3) -> None:
     """Wait until each group was asked for routes so many times more."""
     routers = [group.router for group in client.broker_groups.known()]
     targets = [router.stats.questions + count for router in routers]
-    await until(lambda: all(r.stats.questions >= t for r, t in zip(routers, targets, strict=True)))
+    await eventually(
+        lambda: all(r.stats.questions >= t for r, t in zip(routers, targets, strict=True))
+    )
 
 
 @pytest.mark.long
@@ -52,12 +54,12 @@ async def test_a_group_that_nobody_names_any_more_is_left_out_though_it_answers(
     async with fake_groups("g0", "g1") as groups, connect(groups, "g0") as client:
         assert client.groups == ("g0", "g1")
         groups["g0"].neighbours = []
-        await until(lambda: client.groups == ("g0",))
+        await eventually(lambda: client.groups == ("g0",))
         before = len(groups["g1"].entries)
         await all_sent_to(client, "g0")
         assert len(groups["g1"].entries) == before
         groups["g0"].neighbours = [groups["g1"]]
-        await until(lambda: client.groups == ("g0", "g1"))
+        await eventually(lambda: client.groups == ("g0", "g1"))
         await asked_again(client)
         assert client.groups == ("g0", "g1")
 
@@ -70,7 +72,7 @@ async def test_a_group_stays_while_those_who_vouch_are_down(
 
     async with fake_groups("g0", "g1") as groups, connect(groups, "g0") as client:
         await stop(groups["g0"])
-        await until(lambda: client.groups == ("g1",))
+        await eventually(lambda: client.groups == ("g1",))
         await asked_again(client)
         assert client.groups == ("g1",)
         await all_sent_to(client, "g1")
@@ -93,7 +95,7 @@ async def test_an_impostor_at_the_address_of_a_group_gets_nothing(
             groups["g0"].neighbours = [Named(route_name, impostor)]  # type: ignore[list-item]
         for name, value in claims.items():
             setattr(impostor, name, value)
-        async with connect(groups, "g0", timeout_ms=1_000) as client:
+        async with connect(groups, "g0") as client:
             await asked_again(client)
             assert set(client.groups) <= {"g0", "g1"}
             await all_sent_to(client, "g0")

@@ -12,7 +12,8 @@ from quorumlog.consume.prefetch import Fetcher, FetchOptions, Inbox
 from quorumlog.pb import log_pb2
 from quorumlog.records.message import MessageBatch
 from store.record.message import encode_message
-from tests.quorumlog.fake_cluster import FakeCluster, fake_cluster, until
+from tests.patience import PATIENCE_S, eventually
+from tests.quorumlog.fake_cluster import FakeCluster, fake_cluster
 
 
 def connect(cluster: FakeCluster, timeout_ms: int = 10_000) -> quorumlog.Client:
@@ -76,7 +77,7 @@ async def test_reading_goes_on_as_the_queues_grow() -> None:
         reading = asyncio.create_task(read())
         for i in range(30):
             await client.producer().send("orders", b"%d" % i, queue_id=0)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await reading
         assert got == [b"%d" % i for i in range(30)]
 
@@ -95,9 +96,9 @@ async def test_two_who_iterate_over_one_consumer_share_the_messages() -> None:
                 await asyncio.sleep(0)
 
         reading = [asyncio.create_task(read()) for _ in range(3)]
-        await until(lambda: cluster.waits_total > 0)
+        await eventually(lambda: cluster.waits_total > 0)
         await fill(client, 300, queue_count=1)
-        await until(lambda: len(got) >= 300)
+        await eventually(lambda: len(got) >= 300)
         assert sorted(got) == [b"%03d" % i for i in range(300)]
         await consumer.close()
         await asyncio.gather(*reading, return_exceptions=True)
@@ -177,14 +178,14 @@ async def test_a_master_that_lost_the_end_of_its_log_is_read_from_that_end_on() 
         for i in range(20):
             await producer.send("orders", b"%d" % i, queue_id=0)
         reading = asyncio.create_task(read())
-        await until(lambda: len(got) == 20)
+        await eventually(lambda: len(got) == 20)
         await cluster.nodes[1].stop()
         del cluster.queues["orders", 0][12:]
         new = [b"%d" % i for i in range(100, 130)]
         records = b"".join(encode_message("orders", 0, body) for body in new)
         cluster.append(log_pb2.AppendRequest(records=records, record_count=len(new)))
         cluster.elect(2)
-        await until(lambda: len(got) >= 50)
+        await eventually(lambda: len(got) >= 50)
         assert got == [*(b"%d" % i for i in range(20)), *new]
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
@@ -260,8 +261,9 @@ async def test_prefetched_batches_are_bounded() -> None:
         consumer = client.pull_consumer("orders", queues=[0], batch_count_max=10, prefetch=3)
         await anext(consumer)
         inbox = consumer._inbox
-        await until(lambda: len(inbox._ready) == 3)
-        await asyncio.sleep(0.1)
+        await eventually(lambda: len(inbox._ready) == 3)
+        for _ in range(5):  # A pull would have had its answer by then.
+            await client.queue_offsets("orders")
         pulls.append(len(inbox._ready))
         assert pulls == [3]
         await consumer.close()
@@ -284,5 +286,5 @@ async def test_a_replica_that_lags_behind_the_end_is_asked_to_wait() -> None:
 
     reads: Any = Lagging()
     fetcher = Fetcher(reads, Queue("t", 0), 0, FetchOptions(), Inbox(), end_offset=3)
-    await asyncio.wait_for(fetcher._task, 10)
+    await asyncio.wait_for(fetcher._task, PATIENCE_S)
     assert reads.waits == [0, FetchOptions().wait_ms]

@@ -11,6 +11,7 @@ from quorumlog.consume.pop import PopConsumer, PopMessage, PopOptions
 from quorumlog.errors import Outcome
 from quorumlog.pb import pop_pb2
 from store.record.message import encode_message
+from tests.patience import PATIENCE_S
 
 
 class FakeBroker:
@@ -89,7 +90,7 @@ def bodies(*messages: PopMessage) -> str:
 
 async def asked(broker: FakeBroker, count: int) -> None:
     """Wait until so many receives have come in, and have taken what there was."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while broker.asked_count < count:  # noqa: ASYNC110 - it has no event.
             await asyncio.sleep(0)
     for _ in range(5):
@@ -110,7 +111,7 @@ async def test_two_receives_at_once_get_different_messages() -> None:
     receiving = [asyncio.create_task(consumer.receive(1)) for _ in range(2)]
     await asked(broker, 2)
     broker.gate.set()
-    found = await asyncio.wait_for(asyncio.gather(*receiving), 20)
+    found = await asyncio.wait_for(asyncio.gather(*receiving), PATIENCE_S)
     assert sorted(bodies(*messages) for messages in found) == ["a", "b"]
 
 
@@ -126,7 +127,7 @@ async def test_several_may_iterate_and_each_message_is_handed_out_once() -> None
     tasks = [asyncio.create_task(iterate()) for _ in range(3)]
     await asked(broker, 3)
     await broker.send("orders", "abcdefghij" * 9)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while len(found) < 90:  # noqa: ASYNC110 - it has no event.
             await asyncio.sleep(0)
     await consumer.close()

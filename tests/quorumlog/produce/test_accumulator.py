@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import quorumlog
-from tests.quorumlog.fake_cluster import until
+from tests.patience import PATIENCE_S, eventually
 from tests.quorumlog.fake_groups import connect, fake_groups, start, stop
 
 
@@ -53,7 +53,7 @@ async def test_atomic_batches_that_no_other_group_can_take_keep_their_order(
             both = [quorumlog.OutgoingMessage(b"%d" % i, topic=topic) for topic in "ab"]
             sending.append(asyncio.create_task(producer.send_batch("a", both)))
         backlog = producer._accumulator.home
-        await until(lambda: backlog.sender.load == 3)
+        await eventually(lambda: backlog.sender.load == 3)
         backlog.group.is_away = True
         producer._accumulator._move(backlog)
         backlog.group.is_away = False
@@ -101,7 +101,7 @@ async def test_a_group_that_is_cut_off_after_a_pause_is_left_soon(
 
     async with (
         fake_groups("g0", "g1") as groups,
-        connect(groups, timeout_ms=60_000) as client,
+        connect(groups, timeout_ms=600_000) as client,
     ):
         key = await key_of(client, "g1")
         producer = client.producer()
@@ -111,9 +111,9 @@ async def test_a_group_that_is_cut_off_after_a_pause_is_left_soon(
         node.gate.clear()
         unanswered = asyncio.create_task(producer.send("orders", b"named", group="g1"))
         (backlog,) = (backlog for backlog in producer._accumulator if backlog.group.name == "g1")
-        await until(lambda: backlog.sender.in_flight_count == 1)
+        await eventually(lambda: backlog.sender.in_flight_count == 1)
         # Sooner than by the deadline of the one without an answer.
-        receipt = await asyncio.wait_for(producer.send("orders", b"keyed", key=key), 30)
+        receipt = await asyncio.wait_for(producer.send("orders", b"keyed", key=key), PATIENCE_S)
         assert receipt.group == "g0"
         node.gate.set()
         assert (await unanswered).group == "g1"

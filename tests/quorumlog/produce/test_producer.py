@@ -247,20 +247,17 @@ async def test_cancelling_a_send_does_not_withdraw_it_or_hurt_others() -> None:
         assert cluster.bodies() == [b"0", b"1", b"2"]
 
 
-@pytest.mark.long
 async def test_lingering_waits_for_more_and_flush_does_not() -> None:
     async with fake_cluster() as cluster, connect(cluster) as client:
-        producer = client.producer(linger_ms=100)
-        first = producer.send_nowait("orders", b"1")
-        await asyncio.sleep(0.02)
-        second = producer.send_nowait("orders", b"2")
-        await asyncio.gather(first.receipt(), second.receipt())
-        assert len(cluster.entries) == 1
+        producer = client.producer(linger_ms=10)
+        await producer.send("orders", b"0")
         slow = client.producer(linger_ms=60_000)
-        slow.send_nowait("orders", b"3")
-        await asyncio.sleep(0.02)
+        slow.send_nowait("orders", b"1")
+        await client.producer().send("orders", b"beside it")  # There was time to send the first.
+        slow.send_nowait("orders", b"2")
         await slow.flush()
-        assert cluster.bodies() == [b"1", b"2", b"3"]
+        assert cluster.bodies() == [b"0", b"beside it", b"1", b"2"]
+        assert len(cluster.entries) == 3
 
 
 async def test_a_refusal_for_good_carries_the_words_of_the_node() -> None:

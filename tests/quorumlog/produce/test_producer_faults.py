@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from quorumlog.errors import Outcome
 from quorumlog.pb import common_pb2
 from quorumlog.produce.append_stream import OUT_OF_SEQUENCE_MAX
 from store.record.message import decode_message
+from tests.patience import PATIENCE_S, eventually
 from tests.quorumlog.fake_cluster import (
     BREAK_AFTER,
     BREAK_BEFORE,
@@ -21,7 +23,6 @@ from tests.quorumlog.fake_cluster import (
     FakeCluster,
     error,
     fake_cluster,
-    until,
 )
 
 UNKNOWN = common_pb2.OUTCOME_UNKNOWN
@@ -77,11 +78,11 @@ async def test_a_leader_that_dies_is_replaced_and_nothing_is_lost_or_doubled() -
         producer = client.producer(batch_count_max=4)
         cluster.append_delay_s = 0.002
         sending = asyncio.create_task(send_all(producer, 200))
-        await until(lambda: len(cluster.entries) >= 10)
+        await eventually(lambda: len(cluster.entries) >= 10)
         # The others go on naming the dead one for a while, as before an election.
         cluster.leader_id = 1
         await cluster.nodes[1].stop()
-        await until(lambda: client.stats().questions > 10)
+        await eventually(lambda: client.stats().questions > 10)
         assert not sending.done()
         cluster.elect(3)
         results = await sending
@@ -96,11 +97,11 @@ async def test_a_node_that_comes_back_is_found_soon() -> None:
         node = cluster.nodes[1]
         await node.stop()
         sending = asyncio.create_task(producer.send("orders", b"0001", queue_id=0))
-        await until(lambda: client.stats().questions > 5)
+        await eventually(lambda: client.stats().questions > 5)
         await node.start()
-        began = asyncio.get_running_loop().time()
+        before = client.stats().questions
         await sending
-        assert asyncio.get_running_loop().time() - began < 2.0
+        assert client.stats().questions - before < 10, "it was asked, and did not answer"
         check_once_and_in_order(cluster, 2)
 
 
@@ -111,7 +112,7 @@ async def test_a_connection_that_is_closed_while_nothing_is_sent_is_made_again()
         producer = client.producer()
         await producer.send("orders", b"0000", queue_id=0)
         await client.broker_groups.home.router.channels.keep_only(set())
-        await asyncio.wait_for(producer.send("orders", b"0001", queue_id=0), 30)
+        await asyncio.wait_for(producer.send("orders", b"0001", queue_id=0), PATIENCE_S)
         check_once_and_in_order(cluster, 2)
 
 
@@ -269,15 +270,18 @@ async def test_an_order_that_is_lost_for_good_is_not_tried_for_ever() -> None:
 
 @pytest.mark.long
 async def test_time_runs_out_with_the_truth_about_the_outcome() -> None:
-    async with fake_cluster() as cluster, connect(cluster, timeout_ms=400) as client:
+    async with fake_cluster() as cluster, connect(cluster) as client:
         cluster.script.actions.append(HANG_AFTER)
-        producer = client.producer()
+        producer = client.producer(timeout_ms=400)
+        hasty = producer._options
         with pytest.raises(errors.OutcomeUnknownError) as unknown:
             await producer.send("orders", b"0000", queue_id=0)
         assert unknown.value.outcome is Outcome.UNKNOWN
         # A new identity: nothing of the old one is in the way.
+        producer._options = replace(hasty, timeout_ms=1000 * PATIENCE_S)
         await producer.send("orders", b"0001", queue_id=0)
         check_once_and_in_order(cluster, 2)
+        producer._options = hasty
         cluster.script.actions.extend([error("node.busy", retryable=True)] * 1000)
         with pytest.raises(errors.DeadlineError) as late:
             await producer.send("orders", b"0002", queue_id=0)
@@ -293,7 +297,7 @@ async def test_time_runs_out_with_the_truth_about_the_outcome() -> None:
 
 @pytest.mark.long
 async def test_a_paused_leader_is_left_for_its_successor() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
+    async with fake_cluster() as cluster, connect(cluster, timeout_ms=600_000) as client:
         producer = client.producer(batch_count_max=2)
         await producer.send("orders", b"0000", queue_id=0)
         cluster.nodes[1].gate.clear()
@@ -301,11 +305,10 @@ async def test_a_paused_leader_is_left_for_its_successor() -> None:
             asyncio.create_task(producer.send("orders", b"%04d" % i, queue_id=0))
             for i in range(1, 10)
         ]
-        await asyncio.sleep(0.05)
+        await eventually(lambda: producer.stats().in_flight_batches > 0)
         cluster.elect(2)
-        began = asyncio.get_running_loop().time()
-        await asyncio.gather(*sending)
-        assert asyncio.get_running_loop().time() - began < 3
+        async with asyncio.timeout(PATIENCE_S):  # Sooner than by a deadline, and the gate is shut.
+            await asyncio.gather(*sending)
         check_once_and_in_order(cluster, 10)
         cluster.nodes[1].gate.set()
 

@@ -20,6 +20,7 @@ from quorumlog import errors
 from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.produce.append_stream import Sender
 from store.record.message import decode_message
+from tests.patience import until
 from tests.quorumlog.fake_cluster import (
     BREAK_AFTER,
     BREAK_BEFORE,
@@ -27,7 +28,6 @@ from tests.quorumlog.fake_cluster import (
     FakeCluster,
     error,
     fake_cluster,
-    until,
 )
 from tests.quorumlog.fake_frames import RESPONSE, ROUTE, Context, frame
 
@@ -198,7 +198,7 @@ async def run_script(
         return [*results, counts, stats.held_size_bytes], got
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=25, deadline=None)
 @given(steps=STEPS, is_idempotent=st.booleans())
 def test_the_straight_way_has_the_results_of_the_general_one(

@@ -275,6 +275,7 @@ def test_the_words_for_an_endless_name_are_not_endless(name: str) -> None:
         assert len(str(caught.value)) < 400
 
 
+@pytest.mark.long
 def test_encoding_and_decoding_keep_up_with_the_cluster() -> None:
     """Five times slower than on the machine of the first measurement fails: 0.9 and 1.5 us."""
     bodies = [noise(1024, n) for n in range(1000)]

@@ -14,6 +14,7 @@ import quorumlog
 from quorumlog import errors, sync
 from quorumlog.consume import raw
 from quorumlog.sync.loop_thread import loop_thread, run_until_stopped
+from tests.patience import PATIENCE_S, wait_for
 from tests.quorumlog.fake_cluster import FakeCluster, fake_cluster
 
 PAIRS = [
@@ -85,7 +86,7 @@ class Served:
         self.cluster: FakeCluster = self.run(self._context.__aenter__())
 
     def run(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE_S)
 
     def close(self) -> None:
         self.run(self._context.__aexit__(None, None, None))
@@ -183,7 +184,7 @@ def test_threads_that_iterate_over_one_consumer_share_the_messages(cluster: Fake
             ThreadPoolExecutor(4) as pool,
         ):
             parts = [pool.submit(lambda: [m.body for m in consumer]) for _ in range(4)]
-            found = [body for part in parts for body in part.result(60)]
+            found = [body for part in parts for body in part.result(PATIENCE_S)]
         assert sorted(found, key=int) == [b"%d" % i for i in range(400)]
 
 
@@ -196,14 +197,13 @@ def test_calls_of_other_threads_end_when_the_client_is_closed(cluster: FakeClust
         calls: list[Future[Any]] = [
             pool.submit(client.pull, "orders", 0, 0, wait_ms=60_000),
             pool.submit(next, consumer),
-            pool.submit(loop_thread.call, asyncio.sleep(60)),
+            pool.submit(loop_thread.call, asyncio.Event().wait()),
         ]
-        while cluster.waits_total < 2:
-            client.stats()
+        wait_for("both to wait", lambda: cluster.waits_total >= 2)
         client.close()
-        assert isinstance(calls[0].exception(30), errors.ClosedError)
-        assert isinstance(calls[1].exception(30), errors.ClosedError | StopIteration)
-        assert isinstance(calls[2].exception(30), errors.ClosedError)
+        assert isinstance(calls[0].exception(PATIENCE_S), errors.ClosedError)
+        assert isinstance(calls[1].exception(PATIENCE_S), errors.ClosedError | StopIteration)
+        assert isinstance(calls[2].exception(PATIENCE_S), errors.ClosedError)
     with pytest.raises(errors.ClosedError):
         client.route()
 
@@ -240,7 +240,7 @@ def test_the_thread_ends_also_when_a_callback_breaks_in_its_last_moment() -> Non
     loop.call_soon(end_program)
     thread = threading.Thread(target=run_until_stopped, args=(loop, stopped), daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
     loop.close()
 
@@ -250,10 +250,10 @@ def test_several_threads_may_start_and_close_one_client(cluster: FakeCluster) ->
         for _ in range(5):
             client = sync.connect(cluster.bootstrap)
             for start in [pool.submit(client.start) for _ in range(4)]:
-                start.result(60)
+                start.result(PATIENCE_S)
             delivery = client.producer().send_nowait("orders", b"x")
             for close in [pool.submit(client.close) for _ in range(4)]:
-                close.result(60)
+                close.result(PATIENCE_S)
                 assert delivery.is_done
     assert len(cluster.bodies()) == 5
 

@@ -22,6 +22,7 @@ from quorumlog.records.message import Message, MessageBatch
 from quorumlog.records.queues import Queue
 from quorumlog.records.unique_keys import UniqueKeys
 from quorumlog.transactions.consume import ConsumeTransaction
+from tests.patience import PATIENCE_S
 from tests.quorumlog.fake_cluster import fake_cluster
 
 
@@ -161,7 +162,7 @@ async def test_the_time_of_one_transaction_is_not_that_of_another() -> None:
             await client.producer().send("orders", b"%d" % i, queue_id=0)
         first, second = await client.pull("orders", 0, 0)
         cluster.append_delay_s = 1.0
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             for consumed, timeout_ms in ((first, 200), (second, None)):
                 made = client.transaction("g", timeout_ms=timeout_ms)
                 made.consumed(consumed)

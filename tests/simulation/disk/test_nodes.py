@@ -27,14 +27,14 @@ def check(results: list[dict[str, Any]]) -> Counter[str]:
     return counts
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nodes_die_at_file_system_calls() -> None:
     counts = check(in_two_processes(MODULE, "none", "whole", cases=FEW))
     assert counts["died_at_call"] >= 3 * len(FEW)
     assert min(counts["die_at_call"], counts["power_at_call"], counts["disk_full"]) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("faults", "wanted"),
     [
@@ -51,7 +51,7 @@ def test_disks_fail_over_many_seeds(faults: str, wanted: list[str]) -> None:
     assert all(counts[name] > 0 for name in wanted), f"{wanted} of {counts}"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("defect", "seed_count"),
     [("no_sync", 2), ("no_directory_sync", 6), ("no_vote_sync", 4), ("no_log_sync", 16)],
@@ -61,13 +61,13 @@ def test_a_defect_is_found(defect: str, seed_count: int) -> None:
     assert any(one["problem"] for one in results)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_sync_that_does_nothing_is_found_at_once() -> None:
     (result,) = run("no_sync", "whole", hash_seed="1")
     assert result["problem"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_seed_is_one_run() -> None:
     first, second = (run("none", "all", hash_seed=seed) for seed in ("1", "2"))
     assert first == second

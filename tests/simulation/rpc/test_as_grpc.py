@@ -45,7 +45,7 @@ def test_outcomes_are_those_of_real_grpc(scenario: Callable[[], Awaitable[Any]])
     assert in_a_world(scenario) == with_real_grpc(scenario)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("scenario", "outcomes"), scenarios.RACES, ids=[one.__name__ for one, _ in scenarios.RACES]
 )

@@ -14,8 +14,8 @@ from store.errors import (
     SyncFailedError,
 )
 from store.stats import StoreCounters
+from tests.patience import PATIENCE_S
 from tests.store.flush_fakes import (
-    DEADLINE_S,
     FOREVER_MS,
     RULES,
     Answers,
@@ -188,8 +188,8 @@ def test_sync_error_is_final() -> None:
     service.request(log.append(), answers.callback(30))
     log.may_end.release()
     got = answers.await_count(3)
-    thread.join(DEADLINE_S)
-    assert fatal.called.wait(DEADLINE_S)
+    thread.join(PATIENCE_S)
+    assert fatal.called.wait(PATIENCE_S)
     assert got[0] == (10, None)
     for _, told in got[1:]:
         assert isinstance(told, SyncFailedError)
@@ -218,7 +218,7 @@ def test_any_error_on_the_thread_is_fatal(cause: BaseException) -> None:
     service.start()
     service.request(log.append(), answers.callback(10))
     told = answers.await_count(1)[0][1]
-    assert fatal.called.wait(DEADLINE_S)
+    assert fatal.called.wait(PATIENCE_S)
     assert fatal.causes == [cause]
     assert isinstance(told, SyncFailedError)
     assert told.__cause__ is cause
@@ -280,7 +280,7 @@ def test_no_waiter_passes_between_the_sync_and_the_mark() -> None:
     def on_synced(flushed_position: int) -> None:
         assert log.flushed_position == 10, "the log is durable, the mark is not written yet"
         thread, results = in_thread(lambda: service.wait(10, 0))
-        thread.join(DEADLINE_S)
+        thread.join(PATIENCE_S)
         seen.append(results[0])
 
     sink.on_synced = on_synced  # type: ignore[method-assign]

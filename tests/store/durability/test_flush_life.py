@@ -13,8 +13,8 @@ from store.errors import (
     PositionRangeError,
     SyncFailedError,
 )
+from tests.patience import PATIENCE_S
 from tests.store.flush_fakes import (
-    DEADLINE_S,
     RULES,
     Answers,
     Clock,
@@ -48,7 +48,7 @@ def test_a_truncation_waits_for_the_round_and_refuses_what_was_cut() -> None:
     thread, _ = in_thread(cut)
     assert not inside.is_set(), "a sync is running"
     log.may_end.release(2)
-    thread.join(DEADLINE_S)
+    thread.join(PATIENCE_S)
     got = dict(answers.await_count(2))
     service.stop()
     assert got[10] is None
@@ -71,7 +71,7 @@ def test_a_cut_waiter_is_told_at_once_during_a_sync() -> None:
         log.max_position = 5
     service._sync_wanted = False  # As that round leaves it.
     thread, _ = in_thread(service._wait_for_work)
-    thread.join(DEADLINE_S)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive(), "the thread sleeps although somebody has to be told"
     assert service.run_round()
     assert isinstance(dict(answers.got)[10], PositionRangeError)
@@ -133,7 +133,7 @@ def test_stop_syncs_the_rest_and_loses_no_waiter() -> None:
     log.append()
     thread, results = in_thread(service.stop)
     log.may_end.release(3)
-    thread.join(DEADLINE_S)
+    thread.join(PATIENCE_S)
     assert results == [None]
     assert answers.got == [(10, None), (20, None)]
     assert log.flushed_position == log.max_position == 30

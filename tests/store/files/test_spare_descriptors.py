@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from store.files.spare_descriptors import SPARE_COUNT, SpareDescriptors
+from tests.patience import PATIENCE_S
 
 USED_UP = """
 import errno, os, resource, sys
@@ -46,7 +47,7 @@ def test_a_directory_is_synced_without_a_descriptor_left(tmp_path: Path) -> None
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
         cwd=Path(__file__).resolve().parents[3],
     )
     assert done.stdout == "synced\n", done.stderr

@@ -24,11 +24,11 @@ from store.files.mapped_file_queue import MappedFileQueue
 from store.files.staging import STAGING_DIRECTORY
 from store.files.warm_up import WarmUp
 from store.stats import StoreCounters
+from tests.patience import PATIENCE_S
 from tests.store.listing import names
 
 SIZE = 8192
-DEADLINE_S = 30
-DEADLINE_MS = DEADLINE_S * 1000
+DEADLINE_MS = PATIENCE_S * 1000
 
 
 class GatedFileSystem(FileSystem):
@@ -44,7 +44,7 @@ class GatedFileSystem(FileSystem):
 
     def allocate(self, fd: int, path: str, size_bytes: int) -> None:
         self.began.release()
-        assert self.is_open.wait(DEADLINE_S), "the test forgot the gate"
+        assert self.is_open.wait(PATIENCE_S), "the test forgot the gate"
         if self.allocate_errors:
             raise self.allocate_errors.pop(0)
         super().allocate(fd, path, size_bytes)
@@ -94,10 +94,10 @@ class Warmed:
         )
 
     def await_ready(self, count: int) -> None:
-        assert self.source.wait_for(lambda: self.source.ready_count == count, DEADLINE_S)
+        assert self.source.wait_for(lambda: self.source.ready_count == count, PATIENCE_S)
 
     def await_rest(self) -> None:
-        assert self.source.wait_for(lambda: self.source.is_resting, DEADLINE_S)
+        assert self.source.wait_for(lambda: self.source.is_resting, PATIENCE_S)
 
     def names(self) -> list[str]:
         return names(self.path)
@@ -159,7 +159,7 @@ def test_a_taker_waits_for_the_file_in_the_making(tmp_path: Path) -> None:
     warmed = Warmed(tmp_path)
     warmed.fs.is_open.clear()
     warmed.source.start(0)
-    assert warmed.fs.began.acquire(timeout=DEADLINE_S)
+    assert warmed.fs.began.acquire(timeout=PATIENCE_S)
     threading.Thread(target=warmed.fs.is_open.set).start()
     file = warmed.source.take(0)
     assert file.position == 0
@@ -172,12 +172,12 @@ def test_a_file_that_somebody_waits_for_is_not_warmed(tmp_path: Path) -> None:
     warmed = Warmed(tmp_path, file_count=1)
     warmed.fs.is_open.clear()
     warmed.source.start(0)
-    assert warmed.fs.began.acquire(timeout=DEADLINE_S)
+    assert warmed.fs.began.acquire(timeout=PATIENCE_S)
     taker = threading.Thread(target=lambda: warmed.source.take(0).close())
     taker.start()
-    assert warmed.source.wait_for(lambda: warmed.source.is_taker_waiting, DEADLINE_S)
+    assert warmed.source.wait_for(lambda: warmed.source.is_taker_waiting, PATIENCE_S)
     warmed.fs.is_open.set()
-    taker.join(DEADLINE_S)
+    taker.join(PATIENCE_S)
     warmed.await_ready(1)
     warmed.source.stop()
     assert warmed.fs.written == {f"{tmp_path.name}-{name(1)}"}, "nobody waits for the second one"
@@ -286,7 +286,7 @@ def test_a_file_in_the_making_for_a_position_that_was_left_is_dropped(
     warmed = Warmed(tmp_path, file_count=1, timeout_ms=0, warm_up=warm_up)
     warmed.fs.is_open.clear()
     warmed.source.start(7 * SIZE)
-    assert warmed.fs.began.acquire(timeout=DEADLINE_S)
+    assert warmed.fs.began.acquire(timeout=PATIENCE_S)
     with pytest.raises(BusyError):
         warmed.source.take(2 * SIZE)
     warmed.fs.is_open.set()
@@ -338,7 +338,7 @@ def test_a_failed_sync_or_assertion_is_final(tmp_path: Path, cause: BaseExceptio
     for _ in range(2):
         with pytest.raises(SyncFailedError):
             warmed.source.take(0)
-    assert warmed.fatal.called.wait(DEADLINE_S)
+    assert warmed.fatal.called.wait(PATIENCE_S)
     assert warmed.fatal.causes == [cause]
     assert warmed.names() == []
     warmed.source.stop()
@@ -358,13 +358,13 @@ def test_stop_refuses_takers_and_ends_a_file_in_the_making(tmp_path: Path) -> No
 
     taker = threading.Thread(target=take)
     taker.start()
-    assert warmed.fs.began.acquire(timeout=DEADLINE_S)
+    assert warmed.fs.began.acquire(timeout=PATIENCE_S)
     stopper = threading.Thread(target=warmed.source.stop)
     stopper.start()
-    taker.join(DEADLINE_S)
+    taker.join(PATIENCE_S)
     assert isinstance(results[0], ClosedError)
     warmed.fs.is_open.set()
-    stopper.join(DEADLINE_S)
+    stopper.join(PATIENCE_S)
     assert not stopper.is_alive()
     assert warmed.names() == []
     with pytest.raises(ClosedError):
@@ -410,7 +410,7 @@ def test_locking_is_tried_for_each_file_and_counted_when_it_fails(
     warmed.source.start()
     files = [warmed.source.take(0), warmed.source.take(SIZE)]
     for _ in files:
-        assert locked.acquire(timeout=DEADLINE_S)
+        assert locked.acquire(timeout=PATIENCE_S)
     warmed.source.stop()
     assert (calls, warmed.counters.memory_lock_failed_count) == ([SIZE, SIZE], 2)
     assert warmed.fatal.causes == []

@@ -13,6 +13,7 @@ from store import format as fmt
 from store.errors import CorruptionError
 from store.log import checked
 from store.log.checked import CheckedRanges
+from tests.patience import PATIENCE_S
 from tests.store.records import batch, numbers, small_config
 from tests.store.test_store import Clock, Container, open_store
 
@@ -124,7 +125,7 @@ def test_damage_that_is_found_while_something_is_noted_is_not_lost(
 
     monkeypatch.setattr(checked, "bisect_right", search_slowly)
     add(ranges, 50, 60)
-    thread.join(30)
+    thread.join(PATIENCE_S)
     ranges.trusted_position = 100
     assert not ranges.covers(22, 25)
 

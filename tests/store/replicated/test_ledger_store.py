@@ -31,6 +31,7 @@ from store.fsck.repair import apply
 from store.fsck.types import Severity
 from store.ledger.entry import KIND_NO_OP
 from store.replicated.ledger_store import ReplicaStore
+from tests.patience import PATIENCE_S
 from tests.store.crashes import abandon
 from tests.store.fsck_stores import findings, given_sizes
 from tests.store.records import BORN, PAGE, batch, numbers, small_config
@@ -173,7 +174,7 @@ class SlowWrites(FileSystem):
 
     def warm(self, fd: int, path: str, position: int, size_bytes: int) -> None:
         self.count += 1
-        assert self.may_go_on.wait(30)
+        assert self.may_go_on.wait(PATIENCE_S)
         super().warm(fd, path, position, size_bytes)
 
 
@@ -389,7 +390,7 @@ def test_a_sync_is_refused_only_after_the_end(store: ReplicaStore) -> None:
         done.set()
 
     store.request_sync(on_done)
-    assert done.wait(30)
+    assert done.wait(PATIENCE_S)
     assert answers == [None]
     assert store.durable_index == 0
     store.close()

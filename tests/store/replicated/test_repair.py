@@ -114,7 +114,9 @@ def test_each_byte_of_one_header(wreck: Wreck) -> None:
     check_repaired(wreck)
 
 
-@pytest.mark.parametrize("fill", [b"\0", b"\xff", b"\x01"])
+@pytest.mark.parametrize(
+    "fill", [b"\0", *(pytest.param(one, marks=pytest.mark.long) for one in (b"\xff", b"\x01"))]
+)
 def test_any_lost_sector_is_repaired(wreck: Wreck, fill: bytes) -> None:
     for position in range(0, wreck.end_position // SECTOR * SECTOR, SECTOR):
         wreck.write(position, fill * SECTOR)
@@ -411,7 +413,8 @@ def test_damaged_bytes_are_kept_aside(wreck: Wreck) -> None:
 # --- Failures in the middle ---
 
 
-def test_each_call_fails_once(wreck: Wreck) -> None:
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.long)])
+def test_each_call_fails_once(wreck: Wreck, every: int) -> None:
     """A repair that stops anywhere leaves damage that is found again, and never more of it."""
 
     def harm() -> None:
@@ -427,7 +430,7 @@ def test_each_call_fails_once(wreck: Wreck) -> None:
     lost = wreck.find()
     case_count = 0
     for name in sorted(name for name in counts if name.startswith(("fs.", "ledger_repair."))):
-        for nth in range(1, counts[name] + 1):
+        for nth in range(1, counts[name] + 1, every):
             harm()
             with failpoints.armed(f"{name}=EIO@{nth}"):
                 try:

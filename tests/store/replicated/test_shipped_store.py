@@ -23,6 +23,7 @@ from store.log.cut_file import CUT_FILES_KEPT_MAX, list_cut_files, read_cut_file
 from store.maintenance.retention import DiskState
 from store.replicated.shipped_store import ShippedStore
 from store.store import Store
+from tests.patience import PATIENCE_S
 from tests.store.fakes import CountingFileSystem
 from tests.store.records import BORN, PAGE, batch
 from tests.store.shipped_stores import (
@@ -267,7 +268,7 @@ def test_positions_from_before_a_cut_are_not_saved_after_it(tmp_path: Path) -> N
             if self.is_armed and "consumequeue" in path:
                 self.is_armed = False
                 self.is_in.set()
-                assert self.may_go_on.wait(60)
+                assert self.may_go_on.wait(PATIENCE_S)
             super().sync(fd, path)
 
     fs = Slow()
@@ -278,15 +279,15 @@ def test_positions_from_before_a_cut_are_not_saved_after_it(tmp_path: Path) -> N
     fs.is_armed = True
     maintain = threading.Thread(target=store.maintain)
     maintain.start()
-    assert fs.is_in.wait(60)
+    assert fs.is_in.wait(PATIENCE_S)
     cut = threading.Thread(target=store.cut, args=(ends[5],))
     cut.start()
     # The cut has either lowered the mark (and must not be undone) or waits for the maintenance.
     while not store.engine.derived_lock.locked() and cut.is_alive():
         pass
     fs.may_go_on.set()
-    maintain.join(60)
-    cut.join(60)
+    maintain.join(PATIENCE_S)
+    cut.join(PATIENCE_S)
     mark = store.engine.mark.mark
     assert max(mark.dispatched_position, mark.dispatched_durable_position) <= ends[5]
     image = killed(tmp_path / "s", tmp_path / "image")
@@ -410,7 +411,7 @@ def test_a_log_that_began_elsewhere_is_missed_when_it_is_gone(
         run_round = store.engine.flush_service.run_round
 
         def run_later(*, thorough: bool = False) -> bool:
-            assert has_begun.wait(60)
+            assert has_begun.wait(PATIENCE_S)
             return run_round(thorough=thorough)
 
         monkeypatch.setattr(store.engine.flush_service, "run_round", run_later)

@@ -140,9 +140,12 @@ def install_and_die(root: Path, transfer: Transfer, specification: str) -> bool:
     return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
 
-def test_crash_at_each_step(transfer: Transfer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_crash_at_each_step(transfer: Transfer, tmp_path: Path, every: int) -> None:
     steps = census(transfer, tmp_path / "census")
     assert {"snapshot.staged", "ledger.before_reset", "dispatch.restarted"} <= {s for s, _ in steps}
+    named = ("snapshot.before_stage", "snapshot.staged", "ledger.before_reset")
+    steps = [s for at, s in enumerate(steps) if at % every == 0 or s[0].startswith(named)]
     killed, new = [], []
     for name, n in steps:
         root = tmp_path / "victim"
@@ -160,8 +163,9 @@ def test_crash_at_each_step(transfer: Transfer, tmp_path: Path) -> None:
     # The flush thread passes points of its own, now before and now after the installation.
     assert len(killed) >= len(steps) - 6
     assert "snapshot.before_stage" not in new
-    for name in ("snapshot.staged", "ledger.before_reset", "dispatch.restarted"):
-        assert name in new
+    assert {"snapshot.staged", "ledger.before_reset"} <= set(new)
+    if every == 1:
+        assert "dispatch.restarted" in new
 
 
 def test_an_opening_that_finishes_an_installation_needs_no_thread_for_its_file(
@@ -183,7 +187,7 @@ def test_crash_at_each_step_twice(transfer: Transfer, tmp_path: Path) -> None:
     random, half = Random(7), tmp_path / "half"
     shutil.copytree(transfer.follower, half)
     assert install_and_die(half, transfer, "dispatch.restarted=kill")
-    for name, n in random.sample(steps, 40):
+    for name, n in random.sample(steps, 15):
         root = tmp_path / "victim"
         shutil.copytree(half, root)
         child = os.fork()

@@ -23,8 +23,8 @@ from quorumlog.pb.log_pb2 import AppendRequest, ClaimProducerRequest
 from quorumlog.pb.state_pb2 import Command
 from quorumlog.pb.transaction_pb2 import EndTransactionRequest
 from tests.node.broker_fakes import Fixture, node_at, request
-from tests.node.links import eventually
 from tests.node.transaction_calls import COMMITTED, GROUP, begun, ended, on_loop, stored
+from tests.patience import eventually
 
 MANY = 1_500
 """Messages of a transaction whose end is made in several turns of the loop."""

@@ -211,7 +211,7 @@ def _follow(leader: Fixture, root: Path, random: Random, *, is_general: bool) ->
 
 @pytest.mark.parametrize(
     ("seed", "steps"),
-    [(100, 12), *(pytest.param(n, 120, marks=pytest.mark.slow) for n in range(6))],
+    [(100, 12), *(pytest.param(n, 120, marks=pytest.mark.long) for n in range(6))],
 )
 async def test_short_and_general_ways_do_the_same(
     tmp_path: Path, seed: int, steps: int, monkeypatch: pytest.MonkeyPatch

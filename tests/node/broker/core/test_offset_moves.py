@@ -24,8 +24,8 @@ from tests.node.broker.transactions.test_consumed import (
 )
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.delayed import on_loop
-from tests.node.links import eventually
 from tests.node.transaction_calls import stored
+from tests.patience import eventually
 
 Begin = Callable[[Fixture], Awaitable[Coroutine[Any, Any, object]]]
 """Prepares a call, and returns it."""

@@ -36,7 +36,8 @@ from store.errors import (
 )
 from store.record.message import decode_message, encode_message, message_id
 from tests.node.broker_fakes import Fixture, node_at
-from tests.node.delayed import bodies, delayed, on_loop, request_of, settle, until
+from tests.node.delayed import bodies, delayed, on_loop, request_of, settle
+from tests.patience import eventually
 
 NOW = 1_000_000  # Of the broker's clock when a test begins.
 HOST = ("127.0.0.1", 10911)
@@ -414,7 +415,7 @@ async def test_a_message_comes_although_nothing_else_happens(tmp_path: Path) -> 
         await send(node, delayed(7, DELAY="1"))
         await settle(node)
         node.clock.now_ms = NOW + 1_000
-        await until(lambda: bodies(node) == [7], "the clock")
+        await eventually(lambda: bodies(node) == [7], "the clock")
 
 
 @on_loop
@@ -425,7 +426,7 @@ async def test_a_delivery_that_finds_no_room_is_tried_again(tmp_path: Path) -> N
         await move(node, NOW + 1_000)
         delivery_task = node.broker.delay.delivery_task
         assert (delivery_task.failed_total, bodies(node)) == (1, [])
-        await until(lambda: bodies(node) == [1, 2], "both")
+        await eventually(lambda: bodies(node) == [1, 2], "both")
         assert delivery_task.failed_total == 1
 
 

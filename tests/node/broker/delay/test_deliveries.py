@@ -21,7 +21,8 @@ from store.errors import LimitExceededError
 from store.record.message import encode_message, message_id
 from tests.node.broker.retry.test_retry import DEAD, RETRY, given_back
 from tests.node.broker_fakes import Fixture, node_at
-from tests.node.delayed import bodies, delayed, on_loop, request_of, settle, until
+from tests.node.delayed import bodies, delayed, on_loop, request_of, settle
+from tests.patience import eventually
 
 NOW = 1_000_000  # Of the broker's clock when a test begins.
 
@@ -71,7 +72,7 @@ async def test_a_delivery_that_cannot_be_made_is_tried_again(
             patch.setattr("node.broker.delay.delivery_task.UNREADABLE_RETRY_MS", 1)
             await move(node, NOW + 1_000)
             await made.wait()
-        await until(lambda: bodies(node) == [1], "the message")
+        await eventually(lambda: bodies(node) == [1], "the message")
 
 
 @on_loop
@@ -143,7 +144,7 @@ async def test_no_more_is_read_than_one_entry_delivers(
         monkeypatch.setattr(store.reads, "records_at", records_at)
         monkeypatch.setattr(deliveries, "of", counted)
         await move(node, NOW + 1_000)
-        await until(lambda: len(bodies(node)) == 39, "all messages")
+        await eventually(lambda: len(bodies(node)) == 39, "all messages")
         assert sorted(bodies(node)) == [*range(10), *range(11, 40)]
         largest = max(sizes_bytes)
         assert 20_000 < largest < 21_000, "one message at least, however large"

@@ -33,7 +33,7 @@ from tests.node.broker.pop.pop_calls import (
 )
 from tests.node.broker_fakes import expire_some, node_at, request
 from tests.node.delayed import on_loop
-from tests.node.links import eventually
+from tests.patience import eventually
 
 
 async def test_a_full_window_gives_nothing_new_until_something_is_done(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from quorumlog.pb.pop_pb2 import AckRequest
 from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
 from tests.node.broker.pop.pop_calls import GROUP, Got, give_up, part, pass_time, receive, send
 from tests.node.broker_fakes import Fixture, node_at
-from tests.node.links import eventually
 from tests.node.transaction_calls import on_loop
+from tests.patience import eventually
 
 
 async def one_delivery(node: Fixture) -> Got:

@@ -12,8 +12,8 @@ from quorumlog.pb.pop_pb2 import DescribePopRequest
 from store.errors import CorruptionError, DerivedFileError
 from tests.node.broker.pop.pop_calls import GROUP, ack, ask, bodies, part, pass_time, receive, send
 from tests.node.broker_fakes import Fixture, node_at
-from tests.node.links import eventually
 from tests.node.transaction_calls import on_loop
+from tests.patience import eventually
 
 DAMAGED = "damaged" * 20
 DAMAGED_QUEUE = 1

@@ -230,7 +230,8 @@ class Walk:
         """Everything is done in the end: acknowledged, or among the dead letters, and not both."""
         for _ in range(16):
             pass_time(self.node, 4_000)
-            await asyncio.sleep(0.001)  # What is dead is moved beside it.
+            for _ in range(50):  # What is dead is moved beside it.
+                await asyncio.sleep(0)
             await self.receive()
             for one in list(self.model.held.values()):
                 await self.ack(one)

@@ -34,7 +34,7 @@ from tests.node.broker.pop.pop_calls import (
     send,
 )
 from tests.node.broker_fakes import Fixture, expire_some, node_at
-from tests.node.links import eventually
+from tests.patience import eventually
 from tests.store.records import messages
 
 

@@ -21,7 +21,7 @@ from tests.node.broker.pop.pop_calls import (
     window,
 )
 from tests.node.broker_fakes import Fixture, node_at
-from tests.node.links import eventually
+from tests.patience import eventually
 
 COUNT = 3 * EFFORT_MAX
 

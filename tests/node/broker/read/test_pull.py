@@ -16,7 +16,7 @@ from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.log_pb2 import AppendRequest, PullRequest, PullResponse
 from store.record.message import encode_message, java_hash
 from tests.node.broker_fakes import Fixture, expire_some, node_at, request
-from tests.node.links import eventually
+from tests.patience import eventually
 from tests.store.records import messages, numbers
 
 LOCAL = common_pb2.CONSISTENCY_LOCAL

@@ -13,7 +13,7 @@ from node.errors import common as errors
 from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.pb.log_pb2 import PullResponse, TailRequest
 from tests.node.broker_fakes import Fixture, expire_some, node_at
-from tests.node.links import eventually
+from tests.patience import PATIENCE_S, eventually
 from tests.store.records import batch, messages, numbers
 
 LINEARIZABLE = common_pb2.CONSISTENCY_LINEARIZABLE
@@ -32,7 +32,7 @@ def tail(node: Fixture, offset: int = 0, **how: Any) -> AsyncIterator[PullRespon
 
 
 async def following(stream: AsyncIterator[PullResponse]) -> PullResponse:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         return await anext(stream)
 
 

@@ -23,8 +23,8 @@ from tests.node.broker.transactions.test_consumed import (
     plain,
 )
 from tests.node.broker_fakes import Fixture, node_at
-from tests.node.links import eventually
 from tests.node.transaction_calls import on_loop
+from tests.patience import eventually
 
 
 async def send_with_times(node: Fixture, *times: int) -> None:

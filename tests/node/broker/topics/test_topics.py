@@ -34,7 +34,7 @@ from store.errors import LimitExceededError, Outcome, StoreFullError, TopicNameE
 from store.record.message import Message, encode_message, message_id
 from tests.node.broker_fakes import Fixture, node_at, request
 from tests.node.commands import SMALL_LIMITS
-from tests.node.links import eventually
+from tests.patience import eventually
 from tests.store.records import messages, numbers
 
 LOCAL = common_pb2.CONSISTENCY_LOCAL

@@ -11,8 +11,8 @@ from node.errors.common import NotLeaderError
 from quorumlog.pb.transaction_pb2 import TRANSACTION_OUTCOME_GIVEN_UP
 from store.errors import CorruptionError, DerivedFileError
 from tests.node.broker_fakes import Fixture, node_at
-from tests.node.links import eventually
 from tests.node.transaction_calls import begun, on_loop, part, producer, question, round_of
+from tests.patience import eventually
 
 FEW = Limits(transaction_question_count_max=2)
 

@@ -21,8 +21,8 @@ from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.transaction_pb2 import CommitConsumedRequest, ConsumedOffset, ConsumedOffsets
 from tests.node.broker_fakes import Fixture, node_at, request
-from tests.node.links import eventually
 from tests.node.transaction_calls import on_loop, stored
+from tests.patience import eventually
 
 GROUP = "readers"
 

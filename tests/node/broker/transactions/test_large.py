@@ -13,8 +13,8 @@ from node.errors.transactions import TransactionTooLargeError
 from quorumlog.pb.admin_pb2 import DeleteTopicRequest
 from store.errors import LimitExceededError
 from tests.node.broker_fakes import Fixture, node_at
-from tests.node.links import eventually
 from tests.node.transaction_calls import begun, ended, halves, on_loop, part, stored
+from tests.patience import eventually
 
 MANY = 1_500
 LARGE: dict[str, Any] = {"file_size_bytes": 4 << 20, "batch_size_bytes_max": 1 << 20}

@@ -38,7 +38,6 @@ from store import format as fmt
 from store.errors import LimitExceededError, Outcome, RecordFormatError
 from store.record.message import encode_message, message_id
 from tests.node.broker_fakes import expire_some, node_at
-from tests.node.links import eventually
 from tests.node.transaction_calls import (
     COMMITTED,
     GROUP,
@@ -53,6 +52,7 @@ from tests.node.transaction_calls import (
     round_of,
     stored,
 )
+from tests.patience import eventually
 from tests.store.records import BORN, messages, numbers
 
 

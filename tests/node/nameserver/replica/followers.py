@@ -3,7 +3,6 @@
 import pickle
 import socket
 import struct
-import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,8 @@ from node.nameserver.directory.directory import Directory, encoded_command, put_
 from node.nameserver.replica.pickles import safe_loads
 from node.nameserver.replica.pysyncobj import REGULAR, DirectoryReplica, RaftTimes
 from store.files.file_system import FileSystem
-from tests.node.nameserver.replicas import DEADLINE_S, free_addresses
+from tests.node.nameserver.replicas import free_addresses
+from tests.patience import PATIENCE_S, wait_for
 
 _LENGTH = struct.Struct("i")
 
@@ -67,7 +67,7 @@ class Leader:
         """Dial, and do not say who dials."""
         self.close()
         host, port = self._address.split(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=DEADLINE_S)
+        self._socket = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
         self._socket.settimeout(0.005)
         self._buffer = b""
 
@@ -101,11 +101,14 @@ class Leader:
     def answers(self, count: int) -> list[Any]:
         """Tick the follower until it has answered so often."""
         found: list[Any] = []
-        deadline = time.monotonic() + DEADLINE_S
-        while len(found) < count:
-            assert time.monotonic() < deadline, f"{len(found)} answers of {count}"
+
+        def are_there() -> bool:
             self._replica.tick(0.001)
-            found += self._read()
+            found.extend(self._read())
+            return len(found) >= count
+
+        if count:
+            wait_for(f"{count} answers", are_there)
         return found
 
     def listen(self, turns: int) -> list[Any]:
@@ -118,14 +121,16 @@ class Leader:
 
     def is_refused(self) -> bool:
         """Tick the follower until it hangs up."""
-        deadline = time.monotonic() + DEADLINE_S
-        while time.monotonic() < deadline:
+
+        def has_hung_up() -> bool:
             self._replica.tick(0.001)
             try:
                 self._read()
             except ConnectionError:
                 return True
-        return False
+            return False
+
+        return wait_for("the end of the connection", has_hung_up)
 
     def _read(self) -> list[Any]:
         assert self._socket is not None

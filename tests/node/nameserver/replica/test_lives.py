@@ -1,6 +1,5 @@
 """What replicas of the name server remember of each other, and what they make of it."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from tests.node.nameserver.replicas import (
     free_addresses,
     settings_of,
 )
+from tests.patience import wait_for
 
 MEMBERS = ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]
 A, B, C = MEMBERS
@@ -262,10 +262,11 @@ class Peer:
         self.leader.send({**found, "last_log_term": term})
 
     def tick_until(self, found: Any) -> None:
-        deadline = time.monotonic() + 20
-        while not found():
-            assert time.monotonic() < deadline
+        def is_found() -> bool:
             self.replica.tick(0.001)
+            return bool(found())
+
+        wait_for("what a tick brings", is_found)
 
 
 def test_an_old_copy_votes_again_after_an_entry_of_its_own(

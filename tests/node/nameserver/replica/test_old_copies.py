@@ -17,18 +17,17 @@ from tests.node.nameserver.replicas import (
     leader_of,
     pairs_of,
     settings_of,
-    wait_for,
 )
+from tests.patience import wait_for
 
 pytestmark = pytest.mark.long
-PASSWORD = "0123456789abcdef0123456789abcdef"
 REFUSED = {"error": "nameserver.no_quorum", "outcome": "not_applied"}
 ACCEPTED = {"is_accepted": True, "reason": ""}
 
 
-@pytest.fixture(params=[None, PASSWORD], ids=["open", "password"])
-def replicas(tmp_path: Path, request: Any) -> Iterator[list[ReplicaProcess]]:
-    made = [ReplicaProcess(one) for one in settings_of(tmp_path, password=request.param)]
+@pytest.fixture
+def replicas(tmp_path: Path) -> Iterator[list[ReplicaProcess]]:
+    made = [ReplicaProcess(one) for one in settings_of(tmp_path)]
     try:
         for replica in made:
             replica.start()

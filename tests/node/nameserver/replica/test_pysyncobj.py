@@ -8,7 +8,6 @@ import os
 import pickle
 import shutil
 import signal
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,15 +31,14 @@ from tests.node.nameserver.brokers import (
 )
 from tests.node.nameserver.replica.followers import entry, follower, replica_of
 from tests.node.nameserver.replicas import (
-    DEADLINE_S,
     ReplicaProcess,
     free_addresses,
     leader_of,
     pairs_of,
     processes,
     settings_of,
-    wait_for,
 )
+from tests.patience import wait_for
 
 
 def _put(replica: ReplicaProcess, key: str, value: str = "v", **more: Any) -> Any:
@@ -288,6 +286,12 @@ def test_sigkill_in_compaction(tmp_path: Path) -> None:
         replica.kill()
 
 
+def has_applied(replica: Any, index: int) -> bool:
+    """Let a replica do what it can, and say whether it has come so far."""
+    replica.tick(0.01)
+    return bool(replica.raftLastApplied >= index)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("has_new_journal", [False, True])
 def test_a_compaction_that_stops_half_way_keeps_what_follows_the_dump(
@@ -302,10 +306,8 @@ def test_a_compaction_that_stops_half_way_keeps_what_follows_the_dump(
     replica = replica_of(Directory(), directory, own, [own], times)
     for index in range(2, 12):
         replica.journal.add(*entry(index, 0))
-    wait_until = time.monotonic() + DEADLINE_S
-    while replica.raftLastApplied < 12:  # Its own no-op behind them commits all.
-        assert time.monotonic() < wait_until
-        replica.tick(0.01)
+    # Its own no-op behind them commits all.
+    wait_for("all to be applied", partial(has_applied, replica, 12))
     old = (directory / "journal").read_bytes()
     replica.forceLogCompaction()
     replica.tick(0.001)
@@ -324,9 +326,7 @@ def test_a_compaction_that_stops_half_way_keeps_what_follows_the_dump(
     machine = Directory()
     again = replica_of(machine, directory, own, [own], times)
     assert (again.journal.first_index, again.journal.last_index) == (11, 14)
-    while again.raftLastApplied < 14:
-        assert time.monotonic() < wait_until
-        again.tick(0.01)
+    wait_for("all to be applied", partial(has_applied, again, 14))
     assert sorted(machine.pairs["ns"]) == sorted(f"k{at}" for at in [*range(2, 12), 13, 14])
     again.close()
 
@@ -345,10 +345,8 @@ def test_saved_commit_above_journal_starts(tmp_path: Path) -> None:
     replica = replica_of(Directory(), tmp_path, address, [address], RaftTimes())
     try:
         assert (replica.journal.last_index, replica.raftCommitIndex) == (4, 4)
-        deadline = time.monotonic() + DEADLINE_S
-        while not replica.is_leader or replica.raftLastApplied < 5:
-            assert time.monotonic() < deadline
-            replica.tick(0.01)
+        wait_for("its own no-op", partial(has_applied, replica, 5))
+        assert replica.is_leader
     finally:
         replica.close()
 

@@ -29,7 +29,8 @@ from node.nameserver.replica.pysyncobj import Callback, DirectoryReplica
 from node.nameserver.replica.replicated import NameServer
 from node.nameserver.replica.status import IN_FLIGHT_COUNT_MAX
 from tests.node.nameserver.brokers import NOW_MS, raft_leader
-from tests.node.nameserver.replicas import free_addresses, run, servers, settings_of, until
+from tests.node.nameserver.replicas import free_addresses, run, servers, settings_of
+from tests.patience import eventually
 
 PASSWORD = "0123456789abcdef0123456789abcdef"
 
@@ -46,7 +47,7 @@ async def test_three_replicas_agree(tmp_path: Path, password: str | None) -> Non
         def snapshots() -> list[dict[str, Any]]:
             return [replica.snapshot() for replica in replicas]
 
-        await until("equal directories", lambda: len({str(each) for each in snapshots()}) == 1)
+        await eventually(lambda: len({str(each) for each in snapshots()}) == 1, "equal directories")
         assert snapshots()[0]["pairs"] == {"ns": {"k0": "v", "k1": "v", "k2": "v"}}
         states = sorted(replica.status().state for replica in replicas)
         assert states == ["follower", "follower", "leader"]
@@ -65,13 +66,13 @@ async def test_a_replica_alone_serves_and_keeps_what_it_was_told(tmp_path: Path)
     (share,) = server.route("orders", NOW_MS).shares
     assert share.master_id == 1
     server.compact()
-    await until("a dump", (tmp_path / "replica0" / "dump").exists)
+    await eventually((tmp_path / "replica0" / "dump").exists, "a dump")
     await server.change(put_pair_command("ns", "k", "v"))
     before = server.snapshot()
     await server.stop()
     again = NameServer(NameServerSettings(**settings))
     await again.start()
-    await until("the state", lambda: again.snapshot() == before)
+    await eventually(lambda: again.snapshot() == before, "the state")
     await again.stop()
     mode = os.stat(settings["directory"]).st_mode
     assert stat.S_IMODE(mode) == 0o700
@@ -83,7 +84,7 @@ async def test_without_a_quorum_nothing_is_taken_and_routes_still_answer(tmp_pat
         await replicas[0].change(raft_leader(1, 4).command(), timeout_ms=20_000)
         for replica in replicas[1:]:
             await replica.stop()
-        await until("no leader", lambda: replicas[0].status().state == "no_leader")
+        await eventually(lambda: replicas[0].status().state == "no_leader", "no leader")
         with pytest.raises(NoQuorumError):
             await replicas[0].change(expire_command(NOW_MS), timeout_ms=300)
         with pytest.raises(NoQuorumError):
@@ -109,7 +110,7 @@ async def test_a_success_that_is_not_true_is_not_passed_on(
         callback(Result(True), FAIL_REASON.SUCCESS)
 
     async with servers(tmp_path, 1) as (server,):
-        await until("a leader", lambda: server.status().state == "leader")
+        await eventually(lambda: server.status().state == "leader", "a leader")
         monkeypatch.setattr(DirectoryReplica, "submit", submit)
         pair = put_pair_command("ns", "k", "v")
         if lies == 1:
@@ -125,7 +126,7 @@ async def test_a_success_that_is_not_true_is_not_passed_on(
 @pytest.mark.long
 async def test_commands_in_flight_are_bounded(tmp_path: Path) -> None:
     async with servers(tmp_path, 1) as (server,):
-        await until("a leader", lambda: server.status().state == "leader")
+        await eventually(lambda: server.status().state == "leader", "a leader")
         beats = [server.report(expire_command(1)) for _ in range(IN_FLIGHT_COUNT_MAX + 5)]
         results = await asyncio.gather(*beats, return_exceptions=True)
         busy = [result for result in results if isinstance(result, BusyError)]
@@ -138,7 +139,7 @@ async def test_a_clean_stop_leaves_no_thread_no_descriptor_and_no_port(tmp_path:
     for number in range(2):  # The first time opens what stays, such as the loop's own threads.
         descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
         async with servers(tmp_path / str(number), 1) as (server,):
-            await until("a leader", lambda: server.status().state == "leader")
+            await eventually(lambda: server.status().state == "leader", "a leader")
             address = server.status().leader
         assert server.status().state == "stopped"
     assert len(os.listdir("/proc/self/fd")) == descriptors
@@ -169,7 +170,7 @@ async def test_a_fault_on_disk_ends_the_replica_and_says_so(
     (tmp_path / "replica0" / "dump.tmp").mkdir()  # Where the dump is written.
     with caplog.at_level(logging.CRITICAL, "node.nameserver.replica.replicated"):
         server.compact()
-        await until("the end", lambda: server.status().state == "failed")
+        await eventually(lambda: server.status().state == "failed", "the end")
     assert server.status().failure
     with pytest.raises(ReplicaFailedError):
         await server.change(put_pair_command("ns", "k", "w"))
@@ -179,7 +180,7 @@ async def test_a_fault_on_disk_ends_the_replica_and_says_so(
 @pytest.mark.long
 async def test_a_directory_of_another_replica_is_refused(tmp_path: Path) -> None:
     async with servers(tmp_path, 1) as (server,):
-        await until("a leader", lambda: server.status().state == "leader")
+        await eventually(lambda: server.status().state == "leader", "a leader")
     (settings,) = settings_of(tmp_path, 1)
     with pytest.raises(FilesDamagedError, match="belongs to"):
         await NameServer(NameServerSettings(**settings)).start()

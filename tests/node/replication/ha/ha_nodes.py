@@ -24,7 +24,7 @@ from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.log_pb2 import AppendResponse, PullRequest
 from store.files.file_system import FileSystem
 from tests.node.broker_fakes import request
-from tests.node.links import eventually
+from tests.patience import eventually
 from tests.store.crashes import abandon
 from tests.store.records import numbers
 

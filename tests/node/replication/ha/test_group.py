@@ -24,9 +24,9 @@ from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import DrainRequest, HaStatusRequest
 from quorumlog.pb.log_pb2 import PullRequest, QueueOffsetsRequest
 from store.files.file_system import FileSystem
-from tests.node.links import eventually
 from tests.node.replication.ha.ha_logs import log_bytes
 from tests.node.replication.ha.ha_nodes import HaNodes, WholeHaNode, group
+from tests.patience import eventually
 
 
 async def refused(node: WholeHaNode, lo: int = 0) -> NodeError:

@@ -15,9 +15,9 @@ from node.replication.ha.core.types import HaRole, HaStanding
 from quorumlog.pb.log_pb2 import PullRequest
 from store.errors import CorruptionError, FileSystemError, StoreFullError
 from store.files.file_system import FileSystem
-from tests.node.links import eventually
 from tests.node.replication.ha.ha_logs import log_bytes
 from tests.node.replication.ha.ha_nodes import HaNodes, WholeHaNode, group
+from tests.patience import eventually
 
 
 class Disk(FileSystem):

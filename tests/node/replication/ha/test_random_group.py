@@ -39,9 +39,9 @@ from store import format as fmt
 from store.errors import Outcome, StoreError
 from store.record.message import Message, encode_message
 from tests import seeds
-from tests.node.links import eventually
 from tests.node.replication.ha.ha_faults import Faults, RandomGroup
 from tests.node.replication.ha.ha_nodes import WholeHaNode
+from tests.patience import eventually
 from tests.store.records import messages
 
 TOPIC, QUEUES = "orders", 3

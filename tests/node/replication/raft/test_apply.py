@@ -10,7 +10,8 @@ import pytest
 from raft.messages import AppendReply, AppendRequest
 from store.errors import CorruptionError, StoreFullError
 from tests.node.drivers import accept, drivers
-from tests.node.links import eventually, run
+from tests.node.links import run
+from tests.patience import eventually
 from tests.raft.cluster import ELECTION_TICKS, Cluster
 from tests.store.records import batch
 

@@ -19,7 +19,7 @@ from raft.rules.membership import Change, ChangeKind
 from raft.transitions import Role
 from store.errors import RecordFormatError, StoreError, StoreFullError
 from tests.node.drivers import DriverCluster, accept, drivers
-from tests.node.links import eventually
+from tests.patience import eventually
 from tests.store.records import batch, numbers
 
 

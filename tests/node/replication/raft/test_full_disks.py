@@ -11,7 +11,7 @@ from raft.rules.membership import Change, ChangeKind
 from raft.transitions import Role
 from store.errors import StoreFullError
 from tests.node.drivers import accept, drivers
-from tests.node.links import eventually
+from tests.patience import eventually
 from tests.store.records import batch
 
 

@@ -16,8 +16,9 @@ from quorumlog.pb import consumer_pb2
 from store.errors import CorruptionError, FileSystemError, SyncFailedError
 from store.files.failpoints import armed, census
 from store.files.file_system import FileSystem
-from tests.node.processes import CALL_TIMEOUT_S, NodeClient, SingleNode, run_to_end, wait_for
+from tests.node.processes import NodeClient, SingleNode, run_to_end
 from tests.node.state.test_checkpoint_files import NEW, OLD, rewrite_manifest, saved
+from tests.patience import PATIENCE_S, wait_for
 
 SMALL = {"file_size_bytes": "1MiB", "batch_size_bytes_max": "256KiB"}
 
@@ -39,7 +40,7 @@ def consumer_calls(client: NodeClient) -> Any:
 
 def offset_of(client: NodeClient, group: str) -> int:
     request = consumer_pb2.FetchOffsetsRequest(group=group)
-    found = consumer_calls(client).FetchOffsets(request, timeout=CALL_TIMEOUT_S)
+    found = consumer_calls(client).FetchOffsets(request, timeout=PATIENCE_S)
     offset: int = found.offsets[0].offset
     return offset
 
@@ -53,7 +54,7 @@ def test_a_node_builds_its_state_from_the_log(tmp_path: Path) -> None:
             client.append("orders", b"a", b"b")
             request = consumer_pb2.CommitOffsetsRequest(group="readers")
             request.offsets.add(topic="orders", queue_id=0, offset=2)
-            consumer_calls(client).CommitOffsets(request, timeout=CALL_TIMEOUT_S)
+            consumer_calls(client).CommitOffsets(request, timeout=PATIENCE_S)
         assert node.stop() == 0
         damaged = {path.name: path.read_bytes() for path in damage(tmp_path / "data" / "config")}
         node.start()

@@ -34,8 +34,8 @@ from store.errors import Outcome, StoreError
 from store.record.message import encode_message
 from tests import seeds
 from tests.node.ledger_cluster import CLUSTER
-from tests.node.links import eventually
 from tests.node.whole_nodes import WholeNode, WholeNodes
+from tests.patience import eventually
 from tests.store.records import PAGE, messages, small_config
 
 THIS = "tests/node/replication/raft/test_random_cluster.py"

@@ -25,7 +25,8 @@ from store.errors import CorruptionError, LockedError
 from store.ledger.ledger import Ledger
 from store.ledger.mending.fetched import RepairReport
 from store.replicated.ledger_store import ReplicaStore
-from tests.node.links import Node, eventually, nodes, run
+from tests.node.links import Node, nodes, run
+from tests.patience import eventually
 from tests.store.ledger_stores import FILE, Wreck, make_wreck, open_replica, peer
 
 _QUICK = RepairLimits(retry_ms=5)

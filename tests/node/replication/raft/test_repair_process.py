@@ -8,7 +8,8 @@ import pytest
 
 from deploy.local import LocalCluster
 from quorumlog.pb import admin_pb2 as pb
-from tests.node.processes import SingleNode, connected, run_to_end, wait_for
+from tests.node.processes import SingleNode, connected, run_to_end
+from tests.patience import wait_for
 
 MARK = b"here is the damage"
 

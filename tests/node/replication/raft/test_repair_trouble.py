@@ -27,7 +27,7 @@ from store.files.file_system import FileSystem
 from store.ledger.entry import ChainLink
 from store.ledger.mending.damage import DamagedRange
 from store.ledger.mending.fetched import RepairReport
-from tests.node.links import eventually
+from tests.patience import PATIENCE_S, eventually
 from tests.store.records import small_config
 
 _QUICK = RepairLimits(retry_ms=1)
@@ -110,7 +110,7 @@ async def test_stopping_a_live_repair_waits_for_its_thread() -> None:
     """The store is closed next."""
 
     begun, go_on, store = threading.Event(), threading.Event(), Store()
-    store.looks = [begun.set, lambda: cast(None, go_on.wait(10))]
+    store.looks = [begun.set, lambda: cast(None, go_on.wait(PATIENCE_S))]
     live, reports, fatal = _live(store)
     live.on_damage(_MET)
     await eventually(begun.is_set)
@@ -130,7 +130,7 @@ async def test_a_cancelled_search_ends_after_its_thread(
 
     def look(root: str, config: object, *, fs: object) -> list[DamagedRange]:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(PATIENCE_S)
         return []
 
     monkeypatch.setattr("node.replication.raft.repair.find_damage", look)

@@ -13,7 +13,8 @@ from raft.errors import PeerProtocolError
 from raft.messages import Configuration, ConfigurationAt, InstallSnapshot, NodeId, SnapshotMeta
 from store.errors import PositionRangeError
 from store.files.checksum import crc32c
-from tests.node.links import Frame, Node, eventually, nodes
+from tests.node.links import Frame, Node, nodes
+from tests.patience import eventually
 from tests.raft.cluster import GROUP
 from tests.raft.rules.test_snapshot import lagging_cluster
 from tests.seeds import noise

@@ -12,8 +12,9 @@ from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.log_pb2 import AppendRequest
 from raft.messages import InstallSnapshot
 from store.errors import StoreFullError
-from tests.node.links import eventually, run
+from tests.node.links import run
 from tests.node.whole_nodes import WholeNode, WholeNodes
+from tests.patience import eventually
 from tests.store.records import PAGE, batch, small_config
 
 CONFIG = small_config(container="ledger", file_size_bytes=4 * PAGE, disk_reserve_bytes=0)

@@ -16,7 +16,8 @@ from node.monitoring import bound_samples
 from node.runtime.logs.line_budget import INTERVAL_S, LINE_COUNT_MAX, LineBudget
 from node.runtime.logs.raw_lines import LINE_SIZE_BYTES_MAX
 from tests.node.peers.certificates import tls_settings
-from tests.node.processes import SingleNode, wait_for
+from tests.node.processes import SingleNode
+from tests.patience import PATIENCE_S, wait_for
 from tests.seeds import noise
 
 pytestmark = pytest.mark.long
@@ -34,7 +35,10 @@ def say(text):
 def lines_of(program: str, *, code: int = 0) -> list[dict[str, Any]]:
     """Run a program whose log is JSON; all of its stderr has to be."""
     done = subprocess.run(
-        [sys.executable, "-c", _HEAD + program], capture_output=True, timeout=60, check=False
+        [sys.executable, "-c", _HEAD + program],
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert done.returncode == code, done.stderr
     found = [json.loads(line) for line in done.stderr.decode().splitlines()]
@@ -166,11 +170,11 @@ def test_a_node_s_log_is_json_whatever_strangers_do(tmp_path: Path) -> None:
         for name in ("address", "peer_address", "http_address"):
             host, _, port = listening[name].rpartition(":")
             for data in garbage * 40:
-                with socket.create_connection((host, int(port)), timeout=10) as link:
+                with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as link:
                     link.sendall(data)
         host, _, port = listening["address"].rpartition(":")
         with (
-            socket.create_connection((host, int(port)), timeout=10) as link,
+            socket.create_connection((host, int(port)), timeout=PATIENCE_S) as link,
             contextlib.suppress(OSError),
             careless.wrap_socket(link) as tls,
         ):

@@ -9,6 +9,8 @@ import socket
 import struct
 from typing import Final
 
+from tests.patience import PATIENCE_S
+
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GO_AWAY, _WINDOW = 0, 1, 3, 4, 6, 7, 8
 _ACK, _END_HEADERS = 1, 4
@@ -23,7 +25,7 @@ class HalfSender:
     def __init__(self, address: str, *, source: str = "127.0.0.1") -> None:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection(
-            (host, int(port)), timeout=30, source_address=(source, 0)
+            (host, int(port)), timeout=PATIENCE_S, source_address=(source, 0)
         )
         self._socket.settimeout(0.02)
         self._buffer = b""
@@ -121,7 +123,7 @@ class HalfSender:
 
     def _send_raw(self, data: bytes) -> None:
         try:
-            self._socket.settimeout(30)
+            self._socket.settimeout(PATIENCE_S)
             self._socket.sendall(data)
         except OSError:
             self.is_closed = True

@@ -10,7 +10,7 @@ import pytest
 
 from node.services.bounds.request_watch import REQUEST_MS_MAX, SLOW_COUNT_MAX, STREAM_COUNT_MAX
 from node.services.server import HANDSHAKE_MS_MAX, REQUEST_SIZE_BYTES_MAX
-from tests.node.processes import SingleNode, wait_for
+from tests.node.processes import SingleNode
 from tests.node.services.bounds.half_senders import (
     APPEND,
     APPEND_STREAM,
@@ -21,6 +21,7 @@ from tests.node.services.bounds.half_senders import (
     resident_size_bytes,
     still_serves,
 )
+from tests.patience import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.long
 PATHS = (
@@ -95,7 +96,7 @@ def test_streams_that_say_nothing_make_room_for_new_ones(node: SingleNode) -> No
 def test_a_connection_that_says_nothing_is_closed(node: SingleNode) -> None:
     """gRPC's own limit is two minutes."""
     host, _, port = node.node_json()["address"].rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=30) as link:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as link:
         began_s = time.monotonic()
         while link.recv(4096):
             pass

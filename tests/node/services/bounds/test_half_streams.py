@@ -7,7 +7,7 @@ import pytest
 
 from node.services.bounds.request_watch import HALF_MS_MAX, HALF_SIZE_BYTES_MAX
 from node.services.server import REQUEST_SIZE_BYTES_MAX
-from tests.node.processes import SingleNode, wait_for
+from tests.node.processes import SingleNode
 from tests.node.services.bounds.half_senders import (
     APPEND_STREAM,
     MIB,
@@ -17,6 +17,7 @@ from tests.node.services.bounds.half_senders import (
     resident_size_bytes,
     still_serves,
 )
+from tests.patience import wait_for
 
 pytestmark = pytest.mark.long
 STREAMS = list(range(1, 2 * 16, 2))

@@ -32,8 +32,9 @@ from node.services.server import GrpcServer
 from quorumlog.pb import log_pb2
 from store.files.spare_descriptors import SpareDescriptors
 from tests.node.delayed import on_loop
-from tests.node.processes import SingleNode, typed_error, wait_for
+from tests.node.processes import SingleNode, typed_error
 from tests.node.services.bounds.http2 import HalfSender
+from tests.patience import PATIENCE_S, wait_for
 
 CALL_COUNT_MAX = 30
 MIB = 1 << 20
@@ -167,9 +168,9 @@ def test_a_single_connection_is_cut_and_no_other(
     with socket.create_server((host, 0), family=family) as server:
         port = server.getsockname()[1]
         with (
-            socket.create_connection((host, port), timeout=10) as one,
+            socket.create_connection((host, port), timeout=PATIENCE_S) as one,
             server.accept()[0],
-            socket.create_connection((host, port), timeout=10) as other,
+            socket.create_connection((host, port), timeout=PATIENCE_S) as other,
             server.accept()[0] as kept,
         ):
             peer = form.format(host, one.getsockname()[1])
@@ -189,7 +190,7 @@ def test_without_a_descriptor_left_traffic_is_told_and_a_connection_cut(
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with (
-            socket.create_connection(("127.0.0.1", port), timeout=10) as one,
+            socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as one,
             server.accept()[0] as accepted,
         ):
             one.sendall(b"abc")
@@ -286,7 +287,7 @@ async def test_an_unread_answer_does_not_hold_calls_for_ever(
         is_full = False
         while not is_full:
             try:
-                await echo(b"x", timeout=5)
+                await echo(b"x", timeout=PATIENCE_S)
             except grpc.aio.AioRpcError as error:
                 is_full = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         # From now on, since a busy machine may need longer to fill the server.
@@ -294,7 +295,7 @@ async def test_an_unread_answer_does_not_hold_calls_for_ever(
         is_served = False
         while not is_served:
             with contextlib.suppress(grpc.aio.AioRpcError):
-                is_served = await echo(b"x", timeout=5) == b"x"
+                is_served = await echo(b"x", timeout=PATIENCE_S) == b"x"
     sender.close()
     await server.stop(100)
     assert server.responses.cut_count == 1

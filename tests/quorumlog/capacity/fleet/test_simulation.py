@@ -185,7 +185,7 @@ def test_clients_come_before_repair() -> None:
     assert all(sample.acked_share == 1 for sample in back if not sample.leaderless_count)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10_000), count=st.integers(0, 12), zones=st.integers(1, 4))
 def test_random_faults_keep_the_sums(seed: int, count: int, zones: int) -> None:

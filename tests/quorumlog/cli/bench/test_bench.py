@@ -1,4 +1,4 @@
-"""`qlog bench produce`, `consume` and `failover`: short runs, and what their results must name.
+"""`qlog bench produce`, `consume` and `compare`: short runs, and what their results must name.
 
 No test measures time: figures are only compared with what is in the cluster afterwards.
 """
@@ -71,16 +71,6 @@ def test_a_run_starts_a_cluster_in_the_directory_and_removes_it(
         "target": 3.0,
         "met": False,
     }
-    assert os.listdir(tmp_path) == []
-
-
-def test_failover_ends_with_an_audit(tmp_path: Path) -> None:
-    found = bench("failover", "--kills", 1, "--dir", tmp_path)
-    assert found["kill_count"] == len(found["kills"]) == 1
-    assert found["acked_count"] > 0
-    assert found["read_count"] >= found["acked_count"]
-    assert (found["lost_count"], found["duplicate_count"], found["out_of_order_count"]) == (0, 0, 0)
-    assert sum(bar["count"] for bar in found["histogram"]) == 1
     assert os.listdir(tmp_path) == []
 
 

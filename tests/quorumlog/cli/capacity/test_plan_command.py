@@ -166,7 +166,7 @@ def test_a_fleet_without_sense_is_a_usage_error(option: tuple[str, ...], text: s
     assert text in qlog("fleet", *SAFE, *option, code=2).stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_plot_is_drawn(tmp_path: Path) -> None:
     path = tmp_path / "fleet.svg"
     qlog("fleet", *SAFE, "--groups", "9", "--hosts", "6", "--retention", "1m", "--plot", str(path))

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from quorumlog.cli import main
-from tests.node.processes import wait_for
+from tests.patience import wait_for
 from tests.quorumlog.cli.running import Qlog
 
 

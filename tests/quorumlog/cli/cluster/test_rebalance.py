@@ -135,7 +135,7 @@ def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Qlog]:
         yield Qlog(nodes)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_leaders_move_only_when_it_is_asked_for(groups: Qlog) -> None:
     hosts = ("--host", "a=1,3", "--host", "b=2,4")
     for node_id in (1, 3):

@@ -2,17 +2,16 @@
 
 import json
 import signal
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from quorumlog import sync
 from quorumlog.cli.messages.produce import COMPRESSIONS
 from quorumlog.produce.outgoing_messages import BATCH_SIZE_BYTES_LIMIT
 from quorumlog.records.compression import IS_COMPRESSED, LZ4, ZLIB, ZSTD
+from tests.patience import PATIENCE_S, wait_for
 from tests.quorumlog.cli.running import Qlog
 
-DEADLINE_S = 30
 LINES = [f"line {number:05d} ".encode() + b"x" * (number % 200) for number in range(5_000)]
 TEXT = b"\n".join(LINES) + b"\n"
 
@@ -23,10 +22,9 @@ def write(tmp_path: Path, data: bytes) -> Path:
     return path
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
+def has_all(qlog: Qlog, topic: str, node_id: int) -> bool:
+    found = qlog("consume", topic, "--until", "end", "--node", node_id)
+    return found.stdout_bytes == TEXT
 
 
 def message_count(qlog: Qlog, topic: str) -> int:
@@ -51,11 +49,7 @@ def test_a_file_comes_back_byte_for_byte(qlog: Qlog, tmp_path: Path, topic: str)
     assert summary["acked_size_bytes"] == sum(map(len, LINES))
     assert qlog("consume", topic, "--until", "end").stdout_bytes == TEXT
     for node_id in qlog.nodes.node_ids:
-        wait_for(
-            lambda node_id=node_id: (  # type: ignore[misc]
-                qlog("consume", topic, "--until", "end", "--node", node_id).stdout_bytes == TEXT
-            )
-        )
+        wait_for(f"all of it at node {node_id}", partial(has_all, qlog, topic, node_id))
 
 
 def test_where_to_begin_and_to_end(qlog: Qlog, tmp_path: Path, topic: str) -> None:
@@ -65,7 +59,6 @@ def test_where_to_begin_and_to_end(qlog: Qlog, tmp_path: Path, topic: str) -> No
     assert qlog("consume", topic, "--max-count", 2).stdout == "a\nb\n"
     assert qlog("consume", topic, "--queue", 0, "--from", 2, "--max-count", 1).stdout == "c\n"
     later = qlog.json("consume", topic, "--from", 2, "--max-count", 1)[0]["store_unix_ms"] + 1
-    wait_for(lambda: time.time() * 1000 > later)
     qlog("produce", topic, "--file", write(tmp_path, b"d\n"))
     assert qlog("consume", topic, "--from", f"@{later}", "--until", "end").stdout == "d\n"
     assert qlog("consume", topic, "--from", "@-1h", "--until", "end").stdout == "a\nb\nc\nd\n"
@@ -150,9 +143,9 @@ def test_ctrl_c_waits_for_receipts_of_what_was_taken(qlog: Qlog, topic: str) -> 
     assert process.stdin is not None
     process.stdin.write(b"one\ntwo\n")
     process.stdin.flush()
-    wait_for(lambda: message_count(qlog, topic) == 2)
+    wait_for("both", lambda: message_count(qlog, topic) == 2)
     process.send_signal(signal.SIGINT)
-    process.wait(DEADLINE_S)  # Its stdin is still open: the signal ended it, not the input.
+    process.wait(PATIENCE_S)  # Its stdin is still open: the signal ended it, not the input.
     stdout, stderr = process.communicate()
     assert process.returncode == 130
     summary = json.loads(stdout)
@@ -169,18 +162,19 @@ def test_a_second_ctrl_c_says_what_is_unknown(qlog: Qlog, topic: str) -> None:
     assert process.stderr is not None
     process.stdin.write(b"before\n")
     process.stdin.flush()
-    wait_for(lambda: message_count(qlog, topic) == 1)
+    wait_for("the first", lambda: message_count(qlog, topic) == 1)
     try:
         for node_id in followers:
             qlog.nodes.pause(node_id)
-        process.stdin.write(b"one\ntwo\n")
-        process.stdin.flush()
-        time_before = time.monotonic()
-        wait_for(lambda: time.monotonic() > time_before + 0.5)  # It has read them by then.
+        with sync.connect(qlog.nodes.bootstrap) as client:
+            before = client.admin.node_status(leader_id).last_index
+            process.stdin.write(b"one\ntwo\n")
+            process.stdin.flush()
+            wait_for("the two", lambda: client.admin.node_status(leader_id).last_index > before)
         process.send_signal(signal.SIGINT)
         assert b"2 messages wait for their receipts" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        process.wait(DEADLINE_S)
+        process.wait(PATIENCE_S)
         stdout, _ = process.communicate()
     finally:
         for node_id in followers:
@@ -206,7 +200,7 @@ def test_ctrl_c_commits_what_was_written(qlog: Qlog, tmp_path: Path, topic: str)
     assert process.stdout is not None
     assert process.stdout.readline() + process.stdout.readline() == b"a\nb\n"
     process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=DEADLINE_S)
+    stdout, stderr = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, stdout, stderr) == (0, b"", b"")
     [queue] = qlog.json("group", "describe", "stopped")["queues"]
     assert queue["offset"] == 2
@@ -219,7 +213,7 @@ def test_a_reader_that_went_away_is_no_error(qlog: Qlog, tmp_path: Path, topic: 
     assert process.stderr is not None
     assert process.stdout.readline() == LINES[0] + b"\n"
     process.stdout.close()
-    assert process.wait(DEADLINE_S) == 141
+    assert process.wait(PATIENCE_S) == 141
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.stdin is not None

@@ -14,13 +14,13 @@ import pytest
 from deploy.local import LocalCluster
 from quorumlog import sync
 from quorumlog.cli.errors import ExitCode
+from tests.patience import PATIENCE_S
 from tests.quorumlog.cli.running import Qlog
 from tests.store.fsck_stores import flip, log_files
 
 pytestmark = pytest.mark.long
 
 COUNT = 6_000
-DEADLINE_S = 60
 SETTINGS = {"file_size_bytes": "1MiB", "batch_size_bytes_max": "64KiB"}
 
 
@@ -93,7 +93,7 @@ def test_a_copy_of_a_live_directory_shows_damage_that_a_read_has_repaired(tmp_pa
         nodes.wait_ready()
         read = ("consume", "orders", "--node", node, "--until", "end")
         assert "body CRC is" in qlog(*read, code=ExitCode.FAILED).stderr
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + PATIENCE_S
         while qlog(*read, code=None).exit_code != ExitCode.OK:
             assert time.monotonic() < deadline, "it is not repaired"
         nodes.stop(node)

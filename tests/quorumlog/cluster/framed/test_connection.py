@@ -15,7 +15,7 @@ from quorumlog.cluster.framed.connection import BAD_FRAME, CALLS_MAX, NodeConnec
 from quorumlog.cluster.framed.frames import FRAME_SIZE_BYTES_MAX, FRAMED_METHODS
 from quorumlog.errors import Outcome
 from quorumlog.pb import common_pb2, log_pb2
-from tests.quorumlog.fake_cluster import until
+from tests.patience import until
 from tests.quorumlog.fake_frames import CANCEL, ERROR, RESPONSE, frame
 
 PULL = FRAMED_METHODS["log", "Pull"]

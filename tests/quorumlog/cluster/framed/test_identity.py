@@ -17,7 +17,8 @@ from quorumlog.cluster.framed.port import OTHER_NODE, FramedPort
 from quorumlog.cluster.retry import Deadline
 from quorumlog.errors import Outcome
 from quorumlog.pb import log_pb2
-from tests.quorumlog.fake_cluster import CLUSTER_ID, FakeCluster, error, fake_cluster, until
+from tests.patience import until
+from tests.quorumlog.fake_cluster import CLUSTER_ID, FakeCluster, error, fake_cluster
 from tests.quorumlog.fake_frames import FakeFramedPort
 
 OTHERS: tuple[dict[str, Any], ...] = (

@@ -16,7 +16,8 @@ from quorumlog.cluster.framed import frames, port
 from quorumlog.cluster.framed.port import NO_FRAMED_PORT, FramedPort
 from quorumlog.errors import Outcome
 from quorumlog.pb import log_pb2
-from tests.quorumlog.fake_cluster import FakeCluster, Node, fake_cluster, until
+from tests.patience import until
+from tests.quorumlog.fake_cluster import FakeCluster, Node, fake_cluster
 
 
 async def send(producer: quorumlog.Producer, *bodies: bytes) -> list[Any]:

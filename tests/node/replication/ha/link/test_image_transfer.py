@@ -16,7 +16,7 @@ from node.replication.ha.link.image_transfer import (
     ImageSender,
 )
 from store.errors import CorruptionError, QueueOrderError, StoreFullError
-from tests.node.links import eventually
+from tests.patience import eventually
 
 
 class Connection:

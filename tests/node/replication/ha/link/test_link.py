@@ -16,7 +16,8 @@ from node.replication.ha.core.wire import Ack, Bind, Frame, Hello, Transfer, enc
 from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.link.link import HaLink
 from raft.messages import NO_INDEX
-from tests.node.links import LIMITS, LOOPS, SECRET, eventually, identity
+from tests.node.links import LIMITS, SECRET, identity
+from tests.patience import eventually
 
 HOST = "127.0.0.1"
 
@@ -81,8 +82,7 @@ async def pair(**changes: Any) -> AsyncIterator[tuple[HaLink, Contacts, HaLink, 
                 assert connection.closed.done()
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-async def test_each_dials_the_other_and_frames_go_both_ways(loop: str) -> None:
+async def test_each_dials_the_other_and_frames_go_both_ways() -> None:
     async with pair() as (one, contacts_one, _, contacts_two):
         await eventually(lambda: len(contacts_one.open) == len(contacts_two.open) == 2)
         assert one.is_connected(2)

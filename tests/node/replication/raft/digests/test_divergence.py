@@ -21,11 +21,12 @@ from raft.errors import NotLeaderError, PeerProtocolError
 from raft.messages import NO_INDEX, NO_NODE, InstallSnapshot
 from raft.transitions import Role
 from store.errors import StoreFullError
-from tests.node.links import eventually, run
+from tests.node.links import run
 from tests.node.whole_nodes import WholeNode, WholeNodes
+from tests.patience import eventually
 from tests.store.records import PAGE, batch, small_config
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 CONFIG = small_config(container="ledger", file_size_bytes=4 * PAGE, disk_reserve_bytes=0)
 Check = Callable[[WholeNodes], Awaitable[None]]
 

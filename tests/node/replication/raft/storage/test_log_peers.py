@@ -30,6 +30,7 @@ from tests.node.ledger_logs import (
     reopen,
     ship,
 )
+from tests.patience import PATIENCE_S
 from tests.store.records import batch
 
 # --- A follower ---
@@ -260,7 +261,7 @@ def test_a_sync_that_a_truncation_overtakes_still_reports(tmp_path: Path) -> Non
             log.store.request_sync(on_done)
             if round_number % 2:
                 log.truncate_from(index)
-            assert done.wait(30)
+            assert done.wait(PATIENCE_S)
             assert errors == [None]
 
 
