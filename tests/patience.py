@@ -22,7 +22,7 @@ def wait_for(what: str, found: Callable[[], _T]) -> _T:
     """Return the first true answer; says what was waited for when there is none."""
     deadline_s, never = time.monotonic() + PATIENCE_S, threading.Event()
     while not (answer := found()):
-        assert time.monotonic() < deadline_s, f"waited in vain for {what}"
+        assert time.monotonic() < deadline_s, f"waited {PATIENCE_S} s for {what}"
         never.wait(_PAUSE_S)
     return answer
 
@@ -34,5 +34,5 @@ async def eventually(is_true: Callable[[], object], what: str = "") -> None:
         answer = is_true()
         if await answer if inspect.isawaitable(answer) else answer:
             return
-        assert time.monotonic() < deadline_s, f"waited in vain{what and f' for {what}'}"
+        assert time.monotonic() < deadline_s, f"waited {PATIENCE_S} s for {what or 'a condition'}"
         await asyncio.sleep(_LOOP_PAUSE_S)

@@ -20,7 +20,7 @@ from quorumlog import errors
 from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.produce.append_stream import Sender
 from store.record.message import decode_message
-from tests.patience import until
+from tests.patience import eventually
 from tests.quorumlog.fake_cluster import (
     BREAK_AFTER,
     BREAK_BEFORE,
@@ -245,7 +245,7 @@ async def test_a_sender_that_goes_away_leaves_its_message_on_its_way() -> None:
         await producer.send("orders", b"0", queue_id=0)
         cluster.nodes[1].gate.clear()
         sending = asyncio.create_task(producer.send("orders", b"1", queue_id=0))
-        await until(lambda: producer.stats().in_flight_batches == 1)
+        await eventually(lambda: producer.stats().in_flight_batches == 1)
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending

@@ -15,7 +15,7 @@ from quorumlog.cluster.framed.connection import BAD_FRAME, CALLS_MAX, NodeConnec
 from quorumlog.cluster.framed.frames import FRAME_SIZE_BYTES_MAX, FRAMED_METHODS
 from quorumlog.errors import Outcome
 from quorumlog.pb import common_pb2, log_pb2
-from tests.patience import until
+from tests.patience import eventually
 from tests.quorumlog.fake_frames import CANCEL, ERROR, RESPONSE, frame
 
 PULL = FRAMED_METHODS["log", "Pull"]
@@ -124,7 +124,7 @@ async def test_a_cancelled_call_is_cancelled_at_the_node_and_its_late_answer_is_
 
     async with connected(serve) as connection:
         task = asyncio.create_task(call(connection, timeout_s=7))
-        await until(lambda: len(seen) == 1)
+        await eventually(lambda: len(seen) == 1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -207,7 +207,7 @@ async def test_half_a_frame_costs_what_arrived_and_ends_with_the_patience_of_its
     async with connected(serve) as connection:
         monkeypatch.setattr("quorumlog.cluster.framed.connection.FRAME_STALL_S", 0.0)
         waiting = asyncio.create_task(call(connection))
-        await until(lambda: len(connection._reader.partial) == 500)
+        await eventually(lambda: len(connection._reader.partial) == 500)
         with pytest.raises(errors.DeadlineError):
             await call(connection, timeout_s=0.02)
         with pytest.raises(errors.UnavailableError, match="half a frame, and no more"):
@@ -347,7 +347,7 @@ async def test_calls_under_way_have_a_limit() -> None:
     go = asyncio.Event()
     async with connected(serve) as connection:
         tasks = [asyncio.create_task(call(connection)) for _ in range(CALLS_MAX + 1)]
-        await until(lambda: len(opaques) == CALLS_MAX)
+        await eventually(lambda: len(opaques) == CALLS_MAX)
         assert len(connection.calls) == CALLS_MAX
         go.set()
         await asyncio.gather(*tasks[:-1])

@@ -17,7 +17,7 @@ from quorumlog.cluster.framed.port import OTHER_NODE, FramedPort
 from quorumlog.cluster.retry import Deadline
 from quorumlog.errors import Outcome
 from quorumlog.pb import log_pb2
-from tests.patience import until
+from tests.patience import eventually
 from tests.quorumlog.fake_cluster import CLUSTER_ID, FakeCluster, error, fake_cluster
 from tests.quorumlog.fake_frames import FakeFramedPort
 
@@ -65,7 +65,7 @@ async def test_the_port_of_another_node_gets_no_call_and_grpc_takes_all(
             await client.pull("orders", 0, 0)
         assert port_of(cluster).routes_total == 2
         assert port_of(cluster).requests == []
-        await until(lambda: not port_of(cluster).connections)
+        await eventually(lambda: not port_of(cluster).connections)
         stats = client.stats()
         assert (stats.framed_connections, stats.framed_other_nodes) == (0, 1)
         (said,) = [record.getMessage() for record in caplog.records]  # Once, not at each try.
@@ -164,12 +164,12 @@ async def test_an_answer_that_comes_after_the_address_changed_hands_decides_noth
         framed.learn(route)
         node.gate.clear()
         connecting = asyncio.create_task(framed.connected())
-        await until(lambda: port_of(cluster).routes_total == 1)
+        await eventually(lambda: port_of(cluster).routes_total == 1)
         route.node_id = 9
         framed.learn(route)
         node.gate.set()
         await connecting
-        await until(lambda: framed._connecting is None)
+        await eventually(lambda: framed._connecting is None)
         assert not framed.is_ready
         assert not framed.other_node
         route.node_id = 1

@@ -16,7 +16,7 @@ from quorumlog.cluster.framed import frames, port
 from quorumlog.cluster.framed.port import NO_FRAMED_PORT, FramedPort
 from quorumlog.errors import Outcome
 from quorumlog.pb import log_pb2
-from tests.patience import until
+from tests.patience import eventually
 from tests.quorumlog.fake_cluster import FakeCluster, Node, fake_cluster
 
 
@@ -115,9 +115,9 @@ async def test_a_port_that_refuses_fails_nothing_and_is_tried_again_later(
         port = client._started().groups.home.router.channels.get(node.address).framed
         assert port is not None
         port._retry_s = 0.0
-        await until(lambda: client.stats().framed_connections == 1)
+        await eventually(lambda: client.stats().framed_connections == 1)
         await send(producer, b"20", b"21")
-        await until(lambda: framed_requests(cluster) >= 1)
+        await eventually(lambda: framed_requests(cluster) >= 1)
         await send(producer, b"22")
         assert cluster.bodies() == [b"%d" % i for i in range(23)]
         assert producer.stats().retried_batches == 0
@@ -128,7 +128,7 @@ async def test_a_stream_under_load_moves_to_frames_and_loses_nothing() -> None:
         producer = client.producer(batch_count_max=3)
         cluster.append_delay_s = 0.001
         deliveries = [await producer.enqueue("orders", b"%04d" % i, queue_id=0) for i in range(600)]
-        await until(lambda: len(cluster.entries) > 20)
+        await eventually(lambda: len(cluster.entries) > 20)
         node = cluster.nodes[1]
         assert node.framed is not None
         await node.framed.start()
@@ -202,14 +202,14 @@ async def test_a_node_that_restarts_is_used_over_frames_again() -> None:
         await send(producer, b"0")
         await node.stop()
         sending = asyncio.create_task(send(producer, b"1"))
-        await until(lambda: client.stats().questions > 5)
+        await eventually(lambda: client.stats().questions > 5)
         assert node.framed is not None
         node.framed.port = 0  # Another one than before.
         await node.start()
         await sending
         await send(producer, b"2")
         assert cluster.bodies() == [b"0", b"1", b"2"]
-        await until(lambda: client.stats().framed_connections == 1)
+        await eventually(lambda: client.stats().framed_connections == 1)
 
 
 @pytest.mark.parametrize(
@@ -277,10 +277,10 @@ async def test_a_batch_too_large_for_a_frame_goes_over_grpc_and_the_next_over_fr
         assert (receipt.queue_offset, receipt.attempts) == (2, 1)
         assert framed_requests(cluster) == before
         await send(producer, b"3", b"4")
-        await until(lambda: client.stats().framed_connections == 1)
+        await eventually(lambda: client.stats().framed_connections == 1)
         await send(producer, b"5", b"6")
         assert [body[:1] for body in cluster.bodies()] == [b"%d" % i for i in range(7)]
-        await until(lambda: framed_requests(cluster) > before)
+        await eventually(lambda: framed_requests(cluster) > before)
 
 
 async def test_a_port_that_was_closed_makes_no_connection_any_more() -> None:
@@ -303,4 +303,4 @@ async def test_a_reconnect_finds_nothing_of_a_closed_client() -> None:
             node: Node = cluster.nodes[1]
             assert node.framed is not None
             assert len(node.framed.connections) == 1
-        await until(lambda: not node.framed.connections)  # type: ignore[union-attr]
+        await eventually(lambda: not node.framed.connections)
