@@ -153,7 +153,5 @@ async def run(
     )
     topic = f"chaos-{time.time_ns():x}"
     target = Target(cluster, cluster.bootstrap)
-    options = ScenarioOptions(
-        seed, ClusterMode(cluster.replication), transport=transport
-    )
+    options = ScenarioOptions(seed, ClusterMode(cluster.replication), transport=transport)
     return await Trial(chosen, target, options, seed, topic).run()
