@@ -303,4 +303,4 @@ async def test_a_reconnect_finds_nothing_of_a_closed_client() -> None:
             node: Node = cluster.nodes[1]
             assert node.framed is not None
             assert len(node.framed.connections) == 1
-        await eventually(lambda: not node.framed.connections)
+        await eventually(lambda: not node.framed.connections)  # type: ignore[union-attr]
