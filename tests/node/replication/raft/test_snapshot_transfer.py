@@ -349,6 +349,7 @@ def test_wrong_limits_are_named() -> None:
         SnapshotLimits(stalled_ms_max=0)
 
 
+@pytest.mark.long
 async def test_over_real_links_with_a_connection_that_breaks_on_the_way() -> None:
     state = noise(20 << 20)
 

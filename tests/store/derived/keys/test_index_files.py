@@ -359,6 +359,7 @@ def test_an_index_behaves_as_a_dict_of_lists(
             assert found == model.get(key, [])
 
 
+@pytest.mark.long
 def test_a_look_up_beside_puts_misses_nothing_that_was_in(tmp_path: Path) -> None:
     index = make(tmp_path, entries=2000)
     put(index, 0, 200)
