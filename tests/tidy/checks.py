@@ -118,6 +118,7 @@ LUCKY_FILES: Final = (
     "tests/leaks.py",
     "tests/seeds.py",
     "tests/mutate/",  # A tool that measures tests.
+    "tests/simulation/",  # Time and chance of a simulated world follow from its seed.
     # What tells others the time: a forger of registrations, and clients of other systems.
     "tests/cluster/forgery.py",
     "tests/compat/official/",

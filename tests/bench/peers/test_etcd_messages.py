@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.peers import etcd, installed
+from bench.peers import etcd
 from bench.peers.etcd_messages import message_classes
 from bench.peers.peer import PeerMissingError
 
@@ -34,7 +34,7 @@ def test_a_page_of_keys_is_read() -> None:
 
 
 def test_a_machine_without_etcd_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installed, "INSTALLED", tmp_path)
+    monkeypatch.setenv("QUORUMLOG_CACHE", str(tmp_path))
     assert "bench/peers/install etcd" in str(etcd.why_missing())
     peer = etcd.EtcdPeer()
     with pytest.raises(PeerMissingError, match="bench/peers/install etcd"):

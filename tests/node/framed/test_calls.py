@@ -39,7 +39,7 @@ from tests.node.framed.servers import Served, append, served
 from tests.patience import eventually
 from tests.store.records import batch, messages, numbers
 
-pytestmark = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+pytestmark = pytest.mark.parametrize("loop", ["uvloop"])
 UNKNOWN, NOT_APPLIED = common_pb2.OUTCOME_UNKNOWN, common_pb2.OUTCOME_NOT_APPLIED
 
 

@@ -26,7 +26,7 @@ from tests.node.framed.servers import Served, append, served
 from tests.patience import eventually
 from tests.store.records import numbers, record
 
-pytestmark = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+pytestmark = pytest.mark.parametrize("loop", ["uvloop"])
 LARGE = FramedLimits().frame_size_bytes_max
 
 

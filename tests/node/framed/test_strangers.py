@@ -29,7 +29,7 @@ from tests.node.processes import SingleNode
 from tests.patience import eventually, wait_for
 
 MIB = 1 << 20
-loops = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+loops = pytest.mark.parametrize("loop", ["uvloop"])
 
 
 async def still_serves(it: Served) -> None:

@@ -15,7 +15,7 @@ from tests.node.framed.servers import append, served
 from tests.node.peers.certificates import Authority
 from tests.patience import eventually
 
-pytestmark = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+pytestmark = pytest.mark.parametrize("loop", ["uvloop"])
 
 
 def server(files: TlsFiles, *, client_auth: bool = False) -> ssl.SSLContext:

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import mmap
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from simulation.disk.faults import ErrorRule, Trap
 from simulation.kernel.process import Process
 from simulation.machines.machine import Machine
 from simulation.world import World
+from tests.seeds import noise
 from store.durability.identity import DirectoryLock, RunMarker
 from store.errors import FileSystemError, StoreFullError, SyncFailedError
 from store.files.file_system import FileSystem
@@ -80,7 +80,7 @@ def content(machine: Machine) -> bytes | None:
 
 
 def test_synced_bytes_survive_a_power_loss(machine: Machine) -> None:
-    data = os.urandom(4 * PAGE)
+    data = noise(4 * PAGE)
     write_file(machine, data, is_synced=True)
     machine.lose_power()
     assert content(machine) == data
@@ -101,7 +101,7 @@ def test_unsynced_bytes_may_be_gone_after_a_power_loss() -> None:
 
 
 def test_a_kill_keeps_what_was_written(machine: Machine) -> None:
-    data = os.urandom(4 * PAGE)
+    data = noise(4 * PAGE)
     fs, path = FileSystem(), str(machine.root / NAME)
     process = run(machine, lambda: make(fs, path, data), stays=True)
     process.kill()

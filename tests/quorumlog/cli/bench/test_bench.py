@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from bench.peers import installed
 from quorumlog.cli import main
 from tests.quorumlog.cli.running import Qlog, check_keys
 
@@ -56,7 +55,7 @@ def test_consume_reads_what_it_appended(qlog: Qlog) -> None:
 def test_a_run_starts_a_cluster_in_the_directory_and_removes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(installed, "INSTALLED", tmp_path)  # So that there is no etcd.
+    monkeypatch.setenv("QUORUMLOG_CACHE", str(tmp_path))  # So that there is no etcd.
     found = bench("produce", "--dir", tmp_path, "--seconds", 0.2, "--peer", "etcd")
     assert found["directory"].startswith(str(tmp_path))
     assert found["directory_kind"] in ("disk", "tmpfs")
