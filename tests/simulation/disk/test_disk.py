@@ -15,10 +15,10 @@ from simulation.disk.faults import ErrorRule, Trap
 from simulation.kernel.process import Process
 from simulation.machines.machine import Machine
 from simulation.world import World
-from tests.seeds import noise
 from store.durability.identity import DirectoryLock, RunMarker
 from store.errors import FileSystemError, StoreFullError, SyncFailedError
 from store.files.file_system import FileSystem
+from tests.seeds import noise
 
 NAME = "file"
 
