@@ -39,7 +39,11 @@ class ConnectionOwner(Protocol):
         ...
 
     def on_peer_frame(
-        self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview
+        self,
+        connection: "PeerConnection",
+        kind: FrameKind,
+        header: bytes,
+        payload: memoryview,
     ) -> None:
         """Take a frame of a proven peer. Raises PeerProtocolError."""
         ...
@@ -148,8 +152,7 @@ class PeerConnection(Stream, asyncio.BufferedProtocol):
                 elif kind is FrameKind.PING:
                     self.send(FrameKind.PONG, b"")
                 elif kind is not FrameKind.PONG:
-                    assert self.info is not None, "the parser lets no other kind through"
-                    self._owner.on_peer_frame(self.info.node_id, kind, header, payload)
+                    self._owner.on_peer_frame(self, kind, header, payload)
                 # A kept view would show the bytes of later frames.
                 payload.release()
                 if self.is_ended():

@@ -3,8 +3,11 @@
 Owns the connections between nodes: accepting, handshakes, replacement, silence, limits.
 Must not know what a frame says. Every node dials every peer, so there are up to two connections
 between two nodes: requests leave on the one this node dialled, replies on the one the peer dialled,
-and either serves for both when it is the only one. Bytes before a good handshake are untrusted: a
-stranger costs 4 KiB, has limited time, and the number of strangers at a time is limited.
+and either serves for both when it is the only one. Requests of a node never overtake each other:
+they stay on one connection until it ends, and a peer that goes on over another one has lost the one
+before. Between two parts of what needs all of its parts, both handlers hear of any loss. Bytes
+before a good handshake are untrusted: a stranger costs 4 KiB, has limited time, and the number of
+strangers at a time is limited.
 """
 
 import asyncio
@@ -39,6 +42,7 @@ from raft.messages import NodeId
 REPLY_KINDS: Final = frozenset(
     {FrameKind.VOTE_REPLY, FrameKind.APPEND_REPLY, FrameKind.FETCHED_ENTRIES}
 )
+"""Each stands for itself, so they may overtake each other. All other kinds are requests."""
 _BACKLOG: Final = 1024
 _ACCEPT_PAUSE_S: Final = 0.1  # Like asyncio's own server when descriptors run out.
 _log: Final = logging.getLogger(__name__)
@@ -138,17 +142,18 @@ class PeerLink:
         peer = self._peers.get(node)
         if peer is None:
             return False
-        first, second = peer.dialled, peer.accepted
         if kind in REPLY_KINDS:
-            first, second = second, first
-        connection = first or second
+            connection = peer.accepted or peer.dialled
+        else:
+            connection = peer.requests_out = peer.requests_out or peer.dialled or peer.accepted
         if connection is None:
             peer.dropped_unconnected_count += 1
             return False
         size_bytes = len(header) + len(payload) + 12
         waiting = connection.queued_size_bytes
-        if first is not None and second is not None:
-            waiting += second.queued_size_bytes
+        other = peer.accepted if connection is peer.dialled else peer.dialled
+        if other is not None:
+            waiting += other.queued_size_bytes
         if waiting + size_bytes > self.limits.queued_size_bytes_max:
             peer.dropped_full_count += 1
             return False
@@ -201,7 +206,7 @@ class PeerLink:
         if self._faults is not None:
             self._faults.stop()
         for peer in self._peers.values():
-            peer.dialled = peer.accepted = None
+            peer.dialled = peer.accepted = peer.requests_out = None
         if self._accepter is not None:
             self._accepter.cancel()
             # A task that never ran would not close the socket that it was given.
@@ -317,10 +322,19 @@ class PeerLink:
             self._end(connection, error.code, error.detail)
 
     def on_peer_frame(
-        self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview
+        self, connection: PeerConnection, kind: FrameKind, header: bytes, payload: memoryview
     ) -> None:
-        if not self._is_stopping:
-            self._handler.on_frame(node, kind, header, payload)
+        if self._is_stopping:
+            return
+        assert connection.info is not None, "the parser lets no other kind through"
+        node = connection.info.node_id
+        peer = self._peers[node]
+        if peer.requests_in is not connection and kind not in REPLY_KINDS:
+            before, peer.requests_in = peer.requests_in, connection
+            if before is not None:
+                # The peer knows already that it ended. What is still unread of it is older.
+                self._end(before, CloseCode.REPLACED, f"by the one from {connection.remote}")
+        self._handler.on_frame(node, kind, header, payload)
 
     def on_bad_bytes(
         self, connection: PeerConnection, error: FrameError | PeerProtocolError
@@ -394,6 +408,10 @@ class PeerLink:
             peer.accepted = None
         else:
             return
+        if peer.requests_out is connection:
+            peer.requests_out = None
+        if peer.requests_in is connection:
+            peer.requests_in = None
         if self._is_stopping:
             return
         self._handler.on_disconnected(peer.node)
