@@ -10,6 +10,7 @@ from node.peers.frames import (
     FRAME_SIZE_BYTES_MAX,
     HANDSHAKE_KINDS,
     HANDSHAKE_SIZE_BYTES_MAX,
+    REPLY_KINDS,
     EncodedFrame,
     FrameError,
     FrameKind,
@@ -57,6 +58,10 @@ class ConnectionOwner(Protocol):
     has_more: bool
     """Whether more bytes came with the read that brought the frame in hand; set before each."""
 
+    def on_first_request(self, connection: "PeerConnection") -> None:
+        """Note that the peer's requests come on this connection from here on."""
+        ...
+
     def on_bad_bytes(
         self, connection: "PeerConnection", error: FrameError | PeerProtocolError
     ) -> None:
@@ -85,6 +90,8 @@ class PeerConnection(Stream, asyncio.BufferedProtocol):
         self.had_contact = False
         """Whether bytes came since the last look."""
         self.silent_ms = 0
+        self.has_requests = False
+        """Whether the newest request of the peer came on this connection."""
         self._parser = FrameParser(
             length_max=HANDSHAKE_SIZE_BYTES_MAX,
             kinds=HANDSHAKE_KINDS,
@@ -181,6 +188,8 @@ class PeerConnection(Stream, asyncio.BufferedProtocol):
                     self.send(FrameKind.PONG, b"")
                 elif kind is not FrameKind.PONG:
                     assert self.info is not None, "the parser lets no other kind through"
+                    if not self.has_requests and kind not in REPLY_KINDS:
+                        owner.on_first_request(self)
                     owner.has_more = parser.hi > parser.lo
                     self._taker.on_frame(self.info.node_id, kind, header, payload)
                 if payload:  # A kept view would show the bytes of later frames.

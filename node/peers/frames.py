@@ -89,6 +89,10 @@ class FrameKind(IntEnum):
 HANDSHAKE_KINDS: Final = frozenset(
     {FrameKind.CHALLENGE, FrameKind.HELLO, FrameKind.WELCOME, FrameKind.GOODBYE}
 )
+REPLY_KINDS: Final = frozenset(
+    {FrameKind.VOTE_REPLY, FrameKind.APPEND_REPLY, FrameKind.FETCHED_ENTRIES}
+)
+"""Each stands for itself, so they may overtake each other. All other kinds are requests."""
 
 
 class FrameError(NodeError):

@@ -3,8 +3,11 @@
 Owns the connections between nodes: accepting, handshakes, replacement, silence, limits.
 Must not know what a frame says. Every node dials every peer, so there are up to two connections
 between two nodes: requests leave on the one this node dialled, replies on the one the peer dialled,
-and either serves for both when it is the only one. Bytes before a good handshake are untrusted: a
-stranger costs 4 KiB, has limited time, and the number of strangers at a time is limited.
+and either serves for both when it is the only one. Requests of a node never overtake each other:
+they stay on one connection until it ends, and a peer that goes on over another one has lost the one
+before. Between two parts of what needs all of its parts, both handlers hear of any loss. Bytes
+before a good handshake are untrusted: a stranger costs 4 KiB, has limited time, and the number of
+strangers at a time is limited.
 """
 
 import asyncio
@@ -20,7 +23,7 @@ from node.peers import handshake
 from node.peers.connection import PeerConnection
 from node.peers.dialler import NOT_IN_TIME, Dialler, LinkTasks, listen
 from node.peers.faults import LinkFaults
-from node.peers.frames import EncodedFrame, FrameError, FrameKind
+from node.peers.frames import REPLY_KINDS, EncodedFrame, FrameError, FrameKind
 from node.peers.greeting import Greeter
 from node.peers.handshake import (
     CODES_SAID,
@@ -36,9 +39,6 @@ from node.runtime.logs.rate_limited_log import RateLimitedLog
 from raft.errors import PeerProtocolError, TermJumpError
 from raft.messages import NodeId
 
-REPLY_KINDS: Final = frozenset(
-    {FrameKind.VOTE_REPLY, FrameKind.APPEND_REPLY, FrameKind.FETCHED_ENTRIES}
-)
 _BACKLOG: Final = 1024
 _ACCEPT_PAUSE_S: Final = 0.1  # Like asyncio's own server when descriptors run out.
 _log: Final = logging.getLogger(__name__)
@@ -152,10 +152,10 @@ class PeerLink:
         if node not in self._peers:
             return False
         peer = self._peers[node]
-        first, second = peer.dialled, peer.accepted
         if kind in REPLY_KINDS:
-            first, second = second, first
-        connection = first or second
+            connection = peer.accepted or peer.dialled
+        else:
+            connection = peer.requests_out = peer.requests_out or peer.dialled or peer.accepted
         if connection is None:
             peer.dropped_unconnected_count += 1
             return False
@@ -165,8 +165,9 @@ class PeerLink:
         ):
             frame = self._encoded = EncodedFrame(kind, header, payload)
         waiting = connection.queue_size_bytes + connection.unsent_size_bytes()
-        if first is not None and second is not None:
-            waiting += second.queue_size_bytes + second.unsent_size_bytes()
+        other = peer.accepted if connection is peer.dialled else peer.dialled
+        if other is not None:
+            waiting += other.queue_size_bytes + other.unsent_size_bytes()
         if waiting + frame.size_bytes > self.limits.queued_size_bytes_max:
             peer.dropped_full_count += 1
             return False
@@ -216,7 +217,7 @@ class PeerLink:
         if self._faults is not None:
             self._faults.stop()
         for peer in self._peers.values():
-            peer.dialled = peer.accepted = None
+            peer.dialled = peer.accepted = peer.requests_out = None
         for connection in self._connections:
             connection.drop_frames()
         if self._accepter is not None:
@@ -333,6 +334,17 @@ class PeerLink:
         except HandshakeRefusedError as error:
             self._end(connection, error.code, error.detail)
 
+    def on_first_request(self, connection: PeerConnection) -> None:
+        """Use this connection for the peer's requests. The one before it has ended at the peer:
+        what is still unread of it is older."""
+        assert connection.info is not None, "the parser lets no other kind through"
+        peer = self._peers[connection.info.node_id]
+        before, peer.requests_in = peer.requests_in, connection
+        connection.has_requests = True
+        if before is not None:
+            before.has_requests = False
+            self._end(before, CloseCode.REPLACED, f"by the one from {connection.remote}")
+
     def on_bad_bytes(
         self, connection: PeerConnection, error: FrameError | PeerProtocolError
     ) -> None:
@@ -408,6 +420,10 @@ class PeerLink:
             peer.accepted = None
         else:
             return
+        if peer.requests_out is connection:
+            peer.requests_out = None
+        if peer.requests_in is connection:
+            peer.requests_in = None
         if self._is_stopping:
             return
         self._handler.on_disconnected(peer.node)

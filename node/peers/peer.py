@@ -60,7 +60,7 @@ class PeerRecord:
 class LinkPeer(PeerRecord):
     """One other node of the peer link."""
 
-    __slots__ = ("accepted", "dialled", "dialler")
+    __slots__ = ("accepted", "dialled", "dialler", "requests_in", "requests_out")
 
     def __init__(self, node: NodeId, address: tuple[str, int]) -> None:
         super().__init__(node, address)
@@ -69,6 +69,10 @@ class LinkPeer(PeerRecord):
         self.dialled: PeerConnection | None = None
         self.accepted: PeerConnection | None = None
         """Invariant: a connection in either place may be used for sending now."""
+        self.requests_out: PeerConnection | None = None
+        """The one of them on which requests leave until it ends; None before the next request."""
+        self.requests_in: PeerConnection | None = None
+        """The one of them on which the newest request of the peer came."""
 
     @property
     def connections(self) -> list[PeerConnection]:

@@ -31,8 +31,8 @@ class LinkHandler(Protocol):
         ...
 
     def on_disconnected(self, node: NodeId) -> None:
-        """Note that a connection broke; frames on it may be lost. `on_connected` follows at once if
-        another one is left."""
+        """Note that a connection broke; frames on it may be lost, and none of it follows.
+        `on_connected` follows at once if another one is left."""
         ...
 
     def last_index(self) -> Index:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+from dataclasses import replace
 
 import pytest
 
@@ -77,6 +78,54 @@ async def test_replies_return_on_the_connection_the_peer_dialled() -> None:
                     assert one.link.send(2, kind, b"")
                 assert await dialled.next_but_pings() == (FrameKind.APPEND, b"", b"")
                 assert await accepted.next_but_pings() == (FrameKind.APPEND_REPLY, b"", b"")
+
+
+_PATIENT = replace(LIMITS, ping_ms=60_000, silence_ms_max=120_000)
+"""For raw sockets, which answer no ping."""
+
+
+async def test_requests_stay_on_their_connection_until_it_ends() -> None:
+    """Frames on a newer connection would overtake those that are on their way."""
+    with RawListener() as listener:
+        async with nodes(Node(1, _PATIENT), acquainted=False) as (one,), raw_to(one) as accepted:
+            one.link.set_peers({2: ("127.0.0.1", listener.port)})
+            dialled = await listener.accept()
+            await accepted.shake_hands(identity(2), to=1)
+            assert one.link.send(2, FrameKind.INSTALL_SNAPSHOT, b"")
+            await dialled.welcome(identity(2))
+            await eventually(lambda: one.link.stats().peers[0].connection_count == 2)
+            assert one.link.send(2, FrameKind.SNAPSHOT_CHUNK, b"")
+            assert await accepted.next_but_pings() == (FrameKind.INSTALL_SNAPSHOT, b"", b"")
+            assert await accepted.next_but_pings() == (FrameKind.SNAPSHOT_CHUNK, b"", b"")
+            assert one.count("down") == 0
+            accepted.close()
+            await eventually(lambda: one.count("down") == 1)
+            assert one.link.send(2, FrameKind.INSTALL_SNAPSHOT, b"")
+            assert await dialled.next_but_pings() == (FrameKind.INSTALL_SNAPSHOT, b"", b"")
+
+
+async def test_a_peer_that_goes_on_over_another_connection_has_lost_the_one_before() -> None:
+    """Its older frames, of which some may be lost, would mix with the newer ones."""
+    with RawListener() as listener:
+        async with nodes(Node(1, _PATIENT), acquainted=False) as (one,), raw_to(one) as accepted:
+            one.link.set_peers({2: ("127.0.0.1", listener.port)})
+            dialled = await listener.accept()
+            await dialled.welcome(identity(2))
+            await accepted.shake_hands(identity(2), to=1)
+            await eventually(lambda: one.link.stats().peers[0].connection_count == 2)
+            for kind in (FrameKind.APPEND_REPLY, FrameKind.APPEND):
+                await accepted.send(kind)
+            await eventually(lambda: len(one.frames) == 2)
+            await dialled.send(FrameKind.APPEND_REPLY)
+            await eventually(lambda: len(one.frames) == 3)
+            assert one.count("down") == 0, "replies come on any connection"
+            await dialled.send(FrameKind.APPEND)
+            await eventually(lambda: len(one.frames) == 4)
+            assert [event[0] for event in one.events] == ["up", "down", "up"]
+            await accepted.ended()
+            assert one.closed_counts == {CloseCode.REPLACED: 1}
+            assert one.link.send(2, FrameKind.APPEND, b"")
+            assert await dialled.next_but_pings() == (FrameKind.APPEND, b"", b"")
 
 
 async def test_a_restarted_peer_is_connected_again() -> None:

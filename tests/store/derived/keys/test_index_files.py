@@ -1,16 +1,20 @@
 """The rolling set of index files: names, the roll, idempotence, expiry, failures, threads."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from struct import Struct
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store.config import StoreConfig
+from store.derived.keys import index_file, index_files
 from store.derived.keys.index_file import IndexFile, key_hash
 from store.derived.keys.index_files import IndexFiles
+from store.derived.keys.key_sums import KeySums
 from store.errors import DerivedFileError, StoreError, StoreFullError
 from store.files.failpoints import armed, census
 from store.files.file_system import FileSystem
@@ -359,28 +363,95 @@ def test_an_index_behaves_as_a_dict_of_lists(
             assert found == model.get(key, [])
 
 
-@pytest.mark.long
-def test_a_look_up_beside_puts_misses_nothing_that_was_in(tmp_path: Path) -> None:
-    index = make(tmp_path, entries=2000)
-    put(index, 0, 200)
-    stop, wrong, passes = threading.Event(), [], [0]
+class _Between:
+    """A format whose every write into a file has a look before it and one after it."""
 
-    def look() -> None:
-        while not stop.is_set():
-            for n in range(0, 200, 7):
-                if find(index, n) != [n * 10]:
-                    wrong.append(n)
-            passes[0] += 1
+    def __init__(self, packed: Struct, look: Callable[[], None]) -> None:
+        self._packed, self._look = packed, look
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        lo = 200
-        while (passes[0] < 3 or lo < 5000) and lo < 200_000:
-            put(index, lo, lo + 50)
-            lo += 50
-    finally:
-        stop.set()
-        thread.join()
-    assert not wrong
-    assert passes[0] >= 3
+    def pack_into(self, *what: Any) -> None:
+        self._look()
+        self._packed.pack_into(*what)
+        self._look()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._packed, name)
+
+
+def test_a_look_up_between_two_steps_of_a_put_misses_nothing_that_was_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entry, slot, checksum, header, the roll to the next file, and the end of the one before."""
+    index, known, looks, points = make(tmp_path, entries=300), 250, 0, set[str]()
+    put(index, 0, known)
+
+    def look(point: str = "write") -> None:
+        nonlocal looks
+        points.add(point)
+        looks += 1
+        # Of the first block, of the last one, and what shares slots with the keys being put.
+        for n in (0, 7, known - 5, known - 1):
+            assert find(index, n) == [n * 10], f"record {n} at {point}"
+
+    def around(owner: type, name: str) -> None:
+        step = getattr(owner, name)
+
+        def done(*what: Any, **options: Any) -> Any:
+            look(f"before {name}")
+            result = step(*what, **options)
+            look(f"after {name}")
+            return result
+
+        monkeypatch.setattr(owner, name, done)
+
+    for name in ("_ENTRY", "_SLOT"):
+        monkeypatch.setattr(index_file, name, _Between(getattr(index_file, name), look))
+    steps = ((KeySums, "put"), (KeySums, "save"), (IndexFile, "_write_header"), (IndexFile, "seal"))
+    for owner, name in steps:
+        around(owner, name)
+    for module in (index_file, index_files):
+        monkeypatch.setattr(module, "hit", look)
+    for lo in range(known, 320, 5):
+        put(index, lo, lo + 5)
+        known = lo + 5
+    assert len(index.files) == 2
+    assert looks > 4 * 70, "every entry and every slot is written by itself"
+    expected = {f"{when} {name}" for _, name in steps for when in ("before", "after")}
+    assert points == expected | {"write", "index_file.before_header", "index_files.roll"}
+
+
+@pytest.mark.parametrize("step", ["_slot", "_entry", "_read"])
+def test_puts_between_two_steps_of_a_look_up_hide_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Also when they complete a block, and the file, that the look-up is reading."""
+    index, known = make(tmp_path, entries=300), 250
+    put(index, 0, known)
+    original, is_looking = getattr(IndexFile, step), False
+
+    def after_puts(self: IndexFile, *what: Any) -> Any:
+        nonlocal known, is_looking
+        if is_looking:
+            is_looking = False
+            put(index, known, known + 5)
+            known += 5
+        return original(self, *what)
+
+    monkeypatch.setattr(IndexFile, step, after_puts)
+    for n in range(40):
+        is_looking = True
+        assert find(index, n) == [n * 10]
+        assert not is_looking
+    assert known == 450
+    assert [find(index, n) for n in range(known)] == [[n * 10] for n in range(known)]
+    assert len(index.files) == 2
+
+
+def test_a_look_up_whose_map_is_closed_under_it_reads_the_file(tmp_path: Path) -> None:
+    """What a look-up holds that began to read before the end of the file."""
+    index = make(tmp_path)
+    put(index, 0, 5)
+    mapped = index.files[0]._map
+    assert mapped is not None
+    mapped.close()
+    assert [find(index, n) for n in range(5)] == [[n * 10] for n in range(5)]
