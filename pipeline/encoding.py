@@ -15,6 +15,7 @@ from pipeline.errors import OptionError, RowError
 from pipeline.options import SinkOptions
 from pipeline.schema import COLUMNS
 from quorumlog.errors import InvalidRequestError, TooLargeError, UnknownTopicError
+from quorumlog.produce.outgoing_messages import entry_of
 from quorumlog.records.batch import (
     KEYS,
     PROPERTY_CRC,
@@ -22,10 +23,8 @@ from quorumlog.records.batch import (
     Entry,
     Place,
     encode_entries,
-    encode_properties,
     key_queue,
     size_bytes_of,
-    topic_template,
 )
 
 BATCH_SIZE_BYTES: Final = 512 * 1024
@@ -110,9 +109,7 @@ class RowEncoder:
             and not (name == KEYS and key is not None)
             and not (name == TAGS and tag is not None)
         }
-        data = body.encode() if isinstance(body, str) else bytes(body)
-        block = encode_properties(key, tag, properties)
-        return topic_template(topic), queue_id, key, data, block, 0, 0
+        return entry_of(topic, body, key, tag, queue_id, properties, 0)
 
     def _place(self, topic: str, queue_id: int | None, key: str | None) -> Place:
         """Return a queue: the wanted one, the one of the key, or the next in turn."""
