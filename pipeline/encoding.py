@@ -29,13 +29,26 @@ from quorumlog.records.batch import (
 
 BATCH_SIZE_BYTES: Final = 512 * 1024
 BATCH_COUNT: Final = 1_000
-TAKEN: Final = ("topic", "queue_id", "keys", "key", "tag", "properties", "body")
+_TEXT: Final = ("string", "varchar", "char")
+_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
+    "topic": _TEXT,
+    "queue_id": ("tinyint", "smallint", "int", "bigint"),
+    "keys": ("array<string>",),
+    "key": _TEXT,
+    "tag": _TEXT,
+    "properties": ("map<string,string>",),
+    "body": ("binary", *_TEXT),
+}
+"""Spark's types of the columns that make a record."""
+_NO_TYPE: Final = "void"
+"""Spark's type of a column of nulls."""
+TAKEN: Final = tuple(_TYPES)
 """The columns that make a record; the others are set by the log itself, and left out."""
 _KNOWN: Final = frozenset((*TAKEN, *COLUMNS))
 
 
-def check_columns(columns: tuple[str, ...], options: SinkOptions) -> None:
-    """Check the columns before anything is written. Raises OptionError."""
+def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
+    """Check names and Spark's types of columns before anything is written. Raises OptionError."""
     unknown = [name for name in columns if name not in _KNOWN]
     if unknown:
         raise OptionError(
@@ -47,6 +60,12 @@ def check_columns(columns: tuple[str, ...], options: SinkOptions) -> None:
         raise OptionError("option 'topic' is missing", "set it, or add a column 'topic'")
     if "key" in columns and "keys" in columns:
         raise OptionError("there are columns 'key' and 'keys'", "drop one of them")
+    for name, accepted in _TYPES.items():
+        found = columns.get(name, _NO_TYPE)
+        # The length of a varchar and the collation of a string do not matter.
+        if found != _NO_TYPE and found.partition("(")[0].partition(" ")[0] not in accepted:
+            do = f"cast it to {' or '.join(accepted)}"
+            raise OptionError(f"column {name!r} is of type {found}", do)
 
 
 class RowEncoder:

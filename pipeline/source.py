@@ -71,7 +71,7 @@ class QuorumlogSource(DataSource):
         from pipeline.sink import BatchWriter, check_overwrite
 
         check_overwrite(overwrite)
-        return BatchWriter(sink_options(self.options), tuple(schema.fieldNames()))
+        return BatchWriter(sink_options(self.options), schema)
 
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
@@ -80,7 +80,7 @@ class QuorumlogSource(DataSource):
         from pipeline.sink import StreamWriter, check_overwrite
 
         check_overwrite(overwrite)
-        return StreamWriter(sink_options(self.options), tuple(schema.fieldNames()))
+        return StreamWriter(sink_options(self.options), schema)
 
 
 class BatchReader(DataSourceReader):
