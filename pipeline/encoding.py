@@ -15,6 +15,7 @@ from pipeline.errors import OptionError, RowError
 from pipeline.options import SinkOptions
 from pipeline.schema import COLUMNS
 from quorumlog.errors import InvalidRequestError, TooLargeError, UnknownTopicError
+from quorumlog.produce.outgoing_messages import entry_of
 from quorumlog.records.batch import (
     KEYS,
     PROPERTY_CRC,
@@ -22,21 +23,32 @@ from quorumlog.records.batch import (
     Entry,
     Place,
     encode_entries,
-    encode_properties,
     key_queue,
     size_bytes_of,
-    topic_template,
 )
 
 BATCH_SIZE_BYTES: Final = 512 * 1024
 BATCH_COUNT: Final = 1_000
-TAKEN: Final = ("topic", "queue_id", "keys", "key", "tag", "properties", "body")
+_TEXT: Final = ("string", "varchar", "char")
+_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
+    "topic": _TEXT,
+    "queue_id": ("tinyint", "smallint", "int", "bigint"),
+    "keys": ("array<string>",),
+    "key": _TEXT,
+    "tag": _TEXT,
+    "properties": ("map<string,string>",),
+    "body": ("binary", *_TEXT),
+}
+"""Spark's types of the columns that make a record."""
+_NO_TYPE: Final = "void"
+"""Spark's type of a column of nulls."""
+TAKEN: Final = tuple(_TYPES)
 """The columns that make a record; the others are set by the log itself, and left out."""
 _KNOWN: Final = frozenset((*TAKEN, *COLUMNS))
 
 
-def check_columns(columns: tuple[str, ...], options: SinkOptions) -> None:
-    """Check the columns before anything is written. Raises OptionError."""
+def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
+    """Check names and Spark's types of columns before anything is written. Raises OptionError."""
     unknown = [name for name in columns if name not in _KNOWN]
     if unknown:
         raise OptionError(
@@ -48,6 +60,12 @@ def check_columns(columns: tuple[str, ...], options: SinkOptions) -> None:
         raise OptionError("option 'topic' is missing", "set it, or add a column 'topic'")
     if "key" in columns and "keys" in columns:
         raise OptionError("there are columns 'key' and 'keys'", "drop one of them")
+    for name, accepted in _TYPES.items():
+        found = columns.get(name, _NO_TYPE)
+        # The length of a varchar and the collation of a string do not matter.
+        if found != _NO_TYPE and found.partition("(")[0].partition(" ")[0] not in accepted:
+            do = f"cast it to {' or '.join(accepted)}"
+            raise OptionError(f"column {name!r} is of type {found}", do)
 
 
 class RowEncoder:
@@ -110,9 +128,7 @@ class RowEncoder:
             and not (name == KEYS and key is not None)
             and not (name == TAGS and tag is not None)
         }
-        data = body.encode() if isinstance(body, str) else bytes(body)
-        block = encode_properties(key, tag, properties)
-        return topic_template(topic), queue_id, key, data, block, 0, 0
+        return entry_of(topic, body, key, tag, queue_id, properties, 0)
 
     def _place(self, topic: str, queue_id: int | None, key: str | None) -> Place:
         """Return a queue: the wanted one, the one of the key, or the next in turn."""

@@ -33,6 +33,8 @@ _SOURCE: Final = (
     "failOnDataLoss",
     "readFrom",
 )
+_BATCH_ONLY: Final = ("endingOffsets",)
+_STREAM_ONLY: Final = ("maxRecordsPerTrigger",)
 _SINK: Final = (*_COMMON, "topic", "writeId", "brokerGroup", "checkpointLocation")
 
 Place = str | int
@@ -83,8 +85,27 @@ class SinkOptions:
     broker_group: str = ""
 
 
+def batch_options(options: Mapping[str, str]) -> SourceOptions:
+    """Check the options of a read of a table. Raises OptionError, also for one of streams."""
+    _refuse(options, _STREAM_ONLY, "a batch has no triggers: use it with readStream")
+    return source_options(options)
+
+
+def stream_options(options: Mapping[str, str]) -> SourceOptions:
+    """Check the options of a read of a stream. Raises OptionError, also for one of batches."""
+    _refuse(options, _BATCH_ONLY, "a stream has no end: read a batch, or trigger availableNow")
+    return source_options(options)
+
+
+def _refuse(options: Mapping[str, str], names: tuple[str, ...], do: str) -> None:
+    given = {name.lower() for name in options}
+    for name in names:
+        if name.lower() in given:
+            raise OptionError(f"option {name!r} has no effect here", do)
+
+
 def source_options(options: Mapping[str, str]) -> SourceOptions:
-    """Check the options of a read. Raises OptionError."""
+    """Check the options of a read, of a table or of a stream. Raises OptionError."""
     given = _Given(options, _SOURCE, "source")
     topics = tuple(name.strip() for name in given.text("topic", "").split(",") if name.strip())
     if not topics:

@@ -6,6 +6,7 @@ the reader demands the entry that the leader had applied then (`at_least_index`)
 """
 
 import asyncio
+import functools
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pipeline.errors import DataLossError, OffsetsError, OptionError
 from pipeline.options import Offsets, Place, SourceOptions
 from quorumlog.client import Client
 from quorumlog.consume.reads import QueueOffsets
+from quorumlog.errors import QuorumlogError, UnknownTopicError
 from quorumlog.records.options import END, FIRST, Time, parse_position
 from quorumlog.records.queues import Queue
 
@@ -36,13 +38,33 @@ class OffsetRange:
 
 
 def queues_of(connection: Connection, options: SourceOptions) -> list[QueueOffsets]:
-    """Return the queues of all topics with their offsets. Raises UnknownTopicError."""
+    """Return the queues of all topics with their offsets.
+
+    Raises UnknownTopicError, unless the read goes on without what is lost.
+    """
 
     async def ask(client: Client) -> list[QueueOffsets]:
-        answers = [await client.queue_offsets(topic) for topic in options.topics]
-        return [offsets for answer in answers for offsets in answer]
+        found: list[QueueOffsets] = []
+        for topic in options.topics:
+            try:
+                found += await client.queue_offsets(topic)
+            except UnknownTopicError:
+                if options.fails_on_data_loss:
+                    raise
+                _warn_of(topic)
+        return found
 
     return connection.call(ask(connection.client))
+
+
+@functools.cache  # A stream asks for its queues many times a second.
+def _warn_of(topic: str) -> None:
+    _log.warning("topic %r does not exist; it is left out", topic)
+
+
+def is_gone(error: QuorumlogError) -> bool:
+    """Whether a call failed since the topic was deleted, or made anew with fewer queues."""
+    return isinstance(error, UnknownTopicError) or error.code == "node.unknown_queue"
 
 
 def queue_of(offsets: QueueOffsets) -> Queue:
@@ -97,7 +119,10 @@ def resolve(
 
 def _check_names(offsets: Offsets, found: Iterable[QueueOffsets], option: str) -> None:
     known = {(q.topic, name) for q in found for name in (str(q.queue_id), key_of(queue_of(q)))}
+    there = {topic for topic, _ in known}
     for topic, queues in offsets.queues.items():
+        if topic not in there:
+            continue  # It was deleted, and the read goes on without it.
         for name in queues:
             if (topic, name) not in known:
                 names = ", ".join(sorted(n for t, n in known if t == topic))
@@ -156,9 +181,16 @@ def ranges(
     chosen = {queue: (lo, hi) for queue, (lo, hi) in wanted.items() if lo < hi}
 
     async def applied(group: str) -> int:
-        queue = next(queue for queue in chosen if queue.group == group)
-        answer = await connection.client.raw.pull(queue, chosen[queue][0], max_count=1)
-        return answer.applied_index
+        for queue in chosen:
+            if queue.group == group:
+                try:
+                    answer = await connection.client.raw.pull(queue, chosen[queue][0], max_count=1)
+                except QuorumlogError as error:
+                    if not is_gone(error):
+                        raise
+                else:
+                    return answer.applied_index
+        return 0  # All are gone, which is found when they are read.
 
     async def every() -> dict[str, int]:
         groups = sorted({queue.group for queue in chosen})

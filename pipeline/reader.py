@@ -16,7 +16,7 @@ from pipeline.columns import Entries, record_batch
 from pipeline.connection import Connection
 from pipeline.errors import DataLossError
 from pipeline.options import SourceOptions
-from pipeline.plan import OffsetRange
+from pipeline.plan import OffsetRange, is_gone
 from quorumlog.cluster.retry import Backoff, Deadline
 from quorumlog.consume.raw import RawRecords
 from quorumlog.errors import QuorumlogError
@@ -51,7 +51,13 @@ class _Reader:
         coming = self._begin(offset)
         try:
             while offset < hi:
-                found = coming.result()
+                try:
+                    found = coming.result()
+                except QuorumlogError as error:
+                    if self._options.fails_on_data_loss or not is_gone(error):
+                        raise
+                    _log.warning("%s: %s; it is left out", self._wanted.queue, error)
+                    return
                 if found.is_out_of_range or not found.record_count:
                     offset = self._after_loss(offset, found)
                 else:

@@ -22,6 +22,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
+from pyspark.sql.types import StructType
 
 from pipeline.connection import Connection
 from pipeline.encoding import RowEncoder, check_columns
@@ -47,11 +48,15 @@ def check_overwrite(overwrite: bool) -> None:
         raise OptionError("a log cannot be overwritten", "write with mode('append')")
 
 
+def _types(schema: StructType) -> dict[str, str]:
+    return {field.name: field.dataType.simpleString() for field in schema.fields}
+
+
 class BatchWriter(DataSourceArrowWriter):
     """Writes a table once, and again under the same `writeId` without doubling any row."""
 
-    def __init__(self, options: SinkOptions, columns: tuple[str, ...]) -> None:
-        check_columns(columns, options)
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        check_columns(_types(schema), options)
         self._options = options
         self._write_id = options.write_id or secrets.token_hex(16)
 
@@ -63,8 +68,8 @@ class BatchWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes micro-batches."""
 
-    def __init__(self, options: SinkOptions, columns: tuple[str, ...]) -> None:
-        check_columns(columns, options)
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        check_columns(_types(schema), options)
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenPartition:

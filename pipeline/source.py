@@ -29,7 +29,14 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pipeline.connection import Connection
-from pipeline.options import Offsets, SourceOptions, sink_options, source_options
+from pipeline.options import (
+    Offsets,
+    SourceOptions,
+    batch_options,
+    sink_options,
+    source_options,
+    stream_options,
+)
 from pipeline.plan import Bounds, bounds, queue_of, queues_of, ranges, resolve
 from pipeline.range_partition import RangePartition
 from pipeline.reader import read_range
@@ -58,20 +65,20 @@ class QuorumlogSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
-        return BatchReader(source_options(self.options))
+        return BatchReader(batch_options(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader of a stream, as topics grow."""
         from pipeline.stream import StreamReader
 
-        return StreamReader(source_options(self.options))
+        return StreamReader(stream_options(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer that appends rows once."""
         from pipeline.sink import BatchWriter, check_overwrite
 
         check_overwrite(overwrite)
-        return BatchWriter(sink_options(self.options), tuple(schema.fieldNames()))
+        return BatchWriter(sink_options(self.options), schema)
 
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
@@ -80,7 +87,7 @@ class QuorumlogSource(DataSource):
         from pipeline.sink import StreamWriter, check_overwrite
 
         check_overwrite(overwrite)
-        return StreamWriter(sink_options(self.options), tuple(schema.fieldNames()))
+        return StreamWriter(sink_options(self.options), schema)
 
 
 class BatchReader(DataSourceReader):

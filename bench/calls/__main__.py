@@ -23,10 +23,10 @@ def main() -> int:
     """Count and print a table, or with `-o json` one document."""
     given = _parser().parse_args()
     from quorumlog.cluster.grpc_engine import choose_engine
-    from quorumlog.standard_output import buffer_stdout
+    from quorumlog.standard_output import prepare_stdout
 
     choose_engine()
-    buffer_stdout()
+    prepare_stdout()
     import uvloop
 
     try:

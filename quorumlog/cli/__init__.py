@@ -19,7 +19,7 @@ from quorumlog.cli.errors import CliError, ExitCode, report
 from quorumlog.cli.imports import paused_collector
 from quorumlog.cli.transport import transport_option
 from quorumlog.cluster.grpc_engine import choose_engine
-from quorumlog.standard_output import buffer_stdout
+from quorumlog.standard_output import prepare_stdout
 from quorumlog.version import __version__
 
 __all__ = ["CliError", "ExitCode", "LazyCommand", "LazyGroup", "main"]
@@ -167,7 +167,7 @@ class LazyGroup(click.Group):
         if not standalone_mode:
             return super().main(args, prog_name, standalone_mode=False, **extra)
         choose_engine()
-        buffer_stdout()
+        prepare_stdout()
         sys.exit(self._run(args, prog_name, **extra))
 
     def _run(self, args: Sequence[str] | None, prog_name: str | None, **extra: Any) -> int:

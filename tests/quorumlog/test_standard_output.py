@@ -1,12 +1,16 @@
-"""What is printed arrives whole, also without Python's own buffer."""
+"""What is printed arrives whole, also without Python's own buffer, and any text can be."""
 
 import io
+import json
+import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, cast
 
+import click
 import pytest
 
-from quorumlog.standard_output import buffer_stdout
+from quorumlog.standard_output import encoded, prepare_stdout
 
 
 class ShortPipe(io.RawIOBase):
@@ -31,13 +35,53 @@ def test_text_longer_than_one_write_takes_arrives_whole(monkeypatch: pytest.Monk
     print("lost behind the seventh byte")
     assert bytes(pipe.taken) == b"lost be\n"  # What Python does, and what this is about.
 
-    buffer_stdout()
+    prepare_stdout()
     print("arrives \u2013 whole, and at once")
     assert pipe.taken.decode() == "lost be\narrives \u2013 whole, and at once\n"
 
 
-def test_buffered_stdout_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    buffered = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    monkeypatch.setattr(sys, "stdout", buffered)
-    buffer_stdout()
-    assert sys.stdout is buffered
+@pytest.mark.parametrize("is_buffered", [True, False])
+@pytest.mark.parametrize(
+    ("encoding", "errors"),
+    [("ascii", "strict"), ("latin-1", "strict"), ("utf-8", "strict"), ("utf-8", "surrogateescape")],
+)
+def test_any_text_is_printed_whatever_the_encoding_of_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, encoding: str, errors: str, is_buffered: bool
+) -> None:
+    pipe = ShortPipe()
+    below = io.BufferedWriter(pipe) if is_buffered else cast(BinaryIO, pipe)
+    stdout = io.TextIOWrapper(below, encoding, errors, write_through=not is_buffered)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    prepare_stdout()
+    text = json.dumps({"key": "höllo \udcff \u2013"}, ensure_ascii=False)
+    click.echo(text)
+    sys.stdout.flush()
+    assert bytes(pipe.taken) == encoded(text) + b"\n"
+    assert json.loads(pipe.taken) == {"key": "höllo \udcff \u2013"}
+    assert (sys.stdout is stdout) is is_buffered
+
+
+@pytest.mark.parametrize("buffering", [-1, 0])
+def test_a_pipe_that_does_not_wait_is_made_to(
+    monkeypatch: pytest.MonkeyPatch, buffering: int
+) -> None:
+    """As after a parent that has the pipe in its event loop."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with open(reading, "rb") as reader, ThreadPoolExecutor(1) as pool:
+        below = open(writing, "wb", buffering=buffering)  # noqa: SIM115 - stdout closes it.
+        stdout = io.TextIOWrapper(below)
+        monkeypatch.setattr(sys, "stdout", stdout)
+        prepare_stdout()
+        assert os.get_blocking(writing)
+        found = pool.submit(reader.read)
+        print("x" * 1_000_000)
+        sys.stdout.close()
+        assert len(found.result()) == 1_000_001
+
+
+def test_a_stdout_of_text_alone_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", text)
+    prepare_stdout()
+    assert sys.stdout is text

@@ -181,6 +181,10 @@ def consume(
       store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64), body,
       group (the broker group)
 
+    Bytes of keys and properties that are no UTF-8 are written as \\udcXX, which is an escape of
+    JSON: Python has the bytes back by .encode("utf-8", "surrogateescape"). All output of qlog is
+    UTF-8, whatever the locale says.
+
     \b
     Examples:
       qlog consume orders

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from quorumlog.cli.message_rows import body_text, message_row, time_text
 from quorumlog.cli.output import cell, to_json
+from quorumlog.standard_output import encoded
 
 if TYPE_CHECKING:
     from quorumlog.records.message import Message
@@ -50,7 +51,7 @@ class MessageWriter:
         writer = cls(output, with_groups=with_groups)
         if output is OutputFormat.TABLE:
             heads = {name: name for name in _WIDTHS if with_groups or name != "group"}
-            await writer._put(_table_line(heads).encode())
+            await writer._put(encoded(_table_line(heads)))
         yield writer
         if output is OutputFormat.JSON:
             await writer._put(b"[]\n" if writer._is_first else b"\n]\n")
@@ -69,12 +70,12 @@ class MessageWriter:
                 return b"".join(one.body for one in messages)
             case OutputFormat.TABLE:
                 lines = (_table_line(_columns(one, self._with_groups)) for one in messages)
-                return "".join(lines).encode()
+                return encoded("".join(lines))
             case OutputFormat.JSONL:
-                return "".join(f"{to_json(message_row(one))}\n" for one in messages).encode()
+                return encoded("".join(f"{to_json(message_row(one))}\n" for one in messages))
             case OutputFormat.JSON:
                 rows = ",\n".join(f"  {to_json(message_row(one))}" for one in messages)
-                return (("[\n" if self._is_first else ",\n") + rows).encode()
+                return encoded(("[\n" if self._is_first else ",\n") + rows)
 
     async def _put(self, data: bytes) -> None:
         await asyncio.to_thread(_write, data)

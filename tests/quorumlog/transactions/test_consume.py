@@ -15,6 +15,7 @@ from quorumlog.errors import (
     OutcomeUnknownError,
     QuorumlogError,
     TooLargeError,
+    WrongTypeError,
 )
 from quorumlog.pb import consumer_pb2
 from quorumlog.produce.outgoing_messages import OutgoingForm, entry_of
@@ -46,6 +47,12 @@ def batch(first: int, hi: int, *, group: str = "g0") -> MessageBatch:
     """Of which a filter has left nothing."""
     queue = Queue("orders", 0, group)
     return MessageBatch("orders", 0, first, hi, 0, hi, 1, 1, 0, False, [], queue)
+
+
+@pytest.mark.parametrize("body", [5, None, [1, 2]])
+def test_an_output_has_a_body_of_bytes_or_text(body: Any) -> None:
+    with pytest.raises(WrongTypeError, match="use bytes or text"):
+        transaction().send("orders", body)
 
 
 def test_messages_of_two_broker_groups_do_not_share_a_transaction() -> None:

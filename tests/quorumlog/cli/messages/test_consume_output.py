@@ -42,6 +42,29 @@ def written(
     return stdout.buffer.getvalue()
 
 
+@pytest.mark.parametrize("output", [OutputFormat.JSON, OutputFormat.JSONL])
+def test_a_property_that_is_no_utf_8_keeps_nothing_back(
+    monkeypatch: pytest.MonkeyPatch, output: OutputFormat
+) -> None:
+    """Its bytes can be told from the output: as the surrogate escapes of Python."""
+    record = encode_message("orders", 2, b"first", {"KEYS": "k???", "colour???": "r???"})
+    (odd,) = decode_records(record.replace(b"???", b"\xff\xc3("))
+    found = written(monkeypatch, output, [odd, *made([b"second"])]).decode()
+    rows = json.loads(found) if output is OutputFormat.JSON else map(json.loads, found.splitlines())
+    first, second = rows
+    assert first["key"].encode("utf-8", "surrogateescape") == b"k\xff\xc3("
+    assert first["properties"] == {"colour\udcff\udcc3(": "r\udcff\udcc3("}
+    assert second["body"] == "second"
+
+
+def test_a_table_shows_bytes_that_are_no_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = encode_message("orders", 2, b"first", {"KEYS": "k???"})
+    found = written(
+        monkeypatch, OutputFormat.TABLE, decode_records(record.replace(b"???", b"\xff\xc3("))
+    )
+    assert rb"k\udcff\udcc3(" in found
+
+
 def test_lines_and_raw_are_the_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = made([b"one", b"\xff\x00"]), made([b""]), made([])
     assert written(monkeypatch, OutputFormat.LINES, *batches) == b"one\n\xff\x00\n\n"
