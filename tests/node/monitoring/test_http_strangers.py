@@ -17,7 +17,6 @@ from node.monitoring.http_connections import (
 from tests.node.processes import SingleNode
 from tests.patience import PATIENCE_S, wait_for
 
-pytestmark = pytest.mark.long
 STRANGER_COUNT = 300
 PROBE_COUNT = 25
 ELSEWHERE = "127.0.0.2"
@@ -34,7 +33,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SingleNode]:
 def brief(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SingleNode]:
     """A node that gives a connection little time."""
     directory = tmp_path_factory.mktemp("brief") / "data"
-    with SingleNode(directory, {"http_ms_max": 1_000}) as node:
+    with SingleNode(directory, {"http_ms_max": 2_000}) as node:
         yield node
 
 
@@ -92,6 +91,7 @@ def test_silent_connections_do_not_keep_probes_out(node: SingleNode, source: str
         assert metric(node, 'http_closed_total{reason="no_room"}') > 0
 
 
+@pytest.mark.long
 def test_a_silent_connection_ends_after_its_time(brief: SingleNode) -> None:
     before = metric(brief, 'http_closed_total{reason="too_slow"}')
     with strangers(brief, ELSEWHERE, 3) as links:
@@ -130,6 +130,7 @@ def attacking(work: Callable[[threading.Event], None]) -> Iterator[None]:
     assert not failed
 
 
+@pytest.mark.long
 def test_slow_requests_do_not_keep_probes_out(node: SingleNode) -> None:
     """A byte now and then on each of 300 connections, begun again when one is closed."""
 
@@ -158,6 +159,7 @@ def test_slow_requests_do_not_keep_probes_out(node: SingleNode) -> None:
         probes_are_answered(node)
 
 
+@pytest.mark.long
 def test_pipelined_requests_that_nobody_reads_cost_bounded_memory(node: SingleNode) -> None:
     """One request is answered, what follows it is not read, and the rest is bounded in bytes."""
     assert node.process is not None
@@ -200,6 +202,7 @@ def test_a_request_without_an_end_is_cut(node: SingleNode) -> None:
     assert metric(node, 'http_closed_total{reason="too_large"}') == before + 1
 
 
+@pytest.mark.long
 def test_bad_requests_are_counted_and_logged_now_and_then(node: SingleNode) -> None:
     lines_before = node.log_path.read_text().splitlines()
     before = metric(node, 'http_closed_total{reason="bad_request"}')
