@@ -5,6 +5,7 @@ a third replica on a machine that holds no log, or as each of the replicas. Must
 """
 
 import asyncio
+import os
 import signal
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
@@ -15,6 +16,7 @@ import uvloop
 
 from node.config.environment import tls_files
 from node.config.exposure import exposures
+from node.config.limits import PortLimits
 from node.config.load import ConfigError, ConfigProblem, load
 from node.config.settings import Settings
 from node.config.types import Address
@@ -87,7 +89,8 @@ async def _live(settings: Settings) -> int:
 
 async def _start(settings: Settings, service: NameServerService, life: AsyncExitStack) -> None:
     """Serve; the end of everything that this opens is put on `life`."""
-    server = GrpcServer(rpc_count_max=settings.rpc_count_max)
+    limits = PortLimits.from_environment(os.environ)
+    server = GrpcServer(rpc_count_max=settings.rpc_count_max, limits=limits)
     tls = tls_files(settings)
     credentials = None
     if tls is not None:

@@ -25,7 +25,7 @@ from node.admin.parts import NodeParts
 from node.broker import Broker
 from node.config.environment import raise_descriptor_limit, tls_files
 from node.config.exposure import exposures
-from node.config.limits import Limits
+from node.config.limits import Limits, PortLimits
 from node.config.settings import Settings
 from node.config.types import Address
 from node.framed.calls import FramedCalls
@@ -161,11 +161,12 @@ class Node(ABC):
 
     async def _start(self) -> None:
         raise_descriptor_limit()
-        self.grpc = GrpcServer(rpc_count_max=self.settings.rpc_count_max)
+        limits = PortLimits.from_environment(os.environ)
+        self.grpc = GrpcServer(rpc_count_max=self.settings.rpc_count_max, limits=limits)
         self.framed = FramedServer(
             FramedCalls(self.calls, call_count_max=self.settings.rpc_count_max)
         )
-        self.http = self._http()
+        self.http = self._http(limits)
         self.pages.add(status=self._status, samples=self._samples)
         self.fail_stop.describe = self.pages.status
         http_error = await self._start_http()
@@ -262,10 +263,10 @@ class Node(ABC):
 
     # --- The shared steps ---
 
-    def _http(self) -> HttpServer:
+    def _http(self, limits: PortLimits) -> HttpServer:
         registry = CollectorRegistry()
         registry.register(metrics.NodeCollector(self.pages.samples, self.pages.histograms))
-        return HttpServer(self.health, registry, self.pages.status)
+        return HttpServer(self.health, registry, self.pages.status, limits)
 
     async def _start_http(self) -> PortTakenError | None:
         address = self.settings.http_listen

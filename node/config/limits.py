@@ -3,9 +3,11 @@
 Owns the numbers and nothing else. The broker's stats export them, so that an operator sees how full
 each bounded resource is. A limit marked `Replicated:` decides what a command does to the replicated
 state, so it must be equal on all nodes of a cluster and changes with a release only; tests use
-small limits.
+small limits. `PortLimits` are those of the node's ports.
 """
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -19,6 +21,7 @@ DEAD_LETTER_SIZE_BYTES_MAX: Final = 1_536
 """Room that a batch leaves for the additions that make its message a dead letter: two commands and
 three properties with names of groups and topics, 1,100 bytes with the longest names."""
 
+TEST_VARIABLE: Final = "QUORUMLOG_TEST_PORT_LIMITS"
 
 LARGE_RECORD_SIZE_BYTES: Final = 16 * KIB
 """After a larger record a reader of one record per queue yields to the event loop: reading 4 MiB
@@ -229,3 +232,29 @@ class Limits:
             raise ValueError(f"{', '.join(wrong)}: use 1 or more")
         if self.heartbeat_ms >= self.session_ms:
             raise ValueError("session_ms must be longer than heartbeat_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class PortLimits:
+    """How long a client of a node's ports may take. Frozen; a wrong value raises ValueError."""
+
+    request_ms_max: int = 30_000
+    """From the first byte of a call to the last one of its request: 4 MiB at 1.2 Mbit/s."""
+    half_ms_max: int = 30_000
+    """Time for the message of a stream, as for a request."""
+    handshake_ms_max: int = 10_000
+    """Time for TLS and the HTTP/2 preface; then a connection that stayed silent is closed."""
+    http_ms_max: int = 10_000
+    """Time of an HTTP connection to send the request and take the answer: as long as Prometheus
+    waits for one."""
+
+    def __post_init__(self) -> None:
+        wrong = [f.name for f in fields(self) if getattr(self, f.name) < 1]
+        if wrong:
+            raise ValueError(f"{', '.join(wrong)}: use 1 or more")
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> "PortLimits":
+        """Return the defaults, with what a test sets as a JSON object in TEST_VARIABLE: it does not
+        wait for half a minute. A wrong name raises TypeError."""
+        return cls(**json.loads(environment.get(TEST_VARIABLE) or "{}"))

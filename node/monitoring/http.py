@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from node.config.limits import PortLimits
 from node.config.types import Address
 from node.monitoring.health import Health, HealthVerdict
 from node.monitoring.http_connections import (
@@ -53,11 +54,12 @@ class HttpServer:
         health: Health,
         registry: CollectorRegistry,
         status: Callable[[], dict[str, Any]],
+        limits: PortLimits,
     ) -> None:
         self._health = health
         self._metrics_page = SharedPage(lambda: generate_latest(registry))
         self._status_page = SharedPage(lambda: bytes(JSONResponse(status()).body))
-        self.connections: Final = HttpConnections()
+        self.connections: Final = HttpConnections(limits)
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
 

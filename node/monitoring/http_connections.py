@@ -16,12 +16,11 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from node.config.limits import PortLimits
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 
 CONNECTION_COUNT_MAX: Final = 256
 """Connections at once. Above it the node closes an old one, so a new client is always let in."""
-CONNECTION_MS_MAX: Final = 10_000
-"""Time to send the request and take the answer: as long as Prometheus waits for one."""
 REQUEST_SIZE_BYTES_MAX: Final = 16 * 1024
 """Bytes received on one connection. A browser's head has 2 KiB, and no page takes a body."""
 LOG_INTERVAL_MS: Final = 10_000
@@ -40,7 +39,8 @@ _faults.setLevel(logging.ERROR)  # Its warnings are about input of strangers, wh
 class HttpConnections:
     """The table of one port. For one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: PortLimits) -> None:
+        self.connection_ms_max: Final = limits.http_ms_max
         self._by_host: dict[str, dict[HttpConnection, None]] = {}
         """Connections by address, oldest first. Invariant: no inner table is empty."""
         self.count = 0
@@ -99,7 +99,7 @@ class HttpConnection(H11Protocol):
         self.host = self.client[0] if self.client else ""
         self._table.admit(self)
         self._end = self.loop.call_later(
-            CONNECTION_MS_MAX / 1000, self._table.refuse, self, TOO_SLOW
+            self._table.connection_ms_max / 1000, self._table.refuse, self, TOO_SLOW
         )
 
     def connection_lost(self, exc: Exception | None) -> None:

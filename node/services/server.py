@@ -12,6 +12,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
+from node.config.limits import PortLimits
 from node.config.types import Address
 from node.services.bounds.bounded import Bounds
 from node.services.bounds.connection_cut import cut_connection, traffic_of
@@ -30,8 +31,6 @@ STREAM_COUNT_MAX: Final = 1_024
 METADATA_SIZE_BYTES_MAX: Final = 16 * 1024
 CONNECTION_COUNT_MAX: Final = 16_384
 """Connections at once; new ones above it are closed, since peers and probes need descriptors."""
-HANDSHAKE_MS_MAX: Final = 10_000
-"""Time for TLS and the HTTP/2 preface; then a connection that stayed silent is closed."""
 IDLE_MS_MAX: Final = 600_000
 """Time after which a connection without a call is closed; a client dials again for its next one."""
 KEEPALIVE_MS: Final = 30_000
@@ -50,7 +49,6 @@ OPTIONS: Final = (
     # A compressed message takes memory that `half_sent` does not count; bodies may be compressed.
     ("grpc.compression_enabled_algorithms_bitset", 1),
     ("grpc.max_allowed_incoming_connections", CONNECTION_COUNT_MAX),
-    ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
     ("grpc.max_connection_idle_ms", IDLE_MS_MAX),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
@@ -85,12 +83,14 @@ class GrpcServer:
     port answers; until `start` every call gets NotReadyError.
     """
 
-    def __init__(self, *, rpc_count_max: int) -> None:
-        self._server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=rpc_count_max)
+    def __init__(self, *, rpc_count_max: int, limits: PortLimits | None = None) -> None:
+        limits = limits or PortLimits()
+        options = (*OPTIONS, ("grpc.server_handshake_timeout_ms", limits.handshake_ms_max))
+        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=rpc_count_max)
         self._health = health.aio.HealthServicer()
         self._names: tuple[str, ...] = ()
         half = HalfSent(lambda: traffic_of(self._port))
-        self.requests: Final = RequestWatch(half, self._cut)
+        self.requests: Final = RequestWatch(half, self._cut, limits=limits)
         self.responses: Final = ResponseWatch(self._cut)
         self._gate = Gate(Bounds(self.requests, self.responses))
         self._port = 0

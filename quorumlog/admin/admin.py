@@ -287,11 +287,14 @@ class Admin:
     async def ha_promote(self, node_id: int, *, timeout_ms: int = 0) -> HaPromotion:
         """Make a node the master, with the old master fenced; return once the new one serves.
 
-        Raises ServerError: `ha.promotion_refused`, `ha.promotion_lost`, and with an unknown outcome
-        `ha.promotion_timeout` (0: the node's limit), after which the node keeps trying.
+        `timeout_ms` bounds the call with all its repetitions; 0: the client's own limit. Raises
+        ServerError `ha.promotion_refused`, and DeadlineError when the time is over; if its outcome
+        is unknown, the node keeps trying.
         """
         request = admin_pb2.HaPromoteRequest(timeout_ms=timeout_ms)
-        _, response = await self._calls.at(node_id, "HaPromote", request, is_read=False)
+        _, response = await self._calls.at(
+            node_id, "HaPromote", request, is_read=False, timeout_ms=timeout_ms
+        )
         return HaPromotion(response.epoch, response.master_id, response.start_position)
 
     # Calls of the parts.

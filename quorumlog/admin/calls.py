@@ -16,6 +16,7 @@ from quorumlog.errors import NotFoundError, QuorumlogError, UnknownTopicError
 from quorumlog.records.queues import Queue
 
 AWAY_MS: Final = 2_000  # For a broker group that is marked away; the others have the client's.
+ANSWER_MS: Final = 1_000
 
 Answers = dict[str, Any]
 """Answers by the name of the broker group."""
@@ -117,9 +118,15 @@ class AdminCalls:
         group: str = "",
         *,
         is_read: bool = True,
+        timeout_ms: int = 0,
     ) -> tuple[BrokerGroup, Any]:
-        """Call a node, or without a node id the leader of a group; return the group, too."""
-        deadline = self.deadline()
+        """Call a node, or without a node id the leader of a group; return the group, too.
+
+        `timeout_ms` bounds the call and its repetitions if it is shorter than the client's own; the
+        node, which has the same limit, gets a moment more to say what it found.
+        """
+        deadline = Deadline(min(timeout_ms or self.timeout_ms, self.timeout_ms))
+        answer_ms = ANSWER_MS if timeout_ms else 0
         if node_id is None:
             at = self.groups.get(group)
             await at.router.refresh(deadline)  # Followers answer this, too.
@@ -127,8 +134,10 @@ class AdminCalls:
         else:
             at = await self.group_of(node_id)
             node = at.router.node(node_id)
-        calls = at.calls
-        return at, await calls.node(node, "admin", method, request, deadline, is_read=is_read)
+        answer = await at.calls.node(
+            node, "admin", method, request, deadline, is_read=is_read, answer_ms=answer_ms
+        )
+        return at, answer
 
     def by_group(self, queues: Sequence[Queue]) -> dict[BrokerGroup, list[Queue]]:
         """Return queues by their broker group."""

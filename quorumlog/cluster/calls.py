@@ -81,12 +81,15 @@ class Calls:
         deadline: Deadline,
         *,
         is_read: bool = True,
+        answer_ms: int = 0,
     ) -> Any:
-        """Call one node, of any role; the call must be repeatable."""
+        """Call one node, of any role; the call must be repeatable. No attempt begins after the
+        deadline; one that has begun may take `answer_ms` more."""
         attempt = _Attempts(self, f"{method} at {node.address}", deadline, True, is_read=is_read)
         while True:
             try:
-                return await self.once(node, service, method, request, deadline.remaining_s)
+                timeout_s = deadline.remaining_s + answer_ms / 1000
+                return await self.once(node, service, method, request, timeout_s)
             except QuorumlogError as error:
                 await attempt.failed(error)
 

@@ -15,7 +15,7 @@ import pytest
 import quorumlog
 from deploy.local import LocalCluster
 from quorumlog.admin.ha_types import HaLoss, HaStatus
-from quorumlog.errors import ServerError
+from quorumlog.errors import QuorumlogError, ServerError
 from tests import seeds
 from tests.cluster.conftest import running
 from tests.cluster.workload import History, Workload, read_all
@@ -71,7 +71,7 @@ def test_no_acked_append_is_lost_when_sync_masters_are_killed(tmp_path: Path, ru
 
     async def promote(client: quorumlog.Client, node_id: int) -> None:
         # Of two with one number both may lose: then neither gets its fence, and it takes another.
-        with contextlib.suppress(ServerError):
+        with contextlib.suppress(QuorumlogError):
             await client.admin.ha_promote(node_id, timeout_ms=500)
 
     async def work() -> None:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import grpc
 
 from deploy.local_process import NodeProcess, spawn
+from node.config.limits import TEST_VARIABLE
 from node.errors.translation import ERROR_TRAILER
 from quorumlog.cluster.channels import stub
 from quorumlog.pb import admin_pb2, common_pb2, log_pb2
@@ -60,8 +61,12 @@ def run_to_end(
 class SingleNode:
     """A cluster of one node. Its process can be ended and started again."""
 
-    def __init__(self, directory: Path, **flags: str) -> None:
+    def __init__(
+        self, directory: Path, limits: Mapping[str, int] | None = None, **flags: str
+    ) -> None:
+        """`limits` are `PortLimits` that differ from the defaults."""
         self.directory, self._flags = directory, flags
+        self._limits = json.dumps(dict(limits or {}))
         self.log_path = directory.with_suffix(".log")
         self.process: NodeProcess | None = None
 
@@ -72,7 +77,7 @@ class SingleNode:
             "node",
             arguments(self.directory, **self._flags),
             log=self.log_path,
-            environment={**os.environ, **(environment or {})},
+            environment={**os.environ, TEST_VARIABLE: self._limits, **(environment or {})},
         )
         wait_for("the node to serve", lambda: self.status().get("ready", False))
 

@@ -349,6 +349,15 @@ class Admin:
             leader_id=request.node_id, term=self.node.cluster.term
         )
 
+    async def HaPromote(self, request: Any, context: Any) -> Any:
+        """Fail as a node does whose promotion gets no fence."""
+        self.node.cluster.promotion_count += 1
+        await asyncio.sleep(request.timeout_ms / 1000)
+        await abort(
+            context,
+            error("ha.promotion_timeout", retryable=True, outcome=common_pb2.OUTCOME_UNKNOWN),
+        )
+
 
 class FakeCluster:
     """Nodes and the one log that they all share."""
@@ -366,6 +375,7 @@ class FakeCluster:
         self.topics: dict[str, int] = {"orders": 4}
         self.script = Script()
         self.append_delay_s = 0.0
+        self.promotion_count = 0
         self.entries: list[Entry] = []
         self.producers: dict[int, dict[int, Entry]] = {}
         self.queues: dict[Key, list[bytes]] = {}

@@ -91,6 +91,15 @@ async def test_hints_that_lead_nowhere_end_with_the_deadline() -> None:
             await client.producer().send("orders", b"x")
 
 
+async def test_a_promotion_is_not_repeated_beyond_its_own_time() -> None:
+    """It was repeated for the client's time, 30 s by default."""
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        with pytest.raises(errors.DeadlineError, match=r"promotion_timeout") as late:
+            await client.admin.ha_promote(2, timeout_ms=50)
+        assert late.value.outcome is Outcome.UNKNOWN
+        assert cluster.promotion_count == 1
+
+
 async def test_admin_calls_follow_the_leader() -> None:
     async with fake_cluster() as cluster, connect(cluster) as client:
         cluster.elect(2)

@@ -22,13 +22,12 @@ from typing import Any, Final, Protocol
 
 import grpc
 
+from node.config.limits import PortLimits
 from node.errors.common import BadRequestError
 from node.errors.requests import RequestSlowError, StreamSilentError
 from node.services.bounds.half_sent import HALF_SIZE_BYTES_MIN, HalfSent, WatchedConnection
 from node.services.bounds.look_timer import LookTimer
 
-REQUEST_MS_MAX: Final = 30_000
-"""From the first byte of a call to the last one of its request: 4 MiB at 1.2 Mbit/s."""
 SLOW_AFTER_MS: Final = 1_000
 SLOW_COUNT_MAX: Final = 64
 """Requests that take longer than SLOW_AFTER_MS: 260 MiB, if each is of the largest size."""
@@ -38,8 +37,6 @@ STREAM_SILENCE_MS_MAX: Final = 600_000
 """Silence of a stream; RocketMQ's clients send at least every five minutes."""
 HALF_SIZE_BYTES_MAX: Final = 256 << 20
 """Bytes of incomplete messages of streams, all connections together."""
-HALF_MS_MAX: Final = REQUEST_MS_MAX
-"""Time for the message of a stream, as for a request."""
 _STREAM_SIZE_BYTES_MAX: Final = 4 << 20
 """Size of one message, about; while the streams could not fill the bound, samples are rare."""
 _LOOK_MS: Final = 250
@@ -92,11 +89,15 @@ class RequestWatch:
     """The watch over the requests of one server. For one event loop."""
 
     def __init__(
-        self, half: HalfSent, cut: Cut, monotonic_s: Callable[[], float] | None = None
+        self,
+        half: HalfSent,
+        cut: Cut,
+        monotonic_s: Callable[[], float] | None = None,
+        limits: PortLimits | None = None,
     ) -> None:
         """End streams by the estimates of `half`, connections by `cut`. `monotonic_s` is for tests;
         the default is the clock of the running loop."""
-        self._half, self._cut = half, cut
+        self._half, self._cut, self._limits = half, cut, limits or PortLimits()
         self._timer = LookTimer(_LOOK_MS, self._look_again, monotonic_s)
         self._now_s, self._look_later = self._timer.now_s, self._timer.go_on
         self._sampled_s = self._sample_took_s = self._rest_at_s = 0.0
@@ -177,7 +178,7 @@ class RequestWatch:
         """End calls and streams that take too long, and slow requests beyond their number."""
         now_s = self._now_s()
         for wait in self._slow(now_s):
-            if (now_s - wait.since_s) * 1000 >= REQUEST_MS_MAX:
+            if (now_s - wait.since_s) * 1000 >= self._limits.request_ms_max:
                 self._give_up(wait, TOO_SLOW)
         slow = [wait for wait in self._slow(now_s) if not wait.given_up]
         for wait in _of_busiest(slow, len(slow) - SLOW_COUNT_MAX):
@@ -199,8 +200,8 @@ class RequestWatch:
             streams.setdefault(wait.peer, []).append(wait)
         for peer, one in half.connections.items():
             since_s = one.likely_since_s
-            if since_s is not None and (now_s - since_s) * 1000 >= HALF_MS_MAX:
-                self._end(streams[peer], HALF_TOO_SLOW, now_s, silent_ms=HALF_MS_MAX)
+            if since_s is not None and (now_s - since_s) * 1000 >= self._limits.half_ms_max:
+                self._end(streams[peer], HALF_TOO_SLOW, now_s, silent_ms=self._limits.half_ms_max)
         too_much = half.size_bytes - HALF_SIZE_BYTES_MAX
         if too_much > 0:
             for peer, one in _of_greediest(half.connections):
@@ -214,14 +215,14 @@ class RequestWatch:
 
     def _end(self, streams: list[_Wait], reason: str, now_s: float, *, silent_ms: int) -> bool:
         """End the streams of a connection that are silent for `silent_ms`, or cut the connection
-        when no method takes the requests of a stream for `HALF_MS_MAX`; return whether any ends."""
+        when no method takes the requests of a stream for `half_ms_max`; return whether any ends."""
         found = False
         for wait in streams:
             ms = (now_s - wait.since_s) * 1000
             if wait.given_up:
                 found = True
             elif wait.task is None:
-                if ms >= HALF_MS_MAX and self._cut(wait.peer):
+                if ms >= self._limits.half_ms_max and self._cut(wait.peer):
                     self.given_up[reason] += 1
                     return True
             elif ms >= silent_ms:
@@ -250,7 +251,7 @@ class RequestWatch:
 
     def _slow_error(self, wait: _Wait) -> RequestSlowError:
         waited_ms = int((self._now_s() - wait.since_s) * 1000)
-        why = f"it has {REQUEST_MS_MAX} ms"
+        why = f"it has {self._limits.request_ms_max} ms"
         if wait.given_up == TOO_MANY:
             why = f"{SLOW_COUNT_MAX} others were slow, too"
         return RequestSlowError(waited_ms, why)
@@ -261,7 +262,7 @@ class RequestWatch:
         if wait.given_up == TOO_MANY_STREAMS:
             why = f"{STREAM_COUNT_MAX} streams are open, and a new one came"
         elif wait.given_up == HALF_TOO_SLOW:
-            why = f"a message has {HALF_MS_MAX} ms to arrive"
+            why = f"a message has {self._limits.half_ms_max} ms to arrive"
         elif wait.given_up == HALF_TOO_MUCH:
             why = f"parts of messages on all streams may have {HALF_SIZE_BYTES_MAX} bytes"
         return StreamSilentError(silent_ms, why)
