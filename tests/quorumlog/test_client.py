@@ -91,6 +91,7 @@ async def test_hints_that_lead_nowhere_end_with_the_deadline() -> None:
             await client.producer().send("orders", b"x")
 
 
+@pytest.mark.long
 async def test_a_promotion_is_not_repeated_beyond_its_own_time() -> None:
     """It was repeated for the client's time, 30 s by default."""
     async with fake_cluster() as cluster, connect(cluster) as client:
