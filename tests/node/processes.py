@@ -62,7 +62,7 @@ class SingleNode:
     """A cluster of one node. Its process can be ended and started again."""
 
     def __init__(
-        self, directory: Path, limits: Mapping[str, int] | None = None, **flags: str
+        self, directory: Path, limits: Mapping[str, int] | None = None, /, **flags: str
     ) -> None:
         """`limits` are `PortLimits` that differ from the defaults."""
         self.directory, self._flags = directory, flags
