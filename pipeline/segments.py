@@ -49,6 +49,7 @@ from store.errors import InnerBatchError
 from store.ledger.entry import KIND_DATA
 from store.record.inner_batches import is_inner_batch
 from store.record.message import decode_message
+from store.record.topic_names import is_reserved
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -58,7 +59,6 @@ Ints = npt.NDArray[np.int64]
 NAME: Final = "quorumlog-segments"
 PIECE_SIZE_BYTES: Final = 64 * MIB
 _PIECE_SIZE_BYTES_MIN: Final = 1024
-_SYSTEM_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_")
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 _KIND_AT: Final = 32
 _UNIT: Final = np.dtype(
@@ -163,7 +163,7 @@ class SegmentsReader(DataSourceReader):
 
     def _narrow(self, topics: set[str]) -> None:
         if self._topics is None:  # System topics are shown only if the option names them.
-            topics = {topic for topic in topics if not topic.startswith(_SYSTEM_PREFIXES)}
+            topics = {topic for topic in topics if not is_reserved(topic)}
         self._topics = frozenset(topics if self._topics is None else topics & self._topics)
 
     def partitions(self) -> Sequence[SegmentPiece]:
@@ -246,11 +246,9 @@ def _batch(
     plain = [name for name in COLUMNS if name in needed]
     batch = record_batch(bodies.data, plain)
     names = batch.column(plain.index("topic"))
-    if topics is not None:
-        mask = pc.is_in(names, pa.array(sorted(topics), pa.string()))
-    else:
-        own, rocketmq = (pc.starts_with(names, prefix) for prefix in _SYSTEM_PREFIXES)
-        mask = pc.invert(pc.or_(own, rocketmq))
+    if topics is None:
+        topics = frozenset(topic for topic in names.unique().to_pylist() if not is_reserved(topic))
+    mask = pc.is_in(names, pa.array(sorted(topics), pa.string()))
     found: dict[str, Any] = dict(zip(plain, batch.columns, strict=True))
     positions = found["position"].to_numpy()
     entry = np.searchsorted(bodies.positions, positions, side="right") - 1

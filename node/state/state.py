@@ -26,10 +26,10 @@ from node.errors.common import (
 from node.state.registry import NOTHING, TABLES, Table, TableImage, kinds_by_command
 from node.state.tables.dead_letters import DeadLettersTable
 from node.state.tables.pop import PopTable
-from node.state.tables.topic_names import dead_letter_topic, is_of_group, retry_topic
 from node.state.tables.topic_types import MIXED, TOPIC_TYPES, Offsets, TopicSettings
 from quorumlog.pb.state_pb2 import Command
 from store import format as fmt
+from store.record.topic_names import dead_letter_topic, is_of_group, retry_topic
 
 _P = TypeVar("_P", bound=Table)
 _TABLE_OF_COMMAND: Final = kinds_by_command(TABLES)

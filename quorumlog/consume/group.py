@@ -24,10 +24,10 @@ from quorumlog.consume.membership import Identity, Membership
 from quorumlog.consume.prefetch import FetchOptions
 from quorumlog.consume.reads import ReadCalls, unknown_topic
 from quorumlog.consume.rebalance import Strategy, strategy_of
-from quorumlog.consume.redelivery import RETRY_PREFIX, Redeliveries, Redelivery
+from quorumlog.consume.redelivery import Redeliveries, Redelivery
 from quorumlog.errors import InvalidRequestError, QuorumlogError
 from quorumlog.pb import common_pb2, consumer_pb2
-from quorumlog.records.message import Message
+from quorumlog.records.message import RETRY_PREFIX, Message
 from quorumlog.records.options import FIRST, Position, parse_position
 from quorumlog.records.queues import Offsets, Queue
 

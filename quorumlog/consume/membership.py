@@ -14,8 +14,8 @@ from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.reads import ReadCalls, ReadFreshness
 from quorumlog.consume.rebalance import Strategy, assign
-from quorumlog.consume.redelivery import RETRY_PREFIX
 from quorumlog.pb import common_pb2, consumer_pb2
+from quorumlog.records.message import RETRY_PREFIX
 from quorumlog.records.queues import Pair, Queue
 
 HEARTBEAT_MS_MIN: Final = 50

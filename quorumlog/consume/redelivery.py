@@ -17,8 +17,6 @@ from quorumlog.pb import retry_pb2
 from quorumlog.records.message import Message
 from quorumlog.records.queues import Queue
 
-RETRY_PREFIX = "%RETRY%"
-
 
 @dataclass(frozen=True, slots=True)
 class Redelivery:

@@ -21,7 +21,7 @@ from quorumlog.errors import (
     WrongTypeError,
 )
 from quorumlog.records.compression import IS_COMPRESSED, CompressedMessage
-from quorumlog.records.message import Message
+from quorumlog.records.message import TOPICS_OF_GROUPS, Message
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB  # The topic length has two bytes: topics of over 127 characters.
@@ -37,7 +37,6 @@ COLUMNS_FROM_COUNT: Final = 8
 """Messages from which on columns pay for being looked at."""
 
 _CRC_MASK: Final = 0x7FFFFFFF
-_LONG_TOPICS: Final = ("%RETRY%", "%DLQ%")
 _TOPIC_CHARACTERS: Final = frozenset(
     "%|_-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 )
@@ -77,7 +76,7 @@ def topic_template(name: str) -> EncodedTopic:
     if not isinstance(name, str):
         raise TypeError(f"a topic is no {type(name).__name__}; use text")
     bad = sorted(set(name) - _TOPIC_CHARACTERS)
-    is_long = name.startswith(_LONG_TOPICS)
+    is_long = name.startswith(TOPICS_OF_GROUPS)
     limit = TOPIC_SIZE_CHARACTERS_HARD_MAX if is_long else TOPIC_SIZE_CHARACTERS_MAX
     if bad or not 0 < len(name) <= limit:
         reason = f"character {bad[0]!r} is not allowed" if bad else f"{len(name)} characters"

@@ -15,6 +15,9 @@ from quorumlog.records.queues import Queue
 
 Host = tuple[str, int]  # IPv4 or IPv6 literal, port.
 
+RETRY_PREFIX: Final = "%RETRY%"
+TOPICS_OF_GROUPS: Final = (RETRY_PREFIX, "%DLQ%")
+"""Prefixes of the topics that a consumer group has: retries, and dead letters."""
 _SYS_FLAG_BORN_HOST_V6: Final = 0x10
 _INT32: Final = struct.Struct(">i")
 _TIME: Final = struct.Struct(">q")
@@ -100,7 +103,7 @@ class Message:
     @property
     def origin_topic(self) -> str:
         """The topic it was sent to: `topic`, except for retried messages and dead letters."""
-        if self.topic.startswith(("%RETRY%", "%DLQ%")):
+        if self.topic.startswith(TOPICS_OF_GROUPS):
             return self.properties.get("RETRY_TOPIC", self.topic)
         return self.topic
 

@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import pipeline
+from node.state.state import SYSTEM_TOPICS
 from pipeline.columns import record_batch
 from pipeline.errors import OptionError
 from pipeline.segments import parse_options, read_piece
@@ -124,7 +125,7 @@ def test_uncommitted_records_are_not_read(tmp_path: Path) -> None:
 def test_system_topics_are_shown_to_who_asks(tmp_path: Path) -> None:
     config = fsck_config("ledger")
     with open_store(tmp_path / "s", config) as store:
-        for topic in ("orders", "rmq_sys_quorumlog", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq"):
+        for topic in ("orders", *SYSTEM_TOPICS, "TBW102", "%RETRY%g", "%DLQ%g", "rmq"):
             store.put(encode_message(topic, 0, topic.encode()))
 
     assert [row["topic"] for row in rows_of(tmp_path / "s")] == ["orders", "rmq"]

@@ -36,13 +36,13 @@ from node.errors.producers import ProducerFencedError
 from node.state.appends import Committed, Prepared
 from node.state.command_records import CommandEncoder
 from node.state.state import PERMISSION_WRITE, State
-from node.state.tables.topic_names import is_reserved
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, ProducerIncarnation
 from raft import errors as raft_errors
 from raft.errors import RaftError
 from raft.messages import NO_INDEX
 from store import format as fmt
 from store.errors import LimitExceededError, RecordFormatError, StoreError
+from store.record.topic_names import is_reserved
 
 Refused = (NodeError, StoreError, RaftError)
 _WRITABLE_MAX = 16_384

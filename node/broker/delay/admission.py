@@ -28,11 +28,11 @@ from node.errors.delay import DelayedFullError, DelayTooLongError
 from node.state.appends import Committed, Prepared
 from node.state.held import HOLDERS, QueueKey, held_counts
 from node.state.state import PERMISSION_WRITE
-from node.state.tables.topic_names import is_reserved
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from store import format as fmt
 from store.errors import LimitExceededError, RecordFormatError, StoreError
 from store.record.message import record_layout
+from store.record.topic_names import is_reserved
 
 _ROOM_SIZE_BYTES: Final = 1_024
 """Room that the entry of the delivery needs beside the message."""

@@ -13,11 +13,11 @@ from node.broker.pop.take import split_records
 from node.broker.records.retry import dead_letter
 from node.state.state import PERMISSION_ALL
 from node.state.tables.pop import InFlightMessage, WindowKey
-from node.state.tables.topic_names import dead_letter_topic
 from quorumlog.pb.pop_pb2 import PopSettle
 from quorumlog.pb.state_pb2 import Command
 from store.derived.queues.pull import PullStatus
 from store.errors import CorruptionError, DerivedFileError, StoreError
+from store.record.topic_names import dead_letter_topic
 
 _COUNT_MAX: Final = 64
 """Messages of one entry."""

@@ -15,7 +15,6 @@ from node.broker.append.sizes import Sizes
 from node.broker.core.context import Context
 from node.broker.core.freshness import Freshness
 from node.errors.common import BadRequestError, MessageNotFoundError
-from node.state.tables.topic_names import dead_letter_topic, retry_topic
 from node.state.tables.transactions import TransactionsTable
 from quorumlog.pb import common_pb2, transaction_pb2
 from quorumlog.pb.lookup_pb2 import (
@@ -30,6 +29,7 @@ from store import format as fmt
 from store.derived.queues.pull import PullStatus
 from store.errors import PositionRangeError, RecordFormatError
 from store.record.message import Message, decode_message, parse_message_id
+from store.record.topic_names import dead_letter_topic, retry_topic
 
 _ORIGIN: Final = "ORIGIN_MESSAGE_ID"
 _HELD_TOPICS: Final = (fmt.SCHEDULE_TOPIC, fmt.TIMER_TOPIC)

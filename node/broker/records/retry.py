@@ -9,11 +9,11 @@ from typing import Final
 
 from node.broker.records.delayed import joined, split
 from node.errors.common import BadRequestError
-from node.state.tables.topic_names import dead_letter_topic, retry_topic
 from store import format as fmt
 from store.errors import LimitExceededError
 from store.record.edit import moved
 from store.record.message import RecordLayout, record_layout
+from store.record.topic_names import dead_letter_topic, retry_topic
 
 PROPERTY_RETRY_TOPIC: Final = "RETRY_TOPIC"
 PROPERTY_ORIGIN_ID: Final = "ORIGIN_MESSAGE_ID"

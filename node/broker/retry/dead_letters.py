@@ -18,7 +18,6 @@ from node.errors.common import BadRequestError, BusyError, LimitReachedError, Un
 from node.errors.groups import AlreadyResentError, MessageExpiredError
 from node.state.appends import Committed, Prepared
 from node.state.tables.dead_letters import DeadLettersTable
-from node.state.tables.topic_names import dead_letter_topic
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.retry_pb2 import (
     ListDeadLettersRequest,
@@ -29,6 +28,7 @@ from quorumlog.pb.retry_pb2 import (
 from quorumlog.pb.state_pb2 import Command
 from store import format as fmt
 from store.errors import LimitExceededError
+from store.record.topic_names import dead_letter_topic
 
 _LIST_COUNT: Final = 64
 

@@ -30,7 +30,6 @@ from node.state.appends import Committed, Prepared
 from node.state.held import NUMBERS, held_counts
 from node.state.state import PERMISSION_ALL
 from node.state.tables.group_settings import SubscriptionSettings
-from node.state.tables.topic_names import dead_letter_topic, is_reserved, retry_topic
 from quorumlog.pb import common_pb2
 from quorumlog.pb.consumer_pb2 import GroupOffset
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
@@ -41,6 +40,7 @@ from store.derived.queues.pull import PullStatus
 from store.errors import LimitExceededError
 from store.record.edit import start_of
 from store.record.message import record_layout
+from store.record.topic_names import dead_letter_topic, is_reserved, retry_topic
 
 _FIRST_LEVEL: Final = 3
 """The first pause is that of delay level 3, 10 s: RocketMQ's 3 + reconsumeTimes."""

@@ -16,11 +16,11 @@ from node.errors.common import NodeError
 from node.state.checkpoint_tables import decode_group_settings, decode_offsets, load_table
 from node.state.state import PERMISSION_ALL, State, StateImage
 from node.state.tables.group_settings import GroupSettingsTable, from_json, to_pb
-from node.state.tables.topic_names import is_of_group, is_reserved
 from node.state.tables.topic_types import type_of_attributes
 from quorumlog.pb.state_pb2 import Command
 from store.errors import TopicNameError
 from store.record.message import check_topic
+from store.record.topic_names import is_of_group, is_reserved
 
 TOPICS: Final = "topics.json"
 GROUPS: Final = "subscriptionGroup.json"

@@ -18,7 +18,6 @@ from node.errors.common import (
     UnknownTopicError,
 )
 from node.state.state import PERMISSION_ALL, SYSTEM_TOPICS
-from node.state.tables.topic_names import is_reserved
 from node.state.tables.topic_types import MIXED, TOPIC_TYPES, TopicSettings
 from quorumlog.pb.admin_pb2 import (
     CreateTopicRequest,
@@ -34,6 +33,7 @@ from quorumlog.pb.admin_pb2 import (
 from quorumlog.pb.state_pb2 import Command
 from store.record.check import store_timestamp
 from store.record.message import check_topic
+from store.record.topic_names import is_reserved
 
 _AT_ONCE: Final = 16  # Queues described before other tasks get their turn: about 0.5 ms.
 

@@ -28,7 +28,6 @@ from node.errors.common import (
 from node.errors.transactions import TransactionEndedError, UnknownTransactionError
 from node.state.appends import Committed, Prepared
 from node.state.state import PERMISSION_WRITE
-from node.state.tables.topic_names import is_reserved
 from node.state.tables.transactions import OpenTransaction
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, ProducerIncarnation
 from quorumlog.pb.state_pb2 import Command
@@ -43,6 +42,7 @@ from quorumlog.pb.transaction_pb2 import (
 )
 from store import format as fmt
 from store.errors import LimitExceededError, PositionRangeError
+from store.record.topic_names import is_reserved
 
 _HALF_QUEUES: Final = frozenset({(fmt.HALF_TOPIC.encode(), QUEUE_ID)})
 _MARK_SIZE_BYTES: Final = 512

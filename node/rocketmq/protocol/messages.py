@@ -15,7 +15,6 @@ from typing import Final
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from node.rocketmq.protocol.names import (
-    DEAD_LETTERS,
     check_key,
     check_message_group,
     check_tag,
@@ -273,7 +272,7 @@ def from_record(record: Record, topic: str) -> Message:
         due = timestamp(milliseconds - (nanos is not None), nanos)
         system.delivery_timestamp.CopyFrom(due)
     origin = found.get(DEAD_LETTER_TOPIC) or found.get(RETRY_TOPIC)
-    if origin and topic.startswith(DEAD_LETTERS):
+    if origin and topic.startswith(fmt.DEAD_LETTER_TOPIC_PREFIX):
         # The id is the one that the producer gave.
         message_id = found.get(DEAD_LETTER_ID) or system.message_id
         dead = DeadLetterQueue(topic=origin, message_id=message_id)

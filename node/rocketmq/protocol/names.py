@@ -7,8 +7,9 @@ import re
 from typing import Final
 
 from node.rocketmq.protocol.statuses import CallRefusedError
-from node.state.tables.topic_names import is_reserved
 from quorumlog.pb.rocketmq_pb2 import Code, Resource
+from store.format import DEAD_LETTER_TOPIC_PREFIX
+from store.record.topic_names import is_reserved
 
 TOPIC_LENGTH_MAX: Final = 127
 GROUP_LENGTH_MAX: Final = 120
@@ -17,8 +18,6 @@ MESSAGE_GROUP_SIZE_BYTES_MAX: Final = 63
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _CHARACTERS: Final = frozenset("%|_-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _SYSTEM_GROUP: Final = "CID_RMQ_SYS_"
-DEAD_LETTERS: Final = "%DLQ%"
-_RETRIES: Final = "%RETRY%"
 
 
 def has_control(text: str) -> bool:
@@ -36,8 +35,7 @@ def topic_name(topic: Resource, *, for_reading: bool = False) -> str:
     if not 1 <= len(name) <= TOPIC_LENGTH_MAX or not _CHARACTERS.issuperset(name):
         rule = f"1 to {TOPIC_LENGTH_MAX} of letters, digits, '%', '|', '_' and '-'"
         raise CallRefusedError(Code.ILLEGAL_TOPIC, f"topic {name[:200]!r} must have {rule}")
-    is_system = is_reserved(name) or name.startswith((DEAD_LETTERS, _RETRIES))
-    if is_system and not (for_reading and name.startswith(DEAD_LETTERS)):
+    if is_reserved(name) and not (for_reading and name.startswith(DEAD_LETTER_TOPIC_PREFIX)):
         raise CallRefusedError(
             Code.ILLEGAL_TOPIC, f"topic {name!r} belongs to the system; use another name"
         )

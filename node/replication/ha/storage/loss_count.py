@@ -13,9 +13,9 @@ from node.replication.ha.core.effects import LossReport
 from node.replication.ha.storage.log import HaLog
 from node.replication.ha.storage.losses import LostEnd
 from node.runtime.clock import unix_ms
-from node.state.tables.topic_names import is_reserved
 from store.errors import StoreError
 from store.record.message import record_layout
+from store.record.topic_names import is_reserved
 
 
 class CountedLoss(NamedTuple):

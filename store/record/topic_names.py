@@ -6,17 +6,22 @@ directory means the same to its tools. Source: storage-formats 8.2.
 
 from typing import Final
 
-from store.format import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from store.format import (
+    DEAD_LETTER_TOPIC_PREFIX,
+    HALF_GIVEN_UP_TOPIC,
+    RETRY_TOPIC_PREFIX,
+    SCHEDULE_TOPIC,
+)
 
 _OF_GROUPS: Final = (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX)
 _PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_", *_OF_GROUPS)
 _NAMES: Final = frozenset(
     {
+        HALF_GIVEN_UP_TOPIC,
+        SCHEDULE_TOPIC,
         "OFFSET_MOVED_EVENT",
-        "SCHEDULE_TOPIC_XXXX",
         "SELF_TEST_TOPIC",
         "TBW102",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
     }
 )
 
