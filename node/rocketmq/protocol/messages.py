@@ -55,7 +55,7 @@ from quorumlog.records.compression import decompress
 from store import format as fmt
 from store.format import Host
 from store.record.message import Message as Record
-from store.record.message import encode_message
+from store.record.message import encode_message, valid_text
 
 _log: Final = structlog.get_logger(component="rocketmq")
 
@@ -250,7 +250,7 @@ def from_record(record: Record, topic: str) -> Message:
     Never raises: clients of other protocols may write any properties, and one message must not keep
     those around it from being delivered.
     """
-    found = {_text(name): _text(value) for name, value in record.properties.items()}
+    found = {valid_text(name): valid_text(value) for name, value in record.properties.items()}
     body, encoding = _delivered_body(record)
     if BODY_ENCODING in found:
         encoding = _GZIP
@@ -320,11 +320,6 @@ async def delivered(record: Record, topic: str) -> Message:
 def _stored_type(name: str) -> MessageType:
     """Return the type that a record names; NORMAL for any other name."""
     return _TYPES.get(name, MessageType.NORMAL)
-
-
-def _text(text: str) -> str:
-    """Return a text as protobuf takes it: bytes that are not UTF-8 are replaced."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _is_time(time: Timestamp) -> bool:
