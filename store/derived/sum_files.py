@@ -10,6 +10,7 @@ checksums, a RocketMQ that used the directory stale ones, and each costs a compa
 cannot be written stays old: no other work stops for it, on a full disk least of all.
 """
 
+import errno
 import os
 import threading
 from typing import Final
@@ -168,6 +169,7 @@ def _write(path: str, at: int, data: bytes) -> None:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         fd = os.open(path, flags, 0o600)
     try:
-        os.pwrite(fd, data, at)
+        if os.pwrite(fd, data, at) < len(data):
+            raise OSError(errno.ENOSPC, "the checksums were written in part", path)
     finally:
         os.close(fd)

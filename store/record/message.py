@@ -285,6 +285,11 @@ def decode_properties(data: bytes) -> dict[str, str]:
     return properties
 
 
+def valid_text(text: str) -> str:
+    """Return a decoded name or value as UTF-8 can hold it: bytes that were none are replaced."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def index_keys(properties: Mapping[str, str]) -> list[str]:
     """Return the keys under which a message can be found: UNIQ_KEY, then each of KEYS (3.2)."""
     unique = properties.get(fmt.PROPERTY_UNIQUE_KEY)

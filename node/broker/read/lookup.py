@@ -28,7 +28,7 @@ from quorumlog.pb.lookup_pb2 import (
 from store import format as fmt
 from store.derived.queues.pull import PullStatus
 from store.errors import PositionRangeError, RecordFormatError
-from store.record.message import Message, decode_message, parse_message_id
+from store.record.message import Message, decode_message, parse_message_id, valid_text
 from store.record.topic_names import dead_letter_topic, retry_topic
 
 _ORIGIN: Final = "ORIGIN_MESSAGE_ID"
@@ -119,12 +119,12 @@ class _Trace:
             if is_final:
                 half = self._at(one.prepared_transaction_position)
                 if half is not None and half.position not in self._seen:
-                    self._add("half", half, half.properties.get(fmt.PROPERTY_PRODUCER_GROUP, ""))
+                    self._add("half", half, _producer_group(half))
             self._add("committed" if is_final else "stored", one)
             await self._of_groups(one)
 
     async def _of_half(self, half: Message) -> list[Message]:
-        group = half.properties.get(fmt.PROPERTY_PRODUCER_GROUP, "")
+        group = _producer_group(half)
         self._add("half", half, group)
         table = self._context.state.table(TransactionsTable)
         for known in table.open.values():
@@ -240,6 +240,10 @@ class _Trace:
                 reconsume_times=message.reconsume_times,
             )
         )
+
+
+def _producer_group(half: Message) -> str:
+    return valid_text(half.properties.get(fmt.PROPERTY_PRODUCER_GROUP, ""))
 
 
 def _messages(data: bytes) -> Iterator[Message]:

@@ -17,7 +17,7 @@ from node.rocketmq.clients import GatewayClients
 from node.rocketmq.cluster import GatewayCluster, Leader
 from node.rocketmq.forwarder import Forwarder
 from node.rocketmq.protocol import handles
-from node.rocketmq.protocol.messages import from_record
+from node.rocketmq.protocol.messages import delivered
 from node.rocketmq.protocol.names import topic_name
 from node.rocketmq.protocol.statuses import OK, CallRefusedError
 from quorumlog.pb import delay_pb2, transaction_pb2
@@ -172,16 +172,16 @@ class EndCalls:
     ) -> None:
         """Ask, as soon as a producer has room. Meanwhile the broker has little room for more
         questions, and counts none beyond."""
-        while not self._ask(group, topic, check):  # noqa: ASYNC110 - no event tells of room.
+        message = await delivered(decode_message(check.records), topic)
+        while not self._ask(group, topic, check.transaction_id, message):  # noqa: ASYNC110 - no event tells of room.
             await asyncio.sleep(LOOK_S)
 
-    def _ask(self, group: str, topic: str, check: transaction_pb2.TransactionCheck) -> bool:
+    def _ask(self, group: str, topic: str, transaction_id: int, message: pb.Message) -> bool:
         """Ask one producer; return whether there was one with room. Unanswered it is asked again.
 
         When the last producer goes, its subscription is dropped.
         """
-        message = from_record(decode_message(check.records), topic)
-        handle = handles.ReceiptHandle(group, str(check.transaction_id))
+        handle = handles.ReceiptHandle(group, str(transaction_id))
         orphan = pb.RecoverOrphanedTransactionCommand(message=message, transaction_id=str(handle))
         command = pb.TelemetryCommand(recover_orphaned_transaction_command=orphan)
         is_asked = self._clients.ask(topic, command)

@@ -17,7 +17,7 @@ from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.protocol import handles
 from node.rocketmq.protocol.client_settings import LONG_POLLING_S, RECEIVE_COUNT
 from node.rocketmq.protocol.filters import filter_of
-from node.rocketmq.protocol.messages import from_record, timestamp
+from node.rocketmq.protocol.messages import delivered, timestamp
 from node.rocketmq.protocol.names import group_name, topic_name
 from node.rocketmq.protocol.statuses import OK, CallRefusedError, common
 from quorumlog.pb import pop_pb2
@@ -53,14 +53,13 @@ class ReceiveCalls:
             yield _status(pb.Status(code=Code.MESSAGE_NOT_FOUND, message=text))
             yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(found.now_unix_ms))
             return
-        messages = self._messages(topic, found)
         if request.auto_renew:
             inner = [delivery.handle for delivery in found.deliveries]
             self._renewals.hold(caller.client_id, group, topic, inner)
         is_told = False
         try:
             yield _status(OK)
-            for message in messages:
+            async for message in self._messages(topic, found):
                 yield pb.ReceiveMessageResponse(message=message)
             yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(found.now_unix_ms))
             is_told = True
@@ -96,20 +95,22 @@ class ReceiveCalls:
             attempt_id=request.attempt_id,
         )
 
-    def _messages(self, topic: str, found: pop_pb2.ReceiveResponse) -> list[pb.Message]:
-        view, at, messages = memoryview(found.records), 0, []
+    async def _messages(
+        self, topic: str, found: pop_pb2.ReceiveResponse
+    ) -> AsyncIterator[pb.Message]:
+        """Yield the messages, each made when the one before is away: bodies may be compressed."""
+        view, at = memoryview(found.records), 0
         for delivery in found.deliveries:
             record = decode_message(view, at)
             at += record.size_bytes
-            message = from_record(record, topic)
+            message = await delivered(record, topic)
             system = message.system_properties
             system.receipt_handle = str(
                 handles.ReceiptHandle(self._cluster.own_group, delivery.handle)
             )
             system.delivery_attempt = delivery.delivery_count
-            messages.append(message)
-        assert at == len(view), f"{len(view) - at} bytes behind {len(messages)} records"
-        return messages
+            yield message
+        assert at == len(view), f"{len(view) - at} bytes behind the records"
 
     # --- Afterwards ---
 

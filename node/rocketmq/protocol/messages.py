@@ -6,12 +6,14 @@ use, so they come back as they were sent and nothing internal comes with them.
 Source: protocol sections 8, 10.4, 15.
 """
 
+import asyncio
 import hashlib
 import ipaddress
 import re
 import zlib
 from typing import Final
 
+import structlog
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from node.rocketmq.protocol.names import (
@@ -37,6 +39,7 @@ from node.rocketmq.protocol.properties import (
     TRACE_CONTEXT,
 )
 from node.rocketmq.protocol.statuses import CallRefusedError
+from quorumlog.errors import QuorumlogError
 from quorumlog.pb.rocketmq_pb2 import (
     Code,
     DeadLetterQueue,
@@ -48,10 +51,13 @@ from quorumlog.pb.rocketmq_pb2 import (
     Resource,
     SystemProperties,
 )
+from quorumlog.records.compression import decompress
 from store import format as fmt
 from store.format import Host
 from store.record.message import Message as Record
-from store.record.message import encode_message
+from store.record.message import encode_message, valid_text
+
+_log: Final = structlog.get_logger(component="rocketmq")
 
 USER_PROPERTY_COUNT_MAX: Final = 128
 PROPERTIES_SIZE_BYTES_MAX: Final = 16_384
@@ -244,15 +250,18 @@ def from_record(record: Record, topic: str) -> Message:
     Never raises: clients of other protocols may write any properties, and one message must not keep
     those around it from being delivered.
     """
-    found = {_text(name): _text(value) for name, value in record.properties.items()}
+    found = {valid_text(name): valid_text(value) for name, value in record.properties.items()}
+    body, encoding = _delivered_body(record)
+    if BODY_ENCODING in found:
+        encoding = _GZIP
     system = SystemProperties(
         keys=found.get(fmt.PROPERTY_KEYS, "").split(" ") if fmt.PROPERTY_KEYS in found else (),
         message_id=found.get(fmt.PROPERTY_UNIQUE_KEY) or record.message_id,
         body_digest=Digest(
             type=DigestType.MD5,
-            checksum=hashlib.md5(record.body, usedforsecurity=False).hexdigest().upper(),
+            checksum=hashlib.md5(body, usedforsecurity=False).hexdigest().upper(),
         ),
-        body_encoding=Encoding.GZIP if BODY_ENCODING in found else Encoding.IDENTITY,
+        body_encoding=encoding,
         message_type=_stored_type(found.get(MESSAGE_TYPE, "")),
         born_timestamp=timestamp(record.born_unix_ms, found.get(BORN_NANOS)),
         born_host=found.get(BORN_HOST) or record.born_host[0],
@@ -282,18 +291,35 @@ def from_record(record: Record, topic: str) -> Message:
         topic=Resource(name=topic),
         user_properties=user,
         system_properties=system,
-        body=record.body,
+        body=body,
     )
+
+
+def _delivered_body(record: Record) -> tuple[bytes, Encoding]:
+    """Return a body as it is delivered, and its encoding.
+
+    Clients know none of the ways in which ours compress, so they get the plain body. One that
+    cannot be read stays as it is, in an encoding that is none, which clients tell their users.
+    """
+    if not record.sys_flag & fmt.SYS_FLAG_COMPRESSED:
+        return record.body, Encoding.IDENTITY
+    try:
+        return decompress(record.body, record.sys_flag), Encoding.IDENTITY
+    except QuorumlogError as error:
+        _log.warning("a compressed body is not read", id=record.message_id, reason=error.message)
+        return record.body, Encoding.ENCODING_UNSPECIFIED
+
+
+async def delivered(record: Record, topic: str) -> Message:
+    """Return a stored message as `from_record` does, decompressed beside the event loop."""
+    if record.sys_flag & fmt.SYS_FLAG_COMPRESSED:
+        return await asyncio.to_thread(from_record, record, topic)
+    return from_record(record, topic)
 
 
 def _stored_type(name: str) -> MessageType:
     """Return the type that a record names; NORMAL for any other name."""
     return _TYPES.get(name, MessageType.NORMAL)
-
-
-def _text(text: str) -> str:
-    """Return a text as protobuf takes it: bytes that are not UTF-8 are replaced."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _is_time(time: Timestamp) -> bool:

@@ -89,6 +89,28 @@ async def test_a_transaction_is_followed_from_half_message_to_message(tmp_path: 
 
 
 @on_loop
+async def test_a_group_of_producers_that_is_no_utf_8_is_told_with_replacements(
+    tmp_path: Path,
+) -> None:
+    """Any client may name another record as the half message of its own."""
+    async with node_at(tmp_path / "n") as node:
+        half = encode_message("orders", 0, b"x", {fmt.PROPERTY_PRODUCER_GROUP: "g?"})
+        half = half.replace(b"g?", b"g\xff")
+        first = await node.broker.append(AppendRequest(records=half, record_count=1))
+        record = encode_message(
+            "orders",
+            0,
+            b"x",
+            {fmt.PROPERTY_UNIQUE_KEY: "u?"},
+            sys_flag=fmt.TRANSACTION_COMMIT,
+            prepared_transaction_position=first.position,
+        ).replace(b"u?", b"u\xff")
+        receipt = await node.broker.append(AppendRequest(records=record, record_count=1))
+        response = await trace(node, receipt.position)
+        assert told(response) == [("half", "orders", "g\ufffd"), ("committed", "orders", "")]
+
+
+@on_loop
 async def test_a_long_queue_is_looked_through_up_to_a_limit(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n", limits=Limits(trace_scan_count_max=3)) as node:
         transaction_id = await begun(node, 0, 1)

@@ -24,7 +24,9 @@ from node.rocketmq.protocol.properties import RESERVED
 from node.rocketmq.protocol.statuses import CallRefusedError
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code, DigestType, Encoding, MessageType
-from store.record.message import decode_message
+from quorumlog.records.compression import IS_COMPRESSED, LZ4, ZLIB, ZSTD, compressor
+from store import format as fmt
+from store.record.message import decode_message, encode_message
 
 HOST = ("127.0.0.1", 8081)
 BODY_MAX = 1_000
@@ -237,3 +239,36 @@ def test_system_properties_are_not_among_user_properties() -> None:
     assert dict(found.user_properties) == {}
     assert found.system_properties.trace_context == "00-1-2-01"
     assert found.system_properties.body_encoding == Encoding.GZIP
+
+
+@pytest.mark.parametrize("name", ["zlib", "lz4", "zstd"])
+def test_a_body_that_its_producer_compressed_is_delivered_plain(name: str) -> None:
+    """Clients know no encoding of these; the checksum is that of what they get."""
+    plain = b"a line that is much like the next one\n" * 200
+    body, flags = compressor(name, 1)(plain)
+    assert len(body) < len(plain)
+    record = encode_message("orders", 3, body, {}, sys_flag=flags)
+    found = from_record(decode_message(record), "orders")
+    system = found.system_properties
+    assert found.body == plain
+    assert system.body_encoding == Encoding.IDENTITY
+    digest = hashlib.md5(plain, usedforsecurity=False).hexdigest().upper()
+    assert system.body_digest.checksum == digest
+
+
+@pytest.mark.parametrize(
+    "flags", [IS_COMPRESSED | LZ4, IS_COMPRESSED | ZLIB, IS_COMPRESSED | 0x700]
+)
+def test_a_body_that_cannot_be_decompressed_is_not_called_plain(flags: int) -> None:
+    record = encode_message("orders", 3, b"no such thing", {}, sys_flag=flags)
+    found = from_record(decode_message(record), "orders")
+    assert found.body == b"no such thing"
+    assert found.system_properties.body_encoding == Encoding.ENCODING_UNSPECIFIED
+
+
+@pytest.mark.parametrize("flags", [0, ZSTD, fmt.SYS_FLAG_NEED_UNWRAP, fmt.TRANSACTION_COMMIT, 2])
+def test_other_flags_leave_the_body_alone(flags: int) -> None:
+    record = encode_message("orders", 3, b"plain", {}, sys_flag=flags)
+    found = from_record(decode_message(record), "orders")
+    assert found.body == b"plain"
+    assert found.system_properties.body_encoding == Encoding.IDENTITY

@@ -1,5 +1,6 @@
 """Checksums of a queue's blocks: the same, however the units came."""
 
+import os
 from pathlib import Path
 from random import Random
 
@@ -45,3 +46,14 @@ def test_a_last_block_that_nobody_knows_stays_unknown_until_it_is_learned(tmp_pa
     sums.put(units[5 * UNIT :], 5 * UNIT)
     assert sums.tail[:2] == (0, 10)
     assert sums.expected(0, sums.tail) == sums.sum_of(0, units)
+
+
+def test_a_write_that_comes_back_short_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sums = SumFiles(str(tmp_path), "units")
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[:-1], at))
+    sums.put("orders/0", 0, 7)
+    sums.write()
+    assert sums.failed_count == 1
