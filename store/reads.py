@@ -6,6 +6,7 @@ Owns the reads; must not know appends, threads or recovery. The engine says what
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from store.derived.keys.index_lookup import IndexStep
 from store.derived.queues.consume_queue import ConsumeQueue
 from store.derived.queues.offset_by_time import Boundary, offset_by_time
 from store.derived.queues.pull import PullResult, pull, read_at
@@ -24,6 +25,7 @@ from store.record.message import Message, decode_message
 
 _RECORD_SIZE_BYTES_FIRST: Final = 4096  # Read at once when the size of a record is not known.
 _FOREVER_MS: Final = (1 << 63) - 1
+_POSITION_END: Final = (1 << 63) - 1
 
 
 class QueueInfo(NamedTuple):
@@ -33,6 +35,14 @@ class QueueInfo(NamedTuple):
     queue_id: int
     min_offset: int
     max_offset: int
+
+
+class KeyStep(NamedTuple):
+    """One entry of the index that a look-up by key has passed."""
+
+    position: int
+    message: Message | None
+    """None where another key, topic or time was found."""
 
 
 class Reads:
@@ -155,10 +165,13 @@ class Reads:
 
         Stored within [lo, hi). The index finds hashes; each record's topic and key are compared.
         """
-        found = self.newest_by_key(
-            topic, key, lo_unix_ms=lo_unix_ms, hi_unix_ms=hi_unix_ms, max_count=max_count
-        )
-        return [message for message in found if message is not None][::-1]
+        found: list[Message] = []
+        for step in self.newest_by_key(topic, key, lo_unix_ms=lo_unix_ms, hi_unix_ms=hi_unix_ms):
+            if step.message is not None:
+                found.append(step.message)
+                if len(found) == max_count:
+                    break
+        return found[::-1]
 
     def newest_by_key(
         self,
@@ -167,33 +180,49 @@ class Reads:
         *,
         lo_unix_ms: int = 0,
         hi_unix_ms: int = _FOREVER_MS,
-        max_count: int = 64,
-    ) -> Iterator[Message | None]:
-        """Yield the messages of `messages_by_key`, newest first, each read when it is asked for.
+        hi_position: int = _POSITION_END,
+    ) -> Iterator[KeyStep]:
+        """Walk back through the index to the messages of a topic that carry the key.
 
-        None for a record of another key with the same hash: a caller that must not be long can
-        stop, or pause, behind each record that was read.
+        Each step costs about as much as another one, and is done when it is asked for: a caller
+        that must not be long can stop, or pause, behind each.
         """
         self._catch_up()
-        for position in reversed(self._positions(topic, key, lo_unix_ms, hi_unix_ms, max_count)):
+        for position, is_candidate in self._index_steps(
+            topic, key, lo_unix_ms, hi_unix_ms, hi_position
+        ):
             if position < self.log.min_position:
                 return
-            message = self.message_at(position)
-            in_time = lo_unix_ms <= message.store_unix_ms < hi_unix_ms
-            is_found = message.topic == topic and key in message.keys and in_time
-            yield message if is_found else None
+            message = self.message_at(position) if is_candidate else None
+            if message is not None:
+                in_time = lo_unix_ms <= message.store_unix_ms < hi_unix_ms
+                if message.topic != topic or key not in message.keys or not in_time:
+                    message = None
+            yield KeyStep(position, message)
 
-    def _positions(
-        self, topic: str, key: str, lo_unix_ms: int, hi_unix_ms: int, max_count: int
-    ) -> list[int]:
+    def _index_steps(
+        self, topic: str, key: str, lo_unix_ms: int, hi_unix_ms: int, hi_position: int
+    ) -> Iterator[IndexStep]:
         """Look a key up in the index; damage there is repaired, or raised."""
-        times = {"begin_unix_ms": lo_unix_ms, "end_unix_ms": hi_unix_ms}
-        for _ in self._index.files:  # Each of them may need a repair.
+        repairs_left = len(self._index.files)  # Each of them may need a repair.
+        while True:
             try:
-                return self._index.lookup(topic, key, count_max=max_count, **times)
+                for step in self._index.lookup(
+                    topic,
+                    key,
+                    begin_unix_ms=lo_unix_ms,
+                    end_unix_ms=hi_unix_ms,
+                    hi_position=hi_position,
+                ):
+                    if step.is_candidate:
+                        hi_position = step.position  # After a repair it goes on behind this one.
+                    yield step
+                return
             except DerivedFileError as error:
+                if not repairs_left:
+                    raise
+                repairs_left -= 1
                 self._guard.met(error)
-        return self._index.lookup(topic, key, count_max=max_count, **times)
 
     def offset_by_time(
         self, topic: str, queue_id: int, unix_ms: int, boundary: Boundary = Boundary.LOWER

@@ -203,7 +203,7 @@ class Limits:
     query_count_max: int = 256
     """Messages of one query by key."""
     trace_scan_count_max: int = 20_000
-    """Records examined for the trace of a message without a unique key: about 0.2 s."""
+    """Records, or entries of the key index, examined for one trace: about 0.2 s."""
     query_size_bytes_max: int = 3 * MIB
     """Bytes of one query's answer, one message at least."""
     queue_offsets_count_max: int = 4_096

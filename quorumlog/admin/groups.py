@@ -206,13 +206,23 @@ class GroupAdmin:
     async def dead_letters(
         self, group: str, *, offset: int = 0, max_count: int = 64, broker_group: str = ""
     ) -> list[DeadLetter]:
-        """Return dead letters of a group from an offset on, oldest first. Raises NotFoundError."""
+        """Return dead letters of a group from an offset on, oldest first. Raises NotFoundError.
+
+        An answer of the node is limited in bytes, too, so this takes several; there are no others
+        unless `max_count` came back. As 0 it asks for one answer of the node's size.
+        """
         request = retry_pb2.ListDeadLettersRequest(group=group, offset=offset, max_count=max_count)
         at = self._calls.groups.get(broker_group)
-        response = await self._retry(at, "ListDeadLetters", request)
-        resent = set(response.resent)
-        messages = decode_records(response.records, group=at.name) if response.records else []
-        return [DeadLetter(message, message.queue_offset in resent) for message in messages]
+        letters: list[DeadLetter] = []
+        while True:
+            response = await self._retry(at, "ListDeadLetters", request)
+            resent = set(response.resent)
+            messages = decode_records(response.records, group=at.name) if response.records else []
+            letters += [DeadLetter(one, one.queue_offset in resent) for one in messages]
+            is_end = not messages or response.next_offset >= response.max_offset
+            if is_end or len(letters) >= max_count:
+                return letters
+            request.offset, request.max_count = response.next_offset, max_count - len(letters)
 
     async def resend_dead_letters(
         self, group: str, offsets: Sequence[int], *, broker_group: str = ""

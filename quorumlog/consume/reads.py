@@ -376,10 +376,10 @@ class ReadCalls:
         freshness: ReadFreshness,
         deadline: Deadline,
     ) -> list[Message]:
-        """Find messages by a key. The index holds hashes, so other keys of the same hash are left
-        out.
+        """Find the newest messages by a key, oldest first, in as many calls as they take.
 
-        Raises the error of a group that cannot answer: without it the result would be incomplete.
+        The index holds hashes, so other keys of the same hash are left out. Raises the error of a
+        group that cannot answer: without it the result would be incomplete.
         """
         request = log_pb2.QueryByKeyRequest(
             topic=topic,
@@ -397,8 +397,13 @@ class ReadCalls:
                 continue  # A group may have no share of a topic.
             if isinstance(answer, QuorumlogError):
                 raise answer
-            found = decode_records(answer.records, topic=topic, group=group.name)
-            parts.append([message for message in found if _has_key(message, key)])
+            found, last = _with_key(answer, topic, key, group), answer
+            while len(found) < max_count and last.HasField("next_position"):
+                request.next_position = last.next_position
+                request.max_count = max_count - len(found)
+                last = await self._ask(group, "QueryByKey", request, freshness, deadline)
+                found = _with_key(last, topic, key, group) + found
+            parts.append(found)
         merged = list(heapq.merge(*parts, key=lambda message: message.store_unix_ms))
         return merged[-max_count:] if max_count else merged
 
@@ -406,6 +411,13 @@ class ReadCalls:
 def unknown_topic(topic: str) -> UnknownTopicError:
     """Return the error for a topic that no group has."""
     return UnknownTopicError(f"topic {topic!r} does not exist; run 'qlog topic create {topic}'")
+
+
+def _with_key(
+    answer: log_pb2.RecordsResponse, topic: str, key: str, group: BrokerGroup
+) -> list[Message]:
+    found = decode_records(answer.records, topic=topic, group=group.name)
+    return [message for message in found if _has_key(message, key)]
 
 
 def _has_key(message: Message, key: str) -> bool:

@@ -77,7 +77,11 @@ class SingleReads:
         max_count: int = 64,
         consistency: Consistency | str = Consistency.LEADER,
     ) -> list[Message]:
-        """Return messages that were sent with this key and stored within [lo, hi] (0: no limit)."""
+        """Return the newest messages that were sent with this key, oldest first.
+
+        Stored within [lo, hi) (0: no limit). There are no others unless `max_count` came back; as
+        0 it asks each group for one answer of its size.
+        """
         return await self._reads.by_key(
             topic,
             key,

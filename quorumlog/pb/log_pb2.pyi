@@ -191,28 +191,32 @@ class GetMessageRequest(_message.Message):
     def __init__(self, message_id: _Optional[str] = ..., consistency: _Optional[_Union[_common_pb2.Consistency, str]] = ...) -> None: ...
 
 class QueryByKeyRequest(_message.Message):
-    __slots__ = ("topic", "key", "lo_unix_ms", "hi_unix_ms", "max_count", "consistency")
+    __slots__ = ("topic", "key", "lo_unix_ms", "hi_unix_ms", "max_count", "consistency", "next_position")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     LO_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     HI_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
     CONSISTENCY_FIELD_NUMBER: _ClassVar[int]
+    NEXT_POSITION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     key: str
     lo_unix_ms: int
     hi_unix_ms: int
     max_count: int
     consistency: _common_pb2.Consistency
-    def __init__(self, topic: _Optional[str] = ..., key: _Optional[str] = ..., lo_unix_ms: _Optional[int] = ..., hi_unix_ms: _Optional[int] = ..., max_count: _Optional[int] = ..., consistency: _Optional[_Union[_common_pb2.Consistency, str]] = ...) -> None: ...
+    next_position: int
+    def __init__(self, topic: _Optional[str] = ..., key: _Optional[str] = ..., lo_unix_ms: _Optional[int] = ..., hi_unix_ms: _Optional[int] = ..., max_count: _Optional[int] = ..., consistency: _Optional[_Union[_common_pb2.Consistency, str]] = ..., next_position: _Optional[int] = ...) -> None: ...
 
 class RecordsResponse(_message.Message):
-    __slots__ = ("records", "record_count")
+    __slots__ = ("records", "record_count", "next_position")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    NEXT_POSITION_FIELD_NUMBER: _ClassVar[int]
     records: bytes
     record_count: int
-    def __init__(self, records: _Optional[bytes] = ..., record_count: _Optional[int] = ...) -> None: ...
+    next_position: int
+    def __init__(self, records: _Optional[bytes] = ..., record_count: _Optional[int] = ..., next_position: _Optional[int] = ...) -> None: ...
 
 class QueueOffsetsRequest(_message.Message):
     __slots__ = ("queues", "consistency", "at_least_index")

@@ -268,9 +268,21 @@ class Node:
 
     async def QueryByKey(self, request: Any, context: Any) -> Any:
         await self.check(context)
-        found = [r for r in self.cluster.records() if decode_message(r).topic == request.topic]
-        # Like an index of hashes, it finds more than was asked for.
-        return log_pb2.RecordsResponse(records=b"".join(found), record_count=len(found))
+        found = [
+            (message.position, record)
+            for record in self.cluster.records()
+            for message in [decode_message(record)]
+            if message.topic == request.topic
+            and (not request.next_position or message.position < request.next_position)
+        ]
+        # Like an index of hashes, it finds more than was asked for; and two at a time.
+        found.sort()
+        records = [record for _, record in found[-2:]]
+        return log_pb2.RecordsResponse(
+            records=b"".join(records),
+            record_count=len(records),
+            next_position=found[-2][0] if len(found) > 2 else None,
+        )
 
     # ConsumerService.
 

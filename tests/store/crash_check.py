@@ -26,7 +26,6 @@ from tests.store.records import BORN, PAGE, small_config
 FILE = 4 * PAGE
 RETAINED_FILE_COUNT = 6
 WRITER_COUNT = 2
-_INDEXED_COUNT_MAX = 1 << 20
 
 RecordId = tuple[int, int]  # Batch, number in the batch.
 QueueKey = tuple[str, int]
@@ -359,15 +358,9 @@ def _compare_index(store: Store, index: IndexFiles) -> None:
     for topic, key in keys:
         both = [
             [
-                position
-                for position in files.lookup(
-                    topic,
-                    key,
-                    begin_unix_ms=0,
-                    end_unix_ms=1 << 62,
-                    count_max=_INDEXED_COUNT_MAX,
-                )
-                if position >= store.log.min_position
+                step.position
+                for step in files.lookup(topic, key, begin_unix_ms=0, end_unix_ms=1 << 62)
+                if step.is_candidate and step.position >= store.log.min_position
             ]
             for files in (store.engine.index, index)
         ]

@@ -27,7 +27,7 @@ from store.errors import (
     SyncFailedError,
 )
 from store.files import failpoints
-from store.record.message import tags_code
+from store.record.message import encode_message, tags_code
 from store.store import Store
 from tests.patience import PATIENCE_S
 from tests.store.crashes import abandon
@@ -92,6 +92,21 @@ def crash(store: Store) -> None:
     """Leave the store as SIGKILL would: nothing is finished, the lock is free."""
     store._maintenance.stop()
     abandon(store.engine)
+
+
+@pytest.mark.parametrize("beside", ["key", "time"])
+def test_a_limit_of_a_key_query_counts_what_matches(
+    store: Store, clock: Clock, beside: str
+) -> None:
+    """The index knows hashes and whole seconds; these are candidates, and not found."""
+    clock.unix_ms = BORN
+    store.put(encode_message("orders", 0, b"wanted", {"KEYS": "Aa"}))
+    clock.unix_ms += 100
+    for _ in range(70):
+        store.put(encode_message("orders", 0, b"x", {"KEYS": "BB" if beside == "key" else "Aa"}))
+    hi_unix_ms = BORN + (1000 if beside == "key" else 50)
+    found = store.messages_by_key("orders", "Aa", hi_unix_ms=hi_unix_ms, max_count=1)
+    assert [message.body for message in found] == [b"wanted"]
 
 
 def test_records_are_read_by_offset_id_key_and_time(store: Store, clock: Clock) -> None:

@@ -191,7 +191,12 @@ class _Trace:
         """Yield the copies of a message in one queue, in any order."""
         store, unique = self._context.store, origin.properties.get(fmt.PROPERTY_UNIQUE_KEY)
         if unique:
-            for found in store.newest_by_key(topic, unique, lo_unix_ms=origin.store_unix_ms):
+            for step in store.newest_by_key(topic, unique, lo_unix_ms=origin.store_unix_ms):
+                if self._left_count <= 0:
+                    self.is_complete = False
+                    return
+                self._left_count -= 1
+                found = step.message
                 if found is not None and found.queue_id == queue_id and is_copy(found):
                     yield found
                 await asyncio.sleep(0)

@@ -23,6 +23,9 @@ from store.errors import PositionRangeError, RecordFormatError
 from store.record.message import Message, parse_message_id
 
 _FOREVER_MS: Final = (1 << 63) - 1
+_STEP_COUNT_MAX: Final = 20_000
+"""Entries of the key index that one query passes, found or not: about 0.5 s, and more than the keys
+of one record, so that each call gets on."""
 _AT_ONCE: Final = 64  # Queues looked at before other tasks get their turn: about 0.2 ms.
 
 
@@ -53,30 +56,46 @@ class Queries:
         return RecordsResponse(records=record, record_count=1)
 
     async def query_by_key(self, request: QueryByKeyRequest) -> RecordsResponse:
-        """Return the newest messages of a topic that carry a key, oldest first."""
+        """Return the newest messages of a topic that carry a key, oldest first.
+
+        Count and bytes limit what is found, and `_STEP_COUNT_MAX` the work; an answer that ends at
+        one of them says where the next call goes on.
+        """
         context, limits = self._context, self._context.limits
         await self._freshness.ensure(request.consistency)
         context.readable(request.topic, 0)
         if not request.key:
             raise BadRequestError("key", "a key", "empty")
-        found = context.store.newest_by_key(
+        hi_position = request.next_position if request.next_position > 0 else _FOREVER_MS
+        steps = context.store.newest_by_key(
             request.topic,
             request.key,
             lo_unix_ms=max(0, request.lo_unix_ms),
             hi_unix_ms=request.hi_unix_ms if request.hi_unix_ms > 0 else _FOREVER_MS,
-            max_count=min(request.max_count or limits.query_count_default, limits.query_count_max),
+            hi_position=hi_position,
         )
+        max_count = min(request.max_count or limits.query_count_default, limits.query_count_max)
         parts: list[bytes] = []
-        left_bytes = limits.query_size_bytes_max
-        for message in found:  # Newest first: these matter most.
-            if message is None:  # Costs as much, and does not count.
-                await asyncio.sleep(0)
-                continue
-            left_bytes -= message.size_bytes
-            if parts and left_bytes < 0:
+        left_bytes, left_steps = limits.query_size_bytes_max, _STEP_COUNT_MAX
+        next_position: int | None = None
+        for position, message in steps:  # Newest first: these matter most.
+            if position < hi_position:  # Those that an earlier call passed were paid for there.
+                left_steps -= 1
+            if message is not None:
+                left_bytes -= message.size_bytes
+                if len(parts) == max_count or (parts and left_bytes < 0):
+                    next_position = position + 1
+                    break
+                parts.append(self._record(message))
+            if left_steps <= 0:  # Another key of the same record may be the one.
+                next_position = position if message is not None else position + 1
                 break
-            parts.append(self._record(message))
-        return RecordsResponse(records=b"".join(reversed(parts)), record_count=len(parts))
+            await asyncio.sleep(0)
+        return RecordsResponse(
+            records=b"".join(reversed(parts)),
+            record_count=len(parts),
+            next_position=next_position,
+        )
 
     async def offset_by_time(self, request: OffsetByTimeRequest) -> OffsetByTimeResponse:
         """Return the offset of the first message stored at a time or later, else the next one."""

@@ -11,13 +11,14 @@ import os
 import threading
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from store import format as fmt
 from store.clock import unix_ms
 from store.config import StoreConfig
 from store.derived.keys.index_file import IndexFile, create_index_file, file_size_bytes, key_hash
+from store.derived.keys.index_lookup import IndexStep
 from store.derived.keys.key_sums import KeySums
 from store.derived.sum_files import SumFiles
 from store.errors import ClosedError, DerivedFileError
@@ -26,7 +27,7 @@ from store.files.file_system import FileSystem
 from store.files.staging import sweep
 
 DIRECTORY: Final = "index"
-LOOKUP_COUNT_MAX: Final = 64  # RocketMQ maxMsgsNumBatch.
+_END: Final = (1 << 63) - 1
 _ALL_IN: Final = 1 << 62  # More keys than a record can have.
 
 
@@ -208,37 +209,34 @@ class IndexFiles:
         *,
         begin_unix_ms: int,
         end_unix_ms: int,
-        count_max: int = LOOKUP_COUNT_MAX,
-    ) -> list[int]:
-        """Return positions of the newest records that may have the key, ascending.
+        hi_position: int = _END,
+    ) -> Iterator[IndexStep]:
+        """Walk the entries that may lead to records before `hi_position` with a key, newest first.
 
         Stored in [begin, end], give or take a second. Other keys may share the hash, and deleted
-        records are still listed: the caller reads each record and compares. Raises
+        records are still listed: the caller reads each candidate and compares. Raises
         DerivedFileError, ClosedError or FileSystemError.
         """
-        found: set[int] = set()
         hash_value = key_hash(topic, key)
         for file in reversed(self.files):
-            if len(found) >= count_max:
-                break
             overlaps = begin_unix_ms <= file.end_unix_ms and file.begin_unix_ms <= end_unix_ms
-            if file.count == 1 or not overlaps:
+            if file.count == 1 or not overlaps or file.begin_position >= hi_position:
                 continue
             try:
-                found.update(
-                    file.lookup(
-                        hash_value,
-                        begin_unix_ms=begin_unix_ms,
-                        end_unix_ms=end_unix_ms,
-                        count_max=count_max - len(found),
-                    )
-                )
+                for step in file.lookup(
+                    hash_value,
+                    begin_unix_ms=begin_unix_ms,
+                    end_unix_ms=end_unix_ms,
+                    hi_position=hi_position,
+                ):
+                    if step.is_candidate:  # The keys of one record may be in two files.
+                        hi_position = step.position
+                    yield step
             except ClosedError:
                 with self._sync_lock:  # A file that is being deleted is listed until it is gone.
                     is_listed = file in self.files
                 if is_listed:  # Else it expired meanwhile, with its records.
                     raise
-        return sorted(found)
 
     def file_at(self, path: str) -> IndexFile | None:
         """Return the file of a path, unless it is gone."""

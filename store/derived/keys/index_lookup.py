@@ -6,7 +6,8 @@ Owns the way through slots and chains; must not know how they are built.
 
 import mmap
 import threading
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from store import format as fmt
 from store.derived.keys.key_sums import ENTRIES_PER_BLOCK, SLOTS_PER_BLOCK, KeySums
@@ -17,6 +18,14 @@ from store.files.file_system import FileSystem
 _ENTRY: Final = fmt.INDEX_ENTRY
 _SLOT: Final = fmt.INT32
 _ENTRY_SIZE_BYTES: Final = fmt.INDEX_ENTRY_SIZE_BYTES
+
+
+class IndexStep(NamedTuple):
+    """One entry that a look-up passed. Positions never rise from one step to the next."""
+
+    position: int
+    is_candidate: bool
+    """Whether the record may have the key."""
 
 
 class IndexLookup:
@@ -39,28 +48,30 @@ class IndexLookup:
     sums: KeySums | None
 
     def lookup(
-        self, hash_value: int, *, begin_unix_ms: int, end_unix_ms: int, count_max: int
-    ) -> list[int]:
-        """Return positions of records that may have the key, newest first.
+        self, hash_value: int, *, begin_unix_ms: int, end_unix_ms: int, hi_position: int
+    ) -> Iterator[IndexStep]:
+        """Walk the entries of a slot, newest first; each is read when it is asked for.
 
         The file knows hashes and whole seconds only: the caller compares key, topic and time of the
-        records. Raises DerivedDamageError, DerivedFileError for a chain that does not go back where
-        no checksum is known, or FileSystemError.
+        records, so no limit of matches can be applied here. Raises DerivedDamageError,
+        DerivedFileError for a chain that does not go back where no checksum is known, or
+        FileSystemError.
         """
-        found: list[int] = []
         entry, count = self._slot(hash_value % self.slot_count), self.count
-        while entry > 0 and len(found) < count_max:
+        while entry > 0:
             value, position, seconds, before = self._entry(entry)
+            is_candidate = False
             if entry < count:  # Entries that are being put now are only followed.
                 since_ms = self.begin_unix_ms + seconds * 1000
                 in_range = begin_unix_ms < since_ms + 1000 and since_ms <= end_unix_ms
-                if value == hash_value and in_range and (not found or found[-1] != position):
-                    found.append(position)
+                is_candidate = value == hash_value and in_range and position < hi_position
             if before < 0 or before >= entry:
                 at = self._entries_at + entry * _ENTRY_SIZE_BYTES
                 raise self._damage(at + 16, "previous entry", f"less than {entry}", str(before))
+            if is_candidate:
+                hi_position = position  # A key that a record has twice is one candidate.
+            yield IndexStep(position, is_candidate)
             entry = before
-        return found
 
     def _slot(self, slot: int) -> int:
         """Return the last entry of a slot. Raises DerivedDamageError."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from node.broker.read import queries
 from node.config.limits import Limits
 from node.errors import common as errors
 from node.errors.translation import describe
@@ -289,6 +290,34 @@ async def test_the_answer_of_a_query_is_bounded(tmp_path: Path) -> None:
             QueryByKeyRequest(topic="orders", key="key0001")
         )
         assert [m.queue_offset for m in messages(found.records)] == [1], "one at least"
+        found = await node.broker.queries.query_by_key(
+            QueryByKeyRequest(
+                topic="orders", key="key0001", next_position=found.next_position, max_count=1
+            )
+        )
+        assert [m.queue_offset for m in messages(found.records)] == [0]
+        assert not found.HasField("next_position"), "no others"
+
+
+async def test_a_query_that_stops_among_other_keys_says_where_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "_STEP_COUNT_MAX", 4)
+    async with node_at(tmp_path) as node:
+        for key in ["Aa"] + ["BB"] * 9:  # Of one hash.
+            record = encode_message("orders", 0, b"x", {"KEYS": key})
+            await node.broker.append(AppendRequest(records=record, record_count=1))
+        asked = QueryByKeyRequest(topic="orders", key="Aa")
+        counts = []
+        while True:
+            found = await node.broker.queries.query_by_key(asked)
+            counts.append(found.record_count)
+            if not found.HasField("next_position"):
+                break
+            assert len(counts) < 10, "it does not get on"
+            asked.next_position = found.next_position
+        assert sum(counts) == 1
+        assert len(counts) > 2, "one call did it all"
 
 
 async def test_a_query_reads_no_more_than_it_answers(

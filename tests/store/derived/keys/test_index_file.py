@@ -16,7 +16,7 @@ from store.record.message import java_hash, positive_hash
 from tests.store.vectors import HASHES
 
 NOW = 1_700_000_000_123
-ALWAYS = {"begin_unix_ms": 0, "end_unix_ms": 1 << 62, "count_max": 1000}
+ALWAYS = {"begin_unix_ms": 0, "end_unix_ms": 1 << 62, "hi_position": (1 << 63) - 1}
 
 
 def make(root: Path, *, slots: int = 8, entries: int = 20, name: str = "1") -> IndexFile:
@@ -37,6 +37,10 @@ def put(file: IndexFile, *keys: tuple[int, int, int]) -> int:
     """Put (hash, position, store time) triples; return how many fitted."""
     columns = [list(column) for column in zip(*keys, strict=True)]
     return file.put(*columns, lo=0)
+
+
+def candidates(file: IndexFile, hash_value: int, **bounds: int) -> list[int]:
+    return [step.position for step in file.lookup(hash_value, **bounds) if step.is_candidate]
 
 
 def content(file: IndexFile) -> bytes:
@@ -87,23 +91,23 @@ def test_a_file_made_elsewhere_is_read(tmp_path: Path) -> None:
     fs = FileSystem()
     file = IndexFile(fs, str(path), fs.open(str(path)), slot_count=8, entry_count=5)
     file.check()
-    assert file.lookup(4, **ALWAYS) == [300, 100]
-    assert file.lookup(12, **ALWAYS) == [], "same slot, other hash"
+    assert candidates(file, 4, **ALWAYS) == [300, 100]
+    assert candidates(file, 12, **ALWAYS) == [], "same slot, other hash"
     put(file, (4, 400, NOW + 8000))
-    assert file.lookup(4, **ALWAYS) == [400, 300, 100]
+    assert candidates(file, 4, **ALWAYS) == [400, 300, 100]
 
 
 def test_the_largest_numbers_fit(tmp_path: Path) -> None:
     file = make(tmp_path)
     put(file, ((1 << 31) - 1, 1 << 62, NOW), ((1 << 31) - 1, (1 << 62) + 1, NOW + (1 << 45)))
-    assert file.lookup((1 << 31) - 1, **ALWAYS) == [(1 << 62) + 1, 1 << 62]
+    assert candidates(file, (1 << 31) - 1, **ALWAYS) == [(1 << 62) + 1, 1 << 62]
     assert content(file)[40 + 32 + 2 * 20 + 12 :][:4] == b"\x7f\xff\xff\xff", "seconds are capped"
 
 
 def test_a_time_before_the_first_counts_as_the_first(tmp_path: Path) -> None:
     file = make(tmp_path)
     put(file, (1, 10, NOW), (1, 20, NOW - 60_000))
-    assert file.lookup(1, begin_unix_ms=NOW, end_unix_ms=NOW, count_max=9) == [20, 10]
+    assert candidates(file, 1, begin_unix_ms=NOW, end_unix_ms=NOW, hi_position=99) == [20, 10]
     assert file.end_unix_ms == NOW
 
 
@@ -116,35 +120,35 @@ def test_a_full_file_takes_what_fits(tmp_path: Path) -> None:
     assert put(file, *keys) == 4, "entry 0 is never used"
     assert file.is_full
     assert put(file, *keys) == 0
-    assert [file.lookup(n, **ALWAYS) for n in range(6)] == [[0], [100], [200], [300], [], []]
+    assert [candidates(file, n, **ALWAYS) for n in range(6)] == [[0], [100], [200], [300], [], []]
 
 
 def test_a_time_range_misses_no_record_by_rounding(tmp_path: Path) -> None:
     """RocketMQ keeps whole seconds and would not find the record that was stored at 1999 ms."""
     file = make(tmp_path)
     put(file, (1, 10, 1000), (1, 20, 1999), (1, 30, 5500))
-    assert 20 in file.lookup(1, begin_unix_ms=1999, end_unix_ms=1999, count_max=9)
-    assert file.lookup(1, begin_unix_ms=5500, end_unix_ms=9000, count_max=9) == [30]
-    assert file.lookup(1, begin_unix_ms=0, end_unix_ms=3000, count_max=9) == [20, 10]
-    assert file.lookup(1, begin_unix_ms=0, end_unix_ms=9000, count_max=2) == [30, 20]
+    assert 20 in candidates(file, 1, begin_unix_ms=1999, end_unix_ms=1999, hi_position=99)
+    assert candidates(file, 1, begin_unix_ms=5500, end_unix_ms=9000, hi_position=99) == [30]
+    assert candidates(file, 1, begin_unix_ms=0, end_unix_ms=3000, hi_position=99) == [20, 10]
+    assert candidates(file, 1, begin_unix_ms=0, end_unix_ms=9000, hi_position=30) == [20, 10]
 
 
 def test_a_record_with_a_doubled_key_is_found_once(tmp_path: Path) -> None:
     file = make(tmp_path)
     put(file, (1, 10, NOW), (1, 10, NOW), (1, 20, NOW))
-    assert file.lookup(1, **ALWAYS) == [20, 10]
+    assert candidates(file, 1, **ALWAYS) == [20, 10]
 
 
 def test_a_sealed_file_is_read_without_a_map(tmp_path: Path) -> None:
     file = make(tmp_path)
     put(file, (1, 10, NOW), (9, 20, NOW))
     file.seal()
-    assert file.lookup(1, **ALWAYS) == [10]
+    assert candidates(file, 1, **ALWAYS) == [10]
     with armed("fs.read=EIO"), pytest.raises(Exception, match="read of"):
-        file.lookup(1, **ALWAYS)
+        candidates(file, 1, **ALWAYS)
     file.close()
     with pytest.raises(ClosedError):
-        file.lookup(1, **ALWAYS)
+        candidates(file, 1, **ALWAYS)
 
 
 @pytest.mark.parametrize(("before", "field"), [(5, "previous entry"), (-1, "previous entry")])
@@ -155,7 +159,7 @@ def test_a_chain_that_does_not_go_back_is_damage(tmp_path: Path, before: int, fi
     struct.pack_into(">i", data, 40 + 32 + 5 * 20 + 16, before)
     Path(file.path).write_bytes(data)
     with pytest.raises(DerivedFileError, match=field):
-        reopen(file).lookup(1, **ALWAYS)
+        candidates(reopen(file), 1, **ALWAYS)
 
 
 def test_a_slot_beyond_the_file_is_damage(tmp_path: Path) -> None:
@@ -165,7 +169,7 @@ def test_a_slot_beyond_the_file_is_damage(tmp_path: Path) -> None:
     struct.pack_into(">i", data, 40 + 4, 20)
     Path(file.path).write_bytes(data)
     with pytest.raises(DerivedFileError, match="slot"):
-        reopen(file).lookup(1, **ALWAYS)
+        candidates(reopen(file), 1, **ALWAYS)
 
 
 def test_a_put_that_failed_before_its_header_loses_no_older_key(tmp_path: Path) -> None:
@@ -174,12 +178,12 @@ def test_a_put_that_failed_before_its_header_loses_no_older_key(tmp_path: Path) 
     put(file, (1, 10, NOW), (9, 15, NOW))
     with armed("index_file.before_header=EIO"), pytest.raises(OSError, match="failpoint"):
         put(file, (1, 20, NOW), (2, 20, NOW), (9, 30, NOW))
-    assert file.lookup(1, **ALWAYS) == [10]
-    assert file.lookup(2, **ALWAYS) == []
+    assert candidates(file, 1, **ALWAYS) == [10]
+    assert candidates(file, 2, **ALWAYS) == []
     put(file, (1, 20, NOW), (2, 20, NOW), (9, 30, NOW))
-    assert file.lookup(1, **ALWAYS) == [20, 10]
-    assert file.lookup(9, **ALWAYS) == [30, 15]
-    assert file.lookup(2, **ALWAYS) == [20]
+    assert candidates(file, 1, **ALWAYS) == [20, 10]
+    assert candidates(file, 9, **ALWAYS) == [30, 15]
+    assert candidates(file, 2, **ALWAYS) == [20]
     again = make(tmp_path, name="2")
     put(again, (1, 10, NOW), (9, 15, NOW), (1, 20, NOW), (2, 20, NOW), (9, 30, NOW))
     assert content(file) == content(again)
@@ -222,7 +226,7 @@ def test_recovery_rebuilds_slots_and_header_from_the_entries(
     file.check() if kept else None
     for value in range(21):
         expected = sorted({p for v, p, _ in kept if v == value}, reverse=True)
-        assert file.lookup(value, **ALWAYS) == expected
+        assert candidates(file, value, **ALWAYS) == expected
     if kept:
         expected_file = make(root, name="2")
         put(expected_file, *kept)
@@ -266,6 +270,6 @@ def test_uncounted_entries_are_zeroed(tmp_path: Path) -> None:
     file = reopen(file)
     file.recover(1 << 40)
     assert content(file)[40 + 32 + 4 * 20 :] == bytes(16 * 20)
-    assert file.lookup(4, **ALWAYS) == []
-    assert file.lookup(2, **ALWAYS) == [102]
+    assert candidates(file, 4, **ALWAYS) == []
+    assert candidates(file, 2, **ALWAYS) == [102]
     assert fmt.INDEX_HEADER.unpack(content(file)[:40])[5] == 4

@@ -48,7 +48,12 @@ def put(index: IndexFiles, lo: int, hi: int, *, keys_per_record: int = 1) -> Non
 
 
 def find(index: IndexFiles, n: int, key: int = 0) -> list[int]:
-    return index.lookup("orders", f"{n}.{key}", begin_unix_ms=0, end_unix_ms=1 << 62)
+    return candidates(index, "orders", f"{n}.{key}", begin_unix_ms=0, end_unix_ms=1 << 62)
+
+
+def candidates(index: IndexFiles, topic: str, key: str, **bounds: int) -> list[int]:
+    steps = index.lookup(topic, key, **bounds)
+    return [step.position for step in steps if step.is_candidate][::-1]
 
 
 def names(root: Path) -> list[str]:
@@ -141,19 +146,21 @@ def test_the_newest_positions_come_in_order(tmp_path: Path) -> None:
     index = make(tmp_path)
     index.put_many([key_hash("t", "k")] * 30, list(range(0, 300, 10)), [NOW] * 30)
     ask = {"begin_unix_ms": 0, "end_unix_ms": 1 << 62}
-    assert index.lookup("t", "k", **ask) == list(range(0, 300, 10))
-    assert index.lookup("t", "k", **ask, count_max=12) == list(range(180, 300, 10))
-    assert index.lookup("t", "other", **ask) == []
+    assert candidates(index, "t", "k", **ask) == list(range(0, 300, 10))
+    assert candidates(index, "t", "k", **ask, hi_position=120) == list(range(0, 120, 10))
+    assert candidates(index, "t", "other", **ask) == []
 
 
 def test_files_outside_of_the_time_are_passed_over(tmp_path: Path) -> None:
     index = make(tmp_path)
     put(index, 0, 3 * PER_FILE)
-    assert index.lookup("orders", "3.0", begin_unix_ms=NOW, end_unix_ms=NOW + 3000) == [30]
-    assert index.lookup("orders", "3.0", begin_unix_ms=NOW + 5000, end_unix_ms=NOW + 6000) == []
+    assert candidates(index, "orders", "3.0", begin_unix_ms=NOW, end_unix_ms=NOW + 3000) == [30]
+    assert (
+        candidates(index, "orders", "3.0", begin_unix_ms=NOW + 5000, end_unix_ms=NOW + 6000) == []
+    )
     index.files[0].close()
     late = {"begin_unix_ms": NOW + 9000, "end_unix_ms": 1 << 62}
-    assert index.lookup("orders", "20.0", **late) == [200], "the closed file was not asked"
+    assert candidates(index, "orders", "20.0", **late) == [200], "the closed file was not asked"
 
 
 def test_expired_files_are_deleted_but_never_the_last(tmp_path: Path) -> None:
@@ -357,9 +364,7 @@ def test_an_index_behaves_as_a_dict_of_lists(
             index.close()
             index = make(root, entries=entries, position=position, is_clean=action == "reopen")
         for key in range(10):
-            found = index.lookup(
-                "t", str(key), begin_unix_ms=0, end_unix_ms=1 << 62, count_max=10_000
-            )
+            found = candidates(index, "t", str(key), begin_unix_ms=0, end_unix_ms=1 << 62)
             assert found == model.get(key, [])
 
 
