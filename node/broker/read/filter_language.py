@@ -36,6 +36,8 @@ DEPTH_MAX: Final = 32
 CACHED_COUNT: Final = 1_024
 """Parsed filters that are kept; a reader sends its own with each pull."""
 
+_HEX_DIGITS_MAX: Final = 16  # RocketMQ's are 64 bits.
+
 _GRAMMAR: Final = r"""
     ?start: or_
     ?or_: and_ (_OR and_)*
@@ -49,7 +51,7 @@ _GRAMMAR: Final = r"""
         | PROPERTY NOT? TEXT_TEST STRING -> text_test
         | PROPERTY _IS NOT? _NULL -> null_test
         | TRUTH -> truth
-    ?operand: PROPERTY -> property
+    ?operand: SIGN? PROPERTY -> property
         | constant
     ?constant: number
         | STRING -> string
@@ -58,7 +60,7 @@ _GRAMMAR: Final = r"""
 
     COMPARISON: /<>|!=|<=|>=|=|<|>/
     STRING: /'(?:[^']|'')*'/
-    NUMBER: /[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?/
+    NUMBER: /0[xX][0-9a-fA-F]+|[0-9]+[lL]|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?/
     SIGN: /[+-]/
     PROPERTY: /[a-zA-Z_$][a-zA-Z0-9_$]*/
     NOT.2: "keyword NOT"
@@ -70,7 +72,9 @@ _GRAMMAR: Final = r"""
     _IN.2: "keyword IN"
     _IS.2: "keyword IS"
     _NULL.2: "keyword NULL"
+    COMMENT.3: /--[^\n\r]*|\/\*(?:[^*]|\*(?!\/))*\*\//
     %ignore /\s+/
+    %ignore COMMENT
 """
 
 
@@ -104,12 +108,9 @@ class _Builder(Transformer[Token, Node]):
     def membership(self, name: Token, *rest: Any) -> Node:
         constants = [one for one in rest if not isinstance(one, Token)]
         numbers = [one for one in constants if not isinstance(one, str | bool)]
-        texts = [
-            one if isinstance(one, str) else str(one).lower()
-            for one in constants
-            if isinstance(one, str | bool)
-        ]
-        return _maybe_not(InList(str(name), frozenset(texts), frozenset(numbers)), rest)
+        texts = frozenset(one for one in constants if isinstance(one, str))
+        truths = frozenset(str(one).lower() for one in constants if isinstance(one, bool))
+        return _maybe_not(InList(str(name), texts, frozenset(numbers), truths), rest)
 
     def text_test(self, name: Token, *rest: Token) -> Node:
         kind, text = rest[-2:]
@@ -121,8 +122,8 @@ class _Builder(Transformer[Token, Node]):
     def truth(self, word: Token) -> Node:
         return Truth(self.boolean(word))
 
-    def property(self, name: Token) -> Operand:
-        return Property(str(name))
+    def property(self, *parts: Token) -> Operand:
+        return Property(str(parts[-1]), parts[0] == "-")
 
     def string(self, text: Token) -> str:
         return text[1:-1].replace("''", "'")
@@ -131,7 +132,15 @@ class _Builder(Transformer[Token, Node]):
         return word.upper() == "TRUE"
 
     def number(self, *parts: Token) -> float:
-        found = number_in("".join(parts))
+        text, sign = parts[-1].rstrip("lL"), -1 if parts[0] == "-" else 1
+        found: float | None
+        if text[:2] in ("0x", "0X"):
+            digits = text[2:]
+            found = sign * int(digits, 16) if len(digits) <= _HEX_DIGITS_MAX else None
+        else:
+            whole, dot, rest = text.partition(".")
+            more = "0" if dot and not rest[:1].isdigit() else ""  # `10.` and `10.e3` leave it out.
+            found = number_in(f"{'-' * (sign < 0)}{whole or '0'}{dot}{more}{rest}")
         if found is None:
             raise BadFilterError("a number with too many digits", parts[0].start_pos or 0)
         return found

@@ -36,9 +36,10 @@ _NUMBER: Final = re.compile(r"[+-]?\d{1,300}(?:\.\d{1,300})?(?:[eE][+-]?\d{1,3})
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """The value of a message's property."""
+    """The value of a message's property, or what is left of zero by it."""
 
     name: str
+    is_negative: bool = False
 
 
 Operand = Property | Scalar
@@ -83,6 +84,8 @@ class InList:
     name: str
     texts: frozenset[str]
     numbers: frozenset[float]
+    truths: frozenset[str] = frozenset()
+    """The texts of TRUE and FALSE, which are equal in any case."""
     depth: int = 1
 
     def decide(self, properties: Properties) -> Decision:
@@ -90,7 +93,9 @@ class InList:
         value = properties.get(self.name)
         if value is None:
             return None
-        return value in self.texts or (bool(self.numbers) and number_in(value) in self.numbers)
+        if value in self.texts or value.lower() in self.truths:
+            return True
+        return bool(self.numbers) and number_in(value) in self.numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +192,13 @@ Node = Comparison | Between | InList | TextTest | NullTest | Truth | Negation | 
 
 
 def _value(operand: Operand, properties: Properties) -> Scalar | None:
-    return properties.get(operand.name) if isinstance(operand, Property) else operand
+    if not isinstance(operand, Property):
+        return operand
+    value = properties.get(operand.name)
+    if not operand.is_negative:
+        return value
+    number = number_in(value)  # A text has no negative: that is unknown.
+    return None if number is None else -number
 
 
 def number_in(text: str | None) -> float | None:

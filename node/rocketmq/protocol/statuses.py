@@ -27,6 +27,7 @@ _CODES: Final = {
     "store.full": Code.HA_NOT_AVAILABLE,
     "store.limit_exceeded": Code.MESSAGE_BODY_TOO_LARGE,
     "node.limit_exceeded": Code.MESSAGE_BODY_TOO_LARGE,
+    "store.record_format": Code.BAD_REQUEST,
     "node.timeout": Code.MASTER_PERSISTENCE_TIMEOUT,
     "node.outcome_unknown": Code.MASTER_PERSISTENCE_TIMEOUT,
     "node.read_timeout": Code.PROXY_TIMEOUT,

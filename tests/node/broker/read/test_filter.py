@@ -12,7 +12,15 @@ from node.broker.read.sql_filter import SqlFilter
 from node.errors.groups import BadFilterError
 from store.record.message import decode_message, encode_message
 
-MESSAGE = {"a": "7", "price": "12.50", "name": "O'Neil", "flag": "true", "big": "1e3", "odd": "x"}
+MESSAGE = {
+    "a": "7",
+    "price": "12.50",
+    "name": "O'Neil",
+    "flag": "true",
+    "big": "1e3",
+    "odd": "x",
+    "loud": "TRUE",
+}
 
 
 @pytest.mark.parametrize(
@@ -70,6 +78,23 @@ MESSAGE = {"a": "7", "price": "12.50", "name": "O'Neil", "flag": "true", "big": 
         ("a = 7 AND FALSE", False),
         ("order IS NULL and android is null AND IN1 IS NULL", True),
         ("$x_1 is null", True),
+        ("flag IN (TRUE)", True),
+        ("loud = TRUE", True),
+        ("loud IN (TRUE)", True),
+        ("loud NOT IN (FALSE)", True),
+        ("loud IN ('true')", False),
+        # Literals as RocketMQ's own grammar has them.
+        ("a > .5 AND a < 1.e1", True),
+        ("a < 10.", True),
+        ("a = 7L AND a IN (7l)", True),
+        ("a = 0x7 AND a < 0XfF", True),
+        ("a > -0x1", True),
+        ("a = /* seven ** */ 7 -- and no more\n AND TRUE -- at all", True),
+        ("-a = -7", True),
+        ("- a < +6", True),
+        ("+a = 7", True),
+        ("-name = 1", None),
+        ("-gone = 1", None),
     ],
 )
 def test_each_filter_decides_as_the_model(text: str, expected: bool | None) -> None:
@@ -96,6 +121,11 @@ def test_each_filter_decides_as_the_model(text: str, expected: bool | None) -> N
         ("not " * (DEPTH_MAX + 1) + "a = 1", 0),
         ("a = " + "1" * SIZE_CHARACTERS_MAX, SIZE_CHARACTERS_MAX),
         ("a = " + "1" * 301, 4),
+        ("a = 0x" + "1" * 301, 4),
+        ("a = 0x", 5),
+        ("a = .", 4),
+        ("a = 1.5L", 7),
+        ("a = 7 /* no end", 6),
         # Without regard to case these letters equal i, i, s and k, and no digit is but 0 to 9.
         ("a STARTSWİTH 'x'", 2),
         ("a CONTAıNS 'x'", 2),
