@@ -193,6 +193,10 @@ class RaftCore:
         """Raise the error that `propose` of one entry would raise now; change nothing."""
         leader.check_can_append(self.state, 1)
 
+    def check_change(self, change: Change) -> None:
+        """Raise the error that `propose_change` would raise now; change nothing."""
+        leader.check_change(self.state, change)
+
     def propose_change(self, change: Change) -> tuple[Index, Term]:
         """Append a membership change of one node; it is in force at once, final when committed.
 

@@ -83,6 +83,12 @@ class ChangeRefusedError(RaftError):
         return f"change of node {self.node} refused: {self.reason}"
 
 
+class ChangeInvalidError(ChangeRefusedError):
+    """A membership change does not apply to the members that there are. Nothing was appended."""
+
+    code, retryable = "raft.change_invalid", False
+
+
 class TransferRefusedError(RaftError):
     """The hand-over was not started; the leader keeps leading."""
 
@@ -94,6 +100,12 @@ class TransferRefusedError(RaftError):
 
     def __str__(self) -> str:
         return f"transfer to node {self.target} refused: {self.reason}"
+
+
+class TransferInvalidError(TransferRefusedError):
+    """The node that was named is no other voter. The leader keeps leading."""
+
+    code, retryable = "raft.transfer_invalid", False
 
 
 class RecoveryRefusedError(RaftError):

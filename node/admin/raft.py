@@ -23,7 +23,7 @@ from node.monitoring.health import Phase
 from node.replication.raft.driver import RaftDriver
 from node.replication.raft.storage.log import LedgerLog
 from quorumlog.pb import admin_pb2 as pb
-from raft.errors import NotLeaderError, RaftError, TransferRefusedError
+from raft.errors import ChangeRefusedError, NotLeaderError, RaftError, TransferRefusedError
 from raft.messages import NO_INDEX, NO_NODE, NodeId, Standing
 from raft.pump.replica import Replica
 from raft.ready import RoleChange
@@ -55,6 +55,8 @@ class NodeAdmin:
     ) -> None:
         self._parts, self._driver, self._replica, self._log = parts, driver, replica, log
         self._leader_changed = asyncio.Event()
+        self._adding: NodeId = NO_NODE
+        """The node whose addresses are being stored before it becomes a member."""
         driver.add_role_listener(self._on_role)
 
     def _on_role(self, _change: RoleChange) -> None:
@@ -205,13 +207,14 @@ class NodeAdmin:
         if kind is ChangeKind.ADD_LEARNER:
             _check_address("address", request.address)
             _check_address("peer_address", request.peer_address)
+        if self._adding != NO_NODE:
+            raise ChangeRefusedError(member, f"node {self._adding} is being added; retry")
+        driver.check_change(Change(kind, member))  # Before the addresses have any effect.
         try:
             async with asyncio.timeout(CHANGE_TIMEOUT_MS / 1000):
                 if kind is ChangeKind.ADD_LEARNER:
                     # First, so that all nodes can dial the node when it becomes a member.
-                    await self._parts.broker.put_member(
-                        member, request.address, request.peer_address
-                    )
+                    await self._put_new(member, request.address, request.peer_address)
                 hit("admin.before_change")
                 changing = driver.change_member(Change(kind, member))
                 hit("admin.after_change")
@@ -222,6 +225,16 @@ class NodeAdmin:
             raise ChangeTimeoutError(CHANGE_TIMEOUT_MS) from error
         _log.info("members changed", change=kind.value, member=member, index=index)
         return pb.ChangeMemberResponse(index=index, members=self._members())
+
+    async def _put_new(self, member: NodeId, address: str, peer_address: str) -> None:
+        """Store the addresses of a node that is no member, and let nothing make it one meanwhile.
+
+        What the log says of a member outweighs all settings, so wrong addresses cut it off."""
+        self._adding = member
+        try:
+            await self._parts.broker.put_member(member, address, peer_address)
+        finally:
+            self._adding = NO_NODE
 
     async def _forget(self, member: NodeId) -> None:
         try:

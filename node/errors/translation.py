@@ -38,7 +38,9 @@ _STATUS: Final = {
     "raft.transferring": TransferringError.status,
     "raft.busy": BusyError.status,
     "raft.change_refused": "FAILED_PRECONDITION",
+    "raft.change_invalid": "FAILED_PRECONDITION",
     "raft.transfer_refused": "FAILED_PRECONDITION",
+    "raft.transfer_invalid": "FAILED_PRECONDITION",
     "raft.recovery_refused": "FAILED_PRECONDITION",
 }
 _PB_OUTCOME: Final = {

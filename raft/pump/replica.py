@@ -235,6 +235,11 @@ class Replica:
             by_index[index] = (term, waiter)
         return index, term
 
+    def check_change(self, change: Change) -> None:
+        """Raise the error that `propose_change` with a waiter would raise now; change nothing."""
+        self._proposals.check()
+        self.core.check_change(change)
+
     def propose_change(self, change: Change, waiter: object = None) -> tuple[Index, Term]:
         """Append a membership change. Raises the errors of `propose`, and ChangeRefusedError."""
         if waiter is not None:

@@ -88,10 +88,15 @@ def check_can_append(state: RaftState, count: int) -> None:
             raise BusyError("uncommitted bytes", held, config.uncommitted_size_bytes_max)
 
 
+def check_change(state: RaftState, change: Change) -> Configuration:
+    """Return the configuration that `propose_change` would append, or raise what it would raise."""
+    check_can_append(state, 1)
+    return membership.check_change(state, change)
+
+
 def propose_change(state: RaftState, change: Change) -> tuple[Index, Term]:
     """Append a configuration. Raises the errors of `propose`, and ChangeRefusedError."""
-    check_can_append(state, 1)
-    configuration = membership.check_change(state, change)
+    configuration = check_change(state, change)
     index = _append_own(state, EntryKind.CONFIGURATION, configuration)
     membership.adopt(state, ConfigurationAt(index, configuration))
     return index, state.term

@@ -17,7 +17,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from raft.errors import ChangeRefusedError
+from raft.errors import ChangeInvalidError, ChangeRefusedError
 from raft.messages import NO_NODE, Configuration, ConfigurationAt, NodeId
 from raft.state.progress import UNHEARD, Progress
 from raft.state.state import RaftState
@@ -37,29 +37,29 @@ class Change(NamedTuple):
 
 
 def changed(configuration: Configuration, change: Change) -> Configuration:
-    """Return the configuration after `change`. Raises ChangeRefusedError if it does not apply."""
+    """Return the configuration after `change`. Raises ChangeInvalidError if it does not apply."""
     voters, learners = set(configuration.voters), set(configuration.learners)
     node = change.node
     if node <= NO_NODE:
-        raise ChangeRefusedError(node, "node ids are positive")
+        raise ChangeInvalidError(node, "node ids are positive")
     if change.kind is ChangeKind.ADD_LEARNER:
         if node in voters or node in learners:
-            raise ChangeRefusedError(node, "it is a member already")
+            raise ChangeInvalidError(node, "it is a member already")
         learners.add(node)
     elif change.kind is ChangeKind.PROMOTE:
         if node not in learners:
-            raise ChangeRefusedError(
+            raise ChangeInvalidError(
                 node, "only a learner can be promoted; add it as a learner first"
             )
         learners.remove(node)
         voters.add(node)
     else:
         if node not in voters and node not in learners:
-            raise ChangeRefusedError(node, "it is no member")
+            raise ChangeInvalidError(node, "it is no member")
         voters.discard(node)
         learners.discard(node)
         if not voters:
-            raise ChangeRefusedError(
+            raise ChangeInvalidError(
                 node, "it is the last voter; the cluster would never serve again"
             )
     assert len(voters ^ set(configuration.voters)) <= 1, (

@@ -6,7 +6,7 @@ a dead target costs no more than a crash would."""
 
 from __future__ import annotations
 
-from raft.errors import NotLeaderError, TransferRefusedError
+from raft.errors import NotLeaderError, TransferInvalidError, TransferRefusedError
 from raft.messages import NO_NODE, CampaignNow, NodeId
 from raft.rules import replication
 from raft.state.progress import Progress
@@ -18,9 +18,11 @@ def transfer_leadership(state: RaftState, target: NodeId) -> None:
     """Begin a hand-over. Raises NotLeaderError or TransferRefusedError."""
     if state.role is not Role.LEADER:
         raise NotLeaderError(state.leader)
+    if target == NO_NODE:
+        raise TransferRefusedError(target, "no other voter counts at the moment")
     progress = state.progress.get(target)
     if progress is None or target not in state.voters:
-        raise TransferRefusedError(target, "it is no other voter")
+        raise TransferInvalidError(target, "it is no other voter")
     if state.transferee != NO_NODE:
         raise TransferRefusedError(target, f"a transfer to node {state.transferee} is under way")
     if not progress.is_counted:

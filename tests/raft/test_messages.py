@@ -50,10 +50,14 @@ EXAMPLES: list[RaftError] = [
     errors.NotLeaderError(3),
     errors.TransferringError(2),
     errors.BusyError("reads", 5, 5),
-    errors.ChangeRefusedError(4, "it is no member"),
-    errors.TransferRefusedError(4, "it is no other voter"),
+    errors.ChangeRefusedError(4, "it is behind"),
+    errors.ChangeInvalidError(4, "it is no member"),
+    errors.TransferRefusedError(4, "behind"),
+    errors.TransferInvalidError(4, "it is no other voter"),
     errors.RecoveryRefusedError("standing is full"),
     errors.PeerProtocolError(2, "nonsense"),
+    errors.TermJumpError(2, 900, 8),
+    errors.ForeignChainError(2, "other bytes", 7, 12),
     errors.HardStateNotSavedError("no space"),
     errors.CompactionRefusedError(7, 3),
 ]
@@ -70,5 +74,6 @@ def test_errors_pickle_and_say_what_is_known(error: RaftError) -> None:
 
 def test_every_error_has_an_example_and_its_own_code() -> None:
     classes = set(RaftError.__subclasses__())
+    classes |= {below for kind in classes for below in kind.__subclasses__()}
     assert classes == {type(error) for error in EXAMPLES}
     assert len({cls.code for cls in classes}) == len(classes)

@@ -279,16 +279,21 @@ class RaftDriver:
         self._touch()
         return target
 
+    def check_change(self, change: Change) -> None:
+        """Raise the error that `change_member` would raise at once; change nothing."""
+        self._check_running()
+        room, index = OWN_ENTRY_SIZE_BYTES_MAX, self.last_index + 1
+        if self.role is Role.LEADER and not self.log.has_room_for(room, [index]):
+            raise ChangeRefusedError(change.node, "the leader's disk has no room for the entry")
+        self.replica.check_change(change)
+
     def change_member(self, change: Change) -> "asyncio.Future[Index]":
         """Propose a change of one member; resolves with its index once it is committed.
 
         Raises NotLeaderError, BusyError or ChangeRefusedError at once; the future fails as that of
         `append`.
         """
-        self._check_running()
-        room, index = OWN_ENTRY_SIZE_BYTES_MAX, self.last_index + 1
-        if self.role is Role.LEADER and not self.log.has_room_for(room, [index]):
-            raise ChangeRefusedError(change.node, "the leader's disk has no room for the entry")
+        self.check_change(change)
         pending = self._pending_calls.change()
         self.replica.propose_change(change, pending)
         self._turn()  # Now: the entry must be in the log before the next batch is prepared.

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from raft.errors import NotLeaderError, TransferRefusedError, TransferringError
+from raft.errors import (
+    NotLeaderError,
+    TransferInvalidError,
+    TransferRefusedError,
+    TransferringError,
+)
 from raft.messages import NO_NODE, CampaignNow, Standing, VoteRequest
 from raft.rules.membership import Change, ChangeKind
 from raft.transitions import Role
@@ -86,7 +91,7 @@ def test_abandoned_transfer_can_be_repeated() -> None:
 def test_senseless_targets_are_refused(target: int, complaint: str) -> None:
     cluster = Cluster(voters=(1, 2, 3), learners=(4,))
     cluster.elect(1)
-    with pytest.raises(TransferRefusedError, match=complaint):
+    with pytest.raises(TransferInvalidError, match=complaint):
         transfer(cluster, 1, target)
 
 
