@@ -185,7 +185,7 @@ async def test_bytes_that_are_no_frame_end_a_known_link() -> None:
         await eventually(lambda: two.stats().closed_counts.get("protocol_error"))
         await eventually(lambda: len(contacts_two.open) == 3, "and it is dialled again")
         assert contacts_two.frames == []
-        assert one.is_connected(2)
+        await eventually(lambda: one.is_connected(2), "the other side has met it, too")
 
 
 async def test_a_second_hello_is_a_breach() -> None:
