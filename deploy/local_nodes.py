@@ -210,7 +210,7 @@ def choose_ports(nodes: int, base_port: int | None) -> list[tuple[int, int, int,
     """Return the ports of each node: client service, peer link, HTTP, name server. That of the
     framed client service is free as well."""
     if base_port is None:
-        addresses = free_ports(nodes, beside=FRAMED_PORT_DISTANCE)
+        addresses = free_ports(nodes, beside=[FRAMED_PORT_DISTANCE])
         found = free_ports(3 * nodes)
         return list(zip(addresses, found[0::3], found[1::3], found[2::3], strict=True))
     ports = [base_port + PORTS_PER_NODE * n for n in range(nodes)]

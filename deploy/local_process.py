@@ -184,10 +184,10 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
     return True
 
 
-def free_ports(count: int, used: Iterable[int] = (), *, beside: int = 0) -> list[int]:
+def free_ports(count: int, used: Iterable[int] = (), *, beside: Sequence[int] = ()) -> list[int]:
     """Return ports that are free now. Raises OSError when there are too few.
 
-    With `beside` the port so far above each of them is free, too, and given to the same caller.
+    The ports at the distances `beside` above each of them are free, too, and the caller's as well.
     Other callers of the same user get different ports for a long time: the ports of a node that is
     not started yet, or is down for a while, look free.
     """
@@ -197,10 +197,10 @@ def free_ports(count: int, used: Iterable[int] = (), *, beside: int = 0) -> list
         taken = {*used, *given}
         for _ in range(_PORT_TRIES_MAX):
             if len(found) == count:
-                given += [*found, *(port + beside for port in found if beside)]
+                given += [port + above for port in found for above in (0, *beside)]
                 return found
-            port = random.randrange(_PORT_LO, _PORT_HI - beside)
-            together = {port, port + beside}
+            port = random.randrange(_PORT_LO, _PORT_HI - max(beside, default=0))
+            together = {port, *(port + above for above in beside)}
             if together & taken:
                 continue
             taken |= together

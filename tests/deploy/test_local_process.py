@@ -142,7 +142,7 @@ def test_impossible_clusters_are_refused(
 
 
 def test_a_taken_port_is_named(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
+    (port,) = free_ports(1, beside=[1, 2, 3])
     with socket.create_server(("127.0.0.1", port)):
         with pytest.raises(LocalError, match=f"port {port} ") as caught:
             LocalCluster.create(tmp_path, 1, base_port=port)
