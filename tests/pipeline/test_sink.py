@@ -90,6 +90,7 @@ def test_a_micro_batch_that_runs_again_adds_nothing(
     assert local.leader_id()
 
 
+@pytest.mark.long
 def test_a_replay_that_runs_again_adds_nothing(spark: SparkSession, cluster: Running) -> None:
     _, client = cluster
     client.admin.create_topic("back", queue_count=4)

@@ -40,7 +40,7 @@ from tests.store.records import PAGE, messages, record
 
 Container = Literal["commit_log", "ledger"]
 SECTOR = 512
-FLIP_COUNTS = [150, pytest.param(600, marks=pytest.mark.long)]
+FLIP_COUNTS = [60, pytest.param(600, marks=pytest.mark.long)]
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +113,8 @@ def open_and_compare(torn: Torn, work: Path, expected: set[RecordId]) -> Store:
 @pytest.mark.parametrize(
     ("container", "step"),
     [
-        ("commit_log", 13),
-        ("ledger", 7),
+        ("commit_log", 29),
+        ("ledger", 17),
         pytest.param("commit_log", 1, marks=pytest.mark.long),
         pytest.param("ledger", 1, marks=pytest.mark.long),
     ],
@@ -138,16 +138,17 @@ def test_a_cut_at_each_byte_of_the_last_three_batches(
     assert torn.hi - torn.lo > 400
 
 
+@pytest.mark.parametrize("count", [20, pytest.param(60, marks=pytest.mark.long)])
 @pytest.mark.parametrize("container", ["commit_log", "ledger"])
 def test_any_sectors_of_the_last_three_batches_may_be_missing(
-    parent: Path, container: Container
+    parent: Path, container: Container, count: int
 ) -> None:
     """Later sectors may be there without earlier ones; what counts is up to the first gap."""
-    torn = make_torn(parent / f"sectors-{container}", container)
+    torn = make_torn(parent / f"sectors-{container}-{count}", container)
     name = log_files(torn.root)[torn.lo // FILE].relative_to(torn.root)
     whole, work, random = (torn.root / name).read_bytes(), parent / "work", Random(3)
     cut_count = 0
-    for _ in range(60):
+    for _ in range(count):
         replace_tree(torn.root, work)
         data = bytearray(whole)
         size_bytes = random.choice([SECTOR, PAGE])
@@ -164,7 +165,7 @@ def test_any_sectors_of_the_last_three_batches_may_be_missing(
             check_derived(store, f"{work}-rebuilt")
             assert set(history.must) >= set(torn.history.must) | sure
             cut_count += store.recovery.cut_size_bytes > 0
-    assert cut_count > 10
+    assert cut_count > count // 6
 
 
 # --- D5: bits flip in a ledger ---
@@ -274,7 +275,7 @@ def test_a_flipped_bit_is_never_served(sealed: Sealed, parent: Path, count: int)
                 wrong += pull_all(store) != sealed.served
         except StoreError:
             refused += 1
-    assert refused > 50
+    assert refused > count // 3
     assert wrong == 0, f"{wrong} of {count} flips were served, {refused} refused"
 
 

@@ -79,10 +79,8 @@ def _run(name: str, directory: Path) -> dict[str, int]:
     return asyncio.run(asyncio.wait_for(_drive(name, directory), _DEADLINE_S))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name == "quorumlog" else pytest.mark.long) for name in ENTRIES],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ENTRIES)
 def test_a_peer_takes_messages_gives_them_back_and_is_gone(name: str, directory: Path) -> None:
     why = ENTRIES[name].why_missing()
     if why is not None:

@@ -243,6 +243,7 @@ def test_a_drain_of_many_lines_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert whole_drains(lacking)[0].values[7:14] == [None] * 7
 
 
+@pytest.mark.long
 def test_spark_finds_what_is_planted_in_several_histories(
     spark: SparkSession, tmp_path: Path
 ) -> None:

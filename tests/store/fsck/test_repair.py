@@ -325,9 +325,10 @@ def test_twice_is_once(root: Path, config: StoreConfig) -> None:
     assert make_plan(root, config) == []
 
 
+@pytest.mark.parametrize("tries", [6, pytest.param(25, marks=pytest.mark.long)])
 @pytest.mark.parametrize("point", ["fs.rename", "fs.unlink", "fs.write", "fs.sync", "fs.open"])
 def test_a_repair_that_breaks_off_can_be_repeated(
-    root: Path, config: StoreConfig, tmp_path: Path, point: str
+    root: Path, config: StoreConfig, tmp_path: Path, point: str, tries: int
 ) -> None:
     """After each failing call: the same plan again gives what one run without it gives."""
     many_faults(root)
@@ -338,7 +339,7 @@ def test_a_repair_that_breaks_off_can_be_repeated(
     wanted = without_evidence(tree(whole))
     count = passes[point]
     assert count > 5
-    for nth in range(1, count + 1, max(1, count // 25)):
+    for nth in range(1, count + 1, max(1, count // tries)):
         copy = Path(shutil.copytree(root, tmp_path / f"{nth}"))
         with failpoints.armed(f"{point}=EIO@{nth}"):
             try:
@@ -357,7 +358,9 @@ def without_evidence(files: dict[str, bytes]) -> dict[str, bytes]:
     return {name: data for name, data in files.items() if not name.startswith("damaged/")}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2, 3))]
+)
 def test_any_damage_is_repaired_to_a_prefix(
     made: dict[str, Path], config: StoreConfig, tmp_path: Path, seed: int
 ) -> None:

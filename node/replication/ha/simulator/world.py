@@ -23,6 +23,8 @@ from node.replication.ha.simulator.replica import SimulatedReplica
 _FAULT_ROUND_MS = 100
 _REST_ROUND_MS = 500
 _ROUNDS_PER_PROMOTION = 8
+_APPEND_PAUSES_MS = (1, 3, 10, 40, 200)
+"""Bursts and pauses: records in flight meet each fault, and most events are not appends."""
 
 
 class SimulationReport(NamedTuple):
@@ -123,7 +125,7 @@ class HaWorld:
     # Events from outside.
 
     def _client(self) -> None:
-        self.push(self.now + self.random.choice([3, 10, 40]), self._client)
+        self.push(self.now + self.random.choice(_APPEND_PAUSES_MS), self._client)
         if self.is_calm and self._rest_rounds > _ROUNDS_PER_PROMOTION:
             return  # Rest needs the end of all appends.
         for replica in self.replicas:

@@ -1,4 +1,4 @@
-"""`qlog store` as a user runs it: the real command, its JSON, its exit codes."""
+"""`qlog store`: its tables, its JSON, its exit codes; once as a process, at a terminal."""
 
 import json
 import os
@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
+from quorumlog.cli import main
 from store.config import StoreConfig
 from tests.store.fsck_stores import (
     contents,
@@ -24,15 +26,13 @@ from tests.store.fsck_stores import (
 COMMAND = [sys.executable, "-c", "from quorumlog.cli import main; main(prog_name='qlog')"]
 
 
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, "store", *map(str, arguments)], capture_output=True, text=True, check=False
-    )
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["store", *map(str, arguments)], prog_name="qlog")
 
 
 def run_json(code: int, *arguments: str | Path) -> Any:
     done = run(*arguments, "-o", "json")
-    assert done.returncode == code, done.stderr
+    assert done.exit_code == code, done.stderr
     assert done.stderr == ""
     return json.loads(done.stdout)
 
@@ -63,7 +63,7 @@ def test_a_restore_that_makes_no_sense_is_refused_in_three_lines(tmp_path: Path)
         f'node_id = 1\ncluster_id = "new"\ndirectory = "{tmp_path / "new"}"\n'
     )
     done = run("restore", tmp_path, "--config", tmp_path / "node.toml")
-    assert done.returncode == 3
+    assert done.exit_code == 3
     assert [line.split(":")[0].strip() for line in done.stderr.splitlines()] == [
         "error",
         "why",
@@ -73,7 +73,7 @@ def test_a_restore_that_makes_no_sense_is_refused_in_three_lines(tmp_path: Path)
     assert not (tmp_path / "new").exists()
     (tmp_path / "node.toml").write_text("node_id = 0\n")
     done = run("restore", tmp_path, "--config", tmp_path / "node.toml")
-    assert done.returncode == 3
+    assert done.exit_code == 3
     assert "node_id = 0" in done.stderr
 
 
@@ -98,7 +98,7 @@ def test_inspect_says_what_is_there(root: Path, config: StoreConfig) -> None:
     assert [row["time"] for row in found["checkpoint"]][:3] == ["2023-11-14T22:13:40.999Z"] * 3
     assert found["used_bytes"] > 0
     table = run("inspect", root)
-    assert table.returncode == 0
+    assert table.exit_code == 0
     assert f"container                    {config.container}\n" in table.stdout
 
 
@@ -109,10 +109,10 @@ def test_inspect_goes_on_beside_a_server_and_verify_does_not(
         held_by = run_json(0, "inspect", tmp_path)["held_by"]
         assert held_by.startswith(f"process {os.getpid()} since ")
         refused = run("verify", tmp_path)
-        assert refused.returncode == 3
+        assert refused.exit_code == 3
         assert f"process {os.getpid()}" in refused.stderr
         assert len(refused.stderr.splitlines()) == 3
-        assert run("repair", tmp_path, "--apply").returncode == 3
+        assert run("repair", tmp_path, "--apply").exit_code == 3
 
 
 def test_verify_ends_with_a_verdict(root: Path) -> None:
@@ -135,7 +135,7 @@ def test_verify_ends_with_a_verdict(root: Path) -> None:
         verdict = f"refetch entries {damaged['lo_index']} to {damaged['lo_index']} from a replica"
         assert verdict in found["verdict"]
     done = run("verify", root)
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert done.stdout.splitlines()[-1].startswith("damaged: 1 damage; refetch")
     lines = [json.loads(line) for line in run("verify", root, "-o", "jsonl").stdout.splitlines()]
     assert lines[0] == finding
@@ -156,7 +156,7 @@ def test_repair_shows_its_plan_and_waits_for_consent(root: Path, config: StoreCo
     assert "--apply --accept-loss" in table.stdout.splitlines()[-1]
     assert "lost_queues" in table.stdout
     refused = run("repair", root, "--apply")
-    assert refused.returncode == 3
+    assert refused.exit_code == 3
     assert "store.loss_refused" in refused.stderr
     assert tree(root) == before
 
@@ -182,9 +182,9 @@ def test_derived_files_are_rebuilt_without_consent(root: Path) -> None:
 def test_sizes_can_be_given_and_nonsense_is_refused(root: Path, config: StoreConfig) -> None:
     sizes = ("--container", config.container, "--file-size", "4096", "--queue-units", "8")
     assert run_json(0, "verify", root, *sizes)["clean"] is True
-    assert run("verify", root, "--file-size", "17").returncode == 3
-    assert run("verify", root / "nothing").returncode == 3
-    assert run("verify").returncode == 2
+    assert run("verify", root, "--file-size", "17").exit_code == 3
+    assert run("verify", root / "nothing").exit_code == 3
+    assert run("verify").exit_code == 2
 
 
 def test_a_terminal_sees_progress_on_stderr_only(root: Path) -> None:
