@@ -9,21 +9,19 @@ the writing process is `deploy.engine_job_writer`.
 import hashlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import click
 
 from deploy.engine_job_writer import STORE_CONFIG
+from deploy.job_directory import JobDirectory
 from deploy.progress import JobProgress, JobStep
 from deploy.stdlib_source import (
     PATH_PROPERTY,
@@ -247,14 +245,17 @@ def print_summary(summary: EngineJobSummary) -> None:
         click.secho(f"PASSED in {s.seconds} s. ", fg="green", bold=True, nl=False)
     else:
         click.secho(f"FAILED in {s.seconds} s. ", fg="red", bold=True, nl=False)
-    click.echo(f"The store is in {s.directory}. Look into it:")
-    click.echo(f"  .venv/bin/qlog store inspect {s.directory}")
-    click.echo(f"  .venv/bin/qlog store verify {s.directory}")
+    if os.path.isdir(s.directory):
+        click.echo(f"The store is in {s.directory}. Look into it:")
+        click.echo(f"  .venv/bin/qlog store inspect {s.directory}")
+        click.echo(f"  .venv/bin/qlog store verify {s.directory}")
+    else:
+        click.echo("With --dir DIR the store stays, for you to look into.")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
-@click.option("--dir", "directory", help="Where to put the store (default: a new temporary one).")
+@click.option("--dir", "directory", help="Where to put the store, which then stays.")
 @click.option("--source", help="Directory of Python files (default: the standard library).")
 @click.option("--seed", type=int, help="Decides when the writer is killed (default: random).")
 def engine_job(as_json: bool, directory: str | None, source: str | None, seed: int | None) -> int:
@@ -269,23 +270,18 @@ def engine_job(as_json: bool, directory: str | None, source: str | None, seed: i
     Exit code 0: every file came back. 1: one did not. 3: the job could not be done.
     """
     seed = int.from_bytes(os.urandom(4), "big") if seed is None else seed
-    if directory is None:
-        directory = str(Path(tempfile.gettempdir()) / f"quorumlog-quickstart-{os.getuid()}")
-        shutil.rmtree(directory, ignore_errors=True)
-    elif os.path.isdir(directory) and os.listdir(directory):
-        raise CliError(
-            what=f"{directory} is not empty",
-            why="the job starts with an empty store and overwrites nothing",
-            do="name a new directory, or remove this one",
-        )
+    place = JobDirectory.make(directory)
     with JobProgress() as progress:
-        click.echo(f"The seed of this run is {seed}.", err=True)
-        summary = run_job(directory, source or standard_library(), seed, progress)
+        click.echo(f"The seed of this run is {seed}, its directory {place.path}.", err=True)
+        summary = run_job(place.path, source or standard_library(), seed, progress)
+    is_passed = summary.verdict == "passed"
+    if is_passed:
+        place.remove_temporary()
     if as_json:
         click.echo(json.dumps({**asdict(summary), "seed": seed}))
     else:
         print_summary(summary)
-    return ExitCode.OK if summary.verdict == "passed" else ExitCode.FINDINGS
+    return ExitCode.OK if is_passed else ExitCode.FINDINGS
 
 
 def main() -> int:

@@ -10,13 +10,10 @@ once, equal chain digests. Owns the sequence; the comparison is `deploy.audit`, 
 import asyncio
 import json
 import os
-import shutil
 import sys
-import tempfile
 import time
 from collections import deque
 from dataclasses import asdict
-from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -24,6 +21,7 @@ import click
 
 import quorumlog
 from deploy.audit import LineAudit, QueueName
+from deploy.job_directory import JobDirectory
 from deploy.local import LocalCluster
 from deploy.main_job_summary import MainJobSummary, print_summary
 from deploy.progress import JobProgress, JobStep
@@ -222,19 +220,9 @@ async def run_job(
             audit.judge_replica(summary, node_id)
 
 
-def default_directory() -> str:
-    """Return the directory of runs without --dir; the files of an earlier run are removed."""
-    directory = Path(tempfile.gettempdir()) / f"quorumlog-quickstart-{os.getuid()}"
-    if directory.exists():
-        if (directory / "local.json").exists():
-            LocalCluster.open(str(directory)).stop()
-        shutil.rmtree(directory)
-    return str(directory)
-
-
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
-@click.option("--dir", "directory", help="Where to put the nodes (default: a temporary directory).")
+@click.option("--dir", "directory", help="Where to put the nodes (default: a new temporary one).")
 @click.option("--source", help="Directory of Python files (default: the standard library).")
 @click.option("--seed", type=int, help="Decides when the leader is killed (default: random).")
 @click.option("--keep", is_flag=True, help="Leave the cluster running and say what to try next.")
@@ -253,18 +241,11 @@ def main_job(
     be done.
     """
     seed = int.from_bytes(os.urandom(4), "big") if seed is None else seed
-    if directory is None:
-        directory = default_directory()
-    elif os.path.isdir(directory) and os.listdir(directory):
-        raise CliError(
-            what=f"{directory} is not empty",
-            why="the job starts with an empty cluster and overwrites nothing",
-            do="name a new directory, or remove this one",
-        )
-    summary = MainJobSummary(directory=directory, seed=seed, nodes=NODE_COUNT)
+    place = JobDirectory.make(directory)
+    summary = MainJobSummary(directory=place.path, seed=seed, nodes=NODE_COUNT)
     began = time.monotonic()
-    click.echo(f"The seed of this run is {seed}.", err=True)
-    cluster = LocalCluster.create(directory, nodes=NODE_COUNT, flush="sync")
+    click.echo(f"The seed of this run is {seed}, its directory {place.path}.", err=True)
+    cluster = LocalCluster.create(place.path, nodes=NODE_COUNT, flush="sync")
     try:
         with JobProgress() as progress:
             progress.step("Start three nodes", NODE_COUNT)
@@ -275,11 +256,14 @@ def main_job(
         if not (keep and summary.is_read):
             cluster.stop()
     summary.settle(round(time.monotonic() - began, 1))
+    is_passed = summary.verdict == "passed"
+    if is_passed and not keep:
+        place.remove_temporary()
     if as_json:
         click.echo(json.dumps(asdict(summary)))
     else:
         print_summary(summary, cluster.bootstrap if keep else None)
-    return ExitCode.OK if summary.verdict == "passed" else ExitCode.FINDINGS
+    return ExitCode.OK if is_passed else ExitCode.FINDINGS
 
 
 def main() -> int:

@@ -1,5 +1,6 @@
 """The result of the main job, printed as one screen or as one JSON object."""
 
+import os
 from dataclasses import dataclass, field
 
 import click
@@ -86,8 +87,9 @@ def print_summary(summary: MainJobSummary, kept: str | None) -> None:
         f"{s.verdict.upper()} in {s.seconds} s.", fg="green" if passed else "red", bold=True
     )
     if kept is None:
-        click.echo(f"The nodes are stopped; their data and logs are in {s.directory}.")
-        click.echo("With --keep they go on running, for you to try things.")
+        if os.path.isdir(s.directory):
+            click.echo(f"The nodes are stopped; their data and logs are in {s.directory}.")
+        click.echo("With --keep the nodes go on running, for you to try things.")
         return
     qlog = ".venv/bin/qlog"
     click.echo(f"The cluster runs in {s.directory}. Try:")
@@ -96,7 +98,7 @@ def print_summary(summary: MainJobSummary, kept: str | None) -> None:
     click.echo(f"  {qlog} consume json --from first --until end | head")
     click.echo(f"  {qlog} message query json --key json/decoder.py")
     click.echo(f"  {qlog} local kill --leader --dir {s.directory}; {qlog} cluster status")
-    click.echo(f"  {qlog} local stop --dir {s.directory}")
+    click.echo(f"  {qlog} local stop --dir {s.directory} && rm -r {s.directory}")
 
 
 def _names(nodes: list[int]) -> str:

@@ -1,18 +1,26 @@
 """The main job on a small input: three real nodes, a killed leader, every line back."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from deploy.local import LocalCluster
 from tests.patience import PATIENCE_S
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "deploy.main_job", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "deploy.main_job", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env={**os.environ, **environment},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +50,24 @@ def test_every_line_comes_back_once_from_each_replica(tmp_path: Path, source: Pa
     again = run("--dir", str(directory), "--source", str(source))
     assert again.returncode == 3
     assert "is not empty" in again.stderr
+
+
+@pytest.mark.long
+def test_the_next_run_leaves_a_kept_cluster_alone(tmp_path: Path, source: Path) -> None:
+    own = ("--json", "--source", str(source))
+    done = run(*own, "--keep", TMPDIR=str(tmp_path))
+    kept = LocalCluster.open(json.loads(done.stdout.splitlines()[-1])["directory"])
+    try:
+        before = [kept.process(node_id) for node_id in kept.node_ids]
+        done = run(*own, TMPDIR=str(tmp_path))
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert Path(json.loads(done.stdout.splitlines()[-1])["directory"]).parent == tmp_path
+        kept = LocalCluster.open(kept.directory)
+        assert [kept.process(node_id) for node_id in kept.node_ids] == before
+        assert all(map(kept.is_alive, kept.node_ids))
+        assert list(tmp_path.glob("quorumlog-quickstart-*")) == [kept.directory]
+    finally:
+        kept.stop()
 
 
 @pytest.mark.long

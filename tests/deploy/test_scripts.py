@@ -1,15 +1,20 @@
 """The scripts that newcomers run: they parse, find their root, and fail in three useful lines."""
 
+import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ["deploy/setup", "deploy/venv", "deploy/quickstart", "tests/run", ".ci/run"]
+LOCKS = ["requirements.lock", "requirements-build.lock"]
 TOOLS = ["bash", "readlink", "dirname", "cksum", "grep", "tail", "cut", "head", "rm", "mkdir"]
 
 
@@ -18,7 +23,7 @@ def checkout(tmp_path: Path) -> Path:
     """Make a checkout that has the set-up and nothing else, in a path with a space."""
     root = tmp_path / "a checkout"
     (root / "deploy").mkdir(parents=True)
-    for name in ("deploy/venv", "pyproject.toml", "requirements.lock", "requirements-build.lock"):
+    for name in ("deploy/venv", "deploy/quickstart", "pyproject.toml", *LOCKS):
         shutil.copy(ROOT / name, root / name)
     return root
 
@@ -35,10 +40,11 @@ def tools(tmp_path: Path) -> Path:
     return directory
 
 
-def run_venv(checkout: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run deploy/venv of a checkout."""
+def run_venv(checkout: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run deploy/venv of a checkout, or another command there."""
+    name, *arguments = command or ("deploy/venv",)
     return subprocess.run(
-        [checkout / "deploy/venv"],
+        [checkout / name, *arguments],
         env={**os.environ, "QUORUMLOG_CACHE": str(checkout.parent / "a cache"), **environment},
         capture_output=True,
         text=True,
@@ -68,11 +74,13 @@ touch "$packages/pip/__init__.py"
 """
 """An interpreter whose environments are real ones but for their pip."""
 PIP = """
-import os, pathlib, sys, sysconfig
+import os, pathlib, shutil, sys, sysconfig
 with open(os.environ["PIP_CALLS"], "a") as calls:
     calls.write(" ".join(sys.argv[1:]) + "\\n")
 if words := os.environ.get("PIP_FAILS"):
     sys.exit(words)
+if "-r" in sys.argv:
+    shutil.copy(sys.argv[-1], os.environ["PIP_CALLS"] + ".pins")
 program = pathlib.Path(sys.prefix, "bin", "qlog" if "-e" in sys.argv else "tool")
 head = ("#!/bin/sh", f"'''exec' \\"{sys.executable}\\" \\"$0\\" \\"$@\\"", "' '''")
 program.write_text("\\n".join((*head, "import sys, helper; print(sys.prefix, helper.WORD)")))
@@ -81,7 +89,8 @@ if "-e" not in sys.argv:
     program.with_name("native").touch()
     pathlib.Path(sysconfig.get_path("purelib"), "helper.py").write_text("WORD = 'installed'")
 """
-"""Installs a script, a module that it needs and another file, or this project; keeps a list."""
+"""Installs a script, a module that it needs and another file, or this project; keeps a list, and
+the last pins."""
 
 
 @pytest.fixture
@@ -180,6 +189,60 @@ def test_packages_are_made_again_for_other_pins_and_when_they_are_gone(
     assert run_venv(checkout).returncode == 0
     assert (checkout / ".venv/packages").readlink() != first
     assert len(calls.read_text().splitlines()) == 9
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def closure(names: list[str]) -> set[str]:
+    """Name distributions and all that these need with Python 3.11, as their own metadata says."""
+    found: set[str] = set()
+    asked = [Requirement(name) for name in names]
+    while asked:
+        name = canonical(asked.pop().name)
+        if name not in found:
+            found.add(name)
+            needs = map(Requirement, importlib.metadata.requires(name) or [])
+            oldest = {"extra": "", "python_version": "3.11", "python_full_version": "3.11.0"}
+            asked += [n for n in needs if n.marker is None or n.marker.evaluate(oldest)]
+    return found
+
+
+def test_quickstart_installs_what_a_cluster_needs_and_no_more(checkout: Path, calls: Path) -> None:
+    done = run_venv(checkout, "deploy/quickstart", "--setup")
+    assert done.returncode == 0, done.stderr
+    assert [words.split()[-1] for words in calls.read_text().splitlines()] == [
+        "requirements-build.lock", "checkout/.venv/runtime.lock", "."
+    ]  # fmt: skip
+    pins = re.findall(r"^([\w.-]+)==", calls.with_suffix(".pins").read_text(), re.M)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(map(canonical, pins)) == closure(project["dependencies"])
+    assert not {"pyspark", "pytest", "mypy", "matplotlib", "numpy"} & set(pins)
+    assert f"installing {len(pins)} pinned packages" in done.stderr
+
+
+def test_an_environment_with_all_packages_stays_one(checkout: Path, calls: Path) -> None:
+    for command, installed in [
+        (["deploy/quickstart", "--setup"], 3),
+        (["deploy/venv"], 3),
+        (["deploy/quickstart", "--setup"], 0),
+    ]:
+        calls.write_text("")
+        done = run_venv(checkout, *command)
+        assert done.returncode == 0, done.stderr
+        assert len(calls.read_text().splitlines()) == installed
+    with (checkout / "requirements.lock").open("a") as lock:
+        lock.write("# another\n")
+    assert run_venv(checkout, "deploy/quickstart", "--setup").returncode == 0
+    assert calls.read_text().splitlines()[1].split()[-1] == "requirements.lock"
+
+
+def test_an_unknown_option_is_refused(checkout: Path, calls: Path) -> None:
+    done = run_venv(checkout, "deploy/venv", "--run-time")
+    assert done.returncode == 3
+    assert done.stderr.startswith("deploy/venv: --run-time is no option\n")
+    assert calls.read_text() == ""
 
 
 def test_a_relative_cache_is_refused(checkout: Path, calls: Path) -> None:

@@ -1,0 +1,38 @@
+"""The directory of one run of a job: a new one, or one that the caller named.
+
+Owns whose it is: what the caller named, and what a run that failed left behind, is never removed.
+"""
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from typing import Self
+
+from quorumlog.cli.errors import CliError
+
+
+@dataclass(frozen=True, slots=True)
+class JobDirectory:
+    """A directory that no other run has."""
+
+    path: str
+    is_temporary: bool
+
+    @classmethod
+    def make(cls, named: str | None) -> Self:
+        """Take the named directory, which must not exist or be empty, or make a temporary one."""
+        if named is None:
+            return cls(tempfile.mkdtemp(prefix="quorumlog-quickstart-"), is_temporary=True)
+        if os.path.isdir(named) and os.listdir(named):
+            raise CliError(
+                what=f"{named} is not empty",
+                why="a job begins with nothing and overwrites nothing",
+                do="name a new directory, or remove this one",
+            )
+        return cls(named, is_temporary=False)
+
+    def remove_temporary(self) -> None:
+        """Remove a directory that was made here."""
+        if self.is_temporary:
+            shutil.rmtree(self.path)
