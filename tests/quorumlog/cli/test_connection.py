@@ -42,7 +42,9 @@ def test_the_server_comes_from_the_option_then_from_the_environment() -> None:
     assert CliRunner().invoke(show, [], env={SERVER_VARIABLE: None}).stdout == "None\n"
 
 
-@pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:x", "host:0", "h:65536", "a:1,"])
+@pytest.mark.parametrize(
+    "text", ["", "host", "host:", ":1", "host:x", "host:0", "h:65536", "h:²", "a:1,"]
+)
 def test_a_malformed_address_is_named(text: str) -> None:
     with pytest.raises(CliError, match="is no address of a server"):
         addresses(text)

@@ -28,7 +28,9 @@ def test_times_are_understood(text: str, unix_ms: int) -> None:
     assert parse_time(text, now_unix_ms=NOW) == unix_ms
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "-15", "15m", "2023-13-01", "-1w", "1.5"])
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "-15", "15m", "2023-13-01", "-1w", "1.5", "²", "9" * 5000]
+)
 def test_a_malformed_time_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="is no time; give"):
         parse_time(text)
