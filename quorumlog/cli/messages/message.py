@@ -11,11 +11,19 @@ from quorumlog.cli.broker_groups import shown_rows
 from quorumlog.cli.connection import ask, connected, run, server_option
 from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.message_rows import COLUMNS, message_row, table_row, time_text
-from quorumlog.cli.output import Format, output_option, print_record, print_rows
+from quorumlog.cli.output import (
+    Format,
+    output_option,
+    print_record,
+    print_rows,
+    say_if_more,
+)
 from quorumlog.cli.times import parse_time
 
 if TYPE_CHECKING:
     from quorumlog.records.message import Message
+
+_FIND_COUNT_MAX = 64
 
 
 @click.group()
@@ -78,7 +86,7 @@ def query(
     server: str | None,
     output: Format,
 ) -> int:
-    """Find the messages of a topic that have a key.
+    """Find the newest messages of a topic that have a key.
 
     A TIME is 2026-01-31T12:00:00Z, a Unix time in seconds or milliseconds, or an age as -15m.
 
@@ -104,12 +112,13 @@ def query(
                     key,
                     lo_unix_ms=since or 0,
                     hi_unix_ms=before or 0,
-                    max_count=max_count,
+                    max_count=max_count + 1,
                 )
             )
 
     found = run(act())
-    _print_messages(found, output)
+    say_if_more(found, max_count)
+    _print_messages(found[-max_count:], output)
     return ExitCode.OK if found else ExitCode.FINDINGS
 
 
@@ -128,7 +137,7 @@ def find(
     server: str | None,
     output: Format,
 ) -> int:
-    """Find messages by id, by key or by unique key.
+    """Find messages by id, by key or by unique key: the newest 64.
 
     \b
     Keys of -o json:
@@ -158,10 +167,15 @@ def find(
                     return [await client.get_message(message_id)]
                 except NotFoundError:
                     return []
-            return list(await client.query_by_key(topic or "", key or unique or ""))
+            return list(
+                await client.query_by_key(
+                    topic or "", key or unique or "", max_count=_FIND_COUNT_MAX + 1
+                )
+            )
 
     found = run(act())
-    _print_messages(found, output)
+    say_if_more(found, _FIND_COUNT_MAX, "use `qlog message query` with --max-count")
+    _print_messages(found[-_FIND_COUNT_MAX:], output)
     return ExitCode.OK if found else ExitCode.FINDINGS
 
 

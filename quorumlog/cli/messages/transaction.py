@@ -11,7 +11,13 @@ from quorumlog.cli.broker_groups import broker_group_option, shown_rows
 from quorumlog.cli.connection import ask, confirm, server_option
 from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.message_rows import message_row, table_row, time_text
-from quorumlog.cli.output import Format, output_option, print_record, print_rows
+from quorumlog.cli.output import (
+    Format,
+    output_option,
+    print_record,
+    print_rows,
+    say_if_more,
+)
 
 if TYPE_CHECKING:
     from quorumlog.transactions.types import TransactionInfo
@@ -63,9 +69,11 @@ def list_transactions(
     found = ask(
         server,
         lambda client: client.admin.list_transactions(
-            producer_group=producer_group, max_count=max_count
+            producer_group=producer_group, max_count=max_count + 1
         ),
     )
+    say_if_more(found, max_count)
+    found = found[:max_count]
     if output is Format.TABLE:
         lines = shown_rows([_line(info) for info in found])
         print_rows(lines, output, columns=tuple(lines[0]) if lines else _COLUMNS[1:])

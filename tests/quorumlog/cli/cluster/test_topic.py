@@ -1,5 +1,6 @@
 """`qlog topic`, `qlog group` and `qlog message` against a cluster of real processes."""
 
+import json
 from pathlib import Path
 
 from quorumlog import sync
@@ -81,7 +82,9 @@ def test_a_message_is_found_by_id_and_by_key(qlog: Qlog, tmp_path: Path, topic: 
     assert [row["body"] for row in rows] == ["one", "two", "three"]
     assert qlog.json("message", "get", rows[1]["message_id"]) == rows[1]
     assert qlog.json("message", "query", topic, "--key", "k1") == [rows[0], rows[2]]
-    assert qlog.json("message", "query", topic, "--key", "k1", "--max-count", 1)
+    cut = qlog("message", "query", topic, "--key", "k1", "--max-count", 1, "-o", "json")
+    assert json.loads(cut.stdout) == [rows[2]]
+    assert cut.stderr == "there are more than 1: raise --max-count\n"
     table = qlog("message", "query", topic, "--key", "k2").stdout.splitlines()
     assert table[0].split()[:3] == ["topic", "queue_id", "queue_offset"]
     assert len(table) == 2
