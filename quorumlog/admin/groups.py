@@ -14,7 +14,7 @@ from quorumlog.arguments import checked
 from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.cluster.calls import Steps
 from quorumlog.consume.reads import ReadCalls, ReadFreshness
-from quorumlog.errors import InvalidRequestError
+from quorumlog.errors import InternalError, InvalidRequestError
 from quorumlog.pb import admin_pb2, common_pb2, consumer_pb2, retry_pb2
 from quorumlog.records.batch import decode_records
 from quorumlog.records.message import Message
@@ -69,11 +69,22 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptLetter:
+    """A dead letter that cannot be sent again, and the refusal."""
+
+    offset: int
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Resent:
-    """Offsets of dead letters: those sent again now, and those that had been sent before."""
+    """Offsets of dead letters: those sent again now, and those that had been sent before; and those
+    that stay."""
 
     resent: tuple[int, ...]
     already_resent: tuple[int, ...]
+    kept: tuple[KeptLetter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,18 +240,32 @@ class GroupAdmin:
     ) -> Resent:
         """Send dead letters again to the topics they came from, each at most once.
 
-        All of them or none, except for those that were sent before. Raises NotFoundError, and
-        UnknownTopicError or PermissionDeniedError when a topic does not take its message back.
+        One that cannot be sent, since it has expired or its topic does not take it back, is among
+        `kept` and holds no other back. Takes as many requests as their bytes need: after an error
+        the first ones may have been sent, and the same call sends none of them twice. Raises
+        NotFoundError for a group that is unknown. A node that knows no pieces sends all or none.
         """
-        if not 0 < len(set(offsets)) <= RESEND_COUNT_MAX:
-            text = f"{len(set(offsets))} dead letters; give 1 to {RESEND_COUNT_MAX}"
-            raise InvalidRequestError(text)
-        request = retry_pb2.ResendDeadLettersRequest(
-            group=group, offsets=offsets, cluster_id=self._calls.groups.cluster_id
-        )
+        left = sorted(set(offsets))
+        if not 0 < len(left) <= RESEND_COUNT_MAX:
+            raise InvalidRequestError(f"{len(left)} dead letters; give 1 to {RESEND_COUNT_MAX}")
         at = self._calls.groups.get(broker_group)
-        response = await self._retry(at, "ResendDeadLetters", request)
-        return Resent(tuple(response.resent), tuple(response.already_resent))
+        resent, already, kept = list[int](), list[int](), list[KeptLetter]()
+        while left:
+            request = retry_pb2.ResendDeadLettersRequest(
+                group=group,
+                offsets=left,
+                cluster_id=self._calls.groups.cluster_id,
+                in_pieces=True,
+            )
+            response = await self._retry(at, "ResendDeadLetters", request)
+            resent += response.resent
+            already += (one for one in response.already_resent if one not in resent)
+            kept += (KeptLetter(one.offset, one.code, one.reason) for one in response.kept)
+            done = {*resent, *already, *(one.offset for one in kept)}
+            if done.isdisjoint(left):
+                raise InternalError(f"{at.name} neither sent nor kept dead letter {left[0]}")
+            left = [offset for offset in left if offset not in done]
+        return Resent(tuple(resent), tuple(already), tuple(kept))
 
     # Offsets.
 

@@ -26,7 +26,7 @@ from quorumlog.pb import common_pb2 as quorumlog_dot_v1_dot_common__pb2
 from quorumlog.pb import consumer_pb2 as quorumlog_dot_v1_dot_consumer__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18quorumlog/v1/retry.proto\x12\x0cquorumlog.v1\x1a\x19quorumlog/v1/common.proto\x1a\x1bquorumlog/v1/consumer.proto\"b\n\x0cRetryMessage\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x10\n\x08\x64\x65lay_ms\x18\x04 \x01(\x04\x12\x0f\n\x07is_dead\x18\x05 \x01(\x08\"\xd2\x01\n\x11RetryLaterRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12,\n\x08messages\x18\x02 \x03(\x0b\x32\x1a.quorumlog.v1.RetryMessage\x12*\n\x07offsets\x18\x03 \x03(\x0b\x32\x19.quorumlog.v1.GroupOffset\x12\x19\n\x11\x61ttempt_count_max\x18\x04 \x01(\r\x12\x13\n\x0bproducer_id\x18\x05 \x01(\x06\x12\x10\n\x08sequence\x18\x06 \x01(\x04\x12\x12\n\ncluster_id\x18\x07 \x01(\t\"d\n\x12RetryLaterResponse\x12\r\n\x05index\x18\x01 \x01(\x03\x12\x15\n\rretried_count\x18\x02 \x01(\r\x12\x12\n\ndead_count\x18\x03 \x01(\r\x12\x14\n\x0cis_duplicate\x18\x04 \x01(\x08\"N\n\x18ResendDeadLettersRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0f\n\x07offsets\x18\x02 \x03(\x03\x12\x12\n\ncluster_id\x18\x03 \x01(\t\"R\n\x19ResendDeadLettersResponse\x12\r\n\x05index\x18\x01 \x01(\x03\x12\x0e\n\x06resent\x18\x02 \x03(\x03\x12\x16\n\x0e\x61lready_resent\x18\x03 \x03(\x03\"J\n\x16ListDeadLettersRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x11\n\tmax_count\x18\x03 \x01(\r\"\x8d\x01\n\x17ListDeadLettersResponse\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12\x14\n\x0crecord_count\x18\x02 \x01(\r\x12\x0e\n\x06resent\x18\x03 \x03(\x03\x12\x13\n\x0bnext_offset\x18\x04 \x01(\x03\x12\x12\n\nmin_offset\x18\x05 \x01(\x03\x12\x12\n\nmax_offset\x18\x06 \x01(\x03\"(\n\x17GetGroupSettingsRequest\x12\r\n\x05group\x18\x01 \x01(\t\"W\n\x17SetGroupSettingsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12-\n\x08settings\x18\x02 \x01(\x0b\x32\x1b.quorumlog.v1.GroupSettings\"(\n\nConfigFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\"\x1a\n\x18\x45xportConfigFilesRequest\"D\n\x19\x45xportConfigFilesResponse\x12\'\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x18.quorumlog.v1.ConfigFile\"k\n\x18ImportConfigFilesRequest\x12\'\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x18.quorumlog.v1.ConfigFile\x12\x12\n\nis_dry_run\x18\x02 \x01(\x08\x12\x12\n\ncluster_id\x18\x03 \x01(\t\"\x90\x01\n\x19ImportConfigFilesResponse\x12\x10\n\x08refusals\x18\x01 \x03(\t\x12\x0f\n\x07skipped\x18\x02 \x03(\t\x12\x13\n\x0btopic_count\x18\x03 \x01(\r\x12\x13\n\x0bgroup_count\x18\x04 \x01(\r\x12\x14\n\x0coffset_count\x18\x05 \x01(\r\x12\x10\n\x08warnings\x18\x06 \x03(\t2\xa1\x05\n\x0cRetryService\x12O\n\nRetryLater\x12\x1f.quorumlog.v1.RetryLaterRequest\x1a .quorumlog.v1.RetryLaterResponse\x12\x64\n\x11ResendDeadLetters\x12&.quorumlog.v1.ResendDeadLettersRequest\x1a\'.quorumlog.v1.ResendDeadLettersResponse\x12^\n\x0fListDeadLetters\x12$.quorumlog.v1.ListDeadLettersRequest\x1a%.quorumlog.v1.ListDeadLettersResponse\x12V\n\x10GetGroupSettings\x12%.quorumlog.v1.GetGroupSettingsRequest\x1a\x1b.quorumlog.v1.GroupSettings\x12V\n\x10SetGroupSettings\x12%.quorumlog.v1.SetGroupSettingsRequest\x1a\x1b.quorumlog.v1.GroupSettings\x12\x64\n\x11\x45xportConfigFiles\x12&.quorumlog.v1.ExportConfigFilesRequest\x1a\'.quorumlog.v1.ExportConfigFilesResponse\x12\x64\n\x11ImportConfigFiles\x12&.quorumlog.v1.ImportConfigFilesRequest\x1a\'.quorumlog.v1.ImportConfigFilesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18quorumlog/v1/retry.proto\x12\x0cquorumlog.v1\x1a\x19quorumlog/v1/common.proto\x1a\x1bquorumlog/v1/consumer.proto\"b\n\x0cRetryMessage\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x10\n\x08\x64\x65lay_ms\x18\x04 \x01(\x04\x12\x0f\n\x07is_dead\x18\x05 \x01(\x08\"\xd2\x01\n\x11RetryLaterRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12,\n\x08messages\x18\x02 \x03(\x0b\x32\x1a.quorumlog.v1.RetryMessage\x12*\n\x07offsets\x18\x03 \x03(\x0b\x32\x19.quorumlog.v1.GroupOffset\x12\x19\n\x11\x61ttempt_count_max\x18\x04 \x01(\r\x12\x13\n\x0bproducer_id\x18\x05 \x01(\x06\x12\x10\n\x08sequence\x18\x06 \x01(\x04\x12\x12\n\ncluster_id\x18\x07 \x01(\t\"d\n\x12RetryLaterResponse\x12\r\n\x05index\x18\x01 \x01(\x03\x12\x15\n\rretried_count\x18\x02 \x01(\r\x12\x12\n\ndead_count\x18\x03 \x01(\r\x12\x14\n\x0cis_duplicate\x18\x04 \x01(\x08\"a\n\x18ResendDeadLettersRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0f\n\x07offsets\x18\x02 \x03(\x03\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x11\n\tin_pieces\x18\x04 \x01(\x08\">\n\x0eKeptDeadLetter\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"~\n\x19ResendDeadLettersResponse\x12\r\n\x05index\x18\x01 \x01(\x03\x12\x0e\n\x06resent\x18\x02 \x03(\x03\x12\x16\n\x0e\x61lready_resent\x18\x03 \x03(\x03\x12*\n\x04kept\x18\x04 \x03(\x0b\x32\x1c.quorumlog.v1.KeptDeadLetter\"J\n\x16ListDeadLettersRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x11\n\tmax_count\x18\x03 \x01(\r\"\x8d\x01\n\x17ListDeadLettersResponse\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12\x14\n\x0crecord_count\x18\x02 \x01(\r\x12\x0e\n\x06resent\x18\x03 \x03(\x03\x12\x13\n\x0bnext_offset\x18\x04 \x01(\x03\x12\x12\n\nmin_offset\x18\x05 \x01(\x03\x12\x12\n\nmax_offset\x18\x06 \x01(\x03\"(\n\x17GetGroupSettingsRequest\x12\r\n\x05group\x18\x01 \x01(\t\"W\n\x17SetGroupSettingsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12-\n\x08settings\x18\x02 \x01(\x0b\x32\x1b.quorumlog.v1.GroupSettings\"(\n\nConfigFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\"\x1a\n\x18\x45xportConfigFilesRequest\"D\n\x19\x45xportConfigFilesResponse\x12\'\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x18.quorumlog.v1.ConfigFile\"k\n\x18ImportConfigFilesRequest\x12\'\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x18.quorumlog.v1.ConfigFile\x12\x12\n\nis_dry_run\x18\x02 \x01(\x08\x12\x12\n\ncluster_id\x18\x03 \x01(\t\"\x90\x01\n\x19ImportConfigFilesResponse\x12\x10\n\x08refusals\x18\x01 \x03(\t\x12\x0f\n\x07skipped\x18\x02 \x03(\t\x12\x13\n\x0btopic_count\x18\x03 \x01(\r\x12\x13\n\x0bgroup_count\x18\x04 \x01(\r\x12\x14\n\x0coffset_count\x18\x05 \x01(\r\x12\x10\n\x08warnings\x18\x06 \x03(\t2\xa1\x05\n\x0cRetryService\x12O\n\nRetryLater\x12\x1f.quorumlog.v1.RetryLaterRequest\x1a .quorumlog.v1.RetryLaterResponse\x12\x64\n\x11ResendDeadLetters\x12&.quorumlog.v1.ResendDeadLettersRequest\x1a\'.quorumlog.v1.ResendDeadLettersResponse\x12^\n\x0fListDeadLetters\x12$.quorumlog.v1.ListDeadLettersRequest\x1a%.quorumlog.v1.ListDeadLettersResponse\x12V\n\x10GetGroupSettings\x12%.quorumlog.v1.GetGroupSettingsRequest\x1a\x1b.quorumlog.v1.GroupSettings\x12V\n\x10SetGroupSettings\x12%.quorumlog.v1.SetGroupSettingsRequest\x1a\x1b.quorumlog.v1.GroupSettings\x12\x64\n\x11\x45xportConfigFiles\x12&.quorumlog.v1.ExportConfigFilesRequest\x1a\'.quorumlog.v1.ExportConfigFilesResponse\x12\x64\n\x11ImportConfigFiles\x12&.quorumlog.v1.ImportConfigFilesRequest\x1a\'.quorumlog.v1.ImportConfigFilesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,27 +40,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RETRYLATERRESPONSE']._serialized_start=411
   _globals['_RETRYLATERRESPONSE']._serialized_end=511
   _globals['_RESENDDEADLETTERSREQUEST']._serialized_start=513
-  _globals['_RESENDDEADLETTERSREQUEST']._serialized_end=591
-  _globals['_RESENDDEADLETTERSRESPONSE']._serialized_start=593
-  _globals['_RESENDDEADLETTERSRESPONSE']._serialized_end=675
-  _globals['_LISTDEADLETTERSREQUEST']._serialized_start=677
-  _globals['_LISTDEADLETTERSREQUEST']._serialized_end=751
-  _globals['_LISTDEADLETTERSRESPONSE']._serialized_start=754
-  _globals['_LISTDEADLETTERSRESPONSE']._serialized_end=895
-  _globals['_GETGROUPSETTINGSREQUEST']._serialized_start=897
-  _globals['_GETGROUPSETTINGSREQUEST']._serialized_end=937
-  _globals['_SETGROUPSETTINGSREQUEST']._serialized_start=939
-  _globals['_SETGROUPSETTINGSREQUEST']._serialized_end=1026
-  _globals['_CONFIGFILE']._serialized_start=1028
-  _globals['_CONFIGFILE']._serialized_end=1068
-  _globals['_EXPORTCONFIGFILESREQUEST']._serialized_start=1070
-  _globals['_EXPORTCONFIGFILESREQUEST']._serialized_end=1096
-  _globals['_EXPORTCONFIGFILESRESPONSE']._serialized_start=1098
-  _globals['_EXPORTCONFIGFILESRESPONSE']._serialized_end=1166
-  _globals['_IMPORTCONFIGFILESREQUEST']._serialized_start=1168
-  _globals['_IMPORTCONFIGFILESREQUEST']._serialized_end=1275
-  _globals['_IMPORTCONFIGFILESRESPONSE']._serialized_start=1278
-  _globals['_IMPORTCONFIGFILESRESPONSE']._serialized_end=1422
-  _globals['_RETRYSERVICE']._serialized_start=1425
-  _globals['_RETRYSERVICE']._serialized_end=2098
+  _globals['_RESENDDEADLETTERSREQUEST']._serialized_end=610
+  _globals['_KEPTDEADLETTER']._serialized_start=612
+  _globals['_KEPTDEADLETTER']._serialized_end=674
+  _globals['_RESENDDEADLETTERSRESPONSE']._serialized_start=676
+  _globals['_RESENDDEADLETTERSRESPONSE']._serialized_end=802
+  _globals['_LISTDEADLETTERSREQUEST']._serialized_start=804
+  _globals['_LISTDEADLETTERSREQUEST']._serialized_end=878
+  _globals['_LISTDEADLETTERSRESPONSE']._serialized_start=881
+  _globals['_LISTDEADLETTERSRESPONSE']._serialized_end=1022
+  _globals['_GETGROUPSETTINGSREQUEST']._serialized_start=1024
+  _globals['_GETGROUPSETTINGSREQUEST']._serialized_end=1064
+  _globals['_SETGROUPSETTINGSREQUEST']._serialized_start=1066
+  _globals['_SETGROUPSETTINGSREQUEST']._serialized_end=1153
+  _globals['_CONFIGFILE']._serialized_start=1155
+  _globals['_CONFIGFILE']._serialized_end=1195
+  _globals['_EXPORTCONFIGFILESREQUEST']._serialized_start=1197
+  _globals['_EXPORTCONFIGFILESREQUEST']._serialized_end=1223
+  _globals['_EXPORTCONFIGFILESRESPONSE']._serialized_start=1225
+  _globals['_EXPORTCONFIGFILESRESPONSE']._serialized_end=1293
+  _globals['_IMPORTCONFIGFILESREQUEST']._serialized_start=1295
+  _globals['_IMPORTCONFIGFILESREQUEST']._serialized_end=1402
+  _globals['_IMPORTCONFIGFILESRESPONSE']._serialized_start=1405
+  _globals['_IMPORTCONFIGFILESRESPONSE']._serialized_end=1549
+  _globals['_RETRYSERVICE']._serialized_start=1552
+  _globals['_RETRYSERVICE']._serialized_end=2225
 # @@protoc_insertion_point(module_scope)

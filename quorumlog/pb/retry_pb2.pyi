@@ -53,24 +53,38 @@ class RetryLaterResponse(_message.Message):
     def __init__(self, index: _Optional[int] = ..., retried_count: _Optional[int] = ..., dead_count: _Optional[int] = ..., is_duplicate: _Optional[bool] = ...) -> None: ...
 
 class ResendDeadLettersRequest(_message.Message):
-    __slots__ = ("group", "offsets", "cluster_id")
+    __slots__ = ("group", "offsets", "cluster_id", "in_pieces")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    IN_PIECES_FIELD_NUMBER: _ClassVar[int]
     group: str
     offsets: _containers.RepeatedScalarFieldContainer[int]
     cluster_id: str
-    def __init__(self, group: _Optional[str] = ..., offsets: _Optional[_Iterable[int]] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+    in_pieces: bool
+    def __init__(self, group: _Optional[str] = ..., offsets: _Optional[_Iterable[int]] = ..., cluster_id: _Optional[str] = ..., in_pieces: _Optional[bool] = ...) -> None: ...
+
+class KeptDeadLetter(_message.Message):
+    __slots__ = ("offset", "code", "reason")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    code: str
+    reason: str
+    def __init__(self, offset: _Optional[int] = ..., code: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ResendDeadLettersResponse(_message.Message):
-    __slots__ = ("index", "resent", "already_resent")
+    __slots__ = ("index", "resent", "already_resent", "kept")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     RESENT_FIELD_NUMBER: _ClassVar[int]
     ALREADY_RESENT_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
     index: int
     resent: _containers.RepeatedScalarFieldContainer[int]
     already_resent: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, index: _Optional[int] = ..., resent: _Optional[_Iterable[int]] = ..., already_resent: _Optional[_Iterable[int]] = ...) -> None: ...
+    kept: _containers.RepeatedCompositeFieldContainer[KeptDeadLetter]
+    def __init__(self, index: _Optional[int] = ..., resent: _Optional[_Iterable[int]] = ..., already_resent: _Optional[_Iterable[int]] = ..., kept: _Optional[_Iterable[_Union[KeptDeadLetter, _Mapping]]] = ...) -> None: ...
 
 class ListDeadLettersRequest(_message.Message):
     __slots__ = ("group", "offset", "max_count")

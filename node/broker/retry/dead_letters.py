@@ -14,7 +14,14 @@ from node.broker.append.produce import Produce
 from node.broker.core.context import Context
 from node.broker.records.retry import origin_topic, sent_again
 from node.broker.retry.retry import QUEUE, read_record
-from node.errors.common import BadRequestError, BusyError, LimitReachedError, UnknownGroupError
+from node.config.limits import COMMAND_SIZE_BYTES_MAX
+from node.errors.common import (
+    BadRequestError,
+    BusyError,
+    LimitReachedError,
+    NodeError,
+    UnknownGroupError,
+)
 from node.errors.groups import AlreadyResentError, MessageExpiredError
 from node.state.appends import Committed, Prepared
 from node.state.tables.dead_letters import DeadLettersTable
@@ -27,7 +34,7 @@ from quorumlog.pb.retry_pb2 import (
 )
 from quorumlog.pb.state_pb2 import Command
 from store import format as fmt
-from store.errors import LimitExceededError
+from store.errors import CorruptionError, DerivedFileError, LimitExceededError, StoreError
 from store.record.topic_names import dead_letter_topic
 
 _LIST_COUNT: Final = 64
@@ -72,10 +79,12 @@ class DeadLetters:
     async def resend_dead_letters(
         self, request: ResendDeadLettersRequest
     ) -> ResendDeadLettersResponse:
-        """Put dead letters back into their topics, all or none; those sent before are left out.
+        """Put dead letters back into their topics; those sent before are left out.
 
-        Raises UnknownGroupError, MessageExpiredError, BusyError while another call sends one of
-        them, refusals of the topics, and the errors of `Produce.append`.
+        All or none, or `in_pieces`: then a letter that cannot go is named and keeps no other back,
+        and the first ones that fit into one batch go. Raises UnknownGroupError, BusyError while
+        another call sends one of them, and the errors of `Produce.append`; all or none
+        MessageExpiredError and refusals of the topics, too.
         """
         context, group = self._context, request.group
         context.check_cluster(request.cluster_id)
@@ -91,22 +100,36 @@ class DeadLetters:
         if not left:
             return response
         lo, hi = self._range(group)
-        records, size_bytes = list[bytes](), 0
+        mark = Command.MarkResent(group=group, offsets=left, min_offset=lo)
+        limit = self._produce.own_size_bytes_max
+        if request.in_pieces:  # The record of the mark is a part of the batch.
+            limit -= COMMAND_SIZE_BYTES_MAX + mark.ByteSize()
+        records, sent, size_bytes = list[bytes](), list[int](), 0
         for offset in left:
-            if offset < lo:
-                raise MessageExpiredError(topic, QUEUE, offset, lo, hi)
-            records.append(self._sent_again(topic, offset))
-            size_bytes += len(records[-1])
-            if size_bytes > self._produce.own_size_bytes_max:  # Read no more.
-                raise LimitExceededError("batch", size_bytes, self._produce.own_size_bytes_max)
-        mark = Command.MarkResent(
-            group=group,
-            offsets=left,
-            min_offset=lo,
-        )
+            try:
+                if offset < lo:
+                    raise MessageExpiredError(topic, QUEUE, offset, lo, hi)
+                record = self._sent_again(topic, offset)
+            except (NodeError, StoreError) as error:
+                if not request.in_pieces:
+                    raise
+                if isinstance(error, CorruptionError | DerivedFileError):
+                    context.on_damage(error)
+                response.kept.add(offset=offset, code=error.code, reason=str(error))
+                continue
+            size_bytes += len(record)
+            if size_bytes > limit and (records or not request.in_pieces):  # Read no more.
+                if request.in_pieces:
+                    break
+                raise LimitExceededError("batch", size_bytes, limit)
+            records.append(record)
+            sent.append(offset)
+        response.resent[:] = mark.offsets[:] = sent
+        if not sent:
+            return response
         append = AppendRequest(records=b"".join(records), record_count=len(records))
         receipt = await self._produce.append(append, self._attached_commands(mark))
-        self.resent_total += len(left)
+        self.resent_total += len(sent)
         response.index = receipt.index
         return response
 
@@ -137,10 +160,12 @@ class DeadLetters:
         return self._context.state.table(DeadLettersTable)
 
     def _sent_again(self, topic: str, offset: int) -> bytes:
-        """Return a dead letter for its topic; `Produce` checks whether that may be written."""
+        """Return a dead letter for its topic. Raises the refusal of that topic."""
         record = read_record(self._context, topic, QUEUE, offset)
         origin = origin_topic(record)
-        return sent_again(record, origin, offset % self._context.topic(origin).queue_count)
+        queue_id = offset % self._context.topic(origin).queue_count
+        self._produce.check_queue((origin.encode(), queue_id), frozenset())
+        return sent_again(record, origin, queue_id)
 
     def _attached_commands(self, mark: Command.MarkResent) -> AttachedCommands:
         """Return the mark of an entry, attached so that its letters are held meanwhile."""

@@ -3,6 +3,7 @@
 Owns the options and the printing; the work is the admin client's.
 """
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import click
@@ -11,10 +12,17 @@ from quorumlog.cli.broker_groups import broker_group_option
 from quorumlog.cli.connection import ask, connected, run, server_option
 from quorumlog.cli.errors import CliError, ExitCode
 from quorumlog.cli.message_rows import body_text, message_row, time_text
-from quorumlog.cli.output import Format, output_option, print_record, print_rows
+from quorumlog.cli.output import (
+    Format,
+    output_option,
+    print_record,
+    print_rows,
+    say_if_more,
+)
+from quorumlog.cli.progress import progress_bars
 
 if TYPE_CHECKING:
-    from quorumlog.admin.groups import DeadLetter
+    from quorumlog.admin.groups import DeadLetter, Resent
     from quorumlog.client import Client
 
 _COLUMNS = (
@@ -63,10 +71,11 @@ def list_dead(
     found = ask(
         server,
         lambda client: client.admin.dead_letters(
-            name, offset=offset, max_count=max_count, broker_group=group
+            name, offset=offset, max_count=max_count + 1, broker_group=group
         ),
     )
-    print_rows([_row(one) for one in found], output, columns=_COLUMNS)
+    say_if_more(found, max_count)
+    print_rows([_row(one) for one in found[:max_count]], output, columns=_COLUMNS)
     return ExitCode.OK if found else ExitCode.FINDINGS
 
 
@@ -144,36 +153,47 @@ def resend(
 ) -> int:
     """Send dead letters again, to the topics they came from, each at most once.
 
-    A dead letter stays where it is, marked as sent: doing it again sends nothing twice.
+    A dead letter stays where it is, marked as sent: doing it again sends nothing twice. One that
+    cannot be sent, for example because its topic is gone, is named and holds no other back.
 
     \b
     Keys of -o json:
-      resent_count, already_resent_count
+      resent_count, already_resent_count, kept
+      kept: offset, code, reason
 
     \b
     Examples:
       qlog dlq resend billing --offset 17 --offset 18
       qlog dlq resend billing --all
+      qlog dlq resend billing --all -o json | jq .kept
+
+    Ends with 0 when all were sent, now or before, and with 1 when some stayed.
     """
     if bool(offsets) == is_all:
         raise click.UsageError("name dead letters with --offset, or --all of them")
 
-    async def act() -> tuple[int, int]:
+    async def act() -> "list[Resent]":
+        done: list[Resent] = []
         async with connected(server) as client:
             wanted = list(offsets) or await _left(client, name, group)
-            resent = already = 0
-            for lo in range(0, len(wanted), _AT_ONCE):
-                done = await client.admin.resend_dead_letters(
-                    name, wanted[lo : lo + _AT_ONCE], broker_group=group
-                )
-                resent += len(done.resent)
-                already += len(done.already_resent)
-            return resent, already
+            with progress_bars() as show:
+                for lo in range(0, len(wanted), _AT_ONCE):
+                    piece = wanted[lo : lo + _AT_ONCE]
+                    done.append(
+                        await client.admin.resend_dead_letters(name, piece, broker_group=group)
+                    )
+                    show("looked at", lo + len(piece), len(wanted))
+        return done
 
-    resent_count, already_count = run(act())
-    row = {"resent_count": resent_count, "already_resent_count": already_count}
+    done = run(act())
+    kept = [dataclasses.asdict(letter) for one in done for letter in one.kept]
+    row = {
+        "resent_count": sum(len(one.resent) for one in done),
+        "already_resent_count": sum(len(one.already_resent) for one in done),
+        "kept": kept,
+    }
     print_record(row, output)
-    return ExitCode.OK
+    return ExitCode.FINDINGS if kept else ExitCode.OK
 
 
 async def _left(client: "Client", name: str, group: str) -> list[int]:

@@ -29,6 +29,7 @@ from node.state.tables.topic_types import TopicSettings
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.common_pb2 import Delays, GroupSettings, TopicNames
 from quorumlog.pb.consumer_pb2 import GroupOffset
+from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.retry_pb2 import (
     GetGroupSettingsRequest,
     ListDeadLettersRequest,
@@ -39,7 +40,7 @@ from quorumlog.pb.retry_pb2 import (
     SetGroupSettingsRequest,
 )
 from store.derived.queues.pull import PullStatus
-from store.record.message import Message, decode_message
+from store.record.message import Message, decode_message, encode_message
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.commands import SMALL_LIMITS, commit
 from tests.node.delayed import on_loop
@@ -246,6 +247,39 @@ async def test_dead_letters_go_back_once(tmp_path: Path) -> None:
         behind = ListDeadLettersRequest(group="readers", offset=9)
         assert (await node.broker.dead_letters.list_dead_letters(behind)).record_count == 0
         assert node.broker.stats().resent_total == 2
+
+
+@on_loop
+async def test_letters_that_can_go_are_sent_in_pieces_and_the_others_are_named(
+    tmp_path: Path,
+) -> None:
+    async with node_at(tmp_path, topics={"orders": 1, "gone": 1}) as node:
+        half = node.broker._produce.batch_size_bytes_max // 2
+        for topic in ("orders", "gone", "orders", "orders", "orders"):
+            record = encode_message(topic, 0, b"x" * half)
+            await node.broker.append(AppendRequest(records=record, record_count=1))
+        for topic, offset in (("orders", 0), ("gone", 0), ("orders", 1), ("orders", 2)):
+            given = given_back(offset, topic=topic, is_dead=True)
+            await node.broker.retry.retry_later(given)
+        await node.broker.topics.delete_topic(DeleteTopicRequest(topic="gone"))
+        sent: list[list[int]] = []
+        left = [0, 1, 2, 3, 4]
+        while left:
+            answer = await node.broker.dead_letters.resend_dead_letters(
+                ResendDeadLettersRequest(group="readers", offsets=left, in_pieces=True)
+            )
+            sent.append(list(answer.resent))
+            kept = {letter.offset: letter.code for letter in answer.kept}
+            left = [offset for offset in left if offset not in {*answer.resent, *kept}]
+            assert answer.already_resent == []
+        assert sent == [[0, 2], [3]]
+        assert kept == {4: "node.no_such_offset"}
+        first = ResendDeadLettersRequest(group="readers", offsets=[0, 1, 2], in_pieces=True)
+        again = await node.broker.dead_letters.resend_dead_letters(first)
+        assert (again.index, list(again.resent), list(again.already_resent)) == (-1, [], [0, 2])
+        assert [(one.offset, one.code) for one in again.kept] == [(1, "node.unknown_topic")]
+        assert "'gone'" in again.kept[0].reason
+        assert len(queue(node, "orders")) == 4 + 3
 
 
 @on_loop

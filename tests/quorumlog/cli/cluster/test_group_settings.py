@@ -87,6 +87,7 @@ def test_dead_letters_are_seen_and_sent_again(qlog: Qlog, tmp_path: Path, topic:
     assert qlog.json("dlq", "resend", "dying", "--offset", 1) == {
         "resent_count": 1,
         "already_resent_count": 0,
+        "kept": [],
     }
     assert qlog.json("dlq", "resend", "dying", "--all")["resent_count"] == 2
     assert qlog.json("dlq", "resend", "dying", "--offset", 1)["already_resent_count"] == 1
@@ -94,6 +95,10 @@ def test_dead_letters_are_seen_and_sent_again(qlog: Qlog, tmp_path: Path, topic:
     assert qlog("consume", topic, "--until", "end").stdout == "a\nb\nc\nb\na\nc\n"
     assert qlog.json("dlq", "list", "dying", "--from", 7, code=1) == []
     qlog("dlq", "resend", "dying", code=2)
+
+    some = qlog.json("dlq", "resend", "dying", "--offset", 0, "--offset", 9, code=1)
+    assert (some["already_resent_count"], some["kept"][0]["offset"]) == (1, 9)
+    assert some["kept"][0]["code"] == "node.no_such_offset"
 
 
 def test_tables_come_and_go(qlog: Qlog, tmp_path: Path, topic: str) -> None:
