@@ -273,6 +273,7 @@ class Node:
             for record in self.cluster.records()
             for message in [decode_message(record)]
             if message.topic == request.topic
+            and any(key.endswith(request.key[-2:]) for key in message.keys)
             and (not request.next_position or message.position < request.next_position)
         ]
         # Like an index of hashes, it finds more than was asked for; and two at a time.
