@@ -76,6 +76,11 @@ def page() -> str:
     return "\n".join(lines)
 
 
+def error_classes() -> list[type[NodeError | StoreError | RaftError]]:
+    """Return the classes of all errors that a client may meet."""
+    return [kind for _, modules in _PARTS for module in modules for kind in classes_in(module)]
+
+
 def classes_in(module: ModuleType) -> list[type[NodeError | StoreError | RaftError]]:
     """Return the error classes that a module defines, without the roots."""
     return [

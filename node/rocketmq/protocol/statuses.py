@@ -8,6 +8,7 @@ from typing import Final
 
 from node.errors.translation import describe
 from quorumlog.pb.rocketmq_pb2 import Code, Status
+from store.errors import LimitExceededError
 
 OK: Final = Status(code=Code.OK, message="OK")
 
@@ -45,7 +46,24 @@ _CODES: Final = {
     "node.delay_too_long": Code.ILLEGAL_DELIVERY_TIME,
     "node.delayed_full": Code.TOO_MANY_REQUESTS,
     "node.delayed_gone": Code.MESSAGE_NOT_FOUND,
+    "node.message_not_found": Code.MESSAGE_NOT_FOUND,
+    "node.no_such_offset": Code.MESSAGE_NOT_FOUND,
+    "store.out_of_range": Code.ILLEGAL_OFFSET,
 }
+_BY_STATUS: Final = {
+    "INVALID_ARGUMENT": Code.BAD_REQUEST,
+    "NOT_FOUND": Code.NOT_FOUND,
+    "ALREADY_EXISTS": Code.PRECONDITION_FAILED,
+    "FAILED_PRECONDITION": Code.PRECONDITION_FAILED,
+    "ABORTED": Code.PRECONDITION_FAILED,
+    "OUT_OF_RANGE": Code.BAD_REQUEST,
+    "PERMISSION_DENIED": Code.FORBIDDEN,
+    "UNAUTHENTICATED": Code.UNAUTHORIZED,
+    "UNIMPLEMENTED": Code.NOT_IMPLEMENTED,
+    "UNAVAILABLE": Code.HA_NOT_AVAILABLE,
+}
+"""For refusals without a row that do not pass, by the status of our own protocol. Clients repeat
+what is an error of the server."""
 
 
 class CallRefusedError(Exception):
@@ -67,9 +85,19 @@ def status_of(error: Exception) -> Status:
     if isinstance(error, CallRefusedError):
         return Status(code=error.code, message=error.message[:_MESSAGE_LENGTH_MAX])
     failure = describe(error)
-    other = Code.HA_NOT_AVAILABLE if failure.retryable else Code.INTERNAL_SERVER_ERROR
-    code = _CODES.get(failure.code, other)
+    code = code_of(failure.code, failure.status, retryable=failure.retryable)
+    if isinstance(error, LimitExceededError) and error.what == "properties":
+        code = Code.MESSAGE_PROPERTIES_TOO_LARGE
     return Status(code=code, message=f"{failure.code}: {failure.message}"[:_MESSAGE_LENGTH_MAX])
+
+
+def code_of(code: str, status: str, *, retryable: bool) -> Code:
+    """Return the protocol's code for a code of ours and the gRPC status that it has."""
+    if code in _CODES:
+        return _CODES[code]
+    if retryable:
+        return Code.HA_NOT_AVAILABLE
+    return _BY_STATUS.get(status, Code.INTERNAL_SERVER_ERROR)
 
 
 def common(statuses: list[Status]) -> Status:
