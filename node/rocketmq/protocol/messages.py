@@ -146,9 +146,12 @@ def check_message(message: Message, body_size_bytes_max: int) -> None:
 
 
 def _check_text(name: str, text: str, size_bytes_max: int) -> None:
-    if len(text.encode()) > size_bytes_max or has_control(text):
-        rule = f"{name}: at most {size_bytes_max} bytes, no control characters"
-        raise CallRefusedError(Code.BAD_REQUEST, rule)
+    size_bytes = len(text.encode())
+    if size_bytes > size_bytes_max:
+        rule = f"{name} of {size_bytes} bytes, the limit is {size_bytes_max}"
+        raise CallRefusedError(Code.MESSAGE_PROPERTIES_TOO_LARGE, rule)
+    if has_control(text):
+        raise CallRefusedError(Code.BAD_REQUEST, f"{name}: no control characters")
 
 
 def _check_size(message: Message) -> None:
@@ -161,7 +164,10 @@ def _check_size(message: Message) -> None:
     for name, value in user.items():
         size_bytes += len(name.encode()) + len(value.encode())
     if size_bytes > PROPERTIES_SIZE_BYTES_MAX:
-        text = f"{size_bytes} bytes of properties, the limit is {PROPERTIES_SIZE_BYTES_MAX}"
+        text = (
+            f"tag, keys and user properties of {size_bytes} bytes, the limit is "
+            f"{PROPERTIES_SIZE_BYTES_MAX}"
+        )
         raise CallRefusedError(Code.MESSAGE_PROPERTIES_TOO_LARGE, text)
 
 

@@ -14,56 +14,58 @@ OK: Final = Status(code=Code.OK, message="OK")
 
 _MESSAGE_LENGTH_MAX: Final = 1_024
 
-_CODES: Final = {
-    "node.unknown_topic": Code.TOPIC_NOT_FOUND,
-    "node.reserved_topic": Code.ILLEGAL_TOPIC,
-    "store.bad_topic": Code.ILLEGAL_TOPIC,
-    "node.unknown_queue": Code.TOPIC_NOT_FOUND,
-    "node.topic_not_writable": Code.FORBIDDEN,
-    "node.topic_not_readable": Code.FORBIDDEN,
-    "node.unknown_group": Code.CONSUMER_GROUP_NOT_FOUND,
-    "node.busy": Code.TOO_MANY_REQUESTS,
-    "store.busy": Code.TOO_MANY_REQUESTS,
-    "node.limit_reached": Code.TOO_MANY_REQUESTS,
-    "store.full": Code.HA_NOT_AVAILABLE,
-    "store.limit_exceeded": Code.MESSAGE_BODY_TOO_LARGE,
-    "node.limit_exceeded": Code.MESSAGE_BODY_TOO_LARGE,
-    "store.record_format": Code.BAD_REQUEST,
-    "node.timeout": Code.MASTER_PERSISTENCE_TIMEOUT,
-    "node.outcome_unknown": Code.MASTER_PERSISTENCE_TIMEOUT,
-    "node.read_timeout": Code.PROXY_TIMEOUT,
-    "node.read_failed": Code.PROXY_TIMEOUT,
-    "node.bad_request": Code.BAD_REQUEST,
-    "node.stale_handle": Code.INVALID_RECEIPT_HANDLE,
-    "node.pop_conflict": Code.TOO_MANY_REQUESTS,
-    "node.queue_held": Code.INTERNAL_SERVER_ERROR,
-    "node.group_disabled": Code.FORBIDDEN,
-    "node.topic_forbidden": Code.FORBIDDEN,
-    "node.group_orderly": Code.FORBIDDEN,
-    "node.bad_filter": Code.ILLEGAL_FILTER_EXPRESSION,
-    "node.unknown_transaction": Code.INVALID_TRANSACTION_ID,
-    "node.transaction_ended": Code.INVALID_TRANSACTION_ID,
-    "node.delay_too_long": Code.ILLEGAL_DELIVERY_TIME,
-    "node.delayed_full": Code.TOO_MANY_REQUESTS,
-    "node.delayed_gone": Code.MESSAGE_NOT_FOUND,
-    "node.message_not_found": Code.MESSAGE_NOT_FOUND,
-    "node.no_such_offset": Code.MESSAGE_NOT_FOUND,
-    "store.out_of_range": Code.ILLEGAL_OFFSET,
+CODES: Final[dict[str, Code]] = {
+    name: code
+    for code, names in {
+        Code.TOPIC_NOT_FOUND: "node.unknown_topic node.unknown_queue",
+        Code.ILLEGAL_TOPIC: "node.reserved_topic store.bad_topic",
+        Code.CONSUMER_GROUP_NOT_FOUND: "node.unknown_group",
+        Code.FORBIDDEN: (
+            "node.topic_not_writable node.topic_not_readable node.group_disabled "
+            "node.topic_forbidden node.group_orderly store.inner_batch"
+        ),
+        Code.BAD_REQUEST: "node.bad_request node.limit_exceeded store.record_format",
+        Code.MESSAGE_BODY_TOO_LARGE: "store.limit_exceeded",
+        Code.ILLEGAL_FILTER_EXPRESSION: "node.bad_filter",
+        Code.ILLEGAL_DELIVERY_TIME: "node.delay_too_long",
+        Code.ILLEGAL_OFFSET: "store.out_of_range",
+        Code.INVALID_RECEIPT_HANDLE: "node.stale_handle",
+        Code.INVALID_TRANSACTION_ID: "node.unknown_transaction node.transaction_ended",
+        Code.MESSAGE_NOT_FOUND: "node.message_not_found node.no_such_offset node.delayed_gone",
+        Code.NOT_IMPLEMENTED: "node.unimplemented",
+        Code.PRECONDITION_FAILED: (
+            "node.wrong_cluster node.wrong_mode node.unknown_producer node.producer_fenced "
+            "node.duplicate_expired node.conflict node.topic_exists node.group_not_empty "
+            "node.already_resent ha.promotion_refused raft.change_invalid raft.transfer_invalid "
+            "raft.recovery_refused"
+        ),
+        Code.TOO_MANY_REQUESTS: (
+            "node.busy store.busy raft.busy node.limit_reached node.delayed_full "
+            "node.pop_conflict node.responses_wait"
+        ),
+        Code.MASTER_PERSISTENCE_TIMEOUT: (
+            "node.timeout node.outcome_unknown node.change_timeout store.flush_timeout"
+        ),
+        Code.PROXY_TIMEOUT: "node.read_timeout node.read_failed node.request_slow",
+        Code.HA_NOT_AVAILABLE: (
+            "node.not_leader node.not_ready node.transferring node.draining node.shutting_down "
+            "node.not_applied node.out_of_sequence node.state_diverged node.stream_silent "
+            "ha.not_master ha.state_missing ha.promotion_timeout ha.promotion_lost store.full "
+            "store.file_system store.closed store.damage_wider store.derived_damage "
+            "raft.not_leader raft.transferring raft.change_refused raft.transfer_refused "
+            "raft.hard_state_not_saved"
+        ),
+        # The client asks again, which is wanted of a queue that is held.
+        Code.INTERNAL_SERVER_ERROR: (
+            "node.queue_held node.unknown_command store.sync_failed store.locked store.layout "
+            "store.tail_not_cut store.corruption store.foreign_entry store.snapshot_needed "
+            "store.queue_order store.derived_file raft.peer_protocol raft.term_jump "
+            "raft.foreign_chain raft.compaction_refused"
+        ),
+    }.items()
+    for name in names.split()
 }
-_BY_STATUS: Final = {
-    "INVALID_ARGUMENT": Code.BAD_REQUEST,
-    "NOT_FOUND": Code.NOT_FOUND,
-    "ALREADY_EXISTS": Code.PRECONDITION_FAILED,
-    "FAILED_PRECONDITION": Code.PRECONDITION_FAILED,
-    "ABORTED": Code.PRECONDITION_FAILED,
-    "OUT_OF_RANGE": Code.BAD_REQUEST,
-    "PERMISSION_DENIED": Code.FORBIDDEN,
-    "UNAUTHENTICATED": Code.UNAUTHORIZED,
-    "UNIMPLEMENTED": Code.NOT_IMPLEMENTED,
-    "UNAVAILABLE": Code.HA_NOT_AVAILABLE,
-}
-"""For refusals without a row that do not pass, by the status of our own protocol. Clients repeat
-what is an error of the server."""
+"""The protocol's code for each code of ours but those of the name server, which no call reaches."""
 
 
 class CallRefusedError(Exception):
@@ -85,19 +87,10 @@ def status_of(error: Exception) -> Status:
     if isinstance(error, CallRefusedError):
         return Status(code=error.code, message=error.message[:_MESSAGE_LENGTH_MAX])
     failure = describe(error)
-    code = code_of(failure.code, failure.status, retryable=failure.retryable)
+    code = CODES.get(failure.code, Code.INTERNAL_SERVER_ERROR)
     if isinstance(error, LimitExceededError) and error.what == "properties":
         code = Code.MESSAGE_PROPERTIES_TOO_LARGE
     return Status(code=code, message=f"{failure.code}: {failure.message}"[:_MESSAGE_LENGTH_MAX])
-
-
-def code_of(code: str, status: str, *, retryable: bool) -> Code:
-    """Return the protocol's code for a code of ours and the gRPC status that it has."""
-    if code in _CODES:
-        return _CODES[code]
-    if retryable:
-        return Code.HA_NOT_AVAILABLE
-    return _BY_STATUS.get(status, Code.INTERNAL_SERVER_ERROR)
 
 
 def common(statuses: list[Status]) -> Status:

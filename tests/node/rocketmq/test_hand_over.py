@@ -18,7 +18,14 @@ from quorumlog.pb.log_pb2 import GroupRoute, NodeAddress, TopicRoute
 from quorumlog.pb.rocketmq_pb2 import Code
 from raft.errors import TransferringError
 from tests.node.broker_fakes import Fixture, node_at
-from tests.node.rocketmq.test_service import GROUP, TOPIC, Gateway, gateway_at, message
+from tests.node.rocketmq.test_service import (
+    GROUP,
+    TOPIC,
+    Gateway,
+    gateway_at,
+    message,
+    stored_count,
+)
 from tests.patience import eventually
 
 SEND = "MessagingService/SendMessage"
@@ -48,11 +55,6 @@ async def pair_at(root: Path) -> AsyncIterator[Pair]:
         identity = context.identity._replace(addresses=addresses)
         context.identity = identity  # type: ignore[misc]
         yield Pair(last, after)
-
-
-def stored_count(gateway: Gateway) -> int:
-    store = gateway.node.log.store
-    return sum(hi - lo for lo, hi in (store.reads.queue_range("orders", q) for q in range(4)))
 
 
 def refused_count(node: Fixture) -> int:

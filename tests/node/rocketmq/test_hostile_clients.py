@@ -88,7 +88,7 @@ REFUSED: list[tuple[str, Any, Code]] = [
     (
         "SendMessage",
         pb.SendMessageRequest(messages=[message(trace_context=LONG)]),
-        Code.BAD_REQUEST,
+        Code.MESSAGE_PROPERTIES_TOO_LARGE,
     ),
     (
         "SendMessage",

@@ -105,6 +105,12 @@ async def gateway_at(root: Path, keys: dict[str, str] | None = None) -> AsyncIte
             await rocketmq.stop()
 
 
+def stored_count(gateway: Gateway) -> int:
+    """Return the number of messages of topic orders."""
+    store = gateway.node.log.store
+    return sum(hi - lo for lo, hi in (store.reads.queue_range("orders", q) for q in range(4)))
+
+
 def _raise(error: BaseException) -> None:
     raise error
 
@@ -234,6 +240,33 @@ async def test_every_refusal_has_its_code(tmp_path: Path) -> None:
             assert found.code == code, f"{name}: {Code.Name(found.code)} {found.message}"
             assert found.message
         assert (await gateway.send()).status.code == Code.OK, "the gateway goes on"
+
+
+@pytest.mark.parametrize(
+    ("field", "fields", "code"),
+    [
+        ("trace context", {"trace_context": "t" * 49_152}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
+        ("trace context", {"trace_context": "a\0b"}, Code.BAD_REQUEST),
+        ("born host", {"born_host": "h" * 40_000}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
+        ("born host", {"born_host": "a\x01b"}, Code.BAD_REQUEST),
+        ("tag", {"tag": "t" * 40_000}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
+        ("tag", {"tag": "a\nb"}, Code.ILLEGAL_MESSAGE_TAG),
+        ("keys", {"keys": ["k" * 40_000]}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
+        ("key", {"keys": ["a\x02b"]}, Code.ILLEGAL_MESSAGE_KEY),
+        ("message group", {"message_group": "g" * 64}, Code.ILLEGAL_MESSAGE_GROUP),
+        ("message id", {"message_id": "i" * 129}, Code.ILLEGAL_MESSAGE_ID),
+        ("born time", {"born_timestamp": Timestamp(nanos=-1)}, Code.BAD_REQUEST),
+        ("delivery time", {"delivery_timestamp": Timestamp(nanos=-1)}, Code.ILLEGAL_DELIVERY_TIME),
+    ],
+)
+async def test_a_field_that_no_record_could_hold_is_refused_by_name(
+    tmp_path: Path, field: str, fields: dict[str, Any], code: Code
+) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        refusal = (await gateway.send(**fields)).status
+        assert refusal.code == code, f"{Code.Name(refusal.code)} {refusal.message}"
+        assert field in refusal.message
+        assert stored_count(gateway) == 0, "nothing was stored"
 
 
 async def test_receives_that_cannot_be(tmp_path: Path) -> None:
