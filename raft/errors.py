@@ -103,7 +103,7 @@ class TransferRefusedError(RaftError):
 
 
 class TransferInvalidError(TransferRefusedError):
-    """The node that was named is no other voter. The leader keeps leading."""
+    """The node that was named is no other voter, or there is none. The leader keeps leading."""
 
     code, retryable = "raft.transfer_invalid", False
 

@@ -28,6 +28,7 @@ from raft.messages import NO_INDEX, NO_NODE, NodeId, Standing
 from raft.pump.replica import Replica
 from raft.ready import RoleChange
 from raft.rules.membership import Change, ChangeKind
+from raft.rules.transfer import check_other_voter
 from raft.transitions import Role
 from store.errors import PositionRangeError
 from store.files.failpoints import hit
@@ -175,6 +176,8 @@ class NodeAdmin:
     async def drain(self, request: pb.DrainRequest) -> pb.DrainResponse:
         """Refuse appends and do not lead, until undone or restarted."""
         health, driver = self._parts.health, self._driver
+        if not request.undo:  # Before the drain has any effect.
+            check_other_voter(self._replica.core.state)
         self._parts.broker.set_draining(not request.undo)
         driver.is_draining = not request.undo
         if request.undo:
@@ -207,9 +210,9 @@ class NodeAdmin:
         if kind is ChangeKind.ADD_LEARNER:
             _check_address("address", request.address)
             _check_address("peer_address", request.peer_address)
+        driver.check_change(Change(kind, member))  # Before the addresses have any effect.
         if self._adding != NO_NODE:
             raise ChangeRefusedError(member, f"node {self._adding} is being added; retry")
-        driver.check_change(Change(kind, member))  # Before the addresses have any effect.
         try:
             async with asyncio.timeout(CHANGE_TIMEOUT_MS / 1000):
                 if kind is ChangeKind.ADD_LEARNER:

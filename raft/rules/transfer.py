@@ -19,6 +19,7 @@ def transfer_leadership(state: RaftState, target: NodeId) -> None:
     if state.role is not Role.LEADER:
         raise NotLeaderError(state.leader)
     if target == NO_NODE:
+        check_other_voter(state)
         raise TransferRefusedError(target, "no other voter counts at the moment")
     progress = state.progress.get(target)
     if progress is None or target not in state.voters:
@@ -36,6 +37,12 @@ def transfer_leadership(state: RaftState, target: NodeId) -> None:
     order_if_caught_up(state, progress)
     if not state.own_entries:
         replication.feed(state, progress)
+
+
+def check_other_voter(state: RaftState) -> None:
+    """Raise TransferInvalidError if nobody could ever take over: this node is the only voter."""
+    if all(voter == state.node_id for voter in state.voters):
+        raise TransferInvalidError(NO_NODE, "there is no other voter")
 
 
 def order_if_caught_up(state: RaftState, progress: Progress) -> None:

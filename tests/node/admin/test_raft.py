@@ -10,11 +10,17 @@ from typing import Any
 import pytest
 
 from node.admin.raft import NodeAdmin
-from node.errors.translation import describe
+from node.errors.common import NodeError
+from node.errors.translation import describe, to_pb
+from quorumlog.cluster.calls import Calls
+from quorumlog.cluster.retry import Deadline
+from quorumlog.errors import Outcome as ClientOutcome
+from quorumlog.errors import QuorumlogError, from_pb
 from quorumlog.pb import admin_pb2 as pb
-from raft.errors import ChangeInvalidError, ChangeRefusedError, RaftError, TransferInvalidError
-from store.errors import Outcome
+from raft.errors import ChangeInvalidError, ChangeRefusedError, RaftError
+from store.errors import Outcome, StoreError
 from tests.node.whole_nodes import WholeNode, WholeNodes
+from tests.patience import PATIENCE_S
 from tests.store.records import PAGE, small_config
 
 CONFIG = small_config(container="ledger", file_size_bytes=4 * PAGE, disk_reserve_bytes=0)
@@ -31,7 +37,11 @@ async def leading(root: Path) -> AsyncIterator[tuple[NodeAdmin, WholeNode]]:
         def member(number: int, **_facts: object) -> pb.MemberStatus:
             return pb.MemberStatus(node_id=number, address=node.broker.address_of(number))
 
-        parts: Any = SimpleNamespace(broker=node.broker, member=member)
+        settings = SimpleNamespace(cluster_id="c", replication="raft")
+        health = SimpleNamespace(enter=lambda *_facts: None)
+        parts: Any = SimpleNamespace(
+            broker=node.broker, member=member, settings=settings, health=health
+        )
         yield NodeAdmin(parts, node.driver, node.driver.replica, node.log), node
     finally:
         await world.stop()
@@ -85,17 +95,79 @@ async def test_add_without_room_for_its_entry_stores_no_address(
         assert 3 not in node.machine.state.members
 
 
-async def test_refusals_that_cannot_change_are_final(tmp_path: Path) -> None:
+class OneRequest(Calls):
+    """The client's calls of a node, in one process with it; a second request fails the test."""
+
+    def __init__(self, admin: NodeAdmin) -> None:
+        leader: Any = SimpleNamespace(address="here:1")
+
+        async def find(_deadline: Deadline) -> Any:
+            return leader
+
+        router: Any = SimpleNamespace(where="", leader=find)
+        super().__init__(router)
+        self.admin = admin
+
+    async def once(self, _node: Any, _service: Any, method: str, request: Any, _s: float) -> Any:
+        self.attempts += 1
+        assert self.attempts == 1, f"{method} was sent again"
+        try:
+            return await getattr(self.admin, method)(request)
+        except (NodeError, StoreError, RaftError) as error:
+            raise from_pb(to_pb(error)) from error
+
+
+ADD, PROMOTE = pb.MEMBER_CHANGE_ADD_LEARNER, pb.MEMBER_CHANGE_PROMOTE
+REMOVE, TRANSFER = pb.MEMBER_CHANGE_REMOVE, pb.TransferLeadershipRequest
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "code"),
+    [
+        ("change_member", change(ADD, 1, "wrong"), "raft.change_invalid"),
+        ("change_member", change(ADD, 2, "wrong"), "raft.change_invalid"),
+        ("change_member", change(ADD, 3, "*"), "node.bad_request"),
+        ("change_member", change(ADD, 0, "any"), "node.bad_request"),
+        ("change_member", pb.ChangeMemberRequest(node_id=3), "node.bad_request"),
+        ("change_member", change(PROMOTE, 1), "raft.change_invalid"),
+        ("change_member", change(PROMOTE, 9), "raft.change_invalid"),
+        ("change_member", change(REMOVE, 1), "raft.change_invalid"),
+        ("change_member", change(REMOVE, 9), "raft.change_invalid"),
+        ("transfer_leadership", TRANSFER(node_id=9), "raft.transfer_invalid"),
+        ("transfer_leadership", TRANSFER(node_id=2), "raft.transfer_invalid"),
+        ("transfer_leadership", TRANSFER(), "raft.transfer_invalid"),
+        ("drain", pb.DrainRequest(), "raft.transfer_invalid"),
+        ("accept_loss", pb.AcceptLossRequest(confirm_cluster_id="other"), "node.wrong_cluster"),
+        ("accept_loss", pb.AcceptLossRequest(confirm_cluster_id="c"), "raft.recovery_refused"),
+        ("ha_status", pb.HaStatusRequest(), "node.wrong_mode"),
+        ("ha_promote", pb.HaPromoteRequest(), "node.wrong_mode"),
+        ("chain_digest", pb.ChainDigestRequest(index=1 << 40), "store.out_of_range"),
+    ],
+)
+async def test_a_refusal_that_cannot_change_comes_after_one_request(
+    tmp_path: Path, method: str, request_: Any, code: str
+) -> None:
     async with leading(tmp_path) as (admin, node):
-        with pytest.raises(ChangeInvalidError, match="last voter"):
-            await admin.change_member(change(pb.MEMBER_CHANGE_REMOVE, 1))
-        with pytest.raises(ChangeInvalidError, match="no member"):
-            await admin.change_member(change(pb.MEMBER_CHANGE_REMOVE, 9))
-        with pytest.raises(ChangeInvalidError, match="only a learner"):
-            await admin.change_member(change(pb.MEMBER_CHANGE_PROMOTE, 9))
-        with pytest.raises(TransferInvalidError, match="no other voter"):
-            await admin.transfer_leadership(pb.TransferLeadershipRequest(node_id=9))
-        for error in (ChangeInvalidError(1, "x"), TransferInvalidError(1, "x")):
-            assert not describe(error).retryable
-            assert describe(error).status == "FAILED_PRECONDITION"
+        await admin.change_member(change(ADD, 2, "right"))
+        members, last = dict(node.machine.state.members), node.driver.last_index
+        calls, deadline = OneRequest(admin), Deadline(PATIENCE_S * 1_000)
+        with pytest.raises(QuorumlogError) as refused:
+            await calls.leader("admin", method, request_, deadline, is_repeatable=True)
+        assert (refused.value.code, refused.value.retryable) == (code, False)
+        assert refused.value.outcome is ClientOutcome.NOT_APPLIED
+        assert node.machine.state.members == members
+        assert node.driver.last_index == last
         assert node.driver.is_ready
+        assert not node.broker.is_draining
+
+
+async def test_a_final_refusal_does_not_wait_for_another_change(tmp_path: Path) -> None:
+    async with leading(tmp_path) as (admin, _node):
+        adding = asyncio.create_task(admin.change_member(change(ADD, 2, "right")))
+        await asyncio.sleep(0)  # It stores the addresses.
+        with pytest.raises(ChangeInvalidError, match="last voter"):
+            await admin.change_member(change(REMOVE, 1))
+        with pytest.raises(ChangeRefusedError, match="is being added") as refused:
+            await admin.change_member(change(ADD, 3, "later"))
+        assert describe(refused.value).retryable
+        await adding
