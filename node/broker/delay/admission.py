@@ -31,7 +31,7 @@ from node.state.state import PERMISSION_WRITE
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from store import format as fmt
 from store.errors import LimitExceededError, RecordFormatError, StoreError
-from store.record.message import record_layout
+from store.record.message import check_topic, record_layout
 from store.record.topic_names import is_reserved
 
 _ROOM_SIZE_BYTES: Final = 1_024
@@ -108,7 +108,7 @@ class DelayAdmission:
 
     def _rewritten(self, records: bytes, now_ms: int) -> _Batch:
         """Return the batch with its delayed records held. Raises RecordFormatError,
-        LimitExceededError, DelayTooLongError, ReservedTopicError."""
+        LimitExceededError, DelayTooLongError, TopicNameError, ReservedTopicError."""
         view = memoryview(records)
         parts, due_unix_ms = list[bytes](), list[int]()
         holders, targets = set[QueueKey](), set[tuple[str, int]]()
@@ -119,7 +119,9 @@ class DelayAdmission:
             record = records[at : at + layout.size_bytes]
             at += layout.size_bytes
             wish = wish_of(record)
-            topic = records[layout.topic_at : layout.topic_hi].decode("ascii", "replace")
+            name = records[layout.topic_at : layout.topic_hi]
+            check_topic(name)  # The store checks the name of the holder's topic.
+            topic = name.decode()
             if is_reserved(topic):  # The right to touch a queue is not for records of clients.
                 raise ReservedTopicError(topic)
             if wish is not None:

@@ -12,7 +12,7 @@ from node.errors.transactions import TransactionTooLargeError
 from store import format as fmt
 from store.format import Host
 from store.record.edit import Property, changed, layouts, moved, properties_of, start_of, values
-from store.record.message import RecordLayout, encode_message
+from store.record.message import RecordLayout, check_topic, encode_message
 
 QUEUE_ID: Final = 0
 """Queue id of the three topics of transactions: they have one queue each."""
@@ -41,7 +41,7 @@ class Halves(NamedTuple):
 def half_messages(records: bytes, producer_group: str, limit: int) -> Halves:
     """Make half messages of a client's records, at most `limit`.
 
-    Raises TransactionTooLargeError, RecordFormatError, LimitExceededError.
+    Raises TransactionTooLargeError, RecordFormatError, LimitExceededError, TopicNameError.
     """
     parts: list[bytes] = []
     queues = set()
@@ -50,6 +50,7 @@ def half_messages(records: bytes, producer_group: str, limit: int) -> Halves:
         if len(parts) == limit:  # Stop before making the others, too.
             raise TransactionTooLargeError(limit + 1, limit)
         topic = records[layout.topic_at : layout.topic_hi]
+        check_topic(topic)  # The store checks the name of the half message's topic.
         queue_id = _queue_id(records, start_of(layout))
         queues.add((topic.decode("latin-1"), queue_id))
         added: tuple[Property, ...] = (
