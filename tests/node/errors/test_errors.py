@@ -1,18 +1,25 @@
 """Every error of the node: stable code, numbers and advice, pickling, and what clients are told."""
 
 import pickle
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from node.errors import common as errors
 from node.errors import pop as pop_errors
 from node.errors.common import NodeError
-from node.errors.reference import page
+from node.errors.reference import error_classes, page
 from node.errors.translation import describe, to_pb
+from node.replication.ha.core.types import HaError
+from quorumlog.cluster.calls import Calls
+from quorumlog.cluster.retry import Deadline
+from quorumlog.errors import QuorumlogError, from_pb
 from quorumlog.pb import common_pb2
 from raft import errors as raft_errors
 from store import errors as store_errors
 from store.errors import Outcome
+from tests.patience import PATIENCE_S
 from tests.tidy import repository
 
 EXAMPLES: list[NodeError] = [
@@ -115,6 +122,36 @@ def test_errors_of_other_layers_keep_what_they_say(
     if isinstance(error, store_errors.StoreError):
         assert (failure.retryable, failure.outcome) == (error.retryable, error.outcome)
         assert failure.message == str(error)
+
+
+def test_a_code_says_one_thing_of_retries() -> None:
+    found: dict[str, set[bool]] = {}
+    for kind in [*error_classes(), *HaError.__subclasses__()]:
+        found.setdefault(kind.code, set()).add(kind.retryable)
+    assert [code for code, said in found.items() if len(said) > 1] == []
+
+
+FINAL = sorted({kind.code for kind in error_classes() if not kind.retryable})
+
+
+@pytest.mark.parametrize("code", FINAL)
+async def test_our_client_sends_once_what_is_refused_for_good(code: str) -> None:
+    async def find(_deadline: Deadline) -> Any:
+        return SimpleNamespace(address="here:1")
+
+    class Refusing(Calls):
+        async def once(self, *_: Any, **__: Any) -> Any:
+            self.attempts += 1
+            assert self.attempts == 1, "it was sent again"
+            raise from_pb(
+                common_pb2.Error(code=code, outcome=common_pb2.OUTCOME_NOT_APPLIED, message="no")
+            )
+
+    router = SimpleNamespace(where="", leader=find, leader_failed=lambda _address: None)
+    calls = Refusing(cast(Any, router))
+    with pytest.raises(QuorumlogError) as refused:
+        await calls.leader("admin", "Any", None, Deadline(PATIENCE_S * 1_000), is_repeatable=True)
+    assert refused.value.code == code
 
 
 def test_a_defect_promises_nothing() -> None:

@@ -57,7 +57,7 @@ class HaBusyError(HaError):
 class PromotionError(HaError):
     """A promotion was refused before it began. Nothing changed."""
 
-    code, retryable = "ha.promotion_refused", True
+    code = "ha.promotion_refused"
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
