@@ -99,7 +99,8 @@ class TransferRefusedError(RaftError):
         self.target, self.reason = target, reason
 
     def __str__(self) -> str:
-        return f"transfer to node {self.target} refused: {self.reason}"
+        to = f" to node {self.target}" if self.target else ""
+        return f"transfer{to} refused: {self.reason}"
 
 
 class TransferInvalidError(TransferRefusedError):

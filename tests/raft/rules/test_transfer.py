@@ -95,6 +95,13 @@ def test_senseless_targets_are_refused(target: int, complaint: str) -> None:
         transfer(cluster, 1, target)
 
 
+def test_an_only_voter_has_nobody_to_hand_over_to() -> None:
+    cluster = Cluster(voters=(1,), learners=(2,))
+    cluster.elect(1)
+    with pytest.raises(TransferInvalidError, match=r"^transfer refused: there is no other voter$"):
+        transfer(cluster, 1, NO_NODE)
+
+
 def test_far_behind_target_is_refused() -> None:
     cluster = Cluster(transfer_lag_entry_count_max=2)
     cluster.elect(1)
