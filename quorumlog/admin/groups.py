@@ -259,7 +259,7 @@ class GroupAdmin:
             )
             response = await self._retry(at, "ResendDeadLetters", request)
             resent += response.resent
-            already += (one for one in response.already_resent if one not in resent)
+            already += response.already_resent
             kept += (KeptLetter(one.offset, one.code, one.reason) for one in response.kept)
             done = {*resent, *already, *(one.offset for one in kept)}
             if done.isdisjoint(left):

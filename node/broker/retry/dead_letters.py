@@ -106,22 +106,27 @@ class DeadLetters:
             limit -= COMMAND_SIZE_BYTES_MAX + mark.ByteSize()
         records, sent, size_bytes = list[bytes](), list[int](), 0
         for offset in left:
+            letter = b""
             try:
                 if offset < lo:
                     raise MessageExpiredError(topic, QUEUE, offset, lo, hi)
-                record = self._sent_again(topic, offset)
+                letter = read_record(context, topic, QUEUE, offset)
+                record = self._sent_again(letter, offset)
             except (NodeError, StoreError) as error:
                 if not request.in_pieces:
                     raise
                 if isinstance(error, CorruptionError | DerivedFileError):
                     context.on_damage(error)
                 response.kept.add(offset=offset, code=error.code, reason=str(error))
+                size_bytes += len(letter)  # What stays was read as well.
+                if size_bytes > limit:
+                    break
                 continue
             size_bytes += len(record)
-            if size_bytes > limit and (records or not request.in_pieces):  # Read no more.
-                if request.in_pieces:
-                    break
+            if size_bytes > limit and not request.in_pieces:  # Read no more.
                 raise LimitExceededError("batch", size_bytes, limit)
+            if size_bytes > limit and (records or response.kept):
+                break
             records.append(record)
             sent.append(offset)
         response.resent[:] = mark.offsets[:] = sent
@@ -159,13 +164,12 @@ class DeadLetters:
     def _marks(self) -> DeadLettersTable:
         return self._context.state.table(DeadLettersTable)
 
-    def _sent_again(self, topic: str, offset: int) -> bytes:
+    def _sent_again(self, letter: bytes, offset: int) -> bytes:
         """Return a dead letter for its topic. Raises the refusal of that topic."""
-        record = read_record(self._context, topic, QUEUE, offset)
-        origin = origin_topic(record)
+        origin = origin_topic(letter)
         queue_id = offset % self._context.topic(origin).queue_count
         self._produce.check_queue((origin.encode(), queue_id), frozenset())
-        return sent_again(record, origin, queue_id)
+        return sent_again(letter, origin, queue_id)
 
     def _attached_commands(self, mark: Command.MarkResent) -> AttachedCommands:
         """Return the mark of an entry, attached so that its letters are held meanwhile."""

@@ -272,7 +272,7 @@ async def test_letters_that_can_go_are_sent_in_pieces_and_the_others_are_named(
             kept = {letter.offset: letter.code for letter in answer.kept}
             left = [offset for offset in left if offset not in {*answer.resent, *kept}]
             assert answer.already_resent == []
-        assert sent == [[0, 2], [3]]
+        assert sent == [[0], [2, 3]], "what stays was read, too"
         assert kept == {4: "node.no_such_offset"}
         first = ResendDeadLettersRequest(group="readers", offsets=[0, 1, 2], in_pieces=True)
         again = await node.broker.dead_letters.resend_dead_letters(first)
@@ -280,6 +280,22 @@ async def test_letters_that_can_go_are_sent_in_pieces_and_the_others_are_named(
         assert [(one.offset, one.code) for one in again.kept] == [(1, "node.unknown_topic")]
         assert "'gone'" in again.kept[0].reason
         assert len(queue(node, "orders")) == 4 + 3
+
+
+@on_loop
+async def test_letters_that_stay_are_read_in_pieces_too(tmp_path: Path) -> None:
+    async with node_at(tmp_path, topics={"gone": 1}) as node:
+        half = node.broker._produce.batch_size_bytes_max // 2
+        for offset in range(5):
+            record = encode_message("gone", 0, b"x" * half)
+            await node.broker.append(AppendRequest(records=record, record_count=1))
+            given = given_back(offset, topic="gone", is_dead=True)
+            await node.broker.retry.retry_later(given)
+        await node.broker.topics.delete_topic(DeleteTopicRequest(topic="gone"))
+        asked = ResendDeadLettersRequest(group="readers", offsets=range(5), in_pieces=True)
+        answer = await node.broker.dead_letters.resend_dead_letters(asked)
+        assert [letter.offset for letter in answer.kept] == [0, 1, 2]
+        assert (answer.index, list(answer.resent)) == (-1, [])
 
 
 @on_loop

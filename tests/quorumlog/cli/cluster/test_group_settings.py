@@ -99,6 +99,34 @@ def test_dead_letters_are_seen_and_sent_again(qlog: Qlog, tmp_path: Path, topic:
     some = qlog.json("dlq", "resend", "dying", "--offset", 0, "--offset", 9, code=1)
     assert (some["already_resent_count"], some["kept"][0]["offset"]) == (1, 9)
     assert some["kept"][0]["code"] == "node.no_such_offset"
+    cut = qlog("dlq", "list", "dying", "--max-count", 2)
+    assert (len(cut.stdout.splitlines()), cut.stderr[:22]) == (3, "there are more than 2:")
+
+
+def test_more_letters_than_a_batch_holds_are_sent_but_for_those_that_cannot(
+    qlog: Qlog, tmp_path: Path, topic: str
+) -> None:
+    gone = f"{topic}-gone"
+    qlog("topic", "create", gone)
+    with quorumlog.sync.connect(qlog.nodes.bootstrap) as client:
+        with client.producer() as producer:
+            producer.send(gone, b"gone")
+            for _ in range(100):
+                producer.enqueue(topic, bytes(60_000))
+            producer.flush()
+        with client.group_consumer("heavy", [gone, topic]) as consumer:
+            dead_count = 0
+            while dead_count < 101:
+                batch = consumer.next_batch()
+                assert batch is not None
+                dead_count += consumer.reject(batch.messages).dead_count
+    qlog("topic", "delete", gone, "--yes")
+    done = qlog.json("dlq", "resend", "heavy", "--all", code=1)
+    assert (done["resent_count"], done["already_resent_count"]) == (100, 0)
+    [kept] = done["kept"]
+    assert kept["code"] == "node.unknown_topic"
+    assert gone in kept["reason"]
+    assert qlog.json("dlq", "resend", "heavy", "--all", code=1)["resent_count"] == 0
 
 
 def test_tables_come_and_go(qlog: Qlog, tmp_path: Path, topic: str) -> None:
