@@ -174,19 +174,29 @@ class NodeAdmin:
                 await asyncio.sleep(DRAIN_RETRY_MS / 1000)
 
     async def drain(self, request: pb.DrainRequest) -> pb.DrainResponse:
-        """Refuse appends and do not lead, until undone or restarted."""
-        health, driver = self._parts.health, self._driver
+        """Refuse appends and do not lead, until undone or restarted.
+
+        A leader that nobody relieves goes on as before, and the call raises TransferRefusedError.
+        """
+        was_draining = self._driver.is_draining
         if not request.undo:  # Before the drain has any effect.
             check_other_voter(self._replica.core.state)
-        self._parts.broker.set_draining(not request.undo)
-        driver.is_draining = not request.undo
-        if request.undo:
-            health.enter(Phase.SERVING)
-        else:
-            health.enter(Phase.DRAINING, "an operator drains this node")
-            if driver.role is Role.LEADER:
+        self._set_draining(not request.undo)
+        if not request.undo and self._driver.role is Role.LEADER:
+            try:
                 await self.hand_over(NO_NODE, TRANSFER_TIMEOUT_MS)
+            except TransferRefusedError:
+                self._set_draining(was_draining)
+                raise
         return pb.DrainResponse()
+
+    def _set_draining(self, is_draining: bool) -> None:
+        self._parts.broker.set_draining(is_draining)
+        self._driver.is_draining = is_draining
+        if is_draining:
+            self._parts.health.enter(Phase.DRAINING, "an operator drains this node")
+        else:
+            self._parts.health.enter(Phase.SERVING)
 
     async def accept_loss(self, request: pb.AcceptLossRequest) -> pb.AcceptLossResponse:
         """Let the cluster go on with the remaining log after a power loss of a majority."""

@@ -171,6 +171,8 @@ cluster.add_command(rebalance)
 def drain(node_id: int, undo: bool, server: str | None, output: Format) -> int:
     """Make a node hand its leadership over and lead no more, before it is stopped.
 
+    A leader that no other voter can relieve refuses, and goes on as before.
+
     \b
     Keys of -o json:
       node_id, is_draining

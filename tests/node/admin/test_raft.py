@@ -17,7 +17,7 @@ from quorumlog.cluster.retry import Deadline
 from quorumlog.errors import Outcome as ClientOutcome
 from quorumlog.errors import QuorumlogError, from_pb
 from quorumlog.pb import admin_pb2 as pb
-from raft.errors import ChangeInvalidError, ChangeRefusedError, RaftError
+from raft.errors import ChangeInvalidError, ChangeRefusedError, RaftError, TransferRefusedError
 from store.errors import Outcome, StoreError
 from tests.node.whole_nodes import WholeNode, WholeNodes
 from tests.patience import PATIENCE_S
@@ -159,6 +159,25 @@ async def test_a_refusal_that_cannot_change_comes_after_one_request(
         assert node.driver.last_index == last
         assert node.driver.is_ready
         assert not node.broker.is_draining
+
+
+async def test_a_leader_that_nobody_relieves_does_not_drain(tmp_path: Path) -> None:
+    world = WholeNodes(tmp_path, 1, CONFIG, count=3)
+    await world.start()
+    try:
+        node, phases = await world.leader(), list[Any]()
+        health = SimpleNamespace(enter=lambda phase, *_detail: phases.append(phase.value))
+        parts: Any = SimpleNamespace(
+            broker=node.broker, health=health, is_connected=lambda _node: False
+        )
+        admin = NodeAdmin(parts, node.driver, node.driver.replica, node.log)
+        with pytest.raises(TransferRefusedError, match="no other voter can be reached"):
+            await admin.drain(pb.DrainRequest())
+        assert phases == ["draining", "serving"]
+        assert not node.broker.is_draining
+        assert not node.driver.is_draining
+    finally:
+        await world.stop()
 
 
 async def test_a_final_refusal_does_not_wait_for_another_change(tmp_path: Path) -> None:
