@@ -7,7 +7,6 @@ client are imported when a command runs, so that help stays fast.
 import asyncio
 import gc
 import os
-import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -54,18 +53,14 @@ def addresses(server: str | None) -> str:
 
     Raises CliError for text that is no list of HOST:PORT.
     """
+    from quorumlog.cluster.routes import is_address
+
     if server is None:
         from deploy.local import known_servers
 
         server = known_servers() or DEFAULT_SERVER
     for one in server.split(","):
-        host, colon, port = one.strip().rpartition(":")
-        if (
-            not host
-            or not colon
-            or not re.fullmatch("[0-9]{1,5}", port)
-            or int(port) not in range(1, 65536)
-        ):
+        if not is_address(one.strip()):
             raise CliError(
                 f"{one.strip()!r} is no address of a server",
                 f"--server and {SERVER_VARIABLE} take HOST:PORT, several with commas between",

@@ -8,7 +8,7 @@ import time
 from datetime import datetime
 
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_AGE = re.compile(r"-([0-9]{1,15})(ms|s|m|h|d)")
+_AGE = re.compile(r"-([0-9]{1,9})(ms|s|m|h|d)")
 _UNIX_MS_MIN = 100_000_000_000  # Smaller numbers are seconds: as milliseconds, they are of 1973.
 
 
@@ -17,7 +17,7 @@ def parse_time(text: str, *, now_unix_ms: int | None = None) -> int:
     if age := _AGE.fullmatch(text):
         now = int(time.time() * 1000) if now_unix_ms is None else now_unix_ms
         return now - int(age[1]) * _UNIT_MS[age[2]]
-    if re.fullmatch("[0-9]{1,19}", text):
+    if re.fullmatch("[0-9]{1,18}", text):
         number = int(text)
         return number if number >= _UNIX_MS_MIN else number * 1000
     try:

@@ -10,6 +10,7 @@ answers itself, or under a higher term.
 
 import asyncio
 import random
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -414,13 +415,18 @@ class Router:
             await asyncio.gather(task, return_exceptions=True)
 
 
+def is_address(text: str) -> bool:
+    """Whether a text is HOST:PORT with a port that exists."""
+    host, _, port = text.rpartition(":")
+    return bool(host) and re.fullmatch("[0-9]{1,5}", port) is not None and 0 < int(port) < 65_536
+
+
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[str, ...]:
     """Split and check "host:port,host:port". Raises InvalidRequestError."""
     parts = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
     addresses = tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
     for address in addresses:
-        host, separator, port = address.rpartition(":")
-        if not host or not separator or not port.isdecimal() or not 0 < int(port) < 65536:
+        if not is_address(address):
             raise InvalidRequestError(f"address {address!r} makes no sense; use host:port")
     if not addresses:
         raise InvalidRequestError("no address is given; use host:port,host:port")

@@ -48,7 +48,7 @@ def _position(_context: click.Context, _parameter: click.Parameter, text: str) -
             return f"@{parse_time(text[1:])}"
         except ValueError as error:
             raise click.BadParameter(str(error)) from error
-    if re.fullmatch("[0-9]{1,19}", text):  # `isdigit` takes digits that `int` refuses.
+    if re.fullmatch("[0-9]{1,18}", text):  # `isdigit` takes digits that `int` refuses.
         return int(text)
     raise click.BadParameter(f"{text!r} is none of first, end, an offset, @TIME")
 

@@ -1,7 +1,9 @@
 """Points in time as people write them."""
 
 import pytest
+from click.testing import CliRunner
 
+from quorumlog.cli import main
 from quorumlog.cli.message_rows import time_text
 from quorumlog.cli.times import parse_time
 
@@ -29,7 +31,8 @@ def test_times_are_understood(text: str, unix_ms: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "yesterday", "-15", "15m", "2023-13-01", "-1w", "1.5", "²", "9" * 5000]
+    "text",
+    ["", "yesterday", "-15", "15m", "2023-13-01", "-1w", "1.5", "²", "9" * 19, "-9999999999d"],
 )
 def test_a_malformed_time_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="is no time; give"):
@@ -39,3 +42,10 @@ def test_a_malformed_time_is_named(text: str) -> None:
 def test_times_are_shown_in_utc_with_milliseconds() -> None:
     assert time_text(NOW + 7) == "2023-11-14T22:13:20.007Z"
     assert parse_time(time_text(NOW + 7)) == NOW + 7
+
+
+@pytest.mark.parametrize("text", ["²", "-1", "last", "9" * 19])
+def test_a_malformed_position_is_named(text: str) -> None:
+    done = CliRunner().invoke(main, ["consume", "orders", f"--from={text}"], prog_name="qlog")
+    assert done.exit_code == 2
+    assert "is none of first, end, an offset, @TIME" in done.stderr
