@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 
 from node.admin.raft import NodeAdmin
-from node.errors.common import NodeError
+from node.errors.common import DrainingError, NodeError
 from node.errors.translation import describe, to_pb
 from quorumlog.cluster.calls import Calls
 from quorumlog.cluster.retry import Deadline
 from quorumlog.errors import Outcome as ClientOutcome
 from quorumlog.errors import QuorumlogError, from_pb
 from quorumlog.pb import admin_pb2 as pb
+from quorumlog.pb.log_pb2 import AppendRequest
 from raft.errors import ChangeInvalidError, ChangeRefusedError, RaftError, TransferRefusedError
 from store.errors import Outcome, StoreError
 from tests.node.whole_nodes import WholeNode, WholeNodes
 from tests.patience import PATIENCE_S
-from tests.store.records import PAGE, small_config
+from tests.store.records import PAGE, record, small_config
 
 CONFIG = small_config(container="ledger", file_size_bytes=4 * PAGE, disk_reserve_bytes=0)
 
@@ -161,18 +162,27 @@ async def test_a_refusal_that_cannot_change_comes_after_one_request(
         assert not node.broker.is_draining
 
 
-async def test_a_leader_that_nobody_relieves_does_not_drain(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_relief", [True, False])
+async def test_a_leader_drains_if_another_voter_relieves_it(
+    tmp_path: Path, has_relief: bool
+) -> None:
     world = WholeNodes(tmp_path, 1, CONFIG, count=3)
     await world.start()
     try:
         node, phases = await world.leader(), list[Any]()
         health = SimpleNamespace(enter=lambda phase, *_detail: phases.append(phase.value))
         parts: Any = SimpleNamespace(
-            broker=node.broker, health=health, is_connected=lambda _node: False
+            broker=node.broker, health=health, is_connected=lambda _node: has_relief
         )
         admin = NodeAdmin(parts, node.driver, node.driver.replica, node.log)
-        with pytest.raises(TransferRefusedError, match="no other voter can be reached"):
+        if has_relief:
             await admin.drain(pb.DrainRequest())
+            with pytest.raises(DrainingError):
+                await node.broker.append(AppendRequest(records=record(0), record_count=1))
+            await admin.drain(pb.DrainRequest(undo=True))
+        else:
+            with pytest.raises(TransferRefusedError, match="no other voter can be reached"):
+                await admin.drain(pb.DrainRequest())
         assert phases == ["draining", "serving"]
         assert not node.broker.is_draining
         assert not node.driver.is_draining

@@ -223,6 +223,7 @@ def test_a_drained_node_refuses_appends_and_serves_reads(tmp_path: Path) -> None
         with FramedClient(at(cluster, drained)) as client:
             with connected(cluster.address(drained)) as admin:
                 admin.admin.Drain(DrainRequest(), timeout=30)
+                assert admin.status().is_draining
             error = client.call(APPEND, 1, append_message(1), batch(1, 2)).error
             assert (error.code, error.retryable) == ("node.draining", True)
             local = PullRequest(topic="orders", consistency="CONSISTENCY_LOCAL")
@@ -231,6 +232,9 @@ def test_a_drained_node_refuses_appends_and_serves_reads(tmp_path: Path) -> None
         sender.send(1)
         assert cluster.leader_id() != drained
         sender.close()
+        with connected(cluster.address(drained)) as admin:
+            admin.admin.Drain(DrainRequest(undo=True), timeout=30)
+            assert not admin.status().is_draining
 
 
 def test_a_node_without_the_port_advertises_none(tmp_path: Path) -> None:
