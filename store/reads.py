@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from store.derived.keys.index_lookup import IndexStep
 from store.derived.queues.consume_queue import ConsumeQueue
 from store.derived.queues.offset_by_time import Boundary, offset_by_time
-from store.derived.queues.pull import PullResult, pull, read_at
+from store.derived.queues.pull import PullResult, PullStatus, pull, read_at
 from store.engine import Engine
 from store.errors import (
     CorruptionError,
@@ -24,6 +24,7 @@ from store.record.check import store_timestamp
 from store.record.message import Message, decode_message
 
 _RECORD_SIZE_BYTES_FIRST: Final = 4096  # Read at once when the size of a record is not known.
+_BEGINS_MAX: Final = 65_536
 _FOREVER_MS: Final = (1 << 63) - 1
 _POSITION_END: Final = (1 << 63) - 1
 
@@ -61,6 +62,11 @@ class Reads:
         self.config: Final = engine.config
         self.take_grown: Final = engine.queues.take_grown
         """See `ConsumeQueues.take_grown`: for one caller, which wakes waiting readers."""
+        self.origin: Callable[[str], int] = _no_origin
+        """Returns the position before which no record of a topic is read: those are records of a
+        deleted topic of that name. The owner of the topics sets it. A topic keeps its origin."""
+        self._begins: dict[tuple[str, int], tuple[int, int]] = {}
+        """Origin and first offset behind it of queues that were read, at most _BEGINS_MAX."""
         self._check_open = engine.check_open
         self._catch_up = catch_up or engine.check_open
         self._visible_position = engine.visible_position
@@ -85,9 +91,37 @@ class Reads:
         queue = self._queues.get(topic.encode(), queue_id)
         if queue is None or offset >= queue.max_offset:
             self._queues.inner_batches.check(topic.encode(), queue_id, offset)
-        return pull(
+        lo = self._begin_offset(queue)
+        if queue is not None and offset < lo:
+            return PullResult(PullStatus.OFFSET_TOO_SMALL, lo, lo, queue.max_offset)
+        result = pull(
             self.log, queue, offset, max_count=max_count, max_bytes=max_size_bytes, tags_codes=tags
         )
+        return result if result.min_offset >= lo else result._replace(min_offset=lo)
+
+    def _begin_offset(self, queue: ConsumeQueue | None) -> int:
+        """Return the offset before which the queue has records of a deleted topic only."""
+        if queue is None:
+            return 0
+        origin, key = self.origin(queue.topic), (queue.topic, queue.queue_id)
+        if not origin:
+            return 0
+        known = self._begins.get(key)
+        if known is None or known[0] != origin:  # Later records have later offsets.
+            if len(self._begins) >= _BEGINS_MAX:
+                self._begins.clear()
+            lo, hi = queue.min_offset, queue.max_offset
+            known = origin, queue.search(lo, hi, lambda position, _: position < origin)
+            self._begins[key] = known
+        return known[1]
+
+    def was_written(self, topic: str) -> bool:
+        """Whether queues of this name ever had a record, in the log or expired.
+
+        Sees everything appended before the call.
+        """
+        self._catch_up()
+        return any(queue.max_offset > 0 for queue in self._queues if queue.topic == topic)
 
     def units(self, topic: str, queue_id: int, lo: int, hi: int) -> bytes:
         """Return the units of the offsets [lo, hi) of one queue, 20 bytes each (format.py).
@@ -150,6 +184,9 @@ class Reads:
         if message.position != position:
             raise PositionRangeError("record position", position, lo, hi)
         self.log.check(position, record)
+        origin = self.origin(message.topic)
+        if position < origin:
+            raise PositionRangeError("position", position, origin, hi)
         return message
 
     def messages_by_key(
@@ -191,7 +228,7 @@ class Reads:
         for position, is_candidate in self._index_steps(
             topic, key, lo_unix_ms, hi_unix_ms, hi_position
         ):
-            if position < self.log.min_position:
+            if position < max(self.log.min_position, self.origin(topic)):
                 return
             message = self.message_at(position) if is_candidate else None
             if message is not None:
@@ -238,12 +275,15 @@ class Reads:
         if queue is None:
             self._queues.inner_batches.check(topic.encode(), queue_id, 0)
             return 0
-        return offset_by_time(
-            queue,
-            unix_ms,
-            boundary,
-            self._store_unix_ms,
-            min_position=self.log.min_position,
+        return max(
+            offset_by_time(
+                queue,
+                unix_ms,
+                boundary,
+                self._store_unix_ms,
+                min_position=max(self.log.min_position, self.origin(topic)),
+            ),
+            self._begin_offset(queue),
         )
 
     def _store_unix_ms(self, position: int, size_bytes: int) -> int:
@@ -261,7 +301,8 @@ class Reads:
         if queue is None:
             self._queues.inner_batches.check(topic.encode(), queue_id, 0)
             return 0, 0
-        return queue.min_offset, queue.max_offset
+        lo, hi = max(queue.min_offset, self._begin_offset(queue)), queue.max_offset
+        return min(lo, hi), hi
 
     def queues(self) -> list[QueueInfo]:
         """Return every queue with its range of offsets, sorted; sees all that was appended.
@@ -295,3 +336,8 @@ class Reads:
         size_bytes = self.config.file_size_bytes
         file_hi = position // size_bytes * size_bytes + size_bytes
         return min(file_hi, self._visible_position()) - position
+
+
+def _no_origin(_topic: str) -> int:
+    """Return the origin of every topic of a store without an owner of topics."""
+    return 0

@@ -20,7 +20,7 @@ FORM: Final = 1
 would otherwise take each other for diverged."""
 DIGEST_SIZE_BYTES: Final = 16
 TABLE_COUNT_MAX: Final = 64
-"""Tables of a digest of another node; this build has 10."""
+"""Tables of a digest of another node; this build has 11."""
 NAME_SIZE_CHARACTERS_MAX: Final = 64
 _POSITION_MAX: Final = 1 << 60
 _WEIGHT_AT_ONCE: Final = 512

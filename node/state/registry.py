@@ -11,7 +11,15 @@ from typing import Final
 
 from node.config.limits import Limits
 from node.runtime.json_text import read_json
-from node.state.tables import dead_letters, delay, group_settings, incarnations, pop, transactions
+from node.state.tables import (
+    dead_letters,
+    delay,
+    group_settings,
+    incarnations,
+    pop,
+    topic_origins,
+    transactions,
+)
 from node.state.tables.table import NOTHING, Table, TableContent, TableImage, TableKind
 
 __all__ = [
@@ -78,6 +86,13 @@ TABLES: Final[tuple[TableKind, ...]] = (
         incarnations.IncarnationsTable,
         incarnations.COMMANDS,
         incarnations.FILE_NAME,
+    ),
+    TableKind(
+        topic_origins.NAME,
+        topic_origins.TopicOriginsTable,
+        topic_origins.TopicOriginsTable,
+        frozenset(),
+        topic_origins.FILE_NAME,
     ),
 )
 

@@ -26,6 +26,7 @@ from node.errors.common import (
 from node.state.registry import NOTHING, TABLES, Table, TableImage, kinds_by_command
 from node.state.tables.dead_letters import DeadLettersTable
 from node.state.tables.pop import PopTable
+from node.state.tables.topic_origins import TopicOriginsTable
 from node.state.tables.topic_types import MIXED, TOPIC_TYPES, Offsets, TopicSettings
 from quorumlog.pb.state_pb2 import Command
 from store import format as fmt
@@ -221,6 +222,8 @@ class State:
                 refusal = self._commit_offsets(command.commit_offsets)
             case "put_topic":
                 refusal = self._put_topic(command.put_topic)
+            case "recreate_topic":
+                refusal = self._recreate_topic(command.recreate_topic, position)
             case "delete_topic":
                 refusal = self._delete_topic(command.delete_topic.topic)
             case "delete_group":
@@ -375,12 +378,22 @@ class State:
         self.topics_version += 1
         return None
 
+    def _recreate_topic(self, command: Command.PutTopic, position: int) -> NodeError | None:
+        """As `_put_topic`; a topic that is created begins behind the command, not at the records
+        that the log has of an older topic of that name."""
+        is_created = command.topic not in self.topics
+        refusal = self._put_topic(command)
+        if is_created and refusal is None:
+            self.table(TopicOriginsTable).note(command.topic, position)
+        return refusal
+
     def _delete_topic(self, name: str) -> NodeError | None:
         """Delete a topic and the offsets that groups have stored of it.
 
-        Its records stay in the log until they expire. A topic that gets the name again goes on with
-        the queue offsets, and never begins at 0: an offset names one message for good, and message
-        ids, consumers and the derived files rely on it.
+        Its records stay in the log until they expire. A topic that gets the name again has none of
+        them (`TopicOriginsTable`), and goes on with the queue offsets behind them. It never begins
+        at 0: an offset names one message for good, and message ids, consumers and the derived files
+        rely on it.
         """
         topic = self.topics.pop(name, None)
         if topic is None:

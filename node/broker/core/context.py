@@ -26,6 +26,7 @@ from node.errors.common import (
 from node.errors.translation import from_raft
 from node.state.machine import StateMachine
 from node.state.state import PERMISSION_READ, State
+from node.state.tables.topic_origins import TopicOriginsTable
 from node.state.tables.topic_types import TopicSettings
 from quorumlog.pb import common_pb2
 from raft.errors import RaftError
@@ -102,6 +103,7 @@ class Context:
         self.moves: Final = OffsetMoves()
         """Offsets that commands under way will change; every way into the log notes them."""
         self.is_stopped = False
+        store.origin = self.origin
         self.on_damage: Callable[[CorruptionError | DerivedFileError], None] = _ignore
         """Called with damage found by work beside the calls; a call reports its own."""
 
@@ -109,6 +111,10 @@ class Context:
     def state(self) -> State:
         """The replicated state; a snapshot replaces it, so it is looked up each time."""
         return self.machine.state
+
+    def origin(self, topic: str) -> int:
+        """Return the position before which records of this name are those of a deleted topic."""
+        return self.state.table(TopicOriginsTable).origin(topic)
 
     # --- Whether this node may answer ---
 

@@ -14,10 +14,12 @@ import structlog
 from node.broker.core.context import Context
 from node.broker.delay.due_index import Due
 from node.broker.records.delayed import DeliveredRecords, undeliverable
+from node.broker.records.retry import origin_of
 from node.state.held import HOLDERS
 from node.state.state import PERMISSION_WRITE, State
 from node.state.tables.delay import DelayTable
 from node.state.tables.offset_set import encode_runs
+from node.state.tables.topic_origins import TopicOriginsTable
 from node.state.tables.topic_types import TopicSettings
 from quorumlog.pb.state_pb2 import Command
 from store import format as fmt
@@ -173,7 +175,7 @@ class Deliveries:
         except (RecordFormatError, LimitExceededError) as error:
             _log.error("a held record does not say where it belongs", error=str(error))
             return undeliverable(record, "no delayed message"), False, 0
-        reason = _why_not(state.topics.get(topic), queue_id)
+        reason = _why_not(state.topics.get(topic), queue_id) or _why_gone(record, topic, state)
         if reason is None:
             return moved, True, due_unix_ms
         return undeliverable(record, reason), False, due_unix_ms
@@ -208,6 +210,16 @@ def _why_not(topic: TopicSettings | None, queue_id: int) -> str | None:
     if not topic.permission & PERMISSION_WRITE:
         return "topic takes no messages"
     return None if queue_id < topic.queue_count else "no such queue"
+
+
+def _why_gone(record: bytes, topic: str, state: State) -> str | None:
+    """Return the reason if the record is one of a topic that was deleted and then recreated."""
+    position = fmt.TIMESTAMP.unpack_from(record, fmt.PHYSICAL_OFFSET_AT)[0]
+    if topic.startswith(fmt.RETRY_TOPIC_PREFIX):
+        topic, position = origin_of(record) or (topic, position)
+    if position < state.table(TopicOriginsTable).origin(topic):
+        return "topic was deleted and recreated"
+    return None
 
 
 def _command(taken: Sequence[Due], undeliverable_count: int) -> Command:

@@ -10,9 +10,9 @@ from typing import Final
 from node.broker.records.delayed import joined, split
 from node.errors.common import BadRequestError
 from store import format as fmt
-from store.errors import LimitExceededError
+from store.errors import LimitExceededError, RecordFormatError
 from store.record.edit import moved
-from store.record.message import RecordLayout, record_layout
+from store.record.message import RecordLayout, parse_message_id, record_layout
 from store.record.topic_names import dead_letter_topic, retry_topic
 
 PROPERTY_RETRY_TOPIC: Final = "RETRY_TOPIC"
@@ -62,6 +62,20 @@ def dead_letter(record: bytes, group: str) -> bytes:
         layout = record_layout(memoryview(record), 0)
         kept, _ = split(record[layout.properties_at : layout.size_bytes], frozenset())
         return _moved(record, layout, dead_letter_topic(group), 0, kept)
+
+
+def origin_of(record: bytes) -> tuple[str, int] | None:
+    """Return topic and log position of the message that a record of a retry topic came from.
+
+    None if the record does not say.
+    """
+    layout = record_layout(memoryview(record), 0)
+    _, found = split(record[layout.properties_at :], _OWN)
+    try:
+        _, position = parse_message_id(found[_ORIGIN].decode("ascii"))
+        return found[_TOPIC].decode("ascii"), position
+    except (KeyError, UnicodeDecodeError, RecordFormatError):
+        return None
 
 
 def origin_topic(record: bytes) -> str:

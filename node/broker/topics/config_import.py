@@ -6,11 +6,12 @@ refusal of the state is known, by name, before anything is written. A row that i
 needs no command: the same files twice change nothing the second time.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from node.broker.core.context import NAME_CHARACTERS
 from node.broker.topics.config_unused import unused_of_group, unused_of_topic
+from node.broker.topics.topics import create_command
 from node.config.limits import Limits
 from node.errors.common import NodeError
 from node.state.checkpoint_tables import decode_group_settings, decode_offsets, load_table
@@ -19,6 +20,7 @@ from node.state.tables.group_settings import GroupSettingsTable, from_json, to_p
 from node.state.tables.topic_types import type_of_attributes
 from quorumlog.pb.state_pb2 import Command
 from store.errors import TopicNameError
+from store.reads import Reads
 from store.record.message import check_topic
 from store.record.topic_names import is_of_group, is_reserved
 
@@ -31,18 +33,15 @@ NAMES: Final = (TOPICS, GROUPS, OFFSETS, DELAYS)
 _SYSTEM_GROUP_PREFIXES: Final = ("CID_RMQ_SYS_", "CID_ONS")
 _SYSTEM_GROUPS: Final = frozenset({"TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP"})
 
-QueueRange = Callable[[str, int], tuple[int, int]]
-"""Topic and queue id: first offset and next one."""
-
 
 class ImportPlan:
     """The commands that an import needs, and the reasons against it."""
 
-    def __init__(self, limits: Limits, image: StateImage, queue_range: QueueRange) -> None:
+    def __init__(self, limits: Limits, image: StateImage, store: Reads) -> None:
         """`image` is the state to compare the files with; it is not changed."""
         self._limits = limits
         self._state = State(limits, image)
-        self._queue_range = queue_range
+        self._store = store
         self.commands: list[Command] = []
         self.refusals: list[str] = []
         self.skipped: list[str] = []
@@ -103,7 +102,8 @@ class ImportPlan:
                 permission=permission,
                 message_type=message_type,
             )
-            self.topic_count += self._try(Command(put_topic=put), TOPICS, name)
+            command = create_command(put, self._store.was_written)
+            self.topic_count += self._try(command, TOPICS, name)
 
     def _groups(self, text: str) -> None:
         document = load_table(text)
@@ -164,7 +164,7 @@ class ImportPlan:
             for queue_id, offset in sorted(offsets.items()):
                 if stored.get(topic, {}).get(queue_id) == offset:
                     continue
-                hi = self._queue_range(topic, queue_id)[1]
+                hi = self._store.queue_range(topic, queue_id)[1]
                 if offset > hi:
                     where = f"{topic}@{group}, queue {queue_id}"
                     text = f"offset {offset} is behind the end of the queue, {hi}"

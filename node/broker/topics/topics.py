@@ -6,6 +6,7 @@ name is an error, and not a second topic.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from node.broker.append.commands import Commands
@@ -33,7 +34,7 @@ from quorumlog.pb.admin_pb2 import (
 from quorumlog.pb.state_pb2 import Command
 from store.record.check import store_timestamp
 from store.record.message import check_topic
-from store.record.topic_names import is_reserved
+from store.record.topic_names import is_of_group, is_reserved
 
 _AT_ONCE: Final = 16  # Queues described before other tasks get their turn: about 0.5 ms.
 
@@ -48,7 +49,8 @@ class Topics:
     async def create_topic(self, request: CreateTopicRequest) -> TopicInfo:
         """Create a topic; if there is one, raise its queue count or change its permission.
 
-        A name that was deleted before goes on with its queue offsets (see `State`). Raises
+        A name that was deleted before goes on with its queue offsets (see `State`), and has only
+        messages that are sent from now on. Raises
         TopicExistsError (only with `must_be_new`), ReservedTopicError, LimitReachedError,
         BadRequestError, TopicNameError and the errors of `Commands.submit`.
         """
@@ -79,7 +81,7 @@ class Topics:
             must_be_new=request.must_be_new,
             message_type=request.message_type,
         )
-        await self._commands.submit(Command(put_topic=put))
+        await self._commands.submit(create_command(put, context.store.was_written))
         message_type = request.message_type or (old.message_type if old else MIXED)
         return _info(name, TopicSettings(queue_count, permission, message_type))
 
@@ -129,6 +131,16 @@ class Topics:
                 )
             )
         return response
+
+
+def create_command(put: Command.PutTopic, was_written: Callable[[str], bool]) -> Command:
+    """Return the command that creates or changes a topic.
+
+    One whose name has records gets an origin if the command creates it. Topics of groups get none.
+    """
+    if not is_of_group(put.topic) and was_written(put.topic):
+        return Command(recreate_topic=put)
+    return Command(put_topic=put)
 
 
 def _info(name: str, topic: TopicSettings) -> TopicInfo:

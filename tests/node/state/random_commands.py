@@ -44,7 +44,8 @@ def _core(random: Random, _state: State) -> Command:
         case 2:
             return put_member(random.randrange(1, 4), random.choice(["", "h:1", "h:2"]))
         case 3 | 4:
-            return put_topic(topic, random.randrange(1, 6), random.choice([2, 4, 6]))
+            put = put_topic(topic, random.randrange(1, 6), random.choice([2, 4, 6]))
+            return put if random.randrange(2) else Command(recreate_topic=put.put_topic)
     rows = {random.randrange(4): random.randrange(99) for _ in range(random.randrange(1, 4))}
     return commit(group, *((topic, queue, offset) for queue, offset in rows.items()))
 

@@ -1,0 +1,65 @@
+"""The origins of recreated topics: the log position behind which each of them begins.
+
+Owns the positions. Records of a deleted topic stay in the log until they expire, and queues and key
+index find them by the name of the topic. A topic that is created under such a name has only the
+records behind its origin. A topic without an origin has all records of its name. Topics of groups
+have none: `dead_letters` and the offsets of the group say where those begin.
+"""
+
+from typing import Any, Final
+
+from node.config.limits import Limits
+from node.errors.common import NodeError
+from node.state.tables.table import Core, TableContent, TableImage
+from quorumlog.pb.state_pb2 import Command
+
+NAME: Final = "topic_origins"
+FILE_NAME: Final = "topicOrigins.json"
+
+
+class TopicOriginsTable:
+    """Name of a recreated topic to the log position of the command that created it."""
+
+    def __init__(self, _limits: Limits, image: TableImage) -> None:
+        """Raises ValueError for an image of another form."""
+        self.version = image.version
+        table: Any = image.content.get("positions", {})
+        if set(image.content) - {"positions"} or not isinstance(table, dict):
+            raise ValueError(f"topic origins of an unknown form: {sorted(image.content)}")
+        self._positions: dict[str, int] = {str(name): int(at) for name, at in table.items()}
+        self._frozen: TableContent | None = None
+        """Copy for images; None since a change."""
+
+    def origin(self, topic: str) -> int:
+        """Return the log position before which records of this name are those of a deleted topic.
+
+        0 for a topic without an origin.
+        """
+        return self._positions.get(topic, 0)
+
+    def note(self, topic: str, position: int) -> None:
+        """Note that the command at a log position recreated a topic."""
+        self._positions[topic] = position
+        self._changed()
+
+    def apply(self, _state: Core, command: Command, _position: int) -> NodeError | None:
+        """Raise AssertionError: the table has no commands, `State` notes what its own create."""
+        raise AssertionError(f"not a command of this table: {command.WhichOneof('command')}")
+
+    def forget_topic(self, name: str) -> None:
+        """Forget the origin of a topic that was deleted."""
+        if self._positions.pop(name, None) is not None:
+            self._changed()
+
+    def forget_group(self, name: str) -> None:
+        """Do nothing: topics of groups have no origin."""
+
+    def content(self) -> TableContent:
+        """Return all positions."""
+        if self._frozen is None:
+            self._frozen = {"positions": dict(self._positions)}
+        return self._frozen
+
+    def _changed(self) -> None:
+        self._frozen = None
+        self.version += 1

@@ -1,0 +1,133 @@
+"""A topic that is deleted and created again has no message of the old one, by any way to read.
+
+The log has those records until they expire, under the name of the topic.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from node.errors import common as errors
+from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
+from quorumlog.pb.common_pb2 import QueueId
+from quorumlog.pb.log_pb2 import (
+    PULL_STATUS_OFFSET_TOO_SMALL,
+    GetMessageRequest,
+    OffsetByTimeRequest,
+    PullRequest,
+    QueryByKeyRequest,
+    QueueOffsetsRequest,
+)
+from quorumlog.pb.retry_pb2 import ConfigFile, ImportConfigFilesRequest, RetryLaterRequest
+from quorumlog.pb.retry_pb2 import RetryMessage as Given
+from store import format as fmt
+from store.record.message import Message
+from tests.node.broker.pop.pop_calls import ask
+from tests.node.broker_fakes import Fixture, node_at
+from tests.node.delayed import delayed, on_loop, request_of, settle
+from tests.node.transaction_calls import begun, ended
+from tests.store.records import messages, numbers
+
+TOPIC_TABLE = (
+    '{"topicConfigTable": {"orders": {"topicName": "orders", "perm": 6,'
+    ' "readQueueNums": 4, "writeQueueNums": 4}}}'
+)
+
+
+async def recreate(node: Fixture) -> None:
+    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
+    await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=4))
+
+
+async def by_key(node: Fixture, key: str) -> list[Message]:
+    found = await node.broker.queries.query_by_key(QueryByKeyRequest(topic="orders", key=key))
+    return messages(found.records)
+
+
+async def range_of(node: Fixture) -> tuple[int, int]:
+    asked = QueueOffsetsRequest(queues=[QueueId(topic="orders", queue_id=0)])
+    (offsets,) = (await node.broker.queries.queue_offsets(asked)).queues
+    return offsets.min_offset, offsets.max_offset
+
+
+@on_loop
+async def test_no_read_finds_a_message_of_the_old_topic(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(1, 4)
+        (lost,) = await by_key(node, "key0002")
+        await recreate(node)
+
+        assert await range_of(node) == (3, 3)
+        pulled = await node.broker.pulls.pull(PullRequest(topic="orders", offset=0))
+        assert pulled.response.status == PULL_STATUS_OFFSET_TOO_SMALL
+        assert (pulled.response.next_offset, bytes(pulled.records)) == (3, b"")
+        first = await node.broker.queries.offset_by_time(OffsetByTimeRequest(topic="orders"))
+        assert first.offset == 3
+        with pytest.raises(errors.MessageNotFoundError):
+            await node.broker.queries.get_message(GetMessageRequest(message_id=lost.message_id))
+
+    async with node_at(tmp_path, topics={}) as node:  # All commands are applied again.
+        await node.append(2, 3)
+        assert [m.queue_offset for m in await by_key(node, "key0002")] == [3]
+        pulled = await node.broker.pulls.pull(PullRequest(topic="orders", offset=3))
+        assert numbers(pulled.records) == [2]
+        assert pulled.response.min_offset == 3
+        assert numbers((await ask(node, max_count=32)).records) == [2]
+        with pytest.raises(errors.MessageNotFoundError):
+            await node.broker.queries.get_message(GetMessageRequest(message_id=lost.message_id))
+
+
+@on_loop
+async def test_a_topic_recreated_twice_begins_at_the_second_time(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        for number in range(2):
+            await node.append(number, number + 1)
+            await recreate(node)
+        assert await range_of(node) == (2, 2)
+        await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=8))
+        await node.append(7, 8)
+        assert await range_of(node) == (2, 3), "a change of a topic is no creation"
+
+
+@on_loop
+async def test_an_imported_topic_begins_at_the_import(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 2)
+        await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
+        answer = await node.broker.config_files.import_config_files(
+            ImportConfigFilesRequest(files=[ConfigFile(name="topics.json", text=TOPIC_TABLE)])
+        )
+        assert answer.topic_count == 1
+        assert await range_of(node) == (2, 2)
+
+
+@on_loop
+async def test_what_is_held_of_the_old_topic_is_not_delivered(tmp_path: Path) -> None:
+    """A delayed message, one that a group gave back, and a half message."""
+    async with node_at(tmp_path) as node:
+        node.broker.retry._unix_ms = lambda: node.clock.now_ms
+        await node.append(0, 1)
+        given = RetryLaterRequest(group="readers", messages=[Given(topic="orders", offset=0)])
+        await node.broker.retry.retry_later(given)
+        await node.broker.append(request_of(delayed(1, DELAY="1")))
+        transaction_id = await begun(node, 2, 3)
+        await recreate(node)
+        await node.broker.append(request_of(delayed(4, DELAY="1")))
+        await node.append(5, 6)
+        await node.broker.retry.retry_later(
+            RetryLaterRequest(group="readers", messages=[Given(topic="orders", offset=1)])
+        )
+        node.clock.now_ms += 60_000
+        await settle(node)
+
+        lo, _ = await range_of(node)
+        found = messages(node.log.store.reads.pull("orders", 0, lo).data)
+        assert [message.body[:8] for message in found] == [b"00000005", b"4"]
+        assert len(await retried(node)) == 1
+        assert node.log.store.reads.queue_range(fmt.UNDELIVERABLE_TOPIC, 0) == (0, 2)
+        with pytest.raises(errors.UnknownTopicError):
+            await ended(node, transaction_id)
+
+
+async def retried(node: Fixture) -> list[Message]:
+    return messages(node.log.store.reads.pull("%RETRY%readers", 0, 0).data)
