@@ -44,7 +44,8 @@ class EngineJobSummary:
     """The result of the job; printed as one screen, or as one JSON object."""
 
     verdict: str = "failed"
-    directory: str = ""
+    directory: str | None = None
+    """Of the store; None once it is removed."""
     files: int = 0
     lines: int = 0
     size_bytes: int = 0
@@ -245,7 +246,7 @@ def print_summary(summary: EngineJobSummary) -> None:
         click.secho(f"PASSED in {s.seconds} s. ", fg="green", bold=True, nl=False)
     else:
         click.secho(f"FAILED in {s.seconds} s. ", fg="red", bold=True, nl=False)
-    if os.path.isdir(s.directory):
+    if s.directory is not None:
         click.echo(f"The store is in {s.directory}. Look into it:")
         click.echo(f"  .venv/bin/qlog store inspect {s.directory}")
         click.echo(f"  .venv/bin/qlog store verify {s.directory}")
@@ -276,7 +277,7 @@ def engine_job(as_json: bool, directory: str | None, source: str | None, seed: i
         summary = run_job(place.path, source or standard_library(), seed, progress)
     is_passed = summary.verdict == "passed"
     if is_passed:
-        place.remove_temporary()
+        summary.directory = place.remove_temporary()
     if as_json:
         click.echo(json.dumps({**asdict(summary), "seed": seed}))
     else:

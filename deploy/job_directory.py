@@ -32,7 +32,9 @@ class JobDirectory:
             )
         return cls(named, is_temporary=False)
 
-    def remove_temporary(self) -> None:
-        """Remove a directory that was made here."""
-        if self.is_temporary:
-            shutil.rmtree(self.path)
+    def remove_temporary(self) -> str | None:
+        """Remove a directory that was made here; return the path of one that stays."""
+        if not self.is_temporary:
+            return self.path
+        shutil.rmtree(self.path)
+        return None

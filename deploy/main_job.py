@@ -258,7 +258,7 @@ def main_job(
     summary.settle(round(time.monotonic() - began, 1))
     is_passed = summary.verdict == "passed"
     if is_passed and not keep:
-        place.remove_temporary()
+        summary.directory = place.remove_temporary()
     if as_json:
         click.echo(json.dumps(asdict(summary)))
     else:

@@ -1,6 +1,5 @@
 """The result of the main job, printed as one screen or as one JSON object."""
 
-import os
 from dataclasses import dataclass, field
 
 import click
@@ -10,7 +9,8 @@ import click
 class MainJobSummary:
     """The findings. A field that was not set speaks against the run, not for it."""
 
-    directory: str
+    directory: str | None
+    """Of the nodes; None once it is removed."""
     seed: int
     nodes: int
     verdict: str = "failed"
@@ -87,7 +87,7 @@ def print_summary(summary: MainJobSummary, kept: str | None) -> None:
         f"{s.verdict.upper()} in {s.seconds} s.", fg="green" if passed else "red", bold=True
     )
     if kept is None:
-        if os.path.isdir(s.directory):
+        if s.directory is not None:
             click.echo(f"The nodes are stopped; their data and logs are in {s.directory}.")
         click.echo("With --keep the nodes go on running, for you to try things.")
         return

@@ -2,6 +2,7 @@
 tests left open; an event loop for each test that is a coroutine; evidence of failures of the long
 tier; and an end of all that a killed run had started."""
 
+import gc
 import os
 
 from hypothesis import HealthCheck, settings
@@ -43,6 +44,17 @@ def pytest_configure() -> None:
     """Let nothing that a test starts outlive the run."""
     guard_this_process()
     fork_nodes()
+
+
+def pytest_collection() -> None:
+    """Collect no garbage while modules are imported: there is none."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported out of each later collection: it stays to the end."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

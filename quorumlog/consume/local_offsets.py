@@ -57,7 +57,7 @@ class LocalOffsets:
         try:
             with open(path, encoding="utf-8") as file:
                 lines = json.load(file)["offsets"]
-            return {_queue(line): int(line["offset"]) for line in lines}
+            return {_queue(line): _number(line, "offset") for line in lines}
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise InvalidRequestError(
                 f"{path} holds no offsets ({error}); remove it to begin anew"
@@ -65,4 +65,14 @@ class LocalOffsets:
 
 
 def _queue(line: Mapping[str, Any]) -> Queue:
-    return Queue(str(line["topic"]), int(line["queue_id"]), str(line.get("group", "")))
+    return Queue(str(line["topic"]), _number(line, "queue_id"), str(line.get("group", "")))
+
+
+def _number(line: Mapping[str, Any], name: str) -> int:
+    """Return a number of a line. Raises TypeError, or ValueError for one below 0."""
+    value = line[name]
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}, no whole number")
+    if value < 0:
+        raise ValueError(f"{name} is {value}")
+    return value

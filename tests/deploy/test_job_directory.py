@@ -15,12 +15,12 @@ def test_two_runs_have_two_directories_and_each_removes_its_own(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     kept, other = JobDirectory.make(None), JobDirectory.make(None)
     (Path(kept.path) / "local.json").touch()
-    other.remove_temporary()
+    assert other.remove_temporary() is None
     assert list(tmp_path.rglob("*")) == [Path(kept.path), Path(kept.path, "local.json")]
 
 
 def test_a_named_directory_stays(tmp_path: Path) -> None:
-    JobDirectory.make(str(tmp_path)).remove_temporary()
+    assert JobDirectory.make(str(tmp_path)).remove_temporary() == str(tmp_path)
     assert tmp_path.is_dir()
     assert not (tmp_path / "new").exists()
     JobDirectory.make(str(tmp_path / "new")).remove_temporary()

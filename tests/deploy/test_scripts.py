@@ -176,6 +176,7 @@ def test_a_second_checkout_takes_the_packages_of_the_first(
     assert "--no-index" in said[-1], "with the packages there the network is not asked"
 
 
+@pytest.mark.long
 def test_packages_are_made_again_for_other_pins_and_when_they_are_gone(
     checkout: Path, calls: Path
 ) -> None:
@@ -222,6 +223,7 @@ def test_quickstart_installs_what_a_cluster_needs_and_no_more(checkout: Path, ca
     assert f"installing {len(pins)} pinned packages" in done.stderr
 
 
+@pytest.mark.long
 def test_an_environment_with_all_packages_stays_one(checkout: Path, calls: Path) -> None:
     for command, installed in [
         (["deploy/quickstart", "--setup"], 3),

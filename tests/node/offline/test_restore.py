@@ -461,6 +461,7 @@ def test_backup_of_a_fenced_node_gets_its_state_from_the_log(backup: Path, tmp_p
     assert len(list((tmp_path / "data" / "damaged").iterdir())) == 1
 
 
+@pytest.mark.long  # Retention of a real node.
 def test_backup_of_a_fenced_node_without_the_whole_state_is_refused(tmp_path: Path) -> None:
     flags = {**SMALL, "retention_size_bytes": "2MiB"}
     node, body = SingleNode(tmp_path / "old", **flags), Random(3).randbytes(100 * 1024)

@@ -1,6 +1,7 @@
 """Group consumers: sharing, rebalance, stored offsets, at least once, broadcasting."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -185,11 +186,15 @@ def test_broadcasting_gives_everybody_everything_and_keeps_offsets_locally(tmp_p
                 assert sorted(m.body for m in await take(again, 4)) == [
                     b"%03d" % i for i in range(20, 24)
                 ]
-            nonsense = str(tmp_path / "nonsense.json")
-            with pytest.raises(errors.InvalidRequestError):
-                client.group_consumer("g", "orders", mode="broadcasting", offsets_path=nonsense)
+            line = {"topic": "orders", "queue_id": 0, "offset": 3}
+            for wrong in ({"offset": 3.7}, {"offset": "3"}, {"offset": -1}, {"queue_id": True}):
+                nonsense.write_text(json.dumps({"offsets": [line | wrong]}))
+                with pytest.raises(errors.InvalidRequestError, match="holds no offsets"):
+                    client.group_consumer(
+                        "g", "orders", mode="broadcasting", offsets_path=str(nonsense)
+                    )
 
-    (tmp_path / "nonsense.json").write_text("nonsense")
+    nonsense = tmp_path / "nonsense.json"
     asyncio.run(scenario())
 
 

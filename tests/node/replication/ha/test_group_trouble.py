@@ -12,6 +12,7 @@ import pytest
 from node.errors.common import NodeError
 from node.errors.ha import NotMasterError, PromotionRefusedError, StateMissingError
 from node.replication.ha.core.types import HaRole, HaStanding
+from node.replication.ha.link import image_transfer
 from quorumlog.pb.log_pb2 import PullRequest
 from store.errors import CorruptionError, FileSystemError, StoreFullError
 from store.files.file_system import FileSystem
@@ -221,9 +222,10 @@ def aside_in(directory: Path) -> bytes:
 
 
 async def test_a_replica_asks_again_when_a_damaged_disk_let_no_image_be_made(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The master reports the damage, and goes on."""
+    monkeypatch.setattr(image_transfer, "RETRY_MS", 100)
     async with group(tmp_path, replication="async_master") as world:
         one, three = world.nodes[1], world.nodes[3]
         await fill(one, 0, 240)
