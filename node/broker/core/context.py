@@ -24,11 +24,13 @@ from node.errors.common import (
     WrongClusterError,
 )
 from node.errors.translation import from_raft
+from node.state.held import held_counts
 from node.state.machine import StateMachine
 from node.state.state import PERMISSION_READ, State
 from node.state.tables.topic_origins import TopicOriginsTable
 from node.state.tables.topic_types import TopicSettings
 from quorumlog.pb import common_pb2
+from quorumlog.pb.state_pb2 import Command
 from raft.errors import RaftError
 from raft.messages import NO_NODE, NodeId
 from raft.transitions import Role
@@ -115,6 +117,16 @@ class Context:
     def origin(self, topic: str) -> int:
         """Return the position before which records of this name are those of a deleted topic."""
         return self.state.table(TopicOriginsTable).origin(topic)
+
+    def create_command(self, put: Command.PutTopic) -> Command:
+        """Return the command that creates or changes a topic.
+
+        If the log may have records of the name, in its queues or held for later, the topic gets an
+        origin when the command creates it.
+        """
+        if self.store.was_written(put.topic) or any(held_counts(self.store, self.state)):
+            return Command(recreate_topic=put)
+        return Command(put_topic=put)
 
     # --- Whether this node may answer ---
 

@@ -175,7 +175,7 @@ class Deliveries:
         except (RecordFormatError, LimitExceededError) as error:
             _log.error("a held record does not say where it belongs", error=str(error))
             return undeliverable(record, "no delayed message"), False, 0
-        reason = _why_not(state.topics.get(topic), queue_id) or _why_gone(record, topic, state)
+        reason = _why_gone(record, topic, state) or _why_not(state.topics.get(topic), queue_id)
         if reason is None:
             return moved, True, due_unix_ms
         return undeliverable(record, reason), False, due_unix_ms
@@ -213,12 +213,15 @@ def _why_not(topic: TopicSettings | None, queue_id: int) -> str | None:
 
 
 def _why_gone(record: bytes, topic: str, state: State) -> str | None:
-    """Return the reason if the record is one of a topic that was deleted and then recreated."""
+    """Return the reason if the topic, or the one that a group read, was deleted and recreated."""
+    origins = state.table(TopicOriginsTable)
     position = fmt.TIMESTAMP.unpack_from(record, fmt.PHYSICAL_OFFSET_AT)[0]
-    if topic.startswith(fmt.RETRY_TOPIC_PREFIX):
-        topic, position = origin_of(record) or (topic, position)
-    if position < state.table(TopicOriginsTable).origin(topic):
+    if position < origins.origin(topic):
         return "topic was deleted and recreated"
+    if topic.startswith(fmt.RETRY_TOPIC_PREFIX) and (first := origin_of(record)):
+        topic, position = first
+        if position < origins.origin(topic):
+            return "topic it came from was deleted and recreated"
     return None
 
 

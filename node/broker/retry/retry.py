@@ -112,9 +112,9 @@ class Retry:
             if size_bytes > self._produce.own_size_bytes_max:  # Read no more.
                 raise LimitExceededError("batch", size_bytes, self._produce.own_size_bytes_max)
         await self._make_room(request)
-        commands, begun = self._topics_of(group), self._begun(group)
-        # Checked apart: there is room for the offsets of the request only.
-        commands += [_commit(group, rows) for rows in (request.offsets, begun) if rows]
+        commands = self._topics_of(group)
+        if request.offsets:
+            commands.append(_commit(group, request.offsets))
         append = AppendRequest(
             records=b"".join(records),
             record_count=len(records),
@@ -122,7 +122,7 @@ class Retry:
             sequence=request.sequence,
             cluster_id=request.cluster_id,
         )
-        attached_commands = self._attached_commands(request, commands, frozenset(queues), begun)
+        attached_commands = self._attached_commands(request, commands, frozenset(queues))
         return self._answer(await self._produce.append(append, attached_commands))
 
     def _record(self, group: str, message: RetryMessage) -> bytes:
@@ -143,10 +143,9 @@ class Retry:
         request: RetryLaterRequest,
         commands: list[Command],
         queues: frozenset[QueueKey],
-        begun: Sequence[GroupOffset],
     ) -> AttachedCommands:
         """Return the commands of an entry, attached so that its offsets are noted meanwhile."""
-        stored = {(row.topic, row.queue_id) for row in (*request.offsets, *begun)}
+        stored = {(row.topic, row.queue_id) for row in request.offsets}
         under_way = ExitStack()
 
         def enter(_prepared: Prepared) -> None:
@@ -192,6 +191,10 @@ class Retry:
             settings = common_pb2.GroupSettings()
             put = Command.PutGroup(group=group, settings=settings)
             await self._commands.submit(Command(put_group=put))
+        if retry_topic(group) not in self._context.state.topics:
+            create = self._context.create_command(_topic(retry_topic(group)))
+            if create.HasField("recreate_topic"):  # Its records come behind it.
+                await self._commands.submit(create)
 
     def _check_offset(self, row: GroupOffset) -> None:
         topic = self._context.state.topics.get(row.topic)
@@ -206,24 +209,10 @@ class Retry:
         """Return commands that create the topics of a group that do not exist yet."""
         known = self._context.state.topics
         return [
-            Command(
-                put_topic=Command.PutTopic(topic=name, queue_count=1, permission=PERMISSION_ALL)
-            )
+            Command(put_topic=_topic(name))
             for name in (retry_topic(group), dead_letter_topic(group))
             if name not in known
         ]
-
-    def _begun(self, group: str) -> list[GroupOffset]:
-        """Return where a group begins to read its retry topic, if that is not the first message.
-
-        Records that are there before the topic is created came back to a deleted group of this
-        name.
-        """
-        topic = retry_topic(group)
-        hi = self._context.store.queue_range(topic, QUEUE)[1]
-        if topic in self._context.state.topics or not hi:
-            return []
-        return [GroupOffset(topic=topic, queue_id=QUEUE, offset=hi)]
 
     def _answer(self, receipt: AppendResponse) -> RetryLaterResponse:
         dead_count = sum(
@@ -276,6 +265,10 @@ def _queue_of(record: bytes) -> QueueKey:
     layout = record_layout(memoryview(record), 0)
     queue_id = fmt.INT32.unpack_from(record, start_of(layout) + fmt.QUEUE_ID_AT)[0]
     return record[layout.topic_at : layout.topic_hi], queue_id
+
+
+def _topic(name: str) -> Command.PutTopic:
+    return Command.PutTopic(topic=name, queue_count=1, permission=PERMISSION_ALL)
 
 
 def _commit(group: str, rows: Sequence[GroupOffset]) -> Command:

@@ -79,7 +79,7 @@ class ConfigFiles:
 
 
 def _plan(limits: Limits, image: StateImage, context: Context, files: dict[str, str]) -> ImportPlan:
-    plan = ImportPlan(limits, image, context.store)
+    plan = ImportPlan(limits, image, context)
     plan.take(files)
     return plan
 

@@ -9,9 +9,8 @@ needs no command: the same files twice change nothing the second time.
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from node.broker.core.context import NAME_CHARACTERS
+from node.broker.core.context import NAME_CHARACTERS, Context
 from node.broker.topics.config_unused import unused_of_group, unused_of_topic
-from node.broker.topics.topics import create_command
 from node.config.limits import Limits
 from node.errors.common import NodeError
 from node.state.checkpoint_tables import decode_group_settings, decode_offsets, load_table
@@ -20,7 +19,6 @@ from node.state.tables.group_settings import GroupSettingsTable, from_json, to_p
 from node.state.tables.topic_types import type_of_attributes
 from quorumlog.pb.state_pb2 import Command
 from store.errors import TopicNameError
-from store.reads import Reads
 from store.record.message import check_topic
 from store.record.topic_names import is_of_group, is_reserved
 
@@ -37,11 +35,11 @@ _SYSTEM_GROUPS: Final = frozenset({"TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF
 class ImportPlan:
     """The commands that an import needs, and the reasons against it."""
 
-    def __init__(self, limits: Limits, image: StateImage, store: Reads) -> None:
+    def __init__(self, limits: Limits, image: StateImage, context: Context) -> None:
         """`image` is the state to compare the files with; it is not changed."""
         self._limits = limits
         self._state = State(limits, image)
-        self._store = store
+        self._context = context
         self.commands: list[Command] = []
         self.refusals: list[str] = []
         self.skipped: list[str] = []
@@ -102,7 +100,7 @@ class ImportPlan:
                 permission=permission,
                 message_type=message_type,
             )
-            command = create_command(put, self._store.was_written)
+            command = self._context.create_command(put)
             self.topic_count += self._try(command, TOPICS, name)
 
     def _groups(self, text: str) -> None:
@@ -164,7 +162,7 @@ class ImportPlan:
             for queue_id, offset in sorted(offsets.items()):
                 if stored.get(topic, {}).get(queue_id) == offset:
                     continue
-                hi = self._store.queue_range(topic, queue_id)[1]
+                hi = self._context.store.queue_range(topic, queue_id)[1]
                 if offset > hi:
                     where = f"{topic}@{group}, queue {queue_id}"
                     text = f"offset {offset} is behind the end of the queue, {hi}"

@@ -6,7 +6,6 @@ name is an error, and not a second topic.
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 from node.broker.append.commands import Commands
@@ -34,7 +33,7 @@ from quorumlog.pb.admin_pb2 import (
 from quorumlog.pb.state_pb2 import Command
 from store.record.check import store_timestamp
 from store.record.message import check_topic
-from store.record.topic_names import is_of_group, is_reserved
+from store.record.topic_names import is_reserved
 
 _AT_ONCE: Final = 16  # Queues described before other tasks get their turn: about 0.5 ms.
 
@@ -81,7 +80,7 @@ class Topics:
             must_be_new=request.must_be_new,
             message_type=request.message_type,
         )
-        await self._commands.submit(create_command(put, context.store.was_written))
+        await self._commands.submit(context.create_command(put))
         message_type = request.message_type or (old.message_type if old else MIXED)
         return _info(name, TopicSettings(queue_count, permission, message_type))
 
@@ -131,16 +130,6 @@ class Topics:
                 )
             )
         return response
-
-
-def create_command(put: Command.PutTopic, was_written: Callable[[str], bool]) -> Command:
-    """Return the command that creates or changes a topic.
-
-    One whose name has records gets an origin if the command creates it. Topics of groups get none.
-    """
-    if not is_of_group(put.topic) and was_written(put.topic):
-        return Command(recreate_topic=put)
-    return Command(put_topic=put)
 
 
 def _info(name: str, topic: TopicSettings) -> TopicInfo:

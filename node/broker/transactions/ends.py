@@ -124,7 +124,7 @@ class TransactionEnds:
         if self._context.driver.term != term:  # Other tasks had their turn meanwhile.
             raise self._context.why_not()
         may_end()  # From here to the log no other task runs.
-        self._check_topics(known, queues)
+        self._check_topics(queues)
         host = self._context.store.config.store_host
         await self._write_end(known, outcome, records + done_mark(offsets, host, self._unix_ms()))
         self.given_up_total += outcome == GIVEN_UP
@@ -148,16 +148,11 @@ class TransactionEnds:
         """Return the messages as consumers will get them. Errors as `half_messages`."""
         return joined(await _in_turns(visible_messages, self.half_messages(known)))
 
-    def _check_topics(self, known: OpenTransaction, queues: Iterable[tuple[str, int]]) -> None:
-        """Raise UnknownTopicError for a deleted topic, also when another one has its name by now.
-
-        Permissions count when a message is sent.
-        """
+    def _check_topics(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Raise UnknownTopicError for a deleted topic; permissions count when a message is sent."""
         for topic, queue_id in queues:
-            settings = self._context.state.topics.get(topic)
-            if settings is None or queue_id >= settings.queue_count:
-                raise UnknownTopicError(topic)
-            if known.position < self._context.origin(topic):
+            known = self._context.state.topics.get(topic)
+            if known is None or queue_id >= known.queue_count:
                 raise UnknownTopicError(topic)
 
 

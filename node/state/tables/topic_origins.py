@@ -2,8 +2,9 @@
 
 Owns the positions. Records of a deleted topic stay in the log until they expire, and queues and key
 index find them by the name of the topic. A topic that is created under such a name has only the
-records behind its origin. A topic without an origin has all records of its name. Topics of groups
-have none: `dead_letters` and the offsets of the group say where those begin.
+records behind its origin. A topic without an origin has all records of its name. So has a
+dead-letter topic, which comes in one entry with its first records: `dead_letters` knows where it
+begins.
 """
 
 from typing import Any, Final
@@ -52,7 +53,7 @@ class TopicOriginsTable:
             self._changed()
 
     def forget_group(self, name: str) -> None:
-        """Do nothing: topics of groups have no origin."""
+        """Do nothing: `State` deletes the topics of the group."""
 
     def content(self) -> TableContent:
         """Return all positions."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.errors import common as errors
-from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
+from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteGroupRequest, DeleteTopicRequest
 from quorumlog.pb.common_pb2 import QueueId
 from quorumlog.pb.log_pb2 import (
     PULL_STATUS_OFFSET_TOO_SMALL,
@@ -25,7 +25,6 @@ from store.record.message import Message
 from tests.node.broker.pop.pop_calls import ask
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.delayed import delayed, on_loop, request_of, settle
-from tests.node.transaction_calls import begun, ended
 from tests.store.records import messages, numbers
 
 TOPIC_TABLE = (
@@ -103,20 +102,16 @@ async def test_an_imported_topic_begins_at_the_import(tmp_path: Path) -> None:
 
 @on_loop
 async def test_what_is_held_of_the_old_topic_is_not_delivered(tmp_path: Path) -> None:
-    """A delayed message, one that a group gave back, and a half message."""
+    """A delayed message, and one that a group gave back."""
     async with node_at(tmp_path) as node:
         node.broker.retry._unix_ms = lambda: node.clock.now_ms
         await node.append(0, 1)
-        given = RetryLaterRequest(group="readers", messages=[Given(topic="orders", offset=0)])
-        await node.broker.retry.retry_later(given)
+        await give_back(node, 0)
         await node.broker.append(request_of(delayed(1, DELAY="1")))
-        transaction_id = await begun(node, 2, 3)
         await recreate(node)
         await node.broker.append(request_of(delayed(4, DELAY="1")))
         await node.append(5, 6)
-        await node.broker.retry.retry_later(
-            RetryLaterRequest(group="readers", messages=[Given(topic="orders", offset=1)])
-        )
+        await give_back(node, 1)
         node.clock.now_ms += 60_000
         await settle(node)
 
@@ -125,9 +120,40 @@ async def test_what_is_held_of_the_old_topic_is_not_delivered(tmp_path: Path) ->
         assert [message.body[:8] for message in found] == [b"00000005", b"4"]
         assert len(await retried(node)) == 1
         assert node.log.store.reads.queue_range(fmt.UNDELIVERABLE_TOPIC, 0) == (0, 2)
-        with pytest.raises(errors.UnknownTopicError):
-            await ended(node, transaction_id)
+
+
+@on_loop
+async def test_a_topic_that_has_only_held_messages_is_recreated_as_well(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.broker.append(request_of(delayed(1, DELAY="1")))
+        await recreate(node)
+        node.clock.now_ms += 60_000
+        await settle(node)
+        assert await range_of(node) == (0, 0)
+        assert node.log.store.reads.queue_range(fmt.UNDELIVERABLE_TOPIC, 0) == (0, 1)
+
+
+@on_loop
+async def test_a_recreated_group_does_not_get_what_the_old_one_gave_back(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        node.broker.retry._unix_ms = lambda: node.clock.now_ms
+        await node.append(0, 2)
+        for offset in (0, 1):
+            await give_back(node, offset)
+            if offset == 0:
+                await node.broker.groups.delete_group(DeleteGroupRequest(group="readers"))
+        node.clock.now_ms += 60_000
+        await settle(node)
+        assert [message.body[:8] for message in await retried(node)] == [b"00000001"]
+        assert node.log.store.reads.queue_range(fmt.UNDELIVERABLE_TOPIC, 0) == (0, 1)
+        assert node.machine.state.refused_count == 0
+
+
+async def give_back(node: Fixture, offset: int) -> None:
+    given = RetryLaterRequest(group="readers", messages=[Given(topic="orders", offset=offset)])
+    await node.broker.retry.retry_later(given)
 
 
 async def retried(node: Fixture) -> list[Message]:
-    return messages(node.log.store.reads.pull("%RETRY%readers", 0, 0).data)
+    lo, _ = node.log.store.reads.queue_range("%RETRY%readers", 0)
+    return messages(node.log.store.reads.pull("%RETRY%readers", 0, lo).data)
