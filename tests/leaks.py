@@ -114,9 +114,6 @@ def libraries_in_use() -> None:
     SPARE.fill()
     resource_tracker.ensure_running()
     uvloop.run(_stop_a_server())
-    # What was imported to collect the tests stays. Not looked at, it does not slow each collection.
-    gc.collect()
-    gc.freeze()
 
 
 async def _stop_a_server() -> None:

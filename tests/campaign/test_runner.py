@@ -1,6 +1,7 @@
 """A campaign divides its time, goes on where it stopped, and keeps what it found."""
 
 import importlib.util
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -197,7 +198,12 @@ def test_a_source_that_was_away_is_an_hour_behind_at_most(path: Path) -> None:
 
 @pytest.mark.long
 def test_an_interrupted_unit_runs_again(path: Path) -> None:
-    campaign, shown = run(path, source("a", "interrupt"), count=3)
+    # A shell starts what runs behind it with SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        campaign, shown = run(path, source("a", "interrupt"), count=3)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert campaign.is_interrupted
     assert campaign.findings == []
     assert (shown.begun, shown.ended) == (["a 0"], [])

@@ -7,9 +7,11 @@ import pty
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from deploy.local import LocalCluster
 from quorumlog.cli import connection
 from quorumlog.cli.connection import SERVER_VARIABLE
 from tests.patience import PATIENCE_S
@@ -35,18 +37,15 @@ def test_status_of_a_healthy_cluster(qlog: Qlog) -> None:
 
 
 @pytest.mark.long
-def test_status_names_a_node_that_is_down(qlog: Qlog) -> None:
-    down = next(n for n in qlog.nodes.node_ids if n != qlog.nodes.leader_id())
-    qlog.nodes.kill(down)
-    try:
+def test_status_names_a_node_that_is_down(tmp_path: Path) -> None:
+    with LocalCluster.create(tmp_path / "c", 3) as nodes:
+        qlog, down = Qlog(nodes), next(n for n in nodes.node_ids if n != nodes.leader_id())
+        nodes.kill(down)
         found = qlog.json("cluster", "status", code=1)
         assert found["healthy"] is False
         assert [n["node_id"] for n in found["nodes"] if n["role"] == "down"] == [down]
         assert f"node {down} does not answer" in found["problems"][0]
         assert f"problem: node {down} does not" in qlog("cluster", "status", code=1).stdout
-    finally:
-        qlog.nodes.start(down)
-        qlog.nodes.wait_ready()
 
 
 def test_the_leadership_moves(qlog: Qlog) -> None:
