@@ -111,5 +111,8 @@ def _explain_coded(error: Exception) -> Explanation:
     if outcome is not None:
         why += f", outcome {getattr(outcome, 'value', outcome)}"
     if not what:
-        what, do = do, "run it again" if getattr(error, "retryable", False) else "see the code"
+        what, do = (
+            do,
+            "run it again" if getattr(error, "retryable", False) else "see docs/errors.md",
+        )
     return Explanation(what, why, do)

@@ -17,12 +17,8 @@ from tests.cluster.conftest import running
 from tests.cluster.workload import Workload, prove
 
 pytestmark = pytest.mark.long
-EARLIER = {
-    "before_lives": "78164d4bb258e0d1a9b292f8f7abcc65ac9f0d94",
-    "before_folders": "5f194b4699099d8886c4c5eeba835b04a93545e3",
-}
-"""The last commits before lives and records of losses, and before modules lay in the folders of
-their layers."""
+EARLIER = {"before_origins": "0bc4a6e43731e38d63a0b17b7de5d5a6a3a82bd6"}
+"""The last commit before topics had origins. Older ones want packages that this one has not."""
 ROOT = Path(__file__).parents[2]
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
