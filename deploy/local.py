@@ -299,6 +299,9 @@ class LocalCluster:
         """
         deadline = time.monotonic() + timeout_ms / 1000
         chosen = node_ids or tuple(n for n in self._nodes if self._nodes[n].is_alive)
+        if not chosen:
+            do = f"start them: qlog local start --dir {self.directory}"
+            raise LocalError("local.not_ready", "no node runs, so none becomes ready", do)
         while True:
             states = {s.node_id: s for s in self.status() if s.node_id in chosen}
             leaders = {s.group: n for n, s in states.items() if s.role == "leader" and s.is_ready}

@@ -140,3 +140,9 @@ def test_a_taken_framed_port_does_not_stop_a_node(tmp_path: Path) -> None:
             assert framed.call(ROUTE, 1, b"").flags == RESPONSE
     with cluster, FramedClient((host, int(port))) as framed:
         assert framed.call(ROUTE, 1, b"").flags == RESPONSE
+
+
+def test_a_cluster_without_a_running_node_is_not_waited_for(tmp_path: Path) -> None:
+    cluster = LocalCluster.create(tmp_path / "c", 3)
+    with pytest.raises(LocalError, match="no node runs"):
+        cluster.wait_ready()
