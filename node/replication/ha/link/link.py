@@ -31,6 +31,8 @@ from node.runtime.logs.rate_limited_log import RateLimitedLog
 from raft.messages import Index, NodeId
 
 _LIMITS: Final = LinkLimits()
+_HANDOVER_TURNS: Final = 3
+"""Turns of the loop from an accepted socket to `on_made`: task, transport, protocol."""
 _BACKLOG: Final = 128
 _log: Final = logging.getLogger(__name__)
 
@@ -158,10 +160,13 @@ class HaLink:
         await self._tasks.stop()
         if self._server is not None:
             self._server.close()
-        left = list(self._connections)
-        for connection in left:
-            self._end(connection, CloseCode.STOPPING, "the node stops")
-        await asyncio.gather(*(connection.closed for connection in left))
+            # The server does not name the sockets that it has accepted and not yet handed over.
+            for _ in range(_HANDOVER_TURNS):
+                await asyncio.sleep(0)
+        while left := list(self._connections):
+            for connection in left:
+                self._end(connection, CloseCode.STOPPING, "the node stops")
+            await asyncio.gather(*(connection.closed for connection in left))
 
     # --- ConnectionOwner ---
 

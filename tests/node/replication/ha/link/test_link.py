@@ -1,6 +1,7 @@
 """The HA link: who may speak, what strangers get, and bytes that arrive in any pieces."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +18,7 @@ from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.link.link import HaLink
 from raft.messages import NO_INDEX
 from tests.node.links import LIMITS, SECRET, identity
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually
 
 HOST = "127.0.0.1"
 
@@ -133,6 +134,22 @@ async def test_a_link_that_is_closed_is_dialled_again() -> None:
         assert one.stats().peers[0].last_trouble == "protocol_error: a reason"
 
 
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_connection_that_comes_as_the_link_stops_is_closed(turns: int) -> None:
+    """Whatever the loop has done with it by then."""
+    async with pair() as (one, contacts_one, two, _):
+        await eventually(lambda: len(contacts_one.open) == 2)
+        port = two.stats().peers[0].port  # Where replica 2 finds replica 1.
+        with socket.create_connection((HOST, port), PATIENCE_S) as stranger:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await one.stop()
+            with contextlib.suppress(ConnectionResetError):
+                while stranger.recv(4096):
+                    pass
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
