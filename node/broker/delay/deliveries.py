@@ -215,6 +215,8 @@ def _why_not(topic: TopicSettings | None, queue_id: int) -> str | None:
 def _why_gone(record: bytes, topic: str, state: State) -> str | None:
     """Return the reason if the topic, or the one that a group read, was deleted and recreated."""
     origins = state.table(TopicOriginsTable)
+    if not origins.count:
+        return None  # In most clusters: nothing of the record is read for it.
     position = fmt.TIMESTAMP.unpack_from(record, fmt.PHYSICAL_OFFSET_AT)[0]
     if position < origins.origin(topic):
         return "topic was deleted and recreated"

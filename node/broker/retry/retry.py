@@ -166,11 +166,11 @@ class Retry:
             raise DelayedFullError(held_count, limit)
 
     async def _make_room(self, request: RetryLaterRequest) -> None:
-        """Create the group and each offset before the entry.
+        """Create the group, each offset and a retry topic with an origin before the entry.
 
-        Both are limited, and the commands of an entry must not be refused for a limit when the
-        messages have moved. A new offset is first stored as that of the first message that is given
-        back, or lower: it promises nothing yet.
+        Groups and offsets are limited, and the commands of an entry must not be refused for a limit
+        when the messages have moved. A new offset is first stored as that of the first message that
+        is given back, or lower: it promises nothing yet.
         """
         group = request.group
         stored = self._context.state.groups.get(group)

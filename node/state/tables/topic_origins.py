@@ -38,6 +38,11 @@ class TopicOriginsTable:
         """
         return self._positions.get(topic, 0)
 
+    @property
+    def count(self) -> int:
+        """Count of the topics that have an origin."""
+        return len(self._positions)
+
     def note(self, topic: str, position: int) -> None:
         """Note that the command at a log position recreated a topic."""
         self._positions[topic] = position

@@ -20,7 +20,7 @@ async def test_a_lost_group_does_not_stop_readers_and_is_named() -> None:
     async with (
         fake_groups("g0", "g1") as groups,
         connect(groups) as client,
-        connect(groups, timeout_ms=100) as hasty,
+        connect(groups, timeout_ms=1_000) as hasty,
     ):
         async with client.producer() as producer:
             for i in range(16):

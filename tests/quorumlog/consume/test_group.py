@@ -187,8 +187,9 @@ def test_broadcasting_gives_everybody_everything_and_keeps_offsets_locally(tmp_p
                     b"%03d" % i for i in range(20, 24)
                 ]
             line = {"topic": "orders", "queue_id": 0, "offset": 3}
-            for wrong in ({"offset": 3.7}, {"offset": "3"}, {"offset": -1}, {"queue_id": True}):
-                nonsense.write_text(json.dumps({"offsets": [line | wrong]}))
+            wrongs = ({"offset": 3.7}, {"offset": "3"}, {"offset": -1}, {"queue_id": True})
+            for text in ("nonsense", *(json.dumps({"offsets": [line | w]}) for w in wrongs)):
+                nonsense.write_text(text)
                 with pytest.raises(errors.InvalidRequestError, match="holds no offsets"):
                     client.group_consumer(
                         "g", "orders", mode="broadcasting", offsets_path=str(nonsense)

@@ -225,7 +225,7 @@ async def test_a_replica_asks_again_when_a_damaged_disk_let_no_image_be_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The master reports the damage, and goes on."""
-    monkeypatch.setattr(image_transfer, "RETRY_MS", 100)
+    monkeypatch.setattr(image_transfer, "RETRY_MS", 1_000)
     async with group(tmp_path, replication="async_master") as world:
         one, three = world.nodes[1], world.nodes[3]
         await fill(one, 0, 240)
