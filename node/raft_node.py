@@ -234,6 +234,7 @@ class RaftNode(Node):
         self.health.watch(self.driver)
         self.frames.take(*RAFT_FRAMES, by=self.driver.on_raft_frame)
         self.frames.take(*SNAPSHOT_FRAMES, by=self.snapshots.on_frame)
+        self.frames.on_refused = self.driver.on_refused
         self.frames.watch(DriverWatch(self.driver))
         self.frames.watch(self.snapshots)
         server = EntryServer(

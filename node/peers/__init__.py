@@ -1,9 +1,9 @@
 """Connections between nodes.
 
 Frames over connections that heal themselves, handshake, proof and TLS. `link` is the peer link of
-raft mode; its `dialler`, `stream` and `greeting` serve the HA link as well. `frames` lists all
-kinds of frames of the peer link; those of the handshake, pings and pongs are made and read here,
-all others by the modules of `node.replication`. These modules import `runtime` and `errors`, and of
-`raft` the values that frames carry; both ways to replicate import them, `config` the proof and
-TLS.
+raft mode; its `acceptor`, `dialler`, `stream` and `greeting` serve the HA link as well. `frames`
+lists all kinds of frames of the peer link; those of the handshake, pings and pongs are made and
+read here, all others by the modules of `node.replication`. These modules import `runtime` and
+`errors`, and of `raft` the values that frames carry; both ways to replicate import them, `config`
+the proof and TLS.
 """

@@ -1,25 +1,68 @@
 """Dialling: one connection from this node to each peer, for as long as there is that peer.
 
-Owns the attempts, the pauses between them, the tasks of a link and the socket that it listens on;
-must not know what a connection carries. The link makes the connections and ends them.
+Owns the attempts, the pauses between them, the tasks of a link and its record of each peer; must
+not know what a connection carries. The link makes the connections and ends them.
 """
 
 import asyncio
 import contextlib
-import socket
 import ssl
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from random import Random
 from typing import Final, Generic, TypeVar
 
 from node.peers.handshake import CloseCode
-from node.peers.peer import PeerRecord
-from node.peers.stream import Stream
-from node.peers.types import LinkLimits
+from node.peers.stream import LinkTraffic, Stream
+from node.peers.types import LinkLimits, PeerStats
 from raft.messages import NodeId
 
 NOT_IN_TIME: Final = "the handshake was not finished in time; is TLS on at one side only?"
 _Connection = TypeVar("_Connection", bound=Stream)
+
+
+class PeerRecord:
+    """One other node, as both links know it."""
+
+    __slots__ = (
+        "address",
+        "dropped_full_count",
+        "dropped_unconnected_count",
+        "handshake_count",
+        "is_tried",
+        "last_trouble",
+        "node",
+        "traffic",
+    )
+
+    def __init__(self, node: NodeId, address: tuple[str, int]) -> None:
+        self.node, self.address = node, address
+        self.traffic = LinkTraffic()
+        self.dropped_unconnected_count = self.dropped_full_count = self.handshake_count = 0
+        self.last_trouble = ""
+        self.is_tried = False
+        """Whether the peer was met or could not be reached, since the start of the link."""
+
+    def stats_with(self, connections: Sequence[Stream], version: str) -> PeerStats:
+        """Return a snapshot of the counters, with these usable connections."""
+        host, port = self.address
+        traffic = self.traffic
+        return PeerStats(
+            node=self.node,
+            host=host,
+            port=port,
+            is_connected=bool(connections),
+            connection_count=len(connections),
+            version=version,
+            queued_size_bytes=sum(each.queued_size_bytes for each in connections),
+            sent_frame_count=traffic.sent_frame_count,
+            sent_size_bytes=traffic.sent_size_bytes,
+            received_frame_count=traffic.received_frame_count,
+            received_size_bytes=traffic.received_size_bytes,
+            dropped_unconnected_count=self.dropped_unconnected_count,
+            dropped_full_count=self.dropped_full_count,
+            handshake_count=self.handshake_count,
+            last_trouble=self.last_trouble,
+        )
 
 
 class LinkTasks:
@@ -100,7 +143,7 @@ class Dialler(Generic[_Connection]):
         connection = self._make(peer.node)
         try:
             async with asyncio.timeout(self._limits.handshake_ms_max / 1000):
-                await self.connect(
+                await connect(
                     connection,
                     self._loop.create_connection(
                         lambda: connection,
@@ -109,6 +152,7 @@ class Dialler(Generic[_Connection]):
                         ssl=tls,
                         server_hostname=host if tls else None,
                     ),
+                    self._forget,
                 )
                 was_good = await connection.opened
         except TimeoutError:
@@ -125,17 +169,6 @@ class Dialler(Generic[_Connection]):
             await asyncio.shield(connection.closed)  # Cancelling this task leaves it whole.
         return was_good
 
-    async def connect(
-        self, connection: _Connection, connecting: Coroutine[None, None, object]
-    ) -> None:
-        """Wait until a socket is connected, with TLS if wanted; leave nothing behind on failure."""
-        try:
-            await connecting
-        except BaseException:
-            self._forget(connection)
-            connection.abandon()
-            raise
-
     def note_tried(self, peer: PeerRecord) -> None:
         """Note that the peer was met or could not be reached."""
         peer.is_tried = True
@@ -150,10 +183,15 @@ class Dialler(Generic[_Connection]):
                     await self._tried.wait()
 
 
-async def listen(host: str, port: int, *, backlog: int) -> socket.socket:
-    """Return a socket that listens. Raises OSError."""
-    found = await asyncio.get_running_loop().getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    family, _, _, _, address = found[0]
-    return socket.create_server((str(address[0]), int(address[1])), family=family, backlog=backlog)
+async def connect(
+    connection: _Connection,
+    connecting: Coroutine[None, None, object],
+    forget: Callable[[_Connection], None],
+) -> None:
+    """Wait until a socket is connected, with TLS if wanted; leave nothing behind on failure."""
+    try:
+        await connecting
+    except BaseException:
+        forget(connection)
+        connection.abandon()
+        raise

@@ -38,6 +38,8 @@ class PeerFrames:
         self._takers: dict[FrameKind, TakeFrame] = {}
         self._connections: list[Connections] = []
         self._connected: dict[NodeId, Index] = {}
+        self.on_refused: Callable[[NodeId], None] = lambda node: None
+        """Is called with each peer that refuses what this node sent."""
         self.peer_addresses: dict[NodeId, str] = {}
         """Addresses of the client services of connected peers, as those say."""
 

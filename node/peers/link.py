@@ -1,27 +1,24 @@
 """The peer link: frames between this node and each peer, over connections that heal themselves.
 
-Owns the connections between nodes: accepting, handshakes, replacement, silence, limits.
+Owns the connections between nodes: their replacement, silence, limits.
 Must not know what a frame says. Every node dials every peer, so there are up to two connections
 between two nodes: requests leave on the one this node dialled, replies on the one the peer dialled,
 and either serves for both when it is the only one. Requests of a node never overtake each other:
 they stay on one connection until it ends, and a peer that goes on over another one has lost the one
-before. Between two parts of what needs all of its parts, both handlers hear of any loss. Bytes
-before a good handshake are untrusted: a stranger costs 4 KiB, has limited time, and the number of
-strangers at a time is limited.
+before. Between two parts of what needs all of its parts, both handlers hear of any loss.
 """
 
 import asyncio
-import errno
 import logging
-import socket
 import ssl
 from collections.abc import Mapping
 from random import Random
 from typing import Final
 
 from node.peers import handshake
+from node.peers.acceptor import Acceptor
 from node.peers.connection import PeerConnection
-from node.peers.dialler import NOT_IN_TIME, Dialler, LinkTasks, listen
+from node.peers.dialler import Dialler, LinkTasks, PeerRecord
 from node.peers.faults import LinkFaults
 from node.peers.frames import REPLY_KINDS, EncodedFrame, FrameError, FrameKind
 from node.peers.greeting import Greeter
@@ -32,16 +29,54 @@ from node.peers.handshake import (
     LinkIdentity,
     PeerInfo,
 )
-from node.peers.peer import LinkPeer
 from node.peers.stream import Side
-from node.peers.types import LinkHandler, LinkLimits, LinkStats, NoLives, PeerLives
+from node.peers.types import (
+    LinkHandler,
+    LinkLimits,
+    LinkStats,
+    NoLives,
+    PeerLives,
+    PeerStats,
+)
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 from raft.errors import PeerProtocolError, TermJumpError
 from raft.messages import NodeId
 
-_BACKLOG: Final = 1024
-_ACCEPT_PAUSE_S: Final = 0.1  # Like asyncio's own server when descriptors run out.
 _log: Final = logging.getLogger(__name__)
+
+
+class LinkPeer(PeerRecord):
+    """One other node of the peer link."""
+
+    __slots__ = ("accepted", "dialled", "dialler", "requests_in", "requests_out")
+
+    def __init__(self, node: NodeId, address: tuple[str, int]) -> None:
+        super().__init__(node, address)
+        self.dialler: asyncio.Task[None] | None = None
+        """Keeps one connection to the peer, from the start of the link on."""
+        self.dialled: PeerConnection | None = None
+        self.accepted: PeerConnection | None = None
+        """Invariant: a connection in either place may be used for sending now."""
+        self.requests_out: PeerConnection | None = None
+        """The one of them on which requests leave until it ends; None before the next request."""
+        self.requests_in: PeerConnection | None = None
+        """The one of them on which the newest request of the peer came."""
+
+    @property
+    def connections(self) -> list[PeerConnection]:
+        """Usable connections, at most two."""
+        return [each for each in (self.dialled, self.accepted) if each is not None]
+
+    @property
+    def queued_size_bytes(self) -> int:
+        """Bytes that wait to be sent to the peer."""
+        return sum(each.queued_size_bytes for each in self.connections)
+
+    def stats(self) -> PeerStats:
+        """Return a snapshot of the counters."""
+        connections = self.connections
+        info = connections[0].info if connections else None
+        return self.stats_with(connections, info.version if info is not None else "")
 
 
 class PeerLink:
@@ -62,7 +97,6 @@ class PeerLink:
         self._handler = handler
         self._greeting = Greeter(identity, handler.last_index, lives or NoLives())
         self._tasks = LinkTasks("peer link")
-        self._server_tls = server_tls
         self._random = random or Random()
         self._faults = LinkFaults.from_environment(identity.node_id, self._random)
         self._loop = asyncio.get_running_loop()
@@ -70,10 +104,6 @@ class PeerLink:
             _log, interval_ms=self.limits.log_interval_ms, monotonic_s=self._loop.time
         )
         self._peers: dict[NodeId, LinkPeer] = {}
-        self._listener: socket.socket | None = None
-        self._accepter: asyncio.Task[None] | None = None
-        self._strangers: dict[asyncio.Task[None], PeerConnection] = {}
-        """Unfinished handshakes of accepted connections, oldest first."""
         self._connections: dict[PeerConnection, None] = {}
         """Every connection whose socket may be open, oldest first."""
         self._dialler = Dialler(
@@ -87,28 +117,33 @@ class PeerLink:
             # faster and faster.
             settled_ms=self.limits.reconnect_ms_max,
         )
+        self._acceptor = Acceptor(
+            self.limits,
+            self._tasks,
+            lambda: PeerConnection(self, self.limits, Side.ACCEPTED),
+            self._greeting.challenge,
+            self._end,
+            self._drop,
+            self._log,
+            tls=server_tls,
+        )
         self._encoded: EncodedFrame | None = None
         """The frame sent last: mostly all peers get the same."""
         self.has_more = False
         """While the handler takes a frame: whether more bytes came with the same read. What it does
         once for all frames of a read, it does with the last one."""
         self._closed_counts: dict[str, int] = {}
-        self._accepted_count = self._accept_failure_count = 0
         self._is_stopping = False
 
     # --- Public interface ---
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and dial the peers; return the port (a free one for 0). Raises OSError."""
-        assert self._listener is None, "the link was started already"
-        listener = await listen(host, port, backlog=_BACKLOG)
-        listener.setblocking(False)
-        self._listener = listener
-        self._accepter = self._tasks.run(self._accept(listener))
+        listening_port = await self._acceptor.start(host, port)
         self._tasks.run(self._watch_silence())
         for peer in self._peers.values():
             peer.dialler = self._tasks.run(self._dialler.dial(peer))
-        return int(listener.getsockname()[1])
+        return listening_port
 
     def set_peers(self, addresses: Mapping[NodeId, tuple[str, int]]) -> None:
         """Set the peers and their addresses; this node itself may be among them.
@@ -132,7 +167,7 @@ class PeerLink:
                 self._stop_dialling(known)
                 if known.dialled is not None:
                     self._end(known.dialled, CloseCode.REMOVED, "new address")
-            if known.dialler is None and self._listener is not None:
+            if known.dialler is None and self._acceptor.is_started:
                 known.dialler = self._tasks.run(self._dialler.dial(known))
 
     def send(
@@ -205,9 +240,9 @@ class PeerLink:
         """Return a snapshot of the counters. Not for the hot path."""
         return LinkStats(
             tuple(peer.stats() for peer in self._peers.values()),
-            len(self._strangers),
-            self._accepted_count,
-            self._accept_failure_count,
+            self._acceptor.stranger_count,
+            self._acceptor.accepted_count,
+            self._acceptor.failure_count,
             dict(self._closed_counts),
         )
 
@@ -220,13 +255,8 @@ class PeerLink:
             peer.dialled = peer.accepted = peer.requests_out = None
         for connection in self._connections:
             connection.drop_frames()
-        if self._accepter is not None:
-            self._accepter.cancel()
-            # A task that never ran would not close the socket that it was given.
-            await asyncio.sleep(0)
+        await self._acceptor.stop()
         await self._tasks.stop()
-        if self._listener is not None:
-            self._listener.close()
         left = list(self._connections)
         for connection in left:
             connection.close(
@@ -234,68 +264,6 @@ class PeerLink:
             )
         await asyncio.gather(*(connection.closed for connection in left))
         assert not self._connections, "a connection outlived its end"
-
-    # --- Accepted connections ---
-
-    async def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                # Not `sock_accept`: if cancelled in the turn in which a connection arrives, it
-                # drops that connection.
-                accepted, _ = listener.accept()
-            except BlockingIOError:
-                await self._wait_readable(listener)
-                continue
-            except OSError as error:
-                self._accept_failure_count += 1
-                self._log.warn("accept failed", str(error))
-                if error.errno != errno.ECONNABORTED:
-                    await asyncio.sleep(_ACCEPT_PAUSE_S)
-                continue
-            self._accepted_count += 1
-            accepted.setblocking(False)
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if len(self._strangers) >= self.limits.handshake_count_max:
-                task, oldest = next(iter(self._strangers.items()))
-                del self._strangers[task]
-                self._end(oldest, CloseCode.DISPLACED, "too many unfinished handshakes")
-                task.cancel()
-            connection = PeerConnection(self, self.limits, Side.ACCEPTED)
-            task = self._tasks.run(self._receive_stranger(accepted, connection))
-            self._strangers[task] = connection
-            await asyncio.sleep(0)  # Starts the task; others run while many connections arrive.
-
-    async def _wait_readable(self, listener: socket.socket) -> None:
-        readable = asyncio.Event()
-        self._loop.add_reader(listener, readable.set)
-        try:
-            await readable.wait()
-        finally:
-            self._loop.remove_reader(listener)
-
-    async def _receive_stranger(self, accepted: socket.socket, connection: PeerConnection) -> None:
-        """Take an accepted connection through its handshake, or close it."""
-        try:
-            async with asyncio.timeout(self.limits.handshake_ms_max / 1000):
-                await self._dialler.connect(
-                    connection,
-                    self._loop.connect_accepted_socket(
-                        lambda: connection, accepted, ssl=self._server_tls
-                    ),
-                )
-                self._greeting.challenge(connection)
-                await connection.opened
-        except TimeoutError:
-            self._end(connection, CloseCode.TIMEOUT, NOT_IN_TIME)
-        except OSError as error:  # TLS errors are OSErrors.
-            self._end(connection, CloseCode.TLS, str(error))
-        except asyncio.CancelledError:
-            self._end(connection, CloseCode.STOPPING, "the node stops")
-            raise
-        finally:
-            task = asyncio.current_task()
-            assert task is not None, "runs in a task"
-            self._strangers.pop(task, None)
 
     # --- Dialled connections ---
 
@@ -316,8 +284,11 @@ class PeerLink:
             code, text = handshake.read_goodbye(header)
             if connection.side is Side.ACCEPTED and connection.info is None:
                 self._end(connection, CloseCode.GARBAGE, "a Goodbye instead of a Hello")
-            else:
-                self._end(connection, CloseCode.REFUSED, f"the peer said {code}: {text}")
+                return
+            peer = self._peers.get(connection.info.node_id) if connection.info else None
+            if peer is not None and code == CloseCode.PROTOCOL_ERROR and not self._is_stopping:
+                self._handler.on_refused(peer.node)
+            self._end(connection, CloseCode.REFUSED, f"the peer said {code}: {text}")
             return
         try:
             if connection.side is Side.ACCEPTED and kind is FrameKind.HELLO:

@@ -30,6 +30,11 @@ class LinkHandler(Protocol):
         client service."""
         ...
 
+    def on_refused(self, node: NodeId) -> None:
+        """Note that the peer could not accept what this node sent, and ends the connection.
+        `on_disconnected` follows."""
+        ...
+
     def on_disconnected(self, node: NodeId) -> None:
         """Note that a connection broke; frames on it may be lost, and none of it follows.
         `on_connected` follows at once if another one is left."""

@@ -78,6 +78,11 @@ class Progress:
         self.snapshot_index: Index = NO_INDEX
         self.snapshot_deadline = 0
 
+    @property
+    def first_unacked(self) -> Index:
+        """First entry that may have been sent and is not acked."""
+        return self.next if self.state is ProgressState.PROBE else self.match + 1
+
     def become_probe(self) -> None:
         """Start again right behind the known match, since messages may be lost."""
         self.state = ProgressState.PROBE

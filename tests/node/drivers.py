@@ -108,6 +108,10 @@ class DriverNode:
     def on_connected(self, node: NodeId, last_index: int, address: str) -> None:
         pass
 
+    def on_refused(self, node: NodeId) -> None:
+        if self.driver is not None:
+            self.driver.on_refused(node)
+
     def on_disconnected(self, node: NodeId) -> None:
         if self.driver is not None:
             self.driver.on_disconnected(node)

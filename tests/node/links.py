@@ -12,8 +12,7 @@ from node.peers import handshake
 from node.peers.connection import PeerConnection
 from node.peers.frames import FrameKind, FrameParser, encode_head
 from node.peers.handshake import CloseCode, LinkIdentity
-from node.peers.link import PeerLink
-from node.peers.peer import LinkPeer
+from node.peers.link import LinkPeer, PeerLink
 from node.peers.types import LinkLimits
 from raft.errors import PeerProtocolError
 from raft.messages import Index, NodeId
@@ -93,6 +92,9 @@ class Node:
 
     def on_connected(self, node: NodeId, last_index: Index, address: str) -> None:
         self.events.append(("up", node, last_index, address))
+
+    def on_refused(self, node: NodeId) -> None:
+        self.events.append(("refused", node))
 
     def on_disconnected(self, node: NodeId) -> None:
         self.events.append(("down", node))

@@ -1,5 +1,5 @@
-"""Cases of the simulation with a defect planted in what ships, in a process of their own:
-`python -m tests.simulation.defects DEFECT [SEED, ...]`.
+"""A case of the simulation with a defect planted in what ships, in a process of its own:
+`python -m tests.simulation.defects DEFECT`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,17 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "chaos-tests"))
 
 from raft.rules import leader, steady
 from raft.state.state import RaftState
-from simulation.plan import draw
+from simulation.plan import LEADER, Case, Fault, Options
 from simulation.trial import run_case
 
-DURATION_MS = 8_000
+CASE = Case(
+    Options(
+        seed=5, node_count=3, duration_ms=5_000, client_count=2, rate_per_s=40,
+        body_size_bytes_max=64, transport="auto", flush="sync",
+    ),
+    (Fault(1_500, "cut", LEADER, 2_500, 7), Fault(2_200, "kill", LEADER, 1_500, 7)),
+)  # fmt: skip
+"""A leader that is cut off from the others while clients append, and killed before it is back."""
 
 
 def _acknowledge_before_quorum() -> None:
@@ -37,10 +44,9 @@ DEFECTS: dict[str, Callable[[], None]] = {
 
 
 def main() -> None:
-    """Run seeds with a defect; print what was wrong with each."""
+    """Run the case with a defect; print what was wrong."""
     DEFECTS[sys.argv[1]]()
-    seeds = json.loads(sys.argv[2])
-    print(json.dumps([run_case(draw(seed, DURATION_MS)).problem for seed in seeds]))
+    print(json.dumps([run_case(CASE).problem]))
 
 
 if __name__ == "__main__":

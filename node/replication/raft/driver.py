@@ -368,6 +368,18 @@ class RaftDriver:
             raise
         self._turn()  # Now: no reader may see the new log beside the old state.
 
+    def on_refused(self, node: NodeId) -> None:
+        """Have entries that may have been sent to `node` checked before they are sent again: the
+        peer found them wrong. Damage that the check meets ends the process."""
+        progress = self.replica.core.state.progress.get(node)
+        if self._stopped or progress is None:
+            return
+        try:
+            self.log.distrust_from(progress.first_unacked)
+        except (AssertionError, StoreError, OSError) as error:
+            self._on_fatal(error)
+            raise
+
     def on_disconnected(self, node: NodeId) -> None:
         """Note that a link broke: messages in flight to `node` may be lost."""
         if not self._stopped:

@@ -209,6 +209,7 @@ async def test_a_handler_may_refuse_a_frame() -> None:
         await eventually(lambda: one.count("down") == 1)
         trouble = "refused: the peer said protocol_error: an append of nonsense"
         assert one.link.stats().peers[0].last_trouble == trouble
+        assert [event[0] for event in one.events if event[0] != "up"] == ["refused", "down"]
         two.refuse = ""
         await connected(one, two)
 

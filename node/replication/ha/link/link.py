@@ -1,9 +1,8 @@
 """The HA link: every replica dials every other one, for as long as it runs.
 
-Owns accepting, handshakes and their limits; must not know roles or what a frame says.
-Each connection carries one direction of the protocol: the side that dialled is the slave side, so
-there are two connections between two replicas. Before a good handshake a stranger costs 4 KiB, has
-limited time, and the number of strangers at a time is limited.
+Owns the connections and their limits; must not know roles or what a frame says. Each connection
+carries one direction of the protocol: the side that dialled is the slave side, so there are two
+connections between two replicas.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from random import Random
 from typing import Final, Protocol
 
 from node.peers import handshake
-from node.peers.dialler import NOT_IN_TIME, Dialler, LinkTasks, listen
+from node.peers.acceptor import Acceptor
+from node.peers.dialler import Dialler, LinkTasks, PeerRecord
 from node.peers.faults import LinkFaults
 from node.peers.frames import FrameKind
 from node.peers.greeting import Greeter
 from node.peers.handshake import CloseCode, HandshakeRefusedError, LinkIdentity, PeerInfo
-from node.peers.peer import PeerRecord
 from node.peers.stream import Side
 from node.peers.types import LinkLimits, LinkStats, NoLives, PeerLives
 from node.replication.ha.core.wire import Frame
@@ -31,9 +30,6 @@ from node.runtime.logs.rate_limited_log import RateLimitedLog
 from raft.messages import Index, NodeId
 
 _LIMITS: Final = LinkLimits()
-_HANDOVER_TURNS: Final = 3
-"""Turns of the loop from an accepted socket to `on_made`: task, transport, protocol."""
-_BACKLOG: Final = 128
 _log: Final = logging.getLogger(__name__)
 
 
@@ -87,7 +83,6 @@ class HaLink:
         self._handler, self._limits = handler, limits
         self._greeting = Greeter(identity, last_index, lives or NoLives())
         self._tasks = LinkTasks("HA link")
-        self._server_tls = server_tls
         self._loop = asyncio.get_running_loop()
         self._random = Random()
         self._log = RateLimitedLog(
@@ -95,9 +90,6 @@ class HaLink:
         )
         others = {node: address for node, address in peers.items() if node != identity.node_id}
         self._peers = {node: _Peer(node, address) for node, address in others.items()}
-        self._server: asyncio.Server | None = None
-        self._strangers: dict[HaConnection, asyncio.TimerHandle] = {}
-        """Unfinished handshakes of accepted connections, oldest first."""
         self._connections: set[HaConnection] = set()
         self._dialler = Dialler(
             limits,
@@ -107,8 +99,17 @@ class HaLink:
             tls=client_tls,
             random=self._random,
         )
+        self._acceptor = Acceptor(
+            limits,
+            self._tasks,
+            lambda: HaConnection(self, limits, Side.ACCEPTED),
+            self._greeting.challenge,
+            self._end,
+            self._connections.discard,
+            self._log,
+            tls=server_tls,
+        )
         self._closed_counts: dict[str, int] = {}
-        self._accepted_count = 0
         self._is_stopping = False
         self._faults = LinkFaults.from_environment(identity.node_id, self._random)
 
@@ -116,17 +117,10 @@ class HaLink:
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and dial the others; return the port. Raises OSError."""
-        listener = await listen(host, port, backlog=_BACKLOG)
-        tls_timeout_s = self._limits.handshake_ms_max / 1000
-        self._server = await self._loop.create_server(
-            lambda: HaConnection(self, self._limits, Side.ACCEPTED),
-            sock=listener,
-            ssl=self._server_tls,
-            ssl_handshake_timeout=tls_timeout_s if self._server_tls else None,
-        )
+        listening_port = await self._acceptor.start(host, port)
         for peer in self._peers.values():
             self._tasks.run(self._dialler.dial(peer))
-        return int(listener.getsockname()[1])
+        return listening_port
 
     async def wait_tried(self) -> None:
         """Wait until each peer was met or could not be reached, at most `first_meeting_ms_max`."""
@@ -146,9 +140,9 @@ class HaLink:
         """Return a snapshot of the counters, in the form of the raft peer link."""
         return LinkStats(
             tuple(peer.stats_with(peer.connections, peer.version) for peer in self._peers.values()),
-            len(self._strangers),
-            self._accepted_count,
-            0,
+            self._acceptor.stranger_count,
+            self._acceptor.accepted_count,
+            self._acceptor.failure_count,
             dict(self._closed_counts),
         )
 
@@ -157,12 +151,8 @@ class HaLink:
         self._is_stopping = True
         if self._faults is not None:
             self._faults.stop()
+        await self._acceptor.stop()
         await self._tasks.stop()
-        if self._server is not None:
-            self._server.close()
-            # The server does not name the sockets that it has accepted and not yet handed over.
-            for _ in range(_HANDOVER_TURNS):
-                await asyncio.sleep(0)
         while left := list(self._connections):
             for connection in left:
                 self._end(connection, CloseCode.STOPPING, "the node stops")
@@ -172,17 +162,6 @@ class HaLink:
 
     def on_made(self, connection: HaConnection) -> None:
         self._connections.add(connection)
-        if connection.side is Side.DIALLED:
-            return
-        self._accepted_count += 1
-        if len(self._strangers) >= self._limits.handshake_count_max:
-            oldest = next(iter(self._strangers))
-            self._end(oldest, CloseCode.DISPLACED, "too many unfinished handshakes")
-        timeout_s = self._limits.handshake_ms_max / 1000
-        self._strangers[connection] = self._loop.call_later(
-            timeout_s, self._end, connection, CloseCode.TIMEOUT, NOT_IN_TIME
-        )
-        self._greeting.challenge(connection)
 
     def on_handshake_frame(self, connection: HaConnection, kind: FrameKind, header: bytes) -> None:
         if kind is FrameKind.GOODBYE:
@@ -191,9 +170,7 @@ class HaLink:
             return
         try:
             if connection.side is Side.ACCEPTED and kind is FrameKind.HELLO:
-                info = self._greeting.answer_hello(connection, header, self._peers)
-                self._strangers.pop(connection).cancel()
-                self._open(connection, info)
+                self._open(connection, self._greeting.answer_hello(connection, header, self._peers))
             elif connection.side is Side.DIALLED and kind is FrameKind.CHALLENGE:
                 self._greeting.answer_challenge(connection, header)
             elif connection.side is Side.DIALLED and kind is FrameKind.WELCOME:
@@ -254,9 +231,6 @@ class HaLink:
         if connection.close_code is not None:
             return
         connection.close(code, detail, goodbye_too=goodbye_too)
-        timer = self._strangers.pop(connection, None)
-        if timer is not None:
-            timer.cancel()
         self._closed_counts[code] = self._closed_counts.get(code, 0) + 1
         info = connection.info
         peer = self._peers.get(info.node_id if info is not None else connection.to)

@@ -343,6 +343,14 @@ class LedgerLog:
                 return file.read(position, end_position - position)
         return ledger.read_entries(lo, hi)
 
+    def distrust_from(self, lo: Index) -> None:
+        """Compare entries from `lo` on with their checksums when they are read next, although they
+        were checked or written by this process: a peer found them damaged."""
+        ledger = self._ledger
+        lo = max(lo, ledger.first_index)
+        if lo <= ledger.last_index:
+            ledger.checked.distrust(ledger.place_of(lo), ledger.max_position)
+
     def position_of(self, index: Index, /) -> int:
         """Return the position of an entry; see `EntryPositions.position_of`."""
         recent = self._recent

@@ -17,7 +17,7 @@ from raft.messages import NO_INDEX
 from raft.pump.effects import Effects
 from raft.rules.membership import Change, ChangeKind
 from raft.transitions import Role
-from store.errors import RecordFormatError, StoreError, StoreFullError
+from store.errors import CorruptionError, RecordFormatError, StoreError, StoreFullError
 from tests.node.drivers import DriverCluster, accept, drivers
 from tests.patience import eventually
 from tests.store.records import batch, numbers
@@ -48,6 +48,32 @@ async def test_appends_reach_every_replica_and_receipts_say_who_has_it(tmp_path:
             assert stored(cluster, node_id) == list(range(60))
         logs = [node.log for node in cluster.nodes.values()]
         assert len({log.chain_at(log.last_index) for log in logs}) == 1
+
+
+async def test_a_leader_checks_again_what_a_peer_refuses_and_ends_at_damage(
+    tmp_path: Path,
+) -> None:
+    """Its process wrote the entry, so no read compares it with its checksum otherwise."""
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        node = cluster.nodes[leader.node_id]
+        late = next(each for each in cluster.nodes.values() if each is not node)
+        await late.crash()
+        damaged = await append(leader, 0, 1)
+        await append(leader, 1, 2)
+        ledger = node.log.store.ledger
+        at = ledger.end_of(damaged) - 1  # The last byte of its body.
+        (byte,) = ledger.files.read(at, 1)
+        ledger.files.file_at(at).overwrite(at, bytes([byte ^ 1]))
+        ledger.recent.clear()
+        asyncio.get_running_loop().set_exception_handler(None)  # The process would have ended.
+        await cluster.restart(late.node_id)
+        await eventually(lambda: bool(node.fatal), "the leader to end")
+        error = node.fatal.pop(0)
+        assert isinstance(error, CorruptionError)
+        assert (error.path, error.field) == (ledger.files.file_at(at).path, "body CRC")
+        node.fatal.clear()  # Of later turns.
+        assert late.log.last_index < damaged
 
 
 def stop_ticks(cluster: DriverCluster) -> None:

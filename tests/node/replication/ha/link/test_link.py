@@ -149,7 +149,6 @@ async def test_a_connection_that_comes_as_the_link_stops_is_closed(turns: int) -
                     pass
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("changes", "code"),
     [

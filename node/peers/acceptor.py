@@ -1,0 +1,152 @@
+"""Accepting: connections of strangers, until each has proved that it is a peer or is closed.
+
+Owns the socket that a link listens on and the limits on unfinished handshakes; must not know what a
+connection carries. Bytes before a good handshake are untrusted: a stranger costs 4 KiB, has limited
+time, and the number of strangers at a time is limited. Both links accept with it: the server of
+asyncio does not name a socket that it has accepted and not yet handed over, so such a socket
+outlived the stop of a link.
+"""
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+from node.peers.dialler import NOT_IN_TIME, LinkTasks, connect
+from node.peers.handshake import CloseCode
+from node.peers.stream import Stream
+from node.peers.types import LinkLimits
+from node.runtime.logs.rate_limited_log import RateLimitedLog
+
+_BACKLOG: Final = 1024
+_PAUSE_S: Final = 0.1  # Like asyncio's own server when descriptors run out.
+_Connection = TypeVar("_Connection", bound=Stream)
+
+
+class Acceptor(Generic[_Connection]):
+    """Accepts the connections of one link."""
+
+    def __init__(
+        self,
+        limits: LinkLimits,
+        tasks: LinkTasks,
+        make: Callable[[], _Connection],
+        challenge: Callable[[_Connection], None],
+        end: Callable[[_Connection, CloseCode, str], None],
+        forget: Callable[[_Connection], None],
+        log: RateLimitedLog,
+        *,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        """`make` returns a new connection, `challenge` asks it who it is, `end` closes one for a
+        reason, and `forget` drops one that never had a socket."""
+        self._limits, self._tasks, self._log, self._tls = limits, tasks, log, tls
+        self._make, self._challenge, self._end, self._forget = make, challenge, end, forget
+        self._loop = asyncio.get_running_loop()
+        self._listener: socket.socket | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._strangers: dict[asyncio.Task[None], _Connection] = {}
+        """Unfinished handshakes, oldest first."""
+        self.accepted_count = self.failure_count = 0
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the link listens."""
+        return self._listener is not None
+
+    @property
+    def stranger_count(self) -> int:
+        """Count of unfinished handshakes."""
+        return len(self._strangers)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; return the port (a free one for 0). Raises OSError."""
+        assert self._listener is None, "the link was started already"
+        listener = await _listen(host, port)
+        listener.setblocking(False)
+        self._listener = listener
+        self._task = self._tasks.run(self._accept(listener))
+        return int(listener.getsockname()[1])
+
+    async def stop(self) -> None:
+        """Accept no more. The tasks of the link, which own the unfinished handshakes, stop next."""
+        if self._task is not None:
+            self._task.cancel()
+            # A task that never ran would not close the socket that it was given.
+            await asyncio.gather(self._task, asyncio.sleep(0), return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
+
+    async def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                # Not `sock_accept`: if cancelled in the turn in which a connection arrives, it
+                # drops that connection.
+                accepted, _ = listener.accept()
+            except BlockingIOError:
+                await self._wait_readable(listener)
+                continue
+            except OSError as error:
+                self.failure_count += 1
+                self._log.warn("accept failed", str(error))
+                if error.errno != errno.ECONNABORTED:
+                    await asyncio.sleep(_PAUSE_S)
+                continue
+            self.accepted_count += 1
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if len(self._strangers) >= self._limits.handshake_count_max:
+                task, oldest = next(iter(self._strangers.items()))
+                del self._strangers[task]
+                self._end(oldest, CloseCode.DISPLACED, "too many unfinished handshakes")
+                task.cancel()
+            connection = self._make()
+            task = self._tasks.run(self._receive(accepted, connection))
+            self._strangers[task] = connection
+            await asyncio.sleep(0)  # Starts the task; others run while many connections arrive.
+
+    async def _wait_readable(self, listener: socket.socket) -> None:
+        readable = asyncio.Event()
+        self._loop.add_reader(listener, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            self._loop.remove_reader(listener)
+
+    async def _receive(self, accepted: socket.socket, connection: _Connection) -> None:
+        """Take a connection through its handshake, or close it."""
+        try:
+            async with asyncio.timeout(self._limits.handshake_ms_max / 1000):
+                await connect(
+                    connection,
+                    self._loop.connect_accepted_socket(
+                        lambda: connection,
+                        accepted,
+                        ssl=self._tls,
+                    ),
+                    self._forget,
+                )
+                self._challenge(connection)
+                await connection.opened
+        except TimeoutError:
+            self._end(connection, CloseCode.TIMEOUT, NOT_IN_TIME)
+        except OSError as error:  # TLS errors are OSErrors.
+            self._end(connection, CloseCode.TLS, str(error))
+        except asyncio.CancelledError:
+            self._end(connection, CloseCode.STOPPING, "the node stops")
+            raise
+        finally:
+            task = asyncio.current_task()
+            assert task is not None, "runs in a task"
+            self._strangers.pop(task, None)
+
+
+async def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens. Raises OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    family, _, _, _, address = found[0]
+    return socket.create_server((str(address[0]), int(address[1])), family=family, backlog=_BACKLOG)
