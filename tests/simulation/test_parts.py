@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from node.monitoring import shared_page
-from node.peers import dialler
+from node.peers import acceptor
 from node.replication import lives
 from quorumlog.cluster import routes
 from simulation.world import World, is_of_a_node
@@ -77,7 +77,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 def _held() -> Any:
     """Return the module `socket` as a node holds it."""
-    return vars(dialler)["socket"]
+    return vars(acceptor)["socket"]
 
 
 async def _tls() -> None:
