@@ -85,6 +85,23 @@ def test_abandoned_transfer_can_be_repeated() -> None:
     assert cluster.leaders() == [2]
 
 
+def test_a_target_that_does_not_answer_stops_proposals_once_and_is_then_refused() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(3)
+    transfer(cluster, 1, 3)
+    cluster.tick_all(ELECTION_TICKS)
+
+    with pytest.raises(TransferRefusedError, match="does not answer"):
+        transfer(cluster, 1, 3)
+    cluster.propose(1, "a")
+    cluster.heal()
+    cluster.tick_all(HEARTBEAT_TICKS)
+    transfer(cluster, 1, 3)
+    cluster.deliver()
+    assert cluster.leaders() == [3]
+
+
 @pytest.mark.parametrize(
     ("target", "complaint"), [(1, "no other voter"), (4, "no other voter"), (9, "no other voter")]
 )
