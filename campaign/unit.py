@@ -133,7 +133,7 @@ class RunningUnit:
         return UnitResult(self.unit, verdict, code, time.monotonic() - self._began_s, output)
 
     def _wait_for_end(self) -> UnitVerdict | None:
-        """Return why the campaign ended it; None if it ended by itself."""
+        """Return why the campaign ended it; None if it ended on its own."""
         end_s = self._began_s + self.unit.limit_s
         while True:
             left_s = end_s - time.monotonic()
@@ -158,7 +158,7 @@ class RunningUnit:
                 try:
                     process.send_signal(number)
                 except psutil.NoSuchProcess:
-                    continue  # It ended by itself.
+                    continue  # It ended on its own.
             end_s = time.monotonic() + END_S_MAX
             while any(self._left()) and time.monotonic() < end_s:
                 time.sleep(_END_LOOK_S)

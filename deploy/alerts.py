@@ -48,7 +48,7 @@ _SECTION: Final = re.compile(rf'{_OPERATIONS}, "([^"]+)"')
 ALERTS: Final = (
     Alert(
         "NoLeader", "page", NO_LEADER, "30s",
-        "nobody leads this group, or none of its nodes is up: appends wait, nothing is lost",
+        "no node leads this group, or none of its nodes is up: appends wait, nothing is lost",
         "`qlog cluster status`: bring a majority back; of a master-slave group `qlog ha promote "
         "NODE`",
     ),
@@ -86,7 +86,7 @@ ALERTS: Final = (
     Alert(
         "TwoHistories", "page", "quorumlog_divergent_peers > 0", "0s",
         "nodes have acked different messages: what one has committed contradicts another. Nothing "
-        "is cut, and mostly nobody can lead",
+        "is cut, and mostly no node can lead",
         'delete nothing and restart nothing; operations.md, "Two histories"',
     ),
     Alert(
@@ -187,7 +187,7 @@ ALERTS: Final = (
     ),
     Alert(
         "NotScrubbed", "ticket", NOT_SCRUBBED, "0s",
-        "nobody has looked for two weeks whether old files are still what they were",
+        "for two weeks old files were not compared with their checksums",
         "the log of that node; is its disk overloaded?",
     ),
     Alert(
@@ -266,7 +266,7 @@ ALERTS: Final = (
         "quorumlog_nameserver_directory_bytes > 0.8 * quorumlog_nameserver_directory_limit_bytes",
         "5m",
         "new topics will be missing in routes",
-        "remove topics and values that nobody needs",
+        "remove topics and values that are not needed",
     ),
     Alert(
         "NameServerStrangers", "ticket",

@@ -1,7 +1,7 @@
 """The process that the job of the engine kills: it writes the lines that are not in the store yet.
 
 Owns the loop over files; prints one JSON line for each batch that is durable, which is the promise
-that its parent checks after the kill. Resumes by itself: a queue's order is fixed, so its next
+that its parent checks after the kill. Resumes automatically: a queue's order is fixed, so its next
 offset is the count of its lines that are stored.
 """
 

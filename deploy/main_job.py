@@ -2,7 +2,7 @@
 
 Starts three nodes with sync flush, sends each line of the Python standard library as a message
 through the SDK, SIGKILLs the leader half-way and starts it again later, reads everything back from
-the leader and then from each replica by itself, and compares: SHA-256 of each file, every message
+the leader and then from each replica alone, and compares: SHA-256 of each file, every message
 once, equal chain digests. Owns the sequence; the comparison is `deploy.audit`, the screen
 `deploy.main_job_summary`, the input `deploy.stdlib_source`.
 """

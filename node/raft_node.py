@@ -373,7 +373,7 @@ class RaftNode(Node):
                 'this node stands aside; see operations.md, "Two histories"'
             )
         if state.divergent_peers and state.leader == NO_NODE:
-            return f"nobody can lead; {self._divergence()[0]}"
+            return f"no node can lead; {self._divergence()[0]}"
         return ""
 
     def _divergence(self) -> list[str]:

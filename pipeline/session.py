@@ -106,7 +106,7 @@ def start(name: str, master: str) -> "SparkSession":
 def _java(settings: dict[str, str]) -> Iterator[None]:
     """Start the process that PySpark finds by two variables of the environment.
 
-    PySpark would start it by itself with Python code between fork and exec, which a process that
+    PySpark would start it with Python code between fork and exec, which a process that
     has used gRPC does not survive each time, and let it write on our stderr.
     """
     global _process

@@ -398,7 +398,7 @@ class Client:
         sql: str = "",
         timeout_ms: int | None = None,
     ) -> PopConsumer:
-        """Make a consumer that takes single messages and acknowledges each by itself.
+        """Make a consumer that takes single messages and acknowledges each alone.
 
         A message that is not acknowledged within `invisible` seconds comes again. With `fifo` no
         message of a message group is handed out while an earlier one is in flight. `start`

@@ -31,7 +31,7 @@ safe."""
 TERM_JUMP_MAX: Final = 1 << 32
 """Largest rise of a term within one window. See the argument above."""
 TERM_NOTABLE: Final = 1 << 31
-"""Term from which on an operator is told: the cluster works, and its term was forged. Half of a
+"""Term from which on the node warns: the cluster works, and its term was forged. Half of a
 jump."""
 TERM_WINDOW_TICKS: Final = 2400
 """Length of a window of terms: one minute of ticks."""

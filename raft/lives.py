@@ -225,7 +225,7 @@ class Lives:
     def _lost_apart(self, node: NodeId, told: ToldLife) -> str:
         """Compare a statement with the memories that are kept apart, as `memory_lost` does.
 
-        The memory that the statement does not fit becomes the one that the node is told."""
+        The memory that the statement does not fit becomes the one that the node receives."""
         apart = self._apart.get(node, ())
         for at, one in enumerate(apart):
             # The promises of the life that the node tells are in the known memory as well, and
@@ -249,7 +249,7 @@ class Lives:
             lost = memory_lost(other, told)
             if lost:
                 del self._told[node]
-                # The own memory may be of the copy, so the node is told the other one.
+                # The own memory may be of the copy, so the node receives the other one.
                 self._known[node] = _with_promises(other, known)
                 self._keep_apart(node, known)
                 return lost

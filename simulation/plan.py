@@ -19,7 +19,7 @@ LEADER: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: it begins, and ends by itself after a while."""
+    """One fault: it begins, and ends after a while."""
 
     at_ms: int
     kind: str

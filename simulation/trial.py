@@ -160,7 +160,7 @@ class Trial:
             self.coverage.note(name, count)
 
     def check_ends(self) -> None:
-        """Raise if a node ended by itself that had no reason to."""
+        """Raise if a node ended on its own that had no reason to."""
         may_be_full = any(fault.kind == "disk_full" for fault in self._case.faults)
         for one in self.cluster.nodes:
             for process in one.processes:
@@ -186,7 +186,7 @@ class Trial:
 
 
 def check_end(process: Process, *, may_be_full: bool) -> None:
-    """Raise the error with which a process ended by itself, except for a disk that was filled."""
+    """Raise the error with which a process ended on its own, except for a disk that was filled."""
     if may_be_full and isinstance(process.error, StoreFullError):
         return
     if process.error is not None:

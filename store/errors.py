@@ -85,7 +85,7 @@ class TopicNameError(StoreError):
 class StoreFullError(StoreError):
     """The disk has no room for the next file. No byte was written; reads go on.
 
-    The store recovers by itself once space is there again.
+    The store recovers automatically once space is there again.
     """
 
     code, retryable = "store.full", True

@@ -47,7 +47,7 @@ CONSTANTS: Final[tuple[tuple[ModuleType, str, int], ...]] = (
 
 
 def main() -> None:
-    """Run the node until it is told to stop."""
+    """Run the node until it is asked to stop."""
     path, counter = os.environ[SOCKET_VARIABLE], CallCounter()
 
     def answer(more: dict[str, Any]) -> None:

@@ -80,7 +80,7 @@ class ProcessCalls:
         """The window with the second most calls.
 
         On a busy machine frames wait, and are then handled together, for fewer calls. An idle one
-        handles each by itself, which is what counts. The window with the most may have been one in
+        handles each one alone, which is what counts. The window with the most may have been one in
         which the machine stood still, and time itself made calls."""
         return sorted(self.windows, key=lambda window: window.calls)[-2:][0]
 

@@ -1,7 +1,7 @@
 """Three Kafka brokers that are controllers as well (KRaft), driven by confluent-kafka.
 
 Owns the driving of Kafka. With acks=all an ack means that every replica in sync, at least two, has
-the message in its page cache: Kafka syncs nothing before it acks, unless it is told to sync each
+the message in its page cache: Kafka syncs nothing before it acks, unless it is set to sync each
 message. Delivery reports come on a thread of ours, which polls, and go to the event loop once a
 batch.
 """

@@ -227,9 +227,9 @@ class NatsPeer:
             async with asyncio.timeout(_TRY_S):
                 info = await self._stream.stream_info(_STREAM)
             if not info.cluster.leader:
-                raise TimeoutError("nobody leads the stream")
+                raise TimeoutError("the stream has no leader")
 
-        await self._until(see_leader, "nobody leads the stream")
+        await self._until(see_leader, "the stream has no leader")
         await self._until(self._publish_first, "the stream takes no messages")
         return moment_s
 

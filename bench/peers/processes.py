@@ -97,7 +97,7 @@ class Processes:
         self._running.clear()
 
     def check_alive(self) -> None:
-        """Raise PeerFailedError with the end of its log if a process has ended by itself."""
+        """Raise PeerFailedError with the end of its log if a process has ended on its own."""
         for name, process in self._running.items():
             if process.poll() is not None:
                 said = self._last_words(name)

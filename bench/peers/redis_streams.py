@@ -144,7 +144,7 @@ class RedisPeer:
 
     async def kill_leader(self) -> float:
         """Raise NotOfferedError: replication alone promotes no replica."""
-        raise NotOfferedError("no failover by itself: it takes Sentinel or Cluster, which promote "
+        raise NotOfferedError("no automatic failover: it takes Sentinel or Cluster, which promote "
                               "a replica that may lack what WAIT confirmed")  # fmt: skip
 
     async def restart(self) -> float:

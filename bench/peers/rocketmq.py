@@ -159,7 +159,7 @@ class RocketMqPeer:
     async def kill_leader(self) -> float:
         """SIGKILL the master's process, if another one can follow it."""
         if self._mode == "master_slave":
-            raise NotOfferedError("no failover by itself: slaves are promoted by hand")
+            raise NotOfferedError("no automatic failover: slaves are promoted by hand")
         assert self._processes is not None, "not started"
         address = (await self._ask("status"))["brokers"]["0"]
         return self._processes.kill(self._brokers[int(address.rpartition(":")[2])])

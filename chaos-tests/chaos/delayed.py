@@ -79,7 +79,7 @@ def check_delayed(history: DelayHistory) -> list[str]:
     for value, copies in by_value.items():
         sent = history.sent.get(value)
         if sent is None:
-            found.append(f"phantom: nobody sent {value}")
+            found.append(f"phantom: no client sent {value}")
             continue
         if len(copies) > 1:
             found.append(f"doubled: {value} is there {len(copies)} times: {copies}")

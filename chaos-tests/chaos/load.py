@@ -108,7 +108,7 @@ class Load:
         for task in (*self._tasks, *self._members):
             if task.done() and not self.clients.is_stopping:
                 task.result()
-                raise NotSoError(f"a client ended by itself: {task}")
+                raise NotSoError(f"a client ended on its own: {task}")
 
     async def acked(self, count: int, timeout_s: float) -> None:
         """Wait until `count` more appends are acked."""

@@ -120,7 +120,7 @@ def _miscounted(
         said, count = report.acked_record_count, measured[report]
         unheard = _unheard_count(operations, report.epoch)
         if not count <= said <= count + unheard:
-            more = f" and at most {unheard} that nobody heard of" if unheard else ""
+            more = f" and at most {unheard} that no client heard of" if unheard else ""
             problems.append(
                 f"I19: of epoch {report.epoch} {count} messages are lost{more}, {said} are reported"
             )

@@ -144,7 +144,7 @@ def _lives(history: PopHistory) -> dict[str, _Life]:
 def _origin(life: _Life, produced: dict[str, SentMessage]) -> Iterator[str]:
     sent = produced.get(life.value)
     if sent is None:
-        yield f"phantom: nobody sent {life.value}"
+        yield f"phantom: no client sent {life.value}"
     elif sent.told is ToldOutcome.NOT_APPLIED:
         yield f"refused: {life.value} came although its send was refused"
 
@@ -181,7 +181,7 @@ def _ends(life: _Life) -> Iterator[str]:
             if not is_repeated or one.taken_unix_ms > settle.return_unix_ms:
                 yield f"again: {one} although it was done: {settle}"
     if not life.dead_count and not any(settle.may_hold for _, settle in life.settles):
-        yield f"lost: nobody ended {life.value}, deliveries {life.deliveries}"
+        yield f"lost: no client ended {life.value}, deliveries {life.deliveries}"
 
 
 def _was_done_later(life: _Life, count: int, at_unix_ms: int) -> bool:

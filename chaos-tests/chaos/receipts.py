@@ -52,9 +52,9 @@ def strays(
         where = f"{value!r} at {place.position} of term {place.term}"
         if one.invoke_ns > moment.at_ns:
             later_ms = (one.invoke_ns - moment.at_ns) / 1e6
-            found.append(f"{where}: the call began {later_ms:.0f} ms after nobody could ack it")
+            found.append(f"{where}: the call began {later_ms:.0f} ms after any node could ack it")
         elif place.term > moment.term:
-            found.append(f"{where}: nobody led that term, the last was {moment.term}")
+            found.append(f"{where}: no node led that term, the last was {moment.term}")
         elif moment.end_position is not None and place.position >= moment.end_position:
             found.append(f"{where}: where it has to be the log ends at {moment.end_position}")
     return found

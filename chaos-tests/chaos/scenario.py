@@ -91,7 +91,7 @@ class ScenarioContext:
         while not await asyncio.to_thread(condition, *given, **named):
             self.load.check()
             if time.monotonic() >= deadline:
-                raise NotSoError(f"waited {DEADLINE_S} s in vain: {what}")
+                raise NotSoError(f"waited {DEADLINE_S} s without success: {what}")
             await asyncio.sleep(_POLL_S)
 
     async def acked(self, count: int = 100, timeout_s: float = DEADLINE_S) -> None:

@@ -130,7 +130,7 @@ class Target:
         self._ends.allow(node, *codes)
 
     def wait_ended(self, node: int, *codes: int, timeout_s: float = READY_TIMEOUT_S) -> int:
-        """Wait until a node's process has ended by itself, with one of these statuses; return it.
+        """Wait until a node's process has ended on its own, with one of these statuses; return it.
 
         Raises NotSoError if it still runs, or ended with another status.
         """

@@ -176,7 +176,7 @@ class NodeAdmin:
     async def drain(self, request: pb.DrainRequest) -> pb.DrainResponse:
         """Refuse appends and do not lead, until undone or restarted.
 
-        A leader that nobody relieves goes on as before, and the call raises TransferRefusedError.
+        A leader that no node relieves goes on as before, and the call raises TransferRefusedError.
         """
         was_draining = self._driver.is_draining
         if not request.undo:  # Before the drain has any effect.

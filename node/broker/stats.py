@@ -48,7 +48,7 @@ class BrokerStats:
     command_entries_total: int
     command_count: int
     own_append_count: int
-    """Entries that the broker writes by itself, under way."""
+    """Entries that the broker writes on its own, under way."""
     own_entries_total: int
     retried_total: int
     """Messages that consumers gave back and that are delivered again."""

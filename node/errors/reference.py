@@ -53,7 +53,7 @@ A failed call has a gRPC status, and in the trailer `quorumlog-error-bin` a mess
 stable code. In streams the same message is in the response. What counts for a program:
 
 - `outcome` says what became of the call. `not applied`: nothing happened and nothing will.
-  `applied`: it happened, only the answer is an error. `unknown`: nobody can tell; an idempotent
+  `applied`: it happened, only the answer is an error. `unknown`: it cannot be told; an idempotent
   producer that sends the batch again gets the answer.
 - `retryable` says whether the same call may succeed later, here or at the leader that the error
   names; `retry_after_ms` when.
@@ -61,7 +61,7 @@ stable code. In streams the same message is in the response. What counts for a p
   about the first. Those behind the first 1,000 are not named. Empty: the node names none.
 
 Errors of Raft that say who leads, or that a queue is full, reach clients as `node.not_leader`,
-`node.transferring` and `node.busy`. What nobody foresaw is `node.internal`, outcome unknown.
+`node.transferring` and `node.busy`. Any other error is `node.internal`, outcome unknown.
 """
 
 

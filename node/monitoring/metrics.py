@@ -108,7 +108,7 @@ METRICS: Final[Mapping[str, Spec]] = {
     "requests_given_up": Spec("counter", "Calls ended for what did not come.", ("reason",)),
     "responses_waiting_bytes": Spec("gauge", "Of large responses that clients have not taken."),
     "responses_waiting_limit_bytes": Spec("gauge", "Limit of these: above it busy."),
-    "responses_cut": Spec("counter", "Connections closed for a response that nobody took."),
+    "responses_cut": Spec("counter", "Connections closed for a response that was not read."),
     "responses_dropped": Spec("counter", "Responses dropped, since too many bytes waited."),
     "log_lines_left_out": Spec("counter", "Log lines of others above 50 in 10 s.", ("component",)),
     "http_connections": Spec("gauge", "Connections to this port."),
@@ -234,7 +234,7 @@ METRICS: Final[Mapping[str, Spec]] = {
                                        ("reason",)),
     "nameserver_new_groups": Spec("counter", "Broker groups that came to the directory."),
     "nameserver_new_addresses": Spec("counter", "Brokers in it at an address that was new."),
-    "nameserver_group_problem": Spec("gauge", "1 when a group can elect nobody, or has had no "
+    "nameserver_group_problem": Spec("gauge", "1 when a group can elect no master, or has had no "
                                      "master for 15 s: qlog nameserver status.", ("group",)),
     "store_warnings": Spec("gauge", "Things an operator should look at: see /status."),
 }  # fmt: skip

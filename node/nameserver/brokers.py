@@ -48,7 +48,7 @@ class LocalBroker(Protocol):
 
     @property
     def advised(self) -> AdvisedBroker | None:
-        """The receiver of the controller's advice; None in a Raft group, which elects by itself."""
+        """The receiver of the controller's advice; None in a Raft group, which elects alone."""
         ...
 
     def report(self, now_ms: int, *, with_topics: bool) -> BrokerReport:

@@ -94,7 +94,7 @@ class RemoteDirectory:
     ) -> None:
         """Ask `servers` about `group`; `prover` signs reports if the cluster has a secret."""
         self._servers, self._at = tuple(servers), 0
-        assert self._servers, "there is nobody to ask"
+        assert self._servers, "there is no server to ask"
         self._group = group
         self._poll_period_s = min(POLL_PERIOD_MS_MAX, poll_period_ms) / 1000
         self._credentials, self._prover = credentials, prover

@@ -32,7 +32,7 @@ from store.files.meta_file import Json
 
 FROM_BROKERS: Final = frozenset({"register", "heartbeat", "unregister", "alter_in_sync"})
 """The commands of brokers; the others are for controllers, which have a replica."""
-NOBODY: Final = 0
+NO_BROKER: Final = 0
 """The id of no node."""
 _TOO_HIGH: Final = frozenset({"epoch_too_high", "version_too_high", "address_taken", "wrong_group"})
 """Refusals of the directory that no healthy broker meets."""
@@ -55,11 +55,11 @@ class ReportJudge:
         group: str,
         secret: bytes = b"",
         *,
-        own_id: int = NOBODY,
+        own_id: int = NO_BROKER,
         known: Known = dict,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Judge reports for a process of `group`. `own_id` is the broker in this process; NOBODY:
+        """Judge reports for a process of `group`. `own_id` is the broker here; NO_BROKER:
         the name server has its own process."""
         self.cluster_id: Final = cluster_id
         self._group, self._own_id, self._known = group, own_id, known
@@ -89,7 +89,7 @@ class ReportJudge:
                 found[node] = address or found.get(node, "")
             return found
 
-        own_id = NOBODY if is_standalone else settings.node_id
+        own_id = NO_BROKER if is_standalone else settings.node_id
         found = cls(
             settings.cluster_id, settings.group, settings.secret(), own_id=own_id, known=known
         )
@@ -147,7 +147,7 @@ class ReportJudge:
             found = f"is of cluster {cluster!r:.80}, and this is {self.cluster_id!r}"
             raise NotVouchedError(found, "correct nameserver_servers or cluster_id")
         broker_id, known = _broker_id(command), self._known()
-        if group != self._group or (self._own_id == NOBODY and not known):
+        if group != self._group or (self._own_id == NO_BROKER and not known):
             return
         if broker_id == self._own_id:
             found = f"is about node {broker_id}, which is this one"
@@ -162,12 +162,12 @@ class ReportJudge:
         broker_id = _broker_id(command)
         address = self._known().get(broker_id) if group == self._group else None
         if not address:
-            found = f"is about broker {broker_id} of group {group!r}, for which nobody vouches"
+            found = f"is about broker {broker_id} of group {group!r}, for which no node vouches"
             remedy = f"{_SECRET}: without one only the peers of {self._group!r} are believed"
             raise NotVouchedError(found, remedy)
         if command["op"] == "unregister":
             found = f"without a proof takes node {broker_id} out"
-            raise NotVouchedError(found, f"it expires by itself; {_SECRET}")
+            raise NotVouchedError(found, f"wait until it expires; {_SECRET}")
         if command["op"] == "register" and command.get("address") != address:
             said = command.get("address")
             found = f"has node {broker_id} at {said!r:.200}, and peers has it at {address}"
@@ -178,7 +178,7 @@ class ReportJudge:
 
         The group itself makes each epoch known to its nodes, so no stranger has to report one.
         """
-        if self._own_id == NOBODY or command["op"] not in ("register", "heartbeat"):
+        if self._own_id == NO_BROKER or command["op"] not in ("register", "heartbeat"):
             return
         said = max(_numbers(command), default=0)
         highest = highest_epoch() if said else 0

@@ -96,7 +96,7 @@ class GroupWatch:
                 self._masterless_s[sight.name] = before.get(sight.name, now_s)
             silent_s = now_s - self._masterless_s.get(sight.name, now_s)
             if sight.stuck:
-                problems[sight.name] = f"group {sight.name} can elect nobody: {sight.stuck}"
+                problems[sight.name] = f"group {sight.name} can elect no master: {sight.stuck}"
             elif silent_s >= NO_MASTER_AFTER_MS / 1000:
                 alive = ", ".join(map(str, sorted(sight.addresses)))
                 problems[sight.name] = (

@@ -170,7 +170,7 @@ def _claim(work: Path) -> None:
     try:
         work.mkdir(DIRECTORY_MODE)
     except FileExistsError:
-        do = "delete it, if nobody restores there now"
+        do = "delete it, unless a restore runs there now"
         raise RestoreError(str(work), "a restore that did not end left it", do) from None
 
 

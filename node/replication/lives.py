@@ -6,7 +6,7 @@ acknowledged indexes are looked at when a peer connects or disconnects, when rol
 a second.
 
 A node that is found to be an old copy gets no connection, so that its votes and acks do not count;
-it learns the reason, becomes JOINING by itself, and is accepted as such. A leader tells the others
+it learns the reason, becomes JOINING, and is accepted as such. A leader tells the others
 once a second how far each node has acknowledged, so that they know it when the leader is gone.
 """
 

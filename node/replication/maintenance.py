@@ -126,7 +126,7 @@ class Maintenance(Generic[_Steps]):
         self.steps.thread.stop()
 
     async def end_rounds(self) -> None:
-        """Let the running step end, and begin none by itself any more: `step` does single ones."""
+        """Let the running step end, and begin no other one: `step` does single ones."""
         self._is_stopping.set()
         if self._task is not None:
             await self._task

@@ -6,7 +6,7 @@ thread.
 
 The flush thread keeps a slow disk from stopping the loop. But the way there and back is two
 switches of threads, which cost several times as much as a sync on a fast disk or in memory. So the
-loop syncs by itself as long as syncs are fast on the average, and after slow ones leaves them to
+loop itself syncs as long as syncs are fast on the average, and after slow ones leaves them to
 the thread for a hundred times as long: whatever the disk does, the loop waits for it for about a
 hundredth of its time at most (docs/decisions/0022).
 """

@@ -110,7 +110,7 @@ class GatewayCluster:
             if leader is not None:
                 return leader
             if loop.time() >= deadline_s:
-                text = f"nobody leads {group!r} at the moment; try again"
+                text = f"group {group!r} has no leader at the moment; try again"
                 raise CallRefusedError(Code.HA_NOT_AVAILABLE, text)
             await asyncio.sleep(_LOOK_AGAIN_S)
 

@@ -126,7 +126,7 @@ class Forwarder:
         if leader.is_here:
             return None
         if call.hop_count >= HOP_COUNT_MAX:
-            text = f"sent on {call.hop_count} times, and nobody leads {group!r}; try again"
+            text = f"sent on {call.hop_count} times without a leader of {group!r}; try again"
             raise CallRefusedError(Code.HA_NOT_AVAILABLE, text)
         return leader.address
 

@@ -148,7 +148,7 @@ class ServedCalls:
         code = describe(error).code
         self.counters.failed[name, code] += 1
         if code == "node.internal":
-            _log.error("a call met an error that nobody foresaw", method=name, exc_info=error)
+            _log.error("a call met an unexpected error", method=name, exc_info=error)
 
     async def _abort(self, name: str, error: Exception, context: ServicerContext) -> NoReturn:
         """Send the error to the client; gRPC ends the call with an exception of its own."""

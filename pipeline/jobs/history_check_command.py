@@ -19,7 +19,7 @@ def history_check(directories: tuple[str, ...], master: str | None, output: Form
 
     A history is a directory with history.jsonl, and drains.jsonl and notes.jsonl if there are any,
     as the fault suites write them for each scenario that failed. Several are taken as one, from
-    clients that share a clock. The rules are those of the suites; each queue is checked by itself,
+    clients that share a clock. The rules are those of the suites; each queue is checked alone,
     which finds the same, so a history may be larger than one process can hold.
 
     \b

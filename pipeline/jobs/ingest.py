@@ -85,7 +85,7 @@ def ingest(
 def _wait(
     query: "StreamingQuery", show: Callable[[], None], should_stop: Callable[[], bool]
 ) -> bool:
-    """Wait for the end of the query or the stop; return whether the query ended by itself."""
+    """Wait for the end of the query or the stop; return whether the query ended on its own."""
     while not query.awaitTermination(_WAIT_S):  # type: ignore[arg-type] # It takes parts of one.
         show()
         if should_stop():

@@ -186,7 +186,7 @@ def confirm(question: str, *, is_confirmed: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise CliError(
-            "this cannot be undone, and nobody is here to confirm it",
+            "this cannot be undone, and there is no terminal to confirm it",
             question,
             "run it again with --yes",
         )

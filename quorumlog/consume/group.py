@@ -147,7 +147,7 @@ class GroupConsumer(Consumption):
 
     @property
     def auto_commit(self) -> bool:
-        """Whether the consumer stores offsets by itself."""
+        """Whether the consumer stores offsets automatically."""
         return self._group_options.auto_commit
 
     def assignment(self) -> list[Queue]:
@@ -212,7 +212,7 @@ class GroupConsumer(Consumption):
         given = [messages] if isinstance(messages, Message) else list(messages)
         groups = {message.group for message in given}
         if self._local is not None:
-            text = "a broadcasting member has nobody to give messages to; use mode='clustering'"
+            text = "a broadcasting member cannot give up messages; use mode='clustering'"
             raise InvalidRequestError(text)
         if len(groups) != 1:
             raise InvalidRequestError(f"messages of {len(groups)} broker groups; give those of one")
@@ -322,7 +322,7 @@ class GroupConsumer(Consumption):
                 where = group.router.where
                 _log.warning("group %s: offsets not stored yet%s: %s", self.group, where, error)
 
-    # Membership, in each broker group by itself.
+    # Membership, separate in each broker group.
 
     def _membership(self, group: BrokerGroup) -> Membership:
         if group not in self._memberships:

@@ -1,4 +1,4 @@
-"""The pop consumer: messages one by one out of any queue, each acknowledged by itself.
+"""The pop consumer: messages one by one out of any queue, each acknowledged alone.
 
 Owns the choice of topics and broker groups, and the reports about each message; must not know how
 nodes keep messages in flight. Queues are not divided: any number of consumers of a group take from

@@ -63,7 +63,7 @@ class ReadFreshness:
         if node_id is not None:
             if chosen is Consistency.LINEARIZABLE:
                 raise InvalidRequestError(
-                    "one replica cannot answer linearizably by itself; leave out node_id"
+                    "one replica alone cannot answer linearizably; leave out node_id"
                 )
             chosen = Consistency.LOCAL
         if at_least_index is not None and at_least_index < 0:

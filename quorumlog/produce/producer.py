@@ -1,4 +1,4 @@
-"""The producer: takes messages, batches them by itself, gives receipts.
+"""The producer: takes messages, batches them, gives receipts.
 
 Owns the buffer and its limit, and the public calls; must not know to which broker group batches go
 (`accumulator`), how they travel or what is done when that fails (`append_stream`). A batch leaves

@@ -77,7 +77,7 @@ class GroupConsumer(_Iteration[async_group.GroupConsumer]):
 
     @property
     def auto_commit(self) -> bool:
-        """Whether the consumer stores offsets by itself."""
+        """Whether the consumer stores offsets automatically."""
         return self._inner.auto_commit
 
     assignment = plain(async_group.GroupConsumer.assignment)

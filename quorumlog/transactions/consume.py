@@ -161,7 +161,7 @@ class ConsumeTransaction:
                 stored = await self._fetch_stored(list(self._consumed), deadline)
             except QuorumlogError as error:
                 raise OutcomeUnknownError(
-                    f"the offsets may be stored, and nobody can say ({error.message}); read them "
+                    f"it is unknown whether the offsets are stored ({error.message}); read them "
                     f"before these messages are processed again",
                     attempts=conflict.attempts,
                 ) from error

@@ -6,7 +6,7 @@ at a time, and a history that cannot be decided within the limits counts as a vi
 (fault-matrix 9.3). Must not know the origin of the history.
 
 A call either swaps (`new` is given) or reads. A swap happens if the register holds `expected`, or
-always if `expected` is None; either way the caller is told the value it held.
+always if `expected` is None; either way the caller gets the value it held.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def _has_contact(state: RaftState, progress: Progress) -> bool:
 
 
 def check_other_voter(state: RaftState) -> None:
-    """Raise TransferInvalidError if nobody could ever take over: this node is the only voter."""
+    """Raise TransferInvalidError if no node could ever take over: this node is the only voter."""
     if all(voter == state.node_id for voter in state.voters):
         raise TransferInvalidError(NO_NODE, "there is no other voter")
 

@@ -78,7 +78,7 @@ def run_case(case: Case, trace: Callable[[str], None] | None = None) -> Report:
         _judge(world)
     except NeedsOperatorError:
         # Promises were judged at each step; availability is not promised here.
-        assert world is not None, "a world that was never made needs nobody"
+        assert world is not None, "there is no world to describe"
         world.coverage.hit("needs_operator")
     except InvariantError as error:
         code, detail = error.code, error.detail

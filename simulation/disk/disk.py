@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 FIRST_DESCRIPTOR: Final = 1 << 20
 """Descriptors are numbers that the interpreter does not have: what a dead process closes when the
-interpreter drops it harms nobody."""
+interpreter drops it does no harm."""
 _NUMBER_SHIFT: Final = 24
 TOTAL_SIZE_BYTES: Final = 1 << 40
 PREEMPTED_IN: Final = 16

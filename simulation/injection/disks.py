@@ -42,7 +42,7 @@ class DiskInjector:
         self._count, self._start_later, self._harmed = count, start_later, harmed
 
     def strike(self, kind: str, one: ClusterNode, fault: Fault, random: Random) -> None:
-        """Do a fault of a kind of `ALL` to a node; it ends by itself."""
+        """Do a fault of a kind of `ALL` to a node, and end it after its time."""
         self._count(kind)
         call: Callable[[ClusterNode, Fault, Random], None] = getattr(self, f"_{kind}")
         call(one, fault, random)

@@ -1,6 +1,6 @@
 """What stands in the place of a module of Python: some names are simulated, some are the real ones.
 
-Owns the rule for all others: they raise NotImplementedError, so that nobody takes for simulated
+Owns the rule for all others: they raise NotImplementedError, so that no reader takes for simulated
 what is not. Names in capitals are constants, and the real ones.
 """
 
@@ -31,7 +31,7 @@ class SimulatedModule:
 
     def parts(self) -> dict[Any, Any]:
         """Return what is put in the place of the module, and of each of its functions and classes:
-        a module of ours may hold one by itself."""
+        a module of ours may hold one directly."""
         found: dict[Any, Any] = {self.real: self}
         for name, real in vars(self.real).items():
             if name in self.real_names or name.startswith("__"):

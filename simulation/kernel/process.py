@@ -54,7 +54,7 @@ class Process:
         self.is_paused = False
         self.held: list[tuple[greenlet, int]] = []
         self.exit_code: int | None = None
-        """What it ended with by itself; None: it runs, or was killed."""
+        """What it ended with on its own; None: it runs, or was killed."""
         self.error: BaseException | None = None
         """What its main coroutine raised."""
         self.slowness = 1.0

@@ -236,7 +236,7 @@ class SimulatedThread:
             try:
                 self.run()
             except Exception as error:  # noqa: BLE001
-                # Python prints it and goes on; here nobody would notice.
+                # Python prints it and goes on; here it would go unnoticed.
                 self._hub.fail(error)
             self._is_over = True
             while self._joined:

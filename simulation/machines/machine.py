@@ -55,7 +55,7 @@ class Machine:
     # --- Power ---
 
     def lose_power(self) -> None:
-        """End all processes; nobody is told, and what was not synced may be gone. On the hub."""
+        """End all processes, silently; what was not synced may be gone. On the hub."""
         assert self.has_power, f"{self.name} has no power"
         assert self.hub.current is None, "code of a process cannot take the power: use a Trap"
         self.hub.note(f"{self.name} loses its power")

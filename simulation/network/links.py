@@ -86,7 +86,7 @@ class Links:
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", found)]
 
     def free_port(self) -> int:
-        """Return a port that nobody had before."""
+        """Return a port that was never used before."""
         self._next_port += 1
         return self._next_port
 

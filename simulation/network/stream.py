@@ -86,7 +86,7 @@ class End:
     def _process_ended(self) -> None:
         if self.process.machine.has_power:
             self.abort()
-        self.is_open = False  # Without power nobody is told.
+        self.is_open = False  # Without power no end learns of it.
 
     def _push(self) -> None:
         """Put as much under way as the window allows."""
@@ -180,7 +180,7 @@ class End:
             network.hub.at(self._arrival_ns(0), self.other.reset, error)
 
     def _lose(self, error: OSError) -> None:
-        """End this end alone; the other one finds out by itself, or never."""
+        """End this end alone; the other one finds out later, or never."""
         if self.is_open:
             self.is_open = False
             self._tell(error)
@@ -190,7 +190,7 @@ class End:
     def take(self, segment: bytes) -> None:
         """Take bytes that have arrived."""
         if not self.is_open or self._is_reading_over:
-            if self.process.machine.has_power:  # As a machine answers for a port of nobody.
+            if self.process.machine.has_power:  # As a machine does for a closed port.
                 self.other.reset(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
             return
         self.received.append(segment)

@@ -145,7 +145,7 @@ class SimulatedTransport(asyncio.Transport):
 
 
 class SimulatedServer:
-    """What `create_server` returns: it accepts by itself."""
+    """What `create_server` returns: it accepts on its own."""
 
     def __init__(
         self,

@@ -206,7 +206,7 @@ class ClientConnection(Connection):
     def on_lost(self, error: Exception | None) -> None:
         if not self.ready.done():
             self.ready.set_exception(error or ConnectionResetError())
-            self.ready.exception()  # Nobody may wait for it any more.
+            self.ready.exception()  # It may have no waiter any more.
         self._on_change(self)
 
     def on_forgotten(self) -> None:

@@ -1,6 +1,6 @@
 """The options of channels and servers: which of them the simulation heeds.
 
-An option that it does not know is an error, so that nobody takes for simulated what is not.
+An option that it does not know is an error, so that no reader takes for simulated what is not.
 """
 
 from __future__ import annotations

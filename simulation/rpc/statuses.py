@@ -1,4 +1,4 @@
-"""The statuses that gRPC makes by itself: codes and texts, as grpcio 1.85 gives them.
+"""The statuses that gRPC itself makes: codes and texts, as grpcio 1.85 gives them.
 
 Clients tell by the text whether a call can have reached a node, so the texts are kept to the
 letter; `tests/simulation/rpc` compares them with those of the real library.
@@ -71,7 +71,7 @@ def not_connected(last: str) -> str:
 
 
 def not_resolved(target: str) -> str:
-    """Return the text for a call to a name that nobody knows."""
+    """Return the text for a call to an unknown name."""
     why = f"[field:hostname lookup error:address lookup failed for {target}: Domain name not found]"
     return f"errors resolving {target}: {why}"
 

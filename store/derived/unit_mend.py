@@ -139,7 +139,7 @@ class UnitMender:
                     break
                 found.append(said.unit)
         is_whole = first + len(found) == hi
-        # The first records may have expired: the queue is told a moment later than the log.
+        # The first records may have expired: the queue learns it a moment later than the log.
         if not is_whole or (first > lo and from_position > self._log.min_position):
             what = f"records of the offsets {lo} to {hi - 1}"
             raise DerivedFileError(queue.directory, 0, what, "in the log", f"{len(found)}")

@@ -190,7 +190,7 @@ class DurableMark:
     ) -> None:
         """Write the new values; they are in page cache on return, durable with interval 0.
 
-        Call it after the log was synced up to `durable_position`, and before any caller is told.
+        Call it after the log was synced up to `durable_position`, and before the receipts.
         No value may fall: a cut is announced by `lower`. `now_ms` is monotonic. Raises
         FileSystemError or SyncFailedError: stop the process.
         """

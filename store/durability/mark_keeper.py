@@ -20,7 +20,7 @@ class MarkKeeper:
         self._lock = threading.Lock()
 
     def on_synced(self, flushed_position: int) -> None:
-        """Write the position up to which the log is durable, before any caller is told."""
+        """Write the position up to which the log is durable, before the receipts."""
         with self._lock:
             self._mark.raise_durable(flushed_position, self._last_index(flushed_position))
 

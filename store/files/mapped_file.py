@@ -490,7 +490,7 @@ def create_file(
     Raises StoreFullError, FileSystemError or SyncFailedError; nothing is left behind.
     """
     prepared = prepare_file(fs, directory, position, size_bytes, warm_up=warm_up)
-    assert prepared is not None, "cancelled, and nobody could have"
+    assert prepared is not None, "cancelled without a canceller"
     return prepared.publish(buffer)
 
 

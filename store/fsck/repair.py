@@ -311,7 +311,7 @@ class _Repair:
         """
         directory = os.path.join(self.root, action.path)
         start = action.start
-        assert start is not None, "a start that nobody proved"
+        assert start is not None, "a start without a proof"
         for parity in (0, 1):
             self._aside(f"{action.path}/{START_NAME}.{parity}", 0, 1 << 20)
         first, second = (os.path.join(directory, f"{START_NAME}.{n}") for n in (1, 0))
@@ -376,7 +376,7 @@ class _Repair:
         """Return the position up to which records belong into derived files.
 
         In a replica's directory the records that were dispatched before: they were committed. A
-        node that starts there goes on by itself.
+        node that starts there goes on automatically.
         """
         if not is_replica_directory(self.root):
             return log.max_position

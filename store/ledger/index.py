@@ -69,7 +69,7 @@ class LedgerIndex:
     def make_spare(self) -> None:
         """Make the next file ahead, on a thread that may wait, once the last one is nearly full.
 
-        Raises StoreFullError or FileSystemError: the writer will try by itself.
+        Raises StoreFullError or FileSystemError: the writer will try again.
         """
         with self._spare_lock:
             files = self.files.files

@@ -2,7 +2,7 @@
 
 Owns the question "do these bytes follow that entry, and where does each of them belong"; must not
 know files. The bytes are entries back to back. The blank at a file end is never shipped: where an
-entry lies follows from the sizes before it, so the receiver writes the same blank by itself.
+entry lies follows from the sizes before it, so the receiver writes the same blank.
 Sources: design 4.2, 4.3.
 """
 

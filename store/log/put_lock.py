@@ -53,7 +53,7 @@ class PutLock:
 
     def release(self) -> None:
         """Give the lock back. Only the holder may."""
-        assert self._began_ns is not None, "the put lock is released and nobody holds it"
+        assert self._began_ns is not None, "the put lock is released and not held"
         held_ns = self._monotonic_ns() - self._began_ns
         if held_ns > self._held_ns_max:  # noqa: PLR1730  Half the time of max().
             self._held_ns_max = held_ns

@@ -284,7 +284,7 @@ class Retention:
     def check_writable(self) -> None:
         """Raise StoreFullError while the disk counts as full; nothing was written then.
 
-        The state is that of the last round: it recovers by itself with the next one.
+        The state is that of the last round: it recovers with the next one.
         """
         if self.state is DiskState.FULL:
             needed = self.policy.needed_free_bytes(self._spare_file_count())

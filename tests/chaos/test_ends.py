@@ -76,7 +76,7 @@ def test_a_planned_kill_and_a_live_node_are_no_problem(nodes: Processes) -> None
 def test_an_end_that_nobody_expected_is_found_once(nodes: Processes) -> None:
     ends = ProcessEnds(nodes)
     end(nodes.start(ends, 2), signal.SIGABRT)
-    assert ends.take() == ["I17: node 2 ended with -6, which nobody expected"]
+    assert ends.take() == ["I17: node 2 ended with -6, which was not expected"]
     assert ends.take() == []
 
 
@@ -85,7 +85,7 @@ def test_an_unplanned_end_is_found_after_the_node_runs_again(nodes: Processes) -
     end(nodes.start(ends, 2), signal.SIGBUS)
     nodes.start(ends, 2)
     ends.allow(2, KILLED)
-    assert ends.take() == ["I17: node 2 ended with -7, which nobody expected"]
+    assert ends.take() == ["I17: node 2 ended with -7, which was not expected"]
 
 
 def test_another_status_than_the_one_expected_is_found(nodes: Processes) -> None:
@@ -110,7 +110,7 @@ def test_an_end_is_allowed_for_a_single_scenario(nodes: Processes) -> None:
     ends.allow(1, KILLED)
     assert ends.take() == []
     end(process, signal.SIGKILL)
-    assert ends.take() == ["I17: node 1 ended with -9, which nobody expected"]
+    assert ends.take() == ["I17: node 1 ended with -9, which was not expected"]
 
 
 def test_only_an_end_that_says_so_leaves_a_dump(nodes: Processes) -> None:

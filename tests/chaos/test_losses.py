@@ -100,7 +100,7 @@ def test_a_reported_loss_counts_no_more_than_could_be_there() -> None:
     found = find_losses(PLACES, [drain(5, 6, 7)], [losses], [unknown, again, *over])
     assert not found.problems
     (problem,) = find_losses(PLACES, [drain(5, 6, 7)], [losses], over).problems
-    assert "and at most 1 that nobody heard of, 5 are reported" in problem
+    assert "and at most 1 that no client heard of, 5 are reported" in problem
 
 
 def test_a_report_that_is_not_exact_hides_none_that_is() -> None:

@@ -47,7 +47,7 @@ def test_a_single_call_that_began_later_and_was_acked_is_found() -> None:
 
 def test_a_receipt_of_a_term_that_nobody_led_is_found() -> None:
     (text,) = found(call("a", 900, 1_100, term=5), place(10, term=5))
-    assert "nobody led that term, the last was 4" in text
+    assert "no node led that term, the last was 4" in text
 
 
 def test_a_receipt_behind_the_end_of_its_leaders_log_is_found() -> None:

@@ -56,7 +56,7 @@ def test_a_follower_that_dies_by_itself_does_not_pass(target: Target) -> None:
     result = run(target, body)
     assert result.verdict == "failed"
     assert result.why.startswith("I17: node ")
-    assert "ended with -6, which nobody expected" in result.why
+    assert "ended with -6, which was not expected" in result.why
     assert result.violations == [result.why]
     assert result.acked_count > 0
 

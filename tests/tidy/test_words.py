@@ -1,11 +1,14 @@
-"""Identifiers have no invented words, and planted ones are found."""
+"""Identifiers have no invented words, sentences no vague phrases, and planted ones are found."""
 
 import pytest
 
-from tests.tidy import words
+from tests.tidy import repository, words
 from tests.tidy.checks import Source
 
 PACKAGES = ("raft", "store", "node", "quorumlog", "pipeline", "deploy", "bench", "chaos-tests")
+TEXTS = (".py", ".md", ".proto", ".yml")
+RECORDS = ("tests/", "docs/decisions/", "bench/results/")
+"""Tests, and what was written at a time and stays as it is."""
 
 
 def test_identifiers_have_no_invented_words(all_sources: list[Source]) -> None:
@@ -33,3 +36,21 @@ def test_a_planted_invented_word_is_found(path: str, text: str) -> None:
 def test_words_of_users_are_left_alone() -> None:
     text = '"""Nothing was heard."""\nprint("a picture")  # Of all lanes.\nplanet = request.lane\n'
     assert list(words.invented_words(Source.parse("node/a.py", text))) == []
+
+
+def test_no_sentence_hides_its_actor() -> None:
+    found = []
+    for name in repository.files():
+        if name.endswith(TEXTS) and not name.startswith(RECORDS):
+            found += [str(one) for one in words.vague_phrases(name, repository.text(name) or "")]
+    assert not found, "\n".join(["", *found])
+
+
+def test_a_planted_vague_phrase_is_found() -> None:
+    text = "A node recovers.\nNobody leads.\nIt retries by itself, and is told.\n"
+    found = words.vague_phrases("docs/a.md", text)
+    assert [(one.rule, one.line) for one in found] == [
+        ("vague-phrase", 2),
+        ("vague-phrase", 3),
+        ("vague-phrase", 3),
+    ]

@@ -1,6 +1,7 @@
-"""Identifiers have no word that the project made up where the field has a term.
+"""Identifiers have no word that the project made up where the field has a term, and no sentence
+hides its actor behind a fixed phrase.
 
-Owns the list of words. Must not know which files are looked at.
+Owns the lists of words. Must not know which files are looked at.
 """
 
 import ast
@@ -25,6 +26,15 @@ INVENTED: Final = {
 }
 """Words that stood for terms of the field, and the terms."""
 
+PHRASES: Final = {
+    "nobody": "the node, client or call that does not, or 'no node'",
+    "by itself": "automatically, alone, or nothing",
+    "is told": "receives, learns or gets",
+    "in vain": "without success",
+}
+"""Phrases that leave out who acts, and what to say."""
+
+_PHRASE: Final = re.compile(rf"\b({'|'.join(PHRASES)})\b", re.IGNORECASE)
 _WORDS: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 
@@ -40,6 +50,14 @@ def invented_words(source: Source) -> Iterator[Finding]:
             if word in INVENTED:
                 detail = f"{name}: say {INVENTED[word]} for {word}"
                 yield source.found(node, "invented-word", detail)
+
+
+def vague_phrases(path: str, text: str) -> Iterator[Finding]:
+    """Find phrases that leave out who acts; a phrase that a line ends within is not found."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for match in _PHRASE.finditer(line):
+            phrase = match[0].lower()
+            yield Finding(path, number, "vague-phrase", f"{phrase}: say {PHRASES[phrase]}")
 
 
 def _named(source: Source) -> Iterator[tuple[str, ast.AST]]:

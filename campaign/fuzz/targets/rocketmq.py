@@ -125,7 +125,7 @@ def _access(data: bytes) -> None:
     """The header, and behind the last line feed the signed time. gRPC hands on ASCII only."""
     said, _, time = data.decode("ascii", "replace").rpartition("\n")
     _ACCESS.check({"authorization": said, "x-mq-date-time": time})
-    claim(False, "a signature that nobody made was taken")
+    claim(False, "a forged signature was accepted")
 
 
 TARGETS: Final = (

@@ -90,7 +90,7 @@ async def tail_flips(x: ScenarioContext) -> None:
     await x.until(f"node {victim} says what it found", _says, x, victim, 0, "damage")
     await x.linger(WITHOUT_S)
     states = await x.do(x.cluster.status)
-    x.prove("nobody leads", not any(state.role == "leader" for state in states.values()))
+    x.prove("no node leads", not any(state.role == "leader" for state in states.values()))
     x.none_acked("without who has the end", Moment(dead_ns, term, end))
     x.prove("nothing is cut off or changed", path.read_bytes()[: hi - lo] == damaged)
     found = await x.do(durable_mark, data)
@@ -363,7 +363,7 @@ async def old_backup(x: ScenarioContext) -> None:
     await x.until("both are up", lambda: all(map(x.cluster.is_up, (behind, victim))))
     await x.linger(WITHOUT_S)
     states = await x.do(x.cluster.status)
-    x.prove("nobody leads", not any(state.role == "leader" for state in states.values()))
+    x.prove("no node leads", not any(state.role == "leader" for state in states.values()))
     x.none_acked("with the old copy", Moment(dead_ns, term))
     x.prove("no linearizable read is answered", x.load.clients.read_count == reads)
     await x.do(x.cluster.start, leader)
@@ -371,7 +371,7 @@ async def old_backup(x: ScenarioContext) -> None:
     # master-slave mode the node behind may lead as well.
     able = {leader} if x.options.mode is ClusterMode.RAFT else {leader, behind}
     await x.until("a node that has everything leads", lambda: x.cluster.leader() in able)
-    x.prove("nobody died of it", all(map(x.cluster.local.is_alive, x.cluster.node_ids)))
+    x.prove("no node died of it", all(map(x.cluster.local.is_alive, x.cluster.node_ids)))
     await x.acked(200)
     if x.options.mode is ClusterMode.RAFT:
         await _joins(x, victim)

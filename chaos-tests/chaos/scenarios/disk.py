@@ -195,7 +195,7 @@ async def full_disk(x: ScenarioContext) -> None:
             x.prove(f"the full master {leader} refuses, and stays", await x.leader() == leader)
         await x.do(x.cluster.make_room, leader)
     await x.acked()
-    x.prove("nobody died", all(map(x.cluster.local.is_alive, x.cluster.node_ids)))
+    x.prove("no node died", all(map(x.cluster.local.is_alive, x.cluster.node_ids)))
 
 
 @scenario("full-majority", "D14", profile=SMALL_DISK)
@@ -225,7 +225,7 @@ async def full_majority(x: ScenarioContext) -> None:
                 # Without a free byte committed entries get no queue, so these wait (track record).
                 await _reads_go_on(x)
             await x.linger(2.0)
-            x.prove("nobody died", all(map(x.cluster.local.is_alive, nodes)))
+            x.prove("no node died", all(map(x.cluster.local.is_alive, nodes)))
             for node in nodes:
                 await x.do(x.cluster.make_room, node)
         await x.acked()

@@ -97,7 +97,7 @@ async def deaf_slave(x: ScenarioContext) -> None:
         await x.linger(4 * SERVES_S)
         served = acked_count(x.recorder.operations, since_ns=began_ns, term=epoch)
         x.prove(f"{master} acked {served} calls with {deaf}, beside {candidates}", served > 0)
-        x.prove("nobody serves a later epoch", max(x.load.clients.first_ack_of_term) == epoch)
+        x.prove("no node serves a later epoch", max(x.load.clients.first_ack_of_term) == epoch)
         states = await x.do(x.cluster.status)
         x.prove("no candidate serves", not any(states[node].role == "leader" for node in others))
         # The deaf slave learns of the new epoch; the old master still does not.

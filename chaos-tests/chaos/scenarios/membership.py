@@ -114,7 +114,7 @@ async def snapshot(x: ScenarioContext) -> None:
 async def behind_retention(x: ScenarioContext, *, of_all: bool = False) -> int:
     """Kill a follower, and wait until the leader has deleted entries that it misses; return it.
 
-    `of_all`: all others have deleted them, since any may come to lead, and each deletes by itself.
+    `of_all`: all others have deleted them, since any may come to lead, and each deletes on its own.
     """
     node, leader, admin = await x.follower(), await x.leader(), x.load.clients.client.admin
     others = [other for other in x.cluster.node_ids if other != node] if of_all else [leader]

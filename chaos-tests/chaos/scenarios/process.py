@@ -76,7 +76,7 @@ async def kill_majority(x: ScenarioContext) -> None:
     end = await x.do(end_position, x.cluster.data_directory(old)) if is_raft else None
     await x.linger(2.0)
     x.none_acked("no quorum", Moment(dead_ns, term, end))
-    x.prove("nobody leads", not await x.do(x.cluster.leader))
+    x.prove("no node leads", not await x.do(x.cluster.leader))
     await restart(x, old, other)
     await x.acked()
 

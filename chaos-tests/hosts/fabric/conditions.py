@@ -1,7 +1,7 @@
 """The condition of a direction between two hosts, and what becomes of a frame under it.
 
 Owns the draws: loss, delay, order, doubles, and frames that are too long. Must not know sockets or
-clocks: it is told the time and says when a frame arrives. One direction is one condition, so that a
+clocks: it gets the time and says when a frame arrives. One direction is one condition, so that a
 partition may be one-way.
 """
 

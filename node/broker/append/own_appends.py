@@ -1,4 +1,4 @@
-"""Entries that the broker writes by itself: messages it moves, with the commands for the move.
+"""Entries that the broker writes on its own: messages it moves, with the commands for the move.
 
 Owns the way of such an entry into the log and back, and how many may be under way; must not know
 what they mean. Records and commands share one entry, so a message is delivered, retried or ended

@@ -1,7 +1,7 @@
 """The ports of the broker to the driver and to the name server: types only.
 
 `node.replication.raft.driver.RaftDriver` is the one in production; tests have a small one that
-commits by itself.
+commits on its own.
 """
 
 import asyncio

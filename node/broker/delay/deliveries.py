@@ -137,7 +137,7 @@ class Deliveries:
             except StoreError:
                 if span == 1:
                     found.append(0)
-                span = 1  # At least one unit is unreadable: read each by itself.
+                span = 1  # At least one unit is unreadable: read each one alone.
                 continue
             sizes = [size_bytes for _, size_bytes, _ in fmt.CONSUME_QUEUE_UNIT.iter_unpack(units)]
             if len(sizes) > hi - lo:

@@ -2,7 +2,7 @@
 
 Owns the list of these queues and when each is looked at again; must not know how damage is
 repaired. Only the queue with the damage waits, for all groups: its order is kept, nothing of it is
-skipped, and receives of other queues go on. Once it is repaired it is handed out again by itself.
+skipped, and receives of other queues go on. Once it is repaired it is handed out again.
 """
 
 import asyncio

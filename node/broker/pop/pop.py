@@ -1,4 +1,4 @@
-"""Pop consumption as the broker has it: its calls, and the work that the leader does by itself.
+"""Pop consumption as the broker has it: its calls, and the background work of the leader.
 
 Owns what happens when the time of a message is over: waiting receives are woken, and messages
 handed out too often go to the dead letters. The calls are `receives` and `settlement`; what is in

@@ -1,7 +1,7 @@
 """Receives that wait: one line for each group, topic and queue, and for each topic as a whole.
 
 Owns the waiting receives and their order; must not know what there is to take. Something new wakes
-one receive of each group, and that one is told which queue to look at. A receive that was woken and
+one receive of each group, and that one learns which queue to look at. A receive that was woken and
 does not go on passes this to the next, so nothing that can be taken is forgotten. Empty lines are
 removed: a queue that grows without readers costs one look into a dictionary.
 """

@@ -49,7 +49,7 @@ class DirectoryLimits:
     """Replicated: the last term of a Raft group, as its nodes have it."""
     term_jump_max: int = TERM_JUMP_MAX
     """Replicated: how far above the directory's highest term of a Raft group a report may be. A
-    Raft group elects by itself, so its first report may name any term."""
+    Raft group elects on its own, so its first report may name any term."""
     state_size_bytes_max: int = 1 * MIB
     """Replicated: topics and key-value pairs, as counted by `size_bytes`. Small enough to be sent
     whole (rule C1); 10,000 topics with names of 40 characters need 0.8 MiB."""

@@ -7,7 +7,7 @@ PySyncObj. One thread.
 
 A replica sends its life, and its memory of all others, as the first message of each connection and
 once a second. A replica whose disk is older than the others' memory of it is an old copy: it
-receives that memory, and becomes *joining* by itself, durably, under a new incarnation. Until a
+receives that memory, and becomes *joining*, durably, under a new incarnation. Until a
 replica has received the lives of all others, or for `meet_s`, it takes no part in Raft. Messages of
 a joining replica or an old copy count for no vote and no commit. A joining replica counts again
 when it has applied an entry that it submitted while joining: a majority without it committed that

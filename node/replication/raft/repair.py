@@ -41,7 +41,7 @@ class RepairLimits:
     """Limits of repairs."""
 
     retry_ms: int = 500
-    """Pause after all peers were asked in vain."""
+    """Pause after no peer could give the entries."""
     live_size_bytes_max: int = 64 << 20
     """A larger damaged range of an open log is repaired only at the next start: live repair needs
     all of it in memory."""

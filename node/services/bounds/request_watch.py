@@ -80,7 +80,7 @@ class _Wait:
         return _host(self.peer)
 
     def give_up(self, reason: str) -> None:
-        assert self.task is not None, "nobody waits"
+        assert self.task is not None, "there is no call that waits"
         self.given_up = reason
         self.task.cancel()
 

@@ -100,7 +100,7 @@ def status(server: str | None, output: Format) -> int:
 
     state is leader, follower, no_leader, joining (it counts for nothing), stopped, failed, off (the
     node has no replica) or down; failure says why. problem says why the directory does not know
-    that node as it is. problems has the groups that can elect nobody, or have had no master for
+    that node as it is. problems has the groups that can elect no master, or have had no master for
     15 s, and why.
 
     \b

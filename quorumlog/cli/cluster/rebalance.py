@@ -102,7 +102,7 @@ def rebalance(
       qlog cluster rebalance --by load --apply
       qlog cluster rebalance --host a=1,4 --host b=2,5 --host c=3,6 -o json | jq .moves
 
-    hot_above is 1.2, or more where groups are so few or so unequal that nobody could do better.
+    hot_above is 1.2, or more where groups are so few or so unequal that no plan could do better.
     Ends with 0, or with 1 when a host stays hot.
     """
 

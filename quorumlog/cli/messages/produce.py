@@ -375,5 +375,5 @@ def _verdict(tally: Tally, reading_error: CliError | None, *, is_stopped: bool) 
     if is_stopped:
         click.echo("interrupted", err=True)
         return ExitCode.INTERRUPTED
-    assert tally.acked_count == tally.taken_count, "a message is not acked, and nobody said why"
+    assert tally.acked_count == tally.taken_count, "counts of taken and acked messages disagree"
     return ExitCode.OK

@@ -185,7 +185,7 @@ class NodeConnection(asyncio.Protocol):
                 self.abandon(method.number, call.opaque)
 
     def abandon(self, method: int, opaque: int) -> None:
-        """Give up a call: the node is told, and an answer that comes all the same is dropped."""
+        """Give up a call: the node gets a cancel, and a late answer is dropped."""
         if self.calls.pop(opaque, None) is None:
             return
         if len(self._abandoned) >= ABANDONED_MAX:

@@ -57,7 +57,7 @@ def zeroed() -> DirectoryEntry:
 
 
 def is_sound(entry: DirectoryEntry, index: Index) -> bool:
-    """Whether an entry is whole, and of this place: all that it can prove by itself."""
+    """Whether an entry is whole, and of this place: all that it can prove alone."""
     digest = chain_of(entry.previous_chain, entry.term, entry.kind, entry.body)
     return entry.index == index and entry.chain == digest
 

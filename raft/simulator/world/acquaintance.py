@@ -107,7 +107,7 @@ class Acquaintance:
         return self.is_copy and incarnation <= self._copied_incarnation
 
     def begin_repair(self) -> None:
-        """Note what the disk held by itself."""
+        """Note what the disk alone held."""
         if self._found is None:
             state = self._node.disk.load()
             self._found = state.hard_state.term, state.last_index
@@ -290,7 +290,7 @@ class Acquaintance:
 
 
 def _greet(one: Process, other: Process) -> None:
-    """Let two processes meet: each judges the other, and is told about itself if reachable."""
+    """Let two processes meet: each judges the other, and learns of it if reachable."""
     ones, others = one.acquaintance, other.acquaintance
     ones.judge(other)
     if other.is_up:

@@ -246,7 +246,7 @@ class Referee:
         if lo != node.handed + 1:
             raise InvariantError("I5", f"{node} applies {lo} after {node.handed}")
         if hi > len(self.ledger.entries):
-            raise InvariantError("I5", f"{node} applies {hi - 1}, which nobody committed")
+            raise InvariantError("I5", f"{node} applies {hi - 1}, which no leader committed")
         image = node.disk.memory if self.page_cache else node.disk.durable
         if hi - 1 > image.last_index:
             raise InvariantError("R45", f"{node} applies {hi - 1} ahead of its durable log")

@@ -70,7 +70,7 @@ class ContainerCheck(Protocol):
         ...
 
     def is_good(self, data: bytes, position: int, file_end: int) -> bool:
-        """Whether a good record, entry or blank begins here by itself. Changes nothing."""
+        """Whether a good record, entry or blank provably begins here. Changes nothing."""
         ...
 
     def lose(self) -> None:

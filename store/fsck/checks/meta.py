@@ -315,7 +315,7 @@ def meta_problem(data: bytes, parity: int) -> tuple[int, str, str, str] | None:
 def _possible_starts(
     fs: FileSystem, root: str, directory: str, parities: list[int]
 ) -> list[LogStart]:
-    """Read the generations that are good, each by itself, and the start of a log never cut."""
+    """Read the generations that are good, each alone, and the start of a log never cut."""
     starts = []
     for parity in parities:
         data, _ = _read_file(fs, os.path.join(root, directory, f"{START_NAME}.{parity}"), 1 << 16)

@@ -6,7 +6,7 @@ back.
 
 How the bounds are found. Entries are proven from the start of the log on, each by its chain and its
 body CRC. At damage the header may still be proven by its chain: then the size is known, and the
-walk goes on behind the body. Else the next entry that can be verified by itself is searched (its
+walk goes on behind the body. Else the next entry that can be verified alone is searched (its
 own position is in its header, its body has a CRC, and the entry behind continues its chain), and
 everything up to there counts as damaged. The index files are not read: they may be damaged too, and
 the search finds what they would tell. An entry found so is proven to belong to this history only
@@ -314,7 +314,7 @@ class DamageWalk:
         return is_blank and self._continues(link, file_end_position)
 
     def _search(self, point: EntryBoundary) -> Header | None:
-        """Return the next entry behind a point that can be verified by itself; None without."""
+        """Return the next entry behind a point that can be verified alone; None without."""
         lo, hi = point.position + 1, self.goal.position + 1
         while lo < hi:
             file_end_position = self._file_end(lo)

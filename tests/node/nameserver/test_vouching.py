@@ -16,7 +16,7 @@ from node.nameserver.directory.directory import Command, expire_command, unregis
 from node.nameserver.directory.fields import Result
 from node.nameserver.directory.proofs import CHALLENGE_AGE_MS_MAX, Prover
 from node.nameserver.directory.reports import LogEnd, heartbeat
-from node.nameserver.report_judge import NOBODY, ReportJudge
+from node.nameserver.report_judge import NO_BROKER, ReportJudge
 from node.nameserver_process import load_settings
 from node.runtime.json_text import DEPTH_MAX
 from quorumlog.pb import nameserver_pb2 as pb
@@ -168,11 +168,11 @@ def test_without_a_secret_no_epoch_is_news() -> None:
 
 
 def test_a_name_server_alone_knows_whom_its_settings_name() -> None:
-    nobody: dict[str, Any] = {"own_id": NOBODY, "known": dict}
-    assert Case(**nobody).believes(raft_leader(7, 3, "far").command(), "far")
-    assert not any(Case(b"", **nobody).believes(command) for command in commands_of(1))
+    standalone: dict[str, Any] = {"own_id": NO_BROKER, "known": dict}
+    assert Case(**standalone).believes(raft_leader(7, 3, "far").command(), "far")
+    assert not any(Case(b"", **standalone).believes(command) for command in commands_of(1))
     for secret in (b"", SECRET):
-        case = Case(secret, own_id=NOBODY)
+        case = Case(secret, own_id=NO_BROKER)
         assert [case.believes(c) for c in commands_of(1)] == [True, True, bool(secret), True]
         assert not any(case.believes(command) for command in commands_of(4))
 

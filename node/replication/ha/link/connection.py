@@ -35,7 +35,7 @@ from raft.messages import NO_NODE, NodeId
 QUEUED_SIZE_BYTES_MAX: Final = 16 << 20
 """Bytes waiting for one socket: four times the window of a slave. A slower reader is dropped."""
 KEEPALIVE_S: Final = 5
-"""Silence after which the kernel probes the other machine; after three probes in vain the
+"""Silence after which the kernel probes the other machine; after three unanswered probes the
 connection ends. The machine's own time-out finds a hanging process."""
 
 
@@ -76,7 +76,7 @@ class HaConnection(Stream, asyncio.Protocol):
     @property
     def peer(self) -> NodeId:
         """The node at the other end; only after the handshake."""
-        assert self.info is not None, "nobody proved who it is"
+        assert self.info is not None, "the handshake is not over"
         return self.info.node_id
 
     def open(self, info: PeerInfo, traffic: LinkTraffic, *, is_checked: bool) -> None:

@@ -289,7 +289,7 @@ class StateChecks:
     def _write(self, command: Command) -> None:
         """Write a command that changes nothing but what the replicas know of each other.
 
-        What prevents it ends by itself, and the next look tries again."""
+        What prevents it passes, and the next look tries again."""
         if self._is_writing:
             return
         command.put_member.SetInParent()
