@@ -12,6 +12,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from node.rocketmq import forwarder
 from node.rocketmq.access import Access
 from node.rocketmq.calls.renewals import RENEWED_MS
 from node.rocketmq.cluster import GroupNode, Share
@@ -449,7 +450,9 @@ async def test_bytes_that_are_no_request_are_told(tmp_path: Path) -> None:
         assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_without_a_leader_a_call_is_held_then_refused(tmp_path: Path) -> None:
+async def test_without_a_leader_a_call_is_held_then_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with gateway_at(tmp_path) as gateway:
         driver = gateway.node.driver
         driver.lose(leader_id=0)
@@ -459,6 +462,7 @@ async def test_without_a_leader_a_call_is_held_then_refused(tmp_path: Path) -> N
         driver.lead()
         assert (await sending).status.code == Code.OK
         driver.lose(leader_id=0)
+        monkeypatch.setattr(forwarder, "HOLD_S", 0.2)
         assert (await gateway.send()).status.code == Code.HA_NOT_AVAILABLE
 
 
