@@ -15,7 +15,7 @@ import pytest
 
 from tests.seeds import SEED_VARIABLE
 
-EVIDENCE_VARIABLE: Final = "QUORUMLOG_EVIDENCE"
+EVIDENCE_VARIABLE: Final = "QUORUMLOG_TEST_EVIDENCE"
 FILES_SIZE_MAX_BYTES: Final = 256 << 20
 """Limit of the files of one test. Those of a larger one are left out by size, the largest first."""
 

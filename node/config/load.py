@@ -21,8 +21,11 @@ from node.config.settings import ENVIRONMENT_PREFIX, Settings
 from node.config.types import Peer
 
 FILE_VARIABLE: Final = f"{ENVIRONMENT_PREFIX}CONFIG"
-OTHER_VARIABLES: Final = frozenset({"CONFIG", "FAILPOINTS", "SERVER", "LOCAL_DIR"})
-"""Variables with our prefix that are not settings: the file, fault injection, the command line."""
+OTHER_VARIABLES: Final = frozenset(
+    {"CONFIG", "FAILPOINTS", "SERVER", "TRANSPORT", "LOCAL_DIR", "CACHE"}
+)
+"""Variables with our prefix that are not settings: the file, fault injection, the command line, the
+place of installed packages. They may be exported for all processes."""
 OTHER_PREFIXES: Final = (f"{ENVIRONMENT_PREFIX}CLIENT_", f"{ENVIRONMENT_PREFIX}TEST_")
 """Prefixes of the variables of clients and tests, which a node ignores."""
 _VALUE_LENGTH_MAX: Final = 60

@@ -229,6 +229,9 @@ def test_variables_of_others_are_not_refused() -> None:
     environment = {
         "QUORUMLOG_FAILPOINTS": "",
         "QUORUMLOG_SERVER": "x",
+        "QUORUMLOG_TRANSPORT": "grpc",
+        "QUORUMLOG_LOCAL_DIR": "x",
+        "QUORUMLOG_CACHE": "x",
         "QUORUMLOG_CLIENT_ID": "x",
         "QUORUMLOG_TEST_SEED": "3",
         "HOME": "h",
