@@ -147,7 +147,7 @@ def checkout(tmp_path: Path) -> Path:
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "tests" / "test_waits.py").write_text(textwrap.dedent(TEST_THAT_WAITS))
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -s -p no:cacheprovider\n")
-    scripts = {"deploy/setup": "true", ".venv/bin/python": f'exec {sys.executable} "$@"'}
+    scripts = {"deploy/venv": "true", ".venv/bin/python": f'exec {sys.executable} "$@"'}
     scripts |= {f".venv/bin/{name}": "true" for name in ("ruff", "mypy", "lint-imports")}
     for name, body in scripts.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ def checkout(tmp_path: Path) -> Path:
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_script_leaves_no_tests_running(number: signal.Signals, checkout: Path) -> None:
-    with run(str(checkout / "tests" / "run"), "--fast") as (script, tests):
+    with run(str(checkout / "tests" / "run"), "tests") as (script, tests):
         assert tests.is_alive
         script.send_signal(number)
         assert tests.wait_end(END_TIMEOUT_MS), "the tests outlived the script"
