@@ -92,7 +92,7 @@ async def read_all(client: quorumlog.Client, history: History, node_id: int | No
         position="first",
         until="end",
         consistency="linearizable" if node_id is None else "local",
-        at_least_index=history.last_index,
+        at_least_index=max(history.last_index, 0),
         node_id=node_id,
     )
     by_queue: dict[int, list[int]] = {}
