@@ -40,7 +40,7 @@ _REPLACE: Final = {
         "with a new disk, and the master ships everything"
     ),
     Mode.SINGLE: (
-        f"{_IF_GROWN}no replica has it: restore a backup with 'qlog store restore', or put "
+        f"{_IF_GROWN}what was in it is lost: restore a backup with 'qlog store restore', or put "
         f"the file back from a copy of this moment"
     ),
 }
