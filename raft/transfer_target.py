@@ -9,11 +9,13 @@ from raft.state.state import RaftState
 
 
 def best_follower(state: RaftState, *, asked_last: tuple[Term, NodeId]) -> NodeId:
-    """Return the voter with most of the log; NO_NODE without one that counts.
+    """Return the voter with most of the log, those that answer first; NO_NODE without one that
+    counts.
 
     The node that was asked last in this term comes behind the others: it did not take over."""
     rows = [
         (
+            state.has_contact(progress),
             progress.state is ProgressState.REPLICATE,
             (state.term, node) != asked_last,
             progress.match,

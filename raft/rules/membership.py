@@ -95,7 +95,7 @@ def _check_caught_up(state: RaftState, progress: Progress) -> None:
         raise ChangeRefusedError(node, "its memory is in doubt until it has caught up")
     if lag > limit:
         raise ChangeRefusedError(node, f"it is {lag} entries behind, at most {limit} allowed")
-    if state.now - progress.contact_tick >= state.config.election_ticks_min:
+    if not state.has_contact(progress):
         raise ChangeRefusedError(node, "it has not answered within an election time-out")
 
 

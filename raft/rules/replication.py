@@ -182,7 +182,7 @@ def _send_snapshot(state: RaftState, progress: Progress) -> None:
     meta = state.snapshot
     assert meta is not None, "the log was cut without a snapshot"
     assert meta.index >= state.log.base_index, f"snapshot {meta.index} below {state.log.base_index}"
-    if state.now - progress.contact_tick >= state.config.election_ticks_min:
+    if not state.has_contact(progress):
         return
     if meta.index <= progress.match:
         progress.next = progress.match + 1

@@ -28,7 +28,7 @@ def transfer_leadership(state: RaftState, target: NodeId) -> None:
         raise TransferRefusedError(target, f"a transfer to node {state.transferee} is under way")
     if not progress.is_counted:
         raise TransferRefusedError(target, "its memory is in doubt until it has caught up")
-    if not _has_contact(state, progress):
+    if not state.has_contact(progress):
         # Else a caller that repeats an abandoned hand-over stops proposals for as long again.
         raise TransferRefusedError(target, "it does not answer at the moment")
     lag = state.log.last_index - progress.match
@@ -40,11 +40,6 @@ def transfer_leadership(state: RaftState, target: NodeId) -> None:
     order_if_caught_up(state, progress)
     if not state.own_entries:
         replication.feed(state, progress)
-
-
-def _has_contact(state: RaftState, progress: Progress) -> bool:
-    """Whether a node answered within the last minimum election time-out."""
-    return state.now - progress.contact_tick < state.config.election_ticks_min
 
 
 def check_other_voter(state: RaftState) -> None:
@@ -89,6 +84,6 @@ def maybe_prefer(state: RaftState) -> None:
     if progress is None or target not in state.voters or state.now < state.preferred_next_tick:
         return
     is_near = state.log.last_index - progress.match <= state.config.transfer_lag_entry_count_max
-    if is_near and _has_contact(state, progress) and progress.is_counted:
+    if is_near and state.has_contact(progress) and progress.is_counted:
         state.preferred_next_tick = state.now + state.config.preferred_retry_ticks
         transfer_leadership(state, target)

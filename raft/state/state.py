@@ -293,6 +293,10 @@ class RaftState:
         stickiness)."""
         return self.now - self.contact_tick < self.config.election_ticks_min
 
+    def has_contact(self, progress: Progress) -> bool:
+        """Whether a follower answered within the minimum election time-out."""
+        return self.now - progress.contact_tick < self.config.election_ticks_min
+
     def use_configuration(self) -> None:
         """Put the newest configuration of the log into force: on append, not on commit."""
         newest = self.configurations[-1].configuration if self.configurations else Configuration(())

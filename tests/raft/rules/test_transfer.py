@@ -12,6 +12,7 @@ from raft.errors import (
 )
 from raft.messages import NO_NODE, CampaignNow, Standing, VoteRequest
 from raft.rules.membership import Change, ChangeKind
+from raft.transfer_target import best_follower
 from raft.transitions import Role
 from tests.raft.builders import append_reply, campaign_now
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
@@ -100,6 +101,23 @@ def test_a_target_that_does_not_answer_stops_proposals_once_and_is_then_refused(
     transfer(cluster, 1, 3)
     cluster.deliver()
     assert cluster.leaders() == [3]
+
+
+def test_the_best_follower_is_one_that_answers() -> None:
+    """Else a leader that has to go asks a dead node, is refused, and asks it again."""
+    cluster = Cluster()
+    cluster.elect(1)
+    best = best_follower(cluster.state(1), asked_last=(0, NO_NODE))
+    cluster.isolate(best)
+    for _ in range(2 * ELECTION_TICKS):
+        cluster.tick(1, 1)
+        cluster.deliver()
+
+    other = best_follower(cluster.state(1), asked_last=(0, NO_NODE))
+    assert other not in (best, NO_NODE)
+    transfer(cluster, 1, other)
+    cluster.deliver()
+    assert cluster.leaders() == [other]
 
 
 @pytest.mark.parametrize(
