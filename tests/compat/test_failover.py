@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,14 @@ SEND_COUNT = 200
 """Longer than a client remembers a route, and than gRPC waits before it dials again."""
 PAUSE_S = 0.2
 """What an application does when a receive fails."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One of its own: the node that starts again would be left behind in a shared one."""
+    directory = tmp_path_factory.mktemp("failover") / "c"
+    with LocalCluster.create(directory, 3, settings={"file_size_bytes": "16MiB"}) as nodes:
+        yield nodes
 
 
 def test_a_leader_dies_under_load(
