@@ -52,7 +52,9 @@ def strays(
         where = f"{value!r} at {place.position} of term {place.term}"
         if one.invoke_ns > moment.at_ns:
             later_ms = (one.invoke_ns - moment.at_ns) / 1e6
-            found.append(f"{where}: the call began {later_ms:.0f} ms after any node could ack it")
+            found.append(
+                f"{where}: the call began {later_ms:.0f} ms too late for any node to ack it"
+            )
         elif place.term > moment.term:
             found.append(f"{where}: no node led that term, the last was {moment.term}")
         elif moment.end_position is not None and place.position >= moment.end_position:

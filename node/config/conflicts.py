@@ -151,7 +151,7 @@ def _security_conflicts(settings: Settings) -> list[Conflict]:
         what = "has no effect without a certificate of this node"
         found.append(Conflict(("tls_ca_file", "tls_client_auth"), what, "set tls_certificate_file"))
     if settings.tls_client_auth and settings.tls_ca_file is None:
-        what = "peers cannot be authenticated"
+        what = "certificates of clients cannot be checked"
         found.append(Conflict(("tls_client_auth",), what, "set tls_ca_file"))
     for name in _FILES:
         path = getattr(settings, name)

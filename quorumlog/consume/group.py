@@ -212,7 +212,7 @@ class GroupConsumer(Consumption):
         given = [messages] if isinstance(messages, Message) else list(messages)
         groups = {message.group for message in given}
         if self._local is not None:
-            text = "a broadcasting member cannot give up messages; use mode='clustering'"
+            text = "a broadcasting member has no retries; use mode='clustering'"
             raise InvalidRequestError(text)
         if len(groups) != 1:
             raise InvalidRequestError(f"messages of {len(groups)} broker groups; give those of one")

@@ -47,7 +47,8 @@ class Transactions:
         for made in self._made:
             if isinstance(made, GroupConsumer) and made.group == group and made.auto_commit:
                 raise InvalidRequestError(
-                    f"a consumer of group {group} commits alone; make it with auto_commit=False"
+                    f"a consumer of group {group} commits automatically; make it with "
+                    "auto_commit=False"
                 )
         if timeout_ms not in self._sharing and len(self._sharing) >= TIMES_MAX:
             timeout_ms = self._timeout_ms

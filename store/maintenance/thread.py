@@ -1,7 +1,7 @@
 """The maintenance thread of a store that is used as a library.
 
-Owns the interval and the handling of failures; must not know the work. An error that can pass by
-itself (a full disk, a failed call) is counted and the work is tried again; any other error ends the
+Owns the interval and the handling of failures; must not know the work. An error that can pass (a
+full disk, a failed call) is counted and the work is tried again; any other error ends the
 process, because it would go unnoticed otherwise.
 """
 

@@ -47,10 +47,10 @@ def test_no_sentence_hides_its_actor() -> None:
 
 
 def test_a_planted_vague_phrase_is_found() -> None:
-    text = "A node recovers.\nNobody leads.\nIt retries by itself, and is told.\n"
+    text = "A node recovers.\nNobody leads.\n# It retries by\n# itself, and is told.\n"
     found = words.vague_phrases("docs/a.md", text)
     assert [(one.rule, one.line) for one in found] == [
         ("vague-phrase", 2),
         ("vague-phrase", 3),
-        ("vague-phrase", 3),
+        ("vague-phrase", 4),
     ]

@@ -34,7 +34,10 @@ PHRASES: Final = {
 }
 """Phrases that leave out who acts, and what to say."""
 
-_PHRASE: Final = re.compile(rf"\b({'|'.join(PHRASES)})\b", re.IGNORECASE)
+_GAP: Final = r"\s+(?:(?:#|//)\s*)?"
+_PHRASE: Final = re.compile(
+    rf"\b({'|'.join(phrase.replace(' ', _GAP) for phrase in PHRASES)})\b", re.IGNORECASE
+)
 _WORDS: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 
@@ -53,11 +56,11 @@ def invented_words(source: Source) -> Iterator[Finding]:
 
 
 def vague_phrases(path: str, text: str) -> Iterator[Finding]:
-    """Find phrases that leave out who acts; a phrase that a line ends within is not found."""
-    for number, line in enumerate(text.splitlines(), 1):
-        for match in _PHRASE.finditer(line):
-            phrase = match[0].lower()
-            yield Finding(path, number, "vague-phrase", f"{phrase}: say {PHRASES[phrase]}")
+    """Find phrases that leave out who acts, also where a line ends within."""
+    for match in _PHRASE.finditer(text):
+        phrase = " ".join(re.findall(r"\w+", match[0].lower()))
+        number = text.count("\n", 0, match.start()) + 1
+        yield Finding(path, number, "vague-phrase", f"{phrase}: say {PHRASES[phrase]}")
 
 
 def _named(source: Source) -> Iterator[tuple[str, ast.AST]]:

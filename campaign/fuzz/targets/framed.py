@@ -132,7 +132,7 @@ async def _converse(frames: list[Frame]) -> None:
         for _, flags, _, error, _ in answers:
             if flags & client_frames.ERROR:
                 code = common_pb2.Error.FromString(error).code
-                claim(code != "node.internal", "an error without a row")
+                claim(code != "node.internal", "an unexpected error")
         ends = [opaque for _, flags, opaque, _, _ in answers if not flags & client_frames.MORE]
         claim(sorted(ends) == sorted(expected), f"calls {expected}, answers {ends}")
     finally:

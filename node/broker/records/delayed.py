@@ -74,8 +74,8 @@ def scheduled(record: bytes, deliver_unix_ms: int, *, level: int = 0) -> bytes:
 
     The time is by the clock of the leader that writes it: for a level, `now + level_delay_ms`. Put
     the record into an entry of the broker's own (`OwnAppends.write`), or into a client's batch with
-    the right to touch that queue: once the entry is applied the leader delivers the message by
-    itself, into the topic and queue that `record` names. Raises RecordFormatError, or
+    the right to touch that queue: once the entry is applied the leader delivers the message
+    into the topic and queue that `record` names. Raises RecordFormatError, or
     LimitExceededError when its properties get too long.
     """
     assert deliver_unix_ms >= 0, f"time {deliver_unix_ms}"

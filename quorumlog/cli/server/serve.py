@@ -23,8 +23,8 @@ def serve(file: str | None, **flags: Any) -> int:
     A setting is taken from its option, else from its variable (QUORUMLOG_NODE_ID for --node-id),
     else from the file, else it has its default. docs/configuration.md explains them all. Log lines
     go to stderr: for people on a terminal, JSON elsewhere. The first signal hands leadership over
-    and finishes what runs, a second one ends them. DIRECTORY/node.json says where it
-    listens.
+    and finishes what runs, a second one does not wait for it. DIRECTORY/node.json says where the
+    node listens.
 
     \b
     Examples:
