@@ -146,7 +146,8 @@ def _compile(sources: list[Path], jars: Path, directory: Path) -> None:
 
 
 def _spark_classes(directory: Path) -> None:
-    """Java's archive of the classes that a start of Spark loads, which halves such a start."""
+    """Java's archive of the classes that a start of Spark loads, which halves such a start. It takes
+    a minute, so a first gate does without it."""
     program = ("-P", "-m", "tests.pipeline.spark_classes", str(directory / SPARK_CLASSES))
     subprocess.run((sys.executable, *program), cwd=ROOT, check=True, capture_output=True, text=True)
 
@@ -171,7 +172,6 @@ PARTS: Final = {
         (_spark_and_java(), "tests/pipeline/spark_classes.py"),
         ("java",),
         _spark_classes,
-        tier="gate",
     ),
     "client-node": CachedProgram(
         ("tests/compat/official/node/package*.json",), ("npm",), _client_node
