@@ -146,8 +146,9 @@ def _compile(sources: list[Path], jars: Path, directory: Path) -> None:
 
 
 def _spark_classes(directory: Path) -> None:
-    """Java's archive of the classes that a start of Spark loads, which halves such a start. It takes
-    a minute, so a first gate does without it."""
+    """Java's archive of the classes that a start of Spark loads, which halves such a start.
+
+    It takes a minute to make, so a first gate does without it."""
     program = ("-P", "-m", "tests.pipeline.spark_classes", str(directory / SPARK_CLASSES))
     subprocess.run((sys.executable, *program), cwd=ROOT, check=True, capture_output=True, text=True)
 
