@@ -4,15 +4,17 @@ tier; and an end of all that a killed run had started."""
 
 import gc
 import os
+from unittest import mock
 
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from deploy.run_guard import guard_this_process
 from tests.coroutines import loop, pytest_pyfunc_call
 from tests.evidence import pytest_runtest_makereport
 from tests.forks import FORK_SERVERS, fork_nodes, nodes_started_by_name
 from tests.leaks import libraries_in_use, nothing_is_left_behind, shared_with_others
-from tests.seeds import SEED_VARIABLE
+from tests.seeds import SEED_VARIABLE, examples
 from tests.shared_cluster import shared_cluster, shared_nodes
 
 __all__ = [
@@ -33,11 +35,18 @@ for profile, is_same in (("gate", True), ("long", False)):
         profile,
         deadline=None,
         print_blob=True,
+        max_examples=examples(100),
         derandomize=is_same,
         database=None,
         suppress_health_check=[HealthCheck.too_slow],
     )
-settings.load_profile("long" if SEED_VARIABLE in os.environ else "gate")
+if SEED_VARIABLE in os.environ:
+    settings.load_profile("long")
+else:
+    settings.load_profile("gate")
+    # It draws from the constants of all modules that are imported, so that an edit anywhere would
+    # change the examples, and parses them all for that.
+    mock.patch.object(providers, "is_local_module_file", return_value=False).start()
 
 
 def pytest_configure() -> None:

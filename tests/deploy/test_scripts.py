@@ -66,18 +66,23 @@ esac
 {python} "$@" --without-pip
 [[ $* != *--without-pip* ]] || exit 0
 packages="$(echo "${{@: -1}}"/lib/python*/site-packages)"
-mkdir "$packages/pip"
-cat >"$packages/pip/__main__.py" <<'END'
+for name in pip uv; do
+    mkdir "$packages/$name"
+    cat >"$packages/$name/__main__.py" <<'END'
 {pip}
 END
-touch "$packages/pip/__init__.py"
+    touch "$packages/$name/__init__.py"
+done
 """
-"""An interpreter whose environments are real ones but for their pip."""
+"""An interpreter whose environments are real ones but for their pip and uv."""
 PIP = """
 import os, pathlib, shutil, sys, sysconfig
+name = pathlib.Path(__file__).parent.name
+if "config" in sys.argv:
+    sys.exit(print(os.environ.get("PIP_CONFIG", "")))
 with open(os.environ["PIP_CALLS"], "a") as calls:
-    calls.write(" ".join(sys.argv[1:]) + "\\n")
-if words := os.environ.get("PIP_FAILS"):
+    calls.write(name + " " + " ".join(sys.argv[1:]) + "\\n")
+if words := os.environ.get(f"{name.upper()}_FAILS"):
     sys.exit(words)
 if "-r" in sys.argv:
     shutil.copy(sys.argv[-1], os.environ["PIP_CALLS"] + ".pins")
@@ -102,6 +107,11 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_CALLS", str(tmp_path / "calls"))
     (tmp_path / "calls").touch()
     return tmp_path / "calls"
+
+
+def steps(calls: Path) -> list[str]:
+    """Name each call: the installer, and what it installed."""
+    return [f"{words.split()[0]} {words.split()[-1]}" for words in calls.read_text().splitlines()]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -169,11 +179,27 @@ def test_a_second_checkout_takes_the_packages_of_the_first(
         ran = subprocess.run([root / ".venv/bin/tool"], capture_output=True, text=True, check=True)
         assert ran.stdout == f"{root}/.venv installed\n"
         assert (root / ".venv/bin/native").exists()
-    said = calls.read_text().splitlines()
-    assert [words.split()[-1] for words in said] == [
-        "requirements-build.lock", "requirements.lock", ".", "."
+    assert steps(calls) == [
+        "pip requirements-build.lock", "uv requirements.lock", "pip .", "pip ."
     ]  # fmt: skip
+    said = calls.read_text().splitlines()
     assert "--no-index" in said[-1], "with the packages there the network is not asked"
+
+
+@pytest.mark.parametrize(
+    ("setting", "attempts"),
+    [
+        ({"PIP_CONFIG": "global.index-url='file:///a'"}, ["pip requirements.lock"]),
+        ({"PIP_CONFIG": "global.cert='/a'"}, ["uv requirements.lock"]),
+        ({"UV_FAILS": "no wheel"}, ["uv requirements.lock", "pip requirements.lock"]),
+    ],
+)
+def test_pip_installs_where_it_has_an_index_of_its_own_or_uv_fails(
+    checkout: Path, calls: Path, setting: dict[str, str], attempts: list[str]
+) -> None:
+    done = run_venv(checkout, **setting)
+    assert done.returncode == 0, done.stderr
+    assert steps(calls) == ["pip requirements-build.lock", *attempts, "pip ."]
 
 
 @pytest.mark.long
@@ -213,8 +239,8 @@ def closure(names: list[str]) -> set[str]:
 def test_quickstart_installs_what_a_cluster_needs_and_no_more(checkout: Path, calls: Path) -> None:
     done = run_venv(checkout, "deploy/quickstart", "--setup")
     assert done.returncode == 0, done.stderr
-    assert [words.split()[-1] for words in calls.read_text().splitlines()] == [
-        "requirements-build.lock", "checkout/.venv/runtime.lock", "."
+    assert steps(calls) == [
+        "pip requirements-build.lock", "uv checkout/.venv/runtime.lock", "pip ."
     ]  # fmt: skip
     pins = re.findall(r"^([\w.-]+)==", calls.with_suffix(".pins").read_text(), re.M)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -13,6 +13,7 @@ from pipeline.columns import Entries, RecordDamagedError, record_batch
 from pipeline.schema import COLUMNS, UnknownColumnError, arrow_schema, parse_columns
 from quorumlog.records.compression import IS_COMPRESSED, ZLIB
 from store.record.message import decode_message, encode_message, message_id
+from tests.seeds import examples
 
 _TEXT = st.text(
     st.characters(exclude_characters="\0\x01\x02", exclude_categories=["Cs"]), min_size=1
@@ -65,7 +66,7 @@ def _row(data: bytes) -> dict[str, Any]:
 
 
 @given(st.lists(_records(), max_size=8))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_columns_equal_the_codec(records: list[bytes]) -> None:
     batch = record_batch(b"".join(records), group="g")
     batch.validate(full=True)

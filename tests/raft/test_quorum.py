@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raft.quorum import VoteResult, quorum_size, quorum_value, vote_result
+from tests.seeds import examples
 
 MATCHES = st.lists(st.integers(-1, 12), min_size=1, max_size=7)
 
 
 @given(MATCHES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_quorum_value_equals_brute_force(values: list[int]) -> None:
     needed = len(values) // 2 + 1
     reached = [low for low in range(-1, 13) if sum(value >= low for value in values) >= needed]
@@ -26,7 +27,7 @@ def test_quorum_value_equals_brute_force(values: list[int]) -> None:
     st.dictionaries(st.integers(1, 9), st.booleans(), max_size=9),
     st.booleans(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_vote_result_equals_brute_force(
     voters: list[int], votes: dict[int, bool], unanimous: bool
 ) -> None:

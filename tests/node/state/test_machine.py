@@ -31,6 +31,7 @@ from tests.node.commands import (
     put_member,
     put_topic,
 )
+from tests.seeds import examples
 from tests.store.records import record, small_config
 
 CONFIG = small_config(container="ledger", flush="async")
@@ -133,7 +134,7 @@ def test_a_machine_that_listens_needs_no_way_through_the_queue(
     assert set(machine.state.topics) == {"a", "b"}
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(ENTRIES, ENTRIES, st.data())
 def test_a_machine_that_listens_comes_to_the_same_state(
     before: list[list[Command]], after: list[list[Command]], data: st.DataObject
@@ -159,7 +160,7 @@ def test_a_machine_that_listens_comes_to_the_same_state(
             assert listening.image() == reference.image()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(ENTRIES, st.data())
 def test_the_state_does_not_depend_on_portions_checkpoints_or_snapshots(
     entries: list[list[Command]], data: st.DataObject

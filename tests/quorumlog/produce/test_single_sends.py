@@ -30,6 +30,7 @@ from tests.quorumlog.fake_cluster import (
     fake_cluster,
 )
 from tests.quorumlog.fake_frames import RESPONSE, ROUTE, Context, frame
+from tests.seeds import examples
 
 CALLS_MAX = 80
 """The budget of issue 20: calls of the interpreter for one message, from send to receipt."""
@@ -199,7 +200,7 @@ async def run_script(
 
 
 @pytest.mark.long
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(steps=STEPS, is_idempotent=st.booleans())
 def test_the_straight_way_has_the_results_of_the_general_one(
     steps: list[Step], is_idempotent: bool

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from raft.messages import NO_INDEX
 from raft.state.log_view import UNKNOWN_TERM, LogView
+from tests.seeds import examples
 
 
 def runs_of(lo: int, terms: list[int]) -> tuple[tuple[int, int], ...]:
@@ -138,7 +139,7 @@ class LogViewMachine(RuleBasedStateMachine):
 
 
 TestLogView = LogViewMachine.TestCase
-TestLogView.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLogView.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 
 
 def test_agreement_with_an_older_entry_where_this_log_begins() -> None:

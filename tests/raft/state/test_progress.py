@@ -16,6 +16,7 @@ from raft.state.progress import Progress, ProgressState
 from tests.raft.builders import append_reply
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
 from tests.raft.memory_log import ENTRY_SIZE_BYTES
+from tests.seeds import examples
 
 
 def flying_cluster(count: int, **limits: Any) -> Cluster:
@@ -218,7 +219,7 @@ def test_hint_makes_progress_and_respects_match(
     st.lists(st.integers(1, 9), max_size=30).map(sorted),
     st.integers(1, 4),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_backing_up_takes_few_steps(leader: list[int], follower: list[int], count_max: int) -> None:
     """From any two logs the common prefix is found in at most one refusal per hinted run."""
     own = LogView(last_index=len(leader) - 1, runs=runs_of(leader))

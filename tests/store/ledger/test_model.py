@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from store.ledger.entry import KIND_CONFIGURATION, KIND_DATA, KIND_NO_OP
 from store.ledger.ledger import Ledger
 from store.ledger.verify import verify_range
+from tests.seeds import examples
 from tests.store.ledgers import image, new_ledger, open_ledger
 from tests.store.overwrites import overwrite
 from tests.store.records import BORN, batch, numbers, small_config
@@ -142,5 +143,5 @@ def _compare(ledger: Ledger, model: list[Expected]) -> None:
 
 
 TestTwoLedgers = TwoLedgers.TestCase
-TestTwoLedgers.settings = settings(max_examples=80, stateful_step_count=50)
+TestTwoLedgers.settings = settings(max_examples=examples(80), stateful_step_count=50)
 TestTwoLedgers.pytestmark = [pytest.mark.long]  # type: ignore[attr-defined]

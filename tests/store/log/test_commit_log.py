@@ -26,6 +26,7 @@ from store.log import commit_log_recovery
 from store.log.commit_log import CommitLog
 from store.log.commit_log_recovery import RecoveryReport, recover_commit_log
 from store.record.message import encode_message
+from tests.seeds import examples
 from tests.store.overwrites import overwrite
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import BORN, PAGE, batch, numbers, record, small_config
@@ -291,7 +292,7 @@ def test_a_stale_record_that_lines_up_is_not_taken(tmp_path: Path) -> None:
     log.close()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 12), st.integers(10, 900)), min_size=1, max_size=25),
     garbage=st.binary(max_size=200),

@@ -19,6 +19,7 @@ from store.errors import Outcome
 from store.record.message import encode_message
 from tests.node.broker_fakes import Fixture, node_at, request
 from tests.node.links import run
+from tests.seeds import examples
 from tests.store.records import messages, numbers, record
 
 SMALL_WINDOW = replace(Limits(), producer_window_count=4, producer_count_max=2)
@@ -250,7 +251,7 @@ class Producer:
             assert describe(found).retryable, found
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.integers(0, 2**32))
 def test_each_acked_batch_is_in_the_log_exactly_once(seed: int) -> None:
     """Random repetitions, reorderings, time-outs and leader changes, against the log at the end."""

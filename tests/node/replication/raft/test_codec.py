@@ -43,6 +43,7 @@ from raft.messages import (
     VoteReply,
     VoteRequest,
 )
+from tests.seeds import examples
 
 _END = ("g", 2, 1)
 _INDEXES = st.integers(0, 1 << 40) | st.integers(INDEX_MAX - 100, INDEX_MAX - 90)
@@ -231,7 +232,7 @@ _TERM = _ODD | st.just(TERM_MAX + 1)
         prev_chain_crc=st.none() | _SMALL,
     )
 )
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_the_short_decoder_of_appends_agrees_with_the_general_one(found: pb.AppendEntries) -> None:
     header = found.SerializeToString()
     short = _outcome(lambda: codec._decode_append(header, "g", 2, 1))
@@ -265,7 +266,7 @@ def test_the_short_decoder_takes_what_a_leader_in_office_sends(
         diverged=st.booleans(),
     )
 )
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_the_short_decoder_of_replies_agrees_with_the_general_one(found: pb.AppendReply) -> None:
     header = found.SerializeToString()
     short = _outcome(lambda: codec._decode_append_reply(header, "g", 2, 1))
@@ -292,7 +293,7 @@ def _headers_like_acks(draw: st.DrawFn) -> list[tuple[int, bytes]]:
 
 
 @given(_headers_like_acks())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_the_steady_decoder_agrees_with_the_general_one(headers: list[tuple[int, bytes]]) -> None:
     decoder, kind = SteadyDecoder("g", 1), FrameKind.APPEND_REPLY
     for sender, header in headers:

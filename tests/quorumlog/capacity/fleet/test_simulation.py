@@ -25,6 +25,7 @@ from quorumlog.capacity.leaders import attainable_ratio
 from quorumlog.capacity.plan import plan
 from quorumlog.cli.capacity.formats import format_sizes
 from tests.quorumlog.capacity.sizes import calibration, demand
+from tests.seeds import examples
 
 
 def scenario(**changes: Any) -> FleetScenario:
@@ -186,7 +187,7 @@ def test_clients_come_before_repair() -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(seed=st.integers(0, 10_000), count=st.integers(0, 12), zones=st.integers(1, 4))
 def test_random_faults_keep_the_sums(seed: int, count: int, zones: int) -> None:
     hosts = fleet_hosts(8, zones, 30)

@@ -207,7 +207,7 @@ def test_ctrl_c_commits_what_was_written(qlog: Qlog, tmp_path: Path, topic: str)
 
 
 def test_a_reader_that_went_away_is_no_error(qlog: Qlog, tmp_path: Path, topic: str) -> None:
-    qlog("produce", topic, "--file", write(tmp_path, TEXT * 20))
+    qlog("produce", topic, "--file", write(tmp_path, TEXT * 4))
     process = qlog.start("consume", topic, "--until", "end")
     assert process.stdout is not None
     assert process.stderr is not None

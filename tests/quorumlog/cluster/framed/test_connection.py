@@ -270,7 +270,7 @@ async def test_senders_that_wait_for_room_have_their_turns_in_order() -> None:
     body = bytes(FRAME_SIZE_BYTES_MAX // 2)
 
     async def send(number: int) -> None:
-        while sum(sent) < 200:
+        while sum(sent) < 64:
             await connection.wait_for_room()
             connection.send(APPEND.number, b"", body, 30_000, Forgetful())
             sent[number] += 1

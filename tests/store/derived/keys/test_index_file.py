@@ -13,6 +13,7 @@ from store.errors import ClosedError, DerivedFileError
 from store.files.failpoints import armed
 from store.files.file_system import FileSystem
 from store.record.message import java_hash, positive_hash
+from tests.seeds import examples
 from tests.store.vectors import HASHES
 
 NOW = 1_700_000_000_123
@@ -192,7 +193,7 @@ def test_a_put_that_failed_before_its_header_loses_no_older_key(tmp_path: Path) 
 # --- Recovery ---
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     keys=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3)), min_size=1, max_size=19),
     keep=st.integers(0, 70),

@@ -18,6 +18,7 @@ from store.derived.keys.key_sums import KeySums
 from store.errors import DerivedFileError, StoreError, StoreFullError
 from store.files.failpoints import armed, census
 from store.files.file_system import FileSystem
+from tests.seeds import examples
 from tests.store.fakes import FIRST_UNIX_MS, tree
 from tests.store.records import small_config
 
@@ -324,7 +325,7 @@ def test_a_full_disk_at_the_roll_leaves_no_file(tmp_path: Path) -> None:
     assert find(index, 11) == [110]
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(
     entries=st.integers(2, 12),
     rounds=st.lists(

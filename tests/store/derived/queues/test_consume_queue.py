@@ -15,6 +15,7 @@ from store.files.descriptor_cache import DescriptorCache
 from store.files.file_system import FileSystem
 from store.files.staging import staged_path
 from store.record.message import decode_message
+from tests.seeds import examples
 from tests.store.vectors import RECORD, UNIT
 
 SIZE = 100
@@ -260,7 +261,7 @@ def test_garbage_behind_the_last_durable_unit_is_cut(tmp_path: Path, garbage: by
     assert path(tmp_path).read_bytes() == units(0, 5).ljust(200, b"\0")
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_damaged_last_units_never_pass_as_others(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -349,7 +350,7 @@ class Model:
         return b"".join(struct.pack(">qiq", *unit) for unit in made)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     first=st.integers(0, 25),
     per_file=st.integers(1, 9),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from store.derived.queues.consume_queue import ConsumeQueue
 from store.derived.queues.offset_by_time import Boundary, offset_by_time
 from store.record.check import store_timestamp
+from tests.seeds import examples
 from tests.store.fakes import Derived, MemoryLog
 from tests.store.records import small_config
 
@@ -63,7 +64,7 @@ def test_deleted_records_are_passed_over(tmp_path: Path) -> None:
     assert find(log, queue, 0, Boundary.LOWER, min_position=1 << 40) == 10
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     times=st.lists(st.integers(1, 30), min_size=1, max_size=15).map(sorted),
     unix_ms=st.integers(0, 31),

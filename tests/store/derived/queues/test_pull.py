@@ -12,6 +12,7 @@ from store.derived.queues.pull import SCAN_COUNT_MAX, PullResult, PullStatus, pu
 from store.errors import DerivedDamageError, DerivedFileError, FileSystemError, PositionRangeError
 from store.files.failpoints import armed
 from store.record.message import decode_message, tags_code
+from tests.seeds import examples
 from tests.store.fakes import Derived, MemoryLog
 from tests.store.records import small_config
 
@@ -196,7 +197,7 @@ def test_an_error_of_the_disk_is_no_status(tmp_path: Path) -> None:
     assert offsets(pull(log, queue_of(derived), 0, 5, MIB)) == [0, 1, 2, 3, 4]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     records=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 300)), min_size=1, max_size=40),
     gap=st.sampled_from([0, 48]),
