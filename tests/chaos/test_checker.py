@@ -15,6 +15,7 @@ from chaos.verdict import judge
 from raft.errors import Outcome
 from raft.histories.history import AppendCall, Drain, HistoryReceipt, Kind, Operation, Records
 from tests.chaos.histories import REGISTER, clean
+from tests.seeds import examples
 
 History = tuple[list[Operation], list[Drain]]
 Plant = Callable[[Random, History], str]
@@ -184,7 +185,7 @@ PLANTS: tuple[Plant, ...] = (
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_a_planted_violation_is_always_found(plant: Plant) -> None:
-    for seed in range(15):
+    for seed in range(examples(20)):
         history = clean(seed, 1_500)
         rule = plant(Random(seed), history)
         found = {violation.split(" ", 1)[0] for violation in judge(*history)}
@@ -205,7 +206,7 @@ def test_only_scenarios_of_retention_may_forget() -> None:
 
 
 def test_clean_histories_are_not_accused() -> None:
-    for seed in range(20):
+    for seed in range(examples(20)):
         assert judge(*clean(seed, 500)) == []
 
 

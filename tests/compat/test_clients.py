@@ -51,6 +51,7 @@ def test_a_message_is_received_as_it_was_sent(client: Client, topic: str) -> Non
     assert client.call("receive") == [], "it was acknowledged"
 
 
+@pytest.mark.long
 def test_bodies_of_one_mebibyte(client: Client, topic: str) -> None:
     body = bytes(range(256)) * 4096
     client.call("producer", topics=[topic])
@@ -177,6 +178,7 @@ def pushed(
         first.call("pushed", count=len(seen) + 1, timeout_s=1.0)
 
 
+@pytest.mark.long
 def test_unknown_topics_and_groups_are_told(client: Client, topic: str) -> None:
     client.call("producer", topics=[topic])
     with pytest.raises(CallFailedError, match=r"no_such_topic|40402|NotFound|not found|route"):

@@ -42,6 +42,7 @@ def secured(tmp_path: Path) -> Iterator[Secured]:
         yield cluster, client, tls
 
 
+@pytest.mark.long
 def test_a_table_of_such_a_cluster_is_read_and_written(
     spark: SparkSession, secured: Secured
 ) -> None:

@@ -34,6 +34,7 @@ from tests.raft.histories.histories import (
     random_log,
     random_register,
 )
+from tests.seeds import examples
 
 History = tuple[list[Operation], list[Drain]]
 
@@ -224,7 +225,7 @@ def _own_order(random: Random, found: History) -> str:
     ],
 )
 def test_planted_violation_is_always_found(plant: Callable[[Random, History], str]) -> None:
-    for seed in range(100):
+    for seed in range(examples(100)):
         random = Random(seed)
         found = clean_history(random, 250)
         rule = plant(random, found)

@@ -325,7 +325,7 @@ def test_twice_is_once(root: Path, config: StoreConfig) -> None:
     assert make_plan(root, config) == []
 
 
-@pytest.mark.parametrize("tries", [6, pytest.param(25, marks=pytest.mark.long)])
+@pytest.mark.parametrize("tries", [3, pytest.param(25, marks=pytest.mark.long)])
 @pytest.mark.parametrize("point", ["fs.rename", "fs.unlink", "fs.write", "fs.sync", "fs.open"])
 def test_a_repair_that_breaks_off_can_be_repeated(
     root: Path, config: StoreConfig, tmp_path: Path, point: str, tries: int

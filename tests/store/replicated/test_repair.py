@@ -36,6 +36,7 @@ from store.ledger.entry import KIND_NO_OP, ChainLink
 from store.ledger.mending.damage import DamagedRange, DamageWalk, EntryBoundary, Goal
 from store.ledger.mending.fetched import KEPT_COUNT_MAX
 from store.replicated.repair import RepairSession, find_damage, repair
+from tests.seeds import some_of
 from tests.store.entries import encode_entry
 from tests.store.ledger_stores import (
     CONFIG,
@@ -163,9 +164,7 @@ def test_all_data_files_are_lost(wreck: Wreck) -> None:
     check_repaired(wreck)
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 30))]
-)
+@pytest.mark.parametrize("seed", some_of(range(30), 4))
 def test_damage_at_many_places_and_no_index(wreck: Wreck, seed: int) -> None:
     random = Random(seed)
     for _ in range(random.randint(2, 6)):
@@ -308,7 +307,7 @@ def test_an_open_store_and_foreign_files_are_refused(wreck: Wreck) -> None:
     odd.unlink()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", some_of(range(8)))
 def test_a_check_of_the_store_names_the_same_ranges(wreck: Wreck, seed: int) -> None:
     random = Random(seed)
     for _ in range(3):

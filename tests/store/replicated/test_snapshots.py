@@ -24,6 +24,7 @@ from store.files import failpoints
 from store.files.file_system import FileSystem
 from tests.node.ledger_cluster import CONFIG, open_log, sync
 from tests.node.ledger_logs import new_log, put, queue_numbers, ship
+from tests.seeds import examples
 from tests.store.power_loss import PowerLossFileSystem
 
 MEMBERS = ConfigurationAt(-1, Configuration((1, 2, 3)))
@@ -140,7 +141,7 @@ def install_and_die(root: Path, transfer: Transfer, specification: str) -> bool:
     return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
 
-@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.long)])
 def test_crash_at_each_step(transfer: Transfer, tmp_path: Path, every: int) -> None:
     steps = census(transfer, tmp_path / "census")
     assert {"snapshot.staged", "ledger.before_reset", "dispatch.restarted"} <= {s for s, _ in steps}
@@ -187,7 +188,7 @@ def test_crash_at_each_step_twice(transfer: Transfer, tmp_path: Path) -> None:
     random, half = Random(7), tmp_path / "half"
     shutil.copytree(transfer.follower, half)
     assert install_and_die(half, transfer, "dispatch.restarted=kill")
-    for name, n in random.sample(steps, 15):
+    for name, n in random.sample(steps, examples(30)):
         root = tmp_path / "victim"
         shutil.copytree(half, root)
         child = os.fork()

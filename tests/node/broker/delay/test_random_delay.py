@@ -228,7 +228,7 @@ class Walk:
         )
 
 
-@pytest.mark.parametrize("seed", [*range(6), seeds.FRESH])
+@pytest.mark.parametrize("seed", [*seeds.some_of(range(6)), seeds.FRESH])
 @on_loop
 async def test_no_delayed_message_is_lost_doubled_or_early(tmp_path: Path, seed: int | str) -> None:
     seed = seeds.chosen(seed, "tests/node/broker/delay/test_random_delay.py -k fresh")

@@ -160,7 +160,7 @@ def wreak_havoc(cluster: Cluster, steps: int, *, retain: bool) -> None:
             cluster.mail.clear()
 
 
-@pytest.mark.parametrize("seed", some_of(range(6)))
+@pytest.mark.parametrize("seed", some_of(range(6), 1))
 def test_random_crashes_and_truncations_leave_equal_logs(tmp_path: Path, seed: int) -> None:
     cluster = Cluster(tmp_path, seed, loss=0.05)
     wreak_havoc(cluster, 2500, retain=False)
@@ -169,7 +169,7 @@ def test_random_crashes_and_truncations_leave_equal_logs(tmp_path: Path, seed: i
     check_rebuild(cluster)
 
 
-@pytest.mark.parametrize("seed", some_of(range(300, 304)))
+@pytest.mark.parametrize("seed", some_of(range(300, 304), 1))
 def test_the_short_way_of_the_steady_state_sends_and_writes_the_same_bytes(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,7 +190,7 @@ def test_the_short_way_of_the_steady_state_sends_and_writes_the_same_bytes(
     assert lean == general
 
 
-@pytest.mark.parametrize("seed", some_of(range(100, 106)))
+@pytest.mark.parametrize("seed", some_of(range(100, 106), 1))
 def test_with_retention_and_snapshots_too(tmp_path: Path, seed: int) -> None:
     cluster = Cluster(tmp_path, seed, retained_lag=20, loss=0.05)
     wreak_havoc(cluster, 3000, retain=True)
@@ -204,7 +204,7 @@ def test_with_retention_and_snapshots_too(tmp_path: Path, seed: int) -> None:
     cluster.close()
 
 
-@pytest.mark.parametrize("seed", some_of(range(200, 204)))
+@pytest.mark.parametrize("seed", some_of(range(200, 204), 1))
 def test_with_power_losses_nothing_acked_is_lost(tmp_path: Path, seed: int) -> None:
     cluster = Cluster(tmp_path, seed, retained_lag=20, loss=0.05, may_lose_power=True)
     wreak_havoc(cluster, 2500, retain=True)
