@@ -68,8 +68,11 @@ def _toxiproxy(directory: Path) -> None:
 
 def _client_python(directory: Path) -> None:
     _run(sys.executable, "-m", "venv", str(directory))
-    pip = (str(directory / "bin" / "python"), "-m", "pip", "install", "-q", "--no-input")
-    _run(*pip, "--disable-pip-version-check", "-r", str(OFFICIAL / "python" / "pins.txt"))
+    python, pins = str(directory / "bin" / "python"), str(OFFICIAL / "python" / "pins.txt")
+    try:
+        _run(sys.executable, "-m", "uv", "pip", "install", "--python", python, "-r", pins)
+    except subprocess.CalledProcessError:  # pip has its own settings, and says what is wrong.
+        _run(python, "-m", "pip", "install", "-q", "--no-input", "-r", pins)
 
 
 def _client_node(directory: Path) -> None:
@@ -268,14 +271,14 @@ def make(name: str) -> Path:
 
 @contextmanager
 def _lock() -> Iterator[None]:
-    """One set-up a machine at a time, also of deploy/venv."""
+    """One program at a time on a machine; beside deploy/venv, which locks the directory itself."""
     cache_directory().mkdir(parents=True, exist_ok=True)
-    directory = os.open(cache_directory(), os.O_RDONLY)
+    lock = os.open(cache_directory() / "programs.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(directory)
+        os.close(lock)
 
 
 def _run(*command: str, **environment: str) -> str:

@@ -61,7 +61,7 @@ def test_a_part_that_fails_leaves_nothing_and_says_why(
 ) -> None:
     set_part(monkeypatch, "sh", "-c", 'echo half >"$D/half"; echo "ERROR: no route"; exit 7')
     assert cache.main(["tool"]) == 1
-    assert list(cache.cache_directory().iterdir()) == []
+    assert [file.name for file in cache.cache_directory().iterdir()] == ["programs.lock"]
     lines = capsys.readouterr().err.splitlines()[1:]  # The first line says what was begun.
     assert lines[0] == "deploy/setup: tool could not be made"
     assert lines[1] == "  why: sh ended with 7: ERROR: no route"
@@ -95,10 +95,10 @@ def test_a_maker_that_waited_takes_what_the_other_made(
 
 def test_a_maker_has_the_lock(made: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     def second(_: Path) -> None:
-        directory = os.open(cache.cache_directory(), os.O_RDONLY)
+        lock = os.open(cache.cache_directory() / "programs.lock", os.O_RDWR)
         with pytest.raises(BlockingIOError):
-            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.close(directory)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(lock)
         made.append(cache.cache_directory())
 
     monkeypatch.setattr(cache, "PARTS", {"tool": CachedProgram(("d/pins",), (), second)})
