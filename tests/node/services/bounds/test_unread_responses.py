@@ -34,7 +34,7 @@ from store.files.spare_descriptors import SpareDescriptors
 from tests.node.delayed import on_loop
 from tests.node.processes import SingleNode, typed_error
 from tests.node.services.bounds.http2 import HalfSender
-from tests.patience import PATIENCE_S, wait_for
+from tests.patience import PATIENCE_S, eventually, wait_for
 
 CALL_COUNT_MAX = 30
 MIB = 1 << 20
@@ -253,14 +253,20 @@ def _take_nothing(port: int) -> HalfSender:
 
 
 class _Echo(grpc.GenericRpcHandler):  # type: ignore[misc]
+    def __init__(self) -> None:
+        self.call_count = 0
+
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         async def unary(data: bytes, _context: object) -> bytes:
+            self.call_count += 1
             return data
 
         async def stream(data: bytes, _context: object) -> AsyncIterator[bytes]:
+            self.call_count += 1
             yield data
 
         async def both(requests: AsyncIterator[bytes], _context: object) -> AsyncIterator[bytes]:
+            self.call_count += 1
             async for data in requests:
                 yield data
 
@@ -280,16 +286,15 @@ async def test_an_unread_answer_does_not_hold_calls_for_ever(
     monkeypatch.setattr(response_watch, "UNREAD_MS", 3_600_000)
     server = GrpcServer(rpc_count_max=CALL_COUNT_MAX)
     port = server.bind(Address("127.0.0.1", 0))
-    await server.start({}, [_Echo()])
+    await server.start({}, [calls := _Echo()])
     sender = await asyncio.to_thread(_take_nothing, port)
+    # A call of the channel before that would take the place of one of these.
+    await eventually(lambda: calls.call_count == CALL_COUNT_MAX, "a full server")
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         echo = channel.unary_unary("/echo/unary")
-        is_full = False
-        while not is_full:
-            try:
-                await echo(b"x", timeout=PATIENCE_S)
-            except grpc.aio.AioRpcError as error:
-                is_full = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await echo(b"x", timeout=PATIENCE_S)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         # From now on, since a busy machine may need longer to fill the server.
         monkeypatch.setattr(response_watch, "UNREAD_MS", 1_000)
         is_served = False
