@@ -37,7 +37,10 @@ def drawn(again: str) -> int:
 
 
 def examples(count: int) -> int:
-    """Return how many examples of `count` a test of random input has: in the gate a quarter."""
+    """Return how many examples of `count` a test of Hypothesis has: in the gate a quarter.
+
+    For these alone, since the long tier repeats them; other tests have `some_of` or two parameters.
+    """
     return count if SEED_VARIABLE in os.environ else count // 4
 
 

@@ -15,7 +15,6 @@ from chaos.verdict import judge
 from raft.errors import Outcome
 from raft.histories.history import AppendCall, Drain, HistoryReceipt, Kind, Operation, Records
 from tests.chaos.histories import REGISTER, clean
-from tests.seeds import examples
 
 History = tuple[list[Operation], list[Drain]]
 Plant = Callable[[Random, History], str]
@@ -183,9 +182,10 @@ PLANTS: tuple[Plant, ...] = (
 )
 
 
+@pytest.mark.parametrize("count", [5, pytest.param(20, marks=pytest.mark.long)])
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
-def test_a_planted_violation_is_always_found(plant: Plant) -> None:
-    for seed in range(examples(20)):
+def test_a_planted_violation_is_always_found(plant: Plant, count: int) -> None:
+    for seed in range(count):
         history = clean(seed, 1_500)
         rule = plant(Random(seed), history)
         found = {violation.split(" ", 1)[0] for violation in judge(*history)}
@@ -205,8 +205,9 @@ def test_only_scenarios_of_retention_may_forget() -> None:
     assert forgetful == {"snapshot", "kill-in-snapshots"}
 
 
-def test_clean_histories_are_not_accused() -> None:
-    for seed in range(examples(20)):
+@pytest.mark.parametrize("count", [5, pytest.param(20, marks=pytest.mark.long)])
+def test_clean_histories_are_not_accused(count: int) -> None:
+    for seed in range(count):
         assert judge(*clean(seed, 500)) == []
 
 

@@ -24,7 +24,6 @@ from store.files import failpoints
 from store.files.file_system import FileSystem
 from tests.node.ledger_cluster import CONFIG, open_log, sync
 from tests.node.ledger_logs import new_log, put, queue_numbers, ship
-from tests.seeds import examples
 from tests.store.power_loss import PowerLossFileSystem
 
 MEMBERS = ConfigurationAt(-1, Configuration((1, 2, 3)))
@@ -182,13 +181,14 @@ def test_an_opening_that_finishes_an_installation_needs_no_thread_for_its_file(
         assert check_found(log, transfer)
 
 
-def test_crash_at_each_step_twice(transfer: Transfer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [7, pytest.param(30, marks=pytest.mark.long)])
+def test_crash_at_each_step_twice(transfer: Transfer, tmp_path: Path, count: int) -> None:
     """The opening that finishes an installation is killed, too."""
     steps = census(transfer, tmp_path / "census")
     random, half = Random(7), tmp_path / "half"
     shutil.copytree(transfer.follower, half)
     assert install_and_die(half, transfer, "dispatch.restarted=kill")
-    for name, n in random.sample(steps, examples(30)):
+    for name, n in random.sample(steps, count):
         root = tmp_path / "victim"
         shutil.copytree(half, root)
         child = os.fork()

@@ -24,7 +24,7 @@ from store.files.file_system import FileSystem
 from store.log.cut_file import list_cut_files, read_cut_file
 from store.record.message import Message
 from tests.node.replication.ha.ha_logs import FILE, Replica, log_bytes
-from tests.seeds import examples, some_of
+from tests.seeds import some_of
 from tests.store.crash_check import temporary_parent
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import messages
@@ -383,7 +383,8 @@ def put_together(pieces: list[tuple[int, bytes]]) -> bytes:
     return data
 
 
-def test_a_crash_while_a_log_goes_aside_loses_nothing_of_it(parent: Path) -> None:
+@pytest.mark.parametrize("count", [10, pytest.param(48, marks=pytest.mark.long)])
+def test_a_crash_while_a_log_goes_aside_loses_nothing_of_it(parent: Path, count: int) -> None:
     """Its master has deleted what comes next. At any call: what is not in the log is beside it."""
     master, slave = Replica(parent / "master"), Replica(parent / "run", 2)
     master.begin_epoch(1)
@@ -409,7 +410,7 @@ def test_a_crash_while_a_log_goes_aside_loses_nothing_of_it(parent: Path) -> Non
     assert put_together(beside(deaths.root)) == old
     slave.close()
     assert len(deaths.images) > 48
-    for image in deaths.images[:: len(deaths.images) // examples(40)]:
+    for image in deaths.images[:: len(deaths.images) // count]:
         slave = Replica(image, 2)
         pieces = [*beside(image), (slave.log.min_position, log_bytes(slave.log))]
         assert put_together(pieces) == old, image.name
