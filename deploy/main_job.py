@@ -1,9 +1,9 @@
 """The main job: a three-node cluster, real input, a leader killed in the middle, every byte back.
 
-Starts three nodes with sync flush, sends each line of the Python standard library as a message
-through the SDK, SIGKILLs the leader half-way and starts it again later, reads everything back from
-the leader and then from each replica alone, and compares: SHA-256 of each file, every message
-once, equal chain digests. Owns the sequence; the comparison is `deploy.audit`, the screen
+Starts three nodes with sync flush, sends each line of a part of the Python standard library as a
+message through the SDK, SIGKILLs the leader half-way and starts it again later, reads everything
+back from the leader and then from each replica alone, and compares: SHA-256 of each file, every
+message once, equal chain digests. Owns the sequence; the comparison is `deploy.audit`, the screen
 `deploy.main_job_summary`, the input `deploy.stdlib_source`.
 """
 
@@ -31,6 +31,7 @@ from deploy.stdlib_source import (
     QUEUES_PER_TOPIC,
     SourceFile,
     find_files,
+    sample_of,
     standard_library,
 )
 from quorumlog.cli.errors import CliError, ExitCode, report
@@ -178,16 +179,13 @@ async def compare_replicas(client: quorumlog.Client, summary: MainJobSummary) ->
 
 
 async def run_job(
-    cluster: LocalCluster, source: str, seed: int, progress: JobProgress, summary: MainJobSummary
+    cluster: LocalCluster,
+    files: list[SourceFile],
+    seed: int,
+    progress: JobProgress,
+    summary: MainJobSummary,
 ) -> None:
     """Do the whole job against a running, empty cluster."""
-    files = find_files(source)
-    if not files:
-        raise CliError(
-            what=f"no Python files below {source}",
-            why="the standard library may be packed in a zip file",
-            do="name a directory with sources: --source DIR",
-        )
     audit = LineAudit.of_files(files, progress.step("Read the files", len(files)))
     summary.files, summary.lines, summary.size_bytes = (
         len(files),
@@ -220,14 +218,33 @@ async def run_job(
             audit.judge_replica(summary, node_id)
 
 
+def choose_files(source: str | None, *, is_whole: bool) -> list[SourceFile]:
+    """Return every file below `source`, or a part of the standard library; never none."""
+    root = source or standard_library()
+    files = find_files(root)
+    if not files:
+        raise CliError(
+            what=f"no Python files below {root}",
+            why="the standard library may be packed in a zip file",
+            do="name a directory with sources: --source DIR",
+        )
+    return files if source or is_whole else sample_of(files)
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
 @click.option("--dir", "directory", help="Where to put the nodes (default: a new temporary one).")
-@click.option("--source", help="Directory of Python files (default: the standard library).")
+@click.option("--source", help="Directory of Python files, all sent (default: part of Python's).")
+@click.option("--whole", is_flag=True, help="Send the whole standard library, three times as much.")
 @click.option("--seed", type=int, help="Decides when the leader is killed (default: random).")
 @click.option("--keep", is_flag=True, help="Leave the cluster running and say what to try next.")
 def main_job(
-    as_json: bool, directory: str | None, source: str | None, seed: int | None, keep: bool
+    as_json: bool,
+    directory: str | None,
+    source: str | None,
+    whole: bool,
+    seed: int | None,
+    keep: bool,
 ) -> int:
     """Send real files through a three-node cluster, kill the leader, prove every byte is back.
 
@@ -235,12 +252,14 @@ def main_job(
     Examples:
       ./deploy/quickstart
       ./deploy/quickstart --json | tail -1
+      ./deploy/quickstart --whole
       ./deploy/quickstart --keep --dir /dev/shm/quorumlog
 
     Exit code 0: every message came back once, from each replica. 1: not so. 3: the job could not
     be done.
     """
     seed = int.from_bytes(os.urandom(4), "big") if seed is None else seed
+    files = choose_files(source, is_whole=whole)
     place = JobDirectory.make(directory)
     summary = MainJobSummary(directory=place.path, seed=seed, nodes=NODE_COUNT)
     began = time.monotonic()
@@ -251,7 +270,7 @@ def main_job(
             progress.step("Start three nodes", NODE_COUNT)
             cluster.start()
             cluster.wait_ready()
-            asyncio.run(run_job(cluster, source or standard_library(), seed, progress, summary))
+            asyncio.run(run_job(cluster, files, seed, progress, summary))
     finally:
         if not (keep and summary.is_read):
             cluster.stop()

@@ -19,6 +19,7 @@ QUEUES_PER_TOPIC = 8
 PATH_PROPERTY = "PATH"
 LINE_PROPERTY = "LINE"  # Number of the line in its file, from 0.
 MODULES_TOPIC = "modules"  # Topic of the files outside of packages.
+SAMPLE_PERCENT = 30
 _SKIPPED = frozenset({"site-packages", "__pycache__"})
 QueueName = tuple[str, int]
 
@@ -61,6 +62,12 @@ def find_files(root: str) -> list[SourceFile]:
             queue_id = zlib.crc32(name.encode()) % QUEUES_PER_TOPIC
             found.append(SourceFile(path, name, topic, queue_id))
     return sorted(found, key=lambda file: (file.topic, file.queue_id, file.name))
+
+
+def sample_of(files: list[SourceFile]) -> list[SourceFile]:
+    """Return about `SAMPLE_PERCENT` of the files, from all packages: the same ones each time."""
+    # The lowest bits have already chosen the queue.
+    return [f for f in files if (zlib.crc32(f.name.encode()) >> 8) % 100 < SAMPLE_PERCENT]
 
 
 def sha256_of_files(files: list[SourceFile]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local import LocalCluster
+from deploy.main_job import choose_files
 from tests.patience import PATIENCE_S
 
 
@@ -50,6 +51,15 @@ def test_every_line_comes_back_once_from_each_replica(tmp_path: Path, source: Pa
     again = run("--dir", str(directory), "--source", str(source))
     assert again.returncode == 3
     assert "is not empty" in again.stderr
+
+
+def test_the_default_input_is_a_part_of_the_library_and_the_same_each_time() -> None:
+    part, whole = (choose_files(None, is_whole=is_whole) for is_whole in (False, True))
+    assert part == choose_files(None, is_whole=False)
+    assert set(part) < set(whole)
+    assert 0.2 < len(part) / len(whole) < 0.4
+    assert len({file.queue_id for file in part}) == 8
+    assert "modules" in {file.topic for file in part}
 
 
 @pytest.mark.long

@@ -77,7 +77,7 @@ class Referee:
             self._on_role(node, term, role)
         disk = node.disk
         if disk.truncated:
-            self._on_truncate(node, role)
+            self._on_truncate(node, term, role)
         commit = state.commit
         if commit != node.seen_commit:
             if node.replica.core is not node.seen_core:
@@ -140,8 +140,11 @@ class Referee:
         self.coverage.hit("loss_reported")
         self._loss_floor = min(self._loss_floor, loss_from)
 
-    def _on_truncate(self, node: Process, role: Role) -> None:
-        """Check I2, and that no committed entry goes away."""
+    def _on_truncate(self, node: Process, term: Term, role: Role) -> None:
+        """Check I2, and that no committed entry goes away.
+
+        A node below the term of a commit was not counted for it. It may follow an older leader, who
+        need not know the entry, and replace its own copy."""
         truncated, node.disk.truncated = node.disk.truncated, []
         entries = self.ledger.entries
         for entry in truncated:
@@ -149,7 +152,9 @@ class Referee:
                 raise InvariantError("I2", f"leader {node} removed its own {entry}")
             if entry.index <= node.seen_commit:
                 raise InvariantError("I6", f"{node} removed {entry}, knew {node.seen_commit}")
-            if entry.index < len(entries) and entries[entry.index].chain == entry.chain:
+            if entry.index >= len(entries) or term < self.ledger.commit_terms[entry.index]:
+                continue
+            if entries[entry.index].chain == entry.chain:
                 raise InvariantError("I7", f"{node} removed the committed {entry}")
 
     def _on_commit(self, node: Process, commit: Index) -> None:

@@ -100,6 +100,8 @@ class HaWorld:
                 action(*arguments)
         except ViolationError as error:
             code, detail = error.code, error.detail
+        except AssertionError as error:
+            code, detail = "assert", str(error) or "an assertion without text"
         except Exception as error:  # noqa: BLE001  # A crash of the machine is a finding.
             code, detail = "crash", f"{type(error).__name__}: {error}"
         self.trace(f"end {code} {detail} {self.events} {self.referee.acked}")
