@@ -157,8 +157,8 @@ def _spark_classes(directory: Path) -> None:
 
 
 def _spark_and_java() -> str:
-    """What that archive is valid for: Java compares the jars and itself with those it was made
-    with, and does without it where they differ."""
+    """Return a key of the jars and the Java that the archive is valid for: Java does without it
+    where they differ."""
     try:
         jars = str(importlib.metadata.distribution("pyspark").locate_file(""))
     except importlib.metadata.PackageNotFoundError:

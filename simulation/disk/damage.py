@@ -42,7 +42,7 @@ _PATTERNS: Final = [(kind, re.compile(pattern)) for kind, pattern in KINDS.items
 
 
 class Damage(NamedTuple):
-    """What was done."""
+    """One damage that was done: the operation, and the bytes it changed."""
 
     operation: str
     kind: str

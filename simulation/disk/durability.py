@@ -1,4 +1,4 @@
-"""What a power loss would leave of a directory tree, and the image of it.
+"""The image of a directory tree that a power loss would leave.
 
 Owns, per file, the bytes at the last sync, and, per directory, the names at the last sync of it and
 the changes since. An image holds all that was synced, plus any subset of the 4 KiB pages written

@@ -1,4 +1,4 @@
-"""What is wrong with a disk at the moment: errors, slowness, hangs, no space, and traps.
+"""The faults of a disk at the moment: errors, slowness, hangs, no space, and traps.
 
 Owns the rules and which call each strikes. The injector sets them; `simulation.disk.disk` asks.
 """

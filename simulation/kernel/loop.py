@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from simulation.kernel.hub import NS_PER_S
 
 if TYPE_CHECKING:
+    # A circle of types: a process makes its loop, which asks it for time and whether it lives.
     from simulation.kernel.hub import Event
     from simulation.kernel.process import Process
 

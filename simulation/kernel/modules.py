@@ -1,4 +1,4 @@
-"""What stands in the place of a module of Python: some names are simulated, some are the real ones.
+"""Stand-ins for modules of Python: some names are simulated, some are the real ones.
 
 Owns the rule for all others: they raise NotImplementedError, so that no reader takes for simulated
 what is not. Names in capitals are constants, and the real ones.

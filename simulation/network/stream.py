@@ -22,7 +22,7 @@ STREAM_TIMEOUT_NS: Final = 30 * NS_PER_S
 
 
 class Receiver(Protocol):
-    """What an end tells of its stream: the transport on it."""
+    """The transport on one end, which hears of the events of its stream."""
 
     def on_received(self) -> None:
         """Bytes, or the end of them, have arrived."""

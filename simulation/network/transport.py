@@ -145,7 +145,7 @@ class SimulatedTransport(asyncio.Transport):
 
 
 class SimulatedServer:
-    """What `create_server` returns: it accepts on its own."""
+    """The result of `create_server`: accepts connections until it is closed."""
 
     def __init__(
         self,

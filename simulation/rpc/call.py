@@ -18,6 +18,7 @@ from simulation.rpc.statuses import Status
 from simulation.rpc.stream import Stream
 
 if TYPE_CHECKING:
+    # A circle of types: a channel makes its calls, which wait for its connection.
     from simulation.rpc.channel import SimulatedChannel
     from simulation.rpc.connection import ClientConnection
 

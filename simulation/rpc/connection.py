@@ -21,7 +21,7 @@ _NEVER_S: Final = 1_000_000.0
 
 
 class Connection(asyncio.Protocol):
-    """What both sides have in common."""
+    """The state and the frames that client and server side share."""
 
     side: str
 

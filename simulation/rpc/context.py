@@ -1,4 +1,4 @@
-"""What a method of a server holds of its call: the interface of `grpc.aio.ServicerContext`.
+"""A served call as its method sees it: the interface of `grpc.aio.ServicerContext`.
 
 Owns the rules about what may be done when: nothing after the end, one abort. Takes the place of
 `cygrpc._ServicerContext`.

@@ -24,7 +24,7 @@ _log = logging.getLogger("simulation.rpc")
 
 
 class CallDetails(NamedTuple):
-    """What a handler is found by: the interface of `grpc.HandlerCallDetails`."""
+    """The method and metadata that select a handler: the interface of `grpc.HandlerCallDetails`."""
 
     method: str
     invocation_metadata: frames.Metadata

@@ -18,6 +18,7 @@ from simulation.rpc.options import is_above
 from simulation.rpc.statuses import Status
 
 if TYPE_CHECKING:
+    # A circle of types: a connection makes its streams, which send over it.
     from simulation.rpc.connection import Connection
 
 WINDOW_SIZE_BYTES: Final = 64 * 1024
@@ -25,7 +26,7 @@ WINDOW_SIZE_BYTES: Final = 64 * 1024
 
 
 class StreamOwner(Protocol):
-    """What a stream tells the call that it belongs to."""
+    """The call that a stream belongs to, and that hears of its events."""
 
     def on_headers(self, metadata: frames.Metadata) -> None:
         """Take the initial metadata of the server."""

@@ -1,4 +1,4 @@
-"""What of gRPC is put in the place of what, for the time of a world.
+"""The simulated parts that take the place of parts of gRPC, for the time of a world.
 
 Owns the table: the two classes of the extension module that `grpc.aio` builds on, what of its
 Python part reads a clock or depends on addresses in memory, and how a node looks at and cuts the
