@@ -31,7 +31,7 @@ from deploy.stdlib_source import (
     sha256_of_files,
     standard_library,
 )
-from quorumlog.cli.errors import CliError, ExitCode, report
+from quorumlog.command_errors import CliError, ExitCode, report
 from store.record.message import decode_message
 from store.store import Store
 

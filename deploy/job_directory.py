@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import Self
 
-from quorumlog.cli.errors import CliError
+from quorumlog.command_errors import CliError
 
 
 @dataclass(frozen=True, slots=True)

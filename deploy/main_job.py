@@ -34,7 +34,7 @@ from deploy.stdlib_source import (
     sample_of,
     standard_library,
 )
-from quorumlog.cli.errors import CliError, ExitCode, report
+from quorumlog.command_errors import CliError, ExitCode, report
 
 NODE_COUNT: Final = 3
 UNDECIDED_COUNT_MAX: Final = 20_000  # Sent messages whose receipts were not checked yet.

@@ -2,7 +2,13 @@
 
 import sys
 
-from quorumlog.cli import main
+from qlog import main
+
+
+def run() -> None:
+    """Run the node until it is asked to stop, and end the process."""
+    main(["serve", *sys.argv[1:]], prog_name="qlog")
+
 
 if __name__ == "__main__":
-    main(["serve", *sys.argv[1:]], prog_name="qlog")
+    run()

@@ -2,7 +2,7 @@
 
 import sys
 
-from quorumlog.cli import main
+from qlog import main
 
 if __name__ == "__main__":
     main(["pipeline", *sys.argv[1:]], prog_name="qlog")

@@ -1,8 +1,7 @@
 """QuorumLog: a message log that acknowledges a message once a quorum holds it.
 
-Users import this package: the client and the command line. No server code (store, raft, node) is
-imported, except by single commands of `quorumlog.cli` that work on local files. Names are loaded
-when they are first used, so that `import quorumlog` does not wait for gRPC.
+Users import this package: the client. It imports no server code (store, raft, node). Names are
+loaded when they are first used, so that `import quorumlog` does not wait for gRPC.
 """
 
 import importlib

@@ -39,7 +39,7 @@ PACKAGES: Final = ("store", "raft", "node", "quorumlog")
 """Whose modules run in a world."""
 _NOT_OF_A_NODE: Final = (
     *("raft.simulator", "node.replication.ha.simulator"),
-    *("node.offline", "quorumlog.cli", "quorumlog.pb", "quorumlog.sync", "quorumlog.testing"),
+    *("node.offline", "qlog", "quorumlog.pb", "quorumlog.sync", "quorumlog.testing"),
 )
 """Modules, and packages with all below them, whose code runs in no world."""
 MEMORY_DIRECTORY: Final = "/dev/shm"

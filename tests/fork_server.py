@@ -23,7 +23,7 @@ REQUEST_SIZE_BYTES_MAX: Final = 1 << 17
 """Arguments and environment of one process."""
 MODULES: Final = (
     "node.lifecycle",
-    "quorumlog.cli.server.serve",
+    "qlog.server.serve",
     "uvicorn.lifespan.off",
     "uvloop",
 )

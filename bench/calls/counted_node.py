@@ -10,16 +10,15 @@ import json
 import os
 import signal
 import socket
-import sys
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, Final
 
 from bench.calls.counter import CallCounter
+from node.__main__ import run
 from node.config import settings
 from node.replication import sync_requests
 from node.replication.raft import driver
-from quorumlog.cli import main as run_command
 
 SOCKET_VARIABLE: Final = "BENCH_CALLS_SOCKET"
 BEGIN: Final = signal.SIGUSR1
@@ -67,7 +66,7 @@ def main() -> None:
         setattr(module, name, value)
     signal.signal(BEGIN, begin)
     signal.signal(END, end)
-    run_command(["serve", *sys.argv[1:]], prog_name="qlog")
+    run()
 
 
 if __name__ == "__main__":

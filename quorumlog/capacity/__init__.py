@@ -5,5 +5,5 @@ Arithmetic only: no I/O, no clock, no randomness but from a given seed. `plan` t
 (`formats`, `traffic`) into figures with their formulas (`figure`); `disks`, `hosts`
 and `times` hold the formulas. `placement` and `leaders` choose hosts for replicas and for
 leaders, and `fleet` simulates hundreds of groups. Imports nothing of the other layers;
-`quorumlog.cli` imports it, and hands in what it reads from the store's formats and from files.
+`qlog` imports it, and hands in what it reads from the store's formats and from files.
 """

@@ -1,6 +1,6 @@
 """The sizes of what a node writes for messages, from the formats of its files.
 
-Owns the sums. The numbers of the formats come from outside: `quorumlog.cli.capacity` reads them
+Owns the sums. The numbers of the formats come from outside: `qlog.capacity` reads them
 from the store, and a test compares the sums with files that the store wrote.
 """
 

@@ -8,9 +8,9 @@ from click.testing import CliRunner
 
 from bench.calibration import CHECKED_KINDS, KINDS, compared
 from bench.limits import disk_bytes_per_second
-from quorumlog.cli import main
-from quorumlog.cli.capacity import calibration_file
-from tests.quorumlog.cli.running import check_keys
+from qlog import main
+from qlog.capacity import calibration_file
+from tests.qlog.running import check_keys
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from deploy.local import LocalCluster
-from quorumlog.cli import main
+from qlog import main
 
 
 def qlog_chaos(*arguments: str, before: tuple[str, ...] = ()) -> Result:

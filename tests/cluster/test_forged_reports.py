@@ -21,7 +21,7 @@ from node.nameserver.directory.proofs import Prover
 from node.nameserver.replica.dump import Dump, write_dump
 from node.nameserver.replica.journal import Entry, Journal
 from node.nameserver.replica.pysyncobj import DUMP_NAME, NO_OP
-from quorumlog.cli import main
+from qlog import main
 from quorumlog.cluster.nameserver import NameServers
 from quorumlog.pb import nameserver_pb2 as pb
 from store.files.file_system import FileSystem

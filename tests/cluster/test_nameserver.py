@@ -27,7 +27,7 @@ from tests.patience import PATIENCE_S
 pytestmark = pytest.mark.long
 Run = Callable[[Coroutine[Any, Any, None]], None]
 CLUSTER_ID = "served"
-PROGRAM = "from quorumlog.cli import main; main(prog_name='qlog')"
+PROGRAM = "from qlog import main; main(prog_name='qlog')"
 
 
 async def share_of(names: NameServers, *brokers: int) -> ListedTopicShare:

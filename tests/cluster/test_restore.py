@@ -30,7 +30,7 @@ from tests.cluster.workload import (
 from tests.patience import PATIENCE_S, wait_for
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
-QLOG = [sys.executable, "-c", "from quorumlog.cli import main; main(prog_name='qlog')"]
+QLOG = [sys.executable, "-c", "from qlog import main; main(prog_name='qlog')"]
 GROUP = "readers"
 
 

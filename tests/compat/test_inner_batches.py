@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 from click.testing import CliRunner
 
-from quorumlog.cli import main
+from qlog import main
 from store.errors import InnerBatchError
 from store.fsck.check import verify
 from store.fsck.layout import GivenSettings

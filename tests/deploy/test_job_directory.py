@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deploy.job_directory import JobDirectory
-from quorumlog.cli.errors import CliError
+from quorumlog.command_errors import CliError
 
 
 def test_two_runs_have_two_directories_and_each_removes_its_own(

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from deploy.local import LocalCluster, LocalError
-from quorumlog.cli import main
+from qlog import main
 from quorumlog.pb.log_pb2 import RouteRequest
 from tests.node.framed.clients import RESPONSE, ROUTE, FramedClient
 from tests.node.processes import connected, typed_error

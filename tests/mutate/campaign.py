@@ -36,8 +36,8 @@ class Verdict:
     fault: Fault
     killer: str | None = None
     how: str = "survived"
-    """failed, timeout, ended: killed so. survived, not run, not plantable. Where one test was asked
-    also not judged: it is not there, or does not pass without the fault."""
+    """failed, timeout, ended: killed so. survived, not run, not plantable, not loaded. Where one
+    test was asked also not judged: it is not there, or does not pass without the fault."""
     stage: str = ""
     """near, wide or long: the stage of the search that found the killer. asked: the one test."""
     tests: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Verdict:
     @property
     def is_alive(self) -> bool:
         """Whether nothing noticed it."""
-        return self.how in ("survived", "not run", "not judged")
+        return self.how in ("survived", "not run", "not loaded", "not judged")
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class Campaign:
             for outcome in self.hunter.outcomes(iter(tasks)):
                 fault = outcome.task.fault
                 assert fault is not None, "a task without a fault"
-                if outcome.how == "not plantable":
+                if outcome.how in ("not plantable", "not loaded"):
                     self.on_verdict(Verdict(fault, how=outcome.how))
                     del searches[fault.name]
                 elif outcome.killer is None:

@@ -22,7 +22,13 @@ from typing import NoReturn
 import pytest
 
 from tests.mutate.faults import Fault, planted
-from tests.mutate.planting import Functions, NotPlantableError, functions_by_file, plant
+from tests.mutate.planting import (
+    Functions,
+    NotLoadedError,
+    NotPlantableError,
+    functions_by_file,
+    plant,
+)
 from tests.mutate.recording import Run, steady_settings, write_below
 from tests.mutate.targets import Project
 
@@ -48,7 +54,7 @@ class Outcome:
     killer: str | None
     """The test that noticed it."""
     how: str
-    """failed, timeout or ended; without a killer: passed or not plantable."""
+    """failed, timeout or ended; without a killer: passed, not plantable or not loaded."""
     seconds: float
 
 
@@ -169,6 +175,9 @@ class Hunter:
                 plant(tree, str(self.project.root / fault.path), self._functions)
             except NotPlantableError as error:
                 self._say("not plantable", str(error))
+                return
+            except NotLoadedError as error:
+                self._say("not loaded", str(error))
                 return
         items = [self._items[run.node_id] for run in task.tests]
         for at, (run, item) in enumerate(zip(task.tests, items, strict=True)):

@@ -24,11 +24,16 @@ Functions = dict[str, dict[Key, list[FunctionType]]]
 
 
 class NotPlantableError(Exception):
-    """Python takes no such code for this function, or nobody has it."""
+    """Python takes no such code for this function."""
+
+
+class NotLoadedError(Exception):
+    """No loaded function would be another one with this code."""
 
 
 def functions_by_file() -> Functions:
-    """Return all functions that exist now."""
+    """Return all functions that exist now. What was frozen is no longer so: gc lists none of it."""
+    gc.unfreeze()
     found: Functions = {}
     for thing in gc.get_objects():
         if isinstance(thing, FunctionType):
@@ -41,7 +46,7 @@ def functions_by_file() -> Functions:
 def plant(tree: ast.Module, file_name: str, functions: Functions) -> None:
     """Give the functions of a file the code of this tree, wherever it is another one.
 
-    Raises NotPlantableError."""
+    Raises NotPlantableError and NotLoadedError."""
     changed = 0
     for code in _codes(compile(tree, file_name, "exec", dont_inherit=True)):
         for function in functions.get(file_name, {}).get(
@@ -55,7 +60,7 @@ def plant(tree: ast.Module, file_name: str, functions: Functions) -> None:
                 raise NotPlantableError(f"{code.co_qualname}: {error}") from error
             changed += 1
     if not changed:
-        raise NotPlantableError(f"{file_name}: no function is another one with it")
+        raise NotLoadedError(f"{file_name}: no function is another one with it")
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

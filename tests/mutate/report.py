@@ -95,6 +95,9 @@ def lines_of(project: Project, findings: Findings) -> Iterator[str]:
 
 
 def _tests_of(verdict: Verdict) -> Iterator[str]:
+    if verdict.how == "not loaded":
+        yield "  not loaded: the session holds no function of this name and line"
+        return
     if not verdict.tests:
         yield "  no test of a moderate length runs it"
         return

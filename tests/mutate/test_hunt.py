@@ -1,5 +1,6 @@
 """A toy project with a weak test: exactly the faults survive that it does not notice."""
 
+import gc
 import json
 import os
 import select
@@ -12,6 +13,7 @@ from typing import NoReturn
 import pytest
 
 from tests.mutate.hunting import Hunter, Task
+from tests.mutate.planting import functions_by_file
 from tests.mutate.targets import THIS
 
 MODULE = '''
@@ -107,6 +109,13 @@ def test_exactly_what_the_tests_do_not_notice_survives(tmp_path: Path, jobs: int
         "checks/test_gate.py::test_far_below_and_far_above",
         "checks/test_gate.py::test_all_rows_go",
     }, "a test that fails without a fault kills none"
+
+
+def test_functions_that_were_frozen_are_found() -> None:
+    """The tests of this repository are collected, and frozen, before faults are planted."""
+    gc.freeze()
+    names = {name for name, _ in functions_by_file()[__file__]}
+    assert "test_functions_that_were_frozen_are_found" in names
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from deploy.local import LocalCluster
 from deploy.local_metrics import metric_of
-from quorumlog.cli import main
-from quorumlog.cli.connection import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
+from qlog import main
+from qlog.connection import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
 from tests.node.framed.clients import RESPONSE, ROUTE, FramedClient, request
 from tests.node.peers.certificates import Authority, tls_settings
 from tests.node.processes import NodeClient, run_to_end

@@ -12,7 +12,7 @@ import pytest
 SCRIPT: Final = """
 import gc, json, sys
 import uvloop
-from quorumlog.cli import main
+from qlog import main
 
 def run(coroutine):
     # The node would begin its work here; everything is imported.
@@ -40,7 +40,7 @@ LEFT_OUT: Final = {
     "lz4": "compression is of clients",
     "zstandard": "compression is of clients",
     "quorumlog.client": "a client",
-    "quorumlog.cli.connection": "asks a cluster",
+    "qlog.connection": "asks a cluster",
     "node.replication.raft.simulator": "for tests",
     "raft.simulator": "for tests",
     "node.replication.ha.simulator": "for tests",

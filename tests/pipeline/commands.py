@@ -5,7 +5,7 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
-from quorumlog.cli import main
+from qlog import main
 
 
 class Run:

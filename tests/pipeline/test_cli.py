@@ -10,8 +10,8 @@ import pytest
 
 import pipeline.session
 from pipeline.errors import PipelineError
-from quorumlog.cli.errors import ExitCode
-from quorumlog.cli.pipeline import JOBS
+from qlog.pipeline.pipeline import JOBS
+from quorumlog.command_errors import ExitCode
 from raft.histories import history
 from tests.pipeline.commands import Run
 from tests.raft.histories.histories import clean_history
@@ -69,7 +69,7 @@ def test_senseless_options_are_refused_before_spark_is_started() -> None:
 def test_help_needs_no_spark(job: str) -> None:
     code = (
         "import sys; sys.modules['pyspark'] = sys.modules['pyarrow'] = None\n"
-        f"from quorumlog.cli import main; main(['pipeline', {job!r}, '--help'])"
+        f"from qlog import main; main(['pipeline', {job!r}, '--help'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -9,9 +9,9 @@ from click.testing import CliRunner
 
 from deploy.local import LocalCluster
 from pipeline.segments_log import open_sealed
+from qlog import main
 from quorumlog import sync
-from quorumlog.cli import main
-from quorumlog.cli.errors import ExitCode
+from quorumlog.command_errors import ExitCode
 from tests.pipeline.commands import Run
 from tests.pipeline.topics import fill, running
 from tests.store.fsck_stores import flip, log_files

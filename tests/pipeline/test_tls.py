@@ -10,8 +10,8 @@ from deploy.local import LocalCluster
 from pipeline import register
 from pipeline.errors import OptionError
 from pipeline.options import TLS, sink_options, source_options
+from qlog.connection import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
 from quorumlog import ClientTls, sync
-from quorumlog.cli.connection import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
 from quorumlog.errors import UnavailableError
 from tests.node.peers.certificates import tls_settings
 from tests.pipeline.commands import Run

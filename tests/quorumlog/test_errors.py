@@ -10,7 +10,7 @@ import node.errors.common
 import raft.errors
 import store.errors
 from quorumlog import errors
-from quorumlog.cli.errors import explain
+from quorumlog.command_errors import explain
 from quorumlog.errors import Outcome, QuorumlogError
 from quorumlog.pb import common_pb2
 

@@ -60,8 +60,8 @@ def test_processor_time_of_a_page_is_time_of_the_world() -> None:
     ("module", "expected"),
     [
         ("quorumlog.client", True),
-        ("quorumlog.cli", False),
-        ("quorumlog.cli.messages", False),
+        ("qlog", False),
+        ("qlog.messages", False),
         ("quorumlog.consume.sync_commit", True),
         ("node.__main__", False),
         ("raft.simulator.world", False),

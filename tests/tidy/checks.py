@@ -286,7 +286,7 @@ def _references(source: Source) -> Iterator[tuple[ast.expr, str]]:
 
 
 MIRRORED_PACKAGES: Final = frozenset(
-    {"raft", "store", "node", "quorumlog", "pipeline", "bench", "campaign"}
+    {"raft", "store", "node", "quorumlog", "qlog", "pipeline", "bench", "campaign"}
 )
 _CLAIMS: Final = "tests/raft/paper"
 """Tests of claims of the Raft paper, whichever module keeps them."""

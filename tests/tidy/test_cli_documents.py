@@ -2,7 +2,7 @@
 
 import click
 
-from quorumlog.cli import COMMANDS, main
+from qlog import COMMANDS, main
 from tests.tidy import checks, repository
 
 

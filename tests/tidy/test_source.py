@@ -12,7 +12,7 @@ Check = Callable[[Source], Iterator[Finding]]
 
 def test_the_repository_has_sources(all_sources: list[Source]) -> None:
     paths = {source.path for source in all_sources}
-    assert {"store/__init__.py", "quorumlog/cli/__init__.py", "tests/tidy/checks.py"} <= paths
+    assert {"store/__init__.py", "qlog/__init__.py", "tests/tidy/checks.py"} <= paths
 
 
 @pytest.mark.parametrize("check", checks.SOURCE_CHECKS, ids=lambda check: check.__name__)

@@ -5,7 +5,17 @@ import pytest
 from tests.tidy import repository, words
 from tests.tidy.checks import Source
 
-PACKAGES = ("raft", "store", "node", "quorumlog", "pipeline", "deploy", "bench", "chaos-tests")
+PACKAGES = (
+    "raft",
+    "store",
+    "node",
+    "quorumlog",
+    "qlog",
+    "pipeline",
+    "deploy",
+    "bench",
+    "chaos-tests",
+)
 TEXTS = (".py", ".md", ".proto", ".yml")
 RECORDS = ("tests/", "docs/decisions/", "bench/results/")
 """Tests, and what was written at a time and stays as it is."""

@@ -12,7 +12,7 @@ import pytest
 
 from bench.peers.peer import MeasuredPeer, NotOfferedError, PeerLoad
 from bench.peers.registry import ENTRIES
-from quorumlog.cli.bench import cluster as bench_cluster
+from qlog.bench import cluster as bench_cluster
 from tests import missing
 
 _COUNT = 100

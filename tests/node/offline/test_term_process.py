@@ -21,7 +21,7 @@ from node.replication.ha.core.types import HaBinding
 from node.replication.ha.storage.epoch_file import BindingFile
 from node.replication.lives_file import LivesFile
 from node.replication.raft.storage.hard_state import NodeFile
-from quorumlog.cli import main
+from qlog import main
 from store.files.file_system import FileSystem
 from tests.patience import wait_for
 

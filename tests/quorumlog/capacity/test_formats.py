@@ -7,12 +7,12 @@ import pytest
 from deploy.local import NODE_COUNT_MAX
 from node.framed.limits import FramedLimits
 from node.state.command_records import CommandEncoder
+from qlog.capacity.formats import format_sizes, sizes_of
+from qlog.cluster.rebalance import LAG_COUNT_MAX
 from quorumlog.capacity.demand import COPIES_MAX
 from quorumlog.capacity.disks import IN_FLIGHT_SIZE_BYTES
 from quorumlog.capacity.hosts import CLIENT_GROUP_COUNT_MAX
 from quorumlog.capacity.traffic import MessageSizes
-from quorumlog.cli.capacity.formats import format_sizes, sizes_of
-from quorumlog.cli.cluster.rebalance import LAG_COUNT_MAX
 from quorumlog.cluster.broker_groups import GROUPS_MAX
 from raft.config import RaftConfig
 from store.config import StoreConfig

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qlog.capacity.formats import format_sizes
 from quorumlog.capacity.demand import DemandError, HostSize
 from quorumlog.capacity.figure import amount
 from quorumlog.capacity.plan import CapacityPlan, plan
 from quorumlog.capacity.traffic import FRAME_RATIO
-from quorumlog.cli.capacity.formats import format_sizes
 from tests.quorumlog.capacity.sizes import calibration, demand
 
 FORMATS = format_sizes()

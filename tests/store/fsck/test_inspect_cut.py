@@ -79,7 +79,7 @@ def test_a_file_that_is_not_whole_is_refused(tmp_path: Path) -> None:
 
 def test_the_command_opens_it(tmp_path: Path) -> None:
     path, lo, _ = cut_of(tmp_path / "s", 60)
-    code = "from quorumlog.cli import main; main(prog_name='qlog')"
+    code = "from qlog import main; main(prog_name='qlog')"
     command = [sys.executable, "-c", code, "store", "inspect", path, "-o", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["first_position"] == lo

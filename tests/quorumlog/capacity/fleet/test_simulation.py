@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qlog.capacity.formats import format_sizes
 from quorumlog.capacity.demand import DemandError, HostSize
 from quorumlog.capacity.fleet.report import FleetReport
 from quorumlog.capacity.fleet.scenario import (
@@ -23,7 +24,6 @@ from quorumlog.capacity.fleet.scenario import (
 from quorumlog.capacity.fleet.simulation import FleetSimulation
 from quorumlog.capacity.leaders import attainable_ratio
 from quorumlog.capacity.plan import plan
-from quorumlog.cli.capacity.formats import format_sizes
 from tests.quorumlog.capacity.sizes import calibration, demand
 from tests.seeds import examples
 

@@ -1,0 +1,223 @@
+"""The command line `qlog`, also installed as `quorumlog`.
+
+Owns the top level only: the list of command groups, exit codes and the last handler of errors. A
+group lives in a module of its own, in the folder of its subject (`messages`, `cluster`, `server`,
+`bench`, `capacity`), named in `COMMANDS` by an import string and imported when it is used: help and
+completion stay fast, and no server code is loaded before a command asks for it.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from qlog.imports import paused_collector
+from qlog.transport import transport_option
+from quorumlog.cluster.grpc_engine import choose_engine
+from quorumlog.command_errors import CliError, ExitCode, report
+from quorumlog.standard_output import prepare_stdout
+from quorumlog.version import __version__
+
+__all__ = ["CliError", "ExitCode", "LazyCommand", "LazyGroup", "main"]
+
+
+@dataclass(frozen=True, slots=True)
+class LazyCommand:
+    """A command that is imported when it is used. `target` is "module:attribute"."""
+
+    target: str
+    summary: str  # Equal to the command's own short help; a test compares them.
+
+    def load(self) -> click.Command:
+        """Import the command; raises for a missing module or a target of another type."""
+        module, _, attribute = self.target.partition(":")
+        with paused_collector():
+            command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command), f"{self.target} is no click command"
+        return command
+
+
+COMMANDS = {
+    "bench": LazyCommand(
+        "qlog.bench.bench:bench", "Measure this machine, the engine and the cluster."
+    ),
+    "chaos": LazyCommand(
+        "qlog.server.chaos:chaos",
+        "Attack a local cluster while it works, and check every answer that clients got.",
+    ),
+    "cluster": LazyCommand(
+        "qlog.cluster.cluster:cluster",
+        "Show the nodes, move the leadership, change the members.",
+    ),
+    "completion": LazyCommand(
+        "qlog.completion:completion", "Print the completion script of a shell."
+    ),
+    "config": LazyCommand("qlog.server.config:config", "Check and show the settings of a node."),
+    "config-files": LazyCommand(
+        "qlog.cluster.config_files:config_files",
+        "Write and read topics.json, subscriptionGroup.json and the other tables of RocketMQ.",
+    ),
+    "consume": LazyCommand(
+        "qlog.messages.consume:consume",
+        "Write the messages of a topic to stdout, and wait for more.",
+    ),
+    "delay": LazyCommand(
+        "qlog.messages.delay:delay",
+        "Show what is held until it is due, and cancel delayed messages.",
+    ),
+    "dlq": LazyCommand(
+        "qlog.messages.dlq:dlq",
+        "Show the dead letters of a consumer group, and send them again.",
+    ),
+    "fleet": LazyCommand(
+        "qlog.capacity.fleet:fleet",
+        "Simulate a fleet of hosts with many groups as hosts and zones fail: numbers only, no "
+        "nodes.",
+    ),
+    "group": LazyCommand(
+        "qlog.cluster.group:group",
+        "List, describe and change consumer groups, and see how far they have come.",
+    ),
+    "ha": LazyCommand(
+        "qlog.cluster.ha:ha", "Show a master-slave group, and choose its master by hand."
+    ),
+    "local": LazyCommand(
+        "qlog.server.local:local", "Run a cluster on this machine, without containers."
+    ),
+    "message": LazyCommand(
+        "qlog.messages.message:message",
+        "Fetch single messages, by id or by key, and see what became of one.",
+    ),
+    "nameserver": LazyCommand(
+        "qlog.cluster.nameserver:nameserver",
+        "Run a replica of the name server without a log; or ask the name server.",
+    ),
+    "pipeline": LazyCommand(
+        "qlog.pipeline.pipeline:pipeline", "Run a job on Spark, in this process or on a cluster."
+    ),
+    "plan": LazyCommand(
+        "qlog.capacity.plan:plan",
+        "Say what a load needs: disks, network, memory, groups, nodes, hosts, and times after a "
+        "fault.",
+    ),
+    "produce": LazyCommand("qlog.messages.produce:produce", "Send messages from a file or a pipe."),
+    "serve": LazyCommand(
+        "qlog.server.serve:serve", "Run one node, until it gets SIGTERM or SIGINT."
+    ),
+    "store": LazyCommand("qlog.server.store:store", "Look into a store directory, offline."),
+    "term": LazyCommand(
+        "qlog.server.term:term",
+        "Lower an absurd term on the stopped nodes of a group, all of them together.",
+    ),
+    "top": LazyCommand("qlog.cluster.top:top", "Watch all nodes: role, term, indexes, lag, rates."),
+    "topic": LazyCommand("qlog.cluster.topic:topic", "Create, list, describe and delete topics."),
+    "transaction": LazyCommand(
+        "qlog.messages.transaction:transaction",
+        "List and end open transactions of producers.",
+    ),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on first use, and which reports every failure itself."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, LazyCommand], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands, without importing any."""
+        return sorted({*super().list_commands(ctx), *self.lazy})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command of that name; None if there is none."""
+        if cmd_name in self.lazy:
+            return self.lazy[cmd_name].load()
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing them."""
+        rows = [(name, self.lazy[name].summary) for name in sorted(self.lazy)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def main(  # type: ignore[override]  # Click's overloads differ in the return type only.
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        *,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the command line; the process ends with one of ExitCode."""
+        if not standalone_mode:
+            return super().main(args, prog_name, standalone_mode=False, **extra)
+        choose_engine()
+        prepare_stdout()
+        sys.exit(self._run(args, prog_name, **extra))
+
+    def _run(self, args: Sequence[str] | None, prog_name: str | None, **extra: Any) -> int:
+        stdout = sys.stdout
+        try:
+            result = super().main(args, prog_name, standalone_mode=False, **extra)
+            sys.stdout.flush()  # Here, so that a broken pipe is met below and not at exit.
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            return ExitCode.USAGE
+        except click.Abort:
+            click.echo("interrupted", err=True)
+            return ExitCode.INTERRUPTED
+        except SystemExit:
+            # Click met a broken pipe, replaced stdout and chose 1, which means findings here.
+            if sys.stdout is stdout:
+                raise
+            return ExitCode.BROKEN_PIPE
+        except BrokenPipeError:
+            # Bytes that are still buffered would raise once more at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return ExitCode.BROKEN_PIPE
+        except Exception as error:  # noqa: BLE001 - the last handler; it reports all of them.
+            return report(error)
+        # Click hands ctx.exit(code) back as a result too, so an int is always an exit code.
+        return result if isinstance(result, int) else ExitCode.OK
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="qlog")
+@transport_option
+def main(transport: str) -> None:
+    """Run, inspect and measure QuorumLog, a replicated message log.
+
+    \b
+    Examples:
+      qlog topic create orders --queues 8
+      qlog produce orders --file orders.txt
+      qlog consume orders --until end
+      qlog cluster status
+      qlog top
+      qlog store verify DIR -o json   check every byte of a store, offline, for a program
+      qlog bench produce              measure a cluster of three nodes on this machine
+
+    \b
+    Variables that name PEM files, for a cluster with TLS:
+      QUORUMLOG_CLIENT_TLS_CA_FILE           who signed the certificates of its nodes
+      QUORUMLOG_CLIENT_TLS_CERTIFICATE_FILE  with tls_client_auth: your own
+      QUORUMLOG_CLIENT_TLS_KEY_FILE          and its private key
+
+    \b
+    Exit codes:
+      0    done, and nothing is wrong
+      1    done, and it found something: damage, a node that is down, no message
+      2    the command line makes no sense; nothing was done
+      3    the operation failed; stderr says what, why and what to do
+      130  Ctrl-C
+      141  the reader of the output went away
+    """

@@ -1,0 +1,383 @@
+"""`qlog bench produce|consume|failover`: measure a cluster from outside.
+
+Owns the options, the cluster that a run starts for itself, and the columns beside the figures:
+machine, directory, limits, settings, targets. The measuring lives in the package `bench`.
+"""
+
+import itertools
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import click
+
+from qlog.connection import addresses, run, tls_files
+from qlog.output import Format, output_option, print_record
+from qlog.progress import progress_bars
+from qlog.transport import transport
+from quorumlog.command_errors import ExitCode
+
+if TYPE_CHECKING:
+    from bench.own_cluster import OwnCluster
+    from quorumlog.client import Client
+
+Flush = Literal["sync", "async"]
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_NODE_COUNT = 3
+_TIMEOUT_MS = 30_000
+_PEERS = (
+    "etcd", "nats", "kafka", "bookkeeper", "redis-wait1", "redis-wait2", "pysyncobj",
+    "rocketmq-dledger", "rocketmq-master-slave",
+)  # fmt: skip
+
+
+def place_options(command: _Command) -> _Command:
+    """Add the options that name the cluster; by default a run starts one for itself."""
+    for option in (
+        click.option(
+            "--flush",
+            type=click.Choice(["sync", "async"]),
+            default="sync",
+            show_default=True,
+            help="What a receipt of the started cluster means.",
+        ),
+        click.option(
+            "--dir",
+            "directory",
+            help="Start the cluster in this directory.  [default: a new one on /dev/shm if there "
+            "is one, else in the temporary directory; gone afterwards]",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _load_options(command: _Command) -> _Command:
+    for option in (
+        click.option(
+            "--in-flight",
+            "in_flight_count",
+            type=click.IntRange(min=1),
+            default=16,
+            show_default=True,
+            help="Batches that wait for receipts at the same time.",
+        ),
+        click.option(
+            "--batch-count",
+            type=click.IntRange(min=1),
+            default=100,
+            show_default=True,
+            help="Messages in an atomic batch.",
+        ),
+        click.option(
+            "--body-size",
+            "body_size_bytes",
+            type=click.IntRange(min=1),
+            default=1024,
+            show_default=True,
+            metavar="BYTES",
+            help="Size of each body.",
+        ),
+        click.option(
+            "--seconds",
+            type=click.FloatRange(min=0.1),
+            default=10.0,
+            show_default=True,
+            help="How long to measure.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+running_option = click.option(
+    "-s",
+    "--server",
+    metavar="HOST:PORT,...",
+    help="Measure this running cluster, into its topic 'bench', instead of starting one.",
+)
+
+
+@asynccontextmanager
+async def cluster_of(
+    server: str | None, directory: str | None, flush: Flush
+) -> "AsyncIterator[tuple[Client, OwnCluster | None]]":
+    """Yield a client of the measured cluster, and the cluster if this run has started it."""
+    import quorumlog
+
+    if server is not None:
+        async with quorumlog.connect(
+            addresses(server),
+            timeout_ms=_TIMEOUT_MS,
+            credentials=tls_files().credentials(),
+            transport=transport(),
+        ) as client:
+            yield client, None
+        return
+    from bench.own_cluster import own_cluster
+
+    with own_cluster(directory, node_count=_NODE_COUNT, flush=flush) as own:
+        click.echo(f"three nodes in {own.directory} ({own.directory_kind})", err=True)
+        async with quorumlog.connect(
+            own.bootstrap, timeout_ms=_TIMEOUT_MS, transport=transport()
+        ) as client:
+            yield client, own
+
+
+def place_of(own: "OwnCluster | None", flush: Flush) -> dict[str, Any]:
+    """Return the conditions of the figures, besides the load."""
+    from bench.report import machine, machine_limits
+
+    place: dict[str, Any] = {"machine": machine()}
+    if own is None:
+        return {**place, "directory": None, "directory_kind": None, "node_count": None,
+                "flush": None, "limits": None}  # fmt: skip
+    return {
+        **place,
+        "directory": own.directory,
+        "directory_kind": own.directory_kind,
+        "node_count": _NODE_COUNT,
+        "flush": flush,
+        "limits": machine_limits(own.directory),
+    }
+
+
+def pids_of(own: "OwnCluster | None") -> dict[str, int]:
+    """Return the processes whose processor time is measured: this one, and the nodes of the run."""
+    return {"driver": os.getpid(), **(own.pids if own is not None else {})}
+
+
+def print_result(record: dict[str, Any], output: Format) -> None:
+    """Print a result; in a table, the values of a nested object get lines of their own."""
+    if output is Format.TABLE:
+        flat: dict[str, Any] = {}
+        for key, value in record.items():
+            if isinstance(value, dict):
+                flat |= {f"{key}.{name}": inner for name, inner in value.items()}
+            else:
+                flat[key] = value
+        record = flat
+    print_record(record, output)
+
+
+@click.command()
+@_load_options
+@click.option(
+    "--peer",
+    type=click.Choice(_PEERS),
+    metavar="PEER",
+    help="Measure this one too, on the same disk and right afterwards: " + ", ".join(_PEERS) + ".",
+)
+@place_options
+@running_option
+@output_option
+def produce(
+    seconds: float,
+    body_size_bytes: int,
+    batch_count: int,
+    in_flight_count: int,
+    peer: str | None,
+    directory: str | None,
+    flush: Flush,
+    server: str | None,
+    output: Format,
+) -> int:
+    """Measure appends: atomic batches with several in flight, then one message at a time.
+
+    Starts three nodes on this machine, each a process of its own; this process drives them through
+    the SDK. Only what has a receipt is counted. --peer does the same with three nodes of another
+    system, with as many in flight as suit it best; bench/peers/install makes them ready, and
+    bench/run compares all of them in one run.
+
+    \b
+    Keys of -o json:
+      bench, seconds, acked_count, acked_msgs_per_s, acked_mb_per_s, durability, batch_latency,
+      serial_appends_per_s, serial_latency, cpu, ratio, peer, targets, load,
+      machine, directory, directory_kind, node_count, flush, limits
+
+    \b
+    Examples:
+      qlog bench produce
+      qlog bench produce --peer etcd -o json | jq .ratio
+      qlog bench produce --dir /var/tmp --seconds 30
+      qlog bench produce --server 127.0.0.1:8081 --seconds 5
+    """
+    from bench.cluster import ClusterLoad
+
+    if peer is not None and server is not None:
+        raise click.UsageError("--peer runs on the disk of the started cluster: no --server")
+    load = ClusterLoad(
+        seconds=seconds,
+        serial_seconds=min(3.0, seconds),
+        body_size_bytes=body_size_bytes,
+        batch_count=batch_count,
+        in_flight_count=in_flight_count,
+    )
+    print_result(run(_produce(load, peer, directory, flush, server)), output)
+    return ExitCode.OK
+
+
+async def _produce(
+    load: Any, peer: str | None, directory: str | None, flush: Flush, server: str | None
+) -> dict[str, Any]:
+    from bench import cluster
+    from bench.peers import measured
+
+    other: dict[str, Any] | None = None
+    with progress_bars() as show:
+        async with cluster_of(server, directory, flush) as (client, own):
+            await cluster.make_topic(client, load)
+            result = await cluster.produce(client, load, show, pids=pids_of(own))
+            place = place_of(own, flush)
+        if peer is not None:
+            steps = itertools.count()
+            other = await measured.measure(
+                peer,
+                os.path.dirname(place["directory"]),
+                seconds=load.seconds,
+                serial_seconds=load.serial_seconds,
+                batch_count=load.batch_count,
+                body_size_bytes=load.body_size_bytes,
+                on_step=lambda step: show(f"{peer}: {step}", next(steps), None),
+            )
+    rate = other and other.get("acked_msgs_per_s")
+    ratio = round(result["acked_msgs_per_s"] / rate, 2) if rate else None
+    serial_p50_ms = result["serial_latency"]["p50_ms"]
+    targets = [
+        cluster.target("acked msg/s", result["acked_msgs_per_s"], cluster.TARGET_ACKED_MSGS_PER_S),
+        cluster.target(
+            "serial p50, ms", serial_p50_ms, cluster.TARGET_SERIAL_P50_MS, less_is_better=True
+        ),
+    ]
+    if peer is not None:
+        targets.append(cluster.target(f"times {peer}", ratio, cluster.TARGET_PEER_RATIO))
+    return {
+        "bench": "produce",
+        **result,
+        "ratio": ratio,
+        "peer": other,
+        "targets": targets,
+        "load": load.row(),
+        **place,
+    }
+
+
+@click.command()
+@_load_options
+@click.option(
+    "--messages",
+    "message_count",
+    type=click.IntRange(min=1),
+    default=200_000,
+    show_default=True,
+    help="Append so many first; they are read again and again.",
+)
+@place_options
+@running_option
+@output_option
+def consume(
+    seconds: float,
+    body_size_bytes: int,
+    batch_count: int,
+    in_flight_count: int,
+    message_count: int,
+    directory: str | None,
+    flush: Flush,
+    server: str | None,
+    output: Format,
+) -> int:
+    """Measure reading: a topic from first to end, decoded, in batches through the SDK.
+
+    \b
+    Keys of -o json:
+      bench, seconds, round_count, consumed_count, consumed_msgs_per_s, consumed_mb_per_s, cpu,
+      targets, load, machine, directory, directory_kind, node_count, flush, limits
+
+    \b
+    Examples:
+      qlog bench consume
+      qlog bench consume --messages 1000000 -o json | jq .consumed_msgs_per_s
+    """
+    from bench.cluster import ClusterLoad
+
+    load = ClusterLoad(
+        seconds=seconds,
+        body_size_bytes=body_size_bytes,
+        batch_count=batch_count,
+        in_flight_count=in_flight_count,
+    )
+
+    async def act() -> dict[str, Any]:
+        from bench import cluster
+
+        with progress_bars() as show:
+            async with cluster_of(server, directory, flush) as (client, own):
+                await cluster.make_topic(client, load)
+                await cluster.fill(client, load, message_count, show)
+                result = await cluster.consume(client, load, show, pids=pids_of(own))
+                place = place_of(own, flush)
+        wanted = cluster.TARGET_CONSUME_MSGS_PER_S
+        targets = [cluster.target("consumed msg/s", result["consumed_msgs_per_s"], wanted)]
+        return {
+            "bench": "consume",
+            **result,
+            "targets": targets,
+            "load": {**load.row(), "message_count": message_count},
+            **place,
+        }
+
+    print_result(run(act()), output)
+    return ExitCode.OK
+
+
+@click.command()
+@click.option(
+    "--kills", type=click.IntRange(min=1), default=10, show_default=True, help="How often."
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the pauses between kills.")
+@place_options
+@output_option
+def failover(kills: int, seed: int, directory: str | None, flush: Flush, output: Format) -> int:
+    """Measure failover: SIGKILL the leader under load, and wait for the next acked append.
+
+    Each time: the clock starts before the kill and stops at the first receipt of a later term; the
+    node is started again, and the next kill waits until all nodes are level. At the end everything
+    is read back, and what was acked must be there once. A kill takes about five seconds.
+
+    \b
+    Keys of -o json:
+      bench, kill_count, next_ack, without_leader, healthy_again, histogram, kills,
+      acked_count, failed_count, unknown_count, error_codes, read_count, lost_count,
+      duplicate_count, out_of_order_count, targets, seed,
+      machine, directory, directory_kind, node_count, flush, limits
+      kills: node_id, term, next_ack_ms, without_leader_ms, healthy_again_ms
+
+    \b
+    Examples:
+      qlog bench failover
+      qlog bench failover --kills 50 -o json | jq .next_ack
+
+    Ends with 0, or with 1 when something acked was lost, doubled or out of order.
+    """
+    record = run(_failover(kills, seed, directory, flush))
+    print_result(record, output)
+    is_wrong = any(record[f"{what}_count"] for what in ("lost", "duplicate", "out_of_order"))
+    return ExitCode.FINDINGS if is_wrong else ExitCode.OK
+
+
+async def _failover(kills: int, seed: int, directory: str | None, flush: Flush) -> dict[str, Any]:
+    from bench import failover
+    from bench.cluster import target
+
+    with progress_bars() as show:
+        async with cluster_of(None, directory, flush) as (client, own):
+            assert own is not None, "no server was given, so the cluster is ours"
+            result = await failover.measure(client, own, kills=kills, seed=seed, show=show)
+            place = place_of(own, flush)
+    found = result["next_ack"]
+    targets = [
+        target("median, ms", found["p50_ms"], failover.TARGET_P50_MS, less_is_better=True),
+        target("p99, ms", found["p99_ms"], failover.TARGET_P99_MS, less_is_better=True),
+    ]
+    return {"bench": "failover", **result, "targets": targets, "seed": seed, **place}

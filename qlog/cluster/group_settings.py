@@ -1,0 +1,258 @@
+"""`qlog group settings|set|reset|progress`: the settings of a group, and its progress.
+
+Owns the options and the printing; the work is the admin client's.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qlog.broker_groups import shown_rows, warn_away
+from qlog.connection import ask, connected, run, server_option
+from qlog.message_rows import time_text
+from qlog.output import Format, output_option, print_record, print_rows
+from qlog.times import duration_text, parse_duration, parse_time
+from quorumlog.command_errors import ExitCode
+
+if TYPE_CHECKING:
+    from quorumlog.admin.groups import GroupSettings
+    from quorumlog.client import Client
+
+_PROGRESS_COLUMNS = (
+    "topic", "group", "queue_id", "broker_offset", "consumer_offset", "client_id", "diff",
+    "last_time",
+)  # fmt: skip
+
+
+def _durations(
+    _context: click.Context, _parameter: click.Parameter, text: str | None
+) -> list[int] | None:
+    if text is None:
+        return None
+    if text == "default":
+        return []
+    try:
+        return [parse_duration(one) for one in text.split(",")]
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@click.command()
+@click.argument("name", metavar="GROUP")
+@server_option
+@output_option
+def settings(name: str, server: str | None, output: Format) -> int:
+    """Show the settings of a group.
+
+    \b
+    Keys of -o json:
+      group, retry_count_max, retry_delays_ms, is_consume_enabled, is_broadcast_enabled,
+      is_orderly, forbidden_topics
+
+    \b
+    Examples:
+      qlog group settings billing
+      qlog group settings billing -o json | jq .retry_count_max
+    """
+
+    _print_settings(ask(server, lambda client: client.admin.group_settings(name)), output)
+    return ExitCode.OK
+
+
+@click.command("set")
+@click.argument("name", metavar="GROUP")
+@click.option("--retries", type=click.IntRange(min=0), help="Deliveries after the first one.")
+@click.option(
+    "--retry-delays",
+    "delays_ms",
+    callback=_durations,
+    metavar="10s,1m,...|default",
+    help="Pause before each of them, the last one for all later ones.",
+)
+@click.option("--consume/--no-consume", default=None, help="Whether it may consume at all.")
+@click.option("--broadcast/--no-broadcast", default=None, help="Whether members may broadcast.")
+@click.option("--orderly/--no-orderly", default=None, help="Messages are tried again in place.")
+@click.option("--forbid", multiple=True, metavar="TOPIC", help="A topic that it may not read.")
+@click.option("--allow", multiple=True, metavar="TOPIC", help="One that it may read again.")
+@server_option
+@output_option
+def set_settings(
+    name: str,
+    retries: int | None,
+    delays_ms: list[int] | None,
+    consume: bool | None,
+    broadcast: bool | None,
+    orderly: bool | None,
+    forbid: tuple[str, ...],
+    allow: tuple[str, ...],
+    server: str | None,
+    output: Format,
+) -> int:
+    """Change settings of a group; what is not named stays. The group is made if there is none.
+
+    \b
+    Keys of -o json:
+      group, retry_count_max, retry_delays_ms, is_consume_enabled, is_broadcast_enabled,
+      is_orderly, forbidden_topics
+
+    \b
+    Examples:
+      qlog group set billing --retries 5 --retry-delays 1s,10s,1m
+      qlog group set billing --retry-delays default
+      qlog group set billing --no-consume
+      qlog group set billing --forbid salaries
+    """
+    changes = (retries, delays_ms, consume, broadcast, orderly)
+    if all(change is None for change in changes) and not forbid and not allow:
+        raise click.UsageError("nothing to change; name a setting")
+
+    async def act() -> "GroupSettings":
+        async with connected(server) as client:
+            topics = await _forbidden(client, name, forbid, allow) if forbid or allow else None
+            return await client.admin.set_group_settings(
+                name,
+                retry_count_max=retries,
+                retry_delays_ms=delays_ms,
+                is_consume_enabled=consume,
+                is_broadcast_enabled=broadcast,
+                is_orderly=orderly,
+                forbidden_topics=topics,
+            )
+
+    _print_settings(run(act()), output)
+    return ExitCode.OK
+
+
+async def _forbidden(
+    client: "Client", name: str, forbid: Sequence[str], allow: Sequence[str]
+) -> list[str]:
+    from quorumlog.errors import NotFoundError
+
+    try:
+        there = (await client.admin.group_settings(name)).forbidden_topics
+    except NotFoundError:
+        there = ()
+    return sorted({*there, *forbid} - set(allow))
+
+
+def _print_settings(found: "GroupSettings", output: Format) -> None:
+    row: dict[str, Any] = {
+        "group": found.group,
+        "retry_count_max": found.retry_count_max,
+        "retry_delays_ms": list(found.retry_delays_ms),
+        "is_consume_enabled": found.is_consume_enabled,
+        "is_broadcast_enabled": found.is_broadcast_enabled,
+        "is_orderly": found.is_orderly,
+        "forbidden_topics": list(found.forbidden_topics),
+    }
+    if output is Format.TABLE:
+        texts = [duration_text(delay_ms) for delay_ms in found.retry_delays_ms]
+        row["retry_delays_ms"] = ", ".join(texts) or "10 s, 30 s, 1 m ... 2 h"
+    print_record(row, output)
+
+
+@click.command()
+@click.argument("name", metavar="GROUP")
+@click.option("--topic", required=True, help="The topic whose offsets are reset.")
+@click.option(
+    "--to", type=click.Choice(["first", "end"]), help="The first message that is kept, or the end."
+)
+@click.option("--to-time", metavar="TIME", help="The first message stored then or later.")
+@click.option("--to-offset", type=click.IntRange(min=0), help="This offset in each queue.")
+@click.option(
+    "--force", is_flag=True, help="Also with members; they go on from where they are, and store it."
+)
+@server_option
+@output_option
+def reset(
+    name: str,
+    topic: str,
+    to: str | None,
+    to_time: str | None,
+    to_offset: int | None,
+    force: bool,
+    server: str | None,
+    output: Format,
+) -> int:
+    """Have a group go on from another place of a topic. Refused while the group has members.
+
+    A TIME is 2026-01-31T12:00:00Z, a Unix time in seconds or milliseconds, or an age as -15m.
+
+    \b
+    Keys of -o json:
+      group (the broker group), topic, queue_id, offset
+
+    \b
+    Examples:
+      qlog group reset billing --topic orders --to-time -1h
+      qlog group reset billing --topic orders --to first
+      qlog group reset billing --topic orders --to end -o json
+    """
+    given = [one for one in (to, to_time, to_offset) if one is not None]
+    if len(given) != 1:
+        raise click.UsageError("name one of --to, --to-time and --to-offset")
+    position: int | str = given[0]
+    if to_time is not None:
+        try:
+            position = f"@{parse_time(to_time)}"
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--to-time") from error
+
+    rows: list[dict[str, object]] = [
+        {"group": q.group, "topic": q.topic, "queue_id": q.queue_id, "offset": offset}
+        for q, offset in sorted(
+            ask(
+                server,
+                lambda client: client.admin.reset_offsets(name, topic, position, force=force),
+            ).items()
+        )
+    ]
+    shown = shown_rows(rows) if output is Format.TABLE else rows
+    print_rows(shown, output, columns=tuple(shown[0]))
+    return ExitCode.OK
+
+
+@click.command()
+@click.argument("name", metavar="GROUP")
+@server_option
+@output_option
+def progress(name: str, server: str | None, output: Format) -> int:
+    """Show how far a group has come in each queue, who reads it, and how old the last message is.
+
+    diff is how many messages are still to come. last_time is when the last message that was
+    consumed had been stored.
+
+    \b
+    Keys of -o json:
+      topic, group (the broker group), queue_id, broker_offset, consumer_offset, client_id, diff,
+      last_time
+
+    \b
+    Examples:
+      qlog group progress billing
+      qlog group progress billing -o json | jq 'map(.diff) | add'
+    """
+
+    found = ask(server, lambda client: client.admin.describe_group(name))
+    warn_away(found.away)
+    rows: list[dict[str, object]] = [
+        {
+            "topic": queue.topic,
+            "group": queue.group,
+            "queue_id": queue.queue_id,
+            "broker_offset": queue.max_offset,
+            "consumer_offset": queue.offset,
+            "client_id": queue.client_id or None,
+            "diff": queue.lag_count,
+            "last_time": time_text(queue.last_consumed_unix_ms)
+            if queue.last_consumed_unix_ms
+            else None,
+        }
+        for queue in found.queues
+    ]
+    shown = shown_rows(rows) if output is Format.TABLE else rows
+    print_rows(shown, output, columns=tuple(shown[0]) if shown else _PROGRESS_COLUMNS)
+    if output is Format.TABLE:
+        click.echo(f"\ndiff total  {found.lag_count}")
+    return ExitCode.OK

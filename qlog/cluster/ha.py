@@ -1,0 +1,187 @@
+"""`qlog ha`: a master-slave group: its master, its replicas, its losses; and promoting.
+
+Owns the options, the rows and the judgement whether all is well.
+"""
+
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import click
+
+from qlog.connection import ask, connected, run, server_option
+from qlog.output import Format, output_option, print_record, print_rows
+from quorumlog.command_errors import ExitCode
+
+if TYPE_CHECKING:
+    from quorumlog.admin.ha_types import HaGroup, HaStatus
+    from quorumlog.admin.types import NodeDown
+
+_NODE_COLUMNS = (
+    "node_id", "role", "mode", "epoch", "standing", "end_position", "confirm_position",
+    "acked_position", "lag_size_bytes", "is_in_sync", "is_connected", "losses", "detail",
+)  # fmt: skip
+_LOSS_COLUMNS = (
+    "node_id", "epoch", "lo_position", "hi_position", "size_bytes", "record_count",
+    "acked_record_count", "is_exact", "unix_ms", "file",
+)  # fmt: skip
+
+
+@click.group()
+def ha() -> None:
+    """Show a master-slave group, and choose its master by hand."""
+
+
+@ha.command()
+@server_option
+@output_option
+def status(server: str | None, output: Format) -> int:
+    """Show the master, what each replica holds, and what was lost by changes of masters.
+
+    Positions are bytes of the log. Readers see the log up to confirm_position. A replica is in sync
+    when it counts as a copy and holds all that readers see. A loss is always the end of a log: the
+    bytes are in the file that it names, which 'qlog store inspect' opens.
+
+    \b
+    Keys of -o json:
+      group, master_id, epoch, mode, copies, node_count, in_sync (node ids), healthy, problems,
+        nodes, losses
+      nodes: node_id, role, mode, epoch, standing, end_position, confirm_position,
+        acked_position, lag_size_bytes, is_in_sync, is_connected, losses (how many), detail
+      losses: node_id, epoch, lo_position, hi_position, size_bytes, record_count,
+        acked_record_count, is_exact, unix_ms, file
+
+    \b
+    Examples:
+      qlog ha status
+      qlog ha status -o json | jq .losses
+
+    Ends with 0 when all is well, and with 1 when there is a problem; it is named.
+    """
+
+    group = ask(server, lambda client: client.admin.ha_group())
+    nodes, losses, wrong = _node_rows(group), _loss_rows(group), _problems(group)
+    summary = _summary(group) | {"healthy": not wrong, "problems": wrong}
+    match output:
+        case Format.TABLE:
+            print_record({k: v for k, v in summary.items() if k != "problems"}, output)
+            click.echo()
+            print_rows(nodes, output, columns=_NODE_COLUMNS)
+            if losses:
+                click.echo()
+                print_rows(losses, output, columns=_LOSS_COLUMNS)
+            for problem in wrong:
+                click.echo(f"problem: {problem}")
+        case Format.JSON | Format.JSONL:
+            print_record({**summary, "nodes": nodes, "losses": losses}, output)
+    return ExitCode.FINDINGS if wrong else ExitCode.OK
+
+
+@ha.command()
+@click.argument("node_id", metavar="NODE", type=click.IntRange(min=1))
+@server_option
+@output_option
+def promote(node_id: int, server: str | None, output: Format) -> int:
+    """Make a node the master, behind a fence: no controller and no name server is needed.
+
+    The node binds a new epoch on enough replicas that none of an older epoch can acknowledge
+    anything any more, takes the longest log among them, and then serves. With sync_master nothing
+    acknowledged is lost, whichever node is named. The old master finds out and becomes a slave.
+
+    \b
+    Keys of -o json:
+      master_id, epoch, start_position
+
+    \b
+    Examples:
+      qlog ha promote 2
+      qlog ha promote 2 -o json | jq .epoch
+    """
+
+    async def act() -> dict[str, object]:
+        async with connected(server) as client:
+            found = await client.admin.ha_promote(node_id)
+            return {
+                "master_id": found.master_id,
+                "epoch": found.epoch,
+                "start_position": found.start_position,
+            }
+
+    print_record(run(act()), output)
+    return ExitCode.OK
+
+
+def _summary(group: "HaGroup") -> dict[str, Any]:
+    known = _newest(group)
+    master = group.master
+    return {
+        "group": known.group if known else None,
+        "master_id": master.node_id if master else None,
+        "epoch": known.epoch if known else None,
+        "mode": (master or known).mode if known else None,
+        "copies": known.copies if known else None,
+        "node_count": len(known.node_ids) if known else None,
+        "in_sync": list(master.in_sync) if master else [],
+    }
+
+
+def _newest(group: "HaGroup") -> "HaStatus | None":
+    up = [node for node in group.nodes if _is_up(node)]
+    return max(up, key=lambda node: node.epoch, default=None)
+
+
+def _is_up(node: "HaStatus | NodeDown") -> "TypeGuard[HaStatus]":
+    return hasattr(node, "role")
+
+
+def _node_rows(group: "HaGroup") -> list[dict[str, Any]]:
+    master = group.master
+    seen = {one.node_id: one for one in master.replicas} if master else {}
+    rows = []
+    for node in group.nodes:
+        row: dict[str, Any] = dict.fromkeys(_NODE_COLUMNS)
+        row["node_id"] = node.node_id
+        if _is_up(node):
+            row |= {key: getattr(node, key) for key in _NODE_COLUMNS if hasattr(node, key)}
+            row["losses"] = len(row["losses"])
+        else:
+            row |= {"role": "down", "detail": getattr(node, "error", None)}
+        replica = seen.get(node.node_id)
+        if replica is not None:
+            is_known = replica.acked_position >= 0
+            row["acked_position"] = replica.acked_position if is_known else None
+            row["lag_size_bytes"] = replica.lag_size_bytes if is_known else None
+            row["is_in_sync"], row["is_connected"] = replica.is_in_sync, replica.is_connected
+        elif master is not None and master.node_id == node.node_id:
+            row |= {"acked_position": master.durable_position, "lag_size_bytes": 0}
+            row |= {"is_in_sync": True, "is_connected": True}
+        rows.append(row)
+    return rows
+
+
+def _loss_rows(group: "HaGroup") -> list[dict[str, Any]]:
+    rows = []
+    for node in group.nodes:
+        for loss in getattr(node, "losses", ()):
+            row = {key: getattr(loss, key) for key in _LOSS_COLUMNS if hasattr(loss, key)}
+            row |= {"node_id": node.node_id, "size_bytes": loss.hi_position - loss.lo_position}
+            for key in ("record_count", "acked_record_count"):
+                row[key] = row[key] if row[key] >= 0 else None
+            row["file"] = row["file"] or None
+            rows.append({key: row[key] for key in _LOSS_COLUMNS})
+    return sorted(rows, key=lambda row: row["unix_ms"])
+
+
+def _problems(group: "HaGroup") -> list[str]:
+    """Return the problems for a person to solve; known losses are shown, but are none of them."""
+    found, master = [], group.master
+    if master is None:
+        found.append("no node is master: run 'qlog ha promote NODE'")
+    elif master.mode == "sync" and len(master.in_sync) < master.copies:
+        found.append(
+            f"{len(master.in_sync)} of {master.copies} copies are in sync: appends wait for more"
+        )
+    for node in group.nodes:
+        if not _is_up(node):
+            found.append(f"node {node.node_id} does not answer: {getattr(node, 'error', '')}")
+        elif node.detail:
+            found.append(f"node {node.node_id}: {node.detail}")
+    return found

@@ -1,0 +1,301 @@
+"""`qlog nameserver`: run a standalone replica of the name server; status, routes and values.
+
+Owns the options and the printing; the work is `quorumlog.cluster.nameserver`'s, the life of a
+replica `node.nameserver_process`'s.
+"""
+
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qlog.connection import addresses, run, server_option, tls_files
+from qlog.output import Format, output_option, print_record, print_rows
+from quorumlog.command_errors import ExitCode
+
+if TYPE_CHECKING:
+    from quorumlog.cluster.nameserver import (
+        ListedTopicRoute,
+        ListedTopicShare,
+        NameServers,
+        ReplicaStatus,
+    )
+
+_STATUS_COLUMNS = (
+    "server", "node_id", "group", "state", "address", "leader", "term", "commit_index",
+    "applied_index", "journal_size_bytes", "directory_size_bytes", "directory_size_bytes_max",
+    "refused_connections", "refused_reports", "is_encrypted", "failure", "problem",
+)  # fmt: skip
+_SHORT_COLUMNS = (
+    "server", "node_id", "group", "state", "address", "leader", "term", "commit_index", "failure",
+    "problem",
+)  # fmt: skip
+_SHARE_COLUMNS = (
+    "group", "kind", "cluster", "master_id", "epoch", "read_queue_count", "write_queue_count",
+    "permission", "brokers", "in_sync",
+)  # fmt: skip
+_BROKER_COLUMNS = (
+    "group", "broker_id", "role", "address", "ha_address", "epoch", "silent_ms",
+)  # fmt: skip
+
+
+@click.group(invoke_without_command=True)
+@click.option("--config", "file", metavar="FILE", help="Settings in TOML, as of a node.")
+@click.option("--directory", metavar="DIR", help="Where its files are kept; for it alone.")
+@click.option("--listen", metavar="HOST:PORT", help="Client service (gRPC).")
+@click.option("--cluster-id", metavar="NAME", help="Of the nodes that it serves.")
+@click.option("--secret-file", metavar="FILE", help="Holds the secret of these nodes.")
+@click.option("--nameserver-listen", metavar="IP:PORT", help="For the other replicas.")
+@click.option("--nameserver-members", metavar="IP:PORT,...", help="All replicas, this one too.")
+@click.option("--nameserver-secret-file", metavar="FILE", help="Holds the replicas' password.")
+@click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
+def nameserver(file: str | None, **flags: Any) -> int:
+    """Run a replica of the name server without a log; or ask the name server.
+
+    Without a command it runs until it gets SIGTERM or SIGINT. Nodes have a replica inside when
+    their setting nameserver_listen says so; this is for a machine that holds no log. Settings may
+    also come from the file and the environment, as those of `qlog serve` do; without a password
+    only loopback addresses are allowed. Nodes that have no replica tell it where they are, and are
+    believed when they have the same secret-file and cluster-id; without a secret, only those that
+    the file names as `peers` of `group`.
+
+    \b
+    Examples:
+      qlog nameserver --directory ns3 --listen 127.0.0.1:8083 --nameserver-listen 127.0.0.1:9876
+        --cluster-id orders --secret-file node.secret
+      qlog nameserver --config nameserver.toml
+      qlog nameserver status
+      qlog nameserver route orders -o json
+    """
+    if click.get_current_context().invoked_subcommand is not None:
+        return ExitCode.OK
+    from node.config.load import ConfigError
+    from node.nameserver_process import load_settings, run
+    from node.runtime.fail_stop import EXIT_BAD_CONFIG
+    from qlog.server.settings import as_cli_error
+
+    try:
+        settings = load_settings(file, flags)
+    except ConfigError as error:
+        click.echo(str(as_cli_error(error)), err=True)
+        return EXIT_BAD_CONFIG
+    return run(settings)
+
+
+@asynccontextmanager
+async def _connected(server: str | None) -> "AsyncIterator[NameServers]":
+    from quorumlog.cluster.nameserver import NameServers
+
+    async with NameServers(addresses(server), credentials=tls_files().credentials()) as client:
+        yield client
+
+
+@nameserver.command()
+@server_option
+@output_option
+def status(server: str | None, output: Format) -> int:
+    """Show every replica and every group that is known.
+
+    state is leader, follower, no_leader, joining (it counts for nothing), stopped, failed, off (the
+    node has no replica) or down; failure says why. problem says why the directory does not know
+    that node as it is. problems has the groups that can elect no master, or have had no master for
+    15 s, and why.
+
+    \b
+    Keys of -o json:
+      leader, healthy, problems, replicas, groups
+      problems: by group, a text
+      replicas: server, node_id, group, state, address, leader, term, commit_index, applied_index,
+        journal_size_bytes, directory_size_bytes, directory_size_bytes_max, refused_connections,
+        refused_reports, is_encrypted, failure, problem
+      groups: group, kind, cluster, master_id, epoch, read_queue_count, write_queue_count,
+        permission, brokers (as those of 'qlog nameserver route'), in_sync
+
+    \b
+    Examples:
+      qlog nameserver status
+      qlog nameserver status -o json | jq .leader
+
+    Ends with 0 when there is a leader, every replica runs and no group has a problem, else with 1.
+    """
+
+    async def ask() -> "tuple[list[ReplicaStatus], list[ListedTopicShare]]":
+        async with _connected(server) as client:
+            found = await client.status()
+            is_up = any(one.state not in ("off", "down", "failed", "stopped") for one in found)
+            return found, await client.groups() if is_up else []
+
+    replicas, groups = run(ask())
+    leader = next((one.leader for one in replicas if one.leader), None)
+    problems = {group: text for one in replicas for group, text in one.group_problems.items()}
+    is_healthy = leader is not None and all(
+        one.state in ("leader", "follower", "off") for one in replicas
+    )
+    is_healthy = is_healthy and not problems
+    rows = [_replica_row(one) for one in replicas]
+    if output is Format.TABLE:
+        shown = "; ".join(text for _, text in sorted(problems.items()))
+        print_record({"leader": leader, "healthy": is_healthy, "problems": shown or None}, output)
+        click.echo()
+        short = [{key: row[key] for key in _SHORT_COLUMNS} for row in rows]
+        print_rows(short, output, columns=_SHORT_COLUMNS)
+        click.echo()
+        _print_brokers(groups)
+    else:
+        found = {"leader": leader, "healthy": is_healthy, "problems": problems, "replicas": rows}
+        print_record({**found, "groups": [_share_row(group) for group in groups]}, output)
+    return ExitCode.OK if is_healthy else ExitCode.FINDINGS
+
+
+@nameserver.command()
+@click.argument("topic")
+@click.option("--rocketmq", is_flag=True, help="Print RocketMQ's TopicRouteData instead.")
+@server_option
+@output_option
+def route(topic: str, rocketmq: bool, server: str | None, output: Format) -> int:
+    """Show which groups serve a topic, with how many queues, and where their brokers are.
+
+    \b
+    Keys of -o json:
+      group, kind, cluster, master_id, epoch, read_queue_count, write_queue_count, permission,
+        brokers, in_sync
+      brokers: broker_id, address, ha_address, role, epoch, silent_ms
+
+    \b
+    Examples:
+      qlog nameserver route orders
+      qlog nameserver route orders -o json | jq '.[].master_id'
+      qlog nameserver route orders --rocketmq
+
+    Ends with 0 when somebody serves it, else with 1.
+    """
+
+    async def ask() -> "ListedTopicRoute":
+        async with _connected(server) as client:
+            return await client.route(topic)
+
+    found = run(ask())
+    if rocketmq:
+        click.echo(found.rocketmq_json)
+    elif output is Format.TABLE:
+        columns = tuple(name for name in _SHARE_COLUMNS if name != "brokers")
+        rows = [{key: _share_row(share)[key] for key in columns} for share in found.shares]
+        print_rows(rows, output, columns=columns)
+        click.echo()
+        _print_brokers(found.shares)
+    else:
+        print_rows([_share_row(s) for s in found.shares], output, columns=_SHARE_COLUMNS)
+    return ExitCode.OK if found.shares else ExitCode.FINDINGS
+
+
+@nameserver.command()
+@click.argument("namespace")
+@click.argument("key", required=False)
+@server_option
+@output_option
+def get(namespace: str, key: str | None, server: str | None, output: Format) -> int:
+    """Show one value of a namespace, or all of them.
+
+    \b
+    Keys of -o json:
+      key, value
+
+    \b
+    Examples:
+      qlog nameserver get ORDER_TOPIC_CONFIG
+      qlog nameserver get ORDER_TOPIC_CONFIG orders -o json
+    """
+
+    async def ask() -> dict[str, str]:
+        async with _connected(server) as client:
+            if key is None:
+                return await client.get_all(namespace)
+            return {key: await client.get(namespace, key)}
+
+    found = run(ask())
+    rows = [{"key": name, "value": value} for name, value in found.items()]
+    print_rows(rows, output, columns=("key", "value"))
+    return ExitCode.OK
+
+
+@nameserver.command()
+@click.argument("namespace")
+@click.argument("key")
+@click.argument("value")
+@click.option("--expected", metavar="VALUE", help="Only if this is the value now.")
+@server_option
+@output_option
+def put(
+    namespace: str,
+    key: str,
+    value: str,
+    expected: str | None,
+    server: str | None,
+    output: Format,
+) -> int:
+    """Set a value.
+
+    \b
+    Keys of -o json:
+      namespace, key, value
+
+    \b
+    Examples:
+      qlog nameserver put ORDER_TOPIC_CONFIG orders 'g0:4;g1:4'
+      qlog nameserver put app limit 20 --expected 10
+    """
+
+    async def act() -> None:
+        async with _connected(server) as client:
+            await client.put(namespace, key, value, expected=expected)
+
+    run(act())
+    print_record({"namespace": namespace, "key": key, "value": value}, output)
+    return ExitCode.OK
+
+
+@nameserver.command()
+@click.argument("namespace")
+@click.argument("key")
+@server_option
+@output_option
+def delete(namespace: str, key: str, server: str | None, output: Format) -> int:
+    """Remove a value.
+
+    \b
+    Keys of -o json:
+      namespace, key, deleted
+
+    \b
+    Examples:
+      qlog nameserver delete app limit
+    """
+
+    async def act() -> None:
+        async with _connected(server) as client:
+            await client.delete(namespace, key)
+
+    run(act())
+    print_record({"namespace": namespace, "key": key, "deleted": True}, output)
+    return ExitCode.OK
+
+
+def _replica_row(replica: "ReplicaStatus") -> dict[str, Any]:
+    row = {name: getattr(replica, name) for name in _STATUS_COLUMNS}
+    return {**row, "leader": row["leader"] or None, "node_id": row["node_id"] or None}
+
+
+def _share_row(share: "ListedTopicShare") -> dict[str, Any]:
+    row = dataclasses.asdict(share)
+    return {**row, "master_id": row["master_id"] or None}
+
+
+def _print_brokers(shares: "list[ListedTopicShare] | tuple[ListedTopicShare, ...]") -> None:
+    rows = [
+        {"group": share.group, **dataclasses.asdict(broker)}
+        for share in shares
+        for broker in share.brokers
+    ]
+    print_rows(rows, Format.TABLE, columns=_BROKER_COLUMNS)

@@ -1,0 +1,170 @@
+"""`qlog top`: the status of all nodes on one screen, repeated.
+
+Owns the live status on a terminal and the plain snapshot elsewhere. The content of a row is
+node_rows'.
+"""
+
+import asyncio
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qlog.broker_groups import shown_columns, shown_rows
+from qlog.cluster.node_rows import (
+    TOP_COLUMNS,
+    groups_of,
+    leader_of,
+    problems,
+    status_rows,
+    top_rows,
+)
+from qlog.connection import connected, run, server_option, stop_on_signals, until
+from qlog.output import Format, cell, output_option, print_record, print_rows
+from quorumlog.command_errors import ExitCode
+
+if TYPE_CHECKING:
+    from quorumlog.admin.types import ClusterStatus
+    from quorumlog.client import Client
+
+_HEADS = {
+    "group": "group", "node_id": "node", "address": "address", "role": "role", "term": "term",
+    "last_index": "last", "commit_index": "commit", "applied_index": "applied", "lag_count": "lag",
+    "msgs_per_s": "msg/s", "mb_per_s": "MB/s", "pulls_per_s": "pulls/s", "busy_per_s": "busy/s",
+    "in_flight_kib": "in flight KiB", "disk_used_ratio": "disk", "standing": "standing",
+    "uptime_ms": "up", "detail": "detail",
+}  # fmt: skip
+_ROLE_STYLES = {"leader": "bold green", "follower": "", "learner": "cyan", "down": "bold red"}
+assert tuple(_HEADS) == TOP_COLUMNS, "each column of qlog top has a head"
+
+
+@click.command()
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two looks; rates are over this time.",
+)
+@click.option("--once", is_flag=True, help="One snapshot, after one interval, also on a terminal.")
+@server_option
+@output_option
+def top(interval: float, once: bool, server: str | None, output: Format) -> int:
+    """Watch all nodes: role, term, indexes, lag, rates.
+
+    A live view on a terminal until Ctrl-C; where output is no terminal, or with -o json, one
+    snapshot. Rates are counted over one interval: what this process of the node acked as leader.
+
+    \b
+    Keys of -o json:
+      cluster_id, leader_id, term, problems, nodes
+      nodes: group, node_id, address, role, term, last_index, commit_index, applied_index,
+        lag_count, msgs_per_s, mb_per_s, pulls_per_s, busy_per_s, in_flight_kib,
+        disk_used_ratio, standing, uptime_ms, detail
+
+    \b
+    Examples:
+      qlog top
+      qlog top --once
+      qlog top --once --interval 5 -o json | jq '.nodes[] | {node_id, role, msgs_per_s}'
+
+    Ends with 0. A snapshot ends with 1 when there is a problem; it is named.
+    """
+    is_live = sys.stdout.isatty() and not once and output is Format.TABLE
+    return run(_live(server, interval) if is_live else _once(server, interval, output))
+
+
+async def _once(server: str | None, interval: float, output: Format) -> int:
+    async with connected(server) as client:
+        before, began = await client.admin.cluster_status(), time.monotonic()
+        await asyncio.sleep(interval)
+        status = await client.admin.cluster_status()
+        seconds = time.monotonic() - began
+    rows = top_rows(status, before, seconds)
+    wrong = _problems(status)
+    if output is Format.TABLE:
+        lines = shown_rows(rows)
+        print_rows(lines, output, columns=tuple(lines[0]) if lines else TOP_COLUMNS)
+        for problem in wrong:
+            click.echo(f"problem: {problem}")
+    else:
+        print_record({**_head(status), "problems": wrong, "nodes": rows}, output)
+    return ExitCode.FINDINGS if wrong else ExitCode.OK
+
+
+async def _live(server: str | None, interval: float) -> int:
+    from rich.live import Live
+
+    async with connected(server) as client:
+        with stop_on_signals() as stop, Live(screen=True, auto_refresh=False) as live:
+            await until(stop.requested, _watch(client, live, interval))
+    return ExitCode.OK
+
+
+async def _watch(client: "Client", live: Any, interval: float) -> None:
+    before, began = None, time.monotonic()
+    while True:
+        status, now = await client.admin.cluster_status(), time.monotonic()
+        live.update(status_table(status, before, now - began), refresh=True)
+        before, began = status, now
+        await asyncio.sleep(interval)
+
+
+def _head(status: "ClusterStatus") -> dict[str, object]:
+    leader = leader_of(status, groups_of(status)[0]) if status.nodes else None
+    return {
+        "cluster_id": status.cluster_id,
+        "leader_id": leader.node_id if leader else None,
+        "term": status.term,
+    }
+
+
+def status_table(status: "ClusterStatus", before: "ClusterStatus | None", seconds: float) -> Any:
+    """Return the content of the screen, for rich to draw."""
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    head = _head(status)
+    leader = f"leader {head['leader_id']}" if head["leader_id"] else "no leader"
+    table = Table(box=box.SIMPLE_HEAD, expand=True)
+    rows = top_rows(status, before, seconds)
+    columns = shown_columns(TOP_COLUMNS, rows)
+    for name in columns:
+        is_text = name in ("group", "address", "role", "standing", "detail")
+        table.add_column(_HEADS[name], justify="left" if is_text else "right", no_wrap=True)
+    for row in rows:
+        style = _ROLE_STYLES.get(row["role"], "yellow")
+        table.add_row(*(Text(_short(name, row[name])) for name in columns), style=style)
+    wrong = [Text(f"problem: {one}", style="bold red") for one in _problems(status)]
+    caption = Text(f"cluster {head['cluster_id']}  {leader}  term {head['term']}", style="bold")
+    return Group(caption, table, *wrong, Text("Ctrl-C ends", style="dim"))
+
+
+def _problems(status: "ClusterStatus") -> list[str]:
+    return problems(status, status_rows(status))
+
+
+def _short(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if name == "disk_used_ratio":
+        return f"{value:.0%}"
+    if name == "uptime_ms":
+        return duration_text(value)
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+    return cell(value)
+
+
+def duration_text(milliseconds: int) -> str:
+    """Return a time span in its two largest units: 3d 4h, 12m 5s, 7s."""
+    seconds = milliseconds // 1000
+    parts = [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m")]
+    parts.append((seconds % 60, "s"))
+    while len(parts) > 1 and not parts[0][0]:
+        parts.pop(0)
+    return " ".join(f"{count}{unit}" for count, unit in parts[:2])

@@ -1,0 +1,193 @@
+"""The connection of commands: `--server`, its defaults, TLS, one event loop, Ctrl-C.
+
+Owns the choice of addresses and the life of the client. Must not know any command. grpc and the
+client are imported when a command runs, so that help stays fast.
+"""
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from qlog.transport import transport
+from quorumlog.cluster.tls import ClientTls
+from quorumlog.command_errors import CliError
+
+if TYPE_CHECKING:
+    from quorumlog.client import Client
+
+DEFAULT_SERVER = "127.0.0.1:8081"
+SERVER_VARIABLE = "QUORUMLOG_SERVER"
+CA_VARIABLE = "QUORUMLOG_CLIENT_TLS_CA_FILE"
+CERTIFICATE_VARIABLE = "QUORUMLOG_CLIENT_TLS_CERTIFICATE_FILE"
+KEY_VARIABLE = "QUORUMLOG_CLIENT_TLS_KEY_FILE"
+"""Differs from the names of a node's settings: an exported variable must not change a node."""
+_CALL_TIMEOUT_MS = 10_000
+_CONNECT_TIMEOUT_MS = 3_000
+_GC_THRESHOLDS = (20_000, 20, 20)
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_Result = TypeVar("_Result")
+
+
+def server_option(command: _Command) -> _Command:
+    """Decorate a command with `--server`; it arrives as the argument `server`, a text or None."""
+    return click.option(
+        "-s",
+        "--server",
+        envvar=SERVER_VARIABLE,
+        metavar="HOST:PORT,...",
+        help="Nodes of the cluster; one is enough, the others are learnt.  [env var: "
+        f"{SERVER_VARIABLE}; default: the cluster of 'qlog local', else {DEFAULT_SERVER}]",
+    )(command)
+
+
+def addresses(server: str | None) -> str:
+    """Return the addresses: the given ones, else those of the local cluster, else the default.
+
+    Raises CliError for text that is no list of HOST:PORT.
+    """
+    from quorumlog.cluster.routes import is_address
+
+    if server is None:
+        from deploy.local import known_servers
+
+        server = known_servers() or DEFAULT_SERVER
+    for one in server.split(","):
+        if not is_address(one.strip()):
+            raise CliError(
+                f"{one.strip()!r} is no address of a server",
+                f"--server and {SERVER_VARIABLE} take HOST:PORT, several with commas between",
+                f"for example --server {DEFAULT_SERVER}",
+            )
+    return ",".join(one.strip() for one in server.split(","))
+
+
+def tls_files() -> ClientTls:
+    """Return the files of the three variables. Raises CliError for a certificate without a key."""
+    names = (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE)
+    files = ClientTls(*(os.environ.get(name, "") for name in names))
+    if bool(files.key) != bool(files.certificate):
+        raise CliError(
+            f"only one of {CERTIFICATE_VARIABLE} and {KEY_VARIABLE} is set",
+            "a client certificate is of use with its private key only",
+            "set both or none",
+        )
+    return files
+
+
+@asynccontextmanager
+async def connected(
+    server: str | None, *, timeout_ms: int = _CALL_TIMEOUT_MS
+) -> "AsyncIterator[Client]":
+    """Yield a client of the cluster for one command."""
+    import quorumlog
+
+    async with quorumlog.connect(
+        addresses(server),
+        timeout_ms=timeout_ms,
+        connect_timeout_ms=_CONNECT_TIMEOUT_MS,
+        credentials=tls_files().credentials(),
+        transport=transport(),
+    ) as client:
+        yield client
+
+
+def run(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Run a command's coroutine to its end. Ctrl-C cancels it and raises KeyboardInterrupt."""
+    import uvloop
+
+    # A call's objects are freed without the collector, which else runs after every few calls.
+    gc.set_threshold(*_GC_THRESHOLDS)
+    return uvloop.run(work)
+
+
+def ask(server: str | None, call: "Callable[[Client], Coroutine[Any, Any, _Result]]") -> _Result:
+    """Connect, make the one call of a command, and return its result."""
+
+    async def act() -> _Result:
+        async with connected(server) as client:
+            return await call(client)
+
+    return run(act())
+
+
+class StopSignals:
+    """Ctrl-C or SIGTERM, as two events: end cleanly, and end now."""
+
+    def __init__(self) -> None:
+        self.requested = asyncio.Event()
+        self.forced = asyncio.Event()
+
+    def on_signal(self) -> None:
+        """Ask for a clean end at the first signal, and for an end at once at the second."""
+        if self.requested.is_set():
+            self.forced.set()
+        self.requested.set()
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[StopSignals]:
+    """Within the block, let signals set the events instead of cancelling the program."""
+    stop = StopSignals()
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGINT, signal.SIGTERM)
+    for number in signals:
+        loop.add_signal_handler(number, stop.on_signal)
+    try:
+        yield stop
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+
+async def until(stop: asyncio.Event, work: Coroutine[Any, Any, _Result]) -> _Result | None:
+    """Await the work and return its result; None if the event is set first and cancels it."""
+    task = asyncio.ensure_future(work)
+    waiter = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
+        await _cancelled(task)
+        return None if task.cancelled() else task.result()
+    finally:
+        waiter.cancel()
+        await _cancelled(task)
+
+
+async def beside(helper: Coroutine[Any, Any, None], work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Await the work while a helper runs, which ends with it; an error of the helper is raised."""
+    task, other = asyncio.ensure_future(work), asyncio.ensure_future(helper)
+    try:
+        await asyncio.wait({task, other}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            other.result()
+        return await task
+    finally:
+        await _cancelled(task)
+        await _cancelled(other)
+
+
+async def _cancelled(task: "asyncio.Future[Any]") -> None:
+    """Cancel a task that is not done, and wait until it has cleaned up."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})
+
+
+def confirm(question: str, *, is_confirmed: bool) -> None:
+    """Ask before a step that cannot be undone; without a terminal, --yes is needed."""
+    if is_confirmed:
+        return
+    if not sys.stdin.isatty():
+        raise CliError(
+            "this cannot be undone, and there is no terminal to confirm it",
+            question,
+            "run it again with --yes",
+        )
+    click.confirm(question, abort=True, err=True)

@@ -1,0 +1,338 @@
+"""`qlog consume`: messages of a topic to stdout, with or without a group.
+
+Owns the beginning and the end, and the time of commits and acknowledgements: after the bytes were
+handed to the reader of stdout, so that a broken pipe or a kill repeats messages and loses none. The
+form of a message is consume_output's.
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import click
+
+from qlog.broker_groups import QueueName, QueueType
+from qlog.connection import (
+    beside,
+    connected,
+    run,
+    server_option,
+    stop_on_signals,
+    until,
+)
+from qlog.messages.consume_output import MessageWriter, OutputFormat
+from qlog.progress import Show, progress_bars
+from qlog.times import parse_time
+from quorumlog.command_errors import ExitCode
+
+if TYPE_CHECKING:
+    from quorumlog.client import Client
+    from quorumlog.consume.group import GroupConsumer
+    from quorumlog.consume.pop import Start
+    from quorumlog.records.message import Message, MessageBatch
+    from quorumlog.records.queues import Queue
+
+_COMMIT_INTERVAL_S = 1.0
+_END_POLL_S = 0.1
+_LAST_WRITE_S = 1.0
+_POP_WAIT_S = 20.0
+
+
+def _position(_context: click.Context, _parameter: click.Parameter, text: str) -> int | str:
+    if text in ("first", "end"):
+        return text
+    if text.startswith("@"):
+        try:
+            return f"@{parse_time(text[1:])}"
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+    if re.fullmatch("[0-9]{1,18}", text):  # `isdigit` takes digits that `int` refuses.
+        return int(text)
+    raise click.BadParameter(f"{text!r} is none of first, end, an offset, @TIME")
+
+
+@dataclass(slots=True)
+class Job:
+    """The arguments of a run, and its progress."""
+
+    topic: str
+    position: int | str
+    ends: bool
+    queues: tuple[QueueName, ...]
+    max_count: int | None
+    tags: tuple[str, ...]
+    sql: str
+    node_id: int | None
+    done_count: int = 0
+    is_busy: bool = False  # A batch is on its way to stdout.
+    done_offsets: "dict[Queue, int]" = field(default_factory=dict)
+    """Next offset of each queue; everything before it was handed over."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the wanted count of messages was handed over."""
+        return self.max_count is not None and self.done_count >= self.max_count
+
+    async def hand_over(self, batch: "MessageBatch", writer: MessageWriter) -> None:
+        """Write a batch, or the part of it that is still wanted."""
+        messages: list[Message] | MessageBatch = batch
+        next_offset = batch.next_offset
+        if self.max_count is not None and self.done_count + len(batch) > self.max_count:
+            messages = [batch[n] for n in range(self.max_count - self.done_count)]
+            next_offset = messages[-1].queue_offset + 1
+        self.is_busy = True
+        writing = asyncio.ensure_future(writer.write(messages))
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            # A write cannot be undone: written messages are counted also after a cancel.
+            await asyncio.wait({writing}, timeout=_LAST_WRITE_S)
+            if not writing.done() or writing.exception() is not None:
+                raise
+            self._count(messages, batch, next_offset)
+            raise
+        self.is_busy = False
+        self._count(messages, batch, next_offset)
+
+    def _count(
+        self, messages: "Sequence[Message]", batch: "MessageBatch", next_offset: int
+    ) -> None:
+        self.done_count += len(messages)
+        self.done_offsets[batch.queue] = next_offset
+
+
+@click.command()
+@click.argument("topic", metavar="TOPIC")
+@click.option("--group", help="Share the topic with the members of this group; commit offsets.")
+@click.option(
+    "--pop",
+    "by_pop",
+    is_flag=True,
+    help="With --group: take single messages out of any queue, and acknowledge each.",
+)
+@click.option(
+    "--from",
+    "position",
+    default="first",
+    show_default=True,
+    metavar="first|end|OFFSET|@TIME",
+    callback=_position,
+    help="Where to begin in each queue; with --group, in those without a stored offset.",
+)
+@click.option(
+    "--until",
+    "end",
+    type=click.Choice(["end"]),
+    help="Stop at what is the end when the command begins.",
+)
+@click.option(
+    "--queue",
+    "queues",
+    type=QueueType(),
+    metavar="[GROUP/]NUMBER",
+    multiple=True,
+    help="Only this queue, of the first broker group unless one is named.",
+)
+@click.option("--max-count", type=click.IntRange(min=1), help="Stop after so many messages.")
+@click.option("--tag", "tags", multiple=True, help="Only messages with this tag.")
+@click.option(
+    "--sql", default="", metavar="FILTER", help="Only messages whose properties make it true."
+)
+@click.option(
+    "--node", "node_id", type=click.IntRange(min=1), help="Read this replica, whatever its role."
+)
+@server_option
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice([f.value for f in OutputFormat]),
+    default=OutputFormat.LINES.value,
+    show_default=True,
+    callback=lambda _context, _parameter, value: OutputFormat(value),
+    help="lines: bodies, each with a newline. raw: bodies alone.",
+)
+def consume(
+    topic: str,
+    group: str | None,
+    by_pop: bool,
+    position: int | str,
+    end: str | None,
+    queues: tuple[QueueName, ...],
+    max_count: int | None,
+    tags: tuple[str, ...],
+    sql: str,
+    node_id: int | None,
+    server: str | None,
+    output: OutputFormat,
+) -> int:
+    """Write the messages of a topic to stdout, and wait for more.
+
+    In a queue, messages come in their order; queues are mixed. With --group each message goes to
+    one member, and offsets are committed after it was written: a crash may repeat a message. With
+    --pop any number of consumers share any number of queues, and a message that was not written
+    comes again after 30 s; --until end ends when nothing is left that is not in flight. TIME
+    is 2026-01-31T12:00:00Z, a Unix time in seconds or milliseconds, or an age as -15m. Ctrl-C ends
+    it, commits what was written, and is no failure unless --until or --max-count were given.
+
+    \b
+    Keys of -o json:
+      topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
+      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64), body,
+      group (the broker group)
+
+    Bytes of keys and properties that are no UTF-8 are written as \\udcXX, which is an escape of
+    JSON: Python has the bytes back by .encode("utf-8", "surrogateescape"). All output of qlog is
+    UTF-8, whatever the locale says.
+
+    \b
+    Examples:
+      qlog consume orders
+      qlog consume orders --from end -o jsonl | jq .body
+      qlog consume orders --from @-15m --until end
+      qlog consume orders --sql "amount > 100 AND country IN ('DE', 'FR')"
+      qlog consume orders --group billing --max-count 100
+      qlog consume orders --group workers --pop
+      qlog consume orders --queue 0 --from 1000 --max-count 1 -o json
+      qlog consume orders --node 2 --until end | sha256sum
+    """
+    if group is not None and (queues or node_id is not None):
+        raise click.UsageError("--group shares all queues of the leader: no --queue, no --node")
+    if by_pop and (group is None or position not in ("first", "end")):
+        raise click.UsageError("--pop needs --group, and begins at first or end")
+    if position == "end" and end is not None:
+        raise click.UsageError("--from end --until end is nothing")
+    if sql and tags and by_pop:
+        raise click.UsageError("--pop filters by --tag or by --sql")
+    job = Job(topic, position, end is not None, queues, max_count, tags, sql, node_id)
+    return run(_consume(job, group, by_pop, server, output))
+
+
+async def _consume(
+    job: Job, group: str | None, by_pop: bool, server: str | None, output: OutputFormat
+) -> int:
+    with stop_on_signals() as stop, progress_bars() as show:
+        async with connected(server) as client:
+            with_groups = len(client.groups) > 1
+            async with MessageWriter.opened(output, with_groups=with_groups) as writer:
+                if group is None:
+                    work = _pull(client, job, writer, show)
+                elif by_pop:
+                    work = _pop(client, job, group, writer, show)
+                else:
+                    work = _share(client, job, group, writer, show)
+                await until(stop.requested, work)
+        is_cut_short = stop.requested.is_set() and (job.ends or job.max_count is not None)
+    return ExitCode.INTERRUPTED if is_cut_short else ExitCode.OK
+
+
+async def _pop(client: "Client", job: Job, group: str, writer: MessageWriter, show: Show) -> None:
+    """Take, write and acknowledge messages until enough are written, or none is left."""
+    from quorumlog.consume.pop import RECEIVE_COUNT_MAX
+
+    start: Start = "end" if job.position == "end" else "first"
+    consumer = client.pop_consumer(group, job.topic, tags=job.tags, sql=job.sql, start=start)
+    async with consumer:
+        while job.max_count is None or job.done_count < job.max_count:
+            left = RECEIVE_COUNT_MAX if job.max_count is None else job.max_count - job.done_count
+            found = await consumer.receive(
+                min(left, RECEIVE_COUNT_MAX), wait=0 if job.ends else _POP_WAIT_S
+            )
+            if not found and job.ends:
+                return
+            await writer.write(found)
+            job.done_count += len(found)
+            if found:
+                await consumer.ack(found)
+            show("consumed", job.done_count, job.max_count)
+
+
+async def _pull(client: "Client", job: Job, writer: MessageWriter, show: Show) -> None:
+    from quorumlog.records.queues import Queue
+
+    consumer = client.pull_consumer(
+        job.topic,
+        queues=[Queue(job.topic, q.queue_id, q.group) for q in sorted(set(job.queues))] or None,
+        position=job.position,
+        until="end" if job.ends else None,
+        consistency="leader" if job.node_id is None else "local",
+        node_id=job.node_id,
+        tags=job.tags,
+        sql=job.sql,
+    )
+    async with consumer:
+        async for batch in consumer.batches():
+            await job.hand_over(batch, writer)
+            show("consumed", job.done_count, job.max_count)
+            if job.is_full:
+                return
+
+
+async def _share(client: "Client", job: Job, group: str, writer: MessageWriter, show: Show) -> None:
+    from quorumlog.records.queues import Queue
+
+    ends = None
+    if job.ends:
+        found = await client.queue_offsets(job.topic, consistency="linearizable")
+        ends = {Queue(one.topic, one.queue_id, one.group): one.max_offset for one in found}
+    consumer = client.group_consumer(
+        group, job.topic, position=job.position, auto_commit=False, tags=job.tags, sql=job.sql
+    )
+    async with consumer:
+        work = _take(consumer, job, writer, show)
+        if ends is not None:
+            at_end = asyncio.Event()
+            work = beside(_watch(consumer, job, ends, at_end), until(at_end, work))
+        try:
+            await beside(_keep_committed(consumer, job), work)
+        finally:
+            await _commit(consumer, job)
+
+
+async def _take(consumer: "GroupConsumer", job: Job, writer: MessageWriter, show: Show) -> None:
+    async for batch in consumer.batches():
+        await job.hand_over(batch, writer)
+        show("consumed", job.done_count, job.max_count)
+        if job.is_full:
+            return
+
+
+async def _keep_committed(consumer: "GroupConsumer", job: Job) -> None:
+    from quorumlog.errors import QuorumlogError
+
+    while True:
+        await asyncio.sleep(_COMMIT_INTERVAL_S)
+        try:
+            await _commit(consumer, job)
+        except QuorumlogError as error:
+            if not error.retryable:
+                raise
+            click.echo(f"offsets are not stored yet: {error}", err=True)
+
+
+async def _commit(consumer: "GroupConsumer", job: Job) -> None:
+    """Store the offsets of the messages handed over, for the queues that are still assigned."""
+    ours = set(consumer.assignment())
+    handed, job.done_offsets = job.done_offsets, {}
+    offsets = {queue: offset for queue, offset in handed.items() if queue in ours}
+    if offsets:
+        try:
+            await consumer.commit_offsets(offsets)
+        except BaseException:
+            job.done_offsets = {**offsets, **job.done_offsets}
+            raise
+
+
+async def _watch(
+    consumer: "GroupConsumer",
+    job: Job,
+    ends: "Mapping[Queue, int]",
+    at_end: asyncio.Event,
+) -> None:
+    """Set the event when each assigned queue has reached the end that it had at the start."""
+    while not at_end.is_set():
+        offsets, ours = consumer.offsets(), consumer.assignment()
+        if not job.is_busy and all(offsets[queue] >= ends.get(queue, 0) for queue in ours):
+            at_end.set()
+        await asyncio.sleep(_END_POLL_S)

@@ -1,0 +1,243 @@
+"""`qlog message`: find single messages, and show their history.
+
+Owns the options and the printing.
+"""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from qlog.broker_groups import shown_rows
+from qlog.connection import ask, connected, run, server_option
+from qlog.message_rows import COLUMNS, message_row, table_row, time_text
+from qlog.output import (
+    Format,
+    output_option,
+    print_record,
+    print_rows,
+    say_if_more,
+)
+from qlog.times import parse_time
+from quorumlog.command_errors import ExitCode
+
+if TYPE_CHECKING:
+    from quorumlog.records.message import Message
+
+_FIND_COUNT_MAX = 64
+
+
+@click.group()
+def message() -> None:
+    """Fetch single messages, by id or by key, and see what became of one."""
+
+
+@message.command()
+@click.argument("message_id", metavar="ID")
+@server_option
+@output_option
+def get(message_id: str, server: str | None, output: Format) -> int:
+    """Show the message with an id, as a receipt or `qlog consume -o jsonl` names it.
+
+    \b
+    Keys of -o json:
+      topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
+      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64), body,
+      group (the broker group)
+
+    \b
+    Examples:
+      qlog message get 7F00000100001F910000000000000ACC
+      qlog message get 7F00000100001F910000000000000ACC -o json | jq -r .body
+    """
+
+    print_record(message_row(ask(server, lambda client: client.get_message(message_id))), output)
+    return ExitCode.OK
+
+
+def _time(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return parse_time(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@message.command()
+@click.argument("topic", metavar="TOPIC")
+@click.option("--key", required=True, help="The key that messages were sent with.")
+@click.option("--since", callback=_time, metavar="TIME", help="Stored at this time or later.")
+@click.option("--before", callback=_time, metavar="TIME", help="Stored before this time.")
+@click.option(
+    "--max-count",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    help="At most so many.",
+)
+@server_option
+@output_option
+def query(
+    topic: str,
+    key: str,
+    since: int | None,
+    before: int | None,
+    max_count: int,
+    server: str | None,
+    output: Format,
+) -> int:
+    """Find the newest messages of a topic that have a key.
+
+    A TIME is 2026-01-31T12:00:00Z, a Unix time in seconds or milliseconds, or an age as -15m.
+
+    \b
+    Keys of -o json:
+      topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
+      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64), body,
+      group (the broker group)
+
+    \b
+    Examples:
+      qlog message query orders --key order-17
+      qlog message query orders --key order-17 --since -1h -o jsonl
+
+    Ends with 0 when there is one, and with 1 when there is none.
+    """
+
+    async def act() -> "list[Message]":
+        async with connected(server) as client:
+            return list(
+                await client.query_by_key(
+                    topic,
+                    key,
+                    lo_unix_ms=since or 0,
+                    hi_unix_ms=before or 0,
+                    max_count=max_count + 1,
+                )
+            )
+
+    found = run(act())
+    say_if_more(found, max_count)
+    _print_messages(found[-max_count:], output)
+    return ExitCode.OK if found else ExitCode.FINDINGS
+
+
+@message.command()
+@click.argument("topic", metavar="[TOPIC]", required=False)
+@click.option("--id", "message_id", metavar="ID", help="The id in a receipt; needs no TOPIC.")
+@click.option("--key", help="A key that it was sent with.")
+@click.option("--unique", metavar="KEY", help="Its unique key (UNIQ_KEY).")
+@server_option
+@output_option
+def find(
+    topic: str | None,
+    message_id: str | None,
+    key: str | None,
+    unique: str | None,
+    server: str | None,
+    output: Format,
+) -> int:
+    """Find messages by id, by key or by unique key: the newest 64.
+
+    \b
+    Keys of -o json:
+      topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
+      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64), body,
+      group (the broker group)
+
+    \b
+    Examples:
+      qlog message find --id 7F00000100001F910000000000000ACC
+      qlog message find orders --key order-17
+      qlog message find orders --unique 0A00000100001F91018F2C5B00000ACC -o json
+
+    Ends with 0 when there is one, and with 1 when there is none.
+    """
+    if [message_id, key, unique].count(None) != 2:
+        raise click.UsageError("name one of --id, --key and --unique")
+    if message_id is None and topic is None:
+        raise click.UsageError("a key is one of a TOPIC; name it")
+
+    async def act() -> "list[Message]":
+        from quorumlog.errors import NotFoundError
+
+        async with connected(server) as client:
+            if message_id is not None:
+                try:
+                    return [await client.get_message(message_id)]
+                except NotFoundError:
+                    return []
+            return list(
+                await client.query_by_key(
+                    topic or "", key or unique or "", max_count=_FIND_COUNT_MAX + 1
+                )
+            )
+
+    found = run(act())
+    say_if_more(found, _FIND_COUNT_MAX, "use `qlog message query` with --max-count")
+    _print_messages(found[-_FIND_COUNT_MAX:], output)
+    return ExitCode.OK if found else ExitCode.FINDINGS
+
+
+@message.command()
+@click.argument("message_id", metavar="ID")
+@server_option
+@output_option
+def trace(message_id: str, server: str | None, output: Format) -> int:
+    """Show what became of a message: stored, delayed, committed, consumed, retried, dead.
+
+    It is found in the log and in the state when you ask, nothing is written for it beforehand. A
+    message without a unique key is looked for in long queues up to a limit; is_complete says so.
+
+    \b
+    Keys of -o json:
+      message_id, topic, queue_id, queue_offset, is_complete, events
+      events: kind, unix_ms (null: the state says it), group, topic, queue_id, offset,
+        reconsume_times, message_id
+
+    A kind is stored, half, open, committed, rolled back, given up, expired, delayed, consumed (a
+    group has passed it), retried or dead.
+
+    \b
+    Examples:
+      qlog message trace 7F00000100001F910000000000000ACC
+      qlog message trace 7F00000100001F910000000000000ACC -o json | jq .events
+    """
+
+    found = ask(server, lambda client: client.admin.trace_message(message_id))
+    is_table = output is Format.TABLE
+    events: list[dict[str, object]] = []
+    for event in found.events:
+        row: dict[str, object] = {"kind": event.kind}
+        if is_table:
+            row["time"] = time_text(event.unix_ms) if event.unix_ms else None
+        else:
+            row["unix_ms"] = event.unix_ms or None
+        row |= {
+            "group": event.group or None,
+            "topic": event.topic or None,
+            "queue_id": event.queue_id if event.topic else None,
+            "offset": event.offset if event.topic else None,
+            "reconsume_times": event.reconsume_times,
+            "message_id": event.message_id or None,
+        }
+        events.append(row)
+    record = {
+        "message_id": found.message.message_id,
+        "topic": found.message.topic,
+        "queue_id": found.message.queue_id,
+        "queue_offset": found.message.queue_offset,
+        "is_complete": found.is_complete,
+        "events": events,
+    }
+    print_record(record, output)
+    return ExitCode.OK
+
+
+def _print_messages(found: "list[Message]", output: Format) -> None:
+    if output is Format.TABLE:
+        lines = shown_rows([table_row(one) for one in found])
+        print_rows(lines, output, columns=tuple(lines[0]) if lines else COLUMNS[1:])
+    else:
+        rows = [message_row(one) for one in found]
+        print_rows(rows, output, columns=tuple(rows[0]) if rows else ())

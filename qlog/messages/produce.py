@@ -1,0 +1,379 @@
+"""`qlog produce`: messages from a file or a pipe into a topic, and the counts of their outcomes.
+
+Owns the counting: a message is acked when its receipt came, failed when it is known not to be in
+the log, and unknown otherwise. The counts claim no more than that. The reading is produce_input's.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qlog.broker_groups import QueueName, QueueType
+from qlog.connection import (
+    StopSignals,
+    connected,
+    run,
+    server_option,
+    stop_on_signals,
+    until,
+)
+from qlog.messages.produce_input import InputFormat, InputMessage, messages, opened
+from qlog.output import Format, output_option, print_record
+from qlog.progress import Show, progress_bars
+from qlog.times import parse_duration, parse_time
+from quorumlog.command_errors import CliError, ExitCode, explain
+
+if TYPE_CHECKING:
+    from quorumlog.client import Client
+    from quorumlog.errors import QuorumlogError
+    from quorumlog.produce.delivery import Delivery
+    from quorumlog.produce.producer import Producer
+
+
+# Deadlines run while messages wait in the buffer: a small one is emptied in seconds.
+_BUFFER_SIZE_BYTES_MAX = 4 << 20
+_TIMEOUT_MS = 30_000
+COMPRESSIONS = ("zlib", "lz4", "zstd")
+"""The client's names, written out: importing the client is slow, and help needs only these."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of the outcomes of the messages that were read."""
+
+    taken_count: int = 0
+    acked_count: int = 0
+    failed_count: int = 0
+    unknown_count: int = 0
+    duplicate_count: int = 0
+    acked_size_bytes: int = 0
+    in_order_count: int = 0
+    """Count of messages from the first on that are acked without a gap: a new run may skip them."""
+    durability: dict[str, int] = field(default_factory=dict)
+    first_error: Exception | None = None
+    pending: "deque[tuple[Delivery | QuorumlogError, int]]" = field(default_factory=deque)
+    """Messages that are not counted yet, in the order of the input, with the size of the body."""
+
+    is_closed: bool = False
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    failed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def add(self, delivery: "Delivery | QuorumlogError", size_bytes: int) -> None:
+        """Add a message that the producer took, or refused at once."""
+        from quorumlog.errors import QuorumlogError
+
+        self.taken_count += 1
+        if isinstance(delivery, QuorumlogError):
+            self.failed.set()
+        self.pending.append((delivery, size_bytes))
+        self.arrived.set()
+
+    def close(self) -> None:
+        """Note that no more messages will be added."""
+        self.is_closed = True
+        self.arrived.set()
+
+    async def settle(self) -> None:
+        """Count the outcomes as answers come, until closed and all are counted."""
+        while True:
+            while self.pending:
+                await self._settle_first()
+            if self.is_closed:
+                return
+            self.arrived.clear()
+            await self.arrived.wait()
+
+    async def _settle_first(self) -> None:
+        """Wait for the answer to the oldest message and count it. If cancelled, it stays."""
+        from quorumlog.errors import Outcome, QuorumlogError
+
+        delivery, size_bytes = self.pending[0]
+        try:
+            if isinstance(delivery, QuorumlogError):
+                raise delivery
+            receipt = await delivery
+        except QuorumlogError as error:
+            self.first_error = self.first_error or error
+            self.failed.set()
+            if error.outcome is Outcome.NOT_APPLIED:
+                self.failed_count += 1
+            else:
+                self.unknown_count += 1
+        else:
+            self.acked_count += 1
+            self.acked_size_bytes += size_bytes
+            self.duplicate_count += receipt.is_duplicate
+            level = receipt.durability.value
+            self.durability[level] = self.durability.get(level, 0) + 1
+            if self.first_error is None:
+                self.in_order_count += 1
+        self.pending.popleft()
+
+    async def give_up(self, producer: "Producer") -> None:
+        """Stop waiting: messages without a receipt become unknown, which is no new error."""
+        error = self.first_error
+        await producer.abort()
+        await self.settle()
+        self.first_error = error
+
+    def row(self, *, topic: str, source: str, seconds: float, is_complete: bool) -> dict[str, Any]:
+        """Return the stable JSON of a run."""
+        assert self.taken_count == self.acked_count + self.failed_count + self.unknown_count
+        return {
+            "topic": topic,
+            "source": source,
+            "complete": is_complete,
+            "taken_count": self.taken_count,
+            "acked_count": self.acked_count,
+            "failed_count": self.failed_count,
+            "unknown_count": self.unknown_count,
+            "acked_in_order_count": self.in_order_count,
+            "duplicate_count": self.duplicate_count,
+            "durability": dict(sorted(self.durability.items())),
+            "acked_size_bytes": self.acked_size_bytes,
+            "seconds": round(seconds, 3),
+            "acked_msgs_per_s": round(self.acked_count / seconds, 1),
+            "acked_mb_per_s": round(self.acked_size_bytes / seconds / 1e6, 3),
+        }
+
+
+def _duration(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Any:
+    return _seconds(parse_duration, text)
+
+
+def _time(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Any:
+    return _seconds(parse_time, text)
+
+
+def _seconds(parse: Callable[[str], int], text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return parse(text) / 1000
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@click.command()
+@click.argument("topic", metavar="TOPIC")
+@click.option(
+    "-f", "--file", "source", default="-", show_default=True, help="Input file, or - for stdin."
+)
+@click.option(
+    "--format",
+    "input_format",
+    type=click.Choice([f.value for f in InputFormat]),
+    default=InputFormat.LINES.value,
+    show_default=True,
+    help="lines: each line a body. jsonl: each line a JSON object. raw: all one message.",
+)
+@click.option(
+    "--key-separator", metavar="TEXT", help="In a line, the text before this one is the key."
+)
+@click.option("--tag", help="Tag of each message that names none itself.")
+@click.option(
+    "--queue",
+    type=QueueType(),
+    metavar="[GROUP/]NUMBER",
+    help="Send to this queue only, of the first broker group unless one is named.",
+)
+@click.option(
+    "--delay", metavar="DURATION", callback=_duration, help="Deliver so much later: 10s, 5m, 2h."
+)
+@click.option("--level", type=click.IntRange(1, 18), help="Deliver later, by RocketMQ's levels.")
+@click.option(
+    "--deliver-at", metavar="TIME", callback=_time, help="Deliver then: 2026-01-31T12:00:00Z."
+)
+@click.option(
+    "--compression",
+    type=click.Choice(COMPRESSIONS),
+    help="Send bodies of 4 KiB and more compressed, if that makes them smaller.",
+)
+@server_option
+@output_option
+def produce(
+    topic: str,
+    source: str,
+    input_format: str,
+    key_separator: str | None,
+    tag: str | None,
+    queue: QueueName | None,
+    delay: float | None,
+    level: int | None,
+    deliver_at: float | None,
+    compression: str | None,
+    server: str | None,
+    output: Format,
+) -> int:
+    """Send messages from a file or a pipe.
+
+    Prints how many were acked: what has no receipt is not counted as sent. After the first failure
+    nothing more is read; acked_in_order_count says how many from the first on a new run may skip.
+    Ctrl-C stops reading and waits for receipts; a second Ctrl-C does not wait, and says how many
+    are unknown. Consumers unpack compressed bodies; lz4 and zstd need the extra `compression` on
+    both sides: pip install 'quorumlog[compression]'.
+
+    \b
+    JSON of --format jsonl, as `qlog consume -o jsonl` writes it:
+      {"body": "text", "body_encoding": "utf-8|base64", "key": "k", "tag": "t", "queue_id": 0,
+       "properties": {"a": "b"}}      all but body may be left out
+
+    \b
+    Keys of -o json:
+      topic, source, complete, taken_count, acked_count, failed_count, unknown_count,
+      acked_in_order_count, duplicate_count, durability (receipts by level), acked_size_bytes,
+      seconds, acked_msgs_per_s, acked_mb_per_s
+
+    \b
+    Examples:
+      qlog produce orders --file orders.txt
+      seq 1000 | qlog produce orders -o json | jq .acked_count
+      qlog produce orders --file orders.csv --key-separator ,
+      qlog consume orders --until end -o jsonl | qlog produce copy --format jsonl
+      qlog produce images --file cat.png --format raw
+      echo 'wake up' | qlog produce alarms --delay 10m
+      qlog produce reports --file report.json --format raw --compression zlib
+
+    Ends with 0 when every message was acked, with 3 when one was not, and 130 after Ctrl-C.
+    """
+    if key_separator == "" or (key_separator and input_format != InputFormat.LINES):
+        raise click.UsageError("--key-separator is a text, and goes with --format lines")
+    wishes = {"delay": delay, "level": level, "deliver_at": deliver_at}
+    wish = {name: value for name, value in wishes.items() if value is not None}
+    if len(wish) > 1:
+        raise click.UsageError("give one of --delay, --level and --deliver-at")
+    defaults = InputMessage(b"", tag=tag, wish=wish)
+    if queue is not None:
+        defaults = replace(defaults, queue_id=queue.queue_id, group=queue.group)
+
+    def producer_of(client: "Client") -> "Producer":
+        return client.producer(
+            buffer_size_bytes_max=_BUFFER_SIZE_BYTES_MAX,
+            compression=compression,
+            timeout_ms=_TIMEOUT_MS,
+        )
+
+    form = InputFormat(input_format)
+    return run(_produce(topic, source, form, key_separator, defaults, producer_of, server, output))
+
+
+async def _produce(
+    topic: str,
+    source: str,
+    input_format: InputFormat,
+    key_separator: str | None,
+    defaults: InputMessage,
+    producer_of: "Callable[[Client], Producer]",
+    server: str | None,
+    output: Format,
+) -> int:
+    tally, reading_error, began = Tally(), None, time.perf_counter()
+    with opened(source) as fd, stop_on_signals() as stop, progress_bars() as show:
+        async with connected(server) as client:
+            is_complete = False
+            try:
+                is_complete = await _send(
+                    producer_of(client), tally, stop, show,
+                    topic=topic, defaults=defaults,
+                    batches=messages(
+                        fd, name=source, input_format=input_format, key_separator=key_separator
+                    ),
+                )  # fmt: skip
+            except CliError as error:  # An error of the input; sent messages are counted first.
+                reading_error = error
+            seconds = time.perf_counter() - began
+    is_complete = is_complete and tally.acked_count == tally.taken_count
+    is_stopped = stop.requested.is_set() and not is_complete
+    print_record(
+        tally.row(topic=topic, source=source, seconds=seconds, is_complete=is_complete), output
+    )
+    return _verdict(tally, reading_error, is_stopped=is_stopped)
+
+
+async def _send(
+    producer: "Producer",
+    tally: Tally,
+    stop: StopSignals,
+    show: Show,
+    *,
+    topic: str,
+    defaults: InputMessage,
+    batches: Any,
+) -> bool:
+    """Send all messages and count each; return whether the input was read to its end."""
+    settler = asyncio.ensure_future(tally.settle())
+
+    async def read() -> bool:
+        async for batch in batches:
+            await _enqueue(producer, tally, batch, topic=topic, defaults=defaults)
+            show("acked", tally.acked_count, None)
+        return True
+
+    async def finish() -> None:
+        await settler
+        await producer.close()
+
+    try:
+        return bool(await until(stop.requested, until(tally.failed, read())))
+    finally:
+        tally.close()
+        if stop.requested.is_set() and tally.pending:
+            click.echo(
+                f"stopping; {len(tally.pending)} messages wait for their receipts "
+                "(again: do not wait)",
+                err=True,
+            )
+        await until(stop.forced, finish())
+        await tally.give_up(producer)
+
+
+async def _enqueue(
+    producer: "Producer",
+    tally: Tally,
+    batch: list[InputMessage],
+    *,
+    topic: str,
+    defaults: InputMessage,
+) -> None:
+    """Hand messages to the producer, waiting for room; each is counted when it was taken."""
+    from quorumlog.errors import QuorumlogError
+
+    for one in batch:
+        try:
+            delivery = await producer.enqueue(
+                topic,
+                one.body,
+                key=one.key,
+                tag=one.tag if one.tag is not None else defaults.tag,
+                queue_id=one.queue_id if defaults.queue_id is None else defaults.queue_id,
+                properties=one.properties or None,
+                group=defaults.group,
+                **defaults.wish,
+            )
+        except QuorumlogError as error:
+            tally.add(error, len(one.body))
+            return
+        tally.add(delivery, len(one.body))
+
+
+def _verdict(tally: Tally, reading_error: CliError | None, *, is_stopped: bool) -> int:
+    if reading_error is not None:
+        raise reading_error
+    if tally.first_error is not None:
+        reason = explain(tally.first_error)
+        raise CliError(
+            f"{tally.failed_count} messages failed and {tally.unknown_count} are unknown, "
+            f"{tally.acked_count} were acked: {reason.what}",
+            reason.why,
+            f"{reason.do}; to go on, skip the first {tally.in_order_count} messages",
+        )
+    if is_stopped:
+        click.echo("interrupted", err=True)
+        return ExitCode.INTERRUPTED
+    assert tally.acked_count == tally.taken_count, "counts of taken and acked messages disagree"
+    return ExitCode.OK

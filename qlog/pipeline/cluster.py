@@ -1,0 +1,14 @@
+"""The cluster of a command of the pipeline, as options of the source and the sink.
+
+Owns the translation of `--server` and the variables of `qlog` to options. Must not know the jobs.
+"""
+
+from qlog.connection import addresses, tls_files
+
+
+def cluster_options(server: str | None) -> dict[str, str]:
+    """Return the options for `--server` and the variables for TLS. Raises CliError."""
+    from pipeline.options import TLS  # Not above: help needs no Spark.
+
+    named = zip(TLS, tls_files(), strict=True)
+    return {"servers": addresses(server), **{name: path for name, path in named if path}}

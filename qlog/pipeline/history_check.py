@@ -1,0 +1,58 @@
+"""`history-check` as a command: its options, its progress, and its result.
+
+Must not know the rules.
+"""
+
+import click
+
+from qlog.output import Format, output_option, print_record, print_rows
+from qlog.progress import progress_bars
+from quorumlog.command_errors import ExitCode
+
+
+@click.command("history-check")
+@click.argument("directories", metavar="DIR...", nargs=-1, required=True)
+@click.option("--master", metavar="URL", help="Of a Spark cluster.  [default: local[*]]")
+@output_option
+def history_check(directories: tuple[str, ...], master: str | None, output: Format) -> int:
+    """Judge saved histories of clients: what was lost, doubled, stale or out of order.
+
+    A history is a directory with history.jsonl, and drains.jsonl and notes.jsonl if there are any,
+    as the fault suites write them for each scenario that failed. Several are taken as one, from
+    clients that share a clock. The rules are those of the suites; each queue is checked alone,
+    which finds the same, so a history may be larger than one process can hold.
+
+    \b
+    Keys of -o json:
+      verdict, operation_count, queue_count, violation_count, operation_counts, violations
+
+    \b
+    Examples:
+      qlog pipeline history-check out/kill-leader
+      qlog pipeline history-check client-*/ --master spark://spark:7077 -o json
+
+    Ends with 0 when nothing is wrong, 1 when a rule is broken, 3 when it could not be done.
+    """
+    from pipeline.session import check_available, spark_session
+
+    check_available()
+    from pipeline.jobs.history_check import history_check as run
+
+    with spark_session("history-check", master) as spark, progress_bars() as show:
+        found = run(spark, directories, show=show)
+    rows = [one.row() for one in found.violations]
+    summary = {
+        "verdict": f"{found.violation_count} violations" if rows else "a right log can have it",
+        "operation_count": sum(found.operation_counts.values()),
+        "queue_count": len(found.operation_counts),
+        "violation_count": found.violation_count,
+    }
+    if output is Format.TABLE:
+        if rows:
+            print_rows(rows, output, columns=("rule", "queue", "detail", "witnesses"))
+            click.echo()
+        print_record(summary, output)
+    else:
+        counts = found.operation_counts
+        print_record({**summary, "operation_counts": counts, "violations": rows}, output)
+    return ExitCode.FINDINGS if rows else ExitCode.OK

@@ -1,0 +1,116 @@
+"""`latency` as a command: its options, its progress, and its result.
+
+Must not know how anything is measured.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from qlog.connection import server_option
+from qlog.output import Format, output_option, print_record, print_rows
+from qlog.pipeline.cluster import cluster_options
+from qlog.progress import progress_bars
+from quorumlog.command_errors import CliError, ExitCode
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@click.command()
+@click.option("--segments", metavar="DIR", help="Read the files of a stopped node or a backup.")
+@click.option("--parquet", metavar="DIR", help="Read what 'ingest' wrote; without consumer lag.")
+@click.option("--topic", default="", metavar="NAME,...", help="Only these topics.")
+@click.option("--plot", metavar="FILE", help="Draw it, too: .png, .svg or .pdf.")
+@server_option
+@click.option("--master", metavar="URL", help="Of a Spark cluster.  [default: local[*]]")
+@output_option
+def latency(
+    segments: str | None,
+    parquet: str | None,
+    topic: str,
+    plot: str | None,
+    server: str | None,
+    master: str | None,
+    output: Format,
+) -> int:
+    """Say how much came each minute, how large and how late, and how far consumers were behind.
+
+    By topic, tag and minute: counts, rates, sizes, percentiles of store time less born time. And
+    by minute, group and topic the lag, from the commits in the log. Reads a cluster, for which
+    --topic is needed, unless told otherwise.
+
+    \b
+    Keys of -o json:
+      rates, lags
+
+    \b
+    Examples:
+      qlog pipeline latency --topic orders
+      qlog pipeline latency --segments node-1/data --plot latency.png
+      qlog pipeline latency --parquet /tables/orders -o json | jq .rates
+    """
+    if segments and parquet:
+        raise CliError(
+            "two sources",
+            "--segments and --parquet exclude each other",
+            "choose one",
+            ExitCode.USAGE,
+        )
+    if not (segments or parquet or topic):
+        why = "a cluster is read topic by topic"
+        raise CliError("no topic is given", why, "name it with --topic", ExitCode.USAGE)
+    cluster = {} if segments or parquet else cluster_options(server)
+    if plot:
+        from pipeline.plot import check_available
+
+        check_available()
+    from pipeline.session import spark_session
+
+    with spark_session("latency", master) as spark, progress_bars() as show:
+        show("read", 0, None)
+        rates, lags = _measure(spark, segments, parquet, topic, cluster)
+    if plot:
+        from pipeline.plot import draw
+
+        draw(rates, lags, Path(plot))
+    _print_latency(rates, lags, output)
+    return ExitCode.OK if rates else ExitCode.FINDINGS
+
+
+def _measure(
+    spark: "SparkSession",
+    segments: str | None,
+    parquet: str | None,
+    topic: str,
+    cluster: Mapping[str, str],
+) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+    from pipeline import register
+    from pipeline.jobs import latency as job
+
+    register(spark)
+    if parquet:
+        return job.rows_of(job.rates(job.from_parquet(spark, parquet, topic))), []
+    if segments:
+        rows = job.from_segments(spark, segments, topic)
+        commands = job.from_segments(spark, segments, job.COMMAND_TOPIC)
+    else:
+        rows = job.from_cluster(spark, cluster, topic)
+        commands = job.from_cluster(spark, cluster, job.COMMAND_TOPIC)
+    return job.rows_of(job.rates(rows)), job.rows_of(job.lags(rows, commands))
+
+
+def _print_latency(
+    rates: list[dict[str, object]], lags: list[dict[str, object]], output: Format
+) -> None:
+    from pipeline.jobs.latency import LAG_COLUMNS, RATE_COLUMNS
+
+    if output is not Format.TABLE:
+        print_record({"rates": rates, "lags": lags}, output)
+        return
+    print_rows(rates, output, columns=RATE_COLUMNS)
+    if lags:
+        click.echo()
+        print_rows(lags, output, columns=LAG_COLUMNS)

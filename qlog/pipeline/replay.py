@@ -1,0 +1,91 @@
+"""`replay` as a command: its options, its progress, and its result.
+
+Must not know how rows become records.
+"""
+
+import click
+
+from pipeline.errors import OptionError
+from qlog.connection import server_option
+from qlog.output import Format, output_option, print_record
+from qlog.pipeline.cluster import cluster_options
+from qlog.progress import progress_bars
+
+
+@click.command()
+@click.argument("to", metavar="TOPIC")
+@click.option("--path", metavar="PATH", help="Take the rows of this table of Parquet.")
+@click.option("--topic", metavar="TOPIC,...", help="Take the records of these topics.")
+@click.option(
+    "--from",
+    "starting",
+    metavar="PLACE",
+    help="Where to begin in a topic: earliest, latest, an offset, @TIME, or JSON by queue.",
+)
+@click.option("--until", "ending", metavar="PLACE", help="Where to end, in the same way.")
+@click.option("--where", default="", metavar="SQL", help="A condition on the columns.")
+@click.option("--any-queue", is_flag=True, help="Let the key choose the queue, not the record.")
+@click.option("--id", "replay_id", default="", metavar="ID", help="Go on with that replay.")
+@click.option("--master", metavar="URL", help="Of a Spark cluster.  [default: local[*]]")
+@server_option
+@output_option
+def replay(
+    to: str,
+    path: str | None,
+    topic: str | None,
+    starting: str | None,
+    ending: str | None,
+    where: str,
+    any_queue: bool,
+    replay_id: str,
+    master: str | None,
+    server: str | None,
+    output: Format,
+) -> None:
+    """Put records of a table or of topics back into TOPIC, in the order of their queues.
+
+    What comes out is new records: with body, keys, tag and properties as they were, and with an
+    offset, a position and times of their own. A replay has a name, which stderr tells when it
+    begins. When one breaks off, run it again with that name and the same rows: what is there
+    already is not added again.
+
+    \b
+    Keys of -o json:
+      replay_id, row_count, duration_s
+
+    \b
+    Examples:
+      qlog pipeline replay orders --path /data/orders --where "date = '2026-01-31'"
+      qlog pipeline replay orders-test --topic orders --from @2026-01-31T12:00:00Z
+    """
+    from pipeline.checks import check_source, check_target
+    from pipeline.jobs.replay import replay as run
+    from pipeline.options import sink_options
+    from pipeline.session import spark_session
+
+    if (path is None) == (topic is None):
+        raise OptionError("a replay has one source", "give --path or --topic")
+    cluster, source = cluster_options(server), None
+    if topic is not None:
+        source = {**cluster, "topic": topic}
+        source |= {"startingOffsets": starting} if starting else {}
+        source |= {"endingOffsets": ending} if ending else {}
+    # Before Spark, which takes seconds to start.
+    if source is not None:
+        check_source(source)
+    target = {**cluster, "topic": to}
+    check_target(sink_options(target).cluster, [to])
+    with spark_session("replay", master) as spark, progress_bars() as show:
+        done = run(
+            spark,
+            target,
+            path=path,
+            source=source,
+            where=where,
+            keeps_queues=not any_queue,
+            replay_id=replay_id,
+            show=show,
+            announce=lambda name: click.echo(f"replay {name}; to go on: --id {name}", err=True),
+        )
+    record = {"replay_id": done.replay_id, "row_count": done.row_count}
+    print_record(record | {"duration_s": round(done.duration_s, 1)}, output)

@@ -1,0 +1,171 @@
+"""`qlog chaos`: break a local cluster in a chosen way, and check whether it kept its promises.
+
+Owns the options and the printing. The attacks and the checkers are those of the fault-injection
+suites, which are in the source tree only (`chaos-tests/`) and are found beside `deploy`.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from qlog.output import Format, output_option, print_record
+from qlog.transport import transport
+from quorumlog.command_errors import CliError, ExitCode
+
+if TYPE_CHECKING:
+    from chaos.local_attack import Attack
+    from chaos.trial import TrialResult
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@click.group()
+def chaos() -> None:
+    """Attack a local cluster while it works, and check every answer that clients got.
+
+    For people who test their own applications: start `qlog local start` and your application, then
+    attack. Each command sends and reads messages of its own on a topic of its own, breaks
+    something, mends it, reads everything back from every replica, and judges the history: acked
+    messages lost or doubled, stale reads, disorder, replicas that differ. It ends with 0 when all
+    is well, and with 1 when something is not.
+    """
+
+
+def _options(command: _Command) -> _Command:
+    for option in (
+        output_option,
+        click.option("--seed", type=int, help="For what is drawn; else a new one."),
+        click.option(
+            "--seconds",
+            type=click.FloatRange(0, 3600),
+            default=5.0,
+            show_default=True,
+            help="How long it lasts.",
+        ),
+        click.option("--node", type=int, help="The node that is hit.  [default: the leader]"),
+        click.option("--dir", "directory", metavar="DIR", help="Where the cluster is kept."),
+    ):
+        command = option(command)
+    return command
+
+
+@chaos.command()
+@_options
+def kill(**given: Any) -> int:
+    """End a node by SIGKILL, and start it again.
+
+    \b
+    Examples:
+      qlog chaos kill
+      qlog chaos kill --node 2 --seconds 30
+    """
+    return _attack("kill", **given)
+
+
+@chaos.command()
+@_options
+def pause(**given: Any) -> int:
+    """Stop a node from running (SIGSTOP), connections open, and let it go on."""
+    return _attack("pause", **given)
+
+
+@chaos.command()
+@_options
+def partition(**given: Any) -> int:
+    """Lose all messages between a node and the others; clients still reach all of them."""
+    return _attack("partition", **given)
+
+
+@chaos.command("slow-link")
+@_options
+def slow_link(**given: Any) -> int:
+    """Let all messages between a node and the others be late by up to 300 ms, in any order."""
+    return _attack("slow-link", **given)
+
+
+@chaos.command("lossy-link")
+@_options
+def lossy_link(**given: Any) -> int:
+    """Lose, double and delay a tenth each of all messages between all nodes."""
+    return _attack("lossy-link", **given)
+
+
+@chaos.command("slow-disk")
+@_options
+def slow_disk(**given: Any) -> int:
+    """Let every sync of a node take 200 ms longer; it is restarted before and after."""
+    return _attack("slow-disk", **given)
+
+
+def _attack(
+    name: str,
+    *,
+    directory: str | None,
+    node: int | None,
+    seconds: float,
+    seed: int | None,
+    output: Format,
+) -> int:
+    run, attack = _suite(name)
+    from deploy.local import LocalCluster, LocalError, default_directory
+
+    try:
+        cluster = LocalCluster.open(directory or default_directory())
+        cluster.wait_ready(node_ids=cluster.node_ids)
+        if node is not None:
+            cluster.node_directory(node)
+    except LocalError as error:
+        raise CliError(error.what, f"code {error.code}", error.do) from error
+    if node is not None and node not in cluster.node_ids:
+        known = ", ".join(map(str, cluster.node_ids))
+        raise CliError(f"there is no node {node}", f"the cluster has {known}", "name one of these")
+    seed = int.from_bytes(os.urandom(4), "big") if seed is None else seed
+    ways = {"node": node, "seconds": seconds, "seed": seed, "transport": transport()}
+    result: TrialResult = asyncio.run(run(cluster, attack, **ways))
+    print_record(_record(result), output)
+    return ExitCode.OK if result.verdict == "passed" else ExitCode.FINDINGS
+
+
+def _suite(name: str) -> "tuple[Callable[..., Any], Attack]":
+    """Return the runner of attacks and one attack, from the source tree that this is run in."""
+    import deploy
+
+    root = Path(next(iter(deploy.__path__))).resolve().parent / "chaos-tests"
+    if not (root / "chaos" / "local_attack.py").exists():
+        raise CliError(
+            "the fault-injection suites are not here",
+            "they are in the source tree of QuorumLog, not in the installed package",
+            "run qlog from a source tree: source deploy/venv",
+        )
+    if str(root) not in sys.path:
+        sys.path.append(str(root))
+    from chaos.local_attack import ATTACKS
+    from chaos.local_attack import run as run_attack
+
+    return run_attack, ATTACKS[name]
+
+
+def _record(result: "TrialResult") -> dict[str, object]:
+    return {
+        "verdict": result.verdict,
+        "why": result.why or None,
+        "attack": result.scenario.name,
+        "seed": result.seed,
+        "transport": result.transport,
+        "proofs": result.proofs,
+        "acked_count": result.acked_count,
+        "lost_count": result.lost_count,
+        "anomaly_count": len(result.violations),
+        "anomalies": result.violations,
+        "checked_operation_count": result.operation_count,
+        "operations": result.outcomes,
+        "client_errors": result.errors,
+        "failover_ms": [round(ms, 1) for ms in result.failovers_ms],
+        "recovery_ms": None if result.recovery_ms is None else round(result.recovery_ms, 1),
+        "took_s": round(result.took_s, 1),
+    }

@@ -1,0 +1,277 @@
+"""`qlog local`: a cluster on this machine, without containers, for trials and tests.
+
+Owns the options and the printing; the work is `deploy.local`'s.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+from qlog.output import Format, output_option, print_rows
+from quorumlog.command_errors import CliError, ExitCode
+
+if TYPE_CHECKING:
+    from deploy.local import LocalCluster
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_STATE_COLUMNS = (
+    "node_id", "group", "state", "role", "is_ready", "term", "leader_id", "commit_index",
+    "applied_index", "address", "peer_address", "http_address", "pid", "directory", "detail",
+)  # fmt: skip
+_TABLE_COLUMNS = (
+    "node_id", "state", "role", "is_ready", "term", "commit_index", "address", "http_address",
+    "pid", "detail",
+)  # fmt: skip
+
+
+@click.group()
+def local() -> None:
+    """Run a cluster on this machine, without containers.
+
+    Every node is a process of its own that goes on after the command has ended. All its files are
+    in one directory: --dir, else the variable QUORUMLOG_LOCAL_DIR, else .quorumlog/local in the
+    home directory.
+    """
+
+
+def _dir_option(command: _Command) -> _Command:
+    return click.option("--dir", "directory", metavar="DIR", help="Where the cluster is kept.")(
+        command
+    )
+
+
+@local.command()
+@_dir_option
+@click.option("--nodes", type=int, help="How many nodes each group of a new one has.  [default: 3]")
+@click.option("--groups", type=int, help="How many groups share its topics.  [default: 1]")
+@click.option("--port", type=int, help="First port of a new cluster; else free ones are found.")
+@click.option(
+    "--flush",
+    type=click.Choice(["sync", "async"]),
+    help="When a new cluster acknowledges: synced, or in memory, on a quorum.  [default: sync]",
+)
+@click.option(
+    "--replication",
+    type=click.Choice(["raft", "sync_master", "async_master"]),
+    help="How a new cluster replicates; with a master, node 1 begins as it.  [default: raft]",
+)
+@output_option
+def start(
+    directory: str | None,
+    nodes: int | None,
+    groups: int | None,
+    port: int | None,
+    flush: str | None,
+    replication: str | None,
+    output: Format,
+) -> int:
+    """Make a cluster if there is none, start the nodes that do not run, wait until they serve.
+
+    With several groups, g0, g1 and so on, each has its own nodes and log, and serves its share of
+    the queues of every topic.
+
+    \b
+    Examples:
+      qlog local start
+      qlog local start --dir /tmp/try --nodes 1 --port 18080
+      qlog local start --groups 2
+      qlog local start --replication sync_master && qlog ha status
+      qlog local start -o json | jq -r '.[].address'
+    """
+    with _explained():
+        given = _Given(nodes, groups, port, flush, replication)
+        cluster = _made(directory, given)
+        started = cluster.start()
+        with _progress() as progress:
+            cluster.wait_ready(progress=progress)
+        _print_status(cluster, output)
+    if output is Format.TABLE:
+        done = f"started {_count(started)}" if started else "all nodes were running already"
+        click.echo(f"\n{done}; next: qlog topic create orders, qlog local status, qlog local stop")
+        click.echo(f"clients connect to {cluster.bootstrap}")
+    return ExitCode.OK
+
+
+@local.command()
+@_dir_option
+@click.option("--node", type=int, help="Only this node.")
+def stop(directory: str | None, node: int | None) -> int:
+    """Stop the nodes gracefully: leadership handed over, everything synced. Nothing is deleted.
+
+    Does nothing when they do not run.
+    """
+    with _explained():
+        cluster = _opened(directory)
+        chosen = cluster.node_ids if node is None else (node,)
+        running = [n for n in chosen if cluster.is_alive(n)]
+        killed = cluster.stop(*chosen)
+    for one in killed:
+        click.echo(f"node {one} did not end in time and was killed", err=True)
+    click.echo(f"stopped {_count(running)}" if running else "nothing was running")
+    return ExitCode.OK
+
+
+@local.command()
+@_dir_option
+@output_option
+def status(directory: str | None, output: Format) -> int:
+    """Show every node: whether it runs, its group, its role, its addresses.
+
+    Ends with 0 when all nodes are ready, else with 1.
+    """
+    with _explained():
+        states = _print_status(_opened(directory), output)
+    return ExitCode.OK if all(state["is_ready"] for state in states) else ExitCode.FINDINGS
+
+
+@local.command()
+@_dir_option
+@click.option("--node", type=int, help="The node to kill.")
+@click.option("--leader", is_flag=True, help="Kill whichever node leads.")
+@click.option("--group", help="The group whose leader that is.  [default: the first one]")
+def kill(directory: str | None, node: int | None, leader: bool, group: str | None) -> int:
+    """End one node as a crash would (SIGKILL).
+
+    \b
+    Examples:
+      qlog local kill --leader
+      qlog local kill --node 2 && qlog local start
+    """
+    if leader == (node is not None):
+        raise click.UsageError("Name either --node or --leader.")
+    with _explained():
+        cluster = _opened(directory)
+        if node is None:
+            if group is not None and group not in cluster.groups:
+                known = ", ".join(cluster.groups)
+                raise CliError(f"there is no group {group!r}", f"there are {known}", "name one")
+            node = cluster.leader_id(group)
+            if not node:
+                raise CliError("no node leads", "there is no quorum", "see qlog local status")
+        was_alive = cluster.kill(node)
+    click.echo(f"killed node {node}" if was_alive else f"node {node} was not running")
+    return ExitCode.OK
+
+
+@local.command()
+@_dir_option
+@click.option("--node", type=int, help="Only this node.")
+@output_option
+def restart(directory: str | None, node: int | None, output: Format) -> int:
+    """Stop and start nodes, one after the other, so that the cluster goes on serving."""
+    with _explained():
+        cluster = _opened(directory)
+        for one in cluster.node_ids if node is None else (node,):
+            cluster.restart(one)
+            with _progress() as progress:
+                cluster.wait_ready(progress=progress)
+        _print_status(cluster, output)
+    return ExitCode.OK
+
+
+# --- Parts ---
+
+
+def _opened(directory: str | None) -> "LocalCluster":
+    from deploy.local import LocalCluster, default_directory
+
+    return LocalCluster.open(directory or default_directory())
+
+
+class _Given(NamedTuple):
+    """Options of the cluster from the command line; None: not given."""
+
+    nodes: int | None
+    groups: int | None
+    port: int | None
+    flush: str | None
+    replication: str | None
+
+
+def _made(directory: str | None, given: _Given) -> "LocalCluster":
+    """Open the cluster, or make it. The options must fit a cluster that exists."""
+    from deploy.local import LocalCluster, LocalError, default_directory
+
+    root = directory or default_directory()
+    try:
+        cluster = LocalCluster.open(root)
+    except LocalError as error:
+        if error.code != "local.none":
+            raise
+        return LocalCluster.create(
+            root,
+            given.nodes or 3,
+            groups=given.groups or 1,
+            flush=given.flush or "sync",
+            replication=given.replication or "raft",
+            base_port=given.port,
+        )
+    group_count = len(cluster.groups)
+    node_count = len(cluster.node_ids) // group_count
+    own = _Given(node_count, group_count, cluster.base_port, cluster.flush, cluster.replication)
+    differs = [
+        f"--{name}"
+        for name, said, found in zip(_Given._fields, given, own, strict=True)
+        if said is not None and said != found
+    ]
+    if differs:
+        raise CliError(
+            f"{cluster.directory} holds a cluster that was made with another {differs[0]}",
+            f"it has {node_count} nodes in each of {_counted(group_count, 'group')}, "
+            f"from port {cluster.base_port} on, flush={cluster.flush}, "
+            f"replication={cluster.replication}",
+            f"start it without {differs[0]}, or name another directory with --dir",
+        )
+    return cluster
+
+
+def _print_status(cluster: "LocalCluster", output: Format) -> list[dict[str, Any]]:
+    states = [dataclasses.asdict(state) for state in cluster.status()]
+    for state in states:
+        state["role"] = state["role"] or None
+        state["detail"] = state["detail"] or None
+    columns = _TABLE_COLUMNS if output is Format.TABLE else _STATE_COLUMNS
+    if output is Format.TABLE and len(cluster.groups) > 1:
+        columns = ("group", *columns)
+    rows = [{name: state[name] for name in columns} for state in states]
+    print_rows(rows, output, columns=columns)
+    return states
+
+
+def _count(nodes: list[int]) -> str:
+    return _counted(len(nodes), "node")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn errors of the cluster into three lines."""
+    from deploy.local import LocalError
+
+    try:
+        yield
+    except LocalError as error:
+        raise CliError(error.what, f"code {error.code}", error.do) from error
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Yield a function that overwrites a line on a terminal's stderr; elsewhere it does nothing."""
+    if not sys.stderr.isatty():
+        yield lambda _text: None
+        return
+
+    def show(text: str) -> None:
+        click.echo(f"\r\033[K{text}", err=True, nl=False)
+
+    try:
+        yield show
+    finally:
+        click.echo("\r\033[K", err=True, nl=False)

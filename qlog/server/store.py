@@ -1,0 +1,333 @@
+"""`qlog store`: inspect a store directory, check it and repair it, without a server.
+
+Owns the options and the printing; checks and repairs live in `store.fsck.check` and its parts,
+which are imported when a command runs.
+"""
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from qlog.output import Format, output_option, print_record, print_rows
+from qlog.progress import progress_bars
+from qlog.server.restore import restore
+from quorumlog.command_errors import ExitCode
+
+if TYPE_CHECKING:
+    from store.fsck.layout import GivenSettings
+    from store.fsck.types import Action, Finding, Loss
+    from store.ledger.mending.damage import DamagedRange
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_FINDINGS_SHOWN = 1_000
+_FINDING_COLUMNS = ("severity", "part", "file", "at", "field", "expected", "found", "position")
+_ACTION_COLUMNS = ("action", "file", "position", "why", "loses")
+
+
+@click.group()
+def store() -> None:
+    """Look into a store directory, offline."""
+
+
+def _layout_options(command: _Command) -> _Command:
+    """Add the options of the layout of a directory, for values that the files do not contain."""
+    for option in reversed(
+        [
+            click.option(
+                "--container",
+                type=click.Choice(["commit_log", "ledger"]),
+                help="Which log to read, when both are there.",
+            ),
+            click.option("--self-id", metavar="ID", help="Read the ledger in dledger-ID."),
+            click.option("--file-size", type=int, metavar="BYTES", help="Size of a log file."),
+            click.option("--queue-units", type=int, help="Units in a consume queue file."),
+            click.option("--index-slots", type=int, help="Hash slots in a key index file."),
+            click.option("--index-entries", type=int, help="Entries in a key index file."),
+            click.option("--ledger-units", type=int, help="Units in a file of a ledger's index."),
+            click.option(
+                "--property-crc/--no-property-crc",
+                default=None,
+                help="Whether each record of a plain log must carry a CRC over all of it.",
+            ),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def _given(options: dict[str, Any]) -> "GivenSettings":
+    from store.fsck.layout import GivenSettings
+
+    return GivenSettings(
+        container=options["container"],
+        self_id=options["self_id"],
+        file_size_bytes=options["file_size"],
+        consume_queue_units_per_file=options["queue_units"],
+        index_slot_count=options["index_slots"],
+        index_entry_count=options["index_entries"],
+        ledger_index_units_per_file=options["ledger_units"],
+        property_crc=options["property_crc"],
+    )
+
+
+@store.command()
+@click.argument("path", metavar="DIR|FILE")
+@_layout_options
+@output_option
+def inspect(path: str, output: Format, **options: Any) -> int:
+    """Say what is in a store directory: files, positions, queues, index, marks.
+
+    Reads little and changes nothing. Works beside a running server, too, and names it (held_by).
+    Sizes that no file proves are RocketMQ's defaults; "settings" says where each came from.
+
+    With a file of the directory "cut": the records that a replica of a master-slave group had and
+    the group lost.
+
+    \b
+    Examples:
+      qlog store inspect data
+      qlog store inspect data -o json | jq .queues
+      qlog store inspect data --container ledger --self-id n0
+      qlog store inspect data/cut/3-*.cut -o json | jq .records
+    """
+    from store.fsck.inspect import inspect as inspect_directory
+    from store.fsck.inspect_cut import inspect_cut
+
+    if os.path.isfile(path):
+        print_record(inspect_cut(path), output)
+    else:
+        print_record(inspect_directory(path, given=_given(options)), output)
+    return ExitCode.OK
+
+
+@store.command()
+@click.argument("directory", metavar="DIR")
+@_layout_options
+@output_option
+def verify(directory: str, output: Format, **options: Any) -> int:
+    """Check every byte of a store directory, read-only.
+
+    The log by its checksums, consume queues and key index against the log in both directions, and
+    marks, checkpoint, boot id, and what a node keeps beside them: vote, state, epochs, name server.
+    Names file, byte, field, expected and found for all that is wrong.
+
+    \b
+    Severities:
+      damage      of what was known to be good: lost unless a replica has it
+      torn_tail   above the durable mark: normal after a crash, opening cuts it
+      derived     can be rebuilt from the log
+      repairable  the right bytes are known
+      left_over   of an unfinished step; opening removes it
+      unknown     a file that no store makes
+
+    \b
+    Examples:
+      qlog store verify data
+      qlog store verify data -o json | jq '.findings[] | select(.severity == "damage")'
+      qlog store verify data --file-size 1073741824
+
+    "notices" says what is whole and cannot be read here: topics with inner batches of RocketMQ.
+    No repair ever cuts them.
+
+    Ends with 0 when nothing is wrong, 1 when something is, 3 when it could not be done.
+    """
+    from store.fsck.check import Check
+    from store.fsck.ranges import damaged_ranges
+
+    check = Check(directory, _given(options))
+    found: list[Finding] = []
+    counts: dict[str, int] = {}
+    with progress_bars() as progress:
+        for finding in check.run(progress):
+            counts[finding.severity.value] = counts.get(finding.severity.value, 0) + 1
+            if len(found) < _FINDINGS_SHOWN:
+                found.append(finding)
+    total = sum(counts.values())
+    ranges = damaged_ranges(check) if counts.keys() & {"damage", "repairable"} else []
+    verdict = _verdict(counts, ranges)
+    for notice in check.notices:
+        verdict += f"; {notice}"
+    summary = {
+        "directory": directory,
+        "container": check.config.container,
+        "verdict": verdict,
+        "clean": not total,
+        "record_count": check.container.record_count,
+        "first_position": check.data.position,
+        "end_position": check.walk.end_position if check.walk else None,
+        "finding_count": total,
+        "severities": counts,
+        "damaged_entries": [_range_row(found) for found in ranges],
+        "notices": [str(notice) for notice in check.notices],
+    }
+    rows = [_finding_row(finding) for finding in found]
+    _print(summary, "findings", rows, _FINDING_COLUMNS, output)
+    if total > len(found):
+        click.echo(f"{total - len(found)} more findings are not shown", err=True)
+    return ExitCode.FINDINGS if total else ExitCode.OK
+
+
+@store.command()
+@click.argument("directory", metavar="DIR")
+@click.option("--apply", "is_applied", is_flag=True, help="Carry the plan out.")
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Let the plan cut what was once known to be good. A replica may still have it.",
+)
+@_layout_options
+@output_option
+def repair(
+    directory: str, is_applied: bool, accept_loss: bool, output: Format, **options: Any
+) -> int:
+    """Show a repair plan, and carry it out if told to.
+
+    Checks the directory first. Without --apply nothing is changed. A plan that loses acknowledged
+    data says exactly what, and needs --accept-loss. A replica that lost data must rejoin its
+    cluster as a fresh learner. Damaged bytes are kept in DIR/damaged. May be run again at any time.
+
+    \b
+    Examples:
+      qlog store repair data
+      qlog store repair data --apply
+      qlog store repair data --apply --accept-loss -o json
+
+    Ends with 0 when nothing is, or is left, to do, and with 1 when something is.
+    """
+    from store.fsck.check import verify as verify_directory
+    from store.fsck.plan import loses, plan
+    from store.fsck.repair import apply
+
+    given = _given(options)
+    with progress_bars() as progress:
+        found = list(verify_directory(directory, progress, given=given))
+        actions = plan(directory, found, given=given)
+        left = len(found)
+        if is_applied and actions:
+            apply(directory, actions, accept_loss=accept_loss, given=given, progress=progress)
+            left = sum(1 for _ in verify_directory(directory, progress, given=given))
+    loss = loses(actions)
+    lost = _loss_row(loss)
+    if not found:
+        verdict = "nothing is wrong, nothing to do"
+    elif not actions:
+        verdict = f"{len(found)} findings, and nothing that a repair could do"
+    elif not is_applied:
+        verdict = f"{len(actions)} steps are planned, nothing was changed; run it with --apply"
+        if loss is not None:
+            verdict += " --accept-loss, or refetch from a replica"
+    elif left:
+        verdict = f"applied; {left} findings are left"
+    else:
+        verdict = "applied; nothing is wrong any more"
+    summary = {
+        "directory": directory,
+        "verdict": verdict,
+        "finding_count": len(found),
+        "applied": is_applied and bool(actions),
+        "left_count": left,
+        "loses": lost,
+    }
+    if output is Format.TABLE and lost is not None:  # Printed as lines and a table of its own.
+        queues = lost.pop("queues")
+        summary |= {f"lost_{key}": value for key, value in lost.items()}
+        summary |= {"loses": True, "lost_queues": queues}
+    rows = [_action_row(action) for action in actions]
+    _print(summary, "actions", rows, _ACTION_COLUMNS, output)
+    return ExitCode.FINDINGS if left else ExitCode.OK
+
+
+store.add_command(restore)
+
+
+# --- Printing ---
+
+
+def _print(
+    summary: dict[str, object],
+    name: str,
+    rows: list[dict[str, object]],
+    columns: tuple[str, ...],
+    output: Format,
+) -> None:
+    """Print one object with its rows inside; as lines: the rows, then the summary. A table ends
+    with the verdict."""
+    match output:
+        case Format.JSON:
+            print_record({**summary, name: rows}, output)
+        case Format.JSONL:
+            print_rows(rows, output, columns=columns)
+            print_record(summary, output)
+        case Format.TABLE:
+            if rows:
+                print_rows(rows, output, columns=columns)
+                click.echo()
+            print_record({k: v for k, v in summary.items() if k != "verdict"}, output)
+            click.echo(f"\n{summary['verdict']}")
+
+
+def _range_row(found: "DamagedRange") -> dict[str, object]:
+    return {
+        "lo_index": found.lo_index,
+        "hi_index": found.hi_index,
+        "lo_position": found.position,
+        "hi_position": found.end_position,
+        "reason": found.reason,
+    }
+
+
+def _verdict(counts: dict[str, int], ranges: "list[DamagedRange]") -> str:
+    if not counts:
+        return "clean: every byte is as it must be"
+    said = ", ".join(f"{n} {severity}" for severity, n in counts.items())
+    entries = [f"{r.lo_index} to {r.hi_index - 1}" for r in ranges if r.lo_index < r.hi_index]
+    if entries:
+        more = f" and {len(entries) - 8} more ranges" if len(entries) > 8 else ""
+        return (
+            f"damaged: {said}; refetch entries {', '.join(entries[:8])}{more} from a replica (a "
+            f"node of a raft group does so when it starts or first reads them), or see "
+            f"'qlog store repair'"
+        )
+    if "damage" in counts:
+        return f"damaged: {said}; refetch from a replica, or see 'qlog store repair'"
+    if counts.keys() <= {"left_over", "unknown"}:
+        return f"whole, with stray files: {said}"
+    return f"not clean, nothing is lost: {said}; opening or 'qlog store repair' mends it"
+
+
+def _finding_row(finding: "Finding") -> dict[str, object]:
+    return {
+        "severity": finding.severity.value,
+        "part": finding.part.value,
+        "file": finding.path,
+        "at": finding.at,
+        "field": finding.field,
+        "expected": finding.expected,
+        "found": finding.found,
+        "position": finding.position if finding.position >= 0 else None,
+    }
+
+
+def _action_row(action: "Action") -> dict[str, object]:
+    return {
+        "action": action.kind.value,
+        "file": action.path,
+        "position": action.position if action.position >= 0 else None,
+        "why": action.why,
+        "loses": action.loss is not None,
+    }
+
+
+def _loss_row(loss: "Loss | None") -> dict[str, object] | None:
+    if loss is None:
+        return None
+    return {
+        "lo_position": loss.lo_position,
+        "hi_position": loss.hi_position,
+        "lo_index": loss.lo_index if loss.lo_index >= 0 else None,
+        "hi_index": loss.hi_index if loss.hi_index >= 0 else None,
+        "record_count": loss.record_count,
+        "queues": [queue._asdict() for queue in loss.queues],
+    }

@@ -1,0 +1,118 @@
+"""Exit codes of our commands, and errors as three lines: what happened, why, what to do.
+
+Owns the shape of a failure on a terminal. Must not import server code: errors of the store, of
+Raft and of a node are recognised by the attributes that all of them carry (`code`, `outcome`).
+"""
+
+import enum
+import sys
+import traceback
+from dataclasses import dataclass
+
+import click
+
+
+class ExitCode(enum.IntEnum):
+    """The exit code of the process. A command may return one of these."""
+
+    OK = 0
+    FINDINGS = 1  # The work was done, with a bad result: damage, a failed verdict.
+    USAGE = 2  # The command line makes no sense; nothing was done.
+    FAILED = 3  # The operation could not be done, or broke off.
+    INTERRUPTED = 130  # Ctrl-C; 128 + SIGINT, as shells count.
+    BROKEN_PIPE = 141  # The reader of stdout went away; 128 + SIGPIPE.
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The three lines of a failure, and the exit code that goes with it."""
+
+    what: str
+    why: str
+    do: str
+    exit_code: ExitCode = ExitCode.FAILED
+
+    def __str__(self) -> str:
+        return f"error: {self.what}\n  why: {self.why}\n  do:  {self.do}"
+
+
+class CliError(Exception):
+    """A command cannot go on. Raise it with the three lines for the user."""
+
+    def __init__(self, what: str, why: str, do: str, exit_code: ExitCode = ExitCode.FAILED) -> None:
+        super().__init__(what, why, do, exit_code)
+        self.explanation = Explanation(what, why, do, exit_code)
+
+    def __str__(self) -> str:
+        return str(self.explanation)
+
+
+def explain(error: Exception) -> Explanation:
+    """Return the three lines of any error. An unforeseen one is called a bug."""
+    error = _first(error)
+    if isinstance(error, CliError):
+        return error.explanation
+    if isinstance(error, click.UsageError):
+        return _explain_usage(error)
+    if isinstance(error, click.ClickException):
+        return Explanation(
+            error.format_message(), "the command gave up", "correct that and run it again"
+        )
+    if isinstance(getattr(error, "code", None), str):
+        return _explain_coded(error)
+    if isinstance(error, OSError):
+        return Explanation(
+            str(error.filename or "a system call") + f": {error.strerror or error}",
+            f"the operating system refused ({type(error).__name__})",
+            "check the path, its permissions and the free space, then run it again",
+        )
+    return Explanation(
+        f"{type(error).__name__}: {error}",
+        "this is a bug in QuorumLog; where it happened is above",
+        "report it with the text above and the command line",
+    )
+
+
+def report(error: Exception) -> ExitCode:
+    """Print an error to stderr, with a traceback if it is a bug, and return its exit code."""
+    explanation = explain(error)
+    error = _first(error)
+    foreseen = isinstance(error, CliError | click.ClickException | OSError)
+    if not foreseen and not isinstance(getattr(error, "code", None), str):
+        traceback.print_exception(error)
+    click.echo(str(explanation), file=sys.stderr)
+    return explanation.exit_code
+
+
+def _first(error: Exception) -> Exception:
+    """Return the first error of a group of tasks: it ended the others."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _explain_usage(error: click.UsageError) -> Explanation:
+    if error.ctx is None:
+        return Explanation(error.format_message(), "wrong usage", "see qlog --help", ExitCode.USAGE)
+    usage = " ".join(error.ctx.get_usage().split()).removeprefix("Usage: ")
+    return Explanation(
+        error.format_message(),
+        f"the usage is: {usage}",
+        f"see {error.ctx.command_path} --help",
+        ExitCode.USAGE,
+    )
+
+
+def _explain_coded(error: Exception) -> Explanation:
+    """Split the text of an error of ours, which is "what, with numbers; what to do" in one line."""
+    what, _, do = str(error).rpartition("; ")
+    outcome = getattr(error, "outcome", None)
+    why = f"code {getattr(error, 'code', '')}"
+    if outcome is not None:
+        why += f", outcome {getattr(outcome, 'value', outcome)}"
+    if not what:
+        what, do = (
+            do,
+            "run it again" if getattr(error, "retryable", False) else "see docs/errors.md",
+        )
+    return Explanation(what, why, do)

@@ -1,0 +1,158 @@
+"""`qlog cluster` and `qlog top` against a cluster of real processes."""
+
+import functools
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.local import LocalCluster
+from qlog import connection
+from qlog.connection import SERVER_VARIABLE
+from tests.patience import PATIENCE_S
+from tests.qlog.running import PROGRAM, Qlog
+
+
+def test_status_of_a_healthy_cluster(qlog: Qlog) -> None:
+    qlog.nodes.wait_ready()
+    found = qlog.json("cluster", "status")
+    assert found["cluster_id"] == qlog.nodes.cluster_id
+    assert (found["healthy"], found["problems"]) == (True, [])
+    assert found["leader_id"] == qlog.nodes.leader_id()
+    assert [node["node_id"] for node in found["nodes"]] == [1, 2, 3]
+    assert sorted(node["role"] for node in found["nodes"]) == ["follower", "follower", "leader"]
+    for node in found["nodes"]:
+        assert node["address"] == qlog.nodes.address(node["node_id"])
+        assert (node["standing"], node["flush"]) == ("full", "sync")
+        assert node["loss_from_index"] is None
+        assert node["commit_index"] <= node["last_index"]
+    table = qlog("cluster", "status").stdout
+    assert "healthy     yes\n" in table
+    assert "problem" not in table
+
+
+@pytest.mark.long
+def test_status_names_a_node_that_is_down(tmp_path: Path) -> None:
+    with LocalCluster.create(tmp_path / "c", 3) as nodes:
+        qlog, down = Qlog(nodes), next(n for n in nodes.node_ids if n != nodes.leader_id())
+        nodes.kill(down)
+        found = qlog.json("cluster", "status", code=1)
+        assert found["healthy"] is False
+        assert [n["node_id"] for n in found["nodes"] if n["role"] == "down"] == [down]
+        assert f"node {down} does not answer" in found["problems"][0]
+        assert f"problem: node {down} does not" in qlog("cluster", "status", code=1).stdout
+
+
+def test_the_leadership_moves(qlog: Qlog) -> None:
+    before = qlog.json("cluster", "status")
+    target = next(n for n in qlog.nodes.node_ids if n != before["leader_id"])
+    found = qlog.json("cluster", "transfer-leader", target)
+    assert found["leader_id"] == target
+    assert found["term"] > before["term"]
+    assert qlog.json("cluster", "status")["leader_id"] == target
+    assert qlog.json("cluster", "transfer-leader")["leader_id"] != target
+
+
+def test_a_node_is_drained_and_back(qlog: Qlog) -> None:
+    leader = qlog.json("cluster", "status")["leader_id"]
+    assert qlog.json("cluster", "drain", leader) == {"node_id": leader, "is_draining": True}
+    found = qlog.json("cluster", "status", code=1)
+    assert found["leader_id"] not in (None, leader)
+    assert found["problems"] == [f"node {leader} is draining: it takes no appends"]
+    assert qlog.json("cluster", "drain", leader, "--undo")["is_draining"] is False
+    assert qlog.json("cluster", "status")["healthy"] is True
+
+
+def test_members_are_listed(qlog: Qlog) -> None:
+    rows = qlog.json("cluster", "members", "list")
+    assert [row["node_id"] for row in rows] == [1, 2, 3]
+    assert all(row["is_voter"] for row in rows)
+    assert [row["address"] for row in rows] == [qlog.nodes.address(n) for n in (1, 2, 3)]
+
+
+@pytest.mark.long
+def test_a_learner_is_added_and_removed(qlog: Qlog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody listens there: a learner that is away holds up nothing."""
+    soon = functools.partial(connection.connected, timeout_ms=1_000)
+    monkeypatch.setattr("qlog.cluster.cluster.connected", soon)  # A promotion waits for it.
+    where = ("--address", "127.0.0.1:1", "--peer-address", "127.0.0.1:2")
+    rows = qlog.json("cluster", "members", "add", 4, *where)
+    [added] = [row for row in rows if row["node_id"] == 4]
+    assert (added["is_voter"], added["address"]) == (False, "127.0.0.1:1")
+    refused = qlog("cluster", "members", "promote", 4, code=3)
+    assert len(refused.stderr.splitlines()) == 3
+    assert "run it again with --yes" in qlog("cluster", "members", "remove", 4, code=3).stderr
+    rows = qlog.json("cluster", "members", "remove", 4, "--yes")
+    assert [row["node_id"] for row in rows] == [1, 2, 3]
+
+
+def test_there_is_nothing_to_recover(qlog: Qlog) -> None:
+    for options in ((), ("--accept-loss",)):
+        found = qlog.json("cluster", "recover", *options)
+        assert (found["recovering"], found["down"], found["accepted"]) == ([], [], False)
+
+
+def test_a_snapshot_of_top_has_rates(qlog: Qlog, topic: str) -> None:
+    found = qlog.json("top", "--once", "--interval", "0.2")
+    assert found["problems"] == []
+    for node in found["nodes"]:
+        assert node["msgs_per_s"] is not None
+        assert node["uptime_ms"] > 0
+    table = qlog("top", "--interval", "0.1").stdout.splitlines()
+    assert table[0].split()[:3] == ["node_id", "address", "role"]
+    assert len(table) == 4
+
+
+def test_top_is_live_on_a_terminal(qlog: Qlog) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "top", "--interval", "0.1"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env={
+            **os.environ,
+            SERVER_VARIABLE: qlog.nodes.bootstrap,
+            "TERM": "xterm",
+            "COLUMNS": "200",
+            "LINES": "40",
+        },
+    )
+    os.close(theirs)
+    try:
+        shown = b""
+        while shown.count(b"Ctrl-C ends") < 3:
+            shown += os.read(ours, 65536)
+        assert b"follower" in shown
+        assert qlog.nodes.address(1).encode() in shown
+        process.send_signal(signal.SIGINT)
+        while process.poll() is None:
+            try:
+                os.read(ours, 65536)
+            except OSError:  # The terminal is gone with its last process.
+                break
+        assert process.wait(PATIENCE_S) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+        process.stderr.close()
+    finally:
+        os.close(ours)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def test_a_cluster_that_is_not_there_is_three_lines(
+    qlog: Qlog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_CONNECT_TIMEOUT_MS", 300)
+    for command in (("topic", "list"), ("cluster", "status"), ("consume", "x")):
+        result = qlog(*command, "--server", "127.0.0.1:1", code=3)
+        assert len(result.stderr.splitlines()) == 3
+        assert "127.0.0.1:1" in result.stderr
+        assert json.dumps(result.stdout) == '""'

@@ -1,0 +1,151 @@
+"""`qlog topic`, `qlog group` and `qlog message` against a cluster of real processes."""
+
+import json
+from pathlib import Path
+
+from quorumlog import sync
+from tests.qlog.running import Qlog
+
+
+def produce(qlog: Qlog, tmp_path: Path, topic: str, text: str, *options: object) -> None:
+    path = tmp_path / "in"
+    path.write_text(text)
+    assert qlog.json("produce", topic, "--file", path, *options)["complete"] is True
+
+
+def test_a_topic_from_create_to_delete(qlog: Qlog, tmp_path: Path) -> None:
+    made = qlog.json("topic", "create", "life", "--queues", 2)
+    share = {"group": "g0", "queue_count": 2, "permission": "rw"}
+    expected = {"topic": "life", "queue_count": 2, "permission": "rw", "message_type": "MIXED"}
+    assert made == {**expected, "shares": [share]}
+    again = qlog("topic", "create", "life", code=3)
+    assert len(again.stderr.splitlines()) == 3
+    assert "life" in again.stderr
+    grown = qlog.json("topic", "create", "life", "--queues", 4, "--exist-ok")
+    assert grown["queue_count"] == 4
+    [listed] = [row for row in qlog.json("topic", "list") if row["topic"] == "life"]
+    assert listed == {**made, "queue_count": 4, "shares": [{**share, "queue_count": 4}]}
+
+    produce(qlog, tmp_path, "life", "a\nb\nc\n", "--queue", 3)
+    found = qlog.json("topic", "describe", "life")
+    assert (found["topic"], found["queue_count"], found["message_count"]) == ("life", 4, 3)
+    assert [(q["queue_id"], q["min_offset"], q["max_offset"]) for q in found["queues"]] == [
+        (0, 0, 0),
+        (1, 0, 0),
+        (2, 0, 0),
+        (3, 0, 3),
+    ]
+    assert found["queues"][0]["last_store_unix_ms"] is None
+    assert found["queues"][3]["last_store_unix_ms"] > 1_600_000_000_000
+    assert "message_count  3\n" in qlog("topic", "describe", "life").stdout
+
+    assert qlog.json("topic", "delete", "life", "--yes") == {"topic": "life", "deleted": True}
+    assert "life" not in [row["topic"] for row in qlog.json("topic", "list")]
+    gone = qlog("topic", "describe", "life", code=3)
+    assert len(gone.stderr.splitlines()) == 3
+
+
+def test_a_recreated_topic_has_no_message_of_the_old_one(qlog: Qlog, tmp_path: Path) -> None:
+    for text in ("old 1\nold 2\n", "new\n"):
+        qlog("topic", "create", "twice", "--queues", 1)
+        produce(qlog, tmp_path, "twice", text)
+        seen = qlog("consume", "twice", "--from", "first", "--until", "end").stdout
+        assert seen == text
+        qlog("topic", "delete", "twice", "--yes")
+
+
+def test_system_topics_are_listed_when_asked_for(qlog: Qlog, topic: str) -> None:
+    plain = {row["topic"] for row in qlog.json("topic", "list")}
+    everything = {row["topic"] for row in qlog.json("topic", "list", "--system")}
+    assert topic in plain
+    assert plain < everything
+    assert {"rmq_sys_quorumlog", "RMQ_SYS_TRANS_HALF_TOPIC"} <= everything - plain
+
+
+def test_a_group_is_seen_and_deleted(qlog: Qlog, tmp_path: Path, topic: str) -> None:
+    produce(qlog, tmp_path, topic, "a\nb\nc\n")
+    taken = qlog("consume", topic, "--group", "seen", "--max-count", 2)
+    assert taken.stdout == "a\nb\n"
+    [row] = [row for row in qlog.json("group", "list") if row["group"] == "seen"]
+    assert row == {"group": "seen", "member_count": 0, "lag_count": 1, "topics": [topic]}
+    found = qlog.json("group", "describe", "seen")
+    assert found["client_ids"] == []
+    [queue] = found["queues"]
+    assert queue == {
+        "group": "g0",
+        "topic": topic,
+        "queue_id": 0,
+        "offset": 2,
+        "min_offset": 0,
+        "max_offset": 3,
+        "lag_count": 1,
+    }
+    assert qlog.json("group", "delete", "seen", "--yes") == {"group": "seen", "deleted": True}
+    assert "seen" not in [row["group"] for row in qlog.json("group", "list")]
+    assert len(qlog("group", "describe", "seen", code=3).stderr.splitlines()) == 3
+
+
+def test_a_message_is_found_by_id_and_by_key(qlog: Qlog, tmp_path: Path, topic: str) -> None:
+    produce(qlog, tmp_path, topic, "k1=one\nk2=two\nk1=three\n", "--key-separator", "=")
+    rows = qlog.json("consume", topic, "--until", "end")
+    assert [row["body"] for row in rows] == ["one", "two", "three"]
+    assert qlog.json("message", "get", rows[1]["message_id"]) == rows[1]
+    assert qlog.json("message", "query", topic, "--key", "k1") == [rows[0], rows[2]]
+    cut = qlog("message", "query", topic, "--key", "k1", "--max-count", 1, "-o", "json")
+    assert json.loads(cut.stdout) == [rows[2]]
+    assert cut.stderr == "there are more than 1: raise --max-count\n"
+    table = qlog("message", "query", topic, "--key", "k2").stdout.splitlines()
+    assert table[0].split()[:3] == ["topic", "queue_id", "queue_offset"]
+    assert len(table) == 2
+
+    assert qlog.json("message", "query", topic, "--key", "none", code=1) == []
+    assert qlog.json("message", "query", topic, "--key", "k1", "--before", "-1h", code=1) == []
+    assert len(qlog.json("message", "query", topic, "--key", "k1", "--since", "-1h")) == 2
+    assert len(qlog("message", "get", "nonsense", code=3).stderr.splitlines()) == 3
+    qlog("message", "query", topic, "--key", "k1", "--since", "soon", code=2)
+
+
+def test_transactions_are_seen_and_ended_by_hand(qlog: Qlog, topic: str) -> None:
+    with sync.connect(qlog.nodes.bootstrap) as client:
+        producer = client.transactional_producer("billing", lambda _: "unknown")
+        one, other = (producer.begin(topic, body, key="k1") for body in (b"one", b"other"))
+        listed = qlog.json("transaction", "list", "--producer-group", "billing")
+        assert [row["transaction_id"] for row in listed] == [
+            one.transaction_id,
+            other.transaction_id,
+        ]
+        assert (listed[0]["message_count"], listed[0]["is_orphaned"]) == (1, False)
+        assert "billing" in qlog("transaction", "list").stdout
+        shown = qlog.json("transaction", "show", one.transaction_id)
+        assert (shown["outcome"], shown["messages"][0]["body"]) == ("open", "one")
+        done = qlog.json("transaction", "commit", one.transaction_id, "--yes")
+        assert done == {
+            "transaction_id": one.transaction_id,
+            "outcome": "committed",
+            "was_ended": False,
+        }
+        assert qlog.json("transaction", "rollback", other.transaction_id, "--yes")["outcome"]
+        refused = qlog("transaction", "commit", other.transaction_id, "--yes", code=3)
+        assert "rolled back before" in refused.stderr
+        assert qlog.json("transaction", "show", other.transaction_id)["outcome"] == "rolled back"
+        assert qlog("consume", topic, "--until", "end").stdout == "one\n"
+        half = one.receipts[0].message_id
+    found = qlog.json("message", "find", topic, "--key", "k1")
+    assert [row["body"] for row in found] == ["one"]
+    unique = found[0]["properties"]["UNIQ_KEY"]
+    assert qlog.json("message", "find", topic, "--unique", unique) == found
+    assert qlog.json("message", "find", "--id", found[0]["message_id"]) == found
+    assert qlog("message", "find", topic, "--key", "nobody", code=1).stderr == ""
+    assert "name one of" in qlog("message", "find", topic, code=2).stderr
+    trace = qlog.json("message", "trace", half)
+    assert [event["kind"] for event in trace["events"]] == ["half", "committed"]
+    assert trace["is_complete"] is True
+    assert "committed" in qlog("message", "trace", found[0]["message_id"]).stdout
+
+
+def test_sizes_of_messages_are_shown(qlog: Qlog, tmp_path: Path, topic: str) -> None:
+    produce(qlog, tmp_path, topic, "a\nb\nc\n")
+    [sizes] = qlog.json("topic", "stats", topic)
+    assert sizes["record_count"] == sum(b["record_count"] for b in sizes["buckets"]) == 3
+    assert 91 < sizes["mean_size_bytes"] < 256
+    assert "mean_size_bytes" in qlog("topic", "stats", topic).stdout

@@ -1,0 +1,220 @@
+"""`qlog produce` and `qlog consume` against a cluster of real processes: bytes, counts, ends."""
+
+import json
+import signal
+from functools import partial
+from pathlib import Path
+
+from qlog.messages.produce import COMPRESSIONS
+from quorumlog import sync
+from quorumlog.produce.outgoing_messages import BATCH_SIZE_BYTES_LIMIT
+from quorumlog.records.compression import IS_COMPRESSED, LZ4, ZLIB, ZSTD
+from tests.patience import PATIENCE_S, wait_for
+from tests.qlog.running import Qlog
+
+LINES = [f"line {number:05d} ".encode() + b"x" * (number % 200) for number in range(5_000)]
+TEXT = b"\n".join(LINES) + b"\n"
+
+
+def write(tmp_path: Path, data: bytes) -> Path:
+    path = tmp_path / "in"
+    path.write_bytes(data)
+    return path
+
+
+def has_all(qlog: Qlog, topic: str, node_id: int) -> bool:
+    found = qlog("consume", topic, "--until", "end", "--node", node_id)
+    return found.stdout_bytes == TEXT
+
+
+def message_count(qlog: Qlog, topic: str) -> int:
+    return int(qlog.json("topic", "describe", topic)["message_count"])
+
+
+def test_a_file_comes_back_byte_for_byte(qlog: Qlog, tmp_path: Path, topic: str) -> None:
+    summary = qlog.json("produce", topic, "--file", write(tmp_path, TEXT))
+    assert summary["acked_msgs_per_s"] > 0
+    assert {key: summary[key] for key in list(summary)[:10]} == {
+        "topic": topic,
+        "source": str(tmp_path / "in"),
+        "complete": True,
+        "taken_count": 5_000,
+        "acked_count": 5_000,
+        "failed_count": 0,
+        "unknown_count": 0,
+        "acked_in_order_count": 5_000,
+        "duplicate_count": 0,
+        "durability": {"quorum_disk": 5_000},
+    }
+    assert summary["acked_size_bytes"] == sum(map(len, LINES))
+    assert qlog("consume", topic, "--until", "end").stdout_bytes == TEXT
+    for node_id in qlog.nodes.node_ids:
+        wait_for(f"all of it at node {node_id}", partial(has_all, qlog, topic, node_id))
+
+
+def test_where_to_begin_and_to_end(qlog: Qlog, tmp_path: Path, topic: str) -> None:
+    path = write(tmp_path, b"a\nb\nc\n")
+    qlog("produce", topic, "--file", path)
+    assert qlog("consume", topic, "--from", 1, "--until", "end").stdout == "b\nc\n"
+    assert qlog("consume", topic, "--max-count", 2).stdout == "a\nb\n"
+    assert qlog("consume", topic, "--queue", 0, "--from", 2, "--max-count", 1).stdout == "c\n"
+    later = qlog.json("consume", topic, "--from", 2, "--max-count", 1)[0]["store_unix_ms"] + 1
+    qlog("produce", topic, "--file", write(tmp_path, b"d\n"))
+    assert qlog("consume", topic, "--from", f"@{later}", "--until", "end").stdout == "d\n"
+    assert qlog("consume", topic, "--from", "@-1h", "--until", "end").stdout == "a\nb\nc\nd\n"
+    qlog("consume", topic, "--from", "soon", code=2)
+    qlog("consume", topic, "--from", "end", "--until", "end", code=2)
+    qlog("consume", topic, "--group", "g", "--queue", 0, code=2)
+    assert len(qlog("consume", "no-such-topic", "--until", "end", code=3).stderr.splitlines()) == 3
+
+
+def test_json_lines_can_be_produced_again(qlog: Qlog, tmp_path: Path, topic: str) -> None:
+    rows = [
+        {"body": "hello", "key": "k", "tag": "t", "properties": {"colour": "red"}},
+        {"body": "AAH/", "body_encoding": "base64"},
+    ]
+    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    qlog("produce", topic, "--format", "jsonl", "--file", write(tmp_path, data))
+    first = qlog("consume", topic, "--until", "end", "-o", "jsonl").stdout_bytes
+    qlog("produce", topic, "--format", "jsonl", "--file", write(tmp_path, first))
+    found = qlog.json("consume", topic, "--until", "end")
+    kept = ("body", "body_encoding", "key", "tag", "properties")
+    assert [{key: row[key] for key in kept} for row in found[:2]] == [
+        {key: row[key] for key in kept} for row in found[2:]
+    ]
+    assert [row["body"] for row in found[:2]] == ["hello", "AAH/"]
+    assert found[0]["properties"].items() >= {"colour": "red"}.items()
+    assert qlog.json("consume", topic, "--until", "end", "--tag", "t")[0]["body"] == "hello"
+    assert len(qlog.json("consume", topic, "--until", "end", "--tag", "t")) == 2
+
+
+def test_raw_and_options_for_all_messages(qlog: Qlog, tmp_path: Path, topic: str) -> None:
+    data = bytes(range(256)) * 100
+    path = write(tmp_path, data)
+    qlog("produce", topic, "--format", "raw", "--tag", "all", "--queue", 0, "--file", path)
+    assert qlog("consume", topic, "--until", "end", "-o", "raw").stdout_bytes == data
+    assert qlog.json("consume", topic, "--until", "end")[0]["tag"] == "all"
+
+
+def test_compressed_bodies_take_less_and_come_back_whole(
+    qlog: Qlog, tmp_path: Path, topic: str
+) -> None:
+    body = TEXT * 12
+    assert len(body) > BATCH_SIZE_BYTES_LIMIT, "no entry holds it as it is"
+    send = ("produce", topic, "--file", write(tmp_path, body), "--format", "raw")
+    qlog(*send, code=3)
+    for name in COMPRESSIONS:
+        assert qlog.json(*send, "--compression", name)["acked_size_bytes"] == len(body)
+    assert qlog("consume", topic, "--until", "end", "-o", "raw").stdout_bytes == body * 3
+    with (
+        sync.connect(qlog.nodes.bootstrap) as client,
+        client.pull_consumer(topic, until="end") as consumer,
+    ):
+        kinds = [message.sys_flag for message in consumer]
+    assert kinds == [IS_COMPRESSED | kind for kind in (ZLIB, LZ4, ZSTD)]
+    qlog(*send, "--compression", "brotli", code=2)
+
+
+def test_a_failure_is_counted_and_ends_the_reading(qlog: Qlog, tmp_path: Path, topic: str) -> None:
+    data = b"good\n" + b"x" * (8 << 20) + b"\n" + b"late\n" * 100_000
+    result = qlog("produce", topic, "--file", write(tmp_path, data), "-o", "json", code=3)
+    summary = json.loads(result.stdout)
+    assert summary["complete"] is False
+    assert summary["failed_count"] == 1
+    assert summary["acked_in_order_count"] == 1
+    assert summary["taken_count"] < 100_002
+    assert summary["acked_count"] == message_count(qlog, topic)
+    assert "skip the first 1 messages" in result.stderr
+    assert len(result.stderr.splitlines()) == 3
+
+    result = qlog("produce", "no-such-topic", "--file", write(tmp_path, b"a\n"), code=3)
+    assert "no-such-topic" in result.stderr
+
+
+def test_a_bad_line_stops_it_after_the_good_ones(qlog: Qlog, tmp_path: Path, topic: str) -> None:
+    path = write(tmp_path, b"a=1\nb=2\nbad\n")
+    result = qlog("produce", topic, "--file", path, "--key-separator", "=", code=3)
+    assert "line 3 of" in result.stderr
+    assert message_count(qlog, topic) == 2
+
+
+def test_ctrl_c_waits_for_receipts_of_what_was_taken(qlog: Qlog, topic: str) -> None:
+    process = qlog.start("produce", topic, "-o", "json")
+    assert process.stdin is not None
+    process.stdin.write(b"one\ntwo\n")
+    process.stdin.flush()
+    wait_for("both", lambda: message_count(qlog, topic) == 2)
+    process.send_signal(signal.SIGINT)
+    process.wait(PATIENCE_S)  # Its stdin is still open: the signal ended it, not the input.
+    stdout, stderr = process.communicate()
+    assert process.returncode == 130
+    summary = json.loads(stdout)
+    assert (summary["acked_count"], summary["unknown_count"]) == (2, 0)
+    assert summary["complete"] is False
+    assert stderr.decode().splitlines()[-1] == "interrupted"
+
+
+def test_a_second_ctrl_c_says_what_is_unknown(qlog: Qlog, topic: str) -> None:
+    leader_id = qlog.nodes.leader_id()
+    followers = [node_id for node_id in qlog.nodes.node_ids if node_id != leader_id]
+    process = qlog.start("produce", topic, "-o", "json")
+    assert process.stdin is not None
+    assert process.stderr is not None
+    process.stdin.write(b"before\n")
+    process.stdin.flush()
+    wait_for("the first", lambda: message_count(qlog, topic) == 1)
+    try:
+        for node_id in followers:
+            qlog.nodes.pause(node_id)
+        with sync.connect(qlog.nodes.bootstrap) as client:
+            before = client.admin.node_status(leader_id).last_index
+            process.stdin.write(b"one\ntwo\n")
+            process.stdin.flush()
+            wait_for("the two", lambda: client.admin.node_status(leader_id).last_index > before)
+        process.send_signal(signal.SIGINT)
+        assert b"2 messages wait for their receipts" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        process.wait(PATIENCE_S)
+        stdout, _ = process.communicate()
+    finally:
+        for node_id in followers:
+            qlog.nodes.resume(node_id)
+    assert process.returncode == 130
+    summary = json.loads(stdout)
+    assert (summary["taken_count"], summary["acked_count"], summary["unknown_count"]) == (3, 1, 2)
+    qlog.nodes.wait_ready()
+
+
+def test_a_group_goes_on_where_it_was(qlog: Qlog, tmp_path: Path, topic: str) -> None:
+    qlog("produce", topic, "--file", write(tmp_path, TEXT))
+    first = qlog("consume", topic, "--group", "steps", "--max-count", 1_234).stdout_bytes
+    rest = qlog("consume", topic, "--group", "steps", "--until", "end").stdout_bytes
+    assert first.count(b"\n") == 1_234
+    assert first + rest == TEXT
+    assert qlog("consume", topic, "--group", "steps", "--until", "end").stdout == ""
+
+
+def test_ctrl_c_commits_what_was_written(qlog: Qlog, tmp_path: Path, topic: str) -> None:
+    qlog("produce", topic, "--file", write(tmp_path, b"a\nb\n"))
+    process = qlog.start("consume", topic, "--group", "stopped")
+    assert process.stdout is not None
+    assert process.stdout.readline() + process.stdout.readline() == b"a\nb\n"
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, stdout, stderr) == (0, b"", b"")
+    [queue] = qlog.json("group", "describe", "stopped")["queues"]
+    assert queue["offset"] == 2
+
+
+def test_a_reader_that_went_away_is_no_error(qlog: Qlog, tmp_path: Path, topic: str) -> None:
+    qlog("produce", topic, "--file", write(tmp_path, TEXT * 4))
+    process = qlog.start("consume", topic, "--until", "end")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == LINES[0] + b"\n"
+    process.stdout.close()
+    assert process.wait(PATIENCE_S) == 141
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.stdin is not None
+    process.stdin.close()

@@ -1,0 +1,192 @@
+"""What `qlog produce` reads, byte for byte, from files and pipes and at every cut of a chunk."""
+
+import asyncio
+import itertools
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qlog.messages.produce_input import (
+    MESSAGE_SIZE_BYTES_MAX,
+    InputFormat,
+    InputMessage,
+    LineSplitter,
+    messages,
+    opened,
+    read_chunks,
+)
+from quorumlog.command_errors import CliError
+
+
+def read(
+    path: Path, input_format: str = "lines", key_separator: str | None = None
+) -> tuple[list[InputMessage], CliError | None]:
+    """All messages of a file, and the error that ended it."""
+    found: list[InputMessage] = []
+
+    async def act() -> None:
+        with opened(str(path)) as fd:
+            async for batch in messages(
+                fd,
+                name=path.name,
+                input_format=InputFormat(input_format),
+                key_separator=key_separator,
+            ):
+                found.extend(batch)
+
+    try:
+        asyncio.run(act())
+    except CliError as error:
+        return found, error
+    return found, None
+
+
+@given(st.binary(max_size=60), st.lists(st.integers(0, 60)))
+def test_lines_do_not_depend_on_where_chunks_end(data: bytes, cuts: list[int]) -> None:
+    splitter = LineSplitter("x")
+    edges = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
+    lines = [line for lo, hi in itertools.pairwise(edges) for line in splitter.feed(data[lo:hi])]
+    lines += splitter.finish()
+    expected = data.split(b"\n")
+    assert lines == (expected[:-1] if expected[-1] == b"" else expected)
+    assert splitter.line_count == len(lines)
+
+
+def test_each_line_is_a_message_without_its_newline(tmp_path: Path) -> None:
+    path = tmp_path / "in"
+    path.write_bytes(b"one\n\n two \r\nlast")
+    bodies = [message.body for message in read(path)[0]]
+    assert bodies == [b"one", b"", b" two \r", b"last"]
+    path.write_bytes(b"")
+    assert read(path) == ([], None)
+
+
+def test_the_key_ends_at_the_first_separator(tmp_path: Path) -> None:
+    path = tmp_path / "in"
+    path.write_bytes("k1::a::b\n::empty key\nschlüssel::c\n".encode())
+    found, error = read(path, key_separator="::")
+    assert error is None
+    assert [(m.key, m.body) for m in found] == [
+        ("k1", b"a::b"),
+        ("", b"empty key"),
+        ("schlüssel", b"c"),
+    ]
+
+
+def test_a_line_at_fault_comes_after_the_lines_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "in"
+    path.write_bytes(b"a=1\nb=2\nno separator\nc=3\n")
+    found, error = read(path, key_separator="=")
+    assert [m.key for m in found] == ["a", "b"]
+    assert error is not None
+    assert "line 3 of in has no key separator '='" in str(error)
+    path.write_bytes(b"\xff=1\n")
+    assert "no UTF-8" in str(read(path, key_separator="=")[1])
+
+
+def test_json_lines_take_what_consume_writes(tmp_path: Path) -> None:
+    path = tmp_path / "in"
+    rows: list[dict[str, object]] = [
+        {"body": "höllo", "key": "k", "tag": "t", "queue_id": 3, "properties": {"a": "b"}},
+        {"body": "AAH/", "body_encoding": "base64", "queue_offset": 17, "message_id": "x"},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + "\n  \n")
+    found, error = read(path, "jsonl")
+    assert error is None
+    assert found == [
+        InputMessage("höllo".encode(), "k", "t", 3, {"a": "b"}),
+        InputMessage(b"\x00\x01\xff"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("no json", "Expecting value"),
+        ("[1]", "a JSON object is needed"),
+        ('{"body": ' + "[" * 100_000, "recursion"),
+        ("{}", "body is missing"),
+        ('{"body": 1}', "body is missing or no text"),
+        ('{"body": "*", "body_encoding": "base64"}', "no base64"),
+        ('{"body": "a", "body_encoding": "rot13"}', "rot13"),
+        ('{"body": "a", "queue_id": "1"}', "queue_id"),
+        ('{"body": "a", "queue_id": true}', "queue_id"),
+        ('{"body": "a", "properties": {"a": 1}}', "properties"),
+        ('{"body": "a", "key": 1}', "key is no text"),
+    ],
+)
+def test_json_that_is_no_message_is_refused(tmp_path: Path, line: str, says: str) -> None:
+    path = tmp_path / "in"
+    path.write_text('{"body": "good"}\n' + line + "\n")
+    found, error = read(path, "jsonl")
+    assert [m.body for m in found] == [b"good"]
+    assert error is not None
+    assert "line 2 of in is no message" in str(error)
+    assert says in str(error)
+
+
+def test_raw_is_one_message(tmp_path: Path) -> None:
+    path = tmp_path / "in"
+    path.write_bytes(b"a\nb\n\x00")
+    assert read(path, "raw")[0] == [InputMessage(b"a\nb\n\x00")]
+
+
+@pytest.mark.parametrize("input_format", ["lines", "raw"])
+def test_input_without_an_end_in_sight_is_refused(tmp_path: Path, input_format: str) -> None:
+    path = tmp_path / "in"
+    path.write_bytes(b"x" * (MESSAGE_SIZE_BYTES_MAX + 1))
+    found, error = read(path, input_format)
+    assert found == []
+    assert "is larger than" in str(error)
+
+
+def test_a_pipe_is_read_as_it_is_written() -> None:
+    """Each piece arrives before the next one is written: nothing waits for a full chunk."""
+    reading, writing = os.pipe()
+
+    async def act() -> list[bytes]:
+        found = []
+        pieces = [b"one\n", b"two\nthr", b"ee\n"]
+        os.write(writing, pieces.pop(0))
+        async for chunk in read_chunks(reading):
+            found.append(chunk)
+            if pieces:
+                os.write(writing, pieces.pop(0))
+            elif len(found) == 3:
+                os.close(writing)
+        return found
+
+    try:
+        assert asyncio.run(act()) == [b"one\n", b"two\nthr", b"ee\n"]
+    finally:
+        os.close(reading)
+
+
+def test_waiting_for_a_pipe_can_be_cancelled_and_leaves_no_thread() -> None:
+    reading, writing = os.pipe()
+
+    async def act() -> None:
+        task = asyncio.ensure_future(anext(read_chunks(reading)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task})
+        assert task.cancelled()
+
+    before = set(threading.enumerate())
+    try:
+        asyncio.run(act())
+        assert set(threading.enumerate()) <= before
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_a_file_that_is_missing_is_an_error_of_the_system(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), opened(str(tmp_path / "nothing")):
+        pass

@@ -1,0 +1,87 @@
+"""Ways to run `qlog` against a cluster of real processes.
+
+Every JSON result that a test asks for is compared with the keys that the command's help promises.
+"""
+
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import click
+from click.testing import CliRunner, Result
+
+from deploy.local import LocalCluster
+from qlog import main
+from qlog.connection import SERVER_VARIABLE
+
+PROGRAM = "from qlog import main; main(prog_name='qlog')"
+
+
+@dataclass(frozen=True, slots=True)
+class Qlog:
+    """Runs `qlog` against one cluster."""
+
+    nodes: LocalCluster
+
+    def __call__(self, *arguments: object, code: int | None = 0) -> Result:
+        """Run a command in this process; its exit code must be `code`, if one is named."""
+        result = CliRunner().invoke(
+            main,
+            [str(argument) for argument in arguments],
+            prog_name="qlog",
+            env={SERVER_VARIABLE: self.nodes.bootstrap},
+        )
+        assert code in (None, result.exit_code), (result.exit_code, result.stdout, result.stderr)
+        return result
+
+    def json(self, *arguments: object, code: int = 0) -> Any:
+        """The result of a command as JSON."""
+        found = json.loads(self(*arguments, "-o", "json", code=code).stdout)
+        check_keys(found, *arguments)
+        return found
+
+    def start(self, *arguments: object) -> "subprocess.Popen[bytes]":
+        """Start a command as a process with pipes."""
+        return subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, SERVER_VARIABLE: self.nodes.bootstrap},
+        )
+
+
+def check_keys(found: Any, *arguments: object) -> None:
+    """Compare the keys of a result, and of the rows inside, with those that the help names."""
+    promised = promised_keys(*map(str, arguments))
+    for row in found if isinstance(found, list) else [found]:
+        assert list(row) == promised[""], "the help names other keys"
+        for name, keys in promised.items():
+            for inner in row[name] if name else []:
+                assert list(inner) == keys, f"the help names other keys in {name}"
+
+
+def promised_keys(*arguments: str) -> dict[str, list[str]]:
+    """Read `Keys of -o json` in the help of the command: "" -> its keys, name -> keys inside."""
+    command: click.Command = main
+    words = iter(arguments)
+    while isinstance(command, click.Group):
+        found = command.get_command(click.Context(command), next(words))
+        assert found is not None, arguments
+        command = found
+    block = re.search(
+        r"Keys of -o json:\n((?: +\S.*\n)+)", f"{inspect.cleandoc(command.help or '')}\n"
+    )
+    assert block is not None, f"the help of {arguments} names no keys"
+    keys: dict[str, list[str]] = {"": []}
+    name = ""
+    for line in re.sub(r"\([^)]*\)", "", block[1]).splitlines():
+        label, colon, rest = line.strip().rpartition(": ")
+        name = label if colon else (name if line.startswith(" " * 4) else "")
+        keys.setdefault(name, []).extend(re.findall(r"\w+", rest))
+    return keys

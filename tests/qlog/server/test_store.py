@@ -1,0 +1,207 @@
+"""`qlog store`: its tables, its JSON, its exit codes; once as a process, at a terminal."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from qlog import main
+from store.config import StoreConfig
+from tests.store.fsck_stores import (
+    contents,
+    flip,
+    fsck_config,
+    log_files,
+    make_store,
+    open_store,
+    tree,
+)
+
+COMMAND = [sys.executable, "-c", "from qlog import main; main(prog_name='qlog')"]
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["store", *map(str, arguments)], prog_name="qlog")
+
+
+def run_json(code: int, *arguments: str | Path) -> Any:
+    done = run(*arguments, "-o", "json")
+    assert done.exit_code == code, done.stderr
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(params=["commit_log", "ledger"])
+def config(request: pytest.FixtureRequest) -> StoreConfig:
+    return fsck_config(request.param)
+
+
+@pytest.fixture
+def root(tmp_path: Path, config: StoreConfig) -> Path:
+    make_store(tmp_path / "store", config)
+    return tmp_path / "store"
+
+
+def spoil(root: Path, number: int) -> str:
+    """Flip a bit in the body of a record; return its file."""
+    for name in log_files(root):
+        at = (root / name).read_bytes().find(b"%08d" % number)
+        if at >= 0:
+            flip(root / name, at * 8)
+            return name
+    raise AssertionError(number)
+
+
+def test_a_restore_that_makes_no_sense_is_refused_in_three_lines(tmp_path: Path) -> None:
+    (tmp_path / "node.toml").write_text(
+        f'node_id = 1\ncluster_id = "new"\ndirectory = "{tmp_path / "new"}"\n'
+    )
+    done = run("restore", tmp_path, "--config", tmp_path / "node.toml")
+    assert done.exit_code == 3
+    assert [line.split(":")[0].strip() for line in done.stderr.splitlines()] == [
+        "error",
+        "why",
+        "do",
+    ]
+    assert "it has no raft.0" in done.stderr
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "node.toml").write_text("node_id = 0\n")
+    done = run("restore", tmp_path, "--config", tmp_path / "node.toml")
+    assert done.exit_code == 3
+    assert "node_id = 0" in done.stderr
+
+
+def test_inspect_says_what_is_there(root: Path, config: StoreConfig) -> None:
+    found = run_json(0, "inspect", root)
+    assert found["container"] == config.container
+    assert found["last_run_clean"] is True
+    assert found["same_boot"] is True
+    assert found["held_by"] is None
+    assert (found["topic_count"], found["queue_count"], found["queued_record_count"]) == (2, 2, 60)
+    assert [(q["topic"], q["min_offset"], q["max_offset"]) for q in found["queues"]] == [
+        ("topic0", 0, 30),
+        ("topic1", 0, 30),
+    ]
+    assert sum(f["entry_count"] for f in found["index_files"]) == 60
+    assert found["index_files"][0]["begin_time"] == "2023-11-14T22:13:20.700Z"
+    assert found["written_position"] == found["durable_position"] == found["dispatched_position"]
+    if config.container == "ledger":
+        assert (found["first_index"], found["last_index"], found["durable_index"]) == (0, 29, 29)
+    settings = {row["setting"]: row["value"] for row in found["settings"]}
+    assert settings["file_size_bytes"] == config.file_size_bytes
+    assert [row["time"] for row in found["checkpoint"]][:3] == ["2023-11-14T22:13:40.999Z"] * 3
+    assert found["used_bytes"] > 0
+    table = run("inspect", root)
+    assert table.exit_code == 0
+    assert f"container                    {config.container}\n" in table.stdout
+
+
+def test_inspect_goes_on_beside_a_server_and_verify_does_not(
+    tmp_path: Path, config: StoreConfig
+) -> None:
+    with open_store(tmp_path, config):
+        held_by = run_json(0, "inspect", tmp_path)["held_by"]
+        assert held_by.startswith(f"process {os.getpid()} since ")
+        refused = run("verify", tmp_path)
+        assert refused.exit_code == 3
+        assert f"process {os.getpid()}" in refused.stderr
+        assert len(refused.stderr.splitlines()) == 3
+        assert run("repair", tmp_path, "--apply").exit_code == 3
+
+
+def test_verify_ends_with_a_verdict(root: Path) -> None:
+    found = run_json(0, "verify", root)
+    assert (found["clean"], found["finding_count"], found["findings"]) == (True, 0, [])
+    assert found["record_count"] == 60
+    assert run("verify", root).stdout.splitlines()[-1] == "clean: every byte is as it must be"
+
+    name = spoil(root, 22)
+    found = run_json(1, "verify", root)
+    assert found["severities"] == {"damage": 1}
+    [finding] = found["findings"]
+    assert (finding["file"], finding["field"], finding["severity"]) == (name, "body CRC", "damage")
+    assert {"at", "expected", "found", "part", "position"} < finding.keys()
+    ranges = found["damaged_entries"]
+    assert len(ranges) == (1 if found["container"] == "ledger" else 0)
+    for damaged in ranges:
+        assert damaged["hi_index"] == damaged["lo_index"] + 1
+        assert damaged["lo_position"] <= finding["position"] < damaged["hi_position"]
+        verdict = f"refetch entries {damaged['lo_index']} to {damaged['lo_index']} from a replica"
+        assert verdict in found["verdict"]
+    done = run("verify", root)
+    assert done.exit_code == 1
+    assert done.stdout.splitlines()[-1].startswith("damaged: 1 damage; refetch")
+    lines = [json.loads(line) for line in run("verify", root, "-o", "jsonl").stdout.splitlines()]
+    assert lines[0] == finding
+    assert lines[-1]["verdict"].startswith("damaged")
+
+
+def test_repair_shows_its_plan_and_waits_for_consent(root: Path, config: StoreConfig) -> None:
+    spoil(root, 22)
+    before = tree(root)
+    shown = run_json(1, "repair", root)
+    assert shown["applied"] is False
+    assert shown["loses"]["queues"] == [
+        {"topic": "topic0", "queue_id": 0, "lo_offset": 12, "hi_offset": 30},
+        {"topic": "topic1", "queue_id": 0, "lo_offset": 10, "hi_offset": 30},
+    ]
+    assert shown["actions"][0]["action"] == "cut_log"
+    table = run("repair", root)
+    assert "--apply --accept-loss" in table.stdout.splitlines()[-1]
+    assert "lost_queues" in table.stdout
+    refused = run("repair", root, "--apply")
+    assert refused.exit_code == 3
+    assert "store.loss_refused" in refused.stderr
+    assert tree(root) == before
+
+    done = run_json(0, "repair", root, "--apply", "--accept-loss")
+    assert (done["applied"], done["left_count"]) == (True, 0)
+    assert run_json(0, "verify", root)["clean"] is True
+    assert run_json(0, "repair", root)["actions"] == []
+    assert {topic: len(found) for topic, found in contents(root, config).items()} == {
+        "topic0": 12,
+        "topic1": 10,
+    }
+
+
+def test_derived_files_are_rebuilt_without_consent(root: Path) -> None:
+    queue = root / "consumequeue/topic0/0/00000000000000000000"
+    good = queue.read_bytes()
+    flip(queue, 100)
+    assert run("verify", root).stdout.splitlines()[-1].startswith("not clean, nothing is lost")
+    assert run_json(0, "repair", root, "--apply")["loses"] is None
+    assert queue.read_bytes() == good
+
+
+def test_sizes_can_be_given_and_nonsense_is_refused(root: Path, config: StoreConfig) -> None:
+    sizes = ("--container", config.container, "--file-size", "4096", "--queue-units", "8")
+    assert run_json(0, "verify", root, *sizes)["clean"] is True
+    assert run("verify", root, "--file-size", "17").exit_code == 3
+    assert run("verify", root / "nothing").exit_code == 3
+    assert run("verify").exit_code == 2
+
+
+def test_a_terminal_sees_progress_on_stderr_only(root: Path) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        done = subprocess.run(
+            [*COMMAND, "store", "verify", str(root), "-o", "json"],
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
+            check=False,
+        )
+        os.close(theirs)
+        shown = os.read(ours, 65536).decode()
+    finally:
+        os.close(ours)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["clean"] is True
+    assert "log" in shown
+    assert "100%" in shown

@@ -1,0 +1,172 @@
+"""Where commands look for the cluster, and how signals end them."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from qlog import CliError, main
+from qlog.connection import (
+    CA_VARIABLE,
+    CERTIFICATE_VARIABLE,
+    KEY_VARIABLE,
+    SERVER_VARIABLE,
+    addresses,
+    beside,
+    confirm,
+    server_option,
+    stop_on_signals,
+    tls_files,
+    until,
+)
+from tests.patience import PATIENCE_S
+
+
+@click.command()
+@server_option
+def show(server: str | None) -> None:
+    """Print what arrives."""
+    click.echo(repr(server))
+
+
+def test_the_server_comes_from_the_option_then_from_the_environment() -> None:
+    environment = {SERVER_VARIABLE: "b:2"}
+    assert CliRunner().invoke(show, ["-s", "a:1"], env=environment).stdout == "'a:1'\n"
+    assert CliRunner().invoke(show, [], env=environment).stdout == "'b:2'\n"
+    assert CliRunner().invoke(show, [], env={SERVER_VARIABLE: None}).stdout == "None\n"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "host", "host:", ":1", "host:x", "host:0", "h:65536", "h:²", "a:1,"]
+)
+def test_a_malformed_address_is_named(text: str) -> None:
+    with pytest.raises(CliError, match="is no address of a server"):
+        addresses(text)
+
+
+def test_addresses_are_taken_as_given() -> None:
+    assert addresses("127.0.0.1:1, [::1]:2") == "127.0.0.1:1,[::1]:2"
+
+
+def test_tls_needs_a_certificate_with_its_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    assert tls_files().credentials() is None
+    for name in (CERTIFICATE_VARIABLE, KEY_VARIABLE):
+        with monkeypatch.context() as only:
+            only.setenv(name, str(tmp_path / "a.pem"))
+            with pytest.raises(CliError, match="only one of"):
+                tls_files()
+    monkeypatch.setenv(CA_VARIABLE, str(tmp_path / "none.pem"))
+    with pytest.raises(FileNotFoundError):
+        tls_files().credentials()
+
+
+def test_irreversible_commands_need_a_yes_without_a_terminal() -> None:
+    result = CliRunner().invoke(main, ["topic", "delete", "orders", "-s", "127.0.0.1:1"])
+    assert result.exit_code == 3
+    assert "run it again with --yes" in result.stderr
+    confirm("?", is_confirmed=True)
+
+
+def test_signals_set_events_one_after_the_other() -> None:
+    async def act() -> list[tuple[bool, bool]]:
+        found: list[tuple[bool, bool]] = []
+        with stop_on_signals() as stop:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                os.kill(os.getpid(), number)
+                await asyncio.wait_for(
+                    (stop.forced if found else stop.requested).wait(), timeout=PATIENCE_S
+                )
+                found.append((stop.requested.is_set(), stop.forced.is_set()))
+        return found
+
+    assert asyncio.run(act()) == [(True, False), (True, True)]
+
+
+async def test_work_ends_by_itself_or_when_told() -> None:
+    event = asyncio.Event()
+    assert await until(event, asyncio.sleep(0, "done")) == "done"
+    event.set()
+    cleaned = asyncio.Event()
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned.set()
+
+    await until(event, forever())
+    assert cleaned.is_set(), "the work was not waited for"
+
+    async def fail() -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        await until(asyncio.Event(), fail())
+
+
+async def test_a_helper_ends_with_the_work_and_may_fail_it() -> None:
+    ended = []
+
+    async def forever(name: str) -> str:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append(name)
+        return name
+
+    async def fail() -> None:
+        raise ValueError("broken")
+
+    async def helper() -> None:
+        await forever("helper")
+
+    async def short() -> None:
+        await asyncio.sleep(0)
+
+    async def late() -> str:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return "done"
+
+    assert await beside(helper(), asyncio.sleep(0, "done")) == "done"
+    with pytest.raises(ValueError, match="broken"):
+        await beside(fail(), forever("work"))
+    assert await beside(short(), late()) == "done"
+    assert ended == ["helper", "work"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_name_both_commands(shell: str) -> None:
+    result = CliRunner().invoke(main, ["completion", shell])
+    assert result.exit_code == 0
+    assert "_QLOG_COMPLETE" in result.stdout
+    assert "_QUORUMLOG_COMPLETE" in result.stdout
+
+
+def test_the_shell_gets_completions() -> None:
+    program = "from qlog import main; main(prog_name='qlog')"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={
+            **os.environ,
+            "_QLOG_COMPLETE": "bash_complete",
+            "COMP_WORDS": "qlog topic cr",
+            "COMP_CWORD": "2",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "plain,create\n"

@@ -1,0 +1,155 @@
+"""The top level of the command line: exit codes, errors in three lines, lazy groups."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from qlog import CliError, ExitCode, LazyCommand, LazyGroup, main
+from quorumlog.version import __version__
+
+
+class CodedError(Exception):
+    """Like the errors of our layers: a code, an outcome, what to do after the last "; "."""
+
+    code, retryable, outcome = "store.full", True, "not_applied"
+
+
+def run_command(body: Callable[[], Any]) -> Result:
+    """Run `qlog act`, whose body is given."""
+    group = LazyGroup("qlog", lazy={})
+    group.add_command(click.Command("act", callback=body))
+    return CliRunner().invoke(group, ["act"], prog_name="qlog")
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    """Make a body that raises."""
+
+    def body() -> None:
+        raise error
+
+    return body
+
+
+def test_version_and_help_need_no_command() -> None:
+    assert CliRunner().invoke(main, ["--version"]).stdout == f"qlog, version {__version__}\n"
+    result = CliRunner().invoke(main, ["--help"])
+    assert result.exit_code == 0
+    for word in ("Examples:", "Exit codes:", "store", "bench"):
+        assert word in result.stdout
+
+
+def test_help_imports_no_command_and_no_server_code() -> None:
+    program = (
+        "import sys, qlog as c\n"
+        "try: c.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "roots = {m.split('.')[0] for m in sys.modules}\n"
+        "assert not roots & {'store', 'raft', 'node', 'bench', 'grpc', 'rich'}, roots\n"
+        "assert 'qlog.server.store' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [(None, 0), (ExitCode.FINDINGS, 1), (ExitCode.FAILED, 3), ("text", 0)],
+)
+def test_the_result_of_a_command_is_the_exit_code(result: object, code: int) -> None:
+    assert run_command(lambda: result).exit_code == code
+
+
+def test_context_exit_is_the_exit_code() -> None:
+    assert run_command(lambda: click.get_current_context().exit(1)).exit_code == 1
+
+
+def test_wrong_usage_is_three_lines_and_code_2() -> None:
+    result = CliRunner().invoke(main, ["--zzz"], prog_name="qlog")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines() == [
+        "error: No such option '--zzz'.",
+        "  why: the usage is: qlog [OPTIONS] COMMAND [ARGS]...",
+        "  do:  see qlog --help",
+    ]
+    assert CliRunner().invoke(main, ["nonsense"]).exit_code == 2
+    assert CliRunner().invoke(main, []).exit_code == 2
+
+
+def test_errors_of_commands_are_three_lines() -> None:
+    result = run_command(raising(CliError("it broke", "it was old", "buy a new one")))
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert result.stderr == "error: it broke\n  why: it was old\n  do:  buy a new one\n"
+
+
+def test_errors_with_a_code_are_explained_from_their_attributes() -> None:
+    result = run_command(raising(CodedError("segment 3 needs 4096 B; 512 B are free; free space")))
+    assert result.exit_code == 3
+    assert result.stderr.splitlines() == [
+        "error: segment 3 needs 4096 B; 512 B are free",
+        "  why: code store.full, outcome not_applied",
+        "  do:  free space",
+    ]
+
+
+def test_the_first_error_of_a_group_of_tasks_is_explained() -> None:
+    group = ExceptionGroup("tasks", [CodedError("it is full; free space"), ValueError("later")])
+    result = run_command(raising(group))
+    assert result.exit_code == 3
+    assert result.stderr.splitlines()[0] == "error: it is full"
+    assert len(result.stderr.splitlines()) == 3
+
+
+def test_errors_of_the_system_name_the_file() -> None:
+    result = run_command(raising(PermissionError(13, "Permission denied", "x.log")))
+    assert result.exit_code == 3
+    assert result.stderr.startswith("error: x.log: Permission denied\n")
+    assert len(result.stderr.splitlines()) == 3
+
+
+def test_errors_of_click_are_code_3() -> None:
+    result = run_command(raising(click.FileError("x", "gone")))
+    assert (result.exit_code, len(result.stderr.splitlines())) == (3, 3)
+
+
+def test_a_bug_shows_its_traceback_and_is_code_3() -> None:
+    result = run_command(raising(AssertionError("offset 3 > 2")))
+    assert result.exit_code == 3
+    assert "Traceback" in result.stderr
+    assert result.stderr.splitlines()[-3] == "error: AssertionError: offset 3 > 2"
+
+
+def test_an_interrupt_is_code_130() -> None:
+    result = run_command(raising(KeyboardInterrupt()))
+    assert result.exit_code == ExitCode.INTERRUPTED
+    assert result.stderr.splitlines()[-1] == "interrupted"
+
+
+def test_a_reader_that_goes_away_is_no_finding() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        program = "from qlog import main; main(['--help'])"
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=writing, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (ExitCode.BROKEN_PIPE, b"")
+
+
+def test_a_lazy_command_that_is_missing_is_said() -> None:
+    group = LazyGroup("qlog", lazy={"gone": LazyCommand("quorumlog.no_such_module:x", "Gone.")})
+    assert CliRunner().invoke(group, ["--help"]).exit_code == 0
+    result = CliRunner().invoke(group, ["gone"])
+    assert result.exit_code == 3
+    assert "quorumlog.no_such_module" in result.stderr
+
+
+def test_a_lazy_target_must_be_a_command() -> None:
+    with pytest.raises(AssertionError, match="no click command"):
+        LazyCommand("quorumlog:__version__", "Not a command.").load()

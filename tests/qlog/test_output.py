@@ -1,0 +1,129 @@
+"""The three output formats, byte for byte."""
+
+import enum
+import io
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from qlog.output import Format, output_option, print_record, print_rows
+
+ROWS = [
+    {"name": "orders", "count": 12, "share": 0.5},
+    {"name": "refunds-eu", "count": 7, "share": None},
+]
+COLUMNS = ["name", "count", "share"]
+
+
+class Colour(enum.Enum):
+    """Some enum."""
+
+    RED = "red"
+
+
+@dataclass(frozen=True)
+class Range:
+    """Some value."""
+
+    lo: int
+    hi: int
+
+
+def test_a_table_that_is_piped_is_aligned_text(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows(ROWS, Format.TABLE, columns=COLUMNS)
+    assert capsys.readouterr().out.splitlines() == [
+        "name        count  share",
+        "orders         12    0.5",
+        "refunds-eu      7      -",
+    ]
+
+
+def test_an_empty_table_still_names_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows([], Format.TABLE, columns=COLUMNS)
+    assert capsys.readouterr().out == "name  count  share\n"
+
+
+def test_a_table_on_a_terminal_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    print_rows([{"name": "[bold]x[/bold]", "count": 1}], Format.TABLE, columns=["name", "count"])
+    assert "[bold]x[/bold]" in terminal.getvalue()
+    assert "──" in terminal.getvalue()
+
+
+def test_json_is_one_document_with_the_same_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows([{"count": 1}, *ROWS], Format.JSON, columns=COLUMNS)
+    document = json.loads(capsys.readouterr().out)
+    assert [list(row) for row in document] == [COLUMNS] * 3
+    assert document[0] == {"name": None, "count": 1, "share": None}
+    print_rows([], Format.JSON, columns=COLUMNS)
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_jsonl_is_one_document_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows([{"name": "a\nb"}, {"name": "c"}], Format.JSONL, columns=["name"])
+    assert capsys.readouterr().out == '{"name": "a\\nb"}\n{"name": "c"}\n'
+
+
+def test_an_unknown_key_is_refused() -> None:
+    with pytest.raises(ValueError, match="size"):
+        print_rows([{"name": "a", "size": 1}], Format.JSON, columns=["name"])
+
+
+def test_a_record_is_names_and_values_and_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    print_record({"ok": False, "findings": [{"at": 4}, {"at": 12}], "files": 3}, Format.TABLE)
+    assert capsys.readouterr().out.splitlines() == [
+        "ok     no",
+        "files  3",
+        "",
+        "findings",
+        "at",
+        " 4",
+        "12",
+    ]
+
+
+@pytest.mark.parametrize("output", [Format.JSON, Format.JSONL])
+def test_a_record_is_one_object(output: Format, capsys: pytest.CaptureFixture[str]) -> None:
+    record = {"raw": b"\x00\xff", "path": Path("a/b"), "colour": Colour.RED, "range": Range(1, 2)}
+    print_record(record, output)
+    text = capsys.readouterr().out
+    assert json.loads(text) == {
+        "raw": "00ff",
+        "path": "a/b",
+        "colour": "red",
+        "range": {"lo": 1, "hi": 2},
+    }
+    assert (text.count("\n") == 1) == (output is Format.JSONL)
+
+
+def test_values_that_json_lacks_are_refused() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        print_record({"rate": float("nan")}, Format.JSON)
+    with pytest.raises(TypeError, match="object"):
+        print_record({"thing": object()}, Format.JSON)
+
+
+def test_control_characters_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows([{"topic": "a\x1b[31m\nb"}], Format.TABLE, columns=["topic"])
+    assert capsys.readouterr().out.splitlines() == ["topic", r"a\x1b[31m\nb"]
+
+
+def test_the_option_hands_over_a_format() -> None:
+    @click.command()
+    @output_option
+    def act(output: Format) -> None:
+        click.echo(repr(output))
+
+    assert "Format.TABLE" in CliRunner().invoke(act, []).stdout
+    assert "Format.JSONL" in CliRunner().invoke(act, ["-o", "jsonl"]).stdout
+    assert CliRunner().invoke(act, ["-o", "xml"]).exit_code == 2
