@@ -12,7 +12,7 @@ from typing import Final
 
 from store import format as fmt
 from store.config import MIB, StoreConfig
-from store.errors import CorruptionError, LimitExceededError, PositionRangeError
+from store.errors import CorruptionError, LimitExceededError
 from store.files.failpoints import hit
 from store.files.file_system import FileSystem
 from store.files.mapped_file import MappedFile, View
@@ -240,14 +240,7 @@ class CommitLog:
         """Return no entries."""
         return []
 
-    # --- Cutting ---
-
-    def truncate(self, position: int) -> None:
-        """Cut everything from `position`, the start of a record or the end, durably."""
-        if not self.min_position <= position <= self.max_position:
-            raise PositionRangeError("position", position, self.min_position, self.max_position)
-        self.checked.cut(position)
-        self.files.truncate(position)
+    # --- The end of its life ---
 
     def delete_first(self) -> int:
         """Delete the oldest file, never the last; return the bytes freed."""

@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 
-from node.state.checkpoint_files import MANIFEST, CheckpointFiles, History
+from node.state.checkpoint_files import (
+    MANIFEST,
+    CheckpointDamagedError,
+    CheckpointFiles,
+    History,
+)
 from node.state.checkpoint_tables import CHECKPOINT_TABLES, decode_groups
 from node.state.state import Member, StateImage, Versions
 from node.state.tables.topic_types import TopicSettings
@@ -242,6 +247,13 @@ def test_every_damaged_file_is_refused(tmp_path: Path) -> None:
             loaded(tmp_path)
         path.write_bytes(original)
     assert loaded(tmp_path)[1] == NEW
+
+
+def test_a_lost_half_of_the_manifest_is_refused_as_damage(tmp_path: Path) -> None:
+    saved(tmp_path, OLD, NEW)
+    (tmp_path / "config" / f"{MANIFEST}.0").unlink()
+    with pytest.raises(CheckpointDamagedError, match="no such file"):
+        loaded(tmp_path)
 
 
 @pytest.mark.parametrize("name", [table.name for table in CHECKPOINT_TABLES])

@@ -92,6 +92,14 @@ def test_only_what_was_handed_out_is_applied(store: Store) -> None:
     assert machine.state.next_command_offset == 3
 
 
+def test_a_machine_begins_with_the_state_of_a_checkpoint(store: Store) -> None:
+    append(store, [[put_topic("a")], [put_topic("b")]])
+    before = machine_of(store)
+    before.apply(0, 1)
+    again = machine_of(store, before.image())
+    assert (again.applied_index, set(again.state.topics)) == (0, {"a"})
+
+
 def test_a_refusal_is_told_once_and_by_position(store: Store) -> None:
     append(store, [[put_topic("a"), delete_topic("x")], [delete_topic("y")]])
     machine = machine_of(store)

@@ -23,7 +23,7 @@ from store.files import failpoints
 from store.files.file_system import FileSystem
 from store.files.mapped_file import MappedFile
 from store.log import commit_log_recovery
-from store.log.commit_log import CommitLog
+from store.log.commit_log import CommitLog, walk
 from store.log.commit_log_recovery import RecoveryReport, recover_commit_log
 from store.record.message import encode_message
 from tests.seeds import examples
@@ -394,6 +394,12 @@ def test_records_larger_than_a_read_are_found_and_a_cut_short_one_ends_the_log(
     monkeypatch.setattr(MappedFile, "read", counted)
     log, report = open_log(tmp_path)
     assert (report.record_count, report.end_position) == (6, ends[-1])
+    last = log.files.files[-1]
+    overwrite(last, ends[-2] - last.position, fmt.BLANK.pack(FILE - 1, fmt.MAGIC_V1))
+    log.close()
+    reads.clear()
+    log, report = open_log(tmp_path)
+    assert (report.record_count, report.end_position) == (5, ends[-2])
     log.close()
 
 
@@ -401,7 +407,13 @@ def test_reads_before_a_cut_check_nothing_behind_it(log: CommitLog) -> None:
     ends = [append(log, n, n + 3) for n in range(0, 9, 3)]
     log.checked.trusted_position = ends[2]
     read_at = log.checked.generation
-    log.truncate(ends[0])
+    log.checked.cut(ends[0])
     log.checked.add(0, ends[1], read_at)
     assert not log.checked.covers(0, ends[1]), "those bytes are gone"
     assert log.checked.covers(ends[0], ends[2]), "what is written there from now on is trusted"
+
+
+def test_the_smallest_blank_ends_a_file(log: CommitLog) -> None:
+    end = append(log, 0, 1)
+    whole = log.read(0, end)
+    assert walk(whole + fmt.BLANK.pack(fmt.BLANK_SIZE_BYTES_MIN, fmt.MAGIC_BLANK)) == (end, True)

@@ -1,5 +1,6 @@
 """A store of a shipped log: what readers see, what a cut takes away, where an empty log begins."""
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -330,6 +331,7 @@ def test_files_that_were_set_aside_are_closed(tmp_path: Path) -> None:
     with pytest.raises(FileSystemError):
         cut_file.write_cut_file(fs, root, epoch=2, lo=7, hi=99, read=no_byte, now_unix_ms=1)
     assert not fs.open_fds, "it could not be written"
+    assert [Path(cut.path).name] == os.listdir(Path(cut.path).parent), "no part of it is left"
     assert list(read_cut_file(fs, cut.path)) == [(7, bytes(92))]
     assert not fs.open_fds, "it was read"
 

@@ -91,6 +91,13 @@ def test_settings_out_of_bounds_change_nothing(command: Command, kind: type[Exce
     assert of(state, "g") == DEFAULT
 
 
+def test_the_longest_retry_delay_is_allowed() -> None:
+    state = State(SMALL_LIMITS)
+    longest = put_group("g", retry_delays=Delays(delay_ms=[259_200_000]))
+    assert state.apply_command(longest, 0) is None
+    assert of(state, "g").retry_delays_ms == (259_200_000,)
+
+
 def test_settings_do_not_make_more_groups_than_there_may_be() -> None:
     state = State(SMALL_LIMITS)
     for name in "xyz":
@@ -102,8 +109,11 @@ def test_a_deleted_topic_or_group_is_forgotten_here_too() -> None:
     state = state_with_all()
     state.apply_command(delete_topic("a"), 0)
     assert of(state, "readers") == ALL._replace(forbidden_topics=frozenset({"b"}))
+    before = state.image()
     state.apply_command(delete_group("readers"), 0)
     assert of(state, "readers") == DEFAULT
+    assert encode_image(state.image()) != encode_image(before)
+    assert of(State(SMALL_LIMITS, state.image()), "readers") == DEFAULT
 
 
 def test_a_snapshot_and_a_checkpoint_give_them_again(tmp_path: Path) -> None:

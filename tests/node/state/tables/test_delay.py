@@ -163,6 +163,8 @@ def test_the_file_has_the_table_that_rocketmq_writes() -> None:
     state = state_after(take(1, *range(10)), take(5, 0), take(0, 1), cancel(2, 1))
     image = state.image().tables["delay"]
     text = encode_table(KIND, image, 1_700_000_000_000)
+    version = '"dataVersion": {\n\t\t"counter": 4,\n\t\t"stateVersion": 0,\n\t\t"timestamp": 17'
+    assert version in text
     assert '"offsetTable": {\n\t\t1: 10,\n\t\t2: 0,\n\t\t5: 1\n\t}' in text
     assert decode_table(KIND, text) == image
 

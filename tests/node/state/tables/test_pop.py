@@ -167,6 +167,12 @@ def test_the_last_attempts_that_had_a_name_are_remembered() -> None:
     state = made(taken(1, 0, attempt_id="x"), taken(2, 1, expected=1, attempt_id="y"))
     assert state.apply_command(taken(3, 2, expected=2, attempt_id="z"), 0) is None
     assert state.table(PopTable).windows["g", "a", 0].attempts == {"y": 2, "z": 3}
+    for generation, attempt_id in ((4, "y"), (5, "x")):
+        again = ((generation - 4, generation - 3),)
+        take = taken(generation, expected=3, next_offset=3, again=again, attempt_id=attempt_id)
+        assert state.apply_command(take, 0) is None
+    attempts = state.table(PopTable).windows["g", "a", 0].attempts
+    assert attempts == {"y": 4, "x": 5}, "one that is repeated is the newest"
 
 
 def random_commands(seed: int) -> list[Command]:
