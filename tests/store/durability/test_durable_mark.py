@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from store.durability.durable_mark import FILE_NAME, DurableMark, Mark, decode_slot
+from store.durability.durable_mark import FILE_NAME, UNKNOWN_COUNT, DurableMark, Mark, decode_slot
 from store.durability.flush import FlushService
 from store.durability.flush_schedule import FlushRules
 from store.durability.mark_keeper import MarkKeeper
@@ -404,9 +404,17 @@ def test_a_cut_lowers_both_slots_durably(tmp_path: Path) -> None:
     expected = Mark(300, 4, 300, 300)
     for slot_at in SLOT_AT:
         original = (tmp_path / FILE_NAME).read_bytes()
+        assert original[slot_at + 4 : slot_at + 8] == bytes(4), "reserved for a later version"
         damage(tmp_path, slot_at)
         assert reopen(tmp_path) == expected
         (tmp_path / FILE_NAME).write_bytes(original)
+
+
+def test_a_cut_below_what_was_dispatched_leaves_its_counts_unknown() -> None:
+    mark = Mark(400, 9, 300, 200, 7, 5)
+    assert mark.cut_to(300, 4) == Mark(300, 4, 300, 200, 7, 5)
+    assert mark.cut_to(299, 4) == Mark(299, 4, 299, 200, UNKNOWN_COUNT, 5)
+    assert mark.cut_to(199, 4) == Mark(199, 4, 199, 199, UNKNOWN_COUNT, UNKNOWN_COUNT)
 
 
 def test_a_mark_survives_many_reopenings(tmp_path: Path) -> None:

@@ -107,6 +107,19 @@ def test_a_view_survives_close_and_delete_of_its_file(tmp_path: Path) -> None:
     queue.close()
 
 
+def test_a_view_that_cannot_be_mapped_holds_nothing(tmp_path: Path) -> None:
+    queue = new_queue(tmp_path)
+    fill(queue, 2)
+    queue.sync()
+    queue.seal_complete()
+    with failpoints.armed("fs.map=EIO"), pytest.raises(FileSystemError):
+        queue.view(10, 3)
+    assert queue.files[0].hold_count == 0
+    with queue.view(10, 3) as data:
+        assert bytes(data) == b"\1\1\1"
+    queue.close()
+
+
 def test_a_view_is_read_only(tmp_path: Path) -> None:
     queue = new_queue(tmp_path)
     fill(queue, 1)

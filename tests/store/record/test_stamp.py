@@ -165,11 +165,22 @@ def test_a_store_host_of_the_other_family_is_refused() -> None:
         stamp(encode_message("t", 0, b"x"), Stamper(StoreConfig(store_host=("::1", 1))))
 
 
+def test_a_flipped_length_of_topic_or_properties_is_found() -> None:
+    patched, _ = stamp(encode_message("topic", 0, b"body", {"a": "b"}))
+    topic_at = patched.rindex(b"topic")
+    for at in (topic_at - 1, topic_at + 5, topic_at + 6):
+        for bit in range(8):
+            flipped = bytearray(patched)
+            flipped[at] ^= 1 << bit
+            checked = check_records(bytes(flipped), 4096)
+            assert checked.problem is not None, f"bit {bit} of byte {at}"
+
+
 def test_property_crc_needs_its_room_and_refuses_a_foreign_one() -> None:
-    with pytest.raises(RecordFormatError, match="room for the property CRC"):
-        stamp(GOOD, Stamper(StoreConfig(property_crc=True)))
-    with pytest.raises(RecordFormatError, match="room for the property CRC"):
-        stamp(GOOD * 40, Stamper(StoreConfig(property_crc=True)))
+    stamper = Stamper(StoreConfig(property_crc=True))
+    for batch in (GOOD, GOOD, GOOD * 40):  # It is as wrong the second time.
+        with pytest.raises(RecordFormatError, match="room for the property CRC"):
+            stamp(batch, stamper)
     with pytest.raises(RecordFormatError, match="no reserved __CRC32#"):
         stamp(encode_message("t", 0, b"x", property_crc=True))
 

@@ -131,7 +131,14 @@ def test_a_held_message_has_its_time_where_others_have_their_tag(topic: str) -> 
     assert not reader._shapes
 
 
-@pytest.mark.parametrize("value", [None, "soon", "9" * 20])
+def test_the_longest_time_of_a_held_message_is_read() -> None:
+    record = encode_message("rmq_sys_wheel_timer", 0, b"", {"TIMER_OUT_MS": "9" * 15})
+    found = TailReader().read(tail_of(record))
+    assert found is not None
+    assert found[2] == 10**15 - 1
+
+
+@pytest.mark.parametrize("value", [None, "soon", "9" * 16, "9" * 20])
 def test_a_held_message_without_a_time_is_due(value: str | None) -> None:
     properties = {"TAGS": "t"} | ({"TIMER_OUT_MS": value} if value else {})
     record = encode_message("rmq_sys_wheel_timer", 0, b"", properties)
