@@ -160,15 +160,14 @@ class RetentionPolicy:
 def ages_ms(newest_unix_ms: Sequence[int | None], now_unix_ms: int, retention_ms: int) -> list[int]:
     """Return the age of each file in the log's own time; see the module for the rule."""
     ages = [0] * len(newest_unix_ms)
-    later: int | None = now_unix_ms
-    age = 0
+    later, age = now_unix_ms, 0
     for number in range(len(newest_unix_ms) - 1, -1, -1):
         newest = newest_unix_ms[number]
-        if newest is not None and later is not None:
+        if newest is not None:
             step = max(0, later - newest)
             age += step if step <= retention_ms else retention_ms // _UNBELIEVED_PART
+            later = newest
         ages[number] = age
-        later = newest if newest is not None else later
     return ages
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.config import StoreConfig
-from store.errors import FileSystemError, StoreFullError, SyncFailedError
+from store.errors import CorruptionError, FileSystemError, StoreFullError, SyncFailedError
 from store.files import failpoints
 from store.files.file_system import FileSystem
 from store.files.mapped_file import create_file
@@ -289,6 +289,7 @@ class RetainedQueue:
         self.queue.sync()
         self.newest: dict[int, int] = {}
         self.asked: list[int] = []
+        self.unreadable: dict[int, CorruptionError] = {}
         self.counters = StoreCounters()
         self.needed_from = 1 << 60
         self.retention = Retention(
@@ -303,6 +304,8 @@ class RetainedQueue:
 
     def newest_unix_ms(self, file: RetainedFile) -> int | None:
         self.asked.append(file.position // SIZE)
+        if file.position // SIZE in self.unreadable:
+            raise self.unreadable[file.position // SIZE]
         return self.newest.get(file.position // SIZE, NOW)
 
 
@@ -326,6 +329,16 @@ def test_the_file_that_grows_is_a_step_of_its_own(tmp_path: Path) -> None:
     assert log.retention.run_once(NOW, EMPTY_DISK).deleted_file_count == 0, "one step of 80 hours"
     log.newest[1] = NOW - 40 * HOUR
     assert log.retention.run_once(NOW, EMPTY_DISK).deleted_file_count == 1
+    log.queue.close()
+
+
+def test_a_file_whose_time_cannot_be_read_is_reported(tmp_path: Path) -> None:
+    log = RetainedQueue(tmp_path, 3, retention_size_bytes=2 * SIZE)
+    error = CorruptionError("file", 0, "store time", "a time", "none")
+    log.unreadable = {0: error}
+    done = log.retention.run_once(NOW, EMPTY_DISK)
+    assert (done.deleted_file_count, done.error) == (1, error)
+    assert log.retention.run_once(NOW, EMPTY_DISK).error is None
     log.queue.close()
 
 

@@ -20,6 +20,7 @@ from store.errors import (
     PositionRangeError,
     StoreError,
     StoreFullError,
+    SyncFailedError,
 )
 from store.files import failpoints
 from store.files.file_system import FileSystem
@@ -33,7 +34,7 @@ from store.ledger.entry import KIND_NO_OP
 from store.replicated.ledger_store import ReplicaStore
 from tests.patience import PATIENCE_S
 from tests.store.crashes import abandon
-from tests.store.fsck_stores import findings, given_sizes
+from tests.store.fsck_stores import findings, flip, given_sizes
 from tests.store.records import BORN, PAGE, batch, numbers, small_config
 
 CONFIG = small_config(container="ledger", file_size_bytes=16 * PAGE, disk_reserve_bytes=0)
@@ -91,6 +92,35 @@ def test_reserved_files_join_the_log_only_when_they_are_needed(store: ReplicaSto
         for lo in range(3, 36, 3):
             put(store, lo, lo + 3, size_bytes=4000)
     assert len(ledger.files.files) > 2
+
+
+def test_a_failed_sync_of_a_reserved_file_is_fatal(tmp_path: Path) -> None:
+    causes: list[BaseException] = []
+    store = ReplicaStore.open(str(tmp_path), CONFIG, on_fatal=causes.append)
+    with failpoints.armed("fs.sync=EIO"), pytest.raises(SyncFailedError) as caught:
+        store.has_room(100)
+    assert causes == [caught.value]
+    with pytest.raises(SyncFailedError):
+        store.close()
+
+
+def test_an_index_file_without_checksums_is_compared_with_the_log(tmp_path: Path) -> None:
+    """RocketMQ made it, or an older release; what is found is reported."""
+    with open_store(tmp_path, index_slot_count=64, index_entry_count=20) as store:
+        end = put(store, 0, 30)
+        store.dispatch_to(end)
+    for sums in (tmp_path / "checksums").rglob("*"):
+        if sums.is_file():
+            sums.unlink()
+    index = sorted((tmp_path / "index").iterdir())[0]
+    flip(index, 8 * (40 + 64 * 4 + 20))
+    reports: list[str] = []
+    with open_store(tmp_path, index_slot_count=64, index_entry_count=20) as store:
+        store.serve_on_loop(reports.append)
+        mended_count = store.counters.derived_mended_key_count
+        store.mend_unknown()
+        assert (mended_count, store.counters.derived_mended_key_count) == (0, 1)
+    assert any(index.name in report for report in reports)
 
 
 def test_a_crash_with_reserved_files_leaves_the_log_as_it_was(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -26,6 +27,7 @@ from store.replicated.shipped_store import ShippedStore
 from store.store import Store
 from tests.patience import PATIENCE_S
 from tests.store.fakes import CountingFileSystem
+from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import BORN, PAGE, batch
 from tests.store.shipped_stores import (
     CONFIG,
@@ -425,6 +427,27 @@ def test_a_log_that_began_elsewhere_is_missed_when_it_is_gone(
     (image / "boot_id").write_text("another-boot\n")
     with pytest.raises(CorruptionError, match="log end"):
         open_store(image)
+
+
+def test_a_beginning_and_its_offsets_outlive_a_power_loss(tmp_path: Path) -> None:
+    disk, root, image = PowerLossFileSystem(), tmp_path / "s", tmp_path / "image"
+    with open_store(root, disk) as store:
+        store.begin_at(3 * FILE, {(b"orders", 0): 77})
+        disk.build_image(str(root), str(image), Random(0), lambda path: 0.0)
+    (image / "boot_id").write_text("another-boot\n")
+    with open_store(image) as again:
+        assert again.shipped.end_position == 3 * FILE
+        assert again.prepare(batch(77, 78)).queue_offsets == [77]
+
+
+def test_a_failed_sync_of_a_new_file_is_fatal(tmp_path: Path) -> None:
+    causes: list[BaseException] = []
+    store = ShippedStore.open(str(tmp_path / "s"), CONFIG, on_fatal=causes.append)
+    with failpoints.armed("fs.sync=EIO"), pytest.raises(SyncFailedError) as caught:
+        store.prepare(batch(0, 1))
+    assert causes == [caught.value]
+    with pytest.raises(SyncFailedError):
+        store.close()
 
 
 @pytest.mark.parametrize("step", ["before_begin", "before_offsets"])

@@ -11,6 +11,7 @@ from store import format as fmt
 from store.derived.queues.consume_queue import ConsumeQueue, QueueEnvironment
 from store.derived.sum_files import SumFiles
 from store.errors import DerivedFileError, PositionRangeError, QueueOrderError
+from store.files import failpoints
 from store.files.descriptor_cache import DescriptorCache
 from store.files.file_system import FileSystem
 from store.files.staging import staged_path
@@ -105,6 +106,16 @@ def test_the_largest_numbers_fit(tmp_path: Path) -> None:
     again.recover((1 << 62), is_clean=True)
     assert (again.min_offset, again.max_offset) == (offset, offset + 1)
     assert again.built_position == position + (1 << 31) - 2
+
+
+def test_a_unit_that_was_written_again_is_in_the_next_sync(tmp_path: Path) -> None:
+    queue = make(tmp_path)
+    put(queue, 0, 25)
+    queue.sync_units()
+    queue.rewrite(3, units(3, 4))
+    with failpoints.census() as calls:
+        queue.sync_units()
+    assert calls["fs.sync"] == 3, "all three files, of which the first was written"
 
 
 # --- Order ---
