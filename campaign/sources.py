@@ -56,12 +56,12 @@ def _range(number: int, size: int) -> str:
 def _core(number: int) -> WorkUnit:
     seeds = _range(number, CORE_SEEDS)
     arguments = ("run", "--seeds", seeds)
-    return WorkUnit("core", f"core seeds {seeds}", "raft.simulator", arguments, 60 * _MINUTE)
+    return WorkUnit("core", f"core seeds {seeds}", "simulation.raft", arguments, 60 * _MINUTE)
 
 
 def _ha(number: int) -> WorkUnit:
     seeds = _range(number, HA_SEEDS)
-    module = "node.replication.ha.simulator"
+    module = "simulation.ha"
     return WorkUnit("ha", f"HA seeds {seeds}", module, ("run", "--seeds", seeds), 60 * _MINUTE)
 
 

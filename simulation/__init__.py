@@ -4,5 +4,7 @@ Everything that runs here is the code that ships: store, Raft, broker, links, th
 SDK. What stands below it is simulated: time, threads, sockets, disks, randomness. `kernel`,
 `network` and `disk` import nothing of the project; `machines` and `rpc` import what of it they
 replace; `cluster` and what stands above it import whole nodes, the SDK, and the load and the judges
-of `chaos`. Nothing that ships imports this package: tests do, and `campaign` runs it as a command.
+of `chaos`. Two simulators of rules alone stand beside all that, and are faster: `raft` runs core
+and pump, `ha` the machine of master-slave mode; both have their planted faults. Nothing that ships
+imports this package: tests do, and `campaign` runs it as a command.
 """

@@ -38,7 +38,6 @@ from simulation.network.sockets import Sockets
 PACKAGES: Final = ("store", "raft", "node", "quorumlog")
 """Whose modules run in a world."""
 _NOT_OF_A_NODE: Final = (
-    *("raft.simulator", "node.replication.ha.simulator"),
     *("node.offline", "qlog", "quorumlog.pb", "quorumlog.sync", "quorumlog.testing"),
 )
 """Modules, and packages with all below them, whose code runs in no world."""

@@ -1,7 +1,7 @@
 """`history-check`: the rules of the log checker over histories that are too large for one process.
 
 Owns the way from files to partitions; the rules are those of the simulator and of the fault
-suites (`raft.simulator`), unchanged. A partition is a queue. Checking each queue alone finds
+suites (`simulation.raft`), unchanged. A partition is a queue. Checking each queue alone finds
 exactly what checking the whole does, because:
 
 1. No rule compares two queues. The log checker keeps its state in one object a queue: values,

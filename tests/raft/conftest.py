@@ -1,6 +1,6 @@
 """Runs the tests here with a planted fault on, when the environment names one.
 
-`python -m raft.simulator mutants` uses this to prove that a directed test kills its mutant.
+`python -m simulation.raft mutants` uses this to prove that a directed test kills its mutant.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from raft.simulator.mutants.mutants import MUTANTS
-from raft.simulator.mutants.mutation import COUNT_VARIABLE, MUTANT_VARIABLE, switched_on
+from simulation.raft.mutants.mutants import MUTANTS
+from simulation.raft.mutants.mutation import COUNT_VARIABLE, MUTANT_VARIABLE, switched_on
 
 
 @pytest.fixture(scope="session", autouse=True)

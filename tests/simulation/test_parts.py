@@ -64,7 +64,6 @@ def test_processor_time_of_a_page_is_time_of_the_world() -> None:
         ("qlog.messages", False),
         ("quorumlog.consume.sync_commit", True),
         ("node.__main__", False),
-        ("raft.simulator.world", False),
     ],
 )
 def test_modules_are_left_out_by_whole_names(module: str, expected: bool) -> None:

@@ -30,10 +30,10 @@ from raft.pump.effects import NO_EFFECTS, Effects
 from raft.pump.replica import Replica
 from raft.rules import steady
 from raft.rules.membership import Change, ChangeKind
-from raft.simulator.runner import Case, case_of, run_case
 from raft.state.progress import Progress
 from raft.state.state import RaftState
 from raft.transitions import Role
+from simulation.raft.runner import Case, case_of, run_case
 from tests.raft.builders import payload_of
 from tests.raft.cluster import GROUP, Cluster
 from tests.raft.memory_log import MemoryLog

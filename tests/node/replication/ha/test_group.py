@@ -16,13 +16,13 @@ from node.errors.common import AppendTimeoutError, NodeError, OutcomeUnknownErro
 from node.errors.ha import NotMasterError, PromotionRefusedError, PromotionTimeoutError
 from node.lifecycle import exit_code_of
 from node.replication.ha.core.types import AckMode, HaRole, HaStanding
-from node.replication.ha.simulator.world import HaWorld
 from node.replication.ha.storage.losses import LOSS_COUNT_MAX, LossFile, LossFileError, LostEnd
 from node.replication.ha.storage.replica_file import GroupChangedError
 from node.runtime.fail_stop import EXIT_BAD_CONFIG, EXIT_BAD_DATA
 from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import DrainRequest, HaStatusRequest
 from quorumlog.pb.log_pb2 import PullRequest, QueueOffsetsRequest
+from simulation.ha.world import HaWorld
 from store.files.file_system import FileSystem
 from tests.node.replication.ha.ha_logs import log_bytes
 from tests.node.replication.ha.ha_nodes import HaNodes, WholeHaNode, group
@@ -76,9 +76,7 @@ async def test_two_controller_leaders_lose_nothing(tmp_path: Path) -> None:
     """Two that both claim to lead give one number to two nodes, again and again."""
     for seed in range(1, 13):
         report = HaWorld(seed).run()
-        assert not report.code, (
-            f"python -m node.replication.ha.simulator run --seeds {seed}: {report.detail}"
-        )
+        assert not report.code, f"python -m simulation.ha run --seeds {seed}: {report.detail}"
 
     acked: dict[int, int] = {}
     """By message: its index."""

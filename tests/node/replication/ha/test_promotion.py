@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from node.errors.ha import PromotionLostError
-from node.replication.ha.core.types import NO_EPOCH, HaRole
+from node.errors.ha import PromotionLostError, PromotionRefusedError
+from node.replication.ha.core.types import NO_EPOCH, HaRole, PromotionError
 from node.replication.ha.promotion import Promotion
 
 MS = 10_000
@@ -22,6 +22,7 @@ class Machine:
         self.role = HaRole.SLAVE
         self.nonces: list[int] = []
         self.advised: list[int] = []
+        self.refusal: PromotionError | None = None
         self.state = SimpleNamespace(
             bound=SimpleNamespace(number=NO_EPOCH, master_id=0),
             highest_seen=NO_EPOCH,
@@ -30,7 +31,8 @@ class Machine:
         )
 
     def check_promotion(self) -> None:
-        pass
+        if self.refusal is not None:
+            raise self.refusal
 
     def promote(self, nonce: int) -> None:
         self.nonces.append(nonce)
@@ -97,6 +99,24 @@ async def test_a_promotion_ends_once_the_node_serves() -> None:
     driver.machine.role, driver.is_ready = HaRole.MASTER, True
     promotion.changed.set()
     assert await call == 5
+
+
+async def test_a_candidate_that_becomes_a_slave_again_has_lost_its_promotion() -> None:
+    driver, promotion = made()
+    call = asyncio.ensure_future(promotion.promote(MS))
+    await asyncio.sleep(0)
+    driver.machine.role = HaRole.SLAVE  # In the same epoch: it resigned.
+    promotion.changed.set()
+    with pytest.raises(PromotionLostError):
+        await call
+
+
+async def test_what_the_machine_refuses_is_refused_with_its_reason() -> None:
+    driver, promotion = made()
+    driver.machine.refusal = PromotionError("not full")
+    with pytest.raises(PromotionRefusedError, match="not full"):
+        await promotion.promote(MS)
+    assert driver.machine.nonces == []
 
 
 async def test_a_nonce_fits_into_its_field_however_large(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,15 +64,17 @@ async def test_a_leader_checks_again_what_a_peer_refuses_and_ends_at_damage(
         ledger = node.log.store.ledger
         at = ledger.end_of(damaged) - 1  # The last byte of its body.
         (byte,) = ledger.files.read(at, 1)
-        ledger.files.file_at(at).overwrite(at, bytes([byte ^ 1]))
+        file = ledger.files.file_at(at)
+        file.overwrite(at, bytes([byte ^ 1]))
         ledger.recent.clear()
         asyncio.get_running_loop().set_exception_handler(None)  # The process would have ended.
         await cluster.restart(late.node_id)
         await eventually(lambda: bool(node.fatal), "the leader to end")
-        error = node.fatal.pop(0)
+        await node.crash()  # As its process does; else each later turn would meet the damage again.
+        error = node.fatal[0]
         assert isinstance(error, CorruptionError)
-        assert (error.path, error.field) == (ledger.files.file_at(at).path, "body CRC")
-        node.fatal.clear()  # Of later turns.
+        assert (error.path, error.field) == (file.path, "body CRC")
+        node.fatal.clear()
         assert late.log.last_index < damaged
 
 

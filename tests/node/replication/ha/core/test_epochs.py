@@ -2,6 +2,7 @@
 
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,9 +16,16 @@ from node.replication.ha.core.types import (
     HaStanding,
     ReplicaState,
 )
-from node.replication.ha.storage.epoch_file import BindingFile, EpochFile, decode, encode
+from node.replication.ha.storage.epoch_file import (
+    BINDING_FILE,
+    BindingFile,
+    EpochFile,
+    decode,
+    encode,
+)
 from store.errors import CorruptionError, FileSystemError, LayoutError
 from store.files.file_system import FileSystem
+from store.files.meta_file import MetaFile
 
 
 def pairs_of(found: Epochs) -> list[tuple[int, int]]:
@@ -186,6 +194,20 @@ def test_an_unchanged_state_is_not_written_again(tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     file.save(FIRST)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("wrong", [{"standing": 99}, {"number": "5"}, {"mode": "later"}])
+def test_a_binding_of_another_shape_is_an_error(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    BindingFile(FileSystem(), str(tmp_path)).load(must_exist=False)
+    file = BindingFile(FileSystem(), str(tmp_path))
+    file.load(must_exist=False)
+    file.save(FIRST)
+    meta = MetaFile(FileSystem(), str(tmp_path), BINDING_FILE)
+    found = meta.load(must_exist=True)
+    assert found is not None
+    meta.save(found | wrong)
+    with pytest.raises(LayoutError, match="standing"):
+        BindingFile(FileSystem(), str(tmp_path)).load(must_exist=True)
 
 
 def test_a_lost_binding_is_an_error(tmp_path: Path) -> None:

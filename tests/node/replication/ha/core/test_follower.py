@@ -220,6 +220,8 @@ def test_a_replica_is_admitted_by_its_master_for_this_disk_only() -> None:
     m.received("up", Bind(HaBinding(5, 0, 7)))
     assert m.received("up", Admit(5, 12)).state is None
     assert m.received("up", Admit(4, 11)).state is None
+    m.dialled("other", 2)
+    assert m.received("other", Admit(5, 11)).state is None, "it is not of the master"
     fx = m.received("up", Admit(5, 11))
     assert fx.state is not None
     assert fx.state.standing is HaStanding.FULL

@@ -3,17 +3,28 @@
 import pytest
 
 from node.replication.ha.core.effects import Send
+from node.replication.ha.core.epochs import Epochs
 from node.replication.ha.core.machine import HaMachine
 from node.replication.ha.core.types import (
     AckMode,
     HaBinding,
     HaRole,
+    HaSettings,
     HaStanding,
     MachineNotMasterError,
+    ReplicaState,
 )
 from node.replication.ha.core.wire import Ack, Bind
 from store.errors import Outcome
-from tests.node.replication.ha.core.machines import bound, follower, frames, joined, machine, master
+from tests.node.replication.ha.core.machines import (
+    Log,
+    bound,
+    follower,
+    frames,
+    joined,
+    machine,
+    master,
+)
 
 HERE = HaBinding(5, 0, 7)
 
@@ -31,6 +42,16 @@ def test_a_read_waits_for_an_answer_that_was_asked_for_after_it_began() -> None:
     m.confirm_master("third")
     assert m.received("one", bound(HERE)).reads == ["second"], "one answer for each question"
     assert m.received("one", bound(HERE)).reads == ["third"]
+
+
+def test_the_only_replica_of_a_group_confirms_its_reads_at_once() -> None:
+    settings = HaSettings("g", (0,), copies=1, waiter_count_max=3)
+    state = ReplicaState(HaBinding(), HaStanding.FULL, 10)
+    m = HaMachine(settings, 0, Log(), state, Epochs(()), 0, mode=AckMode.SYNC)
+    m.promote(7)
+    m.durable_to(0)
+    assert m.role is HaRole.MASTER
+    assert m.confirm_master("read").reads == ["read"]
 
 
 def test_an_old_answer_does_not_confirm_a_read() -> None:
@@ -61,7 +82,7 @@ def test_a_deposed_master_fails_its_reads() -> None:
     m = master(0)
     m.confirm_master("read")
     fx = m.received("one", bound(HaBinding(6, 2, 1)))
-    assert (fx.reads, fx.reads_failed) == ([], ["read"])
+    assert (fx.reads, fx.reads_failed, list(m.state.reads)) == ([], ["read"], [])
     with pytest.raises(MachineNotMasterError):
         m.confirm_master("more")
 

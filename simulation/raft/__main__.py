@@ -1,0 +1,189 @@
+"""The command line of the simulator: run, replay, shrink, mutants, bench.
+
+Owns arguments and printing. Must not know what a run is made of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import os
+import pstats
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from simulation.raft import bench, shrink
+from simulation.raft.coverage import Coverage
+from simulation.raft.runner import (
+    EVENT_COUNT_DEFAULT,
+    Case,
+    Report,
+    case_of,
+    last_events,
+    run_case,
+    run_many,
+)
+
+FAILURES_SHOWN_MAX = 5
+PROFILE_LINES = 30
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit code."""
+    parsed = _parser().parse_args(arguments)
+    command: str = parsed.command
+    if command == "run":
+        return _run(parsed)
+    if command == "replay":
+        return _replay(parsed)
+    if command == "shrink":
+        return _shrink(parsed)
+    if command == "mutants":
+        from simulation.raft.mutants import mutants
+
+        return mutants.run_table(parsed.names, directed=not parsed.no_directed)
+    return bench.run(parsed.operations)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m simulation.raft", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    run = commands.add_parser("run", help="run seeds; ends with 'N passed, M failed'")
+    run.add_argument("--seeds", help="A..B, both included; without it fresh seeds are drawn")
+    run.add_argument("--seconds", type=float, help="stop after this time")
+    run.add_argument("--jobs", type=int, default=1, help="processes to use")
+    run.add_argument("--events", type=int, default=EVENT_COUNT_DEFAULT, help="per seed")
+    run.add_argument("--profile", action="store_true", help="print where the time goes")
+    run.add_argument("--coverage", action="store_true", help="print how often each state was seen")
+
+    replay = commands.add_parser("replay", help="print the event trace of a seed")
+    replay.add_argument("seed", nargs="?", type=int)
+    replay.add_argument("--case", type=Path, help="a case written by shrink, instead of a seed")
+    replay.add_argument("--events", type=int, default=EVENT_COUNT_DEFAULT)
+
+    smaller = commands.add_parser("shrink", help="make a failing seed small")
+    smaller.add_argument("seed", type=int)
+    smaller.add_argument("--events", type=int, default=EVENT_COUNT_DEFAULT)
+    smaller.add_argument("--out", type=Path, help="write the small case here")
+
+    mutants = commands.add_parser("mutants", help="switch each planted fault on and hunt it")
+    mutants.add_argument("names", nargs="*", help="only these")
+    mutants.add_argument(
+        "--no-directed", action="store_true", help="leave out those that a directed test kills"
+    )
+
+    checker = commands.add_parser("bench", help="measure the log checker")
+    checker.add_argument("--operations", type=int, default=1_000_000)
+    return parser
+
+
+def _seeds(text: str | None) -> range:
+    if text is None:
+        base = int.from_bytes(os.urandom(5), "big")
+        return range(base, base + (1 << 40))
+    first, _, last = text.partition("..")
+    return range(int(first), int(last or first) + 1)
+
+
+def _commit() -> str:
+    """Return the commit of this source, since a seed is reproducible only together with it."""
+    found = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return found.stdout.strip() or "unknown"
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    seeds = _seeds(parsed.seeds)
+    if parsed.seeds is None and parsed.seconds is None:
+        print("give --seeds A..B or --seconds S", file=sys.stderr)
+        return 2
+    print(f"seeds from {seeds[0]}, commit {_commit()}")
+    profile = cProfile.Profile() if parsed.profile else None
+    if profile is not None:
+        profile.enable()
+    began = time.perf_counter()
+    coverage, codes = Coverage(), Counter[str]()
+    passed = events = operations = faults = simulated_us = 0
+    for report in run_many(
+        seeds, event_count_max=parsed.events, jobs=parsed.jobs, seconds=parsed.seconds
+    ):
+        events += report.event_count
+        operations += report.operation_count
+        faults += report.fault_count
+        simulated_us += report.simulated_us
+        coverage.counts.update(report.coverage.counts)
+        if report.passed:
+            passed += 1
+            continue
+        codes[report.code] += 1
+        if codes.total() <= FAILURES_SHOWN_MAX:
+            show_failure(report, parsed.events)
+    seconds = time.perf_counter() - began
+    if profile is not None:
+        profile.disable()
+        pstats.Stats(profile).sort_stats("tottime").print_stats(PROFILE_LINES)
+    if parsed.coverage:
+        print("\n".join(coverage.lines()))
+    elif coverage.missing():
+        print(f"states never seen: {', '.join(coverage.missing())}")
+    print(
+        f"{events} events in {seconds:.1f} s, {events / seconds:.0f}/s; "
+        f"{simulated_us / 1e6:.0f} simulated s, {faults} faults, {operations} operations"
+    )
+    for code, count in codes.most_common():
+        print(f"{code}: {count}")
+    print(f"{passed} passed, {codes.total()} failed")
+    return 1 if codes else 0
+
+
+def show_failure(report: Report, event_count_max: int) -> None:
+    """Print everything that is needed to examine a failing seed."""
+    print(f"--- seed {report.seed} failed: {report.code}: {report.detail}")
+    case = case_of(report.seed, event_count_max)
+    print(f"options: {case.options}")
+    for line in last_events(case):
+        print(f"    {line}")
+    suffix = "" if event_count_max == EVENT_COUNT_DEFAULT else f" --events {event_count_max}"
+    print(f"replay with: python -m simulation.raft replay {report.seed}{suffix}", flush=True)
+
+
+def _replay(parsed: argparse.Namespace) -> int:
+    if parsed.case is not None:
+        case: Case = shrink.from_json(parsed.case.read_text())
+    elif parsed.seed is not None:
+        case = case_of(parsed.seed, parsed.events)
+    else:
+        print("give a seed or --case", file=sys.stderr)
+        return 2
+    print(f"options: {case.options}")
+    report = run_case(case, print)
+    print(f"{report.event_count} events, digest {report.digest & (1 << 64) - 1:016x}")
+    print(f"{report.code}: {report.detail}" if report.code else "passed")
+    return 0 if report.passed else 1
+
+
+def _shrink(parsed: argparse.Namespace) -> int:
+    shrinker = shrink.Shrinker(case_of(parsed.seed, parsed.events), print)
+    case = shrinker.shrink()
+    print(f"{shrinker.run_count} runs; {len(case.plan)} faults are left, still {shrinker.code}:")
+    for fault in case.plan:
+        print(f"    {fault}")
+    print(f"options: {case.options}")
+    if parsed.out is not None:
+        parsed.out.write_text(shrink.to_json(case))
+        print(f"replay with: python -m simulation.raft replay --case {parsed.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

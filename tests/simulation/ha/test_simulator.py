@@ -1,0 +1,101 @@
+"""The simulator of master-slave mode: seeds pass, runs repeat, planted faults are found."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from simulation.ha.__main__ import main
+from simulation.ha.mutants import DIRECTED, MUTANTS, hunt, switched_on
+from simulation.ha.world import HaWorld
+from tests import seeds
+from tests.node.replication.ha.core import test_ceiling, test_follower, test_leader
+
+ROOT = Path(__file__).resolve().parents[3]
+FOR_SEEDS = [mutant for mutant in MUTANTS if mutant.name not in DIRECTED]
+
+
+def test_seeds_pass_and_faults_happen() -> None:
+    reports = [HaWorld(seed).run() for seed in range(1, 201)]
+    assert [(r.seed, r.code, r.detail) for r in reports if r.code] == []
+    # A run in which nothing happens proves nothing.
+    assert sum(r.promotions for r in reports) > 50
+    assert sum(r.cuts for r in reports) > 5
+    assert sum(r.lost for r in reports) > 0
+    assert sum(r.acked for r in reports) > 1000
+
+
+def test_a_run_repeats() -> None:
+    assert HaWorld(7).run() == HaWorld(7).run()
+
+
+def test_a_run_repeats_in_another_process() -> None:
+    program = "from simulation.ha.world import HaWorld; print(HaWorld(5).run().digest)"
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env=dict(os.environ) | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert digests == {f"{HaWorld(5).run().digest}\n"}
+
+
+def test_the_command_line_ends_with_the_count() -> None:
+    lines: list[str] = []
+    assert main(["run", "--seeds", "2..3"], lines.append) == 0
+    assert lines[-1] == "2 passed, 0 failed"
+    assert main(["replay", "2"], lines.append) == 0
+    assert "MASTER" in "\n".join(lines)
+
+
+def test_a_failing_seed_is_named() -> None:
+    mutant = next(m for m in MUTANTS if m.name == "fence too small")
+    lines: list[str] = []
+    with switched_on(mutant):
+        assert main(["run", "--seeds", "1..2"], lines.append) == 1
+    assert any(line.startswith("replay with: python -m simulation.ha replay") for line in lines)
+
+
+@pytest.mark.long
+def test_planted_faults_are_found() -> None:
+    """Four of them in each run; `python -m simulation.ha mutants` plants all."""
+    random = Random(seeds.drawn("tests/simulation/ha/test_simulator.py"))
+    for mutant in random.sample(FOR_SEEDS, 4):
+        seed, code = hunt(mutant)
+        assert seed, f"{mutant.name} survived"
+        found = code.startswith("I") or code == "assert"
+        assert found, f"{mutant.name}: the referee or an invariant finds it, and not a {code}"
+
+
+@pytest.mark.parametrize("name", DIRECTED)
+def test_planted_faults_too_rare_for_seeds_are_found_by_a_test(name: str) -> None:
+    found = vars(test_leader) | vars(test_follower) | vars(test_ceiling)
+    test: Callable[[], None] = found[DIRECTED[name]]
+    test()
+    mutant = next(m for m in MUTANTS if m.name == name)
+    with switched_on(mutant), pytest.raises(AssertionError):
+        test()
+
+
+def test_every_mutant_still_fits_the_source() -> None:
+    for mutant in MUTANTS:
+        with switched_on(mutant):
+            pass
+
+
+def test_the_machine_does_not_reach_raft() -> None:
+    """The rules of the two modes share nothing; their shells serve one broker."""
+    package = "node.replication.ha"
+    program = f"import sys, {package}.core.machine, {package}.storage.epoch_file"
+    program += ", simulation.ha.mutants"
+    check = "sys.exit(any(name.split('.')[0] == 'raft' for name in sys.modules))"
+    subprocess.run([sys.executable, "-c", f"{program}; {check}"], cwd=ROOT, check=True)

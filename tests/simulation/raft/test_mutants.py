@@ -1,0 +1,49 @@
+"""Planted faults stay worth something: each still fits the source, and a share of them is hunted.
+
+All of them are hunted by `python -m simulation.raft mutants`, which takes too long for a suite.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from simulation.raft.mutants.mutants import MUTANTS, run_table
+from simulation.raft.mutants.mutation import Switch
+from tests import seeds
+
+ROOT = Path(__file__).resolve().parents[3]
+BY_SEEDS = [mutant for mutant in MUTANTS if isinstance(mutant.killer, int)]
+DIRECTED = [mutant for mutant in MUTANTS if isinstance(mutant.killer, str)]
+BY_SEEDS_COUNT, DIRECTED_COUNT = 4, 2
+
+
+def test_every_mutant_still_fits_the_source() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    for mutant in MUTANTS:
+        Switch(mutant)
+
+
+def test_every_directed_test_is_there() -> None:
+    for mutant in DIRECTED:
+        path, _, name = str(mutant.killer).partition("::")
+        head = rf"^(async )?def {re.escape(name.partition('[')[0])}\("
+        found = re.search(head, (ROOT / path).read_text(), re.MULTILINE)
+        assert found, f"{mutant.name}: there is no {mutant.killer}"
+
+
+@pytest.mark.long
+def test_a_share_of_the_planted_faults_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is printed says how to hunt the same ones again."""
+    random = Random(seeds.drawn("tests/simulation/raft/test_mutants.py"))
+    chosen = random.sample(BY_SEEDS, BY_SEEDS_COUNT) + random.sample(DIRECTED, DIRECTED_COUNT)
+    names = [mutant.name for mutant in chosen]
+    lines: list[str] = []
+    code = run_table(names, directed=True, tell=lines.append)
+    command = f"python -m simulation.raft mutants {' '.join(names)}"
+    assert code == 0, "\n".join([command, *lines])
+    with capsys.disabled():
+        print(f"\n{lines[-1]}: {command}")
