@@ -280,6 +280,18 @@ def test_reserved_room_is_enough_for_the_smallest_entries(ledger: Ledger) -> Non
     assert ledger.last_index == 128
 
 
+def test_files_of_the_index_that_are_full_are_not_read_through_a_map(ledger: Ledger) -> None:
+    """A bad sector under a map is a signal; a read that fails is an error."""
+    for _ in range(129):
+        if ledger.last_index == 127:
+            ledger.index.files.sync()
+        ledger.append_entry(KIND_NO_OP, 1, b"")
+    with failpoints.armed("fs.read=EIO@1+"):
+        assert ledger.index.get(128) is not None
+        with pytest.raises(FileSystemError):
+            ledger.index.get(127)
+
+
 # --- Look-ups ---
 
 

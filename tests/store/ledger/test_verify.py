@@ -153,6 +153,10 @@ def test_only_the_range_that_was_asked_for_is_checked(log: Damaged) -> None:
     path, at = log.place(last_file - 1)
     log.flip(path, at + 3)
     assert [f.field for f in verify_range(log.ledger, last_file)] != []
+    path, at = log.place(0)
+    log.flip(path, at + 41)
+    assert [f.field for f in verify_range(log.ledger, 0, 5)] != []
+    assert list(verify_range(log.ledger, 1, 5)) == []
 
 
 def test_a_log_that_is_being_written_can_be_checked(log: Damaged) -> None:
