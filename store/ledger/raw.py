@@ -84,7 +84,7 @@ def check_entries(
         position = place_entry(end_position, _size_at(data, at, file_size_bytes), file_size_bytes)
         rest = data[at:] if at else data
         run = check_run(rest, position, link, file_end_position=file_end(position, file_size_bytes))
-        # Behind good entries the rest is looked at by itself: it may belong into the next file.
+        # The next round looks at what follows good entries: it may belong into the next file.
         if run.end == 0:
             problem = run.problem or EntryProblem(0, "entry", "a whole one", f"{len(rest)} bytes")
             problem = problem._replace(at=at + problem.at)
