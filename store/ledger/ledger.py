@@ -608,8 +608,7 @@ class Ledger(LedgerReader):
         next entry must follow is saved first. Raises CorruptionError (the next file does not begin
         with an entry), FileSystemError or SyncFailedError; the file is deleted later then.
         """
-        if self._unfinished is not None:
-            self._finish()
+        self._finish()
         files = self.files.files
         if len(files) < 2 or files[1].position >= self._tail.end_position:
             return 0

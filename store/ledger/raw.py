@@ -84,13 +84,9 @@ def check_entries(
         position = place_entry(end_position, _size_at(data, at, file_size_bytes), file_size_bytes)
         rest = data[at:] if at else data
         run = check_run(rest, position, link, file_end_position=file_end(position, file_size_bytes))
-        # After a piece the next file is tried; where that finds nothing good, it says why.
-        is_stuck = run.end == 0 or (run.problem is None and at + run.end < len(data))
-        if is_stuck or (
-            run.problem is not None and _fits(rest, run.end, position, file_size_bytes)
-        ):
-            found = f"{len(rest) - run.end} bytes"
-            problem = run.problem or EntryProblem(run.end, "entry", "a whole one", found)
+        # The next round looks at what follows good entries: it may belong into the next file.
+        if run.end == 0:
+            problem = run.problem or EntryProblem(0, "entry", "a whole one", f"{len(rest)} bytes")
             problem = problem._replace(at=at + problem.at)
             raise ForeignEntryError(run.link.entry_index + 1, *problem)
         pieces.append(LedgerPiece(at, at + run.end, position, run.units, run.link))
@@ -139,12 +135,6 @@ def _size_at(data: bytes, at: int, file_size_bytes: int) -> int:
     size_bytes = int.from_bytes(data[at + 4 : at + 8], "big", signed=True)
     is_possible = _HEADER <= size_bytes <= file_size_bytes - fmt.BLANK_SIZE_BYTES_MIN
     return size_bytes if is_possible else _HEADER
-
-
-def _fits(data: bytes, at: int, position: int, file_size_bytes: int) -> bool:
-    """Whether the entry at byte `at` belongs behind the one before it, in the same file."""
-    end = position + at
-    return place_entry(end, _size_at(data, at, file_size_bytes), file_size_bytes) == end
 
 
 def _configurations(data: bytes, pieces: list[LedgerPiece]) -> list[tuple[int, bytes]]:

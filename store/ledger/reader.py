@@ -342,7 +342,7 @@ class LedgerReader:
         end_max = min(first.position + max(max_size_bytes, first.size_bytes), file_end)
         # Invariant: the entries before lo fit; those before hi do not, or are not asked for.
         lo, hi = lo_index + 1, hi_index + 1
-        if tail.end_position <= end_max and hi_index == tail.link.entry_index + 1:
+        if tail.end_position <= end_max:
             lo = hi_index
         while hi - lo > 1:
             middle = (lo + hi) // 2

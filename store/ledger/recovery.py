@@ -248,9 +248,8 @@ def _mend_index(ledger: Ledger, walk: _Walk, difference: list[tuple[_Place, int]
         lo = max(first_index, place.link.entry_index + 1)
         at = (lo - place.link.entry_index - 1) * fmt.INDEX_UNIT_SIZE_BYTES
         units = run.units[at:]
-        if units:
-            ledger.index.prepare(lo, len(units) // fmt.INDEX_UNIT_SIZE_BYTES)
-            ledger.index.put(lo, units)
+        ledger.index.prepare(lo, len(units) // fmt.INDEX_UNIT_SIZE_BYTES)
+        ledger.index.put(lo, units)
 
     again = _walk(ledger, begin, rewrite)
     assert again.link == walk.link, f"first {walk.link}, then {again.link}"

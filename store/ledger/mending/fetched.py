@@ -74,8 +74,7 @@ def leads_to(
 ) -> bool:
     """Whether the good entry behind a damaged range is the one that must follow `point`."""
     after = damaged.after
-    if after is None:
-        return True
+    assert after is not None, f"nothing behind {damaged}"
     return (
         place_entry(point.position, after.size_bytes, file_size_bytes) == damaged.end_position
         and unpack_header(header) == after

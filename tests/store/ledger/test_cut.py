@@ -34,6 +34,7 @@ from tests.store.ledgers import (
     open_ledger,
     ship,
 )
+from tests.store.overwrites import flip
 from tests.store.records import BORN, batch
 
 
@@ -92,6 +93,7 @@ def test_a_cut_that_was_stopped_is_finished_before_anything_else(tmp_path: Path,
         with pytest.raises(FileSystemError):
             ledger.truncate_from(5, commit_index=4)
         assert ledger.last_index == 4, "gone for readers"
+        assert not ledger.has_room_at_hand(48), "nothing goes there before it is finished"
         with pytest.raises(PositionRangeError):
             ledger.read(end, 48)
         with pytest.raises(PositionRangeError):
@@ -114,6 +116,20 @@ def test_a_cut_that_was_stopped_is_finished_before_anything_else(tmp_path: Path,
     assert data_file(tmp_path).read_bytes()[end:] == bytes(FILE - end)
     rest = index_file(tmp_path).read_bytes()[(ledger.last_index + 1) * 32 :]
     assert rest == bytes(len(rest))
+    ledger.close()
+
+
+def test_room_at_hand_is_never_that_of_a_file_that_was_cut_off(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    for size_bytes in (FILE - 1000, 2000, 0):
+        ledger.append_entry(KIND_NO_OP, 1, bytes(size_bytes))
+    assert ledger.position_of(1) == FILE
+    assert ledger.has_room_at_hand(2000)
+
+    ledger.truncate_from(1, commit_index=0)
+
+    assert not ledger.has_room_at_hand(2000)
+    assert ledger.append_entry(KIND_NO_OP, 1, bytes(2000)).position == FILE
     ledger.close()
 
 
@@ -210,18 +226,62 @@ def test_a_cut_behind_retention_keeps_what_is_before_it(tmp_path: Path) -> None:
     ledger.close()
 
 
-def test_retention_deletes_index_files_that_nobody_needs(tmp_path: Path) -> None:
+def _delete_in_steps(ledger: Ledger) -> None:
+    deletion = ledger.deletion(1)
+    assert deletion.write_start()
+    assert deletion.forget()
+    deletion.remove()
+
+
+@pytest.mark.parametrize("delete", [Ledger.delete_first, _delete_in_steps])
+def test_retention_deletes_index_files_that_nobody_needs(
+    tmp_path: Path, delete: Callable[[Ledger], object]
+) -> None:
     ledger = new_ledger(tmp_path)
     while ledger.max_position < 2 * FILE + 9000:
         ledger.append_entry(KIND_NO_OP, 1, bytes(150))
-    ledger.delete_first()
-    ledger.delete_first()
-    kept = [int(path.name) for path in sorted(index_file(tmp_path).parent.iterdir())]
-    assert kept[0] > 4096
-    assert kept[0] <= ledger.first_index * 32 < kept[0] + 4096
-    for index in (ledger.first_index, ledger.last_index):
-        assert ledger.index.get(index) is not None
+    for _ in range(2):
+        delete(ledger)
+        kept = [int(path.name) for path in sorted(index_file(tmp_path).parent.iterdir())]
+        assert kept[0] > 4096
+        assert kept[0] <= ledger.first_index * 32 < kept[0] + 4096
+        for index in (ledger.first_index, ledger.last_index):
+            assert ledger.index.get(index) is not None
     ledger.close()
+
+
+@pytest.mark.parametrize("at", [3, 11, 15, 20, 39])
+def test_a_file_stays_while_the_next_one_does_not_begin_with_its_entry(
+    tmp_path: Path, at: int
+) -> None:
+    """Its magic, its index, its term or its chain: the start of the log would be a wrong one."""
+    ledger = new_ledger(tmp_path)
+    grow(ledger, Random(5), 2 * FILE)
+    following = ledger.files.files[1]
+    flip(following, at, 1)
+    for delete in (Ledger.delete_first, _delete_in_steps):
+        with pytest.raises(CorruptionError) as caught:
+            delete(ledger)
+        assert caught.value.path == following.path
+    assert (ledger.first_index, names(tmp_path)[0]) == (0, fmt.file_name(0))
+    flip(following, at, 1)
+    assert ledger.delete_first() == FILE
+    ledger.close()
+
+
+def test_an_opening_deletes_what_was_the_logs_and_nothing_else(tmp_path: Path) -> None:
+    """A crash left a file below the start, and others have left names that are shorter."""
+    ledger = new_ledger(tmp_path)
+    grow(ledger, Random(5), 2 * FILE)
+    expired = data_file(tmp_path).read_bytes()
+    ledger.delete_first()
+    ledger.close()
+    data_file(tmp_path).write_bytes(expired)
+    other = data_file(tmp_path).with_name("000")
+    other.write_bytes(b"somebody's")
+    open_ledger(tmp_path)[0].close()
+    assert not data_file(tmp_path).exists()
+    assert other.read_bytes() == b"somebody's"
 
 
 def test_a_log_whose_first_files_or_start_are_missing_is_refused(tmp_path: Path) -> None:
@@ -317,6 +377,34 @@ def test_an_empty_log_behind_a_snapshot_remembers_what_comes_next(tmp_path: Path
         ledger, _ = open_ledger(tmp_path, 7 * FILE + 123, durable_index=999)
     assert ledger.append_entry(KIND_NO_OP, 9, b"").entry_index == 1000
     assert ledger.term_runs() == [(1000, 9)]
+    ledger.close()
+
+
+def test_a_log_that_is_replaced_right_behind_a_roll_goes_on_in_files_of_its_own(
+    tmp_path: Path,
+) -> None:
+    """The file that was appended to last ended where the first entry of the new log goes."""
+    ledger = new_ledger(tmp_path)
+    while ledger.max_position < FILE:
+        add(ledger)
+    ledger.reset(100, FILE - 60, 7, 1)
+    assert add(ledger) > FILE
+    assert ledger.position_of(100) == FILE
+    assert list(verify_range(ledger)) == []
+    ledger.close()
+
+
+def test_a_replaced_log_of_which_any_files_are_left_is_opened(tmp_path: Path) -> None:
+    """After a power loss any of the files may be there that were being deleted."""
+    ledger = new_ledger(tmp_path)
+    grow(ledger, Random(8), 3 * FILE)
+    with failpoints.armed("ledger.before_reset=EIO"), pytest.raises(OSError, match="before_reset"):
+        ledger.reset(40, FILE + 77, 5, 60)
+    ledger.close()
+    data_file(tmp_path, FILE).unlink()
+    ledger, _ = open_ledger(tmp_path)
+    assert (ledger.first_index, ledger.max_position) == (40, FILE + 77)
+    assert names(tmp_path) == [fmt.file_name(FILE)]
     ledger.close()
 
 

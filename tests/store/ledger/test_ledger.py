@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from store import format as fmt
 from store.errors import (
     CorruptionError,
     FileSystemError,
@@ -22,6 +23,7 @@ from store.files import failpoints
 from store.files.file_system import FileSystem
 from store.ledger.entry import KIND_CONFIGURATION, KIND_DATA, KIND_NO_OP, NO_LINK, ChainLink
 from store.ledger.ledger import Ledger
+from store.ledger.verify import verify_range
 from store.log.record_log import RecordLog
 from store.record.message import decode_message, encode_message
 from tests.store.entries import check_entry, encode_entry
@@ -234,7 +236,71 @@ def test_a_failed_roll_leaves_no_trace_and_the_log_goes_on_later(
     assert content(ledger) == list(range(131))
 
 
+# --- Room ---
+
+
+def test_what_was_prepared_is_appended_whatever_the_disk_says_then(tmp_path: Path) -> None:
+    """Also behind an opening, in the next data file, and in the next file of the index."""
+    ledger = new_ledger(tmp_path)
+    ledger.append_entry(KIND_NO_OP, 1, b"")
+    ledger.close()
+    ledger = new_ledger(tmp_path)
+    for size_bytes in (FILE - 1000, 2000, *[0] * 130):
+        prepared = ledger.prepare(KIND_NO_OP, bytes(size_bytes))
+        with failpoints.armed("fs.allocate=ENOSPC@1+;fs.map=EIO@1+;fs.open=EMFILE@1+"):
+            ledger.append_prepared(prepared, 1)
+    assert [ledger.position_of(index) for index in (0, 1, 2)] == [0, 48, FILE]
+    assert len(ledger.index.files.files) == 2
+    assert list(verify_range(ledger)) == []
+    ledger.close()
+
+
+def test_room_at_hand_is_that_of_the_data_and_of_the_index(ledger: Ledger) -> None:
+    assert not ledger.has_room_at_hand(48)
+    for _ in range(2):
+        ledger.append_entry(KIND_NO_OP, 1, b"")
+    left = FILE - fmt.BLANK_SIZE_BYTES_MIN - ledger.max_position
+    assert ledger.has_room_at_hand(125 * 48)
+    assert (ledger.file_count_for(left), ledger.file_count_for(left + 1)) == (0, 2)
+    for _ in range(126):
+        ledger.append_entry(KIND_NO_OP, 1, b"")
+    assert not ledger.has_room_at_hand(48), "the last file of the index is full"
+    with failpoints.armed("fs.allocate=ENOSPC@1+"), pytest.raises(StoreFullError):
+        ledger.prepare(KIND_NO_OP, b"", has_room=ledger.has_room_at_hand(48))
+    assert ledger.append_entry(KIND_NO_OP, 1, b"").position == 128 * 48
+
+
+def test_reserved_room_is_enough_for_the_smallest_entries(ledger: Ledger) -> None:
+    for _ in range(127):
+        ledger.append_entry(KIND_NO_OP, 1, b"")
+    ledger.reserve(2 * 48, ledger.file_count_for(2 * 48))
+    with failpoints.armed("fs.allocate=ENOSPC@1+"):
+        for _ in range(2):
+            ledger.append_entry(KIND_NO_OP, 1, b"")
+    assert ledger.last_index == 128
+
+
+def test_files_of_the_index_that_are_full_are_not_read_through_a_map(ledger: Ledger) -> None:
+    """A bad sector under a map is a signal; a read that fails is an error."""
+    for _ in range(129):
+        if ledger.last_index == 127:
+            ledger.index.files.sync()
+        ledger.append_entry(KIND_NO_OP, 1, b"")
+    with failpoints.armed("fs.read=EIO@1+"):
+        assert ledger.index.get(128) is not None
+        with pytest.raises(FileSystemError):
+            ledger.index.get(127)
+
+
 # --- Look-ups ---
+
+
+def test_an_entry_without_a_unit_is_found_by_its_header(ledger: Ledger) -> None:
+    add(ledger, 9)
+    expected = [ledger.position_of(index) for index in range(9)]
+    overwrite(ledger.index.files.files[0], 0, bytes(9 * 32))
+    assert [ledger.place_of(index) for index in range(9)] == expected
+    assert [ledger.index_at_position(position) for position in expected] == list(range(9))
 
 
 @pytest.mark.parametrize("index_is", ["good", "zero", "lying"])
@@ -345,7 +411,13 @@ def test_terms_are_known_by_run_and_never_go_down(ledger: Ledger) -> None:
 def test_damage_is_found_when_an_entry_is_read(ledger: Ledger) -> None:
     add(ledger, 3)
     position = ledger.position_of(1)
-    for at, field in ((5, "size"), (20, "chain CRC"), (37, "chain CRC"), (100, "body CRC")):
+    for at, field in (
+        (3, "header"),
+        (5, "size"),
+        (20, "chain CRC"),
+        (37, "chain CRC"),
+        (100, "body CRC"),
+    ):
         flip(ledger.files.files[0], position + at, 1)
         with pytest.raises(CorruptionError) as caught:
             ledger.entry(1)
@@ -433,8 +505,11 @@ def test_durable_positions_are_ends_of_whole_entries(
     with ledger.files._sync_lock:
         ledger.files.flushed_position = FILE  # As seen while a sync of both files runs.
     assert (ledger.flushed_position, ledger.durable_index) == (last, 3)
+    add(ledger, 1, records=300)
+    assert add(ledger, 1, records=300) > 2 * FILE, "a second blank"
+    assert (ledger.flushed_position, ledger.durable_index) == (last, 3)
     assert ledger.sync() == ledger.max_position
-    assert ledger.durable_index == 4
+    assert ledger.durable_index == 6
 
 
 def test_the_index_is_synced_once_a_data_file_is_complete(tmp_path: Path) -> None:

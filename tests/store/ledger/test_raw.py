@@ -165,15 +165,16 @@ def test_an_entry_that_comes_alone_with_right_checksums_is_not_believed(
     follower.close()
 
 
-def test_an_entry_that_comes_alone_leaves_room_for_a_blank() -> None:
+@pytest.mark.parametrize("end", [0, 96, 3 * FILE + 96])
+def test_an_entry_that_comes_alone_leaves_room_for_a_blank(end: int) -> None:
     link = NO_LINK._replace(term=1)
     for left in (fmt.BLANK_SIZE_BYTES_MIN, fmt.BLANK_SIZE_BYTES_MIN - 1):
-        data, _ = whole_entry(bytes(FILE - 48 - left), KIND_DATA, link, 1, 0)
+        data, _ = whole_entry(bytes(FILE - end % FILE - 48 - left), KIND_DATA, link, 1, end)
         if left == fmt.BLANK_SIZE_BYTES_MIN:
-            assert check_entries(data, 0, link, FILE).hi_index == 1
+            assert check_entries(data, end, link, FILE).hi_index == 1
         else:
             with pytest.raises(ForeignEntryError):
-                check_entries(data, 0, link, FILE)
+                check_entries(data, end, link, FILE)
 
 
 def test_an_entry_that_comes_alone_is_not_larger_than_entries_are() -> None:

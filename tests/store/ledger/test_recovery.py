@@ -331,6 +331,23 @@ def test_the_index_is_rebuilt_from_the_data(
     assert image(tmp_path) == good
 
 
+def test_the_units_of_the_oldest_entries_are_rebuilt_too(tmp_path: Path) -> None:
+    """The first data file holds two entries, and the index has a unit of the second one alone."""
+    ledger = new_ledger(tmp_path)
+    ledger.reset(127, 0, 0, 1)
+    for _ in range(3):
+        ledger.append_entry(KIND_NO_OP, 1, bytes(FILE // 3))
+    end = ledger.max_position
+    assert ledger.position_of(129) == FILE
+    ledger.close()
+    good = image(tmp_path)
+    index_file(tmp_path).unlink()
+    ledger, report = open_ledger(tmp_path, end)
+    assert (report.scanned_from_position, report.rewritten_unit_count) == (0, 3)
+    ledger.close()
+    assert image(tmp_path) == good
+
+
 def test_rewritten_index_units_are_durable(tmp_path: Path) -> None:
     fs = PowerLossFileSystem()
     ledger, _ = open_ledger(tmp_path / "run", fs=fs)

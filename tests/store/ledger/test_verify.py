@@ -123,6 +123,13 @@ def test_an_index_that_disagrees_is_named_as_such(log: Damaged) -> None:
     found = log.findings()
     assert [(f.path, f.at) for f in found] == [(str(index_file(log.root)), 7 * 32)]
     assert found[0].field == "index unit of entry 7"
+    log.flip(index_file(log.root), 7 * 32 + 11)
+    while log.ledger.last_index < 130:
+        log.ledger.append_entry(KIND_NO_OP, log.ledger.term, b"")
+    log.flip(index_file(log.root, 4096), 2 * 32 + 11)
+    assert [(f.path, f.at, f.field) for f in log.findings()] == [
+        (str(index_file(log.root, 4096)), 2 * 32, "index unit of entry 130")
+    ]
 
 
 def test_a_bad_sector_is_a_finding_and_not_an_error(log: Damaged) -> None:
@@ -146,6 +153,10 @@ def test_only_the_range_that_was_asked_for_is_checked(log: Damaged) -> None:
     path, at = log.place(last_file - 1)
     log.flip(path, at + 3)
     assert [f.field for f in verify_range(log.ledger, last_file)] != []
+    path, at = log.place(0)
+    log.flip(path, at + 41)
+    assert [f.field for f in verify_range(log.ledger, 0, 5)] != []
+    assert list(verify_range(log.ledger, 1, 5)) == []
 
 
 def test_a_log_that_is_being_written_can_be_checked(log: Damaged) -> None:

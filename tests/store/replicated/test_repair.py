@@ -32,7 +32,7 @@ from store.fsck.check import Check
 from store.fsck.layout import GivenSettings
 from store.fsck.ranges import damaged_ranges
 from store.fsck.types import no_progress
-from store.ledger.entry import KIND_NO_OP, ChainLink
+from store.ledger.entry import KIND_NO_OP, ChainLink, whole_entry
 from store.ledger.mending.damage import DamagedRange, DamageWalk, EntryBoundary, Goal
 from store.ledger.mending.fetched import KEPT_COUNT_MAX
 from store.replicated.repair import RepairSession, find_damage, repair
@@ -392,6 +392,22 @@ def test_stale_entries_behind_the_damage_are_fetched_too(wreck: Wreck) -> None:
     wreck.write(position, stale)
     found = wreck.repair()
     assert [d.lo_index for d in found] == [at, at + 3]
+    check_repaired(wreck)
+
+
+@pytest.mark.parametrize("index", [3, 1_000_000])
+def test_entries_that_cannot_be_so_few_or_so_many_bytes_later_end_no_damage(
+    wreck: Wreck, index: int
+) -> None:
+    """Whole in themselves, each followed by the next: of another history, by their indexes."""
+    wreck.flip(wreck.spots[8].position + 8)
+    link = ChainLink(index - 1, wreck.spots[8].term, 12345)
+    for spot in wreck.spots[9:11]:
+        data, link = whole_entry(
+            bytes(spot.size_bytes - 48), KIND_NO_OP, link, link.term, spot.position
+        )
+        wreck.write(spot.position, data)
+    assert [(d.lo_index, d.hi_index) for d in wreck.repair()] == [(8, 11)]
     check_repaired(wreck)
 
 

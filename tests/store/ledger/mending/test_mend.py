@@ -20,7 +20,7 @@ from store.errors import (
     SyncFailedError,
 )
 from store.files import failpoints
-from store.ledger.entry import KIND_NO_OP, ChainLink
+from store.ledger.entry import KIND_NO_OP, ChainLink, whole_entry
 from store.ledger.ledger import Ledger
 from store.ledger.mending import fetched as ledger_fetched
 from store.ledger.mending import mend as ledger_mend
@@ -32,7 +32,7 @@ from store.replicated.ledger_store import ReplicaStore
 from tests.store.crash_check import must_not_die
 from tests.store.entries import encode_entry
 from tests.store.ledger_stores import CONFIG, FILE, Wreck, make_wreck, open_replica
-from tests.store.ledgers import image
+from tests.store.ledgers import image, new_ledger
 from tests.store.records import batch
 
 
@@ -208,6 +208,13 @@ def test_damaged_bytes_are_kept_aside(opened: Open, monkeypatch: pytest.MonkeyPa
         report = opened.store.repair_range(index, index + 1, wreck.raw(index, index + 1))
         assert Path(report.kept_path).read_bytes() == damaged
         assert len(list(kept.iterdir())) == min(count, 2)
+    before = sorted(kept.iterdir())
+    spot = wreck.spots[in_files[0]]
+    wreck.write(spot.position, bytes(spot.size_bytes))
+    report = opened.store.repair_range(
+        spot.index, spot.index + 1, wreck.raw(spot.index, spot.index + 1)
+    )
+    assert (report.kept_path, sorted(kept.iterdir())) == ("", before), "zeros are not"
     check_whole(opened)
 
 
@@ -218,6 +225,51 @@ def test_a_range_without_an_end_is_covered_when_its_last_byte_is() -> None:
     assert ledger_fetched.covers(damaged, EntryBoundary(1200, ChainLink(9, 1, 0)))
     assert not ledger_fetched.covers(damaged, EntryBoundary(999, ChainLink(8, 1, 0)))
     assert not ledger_fetched.covers(damaged, EntryBoundary(1000, ChainLink(7, 1, 0)))
+
+
+def test_entries_behind_the_last_known_one_are_taken_up_to_the_end_of_the_range() -> None:
+    """Its position counts where nothing good lies behind: the last index is a lower bound."""
+    link, end, raw = ChainLink(3, 1, 7), 100, b""
+    for _ in range(3):
+        data, link = whole_entry(bytes(52), KIND_NO_OP, link, 1, end)
+        raw, end = raw + data, end + len(data)
+    start = EntryBoundary(100, ChainLink(3, 1, 7))
+    damaged = DamagedRange(4, 5, 100, 400, start.link, 50, None, "all of it")
+    for size_bytes in (100, 200, 300):
+        checked = ledger_fetched.check_fetched(raw[:size_bytes], start, damaged, FILE)
+        assert checked.hi_index == 4 + size_bytes // 100
+    with pytest.raises(ForeignEntryError, match="position"):
+        ledger_fetched.check_fetched(raw, start, damaged._replace(end_position=300), FILE)
+
+
+def test_a_repair_that_cannot_be_read_back_is_an_error_and_is_repeated(opened: Open) -> None:
+    spot = opened.wreck.spots[3]
+    raw = opened.wreck.raw(3, 4)
+    opened.wreck.flip(spot.position + 50)
+    with failpoints.census() as counts:
+        opened.fix(3, 4, raw)
+    opened.wreck.flip(spot.position + 50)
+    with failpoints.armed(f"fs.read=EIO@{counts['fs.read']}+"):
+        with pytest.raises(CorruptionError) as caught:
+            opened.fix(3, 4, raw)
+        assert caught.value.field == "read"
+    opened.fix(3, 4, raw)
+    check_whole(opened)
+
+
+def test_units_of_entries_that_are_gone_are_put_nowhere(tmp_path: Path) -> None:
+    """The log was replaced beside whoever compared its index with its entries."""
+    ledger = new_ledger(tmp_path)
+    for _ in range(3):
+        ledger.append_entry(KIND_NO_OP, 1, b"")
+    units = ledger.index.files.read(0, 3 * 32)
+    assert not ledger_mend.mend_index(ledger, 0, units)
+    ledger.reset(200, 8 * FILE, 7, 1)
+    before = image(tmp_path)
+    for index in (0, 127, 198, 200):
+        assert not ledger_mend.mend_index(ledger, index, units)
+    assert image(tmp_path) == before
+    ledger.close()
 
 
 def test_a_repair_that_fails_half_way_is_repeated(opened: Open) -> None:
