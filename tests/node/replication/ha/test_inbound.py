@@ -70,7 +70,8 @@ class World:
 
     def __init__(self, log: Log) -> None:
         self.machine = Machine()
-        driver = SimpleNamespace(is_stopped=False, save_error=None, machine=self.machine)
+        driver: Any = SimpleNamespace(is_stopped=False, save_error=None, machine=self.machine)
+        self.driver = driver
         driver.on_fatal = lambda error: pytest.fail(f"fatal: {error}")
         driver.input = lambda call: call(self.machine)
         self.closed: list[tuple[HaConnection, str]] = []
@@ -141,3 +142,13 @@ async def test_a_slave_that_needs_deleted_records_is_dropped() -> None:
     world.machine.links.append(SimpleNamespace(id=Connection(5), peer=5, sender=None))
     world.inbound.drop_left_behind()
     assert [connection for connection, _ in world.closed] == [behind]
+
+
+async def test_a_connection_that_ends_before_it_is_handed_in_is_handed_in_no_more() -> None:
+    world, master = World(Log()), Connection(1)
+    world.driver.save_error = OSError("the disk is full")
+    world.inbound.on_open(master)
+    world.inbound.on_closed(master)
+    world.driver.save_error = None
+    world.inbound.go_on()
+    assert (world.machine.inputs, master.sent) == ([], [])
