@@ -96,7 +96,7 @@ class LedgerIndex:
             self.files.roll(index * _UNIT).set_positions(index * _UNIT)
         elif not files[-1].free_bytes:
             self.files.roll()
-            self.files.seal_complete()
+        self.files.seal_complete()  # `put` may have rolled, too.
         last = self.files.files[-1]
         last.append(b"")  # Maps the file.
         self._ready = last

@@ -292,6 +292,22 @@ def test_files_of_the_index_that_are_full_are_not_read_through_a_map(ledger: Led
             ledger.index.get(127)
 
 
+def test_files_of_the_index_that_are_full_are_unmapped_however_many_units_come_at_once(
+    ledger: Ledger,
+) -> None:
+    index, at = ledger.index, 0
+    while len(index.files.files) < 4:
+        index.prepare(at, 5)
+        index.put(at, bytes(5 * 32))
+        index.files.sync()
+        at += 5
+    index.prepare(at, 5)
+    with failpoints.armed("fs.read=EIO@1+"):
+        for file in index.files.files[:-1]:
+            with pytest.raises(FileSystemError):
+                index.get(file.position // 32)
+
+
 # --- Look-ups ---
 
 
