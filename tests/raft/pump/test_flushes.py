@@ -3,7 +3,7 @@ durable."""
 
 from __future__ import annotations
 
-from raft.messages import AppendReply
+from raft.messages import AppendReply, Message
 from raft.pump.flush_queue import FLUSH_COUNT_MAX, FlushQueue
 from raft.ready import HardState
 from tests.raft.builders import append, append_reply, payload_of, vote_reply
@@ -87,7 +87,7 @@ def test_promises_of_a_core_that_is_no_more_are_never_sent() -> None:
 
 def test_an_ack_stands_for_nothing_but_an_ack_to_the_same_node() -> None:
     flushes = FlushQueue(config_of(2))
-    held = [
+    held: list[Message] = [
         append_reply(2, 1, 1, match=0),
         append_reply(2, 3, 1, match=1),
         vote_reply(2, 3, 1),
