@@ -82,6 +82,20 @@ def test_reelected_leader_still_answers() -> None:
     assert outcomes(cluster) == [("w", Resolution.COMMITTED)]
 
 
+def test_a_deposed_leader_that_cannot_save_its_term_lets_nobody_wait() -> None:
+    """It starts again from its disk: what comes of the proposal is for others to tell."""
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(1)
+    cluster.propose(1, "a", waiter="w")
+    cluster.nodes[1].log.fails_hard_state = True
+
+    cluster.receive(1, append_reply(2, 1, 5))
+
+    assert outcomes(cluster) == [("w", Resolution.UNKNOWN)]
+    assert cluster.nodes[1].replica.stats().waiter_count == 0
+
+
 def test_the_end_of_a_lost_leadership_gives_up_nobody_of_the_next_one() -> None:
     """The node leads again when the time is over in which the waiters of before get an answer."""
     cluster = Cluster(waiter_grace_ticks=4 * ELECTION_TICKS)
