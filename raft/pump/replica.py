@@ -547,8 +547,8 @@ class Replica:
     def _open_ticket(self) -> None:
         state = self.core.state
         log = state.log
-        hard_state = self._durable_hard_state if state.is_hard_state_durable else state.hard_state()
-        ticket = self._flushes.open(log.last_index, log.last_term, hard_state)
+        # What was saved: a core that started over may have a newer one, saved in a later turn.
+        ticket = self._flushes.open(log.last_index, log.last_term, state.hard_state_taken)
         self._effects.flush = ticket
         self._effects.must_sync = self._must_sync
         self._wrote = self._must_sync = False
@@ -586,7 +586,6 @@ class Replica:
             # Whatever is saved next tells it too; else a later term would hide the old copy.
             self.core.lose_memory(self._lost_incarnation)
         self._flushes.forget_promises()
-        self._wrote = True
         self._proposals.give_up(None)
         change = RoleChange(
             state.role, state.term, state.leader, "term and vote could not be saved"

@@ -48,7 +48,6 @@ def _forget_leadership(state: RaftState) -> None:
     state.transferee = NO_NODE
     state.own_term_first = NO_INDEX
     state.admission_floor = None
-    state.is_broadcast_due = False
     state.round_ticks.clear()
     for pending in state.reads_pending:
         state.reads_failed.extend(pending.read_ids)
@@ -220,7 +219,7 @@ def _store(state: RaftState, message: AppendRequest) -> bool:
 
 
 def truncate_from(state: RaftState, lo: Index) -> None:
-    """Drop the entries from `lo` on, which conflict with the leader's."""
+    """Drop the entries from `lo` on, which conflict with the leader's: the caller adds those."""
     assert lo > state.commit, (
         f"asked to drop {lo}, committed through {state.commit}: stop this node"
     )
@@ -229,9 +228,6 @@ def truncate_from(state: RaftState, lo: Index) -> None:
     state.synced = min(state.synced, lo - 1)
     if state.truncate_from == NO_INDEX or lo < state.truncate_from:
         state.truncate_from = lo
-    if state.write_lo >= lo:
-        state.write_lo = NO_INDEX
-    state.is_dirty = True
     configurations = state.configurations
     if configurations and configurations[-1].index >= lo:
         # A node that just joined may lose the very entry that brought it its configuration.

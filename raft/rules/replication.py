@@ -184,9 +184,6 @@ def _send_snapshot(state: RaftState, progress: Progress) -> None:
     assert meta.index >= state.log.base_index, f"snapshot {meta.index} below {state.log.base_index}"
     if not state.has_contact(progress):
         return
-    if meta.index <= progress.match:
-        progress.next = progress.match + 1
-        return
     deadline = state.now + state.config.snapshot_ticks_max
     progress.become_snapshot(meta.index, deadline=deadline)
     state.send(

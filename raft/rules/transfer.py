@@ -78,11 +78,11 @@ def abandon(state: RaftState) -> None:
 def maybe_prefer(state: RaftState) -> None:
     """Hand over to the preferred leader if it is healthy and close, at most once per pause."""
     target = state.config.preferred_leader
-    if target in (NO_NODE, state.node_id) or state.transferee != NO_NODE:
+    if target == state.node_id or target not in state.voters:
         return
-    progress = state.progress.get(target)
-    if progress is None or target not in state.voters or state.now < state.preferred_next_tick:
+    if state.transferee != NO_NODE or state.now < state.preferred_next_tick:
         return
+    progress = state.progress[target]
     is_near = state.log.last_index - progress.match <= state.config.transfer_lag_entry_count_max
     if is_near and state.has_contact(progress) and progress.is_counted:
         state.preferred_next_tick = state.now + state.config.preferred_retry_ticks

@@ -168,10 +168,8 @@ class LogView:
     def first_conflict(self, lo: Index, hi: Index, runs: tuple[TermRun, ...]) -> Index:
         """Return the first index of [lo, hi) that is not in this log with the same term, or `hi`.
 
-        `runs` covers exactly [lo, hi); the entry before `lo` is known to match.
+        `runs` covers exactly [lo, hi); the entry before `lo` is known to match, so it is here.
         """
-        if lo > self.last_index:
-            return lo
         stop = min(hi, self.last_index + 1)
         for position, (first, term) in enumerate(runs):
             run_hi = min(stop, runs[position + 1][0] if position + 1 < len(runs) else hi)

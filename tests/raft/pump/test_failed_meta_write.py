@@ -63,12 +63,20 @@ def test_unsynced_entries_are_not_taken_for_synced_with_the_snapshot_that_failed
     assert cluster.state(2).synced == 2
 
 
-def test_installed_snapshot_stays_secret_until_its_sync() -> None:
-    """The snapshot is installed, its sync under way, when the write of the next term fails."""
-    cluster = Cluster(states={2: state_of([1, 2, 2], term=3)})
+@pytest.mark.parametrize("term", [2, 3])
+def test_installed_snapshot_stays_secret_until_its_sync(term: int) -> None:
+    """The snapshot is installed, its sync under way, when the write of the next term fails.
+
+    From term 2 on there was a sync before, for the leader's term, which ends in between."""
+    cluster = Cluster(states={2: state_of([1, 2, 2], term=term)})
     node = cluster.nodes[2]
     node.syncs_at_once = False
+    cluster.receive(2, append(3, 2, 3, prev=(0, 1)))
     cluster.receive(2, install(3, 2, 3, _meta()))
+    assert len(node.tickets) == (2 if term == 2 else 1)
+    if term == 2:
+        cluster.sync(2, through=node.tickets[0])
+    cluster.sent.clear()
     node.log.fails_hard_state = True
     cluster.receive(2, vote_request(1, 2, 4, last=(5, 3), transfer=True))
 

@@ -3,10 +3,10 @@ durable."""
 
 from __future__ import annotations
 
-from raft.messages import AppendReply
+from raft.messages import AppendReply, Message
 from raft.pump.flush_queue import FLUSH_COUNT_MAX, FlushQueue
 from raft.ready import HardState
-from tests.raft.builders import append, append_reply, payload_of
+from tests.raft.builders import append, append_reply, payload_of, vote_reply
 from tests.raft.cluster import Cluster, config_of
 
 COUNT = 3 * FLUSH_COUNT_MAX
@@ -83,6 +83,32 @@ def test_promises_of_a_core_that_is_no_more_are_never_sent() -> None:
     assert flushes.take(ticket)[1] == []
     assert flushes.take(later)[1] == []
     assert flushes.held_count == 0
+
+
+def test_an_ack_stands_for_nothing_but_an_ack_to_the_same_node() -> None:
+    flushes = FlushQueue(config_of(2))
+    held: list[Message] = [
+        append_reply(2, 1, 1, match=0),
+        append_reply(2, 3, 1, match=1),
+        vote_reply(2, 3, 1),
+        append_reply(2, 3, 1, match=2),
+    ]
+    for message in held:
+        flushes.hold(message)
+    assert flushes.held == held
+
+
+def test_a_promise_joins_a_ticket_that_had_none() -> None:
+    flushes = FlushQueue(config_of(2))
+    for index in range(FLUSH_COUNT_MAX):
+        flushes.open(index, 1, HardState(1, 0))
+    ack = append_reply(2, 1, 1, match=FLUSH_COUNT_MAX)
+    flushes.hold(ack)
+
+    ticket = flushes.open(FLUSH_COUNT_MAX, 1, HardState(1, 0))
+
+    assert flushes.take(ticket - 1)[1] == []
+    assert flushes.take(ticket)[1] == [ack]
 
 
 def test_an_ack_of_another_memory_does_not_stand_for_the_one_before() -> None:

@@ -135,3 +135,9 @@ def test_joiner_may_lose_the_entry_that_told_it_of_the_cluster() -> None:
     assert (cluster.state(4).voters, cluster.state(4).learners) == ((), ())
     cluster.tick(4, 5 * HEARTBEAT_TICKS * ELECTION_TICKS)
     assert cluster.state(4).term == 2
+
+    # Nor is there a configuration to lose when the entry before goes as well.
+    third = append(3, 4, 3, prev=(0, 1), terms=[3])
+    cluster.receive(4, third, payload_of(third))
+    assert cluster.nodes[4].log.terms() == [1, 3]
+    assert cluster.state(4).voters == ()

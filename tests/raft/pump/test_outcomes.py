@@ -82,6 +82,43 @@ def test_reelected_leader_still_answers() -> None:
     assert outcomes(cluster) == [("w", Resolution.COMMITTED)]
 
 
+def test_a_deposed_leader_that_cannot_save_its_term_lets_nobody_wait() -> None:
+    """It starts again from its disk: what comes of the proposal is for others to tell."""
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(1)
+    cluster.propose(1, "a", waiter="w")
+    cluster.nodes[1].log.fails_hard_state = True
+
+    cluster.receive(1, append_reply(2, 1, 5))
+
+    assert outcomes(cluster) == [("w", Resolution.UNKNOWN)]
+    assert cluster.nodes[1].replica.stats().waiter_count == 0
+
+
+def test_the_end_of_a_lost_leadership_gives_up_nobody_of_the_next_one() -> None:
+    """The node leads again when the time is over in which the waiters of before get an answer."""
+    cluster = Cluster(waiter_grace_ticks=4 * ELECTION_TICKS)
+    cluster.elect(1)
+    cluster.isolate(1)
+    cluster.propose(1, "a", waiter="before")
+    cluster.receive(1, append_reply(2, 1, 5))
+    cluster.heal()
+    cluster.elect(1)
+    assert outcomes(cluster) == [("before", Resolution.COMMITTED)]
+    cluster.isolate(1)
+    cluster.propose(1, "b", waiter="now")
+
+    term, match = cluster.state(1).term, cluster.state(1).commit
+    for _ in range(4 * ELECTION_TICKS):
+        cluster.tick(1)
+        cluster.receive(1, append_reply(2, 1, term, match=match))
+    assert len(outcomes(cluster)) == 1
+    cluster.receive(1, append_reply(2, 1, term, match=match + 1))
+
+    assert outcomes(cluster)[1:] == [("now", Resolution.COMMITTED)]
+
+
 def test_second_proposal_at_an_index_gives_the_first_up() -> None:
     cluster = Cluster(waiter_grace_ticks=10_000)
     cluster.elect(1)
@@ -99,7 +136,7 @@ def test_stopping_leaves_nobody_waiting() -> None:
     cluster = Cluster()
     cluster.elect(1)
     cluster.isolate(1)
-    for waiter in "ab":
+    for waiter in ("a", None, "b"):
         cluster.propose(1, waiter, waiter=waiter)
 
     left = cluster.nodes[1].replica.stop()

@@ -203,6 +203,9 @@ def test_a_candidate_hears_of_it() -> None:
 
     assert cluster.nodes[1].replica.stats().raft.divergent_peers == (2,)
     assert not cluster.state(1).standing_refusals
+    cluster.tick(1, 2 * ELECTION_TICKS)
+    cluster.receive(1, vote_reply(2, 1, 0, vote_term=1, pre=True))
+    assert cluster.nodes[1].replica.stats().raft.divergent_peers == (), "it says so no more"
 
 
 def divergent_ack(round_id: int = 0, *, incarnation: int = 1) -> AppendReply:

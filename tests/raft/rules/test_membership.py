@@ -227,13 +227,22 @@ def test_learner_never_campaigns() -> None:
     assert (cluster.role(4), cluster.state(4).term) == (Role.FOLLOWER, 1)
 
 
-def test_learner_that_knows_one_uncommitted_configuration_never_campaigns() -> None:
-    """It joined just now: the entry that names it is all it has, and there is none before."""
+@pytest.mark.parametrize("is_followed", [False, True])
+def test_learner_that_knows_an_uncommitted_configuration_never_campaigns(
+    is_followed: bool,
+) -> None:
+    """It joined just now: the entry that names it is all it has, and there is none before. Or the
+    removal of another node follows, before which it was no voter either."""
     members = ConfigurationAt(0, Configuration((1, 2, 3), (4,)))
     learner = state_of([1], term=1)._replace(configurations=(members,))
     cluster = Cluster(learners=(4,), states={4: learner})
     assert cluster.state(4).commit < 0
     assert cluster.state(4).standing is Standing.FULL
+    if is_followed:
+        removal = ConfigurationAt(1, Configuration((1, 2), (4,)))
+        message = append(1, 4, 1, prev=(0, 1), terms=[1], configurations=(removal,))
+        cluster.receive(4, message, payload_of(message))
+        assert cluster.state(4).voters == (1, 2)
 
     cluster.tick(4, 10 * ELECTION_TICKS)
 
@@ -369,6 +378,28 @@ def test_removed_leader_leads_until_the_commit_and_hands_over() -> None:
     assert cluster.leaders() in ([2], [3]), "the best voter was told to campaign at once"
     cluster.tick(1, 10 * ELECTION_TICKS)
     assert cluster.role(1) is Role.FOLLOWER
+
+
+@pytest.mark.parametrize("removed", [1, 3])
+def test_a_removal_is_final_with_its_own_commit_and_no_earlier_one(removed: int) -> None:
+    """Until then the leader leads on, though it is the one, and feeds the node that has to go."""
+    cluster = Cluster()
+    cluster.elect(1)
+    before, _ = cluster.propose(1, "a")
+    change(cluster, 1, ChangeKind.REMOVE, removed)
+    cluster.drop()
+    state = cluster.state(1)
+    peers = {node for node in (2, 3) if node in state.voters}
+
+    for node in peers:
+        cluster.receive(1, append_reply(node, 1, 1, match=before))
+    assert (state.commit, state.role, list(state.progress)) == (before, Role.LEADER, [2, 3])
+    for node in peers:
+        cluster.receive(1, append_reply(node, 1, 1, match=before + 1))
+
+    assert state.commit == before + 1
+    assert state.role is (Role.FOLLOWER if removed == 1 else Role.LEADER)
+    assert 3 not in state.progress
 
 
 def test_removed_node_with_the_newest_log_can_still_be_elected() -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from raft.messages import NO_NODE, Refusal, Standing, VoteReply
+from raft.messages import NO_NODE, AppendReply, Refusal, Standing, VoteReply
 from raft.ready import HardState
 from raft.rules.membership import Change, ChangeKind
 from raft.transitions import Role
-from tests.raft.builders import vote_request
-from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster
+from tests.raft.builders import append, vote_request
+from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
 
 INCARNATION = 7
 
@@ -50,6 +50,22 @@ def test_notice_that_could_not_be_saved_is_saved_with_whatever_comes_next() -> N
     cluster.receive(2, vote_request(1, 2, 5, last=(9, 4)))
     assert log.hard_state == HardState(5, NO_NODE, Standing.JOINING, INCARNATION)
     assert [m.refusal for m in cluster.sent if isinstance(m, VoteReply)] == [Refusal.NO_STANDING]
+
+
+def test_notice_that_could_not_be_saved_is_a_secret_until_it_is() -> None:
+    """Else the others hear of an incarnation that a restart forgets."""
+    cluster = Cluster(states={2: state_of([1], term=3)})
+    log = cluster.nodes[2].log
+    log.fails_hard_state = True
+    told(cluster, 2)
+    cluster.receive(2, append(1, 2, 3, prev=(0, 1)))
+    assert (log.hard_state.standing, cluster.sent) == (Standing.FULL, [])
+
+    log.fails_hard_state = False
+    cluster.receive(2, append(1, 2, 3, prev=(0, 1)))
+
+    assert log.durable_hard_state == HardState(3, NO_NODE, Standing.JOINING, INCARNATION)
+    assert {m.incarnation for m in cluster.sent if isinstance(m, AppendReply)} == {INCARNATION}
 
 
 def test_a_leader_steps_down() -> None:

@@ -164,6 +164,20 @@ def test_late_pre_vote_grant_means_nothing_to_a_follower() -> None:
     assert (cluster.role(2), len(cluster.sent)) == (Role.FOLLOWER, before)
 
 
+@pytest.mark.parametrize("vote_term", [1, 3])
+def test_pre_vote_grant_for_another_term_does_not_count(vote_term: int) -> None:
+    """Of a campaign before this one: it may come late, and with the term of its sender."""
+    cluster = Cluster(states={1: state_of([1], term=1)})
+    cluster.tick(1, ELECTION_TICKS + 1)
+    assert (cluster.role(1), cluster.state(1).term) == (Role.PRE_CANDIDATE, 1)
+
+    cluster.receive(1, vote_reply(2, 1, 1, vote_term=vote_term, pre=True))
+    assert cluster.role(1) is Role.PRE_CANDIDATE
+    cluster.receive(1, vote_reply(2, 1, 1, vote_term=2, pre=True))
+
+    assert (cluster.role(1), cluster.state(1).term) == (Role.CANDIDATE, 2)
+
+
 def test_election_needs_two_rounds() -> None:
     cluster = Cluster()
     cluster.tick(1, ELECTION_TICKS + 1)

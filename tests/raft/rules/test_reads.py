@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from raft.errors import BusyError, NotLeaderError
-from raft.messages import AppendReply, AppendRequest
+from raft.messages import NO_NODE, AppendReply, AppendRequest, VoteReply
 from raft.ready import ReadConfirmed
 from raft.transitions import Role
-from tests.raft.builders import append_reply
+from tests.raft.builders import append_reply, vote_request
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, config_of
 
 
@@ -348,10 +348,17 @@ def test_leases_are_back_in_the_term_after_a_hand_over() -> None:
     assert [read.read_id for read in cluster.nodes[1].reads] == [7]
 
 
-def test_restarted_node_keeps_its_promise_of_silence() -> None:
-    cluster = leased_cluster()
+@pytest.mark.parametrize("pre", [True, False])
+def test_restarted_node_keeps_its_promise_of_silence(pre: bool) -> None:
+    """It may have promised a leader not to vote, and does not remember when (R22)."""
+    cluster = Cluster(lease_reads=True, clock_drift_percent_max=10)
     cluster.crash(2)
     cluster.restart(2)
-    assert cluster.state(2).had_leader_contact()
-    cluster.tick(2, ELECTION_TICKS)
-    assert not cluster.state(2).had_leader_contact()
+    cluster.tick(2, ELECTION_TICKS - 1)
+    cluster.receive(2, vote_request(3, 2, 1, pre=pre))
+    assert (cluster.state(2).term, cluster.state(2).vote) == (0, NO_NODE)
+
+    cluster.tick(2)
+    cluster.receive(2, vote_request(3, 2, 1, pre=pre))
+
+    assert [m.granted for m in cluster.sent if isinstance(m, VoteReply)] == [False, True]

@@ -92,6 +92,67 @@ def test_acks_of_a_recovering_node_commit_nothing() -> None:
     assert cluster.state(1).commit == 1
 
 
+@pytest.mark.parametrize("last", ["own_sync", "ack"])
+def test_a_copy_in_doubt_completes_no_quorum_whoever_comes_last(last: str) -> None:
+    cluster = async_cluster(5)
+    cluster.nodes[1].syncs_at_once = False
+    cluster.propose(1, "a")
+    cluster.drop()
+    doubt = append_reply(3, 1, 1, match=1, standing=Standing.RECOVERING, incarnation=1)
+    cluster.receive(1, doubt)
+    assert cluster.state(1).progress[3].match == 1
+
+    if last == "own_sync":
+        cluster.receive(1, append_reply(2, 1, 1, match=1))
+        cluster.sync(1)
+    else:
+        cluster.sync(1)
+        cluster.receive(1, append_reply(2, 1, 1, match=1))
+
+    assert cluster.state(1).commit == 0, "two copies of five"
+    cluster.receive(1, append_reply(4, 1, 1, match=1))
+    assert cluster.state(1).commit == 1
+
+
+def test_a_copy_counts_as_soon_as_it_is_no_more_in_doubt() -> None:
+    """Whatever tells the leader so, such as the answer to a heartbeat that acks nothing."""
+    cluster = async_cluster()
+    cluster.isolate(2)
+    cluster.propose(1, "a")
+    cluster.drop()
+    doubt = append_reply(3, 1, 1, match=1, standing=Standing.RECOVERING, incarnation=1)
+    cluster.receive(1, doubt)
+    assert cluster.state(1).commit == 0
+
+    cluster.receive(1, append_reply(3, 1, 1, match=NO_INDEX, incarnation=1))
+
+    assert cluster.state(1).commit == 1
+
+
+def test_the_refusal_that_tells_of_a_loss_tells_also_where_to_go_on() -> None:
+    """It answers an older append than the newest one on its way."""
+    cluster = async_cluster()
+    for body in "abcd":
+        cluster.propose(1, body)
+    cluster.deliver()
+    cluster.isolate(3)
+    cluster.receive(
+        1,
+        append_reply(
+            3,
+            1,
+            1,
+            refusal=Refusal.NO_MATCH,
+            refused_prev=3,
+            hint_last=1,
+            hint_runs=((0, 1),),
+            standing=Standing.RECOVERING,
+            incarnation=1,
+        ),
+    )
+    assert (cluster.state(1).progress[3].match, cluster.state(1).progress[3].next) == (NO_INDEX, 2)
+
+
 def test_ack_given_before_the_loss_is_not_believed_after_it() -> None:
     """Five nodes: the late ack of node 3 would complete a quorum with a copy that is gone."""
     cluster = async_cluster(5)

@@ -10,11 +10,11 @@ from raft.errors import (
     TransferRefusedError,
     TransferringError,
 )
-from raft.messages import NO_NODE, CampaignNow, Standing, VoteRequest
+from raft.messages import NO_NODE, CampaignNow, Refusal, Standing, VoteRequest
 from raft.rules.membership import Change, ChangeKind
 from raft.transfer_target import best_follower
 from raft.transitions import Role
-from tests.raft.builders import append_reply, campaign_now
+from tests.raft.builders import append, append_reply, campaign_now, vote_reply
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
 
 
@@ -248,3 +248,40 @@ def test_preferred_leader_is_not_tried_again_at_once() -> None:
         orders += [m for m in cluster.sent if isinstance(m, CampaignNow)]
         cluster.sent.clear()
     assert 1 <= len(orders) <= 2
+
+
+def test_preferred_leader_waits_while_leadership_moves_to_another_node() -> None:
+    """A second hand-over would be refused, and a refusal in a tick would end the node."""
+    cluster = Cluster(preferred_leader=3)
+    cluster.elect(1)
+    cluster.state(1).preferred_next_tick = 0
+    cluster.cuts = {(1, 2)}
+    transfer(cluster, 1, 2)
+
+    cluster.tick(1, HEARTBEAT_TICKS)
+    assert (cluster.leaders(), cluster.state(1).transferee) == ([1], 2)
+    cluster.tick_all(ELECTION_TICKS)
+
+    assert cluster.leaders() == [3]
+
+
+def test_an_order_to_take_over_forgets_who_refused_an_earlier_campaign() -> None:
+    """Else the next campaign asks for every vote, as if their memory were still in doubt."""
+    cluster = Cluster()
+    cluster.tick(1, ELECTION_TICKS + 1)
+    for voter in (2, 3):
+        doubt = vote_reply(
+            voter, 1, 0, vote_term=1, granted=False, pre=True, refusal=Refusal.NO_STANDING
+        )
+        cluster.receive(1, doubt)
+    assert (cluster.role(1), cluster.state(1).standing_refusals) == (Role.FOLLOWER, {2, 3})
+    cluster.receive(1, append(2, 1, 1))
+    cluster.receive(1, campaign_now(2, 1, 1))
+    assert (cluster.role(1), cluster.state(1).term) == (Role.CANDIDATE, 2)
+    cluster.drop()
+
+    cluster.tick(1, 2 * ELECTION_TICKS)
+
+    asked = [outgoing.message for outgoing in cluster.take(VoteRequest)]
+    assert asked
+    assert all(isinstance(m, VoteRequest) and m.pre and not m.recovery for m in asked)

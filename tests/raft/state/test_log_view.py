@@ -152,6 +152,15 @@ def test_agreement_with_an_older_entry_where_this_log_begins() -> None:
     assert view.agreement(5, ((4, 3),)) == 5
 
 
+def test_agreement_is_below_all_entries_newer_than_the_hint() -> None:
+    """One probe finds it, however long the run of the newer term."""
+    view = LogView()
+    view.append(1, 10)
+    view.append(5, 90)
+    assert view.agreement(80, ((50, 3),)) == 9
+    assert view.agreement(80, ((5, 1), (50, 3))) == 9
+
+
 @pytest.mark.parametrize(
     ("last_index", "runs"),
     [

@@ -43,6 +43,19 @@ def test_follower_that_lost_its_memory_is_probed(state: ProgressState) -> None:
     assert (progress.incarnation, progress.is_counted) == (7, False)
 
 
+@pytest.mark.parametrize(
+    ("state", "first"),
+    [(ProgressState.PROBE, 7), (ProgressState.REPLICATE, 4), (ProgressState.SNAPSHOT, 4)],
+)
+def test_what_a_follower_may_have_got_and_not_acked_begins_there(
+    state: ProgressState, first: int
+) -> None:
+    """A probe is sent from `next`; everything else that was sent is behind the match."""
+    progress = Progress(2, next_index=7, now=0)
+    progress.match, progress.state = 3, state
+    assert progress.first_unacked == first
+
+
 def test_a_single_snapshot_is_under_way_under_many_proposals() -> None:
     cluster = Cluster()
     cluster.elect(1)
@@ -104,6 +117,16 @@ def test_a_follower_right_below_a_compacted_log_gets_a_snapshot() -> None:
     cluster, progress = right_below_a_compacted_log()
 
     cluster.propose(1, "e")
+
+    assert progress.state is ProgressState.SNAPSHOT
+
+
+def test_a_probed_follower_right_below_a_compacted_log_gets_a_snapshot() -> None:
+    cluster, progress = right_below_a_compacted_log()
+    progress.become_probe()
+    progress.next = cluster.state(1).log.base_index
+
+    cluster.tick(1, HEARTBEAT_TICKS)
 
     assert progress.state is ProgressState.SNAPSHOT
 
