@@ -4,6 +4,7 @@ good peers do not notice."""
 import asyncio
 import contextlib
 import errno
+import hmac
 import os
 import socket
 import struct
@@ -415,6 +416,20 @@ def test_a_peer_of_before_names_no_size_of_files_and_is_taken(
     else:
         with pytest.raises(HandshakeRefusedError, match="log files of 1 B"):
             handshake.check_hello(identity(1), header, challenge_nonce=nonce, peers={2, 3})
+
+
+def test_an_absurd_last_index_is_refused() -> None:
+    nonce, challenge = handshake.challenge()
+    _, header = handshake.hello(identity(2), challenge, to=1, last_index=-2)
+    with pytest.raises(HandshakeRefusedError, match="last index -2"):
+        handshake.check_hello(identity(1), header, challenge_nonce=nonce, peers={2, 3})
+
+
+def test_a_proof_is_of_the_sizes_and_bytes_of_its_fields() -> None:
+    """Replicas of different builds compare proofs."""
+    fields = (b"x", b"ab", b"\xff", b"7")
+    signed = b"".join(len(field).to_bytes(4, "big") + field for field in fields)
+    assert sign(b"s", "x", "ab", b"\xff", 7) == hmac.digest(b"s", signed, "sha256")
 
 
 def test_fields_cannot_be_shifted_into_each_other() -> None:

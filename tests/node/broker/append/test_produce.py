@@ -173,6 +173,14 @@ async def test_permissions_and_deleted_topics_are_heeded(tmp_path: Path) -> None
         assert offsets.queues[0].max_offset == 2
 
 
+async def test_a_state_that_was_replaced_is_asked_again(tmp_path: Path) -> None:
+    """Another history may have as many changes of topics, and other topics."""
+    async with node_at(tmp_path) as node:
+        await node.append(0, 1)
+        node.machine.go_back(node.machine.image()._replace(topics={}))
+        assert type(await refused(node, request(1, 2))) is errors.UnknownTopicError
+
+
 async def test_the_largest_batch_that_is_promised_is_taken(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         limit = node.broker.stats().batch_size_bytes_max
@@ -341,6 +349,18 @@ async def test_above_the_bound_appends_wait_in_order(tmp_path: Path) -> None:
         assert await stored(node) == [0, 1, 2, 3, 4]
         stats = node.broker.stats()
         assert (stats.parked_append_count, stats.parked_append_size_bytes) == (0, 0)
+
+
+async def test_a_batch_larger_than_the_bound_goes_when_nothing_else_is_under_way(
+    tmp_path: Path,
+) -> None:
+    async with node_at(tmp_path, limits=replace(Limits(), in_flight_size_bytes_max=10)) as node:
+        node.driver.is_holding = True
+        futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(3)]
+        assert node.broker.stats().parked_append_count == 2
+        node.driver.release()
+        await asyncio.gather(*futures)
+        assert await stored(node) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("name", ["in_flight_size_bytes_max", "parked_append_size_bytes_max"])

@@ -369,6 +369,24 @@ async def test_a_cancel_that_could_not_be_written_cancels_nothing(tmp_path: Path
 
 
 @on_loop
+async def test_a_message_that_comes_due_beside_a_cancel_that_fails_is_delivered(
+    tmp_path: Path,
+) -> None:
+    async with node_at(tmp_path) as node:
+        response = await send(node, delayed(1, DELAY="1"))
+        await settle(node)
+        node.driver.failure = StoreFullError("disk", 1, 0)
+        node.clock.now_ms = NOW + 1_000
+        leadership = node.broker.delay.delivery_task.leadership
+        assert leadership is not None
+        leadership.wake.set()  # The look at what is due comes between the cancel and its failure.
+        with pytest.raises(StoreFullError):
+            await cancel(node, id_of(node, response))
+        await settle(node)
+        assert bodies(node) == [1]
+
+
+@on_loop
 async def test_a_cancel_under_a_lost_leadership_has_an_unknown_outcome(
     tmp_path: Path,
 ) -> None:

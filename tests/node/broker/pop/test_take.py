@@ -121,3 +121,12 @@ async def test_a_look_finds_as_many_small_messages_as_are_asked_for(tmp_path: Pa
         count = EFFORT_MAX // 2
         await _tagged(node, *((f"{n}", "a", 0) for n in range(count)))
         assert bodies(await receive(node, count)) == [f"{n}" for n in range(count)]
+
+
+async def test_a_receive_ends_with_its_bytes_and_leaves_the_rest(tmp_path: Path) -> None:
+    limits = replace(Limits(), pull_size_bytes_max=1_000)
+    async with node_at(tmp_path, limits=limits) as node:
+        await _tagged(node, *((f"{n}" * 400, "a", 0) for n in range(9)))
+        first = await receive(node)
+        assert [body[0] for body in bodies(first)] == ["0", "1"]
+        assert [body[0] for body in bodies(await receive(node))] == ["2", "3"]

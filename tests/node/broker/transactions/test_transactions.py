@@ -23,6 +23,7 @@ from node.errors.transactions import (
     UnknownTransactionError,
 )
 from node.errors.translation import describe
+from node.state.tables.transactions import TransactionsTable
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.log_pb2 import AppendRequest, GetMessageRequest
 from quorumlog.pb.transaction_pb2 import (
@@ -35,7 +36,7 @@ from quorumlog.pb.transaction_pb2 import (
     ListTransactionsRequest,
 )
 from store import format as fmt
-from store.errors import LimitExceededError, Outcome, RecordFormatError
+from store.errors import LimitExceededError, Outcome, PositionRangeError, RecordFormatError
 from store.record.message import encode_message, message_id
 from tests.node.broker_fakes import expire_some, node_at
 from tests.node.transaction_calls import (
@@ -54,6 +55,20 @@ from tests.node.transaction_calls import (
 )
 from tests.patience import eventually
 from tests.store.records import BORN, messages, numbers
+
+
+@on_loop
+async def test_half_messages_where_the_log_begins_are_still_there(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        receipt = await node.broker.append(halves(1, 3))
+        (known,) = node.machine.state.table(TransactionsTable).open.values()
+        log, ends = node.broker.context.store.log, node.broker.transactions._ends
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(log), "min_position", receipt.position)
+            assert len(ends.half_messages(known)) == known.size_bytes
+            patch.setattr(type(log), "min_position", receipt.position + 1)
+            with pytest.raises(PositionRangeError):
+                ends.half_messages(known)
 
 
 @on_loop
