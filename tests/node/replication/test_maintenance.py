@@ -99,3 +99,32 @@ async def test_a_step_that_is_postponed_is_told_once_until_it_succeeds() -> None
     ]
     assert maintenance.postponed_count == 8, "each attempt counts, told or not"
     await maintenance.stop()
+
+
+async def test_the_end_of_the_rounds_waits_for_the_step_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it works on is closed next."""
+    monkeypatch.setattr(rounds, "ROUND_MS", 0)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    ended: list[str] = []
+
+    class Slow(Steps):
+        async def maintain(self) -> None:
+            begun.set()
+            await go_on.wait()
+            ended.append("maintenance")
+
+        async def checkpoint(self) -> None:
+            ended.append("checkpoint")
+
+    maintenance = maintenance_of(Slow(None))
+    maintenance.start()
+    await begun.wait()
+    stopping = asyncio.ensure_future(maintenance.stop())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert (stopping.done(), ended) == (False, [])
+    go_on.set()
+    await stopping
+    assert ended == ["maintenance", "checkpoint"]

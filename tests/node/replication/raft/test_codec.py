@@ -204,6 +204,31 @@ def test_the_steady_encoder_gives_the_bytes_of_the_general_one(messages: list[Me
             assert encoder.reply(message) == encode(message)[1]
 
 
+_USUAL = AppendReply(
+    *_END, 5, 9, Refusal.NONE, NO_INDEX, NO_INDEX, (), 7, Standing.FULL, INCARNATION_MAX
+)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        *(_USUAL._replace(standing=standing) for standing in Standing),
+        _USUAL._replace(refusal=Refusal.OLD_TERM),
+        _USUAL._replace(refusal=Refusal.NO_MATCH),
+        _USUAL._replace(refused_prev=4),
+        _USUAL._replace(hint_last=4),
+        _USUAL._replace(refused_prev=4, hint_last=4),
+        _USUAL._replace(hint_runs=((2, 1),)),
+    ],
+)
+def test_a_reply_with_one_field_that_is_not_usual_arrives_as_it_was(message: AppendReply) -> None:
+    kind, header = encode(message)
+    assert _decode(kind, header) == message
+    encoder = SteadyEncoder()
+    encoder.reply(_USUAL)
+    assert encoder.reply(message) == header
+
+
 def _outcome(decoder: Callable[[], Message]) -> Message | str:
     """Return what a decoder makes of a header: a message, or the error's text."""
     try:
@@ -335,6 +360,7 @@ def test_the_steady_decoder_parses_only_what_differs_in_more_than_the_match(
     assert general == []
     others = [_ack(16_383), _ack(2_097_152), _ack(20_000, round=8), _ack(20_000, term=301)]
     others += [_ack(20_000, incarnation=9), _ack(20_000) + b"\x10\x07", b""]
+    others += [_ack(20_000).replace(b"\xa0\x9c\x01", b"\xa0\x9c\x80")]  # It goes on behind.
     for header in others:
         decoder.decode(kind, header, 2)
     decoder.decode(kind, _ack(20_000), 3)
@@ -526,6 +552,7 @@ _BAD: list[tuple[str, FrameKind, Protobuf, str]] = [
     ),
     ("granted", _P, pb.VoteReply(term=5, vote_term=5, granted=True, refusal=1), "granted True"),
     ("refused", _P, pb.VoteReply(term=5, vote_term=5), "granted False with refusal 0"),
+    ("unknown reason", _P, pb.VoteReply(term=5, vote_term=5, refusal=99), "refusal 99"),
     ("no meta", FrameKind.INSTALL_SNAPSHOT, pb.InstallSnapshot(term=5), "no meta"),
     ("snapshot term", FrameKind.INSTALL_SNAPSHOT, _snapshot(term=6), "snapshot of term 6"),
     ("snapshot index", FrameKind.INSTALL_SNAPSHOT, _snapshot(index=-1), "index is -1"),

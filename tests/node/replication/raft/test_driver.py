@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 
 from node.errors import common as errors
+from node.peers.frames import FrameKind
+from node.replication.raft.codec import encode
 from node.replication.raft.driver import RaftDriver
 from node.replication.sync_requests import SYNC_REQUEST_COUNT_MAX
 from node.state.appends import Prepared
 from raft.config import RaftConfig
 from raft.errors import NotLeaderError, TransferRefusedError
-from raft.messages import NO_INDEX
+from raft.messages import NO_INDEX, AppendRequest, Standing
 from raft.pump.effects import Effects
 from raft.rules.membership import Change, ChangeKind
+from raft.state.progress import ProgressState
 from raft.transitions import Role
 from store.errors import CorruptionError, RecordFormatError, StoreError, StoreFullError
 from tests.node.drivers import DriverCluster, accept, drivers
@@ -364,6 +367,26 @@ async def test_committed_entries_wait_while_the_queues_cannot_grow(
         assert (await pending).result.queue_offsets == [1]
 
 
+async def test_no_append_is_taken_while_those_before_cannot_be_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(hi: int) -> None:
+        raise StoreFullError(str(tmp_path), 4096, 0)
+
+    async with drivers(tmp_path, 1) as cluster:
+        leader = await cluster.leader()
+        with monkeypatch.context() as stuck:
+            stuck.setattr(leader.log, "dispatch", full)
+            pending = leader.append(batch(0, 1), accept)
+            await eventually(lambda: leader.apply_retry_count > 0, "a full disk")
+            last = leader.last_index
+            with pytest.raises(StoreFullError):
+                leader.append(batch(1, 2), accept)
+            assert leader.last_index == last
+        assert (await pending).result.queue_offsets == [0]
+        assert await append(leader, 1, 2) == last + 1
+
+
 @pytest.mark.parametrize("flush", ["sync", "async"])
 async def test_a_slow_disk_gets_few_syncs_for_many_appends(
     tmp_path: Path, flush: str, monkeypatch: pytest.MonkeyPatch
@@ -470,6 +493,72 @@ async def test_a_turn_that_fails_ends_the_process_and_is_no_success_for_its_call
                 leader._turn()
         assert [str(error) for error in fatal] == ["the log cannot be written"]
         fatal.clear()  # It was meant.
+
+
+def heartbeat(driver: RaftDriver, term: int) -> tuple[FrameKind, bytes]:
+    """What node 2 sends when it leads in a term and knows nothing of the receiver's log."""
+    begin = NO_INDEX + 1
+    return encode(
+        AppendRequest("g", 2, driver.node_id, term, NO_INDEX, 0, begin, (), NO_INDEX, 1, (), 0)
+    )
+
+
+async def test_an_error_of_the_disk_within_a_frame_ends_the_process_and_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> bool:
+        raise OSError("the log cannot be written")
+
+    async with drivers(tmp_path, 1) as cluster:
+        leader = await cluster.leader()
+        fatal = cluster.nodes[leader.node_id].fatal
+        with monkeypatch.context() as disk:
+            disk.setattr(leader.replica, "receive", broken)
+            with pytest.raises(OSError, match="cannot be written"):
+                leader.on_raft_frame(2, *heartbeat(leader, leader.term), memoryview(b""))
+        assert [str(error) for error in fatal] == ["the log cannot be written"]
+        fatal.clear()  # It was meant.
+
+
+async def test_a_driver_that_has_stopped_changes_nothing_any_more(tmp_path: Path) -> None:
+    """Its log is closed next."""
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        await cluster.settled()
+        driver = next(each for each in cluster.up if each.node_id != 2)
+        driver.stop()
+        state = driver.replica.core.state
+        before = driver.log.hard_state, state.hard_state(), driver.leader_id
+        driver.on_raft_frame(2, *heartbeat(driver, leader.term + 1), memoryview(b""))
+        driver.lose_memory(7)
+        driver.on_refused(2)
+        driver.on_disconnected(2)
+        driver.on_snapshot_failed(2)
+        assert (driver.log.hard_state, state.hard_state(), driver.leader_id) == before
+
+
+async def test_memory_that_is_lost_is_noted_on_the_disk_at_once(tmp_path: Path) -> None:
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        await cluster.settled()
+        driver = next(each for each in cluster.up if each is not leader)
+        driver.lose_memory(7)
+        stored = driver.log.hard_state
+        assert (stored.standing, stored.incarnation) == (Standing.JOINING, 7)
+
+
+async def test_a_leader_probes_a_peer_again_whose_link_broke(tmp_path: Path) -> None:
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        await append(leader, 0, 1)
+        await cluster.settled()
+        node, progress = next(iter(leader.replica.core.state.progress.items()))
+        await eventually(lambda: progress.state is ProgressState.REPLICATE, "acks")
+        leader.on_refused(99)  # No member, or not any more.
+        leader.on_disconnected(node)
+        assert progress.state is ProgressState.PROBE
+        await append(leader, 1, 2)
+        await cluster.settled()
 
 
 async def test_a_loss_that_raft_tells_of_stays_known(tmp_path: Path) -> None:

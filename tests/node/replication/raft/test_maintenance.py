@@ -199,6 +199,10 @@ class Follower(NoFollowers):
 
     def __init__(self, match_index: Index) -> None:
         self.match_index = match_index
+        self.snapshots: list[Index] = []
+
+    def snapshot_durable(self, meta: SnapshotMeta) -> None:
+        self.snapshots.append(meta.index)
 
     def compactable_to(self) -> Index:
         return self.match_index
@@ -211,6 +215,8 @@ async def test_files_stay_as_long_as_a_follower_needs_them(tmp_path: Path) -> No
     ) as node:
         maintenance = maintenance_of(node, tmp_path, [])
         follower = maintenance.steps._replica = Follower(NO_INDEX)
+        assert await delete_expired(node, maintenance) == 0
+        assert follower.snapshots == [], "no file is due"
         await fill(node, 5)
         assert await delete_expired(node, maintenance) == 0, "an empty follower needs all of them"
         follower.match_index = node.log.last_index

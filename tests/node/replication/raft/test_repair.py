@@ -357,14 +357,18 @@ async def test_a_fatal_error_of_a_live_repair_is_reported(wreck: Wreck) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lo", "hi", "text"),
+    ("lo", "hi", "payload", "text"),
     [
-        (1, 6, r"entries \[1, 6\), asked for \[0, 6\)"),
-        (0, 7, r"entries \[0, 7\), asked for \[0, 6\)"),
-        (0, 0, r"entries \[0, 0\), asked for \[0, 6\)"),
+        (1, 6, b"x", r"1 bytes of entries \[1, 6\), asked for \[0, 6\)"),
+        (0, 7, b"x", r"1 bytes of entries \[0, 7\), asked for \[0, 6\)"),
+        (0, 0, b"x", r"1 bytes of entries \[0, 0\), asked for \[0, 6\)"),
+        (0, 6, b"", r"0 bytes of entries \[0, 6\), asked for \[0, 6\)"),
+        (1, 1, b"", r"0 bytes of entries \[1, 1\), asked for \[0, 6\)"),
     ],
 )
-async def test_an_answer_to_another_question_is_a_violation(lo: int, hi: int, text: str) -> None:
+async def test_an_answer_to_another_question_is_a_violation(
+    lo: int, hi: int, payload: bytes, text: str
+) -> None:
     asker = Asker(2)
     fetcher = asker.ask(1)
     sent: list[bytes] = []
@@ -374,7 +378,9 @@ async def test_an_answer_to_another_question_is_a_violation(lo: int, hi: int, te
     request_id = pb.FetchEntries.FromString(sent[0]).request_id
     answer = pb.FetchedEntries(request_id=request_id, lo=lo, hi=hi)
     with pytest.raises(PeerProtocolError, match=text):
-        fetcher.on_frame(1, FrameKind.FETCHED_ENTRIES, answer.SerializeToString(), memoryview(b"x"))
+        fetcher.on_frame(
+            1, FrameKind.FETCHED_ENTRIES, answer.SerializeToString(), memoryview(payload)
+        )
     # From another node, late or unknown: not for anybody here.
     good = pb.FetchedEntries(request_id=request_id, lo=0, hi=6).SerializeToString()
     fetcher.on_frame(3, FrameKind.FETCHED_ENTRIES, good, memoryview(b"x"))
@@ -382,6 +388,9 @@ async def test_an_answer_to_another_question_is_a_violation(lo: int, hi: int, te
     fetcher.on_frame(1, FrameKind.FETCHED_ENTRIES, late, memoryview(b"x"))
     assert not task.done()
     fetcher.on_frame(1, FrameKind.FETCHED_ENTRIES, good, memoryview(b"x"))
+    # What comes before the caller has its answer changes it no more.
+    fetcher.on_frame(1, FrameKind.FETCHED_ENTRIES, good, memoryview(b"y"))
+    fetcher.on_disconnected(1)
     assert (await task).raw_entries == b"x"
     with pytest.raises(PeerProtocolError, match="header of fetched entries"):
         fetcher.on_frame(1, FrameKind.FETCHED_ENTRIES, b"\xff", memoryview(b""))
@@ -404,6 +413,10 @@ async def test_a_peer_that_never_answers_is_given_up() -> None:
     with pytest.raises(FetchError, match="no answer within 10 ms"):
         await fetcher.fetch(1, 0, 5)
     assert fetcher._requests == {}
+
+
+def test_a_fetcher_that_is_told_no_limits_has_those_of_a_node() -> None:
+    assert EntryFetcher(_Wire([]), lambda: [1]).limits == FetchLimits()
 
 
 @pytest.mark.parametrize(

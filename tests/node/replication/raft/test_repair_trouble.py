@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -12,6 +13,7 @@ from node.replication.raft.repair import (
     ClosedRepair,
     LiveRepair,
     RepairLimits,
+    RepairProgress,
     find_damaged,
     open_repaired,
 )
@@ -92,18 +94,30 @@ async def test_trouble_of_a_live_repair_passes_and_does_not_end_the_node(
     await eventually(lambda: fatal or live.stats().waiting_count == 0)
     assert (fatal, reports) == ([], [_DONE])
     assert str(trouble) in live.stats().last_trouble
-    assert live.stats().given_up_count == 0
+    assert live.stats()[1:4] == (1, _DONE.entry_count, 0), "repaired, and none is given up"
 
 
-async def test_a_live_repair_that_waits_for_its_next_attempt_is_stopped_at_once() -> None:
-    store = Store(_FULL)
-    live, reports, _ = _live(store, _HOUR)
+@pytest.mark.parametrize(
+    ("troubles", "limits"),
+    [
+        ([_FULL], _HOUR),
+        ([DamageWiderError(7, 9, 300)], _HOUR),
+        ([], replace(_HOUR, live_size_bytes_max=99)),
+    ],
+    ids=["full-disk", "wider-damage", "large-damage"],
+)
+async def test_a_live_repair_that_waits_for_its_next_attempt_is_stopped_at_once(
+    troubles: list[StoreError], limits: RepairLimits
+) -> None:
+    store, looks = Store(*troubles), list[None]()
+    store.looks = [lambda: looks.append(None)]
+    live, reports, _ = _live(store, limits)
     live.on_damage(_MET)
     await eventually(lambda: live.stats().last_trouble)
     stopping = asyncio.ensure_future(live.stop())
     await _turns()
     assert stopping.done()
-    assert (reports, store.is_damaged) == ([], True)
+    assert (len(looks), reports, store.is_damaged) == (1, [], True)
 
 
 async def test_stopping_a_live_repair_waits_for_its_thread() -> None:
@@ -187,12 +201,12 @@ class _Session:
     closed_count = 0
 
     def __init__(self, root: str, config: object, damaged: DamagedRange, *, fs: object) -> None:
-        pass
+        self._damaged = damaged
 
     def finish(self) -> RepairReport:
         if self.troubles:
             raise self.troubles.pop()
-        return _DONE
+        return _DONE._replace(damaged=self._damaged)
 
     def close(self) -> None:
         type(self).closed_count += 1
@@ -218,3 +232,24 @@ async def test_a_closed_repair_waits_until_its_disk_takes_what_was_fetched(
     assert await repair.run([_BLANK]) == [_DONE]
     assert str(trouble) in waits
     assert _Session.closed_count == 1
+
+
+async def test_damage_whose_edges_changed_is_searched_again_before_any_more_is_repaired(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was found behind it may be a part of it by now."""
+    behind = _BLANK._replace(position=300, end_position=400)
+    wider = _BLANK._replace(end_position=400)
+    found = [[wider], []]
+    monkeypatch.setattr(_Session, "troubles", [_MET], raising=False)
+    monkeypatch.setattr("node.replication.raft.repair.RepairSession", _Session)
+    monkeypatch.setattr(
+        "node.replication.raft.repair.find_damage", lambda root, config, *, fs: found.pop(0)
+    )
+    seen: list[RepairProgress] = []
+
+    repair = ClosedRepair("root", small_config(), _nobody(), seen.append, limits=_QUICK)
+    reports = await repair.run([_BLANK, behind])
+    assert [report.damaged for report in reports] == [wider]
+    assert [(one.range_count, one.size_bytes) for one in seen] == [(2, 200), (0, 300)]
+    assert seen[0].waiting_for == str(_MET)

@@ -115,6 +115,11 @@ def test_bytes_that_are_not_what_the_message_says_are_refused(tmp_path: Path) ->
     assert follower.check_raw(good._replace(prev_index=7, prev_term=1), b"garbage") is None
     follower.write_raw(0, 5, follower.check_raw(good, raw))
     assert follower.load().configurations[-1] == news[0]
+    # Later terms, told of as if all were of that of the entry before.
+    rest, message = leader.read_raw(1, 5), append_request(leader, 1, 5, news)
+    follower.check_raw(message, rest)
+    with pytest.raises(PeerProtocolError, match="announced"):
+        follower.check_raw(message._replace(runs=((1, 1),)), rest)
     leader.close()
     follower.close()
 
