@@ -9,8 +9,10 @@ import pytest
 import quorumlog
 from quorumlog import Message, Queue, errors
 from quorumlog.consume.prefetch import Fetcher, FetchOptions, Inbox
+from quorumlog.consume.reads import ReadFreshness
 from quorumlog.pb import log_pb2
 from quorumlog.records.message import MessageBatch
+from quorumlog.records.options import Consistency
 from store.record.message import encode_message
 from tests.patience import PATIENCE_S, eventually
 from tests.quorumlog.fake_cluster import FakeCluster, fake_cluster
@@ -164,8 +166,11 @@ async def test_a_new_leader_and_a_dead_one_do_not_disturb_the_order() -> None:
         assert by_queue(messages) == expected(200)
 
 
-async def test_a_master_that_lost_the_end_of_its_log_is_read_from_that_end_on() -> None:
-    """Its log is longer again when the reader asks: offsets alone would tell nothing."""
+@pytest.mark.parametrize("new_count", [4, 30])
+async def test_a_master_that_lost_the_end_of_its_log_is_read_from_that_end_on(
+    new_count: int,
+) -> None:
+    """Its log may be longer again when the reader asks: offsets alone would tell nothing."""
 
     async with fake_cluster() as cluster, connect(cluster) as client:
         got: list[bytes] = []
@@ -181,11 +186,11 @@ async def test_a_master_that_lost_the_end_of_its_log_is_read_from_that_end_on() 
         await eventually(lambda: len(got) == 20)
         await cluster.nodes[1].stop()
         del cluster.queues["orders", 0][12:]
-        new = [b"%d" % i for i in range(100, 130)]
+        new = [b"%d" % i for i in range(100, 100 + new_count)]
         records = b"".join(encode_message("orders", 0, body) for body in new)
         cluster.append(log_pb2.AppendRequest(records=records, record_count=len(new)))
         cluster.elect(2)
-        await eventually(lambda: len(got) >= 50)
+        await eventually(lambda: len(got) >= 20 + new_count)
         assert got == [*(b"%d" % i for i in range(20)), *new]
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
@@ -288,3 +293,53 @@ async def test_a_replica_that_lags_behind_the_end_is_asked_to_wait() -> None:
     fetcher = Fetcher(reads, Queue("t", 0), 0, FetchOptions(), Inbox(), end_offset=3)
     await asyncio.wait_for(fetcher._task, PATIENCE_S)
     assert reads.waits == [0, FetchOptions().wait_ms]
+
+
+async def test_a_local_reader_ahead_of_its_replica_asks_again_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also when the grace is over, after which other readers fail."""
+    monkeypatch.setattr("quorumlog.consume.prefetch.BEYOND_END_GRACE_MS", 0.001)
+
+    class Lagging:
+        pull_count = 0
+
+        async def pull(self, queue: Queue, offset: int, *_: Any, **how: Any) -> MessageBatch:
+            self.pull_count += 1
+            return MessageBatch("t", 0, offset, offset, 0, 3, 0, 1, 0, True, [], queue)
+
+    reads: Any = Lagging()
+    options = FetchOptions(freshness=ReadFreshness(Consistency.LOCAL))
+    inbox = Inbox()
+    fetcher = Fetcher(reads, Queue("t", 0), 5, options, inbox)
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert 1 <= reads.pull_count < 20
+    assert not fetcher.is_done
+    await fetcher.stop()
+
+
+async def test_what_was_fetched_before_a_seek_is_not_handed_out() -> None:
+    async with fake_cluster(1) as cluster, connect(cluster) as client:
+        await fill(client, 20, queue_count=1)
+        consumer = client.pull_consumer("orders", queues=[0], batch_count_max=5, prefetch=2)
+        assert (await anext(consumer)).queue_offset == 0
+        await eventually(lambda: len(consumer._inbox._ready) == 2)
+        await consumer.seek(0, 15)
+        got = [(await anext(consumer)).queue_offset for _ in range(5)]
+        assert got == list(range(15, 20))
+        await consumer.close()
+
+
+async def test_an_error_that_passes_is_raised_after_all_that_is_there_and_not_lost() -> None:
+    inbox = Inbox()
+    inbox.defers_errors = True
+    inbox.fail(errors.UnavailableError("a group is away"))
+    waiting = asyncio.create_task(inbox.get())
+    await asyncio.sleep(0)
+    assert not waiting.done(), "others are still read"
+    inbox.is_finished = lambda: True
+    inbox.wake()
+    for getting in (waiting, inbox.get()):
+        with pytest.raises(errors.UnavailableError, match="away"):
+            await getting

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,9 @@ from quorumlog import Message, Queue, errors
 from quorumlog.consume.group import GroupConsumer
 from quorumlog.consume.redelivery import Redelivery
 from tests.patience import PATIENCE_S, eventually
-from tests.quorumlog.fake_cluster import FakeCluster, fake_cluster
+from tests.quorumlog.fake_cluster import FakeCluster, Node, abort, error, fake_cluster
+from tests.quorumlog.fake_groups import connect as connect_all
+from tests.quorumlog.fake_groups import fake_groups
 
 
 def connect(cluster: FakeCluster, timeout_ms: int = 10_000) -> quorumlog.Client:
@@ -286,3 +289,58 @@ async def test_consume_is_a_short_way() -> None:
             if len(got) == 12:
                 break
         assert sorted(got) == sorted(bodies)
+
+
+async def test_a_member_reads_all_its_queues_at_once_if_some_have_stored_offsets() -> None:
+    async with fake_cluster(1) as cluster, connect(cluster) as client:
+        await fill(client, 0, 8)
+        cluster.offsets["g", "orders", 0] = 1
+        async with client.group_consumer("g", "orders") as consumer:
+            assert consumer.offsets() == {
+                Queue("orders", queue_id): int(queue_id == 0) for queue_id in range(4)
+            }
+
+
+async def test_calls_to_a_group_that_answers_have_all_the_time_of_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("quorumlog.consume.membership.AWAY_MS", 0.001)
+    async with fake_cluster(1) as cluster, connect(cluster) as client:
+        await fill(client, 0, 4)
+        async with client.group_consumer("g", "orders") as consumer:
+            await take(consumer, 4)
+            await consumer.commit()
+        assert sum(cluster.offsets.values()) == 4
+
+
+def refuse_heartbeats(monkeypatch: pytest.MonkeyPatch, group: str = "") -> None:
+    """Have the nodes of a broker group refuse them for good."""
+    heartbeat = Node.Heartbeat
+
+    async def answer(self: Node, request: Any, context: Any) -> Any:
+        if self.cluster.group == group:
+            await abort(context, error("node.bad_request"))
+        return await heartbeat(self, request, context)
+
+    monkeypatch.setattr(Node, "Heartbeat", answer)
+
+
+async def test_a_member_that_is_refused_for_good_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fake_cluster(1) as cluster, connect(cluster) as client:
+        consumer = client.group_consumer("g", "orders")
+        await consumer.start()
+        refuse_heartbeats(monkeypatch)
+        with pytest.raises(errors.InvalidRequestError, match="bad_request"):
+            await asyncio.wait_for(anext(consumer), PATIENCE_S)
+        await consumer.close()
+
+
+async def test_a_member_that_one_of_several_groups_refuses_for_good_does_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refuse_heartbeats(monkeypatch, "g1")
+    async with fake_groups("g0", "g1") as groups, connect_all(groups) as client:
+        consumer = client.group_consumer("g", "orders")
+        with pytest.raises(errors.InvalidRequestError, match="bad_request"):
+            await consumer.start()
+        await consumer.close()

@@ -138,3 +138,16 @@ async def test_a_healthy_group_is_not_away_because_a_message_has_little_time(
         node.gate.set()
         assert (await sent).group == "g1"
         assert not backlog.group.is_away
+
+
+async def test_a_message_that_names_its_group_shares_no_batch_with_one_that_may_move() -> None:
+    async with fake_groups("g0", "g1") as groups, connect(groups) as client:
+        key = await key_of(client, "g0")
+        producer = client.producer()
+        free = producer.send_nowait("orders", b"free", key=key)
+        bound = producer.send_nowait("orders", b"bound", group="g0")
+        again = producer.send_nowait("orders", b"again", key=key)
+        receipts = [await delivery.receipt() for delivery in (free, bound, again)]
+        assert {receipt.group for receipt in receipts} == {"g0"}
+        first = receipts[0].index
+        assert [receipt.index - first for receipt in receipts] == [0, 1, 2]

@@ -8,9 +8,12 @@ import pytest
 
 import quorumlog
 from quorumlog import OutgoingMessage, errors
+from quorumlog.pb import log_pb2
+from quorumlog.produce.delay import HELD_SIZE_BYTES
 from quorumlog.produce.outgoing_messages import BATCH_SIZE_BYTES_LIMIT
 from quorumlog.records.batch import key_queue
 from store.record.message import message_id
+from tests.patience import eventually
 from tests.quorumlog.fake_cluster import FakeCluster, Node, error, fake_cluster
 
 
@@ -176,6 +179,24 @@ async def test_the_buffer_is_bounded() -> None:
         assert bodies == sorted(bodies)
 
 
+async def test_the_buffer_takes_what_fits_exactly_and_any_message_when_it_is_empty() -> None:
+    async with fake_cluster(1) as cluster, connect(cluster) as client:
+        roomy = client.producer()
+        roomy.send_nowait("orders", bytes(100))
+        size_bytes = roomy.stats().held_size_bytes
+        tight = client.producer(buffer_size_bytes_max=2 * size_bytes)
+        for _ in range(2):
+            tight.send_nowait("orders", bytes(100))
+        with pytest.raises(errors.BusyError):
+            tight.send_nowait("orders", b"")
+        batch = asyncio.create_task(tight.send_batch("orders", [bytes(100)] * 2))
+        await asyncio.sleep(0)
+        assert tight.stats().held_size_bytes == 2 * size_bytes, "a batch waits for room, too"
+        await batch
+        assert tight.stats().held_size_bytes == 0
+        await tight.send_nowait("orders", bytes(100 * size_bytes))
+
+
 @pytest.mark.long
 async def test_waiting_for_room_ends_with_the_deadline_or_a_cancellation() -> None:
     async with fake_cluster() as cluster, connect(cluster) as client:
@@ -231,6 +252,7 @@ async def test_abort_leaves_nobody_waiting() -> None:
         with pytest.raises(errors.ClosedError) as caught:
             await sending
         assert caught.value.outcome is errors.Outcome.UNKNOWN
+        assert producer.stats().failed_count == 1
         cluster.nodes[1].gate.set()
 
 
@@ -287,6 +309,25 @@ async def test_a_message_whose_claim_is_late_was_not_sent(monkeypatch: pytest.Mo
         assert not cluster.bodies()
 
 
+async def test_a_named_producer_tells_its_claim_in_the_groups_it_sent_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def claim(self: Node, request: Any, context: Any) -> Any:
+        return log_pb2.ClaimProducerResponse(number=7)
+
+    monkeypatch.setattr(Node, "ClaimProducer", claim, raising=False)
+
+    async with fake_cluster(1) as cluster, connect(cluster) as client:
+        producer = client.producer(name="billing")
+        await client.producer().send("orders", b"0")  # The group is known now.
+        home = client.broker_groups.home
+        assert producer.incarnation_in(home) is None
+        await producer.send("orders", b"1")
+        claimed = log_pb2.ProducerIncarnation(name="billing", number=7)
+        assert producer.incarnation_in(home) == claimed
+        assert cluster.entries[-1].request.incarnation == claimed
+
+
 @pytest.mark.parametrize("is_asked", [True, False])
 async def test_a_flush_raises_for_the_message_that_failed_if_nobody_asked_about_that_one(
     is_asked: bool,
@@ -317,6 +358,43 @@ async def test_a_producer_with_nothing_to_do_is_not_stuck_and_holds_nothing() ->
         assert [backlog.sender.stuck_ms for backlog in producer._accumulator] == [0]
         assert not producer._unfinished, "what is acknowledged is let go"
         assert producer.stats().held_size_bytes == 0
+
+
+async def test_a_producer_is_stuck_from_its_last_receipt_on() -> None:
+    answered, held = asyncio.Event(), asyncio.Event()
+
+    async def wait(*_: Any) -> None:
+        await answered.wait()
+
+    async def hold(*_: Any) -> None:
+        await held.wait()
+
+    async with fake_cluster(1) as cluster, connect(cluster) as client:
+        cluster.script.actions.extend([wait, hold])
+        producer = client.producer(batch_count_max=1)
+        first, second = (producer.send_nowait("orders", b"x", queue_id=0) for _ in range(2))
+        await eventually(lambda: producer.stats().in_flight_batches == 2)
+        answered.set()
+        await first
+        (backlog,) = producer._accumulator
+        assert backlog.sender.stuck_ms > 0
+        held.set()
+        await second
+        assert backlog.sender.stuck_ms == 0
+
+
+async def test_delayed_messages_leave_room_in_a_batch_to_grow_when_they_are_held() -> None:
+    async with fake_cluster(1) as cluster, connect(cluster) as client:
+        limit = cluster.batch_size_bytes_max = 10_000
+        producer = client.producer()
+        await producer.send("orders", b"x")  # It knows the limit of the node now.
+        for _ in range(50):
+            producer.send_nowait("orders", bytes(500), delay=1)
+        await producer.flush()
+        delayed = [entry.request for entry in cluster.entries[1:]]
+        assert sum(request.record_count for request in delayed) == 50
+        for request in delayed:
+            assert len(request.records) + HELD_SIZE_BYTES * request.record_count <= limit
 
 
 async def test_receipts_are_read_in_any_order_and_again() -> None:

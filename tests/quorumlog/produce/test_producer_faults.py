@@ -12,8 +12,9 @@ import quorumlog
 from quorumlog import errors
 from quorumlog.cluster.retry import Backoff
 from quorumlog.errors import Outcome
-from quorumlog.pb import common_pb2
+from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.produce.append_stream import OUT_OF_SEQUENCE_MAX
+from quorumlog.produce.delivery import Batch
 from store.record.message import decode_message
 from tests.patience import PATIENCE_S, eventually
 from tests.quorumlog.fake_cluster import (
@@ -151,6 +152,32 @@ async def test_without_idempotence_an_unknown_outcome_is_told_and_not_repeated()
         assert {e.request.producer_id for e in cluster.entries} == {0}
 
 
+async def test_without_idempotence_a_batch_behind_a_refused_one_is_not_repeated_either() -> None:
+    sent, refused = asyncio.Event(), asyncio.Event()
+
+    async def refuse(*_: Any) -> Any:
+        await sent.wait()
+        return error("node.topic_not_writable")
+
+    async def store_and_break(*_: Any) -> Any:
+        await refused.wait()
+        return BREAK_AFTER
+
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.script.actions.extend([refuse, store_and_break])
+        producer = client.producer(idempotent=False, batch_count_max=1)
+        first, second = (producer.send_nowait("orders", b"%d" % i, queue_id=0) for i in range(2))
+        await eventually(lambda: producer.stats().in_flight_batches == 2)
+        sent.set()
+        await eventually(lambda: producer.stats().in_flight_batches == 1)
+        refused.set()
+        with pytest.raises(errors.PermissionDeniedError):
+            await first
+        with pytest.raises(errors.OutcomeUnknownError):
+            await second
+        assert cluster.bodies() == [b"1"]
+
+
 async def test_a_batch_refused_for_good_does_not_hold_up_or_reorder_the_rest() -> None:
     async with fake_cluster() as cluster, connect(cluster) as client:
         cluster.script.actions.extend([None, error("node.topic_not_writable")])
@@ -259,13 +286,37 @@ async def test_many_refusals_that_pass_are_no_lost_order(monkeypatch: pytest.Mon
 
 
 async def test_an_order_that_is_lost_for_good_is_not_tried_for_ever() -> None:
+    names: list[tuple[int, int]] = []
+
+    async def refuse(_: Any, request: log_pb2.AppendRequest) -> Any:
+        names.append((request.producer_id, request.sequence))
+        return error("node.out_of_sequence", retryable=True)
+
     async with fake_cluster() as cluster, connect(cluster) as client:
-        cluster.script.actions.extend([error("node.out_of_sequence", retryable=True)] * 9)
+        cluster.script.actions.extend([refuse] * (OUT_OF_SEQUENCE_MAX + 1))
         producer = client.producer()
         await producer.send("orders", b"0000", queue_id=0)
         check_once_and_in_order(cluster, 1)
         (entry,) = cluster.entries
+        assert len(set(names)) == 1, "the batch keeps its name for some time"
+        assert entry.request.producer_id != names[0][0]
         assert entry.request.sequence == 0
+
+
+async def test_a_producer_that_broke_takes_no_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_down(*_: Any) -> None:
+        raise RuntimeError("a bug")
+
+    async with fake_cluster(1) as cluster, connect(cluster) as client:
+        producer = client.producer()
+        await producer.send("orders", b"0")
+        with monkeypatch.context() as patch:
+            patch.setattr(Batch, "acknowledge", break_down)
+            with pytest.raises(errors.InternalError, match="a bug"):
+                await producer.send("orders", b"1")
+        with pytest.raises(errors.InternalError, match="a bug"):
+            await asyncio.wait_for(producer.send("orders", b"2"), PATIENCE_S)
+        assert cluster.bodies() == [b"0", b"1"]
 
 
 @pytest.mark.long

@@ -9,7 +9,13 @@ import zstandard
 
 from quorumlog.errors import CorruptRecordError, InvalidRequestError, TooLargeError
 from quorumlog.produce.options import ProducerOptions
-from quorumlog.produce.outgoing_messages import OutgoingForm, entries_of, entry_of
+from quorumlog.produce.outgoing_messages import (
+    MessageOptions,
+    OutgoingForm,
+    entries_of,
+    entry_of,
+    form_of,
+)
 from quorumlog.records.batch import decode_records, encode_entries
 from quorumlog.records.compression import (
     BODY_SIZE_BYTES_MAX,
@@ -76,15 +82,25 @@ def test_messages_of_a_batch_may_differ() -> None:
         b"small",
         BODY,
         OutgoingMessage(BODY, topic="bills"),
-        "text" * 100,
+        OutgoingMessage("text" * 100, properties={"a": "c"}),
     ]
-    entries = entries_of(given, "orders", {"queue_id": 0}, OutgoingForm(compress))
+    options: MessageOptions = {"queue_id": 0, "properties": {"a": "b"}}
+    entries = entries_of(given, "orders", options, OutgoingForm(compress))
     encoded = encode_entries(
         entries, lambda topic, queue_id, _: (topic, queue_id or 0), born_unix_ms=1
     )
     found = decode_records(b"".join(encoded.pieces))
     assert [m.body for m in found] == [b"small", BODY, BODY, b"text" * 100]
     assert [bool(m.sys_flag) for m in found] == [False, True, True, True]
+    assert [m.properties["a"] for m in found] == ["b", "b", "b", "c"]
+
+
+@pytest.mark.parametrize("unique_keys", [False, True])
+def test_compressed_messages_get_keys_only_where_they_are_wanted(unique_keys: bool) -> None:
+    form = form_of("zlib", 100, unique_keys)
+    _, _, _, body, properties, _, _ = entry_of("orders", BODY, None, None, 0, None, 0, form)
+    assert len(body) < len(BODY)
+    assert bool(properties) is unique_keys
 
 
 def test_old_clients_compress_without_saying_how() -> None:
