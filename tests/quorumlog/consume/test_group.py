@@ -304,7 +304,7 @@ async def test_a_member_reads_all_its_queues_at_once_if_some_have_stored_offsets
 async def test_calls_to_a_group_that_answers_have_all_the_time_of_the_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("quorumlog.consume.membership.AWAY_MS", 0.001)
+    monkeypatch.setattr("quorumlog.consume.membership.AWAY_MS", 0)  # Refused if it is used.
     async with fake_cluster(1) as cluster, connect(cluster) as client:
         await fill(client, 0, 4)
         async with client.group_consumer("g", "orders") as consumer:
@@ -330,8 +330,10 @@ async def test_a_member_that_is_refused_for_good_says_so(monkeypatch: pytest.Mon
         consumer = client.group_consumer("g", "orders")
         await consumer.start()
         refuse_heartbeats(monkeypatch)
+        tasks = [task for kept in consumer._keeping.values() for task in kept]
+        await eventually(lambda: any(task.done() for task in tasks))
         with pytest.raises(errors.InvalidRequestError, match="bad_request"):
-            await asyncio.wait_for(anext(consumer), PATIENCE_S)
+            await asyncio.wait_for(anext(consumer), 1)  # It is there by now.
         await consumer.close()
 
 
