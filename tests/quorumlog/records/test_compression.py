@@ -9,13 +9,8 @@ import zstandard
 
 from quorumlog.errors import CorruptRecordError, InvalidRequestError, TooLargeError
 from quorumlog.produce.options import ProducerOptions
-from quorumlog.produce.outgoing_messages import (
-    MessageOptions,
-    OutgoingForm,
-    entries_of,
-    entry_of,
-    form_of,
-)
+from quorumlog.produce.outgoing_messages import OutgoingForm, entries_of, entry_of, form_of
+from quorumlog.produce.send_options import MessageOptions
 from quorumlog.records.batch import decode_records, encode_entries
 from quorumlog.records.compression import (
     BODY_SIZE_BYTES_MAX,
