@@ -285,7 +285,10 @@ async def test_many_refusals_that_pass_are_no_lost_order(monkeypatch: pytest.Mon
         assert len(cluster.producers) == 1
 
 
-async def test_an_order_that_is_lost_for_good_is_not_tried_for_ever() -> None:
+async def test_an_order_that_is_lost_for_good_is_not_tried_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses_of(monkeypatch)
     names: list[tuple[int, int]] = []
 
     async def refuse(_: Any, request: log_pb2.AppendRequest) -> Any:
