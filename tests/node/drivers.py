@@ -16,11 +16,10 @@ from raft.config import RaftConfig
 from raft.messages import NO_INDEX, Index, InstallSnapshot, NodeId
 from raft.pump.replica import Replica
 from store.config import StoreConfig
+from tests.loopback import HOST
 from tests.node.ledger_cluster import CLUSTER, crash, open_log
 from tests.node.links import LIMITS
 from tests.patience import eventually
-
-HOST = "127.0.0.1"
 
 
 class Applied:
@@ -64,7 +63,7 @@ class DriverNode:
         """Open the directory and the link."""
         self.log: LedgerLog = open_log(self.root, self.node_id, config=self.config)
         identity = LinkIdentity(
-            CLUSTER, "g", self.node_id, "0", f"{HOST}:{self.node_id}", b"s" * 16
+            CLUSTER, "g", self.node_id, "0", f"127.0.0.1:{self.node_id}", b"s" * 16
         )
         self.link = PeerLink(identity, self, LIMITS)
         self.port = await self.link.start(HOST, port)

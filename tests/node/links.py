@@ -77,7 +77,7 @@ class Node:
         self.is_counting_only = False
         self.received_count = 0
         self.kept: memoryview | None = None
-        self.port = 0
+        self.host, self.port = "127.0.0.1", 0
         self.link = PeerLink(identity(node, **changes), self, limits, random=Random(1), **options)
 
     def on_frame(self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview) -> None:
@@ -118,7 +118,7 @@ class Node:
 
 
 async def started(node: Node, port: int = 0) -> Node:
-    node.port = await node.link.start("127.0.0.1", port)
+    node.port = await node.link.start(node.host, port)
     return node
 
 
@@ -139,7 +139,7 @@ async def nodes(*made: Node, acquainted: bool = True) -> AsyncIterator[list[Node
 
 def introduce(*made: Node) -> None:
     for node in made:
-        node.link.set_peers({each.node_id: ("127.0.0.1", each.port) for each in made})
+        node.link.set_peers({each.node_id: (each.host, each.port) for each in made})
 
 
 async def connected(*made: Node) -> None:

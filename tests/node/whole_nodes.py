@@ -36,11 +36,11 @@ from raft.pump.replica import Replica
 from store.config import StoreConfig
 from store.errors import CorruptionError, DerivedFileError
 from store.files.file_system import FileSystem
+from tests.loopback import HOST
 from tests.node.ledger_cluster import CLUSTER, crash, open_log
 from tests.node.links import LIMITS
 from tests.patience import eventually
 
-HOST = "127.0.0.1"
 _RAFT = (
     FrameKind.VOTE_REQUEST,
     FrameKind.VOTE_REPLY,
@@ -133,7 +133,7 @@ class WholeNode:
             FileSystem(), str(self.root), self.log, self.world.limits
         )
         identity = LinkIdentity(
-            CLUSTER, "g", self.node_id, "0", f"{HOST}:{self.node_id}", b"s" * 16
+            CLUSTER, "g", self.node_id, "0", f"127.0.0.1:{self.node_id}", b"s" * 16
         )
         self.frames = PeerFrames(lambda: max(0, self.log.last_index), self.fatal)
         self.link = PeerLink(identity, self.frames, LIMITS, random=Random(self.node_id))
@@ -159,7 +159,7 @@ class WholeNode:
             is_flush_sync=world.flush == "sync",
             on_fatal=self.fatal,
         )
-        addresses = {node: f"{HOST}:{node}" for node in ports}
+        addresses = {node: f"127.0.0.1:{node}" for node in ports}
         identity = BrokerIdentity(CLUSTER, world.flush == "sync", addresses)
         driver: Any = self.driver
         self.fence = StateFence(self.log.node_file, self.driver.set_fenced)

@@ -26,6 +26,7 @@ from quorumlog.pb import (
 )
 from store.record.message import decode_message
 from tests import services
+from tests.loopback import HOST
 from tests.quorumlog.fake_frames import FakeFramedPort
 
 STORE_HOST = bytes((127, 0, 0, 1)) + struct.pack(">i", 8081)
@@ -92,7 +93,7 @@ class Node:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{HOST}:{self.port}"
 
     @property
     def is_leader(self) -> bool:
@@ -105,7 +106,7 @@ class Node:
         services.add(self.server, log_pb2.DESCRIPTOR, self)
         services.add(self.server, consumer_pb2.DESCRIPTOR, self)
         services.add(self.server, admin_pb2.DESCRIPTOR, Admin(self))
-        self.port = self.server.add_insecure_port(f"127.0.0.1:{self.port}")
+        self.port = self.server.add_insecure_port(f"{HOST}:{self.port}")
         await self.server.start()
         if self.framed is not None:
             await self.framed.start()

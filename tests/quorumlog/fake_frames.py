@@ -11,6 +11,7 @@ from typing import Any
 
 from quorumlog.errors import ERROR_TRAILER
 from quorumlog.pb import common_pb2, consumer_pb2, log_pb2, pop_pb2
+from tests.loopback import HOST
 
 METHODS: dict[int, tuple[str, Any]] = {
     1: ("AppendStream", log_pb2.AppendRequest),
@@ -66,7 +67,7 @@ class FakeFramedPort:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._serve, HOST, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

@@ -11,6 +11,7 @@ from node.peers.connection import PeerConnection
 from node.peers.frames import PAYLOAD_SIZE_BYTES_MAX, FrameKind, encode_head
 from node.peers.handshake import CloseCode
 from tests.coroutines import LOOPS
+from tests.loopback import HOST
 from tests.node.links import (
     LIMITS,
     Frame,
@@ -129,13 +130,15 @@ async def test_a_peer_that_goes_on_over_another_connection_has_lost_the_one_befo
 
 
 async def test_a_restarted_peer_is_connected_again() -> None:
-    async with nodes(Node(1), Node(2)) as (one, two):
+    two, again = Node(2), Node(2)
+    two.host = again.host = HOST
+    async with nodes(Node(1), two) as (one, _):
         await two.link.stop()
         await eventually(lambda: not one.link.is_connected(2))
         assert [event[0] for event in one.events][-1] == "down"
         assert not one.link.send(2, FrameKind.APPEND, b"")
         assert one.link.stats().peers[0].dropped_unconnected_count == 1
-        again = await started(Node(2), two.port)
+        await started(again, two.port)
         try:
             introduce(one, again)
             await connected(one, again)

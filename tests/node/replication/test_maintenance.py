@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from node.replication import maintenance as rounds
 from node.replication.maintenance import CHECKPOINT_INTERVAL_MS, Maintenance, MaintenanceThread
 from store.errors import FileSystemError, StoreError
+from tests.patience import PATIENCE_S
 
 INTERVAL_COUNT = CHECKPOINT_INTERVAL_MS // 1000
 """Rounds between two checkpoints, with a round a second."""
@@ -63,7 +64,7 @@ async def test_checkpoints_are_an_interval_apart_and_an_urgent_one_does_not_wait
     clock: Any = SimpleNamespace(time=lambda: float(steps.round))
     maintenance._loop, maintenance._checkpointed_s = clock, 0.0
     maintenance.start()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         await steps.is_enough.wait()
     expected = list(range(first, 3 * INTERVAL_COUNT + 1, INTERVAL_COUNT))
     assert steps.checkpoints == expected

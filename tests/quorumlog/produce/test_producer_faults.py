@@ -91,7 +91,6 @@ async def test_a_leader_that_dies_is_replaced_and_nothing_is_lost_or_doubled() -
         assert all(isinstance(r, quorumlog.Receipt) for r in results)
 
 
-@pytest.mark.long
 async def test_a_node_that_comes_back_is_found_soon() -> None:
     async with fake_cluster(1) as cluster, connect(cluster) as client:
         producer = client.producer()

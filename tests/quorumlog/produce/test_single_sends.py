@@ -20,6 +20,7 @@ from quorumlog import errors
 from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.produce.append_stream import Sender
 from store.record.message import decode_message
+from tests.loopback import HOST
 from tests.patience import eventually
 from tests.quorumlog.fake_cluster import (
     BREAK_AFTER,
@@ -62,7 +63,7 @@ def _answering(answer: bytes) -> Iterator[int]:
 
     async def serve() -> None:
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
-        server = await loop.create_server(lambda: _AtOnce(answer), "127.0.0.1", 0)
+        server = await loop.create_server(lambda: _AtOnce(answer), HOST, 0)
         ports.put((loop, stop, server.sockets[0].getsockname()[1]))
         await stop.wait()
         server.close()
@@ -283,7 +284,7 @@ async def test_answers_in_any_order_make_receipts_in_the_order_of_the_batches() 
 
     async with fake_cluster(1) as cluster:
         node = cluster.nodes[1]
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        server = await asyncio.start_server(serve, HOST, 0)
         framed = node.framed
         assert framed is not None
         framed.port = server.sockets[0].getsockname()[1]

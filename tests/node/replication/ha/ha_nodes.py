@@ -23,12 +23,11 @@ from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.log_pb2 import AppendResponse, PullRequest
 from store.files.file_system import FileSystem
+from tests.loopback import HOST
 from tests.node.broker_fakes import request
 from tests.patience import eventually
 from tests.store.crashes import abandon
 from tests.store.records import numbers
-
-HOST = "127.0.0.1"
 
 
 class Fatal:
@@ -111,7 +110,7 @@ class WholeHaNode(HaNode):
         self.fs = self.world.file_system(self.settings.node_id)
         self.settings.directory.mkdir(exist_ok=True)
         await self.open_store()
-        self.address = f"{HOST}:{self.settings.node_id}"
+        self.address = f"127.0.0.1:{self.settings.node_id}"
         self.link = self.make_link(None)
         self.port = await self.link.start(HOST, 0)
         self.world.listens(self.settings.node_id, self.port)
@@ -200,7 +199,7 @@ class HaNodes:
         for peer in range(1, self.count + 1):
             port = self.gates[node_id, peer].port if peer != node_id else 1
             peers[peer] = {
-                "address": Address(HOST, 8000 + peer),
+                "address": Address("127.0.0.1", 8000 + peer),
                 "peer_address": Address(HOST, port),
             }
         values: dict[str, Any] = {

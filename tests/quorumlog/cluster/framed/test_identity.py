@@ -16,7 +16,8 @@ from quorumlog.cluster.framed.port import OTHER_NODE, FramedPort
 from quorumlog.cluster.retry import Deadline
 from quorumlog.errors import Outcome
 from quorumlog.pb import log_pb2
-from tests.patience import eventually
+from tests.loopback import HOST
+from tests.patience import PATIENCE_S, eventually
 from tests.quorumlog.fake_cluster import CLUSTER_ID, FakeCluster, error, fake_cluster
 from tests.quorumlog.fake_frames import FakeFramedPort
 
@@ -210,12 +211,12 @@ async def test_a_port_that_never_says_who_it_is_holds_nothing_up(
         writer.close()
         ended.set()
 
-    server = await asyncio.start_server(swallow, "127.0.0.1", 0)
+    server = await asyncio.start_server(swallow, HOST, 0)
     async with fake_cluster() as cluster:
         port_of(cluster).port = server.sockets[0].getsockname()[1]
         async with quorumlog.connect(cluster.bootstrap) as client:
             await send(client, 3)
             assert client.stats().framed_connections == 0
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await ended.wait()  # A closed client leaves no connection behind.
     server.close()

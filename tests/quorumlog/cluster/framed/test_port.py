@@ -16,6 +16,7 @@ from quorumlog.cluster.framed import frames, port
 from quorumlog.cluster.framed.port import NO_FRAMED_PORT, FramedPort
 from quorumlog.errors import Outcome
 from quorumlog.pb import log_pb2
+from tests.loopback import HOST
 from tests.patience import eventually
 from tests.quorumlog.fake_cluster import FakeCluster, Node, fake_cluster
 
@@ -75,7 +76,7 @@ async def test_a_node_without_a_framed_port_is_used_over_grpc_or_refused_by_name
 
 def closed_port() -> int:
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+        free.bind((HOST, 0))
         return int(free.getsockname()[1])
 
 
@@ -181,7 +182,7 @@ async def test_a_framed_port_that_talks_nonsense_is_left_and_the_message_is_stor
         writer.close()
 
     async with fake_cluster() as cluster, quorumlog.connect(cluster.bootstrap) as client:
-        server = await asyncio.start_server(nonsense, "127.0.0.1", 0)
+        server = await asyncio.start_server(nonsense, HOST, 0)
         for node in cluster.nodes.values():
             assert node.framed is not None
             await node.framed.stop()

@@ -37,8 +37,9 @@ from node.replication.ha.core.wire import (
 from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.link.link import HaLink
 from raft.messages import NO_INDEX
+from tests.loopback import HOST
 from tests.node.links import LIMITS, identity
-from tests.node.replication.ha.link.test_link import HOST, Contacts
+from tests.node.replication.ha.link.test_link import Contacts
 from tests.patience import eventually
 
 BODY = bytes(range(251)) * 3

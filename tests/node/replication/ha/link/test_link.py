@@ -17,10 +17,9 @@ from node.replication.ha.core.wire import Ack, Bind, Frame, Hello, Transfer, enc
 from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.link.link import HaLink
 from raft.messages import NO_INDEX
+from tests.loopback import HOST
 from tests.node.links import LIMITS, SECRET, identity
 from tests.patience import PATIENCE_S, eventually
-
-HOST = "127.0.0.1"
 
 
 class Contacts:
