@@ -8,8 +8,11 @@ PAGE = 4096
 BORN = 1_700_000_000_000
 
 
+NEVER_MS = 3_600_000
+
+
 def small_config(**changes: object) -> StoreConfig:
-    """A store with files of a few pages, so that tests roll often."""
+    """A store with files of a few pages, so that tests roll often; nothing is synced by a timer."""
     settings: dict[str, object] = {
         "file_size_bytes": 4 * PAGE,
         "consume_queue_units_per_file": 50,
@@ -18,6 +21,10 @@ def small_config(**changes: object) -> StoreConfig:
         "ledger_index_units_per_file": 128,
         "warm_up": False,
         "preallocate_file_count": 0,
+        "flush_interval_ms": NEVER_MS,
+        "flush_thorough_interval_ms": NEVER_MS,
+        "derived_flush_interval_ms": NEVER_MS,
+        "commit_interval_ms": NEVER_MS,
     }
     return StoreConfig(**{**settings, **changes})  # type: ignore[arg-type]
 
