@@ -20,11 +20,11 @@ import structlog
 from node.config.settings import Settings
 from node.config.start_advice import mode_of, told
 from node.errors.common import NodeError
-from node.ha_node import HaNode
+from node.ha_node import build_ha
 from node.node import Node
 from node.offline.term_seal import SealedError, TermEndError
 from node.peers.security.tls import TlsFileError
-from node.raft_node import RaftNode
+from node.raft_node import build_raft
 from node.replication.ha.core.types import HaError
 from node.replication.ha.storage.losses import LossFileError
 from node.replication.ha.storage.replica_file import GroupChangedError
@@ -105,8 +105,7 @@ class _Life:
         self._settings = settings
         self._fail_stop = fail_stop
         self._stop = asyncio.Event()
-        make = HaNode if settings.is_ha else RaftNode
-        self._node: Final[Node] = make(settings, fail_stop)
+        self._node: Final = Node(settings, fail_stop, build_ha if settings.is_ha else build_raft)
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()

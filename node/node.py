@@ -1,8 +1,8 @@
-"""One node: the steps of the start that both replication modes share, in order.
+"""One node: puts one `Replication` and one `Broker` together, serves, and stops.
 
-Owns that order: the store opens first (its lock admits one process), then the node meets its peers,
-an empty disk founds or joins, and only then the node serves. `node.raft_node` has the steps for a
-log that Raft replicates, `node.ha_node` those for a master-slave group. Each step puts the end of
+Owns the order of the start: first the replication (`node.raft_node.build_raft` or
+`node.ha_node.build_ha`: the store, whose lock admits one process, the peers, and whether an empty
+disk founds or joins), then the broker, and only then the node serves. Each step puts the end of
 what it opened on a stack, so that the order of the start gives the order of the stop, and a start
 that fails closes exactly what it opened. Signals and exit codes belong to `node.lifecycle`.
 """
@@ -12,17 +12,18 @@ import dataclasses
 import gc
 import os
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 from prometheus_client import CollectorRegistry
 
+from node.admin.ha import HaAdmin
 from node.admin.parts import NodeParts
-from node.broker import Broker
+from node.admin.raft import NodeAdmin
+from node.broker import Broker, BrokerIdentity
 from node.config.environment import raise_descriptor_limit, tls_files
 from node.config.exposure import exposures
 from node.config.limits import Limits, PortLimits
@@ -31,14 +32,15 @@ from node.config.types import Address
 from node.framed.calls import FramedCalls
 from node.framed.server import FramedServer
 from node.monitoring import bound_samples, framed_samples, metrics, rocketmq_samples
-from node.monitoring.health import Health, Phase, Replicated
+from node.monitoring.health import Health, Phase
 from node.monitoring.http import HttpServer
 from node.monitoring.pages import Pages
-from node.monitoring.replica_status import NodeReplicaStatus
-from node.nameserver.brokers import LocalBroker
+from node.nameserver.brokers import LocalBroker, RaftBroker
 from node.nameserver.calls import NameServerCalls
+from node.nameserver.ha_broker import HaBroker
 from node.nameserver.service import NameServerService
 from node.peers.handshake import LinkIdentity
+from node.peers.link import PeerLink
 from node.peers.security.tls import (
     TlsFiles,
     client_port_context,
@@ -46,9 +48,12 @@ from node.peers.security.tls import (
     grpc_client_credentials,
     grpc_server_credentials,
 )
-from node.peers.types import LinkStats
+from node.replication.contract import Sample
 from node.replication.derived_scrub import DerivedCare
+from node.replication.ha.driver import HaDriver
+from node.replication.ha.link.link import HaLink
 from node.replication.lives import NodeLives
+from node.replication.replication import Replication
 from node.replication.scrub import Scrub
 from node.rocketmq.access import Access
 from node.rocketmq.service import RocketMq
@@ -57,11 +62,10 @@ from node.runtime.node_file import remove_node_file, write_node_file
 from node.runtime.opening import Opening
 from node.runtime.sync_watch import SyncWatch, WatchedFileSystem
 from node.services.calls import ServedCalls
-from node.services.methods import SERVICES, AdminMethods, handlers
+from node.services.methods import SERVICES, handlers
 from node.services.server import GrpcServer, PortTakenError
-from node.state.machine import StateMachine
 from quorumlog.version import __version__
-from raft.messages import NO_NODE, NodeId
+from raft.messages import NO_NODE
 from store.errors import CorruptionError, DerivedFileError, SyncFailedError
 from store.files.file_system import FileSystem
 from store.replicated.store import ReplicatedStore
@@ -69,69 +73,39 @@ from store.stats import LatencyStats, StoreStats
 
 CALL_GRACE_MS: Final = 500
 """Time for calls whose answer is on its way when the broker stops."""
-_POLL_S: Final = 0.005
 GC_THRESHOLDS: Final = (20_000, 20, 20)
 _log: Final = structlog.get_logger(component="node")
 _stop_log: Final = structlog.get_logger(component="stopping")
 
 
-class ReplicationDriver(Replicated, Protocol):
-    """The methods of a driver that a node calls, in either replication mode."""
+class Node:
+    """The components of a node; `start` makes each of them in turn."""
 
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
-
-
-class NodeLink(Protocol):
-    """The methods that a node calls on the connections to the other nodes."""
-
-    async def start(self, host: str, port: int) -> int: ...
-    async def stop(self) -> None: ...
-    def stats(self) -> LinkStats: ...
-    def is_connected(self, node: NodeId) -> bool: ...
-
-
-class NodeLog(Protocol):
-    """The methods of the log that a node calls."""
-
-    @property
-    def store(self) -> ReplicatedStore[Any]: ...
-    def close(self) -> None: ...
-
-
-class Background(Protocol):
-    """The methods that a node calls on work that no client waits for."""
-
-    def start(self) -> None: ...
-    async def stop(self) -> None: ...
-
-
-class Node(ABC):
-    """The components that both modes share; `start` makes each of them in turn."""
-
-    fs: FileSystem
-    machine: StateMachine
+    replication: Replication
     broker: Broker
+    derived: DerivedCare
+    scrub: Scrub
+    admin: NodeAdmin | HaAdmin
     nameserver: NameServerService
     rocketmq: RocketMq
     grpc: GrpcServer
     framed: FramedServer
     http: HttpServer
 
-    log: NodeLog
-    link: NodeLink
-    driver: ReplicationDriver
-    admin: AdminMethods
-    maintenance: Background
-    scrub: Scrub
-    derived: DerivedCare
-
-    def __init__(self, settings: Settings, fail_stop: FailStop) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        fail_stop: FailStop,
+        replicate: "Callable[[Node], Awaitable[Replication]]",
+    ) -> None:
+        """`replicate` opens the log, meets the peers (`meet_peers`), and makes the replica."""
         self.settings: Final = settings
+        self._replicate = replicate
         self.fail_stop: Final = fail_stop
         self.health: Final = Health()
         self.calls: Final = ServedCalls(fail_stop, self.on_met)
-        self.fs = watched = WatchedFileSystem()
+        watched = WatchedFileSystem()
+        self.fs: FileSystem = watched
         self.sync_watch: Final = SyncWatch(watched, settings.sync_hang_limit_ms, fail_stop)
         self.lives: Final = NodeLives(settings.node_id, fail_stop)
         self.address = self.peer_address = self.http_address = self.framed_address = ""
@@ -147,6 +121,7 @@ class Node(ABC):
         """The end of what listens. A repair opens the ports before there is a log."""
         self.opening: Final = Opening()
         self._has_met = False
+        self._http_error: PortTakenError | None = None
 
     async def start(self) -> None:
         """Bring the node up; return once it serves.
@@ -169,7 +144,7 @@ class Node(ABC):
         self.http = self._http(limits)
         self.pages.add(status=self._status, samples=self._samples)
         self.fail_stop.describe = self.pages.status
-        http_error = await self._start_http()
+        await self._start_http()
         # A sync that hangs while the log is closed ends the process, too.
         self.life.push_async_callback(asyncio.to_thread, self.sync_watch.stop)
         # Tasks, ports and lives use the log, so they end before it is closed.
@@ -178,13 +153,8 @@ class Node(ABC):
         self.life.push_async_callback(self._end_tasks)
         self.life.push_async_exit(self.ports)
         self.life.push_async_callback(self.lives.stop)
-        await self.open_store()
-        self.sync_watch.start()
-        if http_error is not None:
-            raise http_error  # Only now: an error about a locked directory tells more.
-        await self.meet_peers()
-        await self.found()
-        self.run_replica()
+        self.replication = await self._replicate(self)
+        self._make_broker()
         self.pages.add(
             status=self._running_status,
             samples=self._running_samples,
@@ -207,80 +177,45 @@ class Node(ABC):
         if isinstance(error, (AssertionError, SyncFailedError)):
             self.fail_stop(error)
 
-    # --- The steps of each mode ---
+    # --- What the steps of a replication call ---
 
-    @abstractmethod
-    async def open_store(self) -> None:
-        """Make `log` through `opening`, show it, and make `machine`."""
+    def log_is_open(self, store: ReplicatedStore[Any]) -> None:
+        """Watch the syncs of an open log and show it on the pages.
 
-    @abstractmethod
-    def make_link(self, tls: TlsFiles | None) -> NodeLink:
-        """Return the link to the other nodes, not started."""
-
-    @abstractmethod
-    async def found(self) -> None:
-        """Find out whether an empty disk founds or joins; do nothing for one with a history."""
-
-    @abstractmethod
-    def run_replica(self) -> None:
-        """Make `driver`, `broker`, `maintenance`, `scrub`, `derived` and `admin`; start none of
-        them."""
-
-    @abstractmethod
-    def beside_nameserver(self) -> LocalBroker:
-        """Return the view of this node for the name server in its process."""
-
-    @abstractmethod
-    async def drain(self, timeout_ms: int) -> None:
-        """Answer the pending appends and give leadership up; new appends are refused already."""
-
-    @abstractmethod
-    def replica_status(self) -> NodeReplicaStatus:
-        """Return the place of the replica in its group. Needs `driver`."""
-
-    @abstractmethod
-    def peer_address_of(self, node: NodeId) -> str:
-        """Return host:port of a node's peer link; empty if it is not known."""
-
-    @abstractmethod
-    def replica_samples(self) -> Iterator[metrics.Sample]:
-        """Yield the metrics that only a node of this mode has."""
-
-    def show_log(self) -> None:
-        """Have the pages show the log from now on."""
-        self.pages.add(histograms=lambda: log_histograms(self.log.store.stats()))
-
-    @abstractmethod
-    def on_damage(self, error: CorruptionError) -> None:
-        """React to damage of the log that a call has met."""
+        Raises the error of the HTTP port, only now: one about a locked directory tells more.
+        """
+        self.pages.add(histograms=lambda: log_histograms(store.stats()))
+        self.sync_watch.start()
+        if self._http_error is not None:
+            raise self._http_error
 
     def on_met(self, error: CorruptionError | DerivedFileError) -> None:
         """React to damage that a call or background work met, in the log or in derived files."""
         if isinstance(error, CorruptionError):
-            self.on_damage(error)
+            self.replication.on_damage(error)
         else:
             self.derived.on_damage(error)
 
-    # --- The shared steps ---
+    # --- The steps of the start ---
 
     def _http(self, limits: PortLimits) -> HttpServer:
         registry = CollectorRegistry()
         registry.register(metrics.NodeCollector(self.pages.samples, self.pages.histograms))
         return HttpServer(self.health, registry, self.pages.status, limits)
 
-    async def _start_http(self) -> PortTakenError | None:
+    async def _start_http(self) -> None:
         address = self.settings.http_listen
         if address is None:
-            return None
+            return
         try:
             port = await self.http.start(address)
         except PortTakenError as error:
-            return error
+            self._http_error = error
+            return
         self.life.push_async_callback(self.http.stop)
         self.http_address = str(Address(address.host, port))
-        return None
 
-    async def meet_peers(self) -> None:
+    async def meet_peers(self, make_link: Callable[[TlsFiles | None], PeerLink | HaLink]) -> None:
         """Open the ports, and begin to connect to the peers. A repeated call does nothing."""
         if self._has_met:
             return
@@ -297,7 +232,7 @@ class Node(ABC):
         await self.grpc.open(SERVICES)
         self.address = str(settings.advertised(port))
         await self._open_framed(tls)
-        link = self.make_link(tls)
+        link = make_link(tls)
         listen = settings.peer_listen
         self.ports.push_async_callback(link.stop)
         try:
@@ -306,7 +241,7 @@ class Node(ABC):
             reason = error.strerror or str(error)
             raise PortTakenError("peer_listen", str(listen), reason) from error
         self.peer_address = str(Address(listen.host, port))
-        self.link, self._has_met = link, True
+        self._has_met = True
         found = {
             "node_id": settings.node_id,
             "cluster_id": settings.cluster_id,
@@ -333,10 +268,63 @@ class Node(ABC):
         self.framed.open()
         self.framed_address = settings.framed_advertised(port)
 
+    def _make_broker(self) -> None:
+        settings, replication = self.settings, self.replication
+        addresses = {node: str(peer.address) for node, peer in settings.peers.items()}
+        identity = BrokerIdentity(
+            settings.cluster_id, {**addresses, settings.node_id: self.address}, settings.group
+        )
+        self.broker = Broker(
+            replication.driver,
+            replication.store.reads,
+            replication.machine,
+            identity,
+            self.limits,
+            receipts=replication.receipts,
+        )
+        self.broker.context.on_damage = self.on_met
+        self.scrub = Scrub(
+            replication.store.scrubber(),
+            settings.scrub_interval_ms,
+            replication.maintenance,
+            replication.on_damage,
+            self.fail_stop,
+            replication.fetcher,
+        )
+        self.derived = DerivedCare(
+            replication.store, settings.scrub_interval_ms, replication.on_damage, self.fail_stop
+        )
+        parts = NodeParts(
+            settings=settings,
+            health=self.health,
+            broker=self.broker,
+            lives=self.lives,
+            replication=replication,
+            peer_address=self.peer_address,
+            nameserver_problem=lambda: self.nameserver.problem,
+            warnings=self.warnings,
+            spawn=self.spawn,
+        )
+        driver = replication.driver
+        if isinstance(driver, HaDriver):
+            self.admin = HaAdmin(parts, driver)
+        else:
+            driver.has_audience = self.broker.has_waiting_readers
+            self.admin = NodeAdmin(parts, driver)
+
+    def _beside_nameserver(self) -> LocalBroker:
+        """Return the view of this node for the name server in its process."""
+        settings, machine, driver = self.settings, self.replication.machine, self.replication.driver
+        if isinstance(driver, HaDriver):
+            peer = settings.peers.get(settings.node_id)
+            ha_address = self.peer_address if peer is None else str(peer.peer_address)
+            return HaBroker(settings, self.address, ha_address, machine, driver)
+        return RaftBroker(settings, self.address, machine, driver)
+
     async def _serve(self) -> None:
         life = self.life
         self.nameserver = NameServerService.of(
-            self.settings, self.beside_nameserver(), self.broker.members
+            self.settings, self._beside_nameserver(), self.broker.members
         )
         life.push_async_callback(self.nameserver.stop)
         self.broker.other_groups = self.nameserver.other_groups
@@ -347,10 +335,9 @@ class Node(ABC):
         )
         self.health.add_listener(self._on_ready)
         life.callback(self.broker.stop)
-        self.driver.start()
+        self.replication.driver.start()
         self.nameserver.start()
-        background: tuple[Background, ...] = (self.maintenance, self.derived, self.scrub)
-        for one in background:
+        for one in (self.replication.maintenance, self.derived, self.scrub):
             life.push_async_callback(one.stop)
             one.start()
         self.rocketmq = self._rocketmq()
@@ -375,7 +362,9 @@ class Node(ABC):
         tls = tls_files(self.settings)
         credentials = None if tls is None else grpc_client_credentials(tls)
         access = Access(self.settings.rocketmq_keys())
-        return RocketMq(self.broker, self.calls, access, credentials, self.link.is_connected)
+        return RocketMq(
+            self.broker, self.calls, access, credentials, self.replication.link.is_connected
+        )
 
     # --- The steps of the stop that are more than the end of one part ---
 
@@ -384,7 +373,7 @@ class Node(ABC):
         reader that waits."""
         self.health.enter(Phase.DRAINING, "told to stop")
         self.broker.set_draining(True)
-        await self._politely(self.drain(self.settings.drain_timeout_ms))
+        await self._politely(self.admin.retire(self.settings.drain_timeout_ms))
         await self._politely(self.nameserver.leave())
         self.broker.stop()
 
@@ -481,9 +470,9 @@ class Node(ABC):
         }
 
     def _running_status(self) -> dict[str, Any]:
-        return {**self.replica_status().fields(), "warnings": list(self.warnings())}
+        return {**self.replication.status().fields(), "warnings": list(self.warnings())}
 
-    def _samples(self) -> Iterator[metrics.Sample]:
+    def _samples(self) -> Iterator[Sample]:
         settings = self.settings
         identity = (str(settings.node_id), settings.cluster_id, settings.group, __version__)
         yield "node", identity, 1.0
@@ -497,42 +486,29 @@ class Node(ABC):
         yield from bound_samples.log_bounds()
         yield from bound_samples.http_bounds(self.http.connections)
 
-    def _running_samples(self) -> Iterator[metrics.Sample]:
-        yield from self.replica_samples()
-        yield from metrics.link_samples(self.link.stats())
+    def _running_samples(self) -> Iterator[Sample]:
+        yield from self.replication.samples()
+        yield from metrics.lives_samples(self.lives)
+        yield from metrics.scrub_samples(self.scrub.stats(), self.derived.stats())
+        yield from metrics.derived_samples(self.derived.stats())
+        yield from metrics.link_samples(self.replication.link.stats())
         yield "scrub_interval_seconds", (), self.settings.scrub_interval_ms / 1000
-        yield from metrics.store_samples(self.log.store.stats())
+        yield from metrics.store_samples(self.replication.store.stats())
         yield "store_warnings", (), len(self.warnings())
         yield from metrics.broker_samples(self.broker.stats())
 
-    def parts(self) -> NodeParts:
-        """Return what the calls of AdminService use in both modes. Needs `broker` and `link`."""
-        return NodeParts(
-            settings=self.settings,
-            health=self.health,
-            broker=self.broker,
-            lives=self.lives,
-            replica_status=self.replica_status,
-            store_stats=self.log.store.stats,
-            is_connected=self.link.is_connected,
-            peer_address_of=self.peer_address_of,
-            nameserver_problem=lambda: self.nameserver.problem,
-            warnings=self.warnings,
-        )
-
     def warnings(self) -> tuple[str, ...]:
-        """Return the warnings for an operator, as sentences. Needs `log`."""
-        store = self.log.store.stats()
-        return (*store.warnings(), *self.sync_watch.warnings(), *self.lives.warnings())
+        """Return the warnings for an operator, as sentences."""
+        return (
+            *self.replication.store.stats().warnings(),
+            *self.sync_watch.warnings(),
+            *self.lives.warnings(),
+            *self.replication.warnings(),
+        )
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Put the progress of a long step of the opening into the health's detail."""
         self.health.detail = f"{what}: {done} of {total}"
-
-    async def appends_decided(self) -> None:
-        """Return once no append is pending."""
-        while self.broker.stats().in_flight_count:  # noqa: ASYNC110 - once in a life.
-            await asyncio.sleep(_POLL_S)
 
     @property
     def limits(self) -> Limits:

@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 from node import lifecycle
 from node.config.settings import Settings
 from node.node import Node
-from node.raft_node import RaftNode
+from node.replication.raft.driver import RaftDriver
 from node.runtime.fail_stop import FailStop
 from raft.transitions import Role
 from simulation.kernel.process import Process
@@ -82,17 +82,17 @@ class ClusterNode:
             self.process.kill()
 
     @property
-    def raft_node(self) -> RaftNode | None:
-        """The node as one of Raft, once it has a replica."""
-        if self.is_up and isinstance(self.node, RaftNode) and hasattr(self.node, "replica"):
-            return self.node
-        return None
+    def driver(self) -> RaftDriver | None:
+        """The driver of its replica, once it has one; None in a master-slave group."""
+        replication = getattr(self.node, "replication", None) if self.is_up else None
+        driver = replication.driver if replication is not None else None
+        return driver if isinstance(driver, RaftDriver) else None
 
     @property
     def is_leader(self) -> bool:
         """Whether it leads, by its own account."""
-        node = self.raft_node
-        return node is not None and node.replica.role is Role.LEADER
+        driver = self.driver
+        return driver is not None and driver.role is Role.LEADER
 
 
 class Cluster:
@@ -144,5 +144,5 @@ class Cluster:
 
 
 def _term_of(one: ClusterNode) -> int:
-    node = one.raft_node
-    return node.replica.term if node is not None else 0
+    driver = one.driver
+    return driver.term if driver is not None else 0

@@ -4,7 +4,6 @@ Owns the effect of each call and its time limit; refuses the calls of Raft mode 
 know gRPC.
 """
 
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
@@ -12,10 +11,8 @@ import structlog
 from node.admin.parts import NodeParts
 from node.errors.common import WrongModeError
 from node.monitoring.health import Phase
-from node.replication.ha.applied import AppliedState
 from node.replication.ha.core.types import AckMode, HaStanding
 from node.replication.ha.driver import HaDriver
-from node.replication.ha.storage.losses import LossFile
 from quorumlog.pb import admin_pb2 as pb
 from raft.messages import NO_INDEX
 
@@ -27,17 +24,8 @@ _log: Final = structlog.get_logger(component="admin")
 class HaAdmin:
     """The calls of one node in master-slave mode."""
 
-    def __init__(
-        self,
-        parts: NodeParts,
-        driver: HaDriver,
-        applied: AppliedState,
-        losses: LossFile,
-        drain: Callable[[int], Awaitable[None]],
-    ) -> None:
-        """`drain` answers the pending appends and stops being master, within so many ms."""
-        self._parts, self._driver, self._applied = parts, driver, applied
-        self._losses, self._drain = losses, drain
+    def __init__(self, parts: NodeParts, driver: HaDriver) -> None:
+        self._parts, self._driver, self._losses = parts, driver, driver.losses
 
     # --- Status ---
 
@@ -78,7 +66,7 @@ class HaAdmin:
         error = self._driver.save_error
         if error is not None:
             found.append(f"it takes part in nothing until it can write what it promises: {error}")
-        if self._applied.is_missing:
+        if self._driver.applied.is_missing:
             found.append("it has no copy of the replicated state yet, and cannot be promoted")
         return found
 
@@ -150,8 +138,17 @@ class HaAdmin:
             health.enter(Phase.SERVING)
         else:
             health.enter(Phase.DRAINING, "an operator drains this node")
-            await self._drain(self._parts.settings.drain_timeout_ms)
+            await self.retire(self._parts.settings.drain_timeout_ms)
         return pb.DrainResponse()
+
+    async def retire(self, _timeout_ms: int) -> None:
+        """Answer the pending appends, then stop being master; new appends are refused already.
+
+        The node names no successor: the controller or an operator promotes one, with the fence.
+        """
+        self._driver.is_draining = True
+        await self._parts.appends_decided()
+        self._driver.resign("the node drains")
 
     # --- Calls of Raft mode ---
 

@@ -3,20 +3,23 @@
 Owns the response of NodeStatus, as far as both modes fill it alike, and the row of a member.
 """
 
+import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from node.broker import Broker
 from node.config.settings import Settings
 from node.monitoring.health import Health
-from node.monitoring.replica_status import NodeReplicaStatus
 from node.replication.lives import NodeLives
+from node.replication.replication import Replication
 from quorumlog.pb import admin_pb2 as pb
 from quorumlog.version import __version__
 from raft.messages import NO_INDEX, Index, NodeId
-from store.stats import StoreStats
+
+_POLL_S: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +30,13 @@ class NodeParts:
     health: Health
     broker: Broker
     lives: NodeLives
-    replica_status: Callable[[], NodeReplicaStatus]
-    store_stats: Callable[[], StoreStats]
-    is_connected: Callable[[NodeId], bool]
-    """Whether the link to another node is up."""
-    peer_address_of: Callable[[NodeId], str]
+    replication: Replication
+    peer_address: str
+    """host:port of this node's peer link."""
     nameserver_problem: Callable[[], str]
     warnings: Callable[[], tuple[str, ...]]
+    spawn: Callable[[Coroutine[Any, Any, None]], None]
+    """Runs a coroutine as a task of the node."""
     began_s: float = field(default_factory=time.monotonic)
     """When this node began to serve."""
 
@@ -49,8 +52,8 @@ class NodeParts:
 
         Cheap enough for many callers every second.
         """
-        store, broker = self.store_stats().gauges, self.broker.stats()
-        replica = self.replica_status()
+        store, broker = self.replication.store.stats().gauges, self.broker.stats()
+        replica = self.replication.status()
         return pb.NodeStatusResponse(
             cluster_id=self.settings.cluster_id,
             node_id=self.settings.node_id,
@@ -86,10 +89,25 @@ class NodeParts:
             address=self.broker.address_of(node),
             peer_address=self.peer_address_of(node),
             is_voter=is_voter,
-            is_connected=node == self.settings.node_id or self.is_connected(node),
+            is_connected=node == self.settings.node_id or self.replication.link.is_connected(node),
             match_index=match_index,
             progress=progress,
         )
+
+    def peer_address_of(self, node: NodeId) -> str:
+        """Return host:port of a node's peer link; empty if it is not known."""
+        member = self.replication.machine.state.members.get(node)
+        if member is not None and member.peer_address:
+            return member.peer_address
+        peer = self.settings.peers.get(node)
+        if peer is not None:
+            return str(peer.peer_address)
+        return self.peer_address if node == self.settings.node_id else ""
+
+    async def appends_decided(self) -> None:
+        """Return once no append is pending."""
+        while self.broker.stats().in_flight_count:  # noqa: ASYNC110 - once in a life.
+            await asyncio.sleep(_POLL_S)
 
     def details(self, found: Sequence[str]) -> list[str]:
         """Return the sentences for an operator, with `found` of the mode between those of both."""

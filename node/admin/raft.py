@@ -21,11 +21,9 @@ from node.errors.common import (
 from node.errors.members import ChangeTimeoutError
 from node.monitoring.health import Phase
 from node.replication.raft.driver import RaftDriver
-from node.replication.raft.storage.log import LedgerLog
 from quorumlog.pb import admin_pb2 as pb
 from raft.errors import ChangeRefusedError, NotLeaderError, RaftError, TransferRefusedError
 from raft.messages import NO_INDEX, NO_NODE, NodeId, Standing
-from raft.pump.replica import Replica
 from raft.ready import RoleChange
 from raft.rules.membership import Change, ChangeKind
 from raft.rules.transfer import check_other_voter
@@ -51,23 +49,24 @@ _log: Final = structlog.get_logger(component="admin")
 class NodeAdmin:
     """The calls of one node in Raft mode."""
 
-    def __init__(
-        self, parts: NodeParts, driver: RaftDriver, replica: Replica, log: LedgerLog
-    ) -> None:
-        self._parts, self._driver, self._replica, self._log = parts, driver, replica, log
+    def __init__(self, parts: NodeParts, driver: RaftDriver) -> None:
+        self._parts, self._driver = parts, driver
+        self._replica, self._log = driver.replica, driver.log
         self._leader_changed = asyncio.Event()
         self._adding: NodeId = NO_NODE
         """The node whose addresses are being stored before it becomes a member."""
         driver.add_role_listener(self._on_role)
 
-    def _on_role(self, _change: RoleChange) -> None:
+    def _on_role(self, change: RoleChange) -> None:
         self._leader_changed.set()
+        if change.role is Role.LEADER and self._parts.broker.is_draining:
+            self._parts.spawn(self._leave_leadership())
 
     # --- Status ---
 
     async def node_status(self, _request: pb.NodeStatusRequest) -> pb.NodeStatusResponse:
         """Return the whole status of this node."""
-        gauges = self._parts.store_stats().gauges
+        gauges = self._parts.replication.store.stats().gauges
         return self._parts.node_status(
             positions=(gauges.min_position, gauges.wrote_position),
             members=self._members(),
@@ -149,7 +148,7 @@ class NodeAdmin:
         if state.role is Role.LEADER and state.transferee == NO_NODE:
             raise TransferRefusedError(target, "it did not take over in time")
         others = [voter for voter in state.voters if voter != state.node_id]
-        if not any(self._parts.is_connected(voter) for voter in others):
+        if not any(self._parts.replication.link.is_connected(voter) for voter in others):
             raise TransferRefusedError(target, "no other voter can be reached")
 
     async def _leader_changed_soon(self) -> None:
@@ -159,7 +158,7 @@ class NodeAdmin:
         except TimeoutError:
             return
 
-    async def leave_leadership(self) -> None:
+    async def _leave_leadership(self) -> None:
         """Hand leadership over, until a node takes it: this node was elected while it drains."""
         said = ""
         while self._driver.role is Role.LEADER and self._parts.broker.is_draining:
@@ -172,6 +171,20 @@ class NodeAdmin:
                     said = str(error)
                     _log.warning("leads although it drains", reason=said)
                 await asyncio.sleep(DRAIN_RETRY_MS / 1000)
+
+    async def retire(self, timeout_ms: int) -> None:
+        """Let another node lead, then answer the pending appends; new ones are refused already."""
+        self._driver.is_draining = True
+        others = [n for n in self._replica.stats().raft.voters if n != self._driver.node_id]
+        for _ in others:  # A node that drains as well does not take over; then ask the next one.
+            if self._driver.role is not Role.LEADER:
+                break
+            try:
+                await self.hand_over(NO_NODE, timeout_ms)
+                _log.info("handed leadership over", leader=self._driver.leader_id)
+            except RaftError as error:
+                _log.warning("did not hand leadership over", reason=str(error))
+        await self._parts.appends_decided()
 
     async def drain(self, request: pb.DrainRequest) -> pb.DrainResponse:
         """Refuse appends and do not lead, until undone or restarted.

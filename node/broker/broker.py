@@ -6,7 +6,7 @@ method here concerns several parts. Errors are those of `node`, `store` or `raft
 """
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Set
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
@@ -15,11 +15,10 @@ from node.broker.append.commands import Commands
 from node.broker.append.incarnations import Incarnations
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce
-from node.broker.core.context import BrokerIdentity, Context, LogKind
+from node.broker.core.context import BrokerIdentity, Context
 from node.broker.core.freshness import Freshness
 from node.broker.core.leader_work import LeaderWork
 from node.broker.core.parked_readers import ParkedReaders
-from node.broker.core.ports import BrokerDriver, OtherGroups, no_other_groups
 from node.broker.delay.calls import Delay
 from node.broker.delay.delivery_task import HOLDING_QUEUES
 from node.broker.groups.groups import Groups
@@ -38,12 +37,14 @@ from node.broker.transactions import TransactionCalls
 from node.broker.transactions.consumed import OffsetsUnderWay
 from node.config.limits import Limits
 from node.errors.common import BadRequestError
+from node.replication.contract import Driver, ReceiptRules
 from node.runtime.clock import unix_ms
 from node.state.machine import StateMachine
 from node.state.state import Member
 from quorumlog.pb.log_pb2 import (
     AppendRequest,
     AppendResponse,
+    GroupRoute,
     NodeAddress,
     PullRequest,
     PullResponse,
@@ -59,6 +60,9 @@ from store.reads import Reads
 if TYPE_CHECKING:
     import asyncio
 
+OtherGroups = Callable[[Iterable[str]], Iterable[GroupRoute]]
+"""Returns the other groups of the cluster and their shares of these topics. The call does not wait:
+everything unknown is left out."""
 _DEFAULT_LIMITS: Final = Limits()
 
 
@@ -71,13 +75,13 @@ class Broker:
 
     def __init__(
         self,
-        driver: BrokerDriver,
+        driver: Driver,
         store: Reads,
         machine: StateMachine,
         identity: BrokerIdentity,
         limits: Limits = _DEFAULT_LIMITS,
         *,
-        kind: LogKind,
+        receipts: ReceiptRules,
         clock_ms: Callable[[], int] = _monotonic_ms,
         unix_ms: Callable[[], int] = unix_ms,
     ) -> None:
@@ -85,7 +89,7 @@ class Broker:
 
         `clock_ms` is for sessions of group members only; `unix_ms` for times that go into the
         state."""
-        context = Context(driver, store, machine, identity, limits, kind)
+        context = Context(driver, store, machine, identity, limits, receipts)
         self._context: Final = context
         self._clock_ms = clock_ms
         self._commands = Commands(context)
@@ -94,7 +98,7 @@ class Broker:
         self._members = Members(context)
         self._own_appends = OwnAppends(context)
         self._was_ready = False
-        self.other_groups: OtherGroups = no_other_groups
+        self.other_groups: OtherGroups = lambda _topics: ()
         self.framed_address = ""
         """Address of the framed port, for routes (`RouteResponse.framed_address`)."""
 

@@ -6,7 +6,7 @@ Owns the source of each value; names and texts are in `node.monitoring.metrics`.
 from collections.abc import Iterator
 
 from node.monitoring.http_connections import CONNECTION_COUNT_MAX, HttpConnections
-from node.monitoring.metrics import Sample
+from node.replication.contract import Sample
 from node.runtime.logs.line_budget import left_out
 from node.services.bounds.request_watch import (
     HALF_SIZE_BYTES_MAX,

@@ -6,7 +6,7 @@ Owns the source of each value; `node.monitoring.metrics` has names and texts.
 from collections.abc import Iterator
 
 from node.framed.server import FramedServer
-from node.monitoring.metrics import Sample
+from node.replication.contract import Sample
 
 
 def samples(server: FramedServer) -> Iterator[Sample]:

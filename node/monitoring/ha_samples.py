@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from node.monitoring.metrics import Sample
+from node.replication.contract import Sample
 from node.replication.ha.driver import HaDriver
 
 

@@ -6,9 +6,10 @@ they listen for changes of the answer.
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from raft.messages import NO_NODE, NodeId
+from node.replication.contract import Driver
+from raft.messages import NO_NODE
 from raft.transitions import Role
 
 
@@ -25,17 +26,6 @@ class Phase(Enum):
     DRAINING = "draining"
     """The node was told to stop, or not to lead any more: it takes no new appends."""
     STOPPING = "stopping"
-
-
-class Replicated(Protocol):
-    """The facts that health needs of a driver."""
-
-    @property
-    def role(self) -> Role: ...
-    @property
-    def leader_id(self) -> NodeId: ...
-    @property
-    def is_ready(self) -> bool: ...
 
 
 class HealthVerdict(NamedTuple):
@@ -56,7 +46,7 @@ class Health:
         self.detail = "opening the store"
         self.problem: Callable[[], str] = lambda: ""
         """Returns a reason to avoid this node, even with a ready driver; empty: none."""
-        self._driver: Replicated | None = None
+        self._driver: Driver | None = None
         self._listeners: list[Callable[[bool], None]] = []
         self._was_ready = False
 
@@ -65,7 +55,7 @@ class Health:
         self.phase, self.detail = phase, detail
         self.refresh()
 
-    def watch(self, driver: Replicated) -> None:
+    def watch(self, driver: Driver) -> None:
         """Take the leader from `driver` from now on."""
         self._driver = driver
 

@@ -22,6 +22,7 @@ from node.nameserver.replica.status import STATES
 from node.nameserver.service import NameServerService
 from node.peers.handshake import CloseCode
 from node.peers.types import LinkStats
+from node.replication.contract import Sample
 from node.replication.derived_scrub import CareStats
 from node.replication.lives import NodeLives
 from node.replication.raft.repair import LiveRepairStats
@@ -239,7 +240,6 @@ METRICS: Final[Mapping[str, Spec]] = {
     "store_warnings": Spec("gauge", "Things an operator should look at: see /status."),
 }  # fmt: skip
 
-Sample = tuple[str, tuple[str, ...], float]
 Source = Callable[[], Iterable[Sample]]
 Histograms = Mapping[str, LatencyStats | AppendedSizes]
 

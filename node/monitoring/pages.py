@@ -7,7 +7,8 @@ a page shows what there is, and no source asks whether a part exists. Must not k
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from node.monitoring.metrics import Histograms, Sample, Source
+from node.monitoring.metrics import Histograms, Source
+from node.replication.contract import Sample
 
 StatusSource = Callable[[], dict[str, Any]]
 

@@ -5,7 +5,7 @@ Owns the source of each value; `node.monitoring.metrics` has names and texts.
 
 from collections.abc import Iterator
 
-from node.monitoring.metrics import Sample
+from node.replication.contract import Sample
 from node.rocketmq.calls.renewals import COUNT_MAX
 from node.rocketmq.clients import CLIENT_COUNT_MAX, QUESTION_SIZE_BYTES_MAX
 from node.rocketmq.service import RocketMq

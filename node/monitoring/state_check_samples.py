@@ -5,7 +5,7 @@ Owns the source of each value; names and texts are in `node.monitoring.metrics`.
 
 from collections.abc import Iterator
 
-from node.monitoring.metrics import Sample
+from node.replication.contract import Sample
 from node.replication.raft.digests.checks import DigestStats
 
 

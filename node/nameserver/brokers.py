@@ -8,22 +8,23 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
 from node.config.settings import Settings
-from node.nameserver.directory.controller import Replication
+from node.nameserver.directory.controller import ReplicaAck
 from node.nameserver.directory.limits import HEARTBEAT_PERIOD_MS
 from node.nameserver.directory.reports import Binding, BrokerReport, TopicQueues
 from node.replication.raft.driver import RaftDriver
 from node.runtime.clock import unix_ms
+from node.state.machine import StateMachine
 from node.state.state import State
 
 
 class MasterView(NamedTuple):
     """Facts about replicas that only the serving master of an HA group knows."""
 
-    replicas: Mapping[int, Replication]
+    replicas: Mapping[int, ReplicaAck]
     confirmed_position: int
     epoch_start_position: int
     now_ms: int
-    """The time on the clock of `Replication.caught_up_ms`."""
+    """The time on the clock of `ReplicaAck.caught_up_ms`."""
 
 
 class AdvisedBroker(Protocol):
@@ -56,13 +57,6 @@ class LocalBroker(Protocol):
         ...
 
 
-class HasState(Protocol):
-    """A component that holds the replicated state."""
-
-    @property
-    def state(self) -> State: ...
-
-
 class RaftBroker:
     """A replica of a Raft group."""
 
@@ -70,7 +64,7 @@ class RaftBroker:
     advised: None = None
 
     def __init__(
-        self, settings: Settings, address: str, machine: HasState, driver: RaftDriver
+        self, settings: Settings, address: str, machine: StateMachine, driver: RaftDriver
     ) -> None:
         """Report the node of `settings`; clients dial `address`."""
         self.group: str = settings.group

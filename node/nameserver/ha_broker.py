@@ -4,23 +4,17 @@ Owns the mapping of a replica's facts to the fields of a report, and the way of 
 not know the machine behind the driver. A nonce is a number there and a text in the directory.
 """
 
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 from node.config.settings import Settings
-from node.nameserver.brokers import HasState, MasterView, topics_of
-from node.nameserver.directory.controller import Replication
+from node.nameserver.brokers import MasterView, topics_of
+from node.nameserver.directory.controller import ReplicaAck
 from node.nameserver.directory.limits import HA_HEARTBEAT_PERIOD_MS
 from node.nameserver.directory.reports import NO_LOG, Binding, BrokerReport, LogEnd
 from node.replication.ha.core.types import NO_EPOCH, HaRole, HaStanding
-from node.replication.ha.report import HaReport
+from node.replication.ha.driver import HaDriver
 from node.runtime.clock import unix_ms
-
-
-class EpochDriver(Protocol):
-    """The methods of a replica's driver that the broker calls."""
-
-    def report(self) -> HaReport: ...
-    def advise(self, number: int, master_id: int, nonce: int) -> None: ...
+from node.state.machine import StateMachine
 
 
 class HaBroker:
@@ -33,8 +27,8 @@ class HaBroker:
         settings: Settings,
         address: str,
         ha_address: str,
-        machine: HasState,
-        driver: EpochDriver,
+        machine: StateMachine,
+        driver: HaDriver,
     ) -> None:
         """Report the node of `settings`; clients dial `address`, replicas `ha_address`."""
         self.group: str = settings.group
@@ -85,7 +79,7 @@ class HaBroker:
         if found.role is not HaRole.MASTER:
             return None
         replicas = {
-            slave.replica_id: Replication(slave.acked, slave.caught_up_ms)
+            slave.replica_id: ReplicaAck(slave.acked, slave.caught_up_ms)
             for slave in found.slaves
             if slave.acked >= 0 and slave.caught_up_ms > 0
         }

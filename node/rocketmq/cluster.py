@@ -9,8 +9,8 @@ import hashlib
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from node.broker.broker import OtherGroups
 from node.broker.core.context import Context
-from node.broker.core.ports import OtherGroups
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.state.state import PERMISSION_WRITE
 from node.state.tables.topic_types import MIXED

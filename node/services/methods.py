@@ -27,7 +27,8 @@ from quorumlog.pb import (
 
 
 class AdminMethods(Protocol):
-    """The calls of AdminService that belong to the node, not to its broker."""
+    """The calls of AdminService that belong to the node, not to its broker, and the drain of its
+    stop."""
 
     async def node_status(self, request: admin_pb2.NodeStatusRequest, /) -> Any: ...
     async def transfer_leadership(self, request: admin_pb2.TransferLeadershipRequest, /) -> Any: ...
@@ -37,6 +38,9 @@ class AdminMethods(Protocol):
     async def chain_digest(self, request: admin_pb2.ChainDigestRequest, /) -> Any: ...
     async def ha_status(self, request: admin_pb2.HaStatusRequest, /) -> Any: ...
     async def ha_promote(self, request: admin_pb2.HaPromoteRequest, /) -> Any: ...
+    async def retire(self, timeout_ms: int, /) -> None:
+        """Give leadership up and answer the pending appends; new ones are refused already."""
+        ...
 
 
 _APPEND_STREAM = "LogService/AppendStream"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 
+from node.admin.raft import NodeAdmin
 from simulation.cluster import Cluster, ClusterNode
 from simulation.coverage import Coverage
 from simulation.disk.kinds import ALL as DISK_FAULTS
@@ -234,9 +235,10 @@ class Injector:
         one.machine.clock.set_drift(random.randrange(-500, 501))
 
     def _hand_over(self, one: ClusterNode, _fault: Fault, random: Random) -> None:
-        node = one.raft_node
-        if node is None or not one.is_leader:
+        node = one.node
+        if node is None or not one.is_leader or not isinstance(node.admin, NodeAdmin):
             return
+        admin = node.admin
         others = [other.number for other in self._cluster.nodes if other is not one]
         process = one.process
         assert process is not None
@@ -246,7 +248,7 @@ class Injector:
             from raft.errors import RaftError
 
             try:
-                await node.admin.hand_over(target, 2_000)
+                await admin.hand_over(target, 2_000)
             except RaftError:
                 return  # It refused, or was too late: nothing has changed.
             self._coverage.hit("handed_over")

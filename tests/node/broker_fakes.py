@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from node.broker import Broker, BrokerIdentity
-from node.broker.core.context import entries
 from node.config.limits import Limits
 from node.errors.common import NotAppliedError, NotReadyError, OutcomeUnknownError, ReadFailedError
+from node.replication.raft.receipts import raft_receipts
 from node.replication.raft.storage.log import LedgerLog
 from node.state.appends import Committed, Prepared
 from node.state.machine import StateMachine
@@ -41,7 +41,7 @@ class Pending(NamedTuple):
 
 
 class LocalDriver:
-    """Be a BrokerDriver: node 1, leader of term 1 when made."""
+    """Be a Driver: node 1, leader of term 1 when made."""
 
     def __init__(self, log: LedgerLog, machine: StateMachine) -> None:
         self.log, self.machine = log, machine
@@ -261,15 +261,15 @@ async def node_at(
         if log.last_index >= 0:
             driver.term = log.load().hard_state.term
             driver.lead()
-        identity = BrokerIdentity(CLUSTER, True, ADDRESSES)
-        kind = entries(log.store.ledger, is_flush_sync=True)
+        identity = BrokerIdentity(CLUSTER, ADDRESSES)
+        receipts = raft_receipts(log.store.ledger, is_flush_sync=True)
         broker = Broker(
             driver,
             log.store.reads,
             machine,
             identity,
             limits,
-            kind=kind,
+            receipts=receipts,
             clock_ms=clock,
             unix_ms=clock,
         )

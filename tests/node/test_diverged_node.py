@@ -4,6 +4,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import pytest
 import quorumlog
 from deploy.local import LocalCluster
 from node.config.load import load
-from node.raft_node import RaftNode
+from node.node import Node
+from node.raft_node import RaftAssembly
 from node.replication.raft.digests import checks
+from node.replication.replication import Replication
 from node.state.state import Member
 from quorumlog.pb import admin_pb2, common_pb2, log_pb2
 from tests.coroutines import TIMEOUT_S
@@ -48,28 +51,35 @@ def _compared_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def nodes_of(directory: Path) -> AsyncIterator[dict[int, RaftNode]]:
+async def nodes_of(directory: Path) -> AsyncIterator[dict[int, RaftAssembly]]:
     """Three nodes that serve on this loop."""
     cluster = LocalCluster.create(directory, settings=SETTINGS)
-    nodes: dict[int, RaftNode] = {}
+    made: dict[int, Node] = {}
+    nodes: dict[int, RaftAssembly] = {}
     for node_id in cluster.node_ids:
         path = cluster.node_directory(node_id) / "node.toml"
         fatal: Any = Fatal()
-        nodes[node_id] = RaftNode(load(path, {}, {}).settings, fatal)
+        made[node_id] = Node(load(path, {}, {}).settings, fatal, partial(_build, nodes))
     try:
-        await asyncio.gather(*(node.start() for node in nodes.values()))
+        await asyncio.gather(*(node.start() for node in made.values()))
         yield nodes
     finally:
-        for node in nodes.values():
+        for node in made.values():
             node.hurry.set()
-        await asyncio.gather(*(node.stop() for node in nodes.values()))
-    for node in nodes.values():
+        await asyncio.gather(*(node.stop() for node in made.values()))
+    for node in made.values():
         errors: list[BaseException] = getattr(node.fail_stop, "errors")  # noqa: B009
         assert errors == []
 
 
-async def leader_of(nodes: dict[int, RaftNode]) -> RaftNode:
-    def ready() -> list[RaftNode]:
+async def _build(nodes: dict[int, RaftAssembly], node: Node) -> Replication:
+    """Be `build_raft`, and keep the assembly."""
+    nodes[node.settings.node_id] = assembly = RaftAssembly(node)
+    return await assembly.build()
+
+
+async def leader_of(nodes: dict[int, RaftAssembly]) -> RaftAssembly:
+    def ready() -> list[RaftAssembly]:
         return [node for node in nodes.values() if node.driver.is_ready]
 
     await eventually(ready, "a leader")
@@ -80,7 +90,7 @@ def test_diverged_node_says_so_everywhere_and_clients_go_on(tmp_path: Path) -> N
     async def work() -> None:
         async with nodes_of(tmp_path / "c") as nodes:
             leader = await leader_of(nodes)
-            addresses = ",".join(node.address for node in nodes.values())
+            addresses = ",".join(one.node.address for one in nodes.values())
             async with quorumlog.connect(addresses) as client:
                 await client.admin.create_topic("orders")
                 async with client.producer() as producer:
@@ -90,20 +100,21 @@ def test_diverged_node_says_so_everywhere_and_clients_go_on(tmp_path: Path) -> N
                     await producer.send("orders", b"two")
                     await eventually(lambda: other.fence.reason, "a fence")
                     await producer.send("orders", b"three")
-            await eventually(lambda: not other.health.ready().is_good, "not ready")
-            samples = {name: value for name, _, value in other.replica_samples()}
+            await eventually(lambda: not other.node.health.ready().is_good, "not ready")
+            samples = {name: value for name, _, value in other.node.replication.samples()}
             assert samples["state_fenced"] == 1
             assert samples["state_checks_differing"] >= 1
-            assert {name: v for name, _, v in leader.replica_samples()}["state_fenced"] == 0
-            status = await other.admin.node_status(admin_pb2.NodeStatusRequest())
+            samples = {name: value for name, _, value in leader.node.replication.samples()}
+            assert samples["state_fenced"] == 0
+            status = await other.node.admin.node_status(admin_pb2.NodeStatusRequest())
             assert "its replicated state differs from that of a majority: members" in status.detail
-            refused = await asyncio.to_thread(local_pull, other.address)
+            refused = await asyncio.to_thread(local_pull, other.node.address)
             assert refused == "node.state_diverged"
-            assert await asyncio.to_thread(local_pull, leader.address) == ""
+            assert await asyncio.to_thread(local_pull, leader.node.address) == ""
             # Probes and clients hear of it at once, whether anything is applied or not.
             third = next(node for node in nodes.values() if node not in (leader, other))
             seen: list[bool] = []
-            third.health.add_listener(seen.append)
+            third.node.health.add_listener(seen.append)
             third.fence.close("planted", 1)
             third.fence.lift(2)
             assert seen == [False, True]
@@ -127,12 +138,12 @@ def test_diverged_leader_hands_over(tmp_path: Path) -> None:
         async with nodes_of(tmp_path / "c") as nodes:
             leader = await leader_of(nodes)
             leader.machine.state.members[77] = Member("planted:1", "")
-            await leader.broker.put_member(2, "n:1", "")
+            await leader.node.broker.put_member(2, "n:1", "")
             await eventually(lambda: leader.fence.reason, "a fence")
             await eventually(lambda: leader.driver.leader_id not in (0, leader.settings.node_id))
             new = await leader_of(nodes)
             assert new is not leader
-            await new.broker.put_member(3, "n:1", "")
-            assert not leader.health.ready().is_good
+            await new.node.broker.put_member(3, "n:1", "")
+            assert not leader.node.health.ready().is_good
 
     run(asyncio.wait_for(work(), TIMEOUT_S))

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -15,13 +15,13 @@ import node.node
 import node.raft_node
 from node.config.settings import Settings
 from node.config.types import Address
-from node.ha_node import HaNode
+from node.ha_node import build_ha
 from node.monitoring.health import Phase
 from node.monitoring.http import HttpServer
 from node.nameserver.service import NameServerService
 from node.node import Node
 from node.peers.link import PeerLink
-from node.raft_node import RaftNode
+from node.raft_node import build_raft
 from node.replication.derived_scrub import DerivedCare
 from node.replication.ha.applied import AppliedState
 from node.replication.ha.driver import HaDriver
@@ -31,6 +31,7 @@ from node.replication.lives import NodeLives
 from node.replication.maintenance import Maintenance
 from node.replication.raft.driver import RaftDriver
 from node.replication.raft.storage.log import LedgerLog
+from node.replication.replication import Replication
 from node.replication.scrub import Scrub
 from node.rocketmq.service import RocketMq
 from node.runtime.opening import Opening
@@ -78,16 +79,19 @@ _HA = (
     (HaDriver, "start"),
 )
 _STEPS = [
-    *((RaftNode, *step) for step in (*_SHARED, *_RAFT)),
-    *((HaNode, *step) for step in (*_SHARED, *_HA)),
+    *((build_raft, *step) for step in (*_SHARED, *_RAFT)),
+    *((build_ha, *step) for step in (*_SHARED, *_HA)),
 ]
+
+
+Build = Callable[[Node], Awaitable[Replication]]
 
 
 class StepError(Exception):
     """The failure that a test plants."""
 
 
-def settings(root: Path, kind: type[Node], **changes: Any) -> Settings:
+def settings(root: Path, kind: Build, **changes: Any) -> Settings:
     free = Address("127.0.0.1", 0)
     values: dict[str, Any] = {
         "node_id": 1,
@@ -100,14 +104,14 @@ def settings(root: Path, kind: type[Node], **changes: Any) -> Settings:
         "batch_size_bytes_max": 1 << 14,
         "disk_reserve_bytes": 0,
         "disk_full_ratio": 1.0,
-        **({"replication": "sync_master", "copies": 1} if kind is HaNode else {}),
+        **({"replication": "sync_master", "copies": 1} if kind is build_ha else {}),
     }
     return Settings(**{**values, **changes})
 
 
-def made(root: Path, kind: type[Node], **changes: Any) -> Node:
+def made(root: Path, kind: Build, **changes: Any) -> Node:
     fatal: Any = Fatal()
-    return kind(settings(root, kind, **changes), fatal)
+    return Node(settings(root, kind, **changes), fatal, kind)
 
 
 def sockets() -> set[str]:
@@ -178,7 +182,7 @@ def run(work: Callable[[Kept], Coroutine[Any, Any, None]]) -> None:
             name,
             id=f"{kind.__name__}-{getattr(owner, '__name__', owner)}.{name}",
             # What both modes share is proved with one of them in the gate.
-            marks=pytest.mark.long if kind is HaNode and (owner, name) in _SHARED else (),
+            marks=pytest.mark.long if kind is build_ha and (owner, name) in _SHARED else (),
         )
         for kind, owner, name in _STEPS
     ],
@@ -186,7 +190,7 @@ def run(work: Callable[[Kept], Coroutine[Any, Any, None]]) -> None:
 def test_failed_step_leaves_nothing_open(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    kind: type[Node],
+    kind: Build,
     owner: Any,
     name: str,
 ) -> None:
@@ -211,8 +215,8 @@ def test_failed_step_leaves_nothing_open(
     run(work)
 
 
-@pytest.mark.parametrize("kind", [RaftNode, HaNode])
-def test_whole_start_and_stop_leave_nothing_open(tmp_path: Path, kind: type[Node]) -> None:
+@pytest.mark.parametrize("kind", [build_raft, build_ha])
+def test_whole_start_and_stop_leave_nothing_open(tmp_path: Path, kind: Build) -> None:
     async def work(kept: Kept) -> None:
         one = made(tmp_path, kind)
         await one.start()
@@ -226,8 +230,8 @@ def test_whole_start_and_stop_leave_nothing_open(tmp_path: Path, kind: type[Node
     run(work)
 
 
-@pytest.mark.parametrize("kind", [RaftNode, HaNode])
-def test_cancelled_wait_for_others_leaves_nothing_open(tmp_path: Path, kind: type[Node]) -> None:
+@pytest.mark.parametrize("kind", [build_raft, build_ha])
+def test_cancelled_wait_for_others_leaves_nothing_open(tmp_path: Path, kind: Build) -> None:
     peers = {
         n: {"address": Address("127.0.0.1", n), "peer_address": Address("127.0.0.1", n)}
         for n in (1, 2, 3)
@@ -259,10 +263,10 @@ def test_cancelled_wait_for_others_leaves_nothing_open(tmp_path: Path, kind: typ
     run(work)
 
 
-@pytest.mark.parametrize("kind", [RaftNode, HaNode])
+@pytest.mark.parametrize("kind", [build_raft, build_ha])
 @pytest.mark.parametrize("is_impatient", [False, True])
 def test_log_that_opens_after_the_cancel_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Node], is_impatient: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Build, is_impatient: bool
 ) -> None:
     """A cancelled start waits for its thread. One that is cancelled again does not, so there the
     thread closes the log."""
@@ -329,7 +333,7 @@ async def test_applying_ends_before_a_cancelled_start_closes_the_log(
 
     monkeypatch.setattr(AppliedState, "__init__", slowly)
     monkeypatch.setattr(HaLog, "close", note)
-    one = made(tmp_path, HaNode)
+    one = made(tmp_path, build_ha)
     start = asyncio.create_task(one.start())
     await is_applying.wait()
     start.cancel()
@@ -361,7 +365,7 @@ async def test_broken_invariant_of_the_stop_ends_the_process_before_the_log_is_c
 
     monkeypatch.setattr(RaftDriver, "stop", broken)
     monkeypatch.setattr(LedgerLog, "close", note)
-    one = RaftNode(settings(tmp_path, RaftNode), fatal)
+    one = Node(settings(tmp_path, build_raft), fatal, build_raft)
     await one.start()
     with pytest.raises(type(error), match="planted"):
         await one.stop()
@@ -369,9 +373,11 @@ async def test_broken_invariant_of_the_stop_ends_the_process_before_the_log_is_c
 
 
 async def test_a_founder_knows_whether_it_has_met_the_others(tmp_path: Path) -> None:
-    one = RaftNode(settings(tmp_path, RaftNode), cast(Any, Fatal()))
+    one = Node(settings(tmp_path, build_raft), cast(Any, Fatal()), build_raft)
     await one.start()
     try:
-        assert one.driver.has_met_all(), "there are no others"
+        driver = one.replication.driver
+        assert isinstance(driver, RaftDriver)
+        assert driver.has_met_all(), "there are no others"
     finally:
         await one.stop()

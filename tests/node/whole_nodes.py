@@ -14,7 +14,6 @@ from random import Random
 from typing import Any
 
 from node.broker import Broker, BrokerIdentity
-from node.broker.core.context import entries
 from node.config.limits import Limits
 from node.peers.dispatch import PeerFrames
 from node.peers.frames import FrameKind
@@ -26,6 +25,7 @@ from node.replication.raft.digests.fence import StateFence
 from node.replication.raft.driver import RaftDriver
 from node.replication.raft.maintenance import RaftSteps
 from node.replication.raft.opening import open_state
+from node.replication.raft.receipts import raft_receipts
 from node.replication.raft.snapshots import Snapshots
 from node.replication.raft.storage.log import LedgerLog
 from node.state.checkpoint_files import CheckpointFiles
@@ -160,16 +160,21 @@ class WholeNode:
             on_fatal=self.fatal,
         )
         addresses = {node: f"127.0.0.1:{node}" for node in ports}
-        identity = BrokerIdentity(CLUSTER, world.flush == "sync", addresses)
+        identity = BrokerIdentity(CLUSTER, addresses)
         driver: Any = self.driver
         self.fence = StateFence(self.log.node_file, self.driver.set_fenced)
-        kind = entries(
+        receipts = raft_receipts(
             self.log.store.ledger,
-            is_flush_sync=identity.is_flush_sync,
+            is_flush_sync=world.flush == "sync",
             why_not_local=self.fence.error,
         )
         self.broker = Broker(
-            driver, self.log.store.reads, self.machine, identity, world.limits, kind=kind
+            driver,
+            self.log.store.reads,
+            self.machine,
+            identity,
+            world.limits,
+            receipts=receipts,
         )
         self.frames.take(*_RAFT, by=self.driver.on_raft_frame)
         self.frames.take(

@@ -400,7 +400,7 @@ class Produce:
                 append.producer_id,
                 append.sequence,
                 append.record_count,
-                0 if self.context.kind.has_entries else len(records),
+                0 if self.context.receipts.has_entries else len(records),
             )
         try:
             decided = self.context.driver.append(records, append.check)

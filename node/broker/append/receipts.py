@@ -29,7 +29,7 @@ class AppendReceipts:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._store_host = encode_host(context.store.config.store_host)
-        self._durability = context.kind.durability
+        self._durability = context.receipts.durability
 
     def of_commit(
         self, committed: Committed, queues: QueueRanges, record_count: int
@@ -58,7 +58,7 @@ class AppendReceipts:
         FileSystemError.
         """
         try:
-            batch = self._context.kind.batches.batch_of(position)
+            batch = self._context.receipts.batch_of(position)
         except PositionRangeError as error:
             raise DuplicateExpiredError(producer_id, sequence, sequence + 1) from error
         queues: dict[tuple[bytes, int], tuple[int, int]] = {}

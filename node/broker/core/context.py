@@ -8,14 +8,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
-from node.broker.core.batches import Batches, EntryBatches
 from node.broker.core.offset_moves import OffsetMoves
-from node.broker.core.ports import BrokerDriver
 from node.config.limits import Limits
 from node.errors.common import (
     BadRequestError,
     NodeError,
-    NotLeaderError,
     NotReadyError,
     ShuttingDownError,
     TopicNotReadableError,
@@ -24,18 +21,17 @@ from node.errors.common import (
     WrongClusterError,
 )
 from node.errors.translation import from_raft
+from node.replication.contract import Driver, ReceiptRules
 from node.state.held import held_counts
 from node.state.machine import StateMachine
 from node.state.state import PERMISSION_READ, State
 from node.state.tables.topic_origins import TopicOriginsTable
 from node.state.tables.topic_types import TopicSettings
-from quorumlog.pb import common_pb2
 from quorumlog.pb.state_pb2 import Command
 from raft.errors import RaftError
 from raft.messages import NO_NODE, NodeId
 from raft.transitions import Role
 from store.errors import CorruptionError, DerivedFileError
-from store.ledger.ledger import Ledger
 from store.reads import Reads
 
 _T = TypeVar("_T")
@@ -48,40 +44,10 @@ class BrokerIdentity(NamedTuple):
     """The identity of this node for its clients."""
 
     cluster_id: str
-    is_flush_sync: bool
-    """Whether committed entries are synced by a quorum, or only held in its memory."""
     addresses: Mapping[NodeId, str]
     """host:port of each node's client service, as configured; replicated addresses override it."""
     group: str = "g0"
     """The broker group of this node."""
-
-
-class LogKind(NamedTuple):
-    """How the log is replicated, as far as callers of the broker notice."""
-
-    batches: Batches
-    durability: Callable[[], common_pb2.Durability]
-    """Returns the promise of a receipt that is given now."""
-    not_leader: Callable[[NodeId], NodeError]
-    """Returns the error of a node that does not lead; its argument is the leader."""
-    has_entries: bool
-    """Whether batches are entries. If not, an idempotent batch has to record its size: nothing else
-    in the log does."""
-    why_not_local: Callable[[], NodeError | None] = lambda: None
-    """Returns the error of a node that has no readable data yet, else None, under any leader."""
-
-
-def entries(
-    log: Ledger,
-    *,
-    is_flush_sync: bool,
-    why_not_local: Callable[[], NodeError | None] = lambda: None,
-) -> LogKind:
-    """Return the kind of a log whose batches are entries that a quorum commits."""
-    durability = (
-        common_pb2.DURABILITY_QUORUM_DISK if is_flush_sync else common_pb2.DURABILITY_QUORUM_MEMORY
-    )
-    return LogKind(EntryBatches(log), lambda: durability, NotLeaderError, True, why_not_local)
 
 
 class Context:
@@ -89,14 +55,14 @@ class Context:
 
     def __init__(
         self,
-        driver: BrokerDriver,
+        driver: Driver,
         store: Reads,
         machine: StateMachine,
         identity: BrokerIdentity,
         limits: Limits,
-        kind: LogKind,
+        receipts: ReceiptRules,
     ) -> None:
-        self.kind: Final = kind
+        self.receipts: Final = receipts
         self.driver: Final = driver
         self.store: Final = store
         self.machine: Final = machine
@@ -143,7 +109,7 @@ class Context:
     def check_local(self) -> None:
         """Raise unless this node may answer from its own data, under any leader."""
         self.check_running()
-        error = self.kind.why_not_local()
+        error = self.receipts.why_not_local()
         if error is not None:
             raise self.with_leader(error)
 
@@ -161,7 +127,7 @@ class Context:
             return NotReadyError(driver.term).with_leader(
                 driver.node_id, self.address_of(driver.node_id)
             )
-        return self.with_leader(self.kind.not_leader(driver.leader_id))
+        return self.with_leader(self.receipts.not_leader(driver.leader_id))
 
     # --- Where others are ---
 

@@ -27,7 +27,7 @@ CATCH_UP_MS_MAX: Final = 15_000
 
 
 @dataclass(frozen=True, slots=True)
-class Replication:
+class ReplicaAck:
     """The state of one replica as its master knows it."""
 
     position: int
@@ -143,7 +143,7 @@ def elect_command(group: Group, broker_id: int, nonce: str) -> Command:
 def change_in_sync(
     group: Group,
     master_id: int,
-    replicas: Mapping[int, Replication],
+    replicas: Mapping[int, ReplicaAck],
     *,
     confirmed_position: int,
     epoch_start_position: int,

@@ -66,7 +66,7 @@ _ROLES: Final = {
 
 
 class HaDriver:
-    """Runs one replica on the running event loop; a `node.broker.core.ports.BrokerDriver`."""
+    """Runs one replica on the running event loop; a `node.replication.contract.Driver`."""
 
     def __init__(
         self,

@@ -43,7 +43,7 @@ async def leading(root: Path) -> AsyncIterator[tuple[NodeAdmin, WholeNode]]:
         parts: Any = SimpleNamespace(
             broker=node.broker, member=member, settings=settings, health=health
         )
-        yield NodeAdmin(parts, node.driver, node.driver.replica, node.log), node
+        yield NodeAdmin(parts, node.driver), node
     finally:
         await world.stop()
     world.check_alive()
@@ -171,10 +171,11 @@ async def test_a_leader_drains_if_another_voter_relieves_it(
     try:
         node, phases = await world.leader(), list[Any]()
         health = SimpleNamespace(enter=lambda phase, *_detail: phases.append(phase.value))
+        link = SimpleNamespace(is_connected=lambda _node: has_relief)
         parts: Any = SimpleNamespace(
-            broker=node.broker, health=health, is_connected=lambda _node: has_relief
+            broker=node.broker, health=health, replication=SimpleNamespace(link=link)
         )
-        admin = NodeAdmin(parts, node.driver, node.driver.replica, node.log)
+        admin = NodeAdmin(parts, node.driver)
         if has_relief:
             await admin.drain(pb.DrainRequest())
             with pytest.raises(DrainingError):

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import structlog
@@ -28,7 +29,8 @@ class Driver:
 
 
 def test_ready_is_who_serves_and_leads_or_knows_who_does() -> None:
-    health, driver, told = Health(), Driver(), list[bool]()
+    health, told = Health(), list[bool]()
+    driver: Any = Driver()
     health.add_listener(told.append)
     assert health.ready() == (False, "starting: opening the store")
     health.watch(driver)

@@ -5,7 +5,7 @@ from typing import Any
 
 from node.nameserver.brokers import MasterView
 from node.nameserver.control import LOOK_PERIOD_MS, SETTLE_MS, Adviser, Controller
-from node.nameserver.directory.controller import Replication
+from node.nameserver.directory.controller import ReplicaAck
 from node.nameserver.directory.limits import DirectoryLimits
 from node.nameserver.directory.reports import Binding, LogEnd
 from node.nameserver.trusted_time import CONTACT_AFTER_MS, TrustedTime
@@ -102,7 +102,7 @@ def test_a_master_keeps_the_in_sync_set() -> None:
     adviser = Adviser(case.access, broker, broker)
     asyncio.run(adviser.keep_in_sync())
     assert case.access.take() == [], "it is no master as far as it knows"
-    replicas = {2: Replication(100, 999_000), 3: Replication(10, 999_000)}
+    replicas = {2: ReplicaAck(100, 999_000), 3: ReplicaAck(10, 999_000)}
     broker.view = MasterView(
         replicas, confirmed_position=50, epoch_start_position=50, now_ms=1_000_000
     )

@@ -1,16 +1,18 @@
 """What a replica of a master-slave group tells the directory, and what it takes from it."""
 
-from typing import Any
+from typing import Any, cast
 
 from node.config.limits import Limits
 from node.config.load import load
 from node.config.settings import Settings
-from node.nameserver.directory.controller import Replication, propose_master
+from node.nameserver.directory.controller import ReplicaAck, propose_master
 from node.nameserver.directory.directory import Directory
 from node.nameserver.directory.reports import Binding, LogEnd, TopicQueues
 from node.nameserver.ha_broker import HaBroker
 from node.replication.ha.core.types import AckMode, HaBinding, HaRole, HaStanding
+from node.replication.ha.driver import HaDriver
 from node.replication.ha.report import HaReport, SlaveReport
+from node.state.machine import StateMachine
 from node.state.state import State
 from node.state.tables.topic_types import TopicSettings
 from tests.node.nameserver.brokers import NOW_MS, accepted, elect, ha_report
@@ -67,7 +69,8 @@ def settings() -> Settings:
 
 def broker(**changes: Any) -> tuple[HaBroker, FakeDriver]:
     driver = FakeDriver(MASTER._replace(**changes))
-    return HaBroker(settings(), "a:1", "a:2", Machine(), driver), driver
+    machine, given = cast(StateMachine, Machine()), cast(HaDriver, driver)
+    return HaBroker(settings(), "a:1", "a:2", machine, given), driver
 
 
 def test_a_master_reports_its_epoch_its_binding_and_its_topics() -> None:
@@ -98,7 +101,7 @@ def test_a_replica_without_memory_is_the_last_choice() -> None:
 def test_only_a_master_knows_of_its_replicas() -> None:
     view = broker()[0].master_view()
     assert view is not None
-    assert view.replicas == {2: Replication(900, 5_000)}
+    assert view.replicas == {2: ReplicaAck(900, 5_000)}
     assert (view.confirmed_position, view.epoch_start_position, view.now_ms) == (900, 500, 6_000)
     assert broker(role=HaRole.CANDIDATE)[0].master_view() is None
 

@@ -194,10 +194,10 @@ class DiskTrial:
         return [one for one in self.cluster.nodes if one.is_up or one not in self._harmed]
 
     def _is_even(self) -> bool:
-        nodes = [one.raft_node for one in self._standing()]
-        if any(node is None for node in nodes):
+        drivers = [one.driver for one in self._standing()]
+        if any(driver is None for driver in drivers):
             return False
-        ends = {(node.log.last_index, node.log.durable_index) for node in nodes if node}
+        ends = {(d.log.last_index, d.log.durable_index) for d in drivers if d is not None}
         (end, *more) = ends
         return not more and end[0] == end[1] >= max(self.acked.values())
 

@@ -7,7 +7,7 @@ from node.nameserver.directory.controller import (
     CATCH_UP_MS_MAX,
     FENCE_GRACE_MS,
     FailoverWatch,
-    Replication,
+    ReplicaAck,
     change_in_sync,
     elect_command,
     expired,
@@ -128,7 +128,7 @@ def test_a_dead_broker_is_removed_within_thirty_seconds() -> None:
     assert watch.commands(directory, NOW_MS + 29_000, "x") == []
 
 
-def _wish(directory: Directory, replicas: dict[int, Replication], now_ms: int) -> Command | None:
+def _wish(directory: Directory, replicas: dict[int, ReplicaAck], now_ms: int) -> Command | None:
     return change_in_sync(
         directory.groups["ha"],
         1,
@@ -142,13 +142,13 @@ def _wish(directory: Directory, replicas: dict[int, Replication], now_ms: int) -
 def test_a_lagging_replica_leaves_and_a_caught_up_one_joins() -> None:
     directory = ha_directory()
     later = NOW_MS + CATCH_UP_MS_MAX + 1
-    level, old = Replication(95, later), Replication(80, NOW_MS)
+    level, old = ReplicaAck(95, later), ReplicaAck(80, NOW_MS)
     assert _wish(directory, {2: level, 3: level}, later) is None
     command = _wish(directory, {2: level, 3: old}, later)
     assert command is not None
     assert command["members"] == [1, 2]
     accepted(directory, command)
-    assert _wish(directory, {2: level, 3: Replication(89, later)}, later) is None
+    assert _wish(directory, {2: level, 3: ReplicaAck(89, later)}, later) is None
     command = _wish(directory, {2: level, 3: level}, later)
     assert command is not None
     assert command["members"] == [1, 2, 3]
@@ -183,6 +183,6 @@ def test_proposals_of_the_controller_are_accepted(
     for command in FailoverWatch().commands(directory, NOW_MS + now, "x"):
         accepted(directory, command)
         assert command["number"] == highest + 1
-    replicas = {2: Replication(95, NOW_MS), 3: Replication(10, NOW_MS)}
+    replicas = {2: ReplicaAck(95, NOW_MS), 3: ReplicaAck(10, NOW_MS)}
     if (wish := _wish(directory, replicas, NOW_MS + now)) is not None:
         accepted(directory, wish)

@@ -1,23 +1,33 @@
 """Whole nodes of a master-slave group but for gRPC, on one event loop: real files and sockets.
 
-Each is put together by `HaNode` itself. Between any two of them stands a gate that can be shut, and
-a crash leaves a directory as SIGKILL would.
+Each is put together by `node.ha_node` and `Node` themselves. Between any two of them stands a gate
+that can be shut, and a crash leaves a directory as SIGKILL would.
 """
 
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from node.config.settings import Settings
 from node.config.types import Address
-from node.ha_node import HaNode
+from node.ha_node import HaAssembly
 from node.nameserver.report_judge import ReportJudge
 from node.nameserver.service import NameServerService
+from node.node import Node
+from node.peers.link import PeerLink
+from node.peers.security.tls import TlsFiles
+from node.replication.ha.applied import AppliedState
 from node.replication.ha.core.types import HaRole
+from node.replication.ha.driver import HaDriver
+from node.replication.ha.link.link import HaLink
+from node.replication.ha.maintenance import HaSteps
+from node.replication.ha.storage.log import HaLog
+from node.replication.ha.storage.losses import LossFile
+from node.replication.maintenance import Maintenance
 from node.state.machine import StateMachine
 from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
@@ -94,13 +104,21 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.transport.abort()
 
 
-class WholeHaNode(HaNode):
+class WholeHaNode(Node):
     """One node; `begin` it, and `crash` it."""
+
+    log: HaLog
+    link: PeerLink | HaLink
+    driver: HaDriver
+    applied: AppliedState
+    losses: LossFile
+    maintenance: Maintenance[HaSteps]
 
     def __init__(self, world: "HaNodes", settings: Settings) -> None:
         self.fatal = Fatal()
         fatal: Any = self.fatal
-        super().__init__(settings, fatal)
+        super().__init__(settings, fatal, lambda _node: self.assembly.build())
+        self.assembly = HaAssembly(self)
         self.world = world
         self.is_up = False
         self.port = 0
@@ -109,17 +127,26 @@ class WholeHaNode(HaNode):
         """As `Node.start`, without what clients and probes connect to."""
         self.fs = self.world.file_system(self.settings.node_id)
         self.settings.directory.mkdir(exist_ok=True)
-        await self.open_store()
-        self.address = f"127.0.0.1:{self.settings.node_id}"
-        self.link = self.make_link(None)
-        self.port = await self.link.start(HOST, 0)
-        self.world.listens(self.settings.node_id, self.port)
-        await self.found()
-        self.run_replica()
+        self.replication = await self._replicate(self)
+        self._make_broker()
+        made = self.assembly
+        self.driver, self.applied, self.losses = made.driver, made.applied, made.losses
+        self.maintenance = made.maintenance
         self.nameserver = NameServerService(None, None, report_judge=ReportJudge("c", "g0"))
         self.maintenance.start()
         self.driver.start()
         self.is_up = True
+
+    def log_is_open(self, _store: Any) -> None:
+        """Watch no syncs, and show the log on no page."""
+        self.log = self.assembly.log
+
+    async def meet_peers(self, make_link: Callable[[TlsFiles | None], PeerLink | HaLink]) -> None:
+        """Open the port of replicas, and no other one."""
+        self.address = f"127.0.0.1:{self.settings.node_id}"
+        self.link = make_link(None)
+        self.port = await self.link.start(HOST, 0)
+        self.world.listens(self.settings.node_id, self.port)
 
     async def crash(self) -> None:
         """Leave as SIGKILL would, between two steps of the threads that write files.

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +247,7 @@ async def test_a_replica_asks_again_when_a_damaged_disk_let_no_image_be_made(
             return make
 
         one.applied.make_image = damaged  # type: ignore[method-assign]
-        one.on_damage = met.append  # type: ignore[method-assign, assignment]
+        one.replication = replace(one.replication, on_damage=met.append)
         three = await world.restart(3)
         await eventually(lambda: one.driver.inbound.image_sender.failed_count == 1)
         await world.settled(1, 3)

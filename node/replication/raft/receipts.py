@@ -1,0 +1,33 @@
+"""The rules of receipts for a log whose batches are entries that a quorum commits.
+
+Owns the way from the position of a command record to its entry.
+"""
+
+from collections.abc import Callable
+
+from node.errors.common import NodeError, NotLeaderError
+from node.replication.contract import ReceiptRules
+from node.state.command_records import StoredBatch
+from quorumlog.pb import common_pb2
+from store import format as fmt
+from store.ledger.ledger import Ledger
+
+
+def raft_receipts(
+    ledger: Ledger,
+    *,
+    is_flush_sync: bool,
+    why_not_local: Callable[[], NodeError | None] = lambda: None,
+) -> ReceiptRules:
+    """Return the rules for a ledger; `is_flush_sync`: a quorum syncs an entry before its receipt,
+    and does not only hold it in memory."""
+    durability = (
+        common_pb2.DURABILITY_QUORUM_DISK if is_flush_sync else common_pb2.DURABILITY_QUORUM_MEMORY
+    )
+
+    def batch_of(position: int) -> StoredBatch:
+        entry = ledger.entry(ledger.index_at_position(position))
+        first = entry.position + fmt.ENTRY_HEADER_SIZE_BYTES
+        return StoredBatch(entry.entry_index, entry.term, first, entry.body)
+
+    return ReceiptRules(batch_of, lambda: durability, NotLeaderError, True, why_not_local)
