@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Coroutine
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 HOST: Final = "127.0.0.1"
@@ -38,12 +37,7 @@ class DelayedLinks:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self._run(self._close_all())
         finally:

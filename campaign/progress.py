@@ -4,7 +4,6 @@ Owns what is shown; must not know how units are chosen.
 """
 
 import time
-from types import TracebackType
 from typing import Self
 
 import click
@@ -39,12 +38,7 @@ class CampaignProgress:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 

@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import click
@@ -30,12 +29,7 @@ class JobProgress:
             self._bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bars:
             self._bars.stop()
 

@@ -24,6 +24,7 @@ from store.durability.durable_mark import UNKNOWN_COUNT, DurableMark, Mark
 from store.durability.identity import LastRun
 from store.errors import DerivedFileError, LayoutError, QueueOrderError
 from store.files.file_system import FileSystem
+from store.files.mapped_file import MappedFile
 from store.files.mapped_file_queue import FileSource, InlineFiles
 from store.files.transient_pool import PooledFiles, TransientPool
 from store.files.warm_up import WarmUp
@@ -31,7 +32,6 @@ from store.ledger.ledger import Ledger
 from store.ledger.recovery import recover_ledger
 from store.log.commit_log import CommitLog
 from store.log.commit_log_recovery import recover_commit_log
-from store.maintenance.retention import RetainedFile
 from store.record.check import store_timestamp
 from store.stats import StoreCounters
 
@@ -319,7 +319,7 @@ def make_files(
     return pooled, warm_up, pooled, pool
 
 
-def newest_unix_ms(log: CommitLog | Ledger, file: RetainedFile, hi_position: int) -> int | None:
+def newest_unix_ms(log: CommitLog | Ledger, file: MappedFile, hi_position: int) -> int | None:
     """Return a store time no record of a complete file is newer than, for retention.
 
     The first record behind the file has it: None as long as that is not visible. For the last file,

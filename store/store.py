@@ -13,7 +13,6 @@ calls `maintain()` itself. Source: RocketMQ DefaultMessageStore.
 
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final, Self
 
 from store.clock import unix_ms
@@ -244,10 +243,5 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -7,7 +7,6 @@ tells it to is a defect of the suite or of the SDK, and fails the scenario.
 import asyncio
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Any, Final, Self
 
 import quorumlog
@@ -88,12 +87,7 @@ class Load:
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work))
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for task in (*self._tasks, *self._members):
             task.cancel()
         await asyncio.gather(*self._tasks, *self._members, return_exceptions=True)

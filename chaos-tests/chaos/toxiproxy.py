@@ -12,7 +12,6 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from chaos.errors import ChaosError, NotPossibleHereError
@@ -103,12 +102,7 @@ class Toxiproxy:
         self.version = str(json.loads(found)["version"])
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     def create(self, name: str, upstream_port: int) -> Proxy:

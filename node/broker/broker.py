@@ -90,7 +90,8 @@ class Broker:
         `clock_ms` is for sessions of group members only; `unix_ms` for times that go into the
         state."""
         context = Context(driver, store, machine, identity, limits, receipts)
-        self._context: Final = context
+        self.context: Final = context
+        """The context of all parts, for a gateway that calls them under other names."""
         self._clock_ms = clock_ms
         self._commands = Commands(context)
         self._parked = ParkedReaders(context)
@@ -136,11 +137,6 @@ class Broker:
         self.has_waiting_readers: Final = self._parked.has_any
         """Returns whether a reader waits for something that will be applied here."""
         driver.add_listener(self._on_turn)
-
-    @property
-    def context(self) -> Context:
-        """The context of all parts, for a gateway that calls them under other names."""
-        return self._context
 
     def add_leader_work(self, work: LeaderWork) -> None:
         """Add work that begins and ends with this node's leadership; if it leads, begin now."""
@@ -193,7 +189,7 @@ class Broker:
 
     async def route(self, request: RouteRequest) -> RouteResponse:
         """Return the leader and all addresses, as this node knows them: any node may be asked."""
-        context = self._context
+        context = self.context
         context.check_cluster(request.cluster_id)
         driver, limits = context.driver, context.limits
         if len(request.topics) > limits.topic_count_max:
@@ -231,11 +227,11 @@ class Broker:
 
     def members(self) -> Mapping[NodeId, Member]:
         """Return the replicated addresses; they override what is configured."""
-        return self._context.state.members
+        return self.context.state.members
 
     def address_of(self, node: NodeId) -> str:
         """Return host:port of a node's client service; empty if it is not known."""
-        return self._context.address_of(node)
+        return self.context.address_of(node)
 
     # --- Life ---
 
@@ -250,7 +246,7 @@ class Broker:
 
     def stop(self) -> None:
         """Refuse all calls from now on, and end every wait. Stop the driver after this."""
-        self._context.is_stopped = True
+        self.context.is_stopped = True
         if self._was_ready:
             self._end_leader_works()
             self._was_ready = False
@@ -263,7 +259,7 @@ class Broker:
             self.delay.delivery_task.on_grown(queues)
 
     def _on_turn(self) -> None:
-        is_ready = self._context.driver.is_ready and not self._context.is_stopped
+        is_ready = self.context.driver.is_ready and not self.context.is_stopped
         if is_ready != self._was_ready:
             self._was_ready = is_ready
             if is_ready:
@@ -282,9 +278,9 @@ class Broker:
     def stats(self) -> BrokerStats:
         """Return the counters and the levels at this moment."""
         produce, pulls, parked = self._produce, self.pulls, self._parked
-        state = self._context.state
+        state = self.context.state
         return BrokerStats(
-            limits=self._context.limits,
+            limits=self.context.limits,
             batch_size_bytes_max=produce.batch_size_bytes_max,
             is_draining=produce.is_draining,
             batches_total=produce.batches_total,

@@ -7,9 +7,10 @@ open it, so its lock keeps a running node out, a torn tail is cut, and damage is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, NamedTuple, Protocol
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from node.config.environment import store_host
 from node.config.settings import Settings
@@ -37,22 +38,17 @@ class Lowered(NamedTuple):
     """Whether an earlier run, which did not come to its end, had lowered it already."""
 
 
-class _Stopped(Protocol):
+class _Stopped(NamedTuple):
     """One directory, open."""
 
+    statement: Statement
+    """Its statement, without a seal."""
+    vote_after: int
+    """The vote, or the master, of the directory once lowered."""
     end: int
-
-    def state(self, seal_name: str) -> Statement:
-        """Return the statement of the directory."""
-        ...
-
-    def vote_after(self) -> int:
-        """Return the vote, or the master, of the directory once lowered."""
-        ...
-
-    def save(self, term: int) -> None:
-        """Set the term; durable on return."""
-        ...
+    """The term that no group reaches."""
+    save: Callable[[int], None]
+    """Sets the term; durable on return."""
 
 
 def seal_directory(settings: Settings, fs: FileSystem | None = None) -> Statement:
@@ -62,7 +58,7 @@ def seal_directory(settings: Settings, fs: FileSystem | None = None) -> Statemen
     """
     fs = fs or FileSystem()
     with _stopped(settings, fs) as stopped:
-        return stopped.state(seal(fs, settings.directory))
+        return replace(stopped.statement, seal=seal(fs, settings.directory))
 
 
 def unseal_directory(settings: Settings, fs: FileSystem | None = None) -> bool:
@@ -102,8 +98,8 @@ def lower_directory(
         )
     with _stopped(settings, fs) as stopped:
         target = target_term(statements, end=stopped.end)
-        found = stopped.state(name)
-        done = after(own, term=target, vote=stopped.vote_after())
+        found = replace(stopped.statement, seal=name)
+        done = after(own, term=target, vote=stopped.vote_after)
         if found not in (own, done):
             raise TermChangeRefusedError(
                 f"{root} is not what its statement says", "seal all nodes again, and begin anew"
@@ -139,21 +135,11 @@ def _raft(settings: Settings, fs: FileSystem) -> Iterator[_Stopped]:
         if not log.is_founded:
             raise TermChangeRefusedError(f"{settings.directory}: {_UNFOUNDED}", "leave it out")
         log.start_at(log.base_index)
-        yield _RaftDirectory(settings, log)
-
-
-class _RaftDirectory:
-    end = TERM_END
-
-    def __init__(self, settings: Settings, log: LedgerLog) -> None:
-        self._settings, self._log = settings, log
-
-    def state(self, seal_name: str) -> Statement:
-        initial, settings = self._log.load(), self._settings
+        initial = log.load()
         newest = initial.configurations[-1:]
         members = {node for at in newest for part in at.configuration for node in part}
-        return Statement(
-            seal_name,
+        statement = Statement(
+            "",
             "raft",
             settings.cluster_id,
             settings.group,
@@ -164,13 +150,12 @@ class _RaftDirectory:
             initial.runs[-1][1] if initial.runs else initial.base_term,
             tuple(sorted(members)),
         )
-
-    def vote_after(self) -> int:
-        return NO_NODE
-
-    def save(self, term: int) -> None:
-        found = self._log.load().hard_state
-        self._log.save_hard_state(found._replace(term=term, vote=NO_NODE))
+        yield _Stopped(
+            statement,
+            NO_NODE,
+            TERM_END,
+            lambda term: log.save_hard_state(initial.hard_state._replace(term=term, vote=NO_NODE)),
+        )
 
 
 @contextmanager
@@ -180,47 +165,31 @@ def _ha(settings: Settings, fs: FileSystem) -> Iterator[_Stopped]:
         replica_ids=tuple(sorted(settings.peers or (settings.node_id,))),
         copies=settings.copies,
     )
-    log = HaLog.open(
+    with HaLog.open(
         str(settings.directory),
         settings.store_config(store_host(settings)),
         cluster_id=settings.cluster_id,
         node_id=settings.node_id,
         group=group,
         fs=fs,
-    )
-    try:
+    ) as log:
         if log.is_new:
             raise TermChangeRefusedError(f"{settings.directory}: {_UNFOUNDED}", "leave it out")
-        yield _HaDirectory(settings, group, log)
-    finally:
-        log.close()
-
-
-class _HaDirectory:
-    end = EPOCH_END
-
-    def __init__(self, settings: Settings, group: HaSettings, log: HaLog) -> None:
-        self._settings, self._group, self._log = settings, group, log
-
-    def state(self, seal_name: str) -> Statement:
-        settings, bound = self._settings, self._log.replica.bound
-        return Statement(
-            seal_name,
+        bound = log.replica.bound
+        statement = Statement(
+            "",
             "ha",
             settings.cluster_id,
             settings.group,
             settings.node_id,
             bound.number,
             bound.master_id,
-            self._log.end,
-            self._log.epochs.last.number,
-            self._group.replica_ids,
+            log.end,
+            log.epochs.last.number,
+            group.replica_ids,
         )
-
-    def vote_after(self) -> int:
         # A master that acked alone has to know that it did, to count its possible losses.
-        is_own = self._log.replica.bound.master_id == self._settings.node_id
-        return self._settings.node_id if is_own else NO_REPLICA
-
-    def save(self, term: int) -> None:
-        self._log.lower_binding(HaBinding(term, self.vote_after()))
+        master = settings.node_id if bound.master_id == settings.node_id else NO_REPLICA
+        yield _Stopped(
+            statement, master, EPOCH_END, lambda term: log.lower_binding(HaBinding(term, master))
+        )

@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NoReturn, Protocol
 
 import grpc
@@ -86,11 +87,11 @@ class ServedCalls:
         parse = _parser(GetMessageClass(method.input_type))
         if method.client_streaming:
             assert method.server_streaming, f"{name} streams only requests"
-            call = self._both_streams(name, parse, function)
+            call = self._stream(name, partial(_parsed, parse=parse), function)
             return grpc.stream_stream_rpc_method_handler(call, None, serialize)
         if method.server_streaming:
-            stream = self._server_stream(name, parse, function)
-            return grpc.unary_stream_rpc_method_handler(stream, None, serialize)
+            call = self._stream(name, parse, function)
+            return grpc.unary_stream_rpc_method_handler(call, None, serialize)
         return grpc.unary_unary_rpc_method_handler(
             self._unary(name, parse, function), None, serialize
         )
@@ -109,28 +110,15 @@ class ServedCalls:
 
         return call
 
-    def _server_stream(self, name: str, parse: "_Parser", function: ServerStream) -> Any:
-        async def call(data: bytes, context: ServicerContext) -> AsyncIterator[object]:
+    def _stream(
+        self, name: str, parse: Callable[[Any], Any], function: ServerStream | BothStreams
+    ) -> Any:
+        """Wrap a method that streams responses; `parse` makes its argument of what gRPC passes."""
+
+        async def call(given: Any, context: ServicerContext) -> AsyncIterator[object]:
             self.counters.begun[name] += 1
             try:
-                async for response in function(parse(data)):
-                    yield response
-            except Exception as error:  # noqa: BLE001 - the client gets every error.
-                await self._abort(name, error, context)
-            finally:
-                self.counters.ended[name] += 1
-
-        return call
-
-    def _both_streams(self, name: str, parse: "_Parser", function: BothStreams) -> Any:
-        """Wrap a method of streams; an unparseable request reaches it as a BadRequestError."""
-
-        async def call(
-            requests: AsyncIterator[bytes], context: ServicerContext
-        ) -> AsyncIterator[object]:
-            self.counters.begun[name] += 1
-            try:
-                async for response in function(_parsed(requests, parse)):
+                async for response in function(parse(given)):
                     yield response
             except Exception as error:  # noqa: BLE001 - the client gets every error.
                 await self._abort(name, error, context)
@@ -151,14 +139,18 @@ class ServedCalls:
             _log.error("a call met an unexpected error", method=name, exc_info=error)
 
     async def _abort(self, name: str, error: Exception, context: ServicerContext) -> NoReturn:
-        """Send the error to the client; gRPC ends the call with an exception of its own."""
+        """Count the error and send it to the client."""
         if isinstance(error, grpc.aio.AbortError):
             raise error
         self.failed(name, error)
-        failure = describe(error)
-        context.set_trailing_metadata(((ERROR_TRAILER, to_pb(error).SerializeToString()),))
-        details = failure.message[:DETAILS_LENGTH_MAX]
-        await context.abort(grpc.StatusCode[failure.status], details)
+        await refuse(error, context)
+
+
+async def refuse(error: Exception, context: ServicerContext) -> NoReturn:
+    """End a call with an error; gRPC raises an exception of its own."""
+    failure = describe(error)
+    context.set_trailing_metadata(((ERROR_TRAILER, to_pb(error).SerializeToString()),))
+    await context.abort(grpc.StatusCode[failure.status], failure.message[:DETAILS_LENGTH_MAX])
 
 
 _Parser = Callable[[bytes], Message]

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 import grpc
 
 from node.errors.common import NotReadyError
-from node.services.bounds.bounded import Bounds, bounded, refuse
-from node.services.calls import ServicerContext
+from node.services.bounds.bounded import Bounds, bounded
+from node.services.calls import ServicerContext, refuse
 from raft.messages import NO_TERM
 
 

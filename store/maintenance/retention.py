@@ -29,6 +29,7 @@ from typing import Final, NamedTuple, Protocol, Self
 
 from store.config import StoreConfig
 from store.errors import CorruptionError, FileSystemError, StoreFullError
+from store.files.mapped_file import MappedFile
 from store.stats import StoreCounters
 
 DELETE_COUNT_MAX: Final = 10  # A round; as RocketMQ's deleteFileBatchMax.
@@ -171,19 +172,6 @@ def ages_ms(newest_unix_ms: Sequence[int | None], now_unix_ms: int, retention_ms
     return ages
 
 
-class RetainedFile(Protocol):
-    """A file, as retention needs it. MappedFile is one."""
-
-    @property
-    def position(self) -> int: ...
-
-    @property
-    def end_position(self) -> int: ...
-
-    @property
-    def size_bytes(self) -> int: ...
-
-
 class RetainedLog(Protocol):
     """A log, as retention needs it. Every `RecordLog` is one."""
 
@@ -215,8 +203,8 @@ class Retention:
         self,
         policy: RetentionPolicy,
         log: RetainedLog,
-        files: Callable[[], Sequence[RetainedFile]],
-        newest_unix_ms: Callable[[RetainedFile], int | None],
+        files: Callable[[], Sequence[MappedFile]],
+        newest_unix_ms: Callable[[MappedFile], int | None],
         *,
         path: str,
         deletable_position: Callable[[], int] | None = None,
@@ -290,7 +278,7 @@ class Retention:
             by_ratio = int(self.usage.total_bytes * (1 - self.policy.full_ratio)) + 1
             raise StoreFullError(self._path, max(needed, by_ratio), self.usage.free_bytes)
 
-    def _ages(self, files: Sequence[RetainedFile]) -> list[FileAge]:
+    def _ages(self, files: Sequence[MappedFile]) -> list[FileAge]:
         hi = self._log.flushed_position
         if self._deletable_position is not None:
             hi = min(hi, self._deletable_position())
@@ -308,7 +296,7 @@ class Retention:
             ages[-1] = FileAge(last.size_bytes, self._time_of(files[-1]), False)
         return ages
 
-    def _time_of(self, file: RetainedFile) -> int | None:
+    def _time_of(self, file: MappedFile) -> int | None:
         try:
             return self._newest_unix_ms(file)
         except (FileSystemError, CorruptionError) as error:

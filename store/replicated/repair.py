@@ -19,7 +19,6 @@ again, never more of it. Sources: design 4.5; fault-matrix S05.
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from store import format as fmt
@@ -323,12 +322,7 @@ class RepairSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

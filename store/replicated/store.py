@@ -12,7 +12,6 @@ of their own beside it. The directory is that of any other store.
 
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from store.clock import unix_ms
@@ -269,10 +268,5 @@ class ReplicatedStore(Generic[LogT]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import chaos.scenarios  # noqa: F401  Registers them.
 import pytest
 from chaos import cluster
 from chaos.campaign import Campaign

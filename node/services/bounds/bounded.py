@@ -7,23 +7,15 @@ out before they are complete. A client does not see the difference.
 import asyncio
 import inspect
 from collections.abc import AsyncIterator
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from node.errors.common import BadRequestError, NodeError
-from node.errors.translation import ERROR_TRAILER, describe, to_pb
 from node.services.bounds.request_watch import RequestWatch
 from node.services.bounds.response_watch import ResponseWatch
-from node.services.calls import DETAILS_LENGTH_MAX, ServicerContext
-
-
-async def refuse(error: NodeError, context: ServicerContext) -> NoReturn:
-    """End a call with an error."""
-    failure = describe(error)
-    context.set_trailing_metadata(((ERROR_TRAILER, to_pb(error).SerializeToString()),))
-    await context.abort(grpc.StatusCode[failure.status], failure.message[:DETAILS_LENGTH_MAX])
+from node.services.calls import refuse
 
 
 class Bounds(NamedTuple):

@@ -11,7 +11,7 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
@@ -24,6 +24,8 @@ _COUNTED_AT: Final = 120
 """tcpi_bytes_acked and tcpi_bytes_received of Linux's struct tcp_info, since 4.1."""
 
 TcpAddress = tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]
+Cut = Callable[[str], bool]
+"""Ends the connection of a peer; returns whether it was found."""
 
 
 class Traffic(NamedTuple):
@@ -104,6 +106,11 @@ def _sockets(descriptors: Iterable[int]) -> Iterator[int]:
         with contextlib.suppress(OSError):
             if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                 yield descriptor
+
+
+def host_of(peer: str) -> str:
+    """Return a peer name of gRPC without its port."""
+    return peer.rpartition(":")[0]
 
 
 def address_of(peer: str) -> TcpAddress | None:

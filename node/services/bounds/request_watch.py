@@ -25,6 +25,7 @@ import grpc
 from node.config.limits import PortLimits
 from node.errors.common import BadRequestError
 from node.errors.requests import RequestSlowError, StreamSilentError
+from node.services.bounds.connection_cut import Cut, host_of
 from node.services.bounds.half_sent import HALF_SIZE_BYTES_MIN, HalfSent, WatchedConnection
 from node.services.bounds.look_timer import LookTimer
 
@@ -54,9 +55,6 @@ HALF_TOO_SLOW: Final = "half_too_slow"
 HALF_TOO_MUCH: Final = "half_too_much"
 REASONS: Final = (TOO_SLOW, TOO_MANY, SILENT, TOO_MANY_STREAMS, HALF_TOO_SLOW, HALF_TOO_MUCH)
 
-Cut = Callable[[str], bool]
-"""Ends the connection of a peer."""
-
 
 class WatchedContext(Protocol):
     """The methods of grpc.aio.ServicerContext that the watch uses."""
@@ -77,7 +75,7 @@ class _Wait:
 
     @property
     def host(self) -> str:
-        return _host(self.peer)
+        return host_of(self.peer)
 
     def give_up(self, reason: str) -> None:
         assert self.task is not None, "there is no call that waits"
@@ -279,10 +277,6 @@ class RequestWatch:
         return bool(self._arriving or self._streams) or self._half.is_counting
 
 
-def _host(peer: str) -> str:
-    return peer.rpartition(":")[0]
-
-
 def _of_greediest(
     connections: Mapping[str, WatchedConnection],
 ) -> Iterator[tuple[str, WatchedConnection]]:
@@ -291,8 +285,8 @@ def _of_greediest(
     by_host: dict[str, list[tuple[str, WatchedConnection]]] = {}
     sizes: Counter[str] = Counter()
     for peer, one in sorted(connections.items(), key=lambda item: item[1].held_size_bytes):
-        by_host.setdefault(_host(peer), []).append((peer, one))
-        sizes[_host(peer)] += one.held_size_bytes
+        by_host.setdefault(host_of(peer), []).append((peer, one))
+        sizes[host_of(peer)] += one.held_size_bytes
     while sizes:
         host = max(sizes, key=sizes.__getitem__)
         peer, one = by_host[host].pop()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from node.errors.requests import ResponsesWaitError
+from node.services.bounds.connection_cut import Cut, host_of
 from node.services.bounds.look_timer import LookTimer
 
 LARGE_SIZE_BYTES: Final = 64 * 1024
@@ -32,9 +33,6 @@ _LOOK_MS: Final = 1_000
 _PAUSE_MS: Final = 3 * _LOOK_MS
 """Pause between two looks after which the process itself was held, so clients could take nothing.
 """
-
-Cut = Callable[[str], bool]
-"""Ends the connection of a peer."""
 
 
 class Response:
@@ -110,7 +108,7 @@ class ResponseWatch:
         for response in self._older(self._timer.now_s(), STUCK_MS):
             if not response.size_bytes:
                 continue
-            host = _host(response.peer)
+            host = host_of(response.peer)
             by_host[host] += response.size_bytes
             oldest.setdefault(host, response.peer)
         for host, _ in by_host.most_common(1):
@@ -134,14 +132,10 @@ class ResponseWatch:
         return bool(self._waiting)
 
 
-def _host(peer: str) -> str:
-    return peer.rpartition(":")[0]
-
-
 def _of_busiest(counts: Counter[str]) -> str:
     """Return the first peer of the address with the highest count."""
     by_host: Counter[str] = Counter()
     for peer, count in counts.items():
-        by_host[_host(peer)] += count
+        by_host[host_of(peer)] += count
     ((busiest, _),) = by_host.most_common(1)
-    return next(peer for peer in counts if _host(peer) == busiest)
+    return next(peer for peer in counts if host_of(peer) == busiest)

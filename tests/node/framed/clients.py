@@ -10,7 +10,6 @@ import contextlib
 import socket
 import ssl
 import struct
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from quorumlog.pb import common_pb2, log_pb2
@@ -95,12 +94,7 @@ class FramedClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -12,14 +12,13 @@ from store.config import StoreConfig
 from store.errors import CorruptionError, FileSystemError, StoreFullError, SyncFailedError
 from store.files import failpoints
 from store.files.file_system import FileSystem
-from store.files.mapped_file import create_file
+from store.files.mapped_file import MappedFile
 from store.files.mapped_file_queue import MappedFileQueue
 from store.maintenance.retention import (
     DELETE_COUNT_MAX,
     DiskState,
     DiskUsage,
     FileAge,
-    RetainedFile,
     Retention,
     RetentionPolicy,
     ages_ms,
@@ -302,7 +301,7 @@ class RetainedQueue:
             counters=self.counters,
         )
 
-    def newest_unix_ms(self, file: RetainedFile) -> int | None:
+    def newest_unix_ms(self, file: MappedFile) -> int | None:
         self.asked.append(file.position // SIZE)
         if file.position // SIZE in self.unreadable:
             raise self.unreadable[file.position // SIZE]
@@ -415,8 +414,3 @@ def test_a_failed_directory_sync_is_raised(tmp_path: Path) -> None:
     with failpoints.armed("fs.sync_directory=EIO"), pytest.raises(SyncFailedError):
         log.retention.run_once(NOW, EMPTY_DISK)
     log.queue.close()
-
-
-def test_a_mapped_file_is_what_retention_asks_for(tmp_path: Path) -> None:
-    file: RetainedFile = create_file(FS, str(tmp_path), SIZE, SIZE, warm_up=False)
-    assert (file.position, file.end_position, file.size_bytes) == (SIZE, 2 * SIZE, SIZE)

@@ -186,7 +186,7 @@ class Walk:
             for queue_id in (0, 1):
                 found.update(bodies(self.node, topic, queue_id))
         found.update(bodies(self.node, fmt.UNDELIVERABLE_TOPIC))
-        self.node.log.store.reads.origin = self.node.broker._context.origin
+        self.node.log.store.reads.origin = self.node.broker.context.origin
         return found
 
     def look(self) -> None:

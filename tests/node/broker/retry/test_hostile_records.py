@@ -165,7 +165,7 @@ async def test_only_what_can_be_a_topic_can_be_forbidden(tmp_path: Path) -> None
             '{"dataVersion": {"counter": 1}, "subscriptionGroupTable": {"readers": {}},'
             ' "forbiddenTable": {"readers": {"a b": -1}}}'
         )
-        plan = ImportPlan(Limits(), node.machine.image(), node.broker._context)
+        plan = ImportPlan(Limits(), node.machine.image(), node.broker.context)
         plan.take({"subscriptionGroup.json": text})
         assert not plan.commands
         assert "'a b' is refused" in plan.refusals[0]

@@ -89,7 +89,7 @@ async def deliver(node: Fixture, level: int) -> int:
     """Put what is held on a level into the retry topic, as its time has come; return its offset."""
     _lo, hi = node.log.store.reads.queue_range("SCHEDULE_TOPIC_XXXX", level - 1)
     found = node.log.store.reads.pull("SCHEDULE_TOPIC_XXXX", level - 1, hi - 1, max_count=1)
-    own = OwnAppends(node.broker._context)
+    own = OwnAppends(node.broker.context)
     written = await own.write(delivered(found.data)[1], [])
     return written.queues[RETRY.encode(), 0][0]
 
