@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -16,12 +15,13 @@ from typing import Final
 import structlog
 
 from node.config.environment import store_host
-from node.monitoring.ha_samples import ha_samples
+from node.monitoring import metrics
 from node.monitoring.health import Phase
+from node.monitoring.metric import Source
 from node.node import Node
 from node.offline.term_seal import epoch_warnings, refuse_epoch_end, refuse_if_sealed
 from node.peers.security.tls import TlsFiles, client_context, server_context
-from node.replication.contract import ReplicaStatus, Sample
+from node.replication.contract import ReplicaStatus
 from node.replication.foundation import FoundingVerdict
 from node.replication.ha.applied import AppliedState
 from node.replication.ha.core.effects import HaRoleChange
@@ -188,6 +188,7 @@ class HaAssembly:
         self.memory.driver = self.driver
         node.lives.start()
         self.discovery.attach(self.driver.inbound)
+        node.pages.add_metrics(Source(metrics.HA, self._facts))
         return Replication(
             store=self.log.store,
             machine=self.applied.machine,
@@ -197,9 +198,11 @@ class HaAssembly:
             maintenance=self.maintenance,
             status=self._status,
             warnings=lambda: epoch_warnings(self.log.replica.bound.number),
-            samples=self._samples,
             on_damage=_on_damage,
         )
+
+    def _facts(self) -> metrics.HaFacts:
+        return metrics.HaFacts(self.driver, self.driver.report(), self.driver.machine.stats())
 
     async def _make_image(self) -> bytes:
         try:
@@ -246,11 +249,8 @@ class HaAssembly:
             durable_index=report.durable - 1,
             commit_index=driver.commit_index,
             applied_index=driver.applied_index,
+            roles=_ROLES,
         )
-
-    def _samples(self) -> Iterator[Sample]:
-        yield from self._status().samples(_ROLES)
-        yield from ha_samples(self.driver)
 
 
 def _on_damage(error: CorruptionError) -> None:

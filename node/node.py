@@ -12,7 +12,7 @@ import dataclasses
 import gc
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, Final
@@ -31,9 +31,10 @@ from node.config.settings import Settings
 from node.config.types import Address
 from node.framed.calls import FramedCalls
 from node.framed.server import FramedServer
-from node.monitoring import bound_samples, framed_samples, metrics, rocketmq_samples
+from node.monitoring import metrics
 from node.monitoring.health import Health, Phase
 from node.monitoring.http import HttpServer
+from node.monitoring.metric import NodeCollector, Source
 from node.monitoring.pages import Pages
 from node.nameserver.brokers import LocalBroker, RaftBroker
 from node.nameserver.calls import NameServerCalls
@@ -48,7 +49,6 @@ from node.peers.security.tls import (
     grpc_client_credentials,
     grpc_server_credentials,
 )
-from node.replication.contract import Sample
 from node.replication.derived_scrub import DerivedCare
 from node.replication.ha.driver import HaDriver
 from node.replication.ha.link.link import HaLink
@@ -58,6 +58,7 @@ from node.replication.scrub import Scrub
 from node.rocketmq.access import Access
 from node.rocketmq.service import RocketMq
 from node.runtime.fail_stop import FailStop
+from node.runtime.logs.line_budget import left_out
 from node.runtime.node_file import remove_node_file, write_node_file
 from node.runtime.opening import Opening
 from node.runtime.sync_watch import SyncWatch, WatchedFileSystem
@@ -69,7 +70,6 @@ from raft.messages import NO_NODE
 from store.errors import CorruptionError, DerivedFileError, SyncFailedError
 from store.files.file_system import FileSystem
 from store.replicated.store import ReplicatedStore
-from store.stats import LatencyStats, StoreStats
 
 CALL_GRACE_MS: Final = 500
 """Time for calls whose answer is on its way when the broker stops."""
@@ -142,7 +142,15 @@ class Node:
             FramedCalls(self.calls, call_count_max=self.settings.rpc_count_max)
         )
         self.http = self._http(limits)
-        self.pages.add(status=self._status, samples=self._samples)
+        self.pages.add_status(self._status)
+        self.pages.add_metrics(
+            Source(metrics.NODE, self._facts),
+            Source(metrics.CALLS, lambda: self.calls.counters),
+            Source(metrics.GRPC, lambda: self.grpc),
+            Source(metrics.FRAMED, lambda: self.framed),
+            Source(metrics.HTTP, lambda: self.http.connections),
+            Source(metrics.LOG_LINES, lambda: left_out),
+        )
         self.fail_stop.describe = self.pages.status
         await self._start_http()
         # A sync that hangs while the log is closed ends the process, too.
@@ -155,10 +163,18 @@ class Node:
         self.life.push_async_callback(self.lives.stop)
         self.replication = await self._replicate(self)
         self._make_broker()
-        self.pages.add(
-            status=self._running_status,
-            samples=self._running_samples,
-            histograms=lambda: {"record_bytes": self.broker.stats().record_sizes},
+        self.pages.add_status(self._running_status)
+        self.pages.add_metrics(
+            Source(metrics.REPLICA, self.replication.status),
+            Source(metrics.LIVES, lambda: self.lives),
+            Source(metrics.LINK, self.replication.link.stats),
+            Source(
+                metrics.PASSES, lambda: metrics.Passes(self.scrub.stats(), self.derived.stats())
+            ),
+            Source(metrics.WARNINGS, self.warnings),
+            Source(metrics.BROKER, lambda: self.broker),
+            Source(metrics.DELAY, self.broker.delay.stats),
+            Source(metrics.POP, self.broker.pop.stats),
         )
         await self._serve()
 
@@ -184,7 +200,7 @@ class Node:
 
         Raises the error of the HTTP port, only now: one about a locked directory tells more.
         """
-        self.pages.add(histograms=lambda: log_histograms(store.stats()))
+        self.pages.add_metrics(Source(metrics.STORE, store.stats))
         self.sync_watch.start()
         if self._http_error is not None:
             raise self._http_error
@@ -200,7 +216,7 @@ class Node:
 
     def _http(self, limits: PortLimits) -> HttpServer:
         registry = CollectorRegistry()
-        registry.register(metrics.NodeCollector(self.pages.samples, self.pages.histograms))
+        registry.register(NodeCollector(metrics.METRICS, lambda: self.pages.metrics))
         return HttpServer(self.health, registry, self.pages.status, limits)
 
     async def _start_http(self) -> None:
@@ -329,9 +345,10 @@ class Node:
         life.push_async_callback(self.nameserver.stop)
         self.broker.other_groups = self.nameserver.other_groups
         self.broker.framed_address = self.framed_address
-        self.pages.add(
-            status=lambda: {"nameserver": nameserver_status(self.nameserver)},
-            samples=lambda: metrics.nameserver_samples(self.nameserver),
+        self.pages.add_status(lambda: {"nameserver": nameserver_status(self.nameserver)})
+        self.pages.add_metrics(
+            Source(metrics.NAMESERVER, lambda: self.nameserver),
+            Source(metrics.NAMESERVER_REPLICA, self._nameserver_facts),
         )
         self.health.add_listener(self._on_ready)
         life.callback(self.broker.stop)
@@ -342,7 +359,7 @@ class Node:
             one.start()
         self.rocketmq = self._rocketmq()
         life.push_async_callback(self.rocketmq.stop)
-        self.pages.add(samples=lambda: rocketmq_samples.samples(self.rocketmq))
+        self.pages.add_metrics(Source(metrics.ROCKETMQ, lambda: self.rocketmq))
         directory = NameServerCalls(self.nameserver)
         own = handlers(self.calls, self.broker, self.admin, directory)
         life.push_async_callback(self._end_calls)
@@ -472,30 +489,19 @@ class Node:
     def _running_status(self) -> dict[str, Any]:
         return {**self.replication.status().fields(), "warnings": list(self.warnings())}
 
-    def _samples(self) -> Iterator[Sample]:
+    def _facts(self) -> metrics.NodeFacts:
         settings = self.settings
-        identity = (str(settings.node_id), settings.cluster_id, settings.group, __version__)
-        yield "node", identity, 1.0
-        yield "ready", (), float(self.health.ready().is_good)
-        yield "uptime_seconds", (), time.monotonic() - self.began_s
-        for file, unix_s in self.tls_ends_unix_s.items():
-            yield "tls_expiry_timestamp_seconds", (file,), unix_s
-        yield from metrics.call_samples(self.calls.counters)
-        yield from bound_samples.call_bounds(self.grpc.requests, self.grpc.responses)
-        yield from framed_samples.samples(self.framed)
-        yield from bound_samples.log_bounds()
-        yield from bound_samples.http_bounds(self.http.connections)
+        return metrics.NodeFacts(
+            (str(settings.node_id), settings.cluster_id, settings.group, __version__),
+            self.health.ready().is_good,
+            time.monotonic() - self.began_s,
+            self.tls_ends_unix_s,
+            settings.scrub_interval_ms / 1000,
+        )
 
-    def _running_samples(self) -> Iterator[Sample]:
-        yield from self.replication.samples()
-        yield from metrics.lives_samples(self.lives)
-        yield from metrics.scrub_samples(self.scrub.stats(), self.derived.stats())
-        yield from metrics.derived_samples(self.derived.stats())
-        yield from metrics.link_samples(self.replication.link.stats())
-        yield "scrub_interval_seconds", (), self.settings.scrub_interval_ms / 1000
-        yield from metrics.store_samples(self.replication.store.stats())
-        yield "store_warnings", (), len(self.warnings())
-        yield from metrics.broker_samples(self.broker.stats())
+    def _nameserver_facts(self) -> metrics.NameServerFacts | None:
+        status = self.nameserver.status()
+        return None if status is None else metrics.NameServerFacts(self.nameserver, status)
 
     def warnings(self) -> tuple[str, ...]:
         """Return the warnings for an operator, as sentences."""
@@ -526,8 +532,3 @@ def nameserver_status(service: NameServerService) -> dict[str, Any] | None:
     if status is None:
         return None
     return dataclasses.asdict(status) | {"group_problems": dict(service.watch.problems)}
-
-
-def log_histograms(stats: StoreStats) -> dict[str, LatencyStats]:
-    """Return the histograms of the log by name."""
-    return {"append_seconds": stats.put_latency, "sync_seconds": stats.sync_latency}

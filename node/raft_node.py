@@ -5,7 +5,7 @@ broker.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from random import SystemRandom
 from typing import Final
@@ -14,15 +14,16 @@ import structlog
 
 from node.config.environment import store_host
 from node.config.types import Address
-from node.monitoring import metrics, state_check_samples
+from node.monitoring import metrics
 from node.monitoring.health import Phase
+from node.monitoring.metric import Source
 from node.node import Node
 from node.offline.term_seal import refuse_if_sealed, refuse_term_end, term_warnings
 from node.peers.dispatch import PeerFrames
 from node.peers.frames import FrameKind
 from node.peers.link import PeerLink
 from node.peers.security.tls import TlsFiles, client_context, server_context
-from node.replication.contract import ReplicaStatus, Sample
+from node.replication.contract import ReplicaStatus
 from node.replication.foundation import Foundation, FoundingVerdict
 from node.replication.maintenance import Maintenance
 from node.replication.raft.digests.checks import StateChecks
@@ -52,7 +53,6 @@ from node.state.state import Member
 from raft.messages import NO_INDEX, NO_NODE, Index, NodeId, Standing
 from raft.pump.replica import Replica
 from raft.ready import RoleChange
-from raft.transitions import Role
 from store.errors import CorruptionError
 from store.ledger.mending.fetched import RepairReport
 
@@ -258,6 +258,12 @@ class RaftAssembly:
         self._compare_states(steps)
         node.health.problem = self._problem
         node.lives.start()
+        node.pages.add_metrics(
+            Source(metrics.RAFT, self.replica.stats),
+            Source(metrics.RAFT_DRIVER, lambda: self.driver),
+            Source(metrics.STATE_CHECKS, self.checks.stats),
+            Source(metrics.REPAIR, self.repair.stats),
+        )
         return Replication(
             store=store,
             machine=self.machine,
@@ -269,7 +275,6 @@ class RaftAssembly:
             maintenance=self.maintenance,
             status=self._status,
             warnings=self._warnings,
-            samples=self._samples,
             on_damage=self._on_damage,
             fetcher=self.fetcher,
         )
@@ -385,15 +390,6 @@ class RaftAssembly:
             commit_index=raft.commit,
             applied_index=raft.applied,
         )
-
-    def _samples(self) -> Iterator[Sample]:
-        """Yield the samples of the pump, the core, the shell and repairs."""
-        yield from self._status().samples(Role)
-        yield from metrics.replica_samples(self.replica.stats())
-        yield from state_check_samples.samples(self.checks.stats())
-        yield "appends_without_room", (), self.driver.dropped_for_room_count
-        yield "apply_retries", (), self.driver.apply_retry_count
-        yield from metrics.repair_samples(self.repair.stats())
 
 
 class _RepairWhenNeeded:

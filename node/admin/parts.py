@@ -52,7 +52,7 @@ class NodeParts:
 
         Cheap enough for many callers every second.
         """
-        store, broker = self.replication.store.stats().gauges, self.broker.stats()
+        store, broker = self.replication.store.stats().gauges, self.broker
         replica = self.replication.status()
         return pb.NodeStatusResponse(
             cluster_id=self.settings.cluster_id,
@@ -66,12 +66,12 @@ class NodeParts:
             disk_state=store.disk_state,
             disk_used_ratio=store.disk_used_ratio,
             uptime_ms=int(1000 * (time.monotonic() - self.began_s)),
-            appends_total=broker.records_total,
-            appended_size_bytes_total=broker.records_size_bytes_total,
-            pulls_total=broker.pulls_total,
-            pulled_records_total=broker.pulled_records_total,
-            busy_total=broker.busy_total,
-            in_flight_size_bytes=broker.in_flight_size_bytes,
+            appends_total=broker.produce.records_total,
+            appended_size_bytes_total=broker.produce.size_bytes_total,
+            pulls_total=broker.pulls.pulls_total,
+            pulled_records_total=broker.pulls.records_total,
+            busy_total=broker.produce.busy_total,
+            in_flight_size_bytes=broker.produce.in_flight_size_bytes,
             is_draining=self.broker.is_draining,
             loss_from_index=loss_from_index,
             members=members,
@@ -106,7 +106,7 @@ class NodeParts:
 
     async def appends_decided(self) -> None:
         """Return once no append is pending."""
-        while self.broker.stats().in_flight_count:  # noqa: ASYNC110 - once in a life.
+        while self.broker.produce.in_flight_count:  # noqa: ASYNC110 - once in a life.
             await asyncio.sleep(_POLL_S)
 
     def details(self, found: Sequence[str]) -> list[str]:

@@ -30,7 +30,6 @@ from node.broker.read.pull import Pulls
 from node.broker.read.queries import Queries
 from node.broker.retry.dead_letters import DeadLetters
 from node.broker.retry.retry import Retry
-from node.broker.stats import BrokerStats
 from node.broker.topics.config_files import ConfigFiles
 from node.broker.topics.topics import Topics
 from node.broker.transactions import TransactionCalls
@@ -93,37 +92,35 @@ class Broker:
         self.context: Final = context
         """The context of all parts, for a gateway that calls them under other names."""
         self._clock_ms = clock_ms
-        self._commands = Commands(context)
-        self._parked = ParkedReaders(context)
-        self._freshness = Freshness(context, self._parked)
-        self._members = Members(context)
-        self._own_appends = OwnAppends(context)
+        self.commands = Commands(context)
+        self.parked = ParkedReaders(context)
+        self.freshness = Freshness(context, self.parked)
+        self.group_members = Members(context)
+        self.own_appends = OwnAppends(context)
         self._was_ready = False
         self.other_groups: OtherGroups = lambda _topics: ()
         self.framed_address = ""
         """Address of the framed port, for routes (`RouteResponse.framed_address`)."""
 
-        self.incarnations: Final = Incarnations(context, self._own_appends)
-        self._produce = Produce(context, self.incarnations.check)
-        self.pulls: Final = Pulls(context, self._parked, self._freshness)
-        self.consumed: Final = OffsetsUnderWay(context, self._produce, self._own_appends)
+        self.incarnations: Final = Incarnations(context, self.own_appends)
+        self.produce = Produce(context, self.incarnations.check)
+        self.pulls: Final = Pulls(context, self.parked, self.freshness)
+        self.consumed: Final = OffsetsUnderWay(context, self.produce, self.own_appends)
         self.transactions: Final = TransactionCalls(
-            context, self._produce, self._own_appends, self.incarnations.check, unix_ms
+            context, self.produce, self.own_appends, self.incarnations.check, unix_ms
         )
-        self.pop: Final = Pop(context, self._commands, self._own_appends, unix_ms)
-        self.delay: Final = Delay(context, self._produce, self._own_appends, unix_ms)
-        self.retry: Final = Retry(
-            context, self._commands, self._produce, self._own_appends, unix_ms
-        )
-        self.dead_letters: Final = DeadLetters(context, self._produce, self._own_appends)
-        self.queries: Final = Queries(context, self._freshness)
-        self.lookup: Final = Lookup(context, self._freshness, self._produce.sizes, unix_ms)
-        self.topics: Final = Topics(context, self._commands)
+        self.pop: Final = Pop(context, self.commands, self.own_appends, unix_ms)
+        self.delay: Final = Delay(context, self.produce, self.own_appends, unix_ms)
+        self.retry: Final = Retry(context, self.commands, self.produce, self.own_appends, unix_ms)
+        self.dead_letters: Final = DeadLetters(context, self.produce, self.own_appends)
+        self.queries: Final = Queries(context, self.freshness)
+        self.lookup: Final = Lookup(context, self.freshness, self.produce.sizes, unix_ms)
+        self.topics: Final = Topics(context, self.commands)
         self.groups: Final = Groups(
-            context, self._commands, self._freshness, self._members, clock_ms
+            context, self.commands, self.freshness, self.group_members, clock_ms
         )
-        self.group_settings: Final = GroupSettingsCalls(context, self._commands)
-        self.config_files: Final = ConfigFiles(context, self._own_appends)
+        self.group_settings: Final = GroupSettingsCalls(context, self.commands)
+        self.config_files: Final = ConfigFiles(context, self.own_appends)
 
         self._leader_works: list[LeaderWork] = [
             self.incarnations,
@@ -133,8 +130,8 @@ class Broker:
             self.delay.delivery_task,
         ]
         """Work that begins and ends with this node's leadership, in this order."""
-        self._parked.on_grown = self._on_grown
-        self.has_waiting_readers: Final = self._parked.has_any
+        self.parked.on_grown = self._on_grown
+        self.has_waiting_readers: Final = self.parked.has_any
         """Returns whether a reader waits for something that will be applied here."""
         driver.add_listener(self._on_turn)
 
@@ -163,7 +160,7 @@ class Broker:
         """
         if request.has_delayed or request.HasField("transaction") or request.HasField("consumed"):
             return self._append_with_feature(request, records)
-        return self._produce.append(request, records=records)
+        return self.produce.append(request, records=records)
 
     def _append_with_feature(
         self, request: AppendRequest, records: bytes | None
@@ -202,7 +199,7 @@ class Broker:
             term=driver.term,
             leader_id=driver.leader_id,
             nodes=[NodeAddress(node_id=n, address=context.address_of(n)) for n in nodes],
-            batch_size_bytes_max=self._produce.batch_size_bytes_max,
+            batch_size_bytes_max=self.produce.batch_size_bytes_max,
             body_size_bytes_max=context.store.config.body_size_bytes_max,
             group=context.identity.group,
             groups=self.other_groups(request.topics),
@@ -223,7 +220,7 @@ class Broker:
     async def put_member(self, node_id: NodeId, address: str, peer_address: str) -> Index:
         """Store a node's addresses cluster-wide; two empty ones delete them. Leader only."""
         put = Command.PutMember(node_id=node_id, address=address, peer_address=peer_address)
-        return await self._commands.submit(Command(put_member=put))
+        return await self.commands.submit(Command(put_member=put))
 
     def members(self) -> Mapping[NodeId, Member]:
         """Return the replicated addresses; they override what is configured."""
@@ -238,11 +235,11 @@ class Broker:
     @property
     def is_draining(self) -> bool:
         """Whether new appends are refused."""
-        return self._produce.is_draining
+        return self.produce.is_draining
 
     def set_draining(self, is_draining: bool) -> None:
         """Refuse new appends, or accept them again. Appends under way are finished."""
-        self._produce.is_draining = is_draining
+        self.produce.is_draining = is_draining
 
     def stop(self) -> None:
         """Refuse all calls from now on, and end every wait. Stop the driver after this."""
@@ -250,8 +247,8 @@ class Broker:
         if self._was_ready:
             self._end_leader_works()
             self._was_ready = False
-        self._produce.fail_parked()
-        self._parked.wake_all()
+        self.produce.fail_parked()
+        self.parked.wake_all()
 
     def _on_grown(self, queues: Set[QueueKey]) -> None:
         self.pop.on_grown(queues)
@@ -263,66 +260,14 @@ class Broker:
         if is_ready != self._was_ready:
             self._was_ready = is_ready
             if is_ready:
-                self._members.begin_term(self._clock_ms())
+                self.group_members.begin_term(self._clock_ms())
                 for work in self._leader_works:
                     work.begin()
             else:
                 self._end_leader_works()
-                self._produce.fail_parked()
-        self._parked.on_turn()
+                self.produce.fail_parked()
+        self.parked.on_turn()
 
     def _end_leader_works(self) -> None:
         for work in self._leader_works:
             work.end()
-
-    def stats(self) -> BrokerStats:
-        """Return the counters and the levels at this moment."""
-        produce, pulls, parked = self._produce, self.pulls, self._parked
-        state = self.context.state
-        return BrokerStats(
-            limits=self.context.limits,
-            batch_size_bytes_max=produce.batch_size_bytes_max,
-            is_draining=produce.is_draining,
-            batches_total=produce.batches_total,
-            records_total=produce.records_total,
-            records_size_bytes_total=produce.size_bytes_total,
-            duplicates_total=produce.duplicates_total,
-            failed_total=produce.failed_total,
-            busy_total=produce.busy_total,
-            timeouts_total=produce.timeouts_total,
-            in_flight_count=produce.in_flight_count,
-            in_flight_size_bytes=produce.in_flight_size_bytes,
-            parked_append_count=produce.parked_count,
-            parked_append_size_bytes=produce.parked_size_bytes,
-            pulls_total=pulls.pulls_total,
-            pulled_records_total=pulls.records_total,
-            pulled_size_bytes_total=pulls.size_bytes_total,
-            barriers_total=self._freshness.barriers_total,
-            waiting_reader_count=parked.reader_count,
-            waiting_read_count=parked.read_count,
-            woken_total=parked.woken_total,
-            tail_count=pulls.tail_count,
-            commands_total=self._commands.commands_total,
-            command_entries_total=self._commands.entries_total,
-            command_count=self._commands.count,
-            own_append_count=self._own_appends.count,
-            own_entries_total=self._own_appends.entries_total,
-            retried_total=self.retry.retried_total,
-            dead_letters_total=self.retry.dead_total,
-            resent_total=self.dead_letters.resent_total,
-            record_sizes=self._produce.sizes.total,
-            open_transaction_count=self.transactions.open_count,
-            transaction_producer_count=self.transactions.checks.producers.count,
-            transaction_question_size_bytes=self.transactions.checks.producers.size_bytes,
-            transaction_checks_total=self.transactions.checks.checks_total,
-            given_up_transactions_total=self.transactions.given_up_total,
-            refused_commands_total=state.refused_count,
-            topic_count=len(state.topics),
-            queue_count=state.queue_total_count,
-            group_count=len(state.groups),
-            offset_count=state.offset_count,
-            producer_count=len(state.producers),
-            group_member_count=self._members.total_count,
-            pop=self.pop.stats(),
-            delay=self.delay.stats(),
-        )

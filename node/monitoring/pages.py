@@ -4,11 +4,10 @@ Owns the list of sources. The start of a node adds the source of each part as so
 a page shows what there is, and no source asks whether a part exists. Must not know the parts.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from node.monitoring.metrics import Histograms, Source
-from node.replication.contract import Sample
+from node.monitoring.metric import Source
 
 StatusSource = Callable[[], dict[str, Any]]
 
@@ -18,23 +17,15 @@ class Pages:
 
     def __init__(self) -> None:
         self._status: list[StatusSource] = []
-        self._samples: list[Source] = []
-        self._histograms: list[Callable[[], Histograms]] = []
+        self.metrics: list[Source[Any]] = []
 
-    def add(
-        self,
-        *,
-        status: StatusSource | None = None,
-        samples: Source | None = None,
-        histograms: Callable[[], Histograms] | None = None,
-    ) -> None:
-        """Show what these sources return from now on."""
-        if status is not None:
-            self._status.append(status)
-        if samples is not None:
-            self._samples.append(samples)
-        if histograms is not None:
-            self._histograms.append(histograms)
+    def add_status(self, status: StatusSource) -> None:
+        """Show what this source returns from now on."""
+        self._status.append(status)
+
+    def add_metrics(self, *sources: Source[Any]) -> None:
+        """Show the metrics of these tables from now on."""
+        self.metrics.extend(sources)
 
     def status(self) -> dict[str, Any]:
         """Return the content of /status; of a key that several sources have, the last value."""
@@ -42,12 +33,3 @@ class Pages:
         for source in self._status:
             found |= source()
         return found
-
-    def samples(self) -> Iterator[Sample]:
-        """Yield the value of each metric that is not a histogram."""
-        for source in self._samples:
-            yield from source()
-
-    def histograms(self) -> Histograms:
-        """Return the histograms by name."""
-        return {name: found for source in self._histograms for name, found in source().items()}

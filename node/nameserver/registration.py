@@ -97,7 +97,6 @@ class Registration:
         """Time of the last successful look, or of the start."""
         self.problem = "not registered yet"
         """Why the directory does not know this broker as it is; empty: the directory does."""
-        self.registered_count = self.beat_count = 0
 
     @property
     def leader(self) -> str:
@@ -179,7 +178,6 @@ class Registration:
         if with_topics:
             self._topics_told = report.topics_version
         self._told, self._refused = _Told.of(report), None
-        self.registered_count += 1
         now_s = self._monotonic_s()
         self._next_register_s = now_s + REGISTER_PERIOD_MS / 1000
         self._next_beat_s = now_s + self._broker.heartbeat_period_ms / 1000
@@ -199,7 +197,6 @@ class Registration:
             log_end=report.log_end,
         )
         result = await self._access.report(command, timeout_ms=TIMEOUT_MS)
-        self.beat_count += 1
         if result.is_accepted:
             return
         self._told = self._topics_told = None

@@ -6,7 +6,7 @@ names the types. Must not know either of the two.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
@@ -17,9 +17,6 @@ from node.state.command_records import StoredBatch
 from quorumlog.pb import common_pb2
 from raft.messages import Index, NodeId, Term
 from raft.transitions import Role
-
-Sample = tuple[str, tuple[str, ...], float]
-"""One value of a metric: its name in `node.monitoring.metrics`, its labels, the value."""
 
 
 class Driver(Protocol):
@@ -80,6 +77,8 @@ class ReplicaStatus:
     durable_index: Index
     commit_index: Index
     applied_index: Index
+    roles: tuple[Role, ...] = tuple(Role)
+    """The roles that a replica of this mode can have."""
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of /status and of NodeStatusResponse, by their common names."""
@@ -87,22 +86,6 @@ class ReplicaStatus:
             "role": self.role.name.lower(),
             "term": self.term,
             "leader_id": self.leader_id,
-            **self._indexes(),
-        }
-
-    def samples(self, roles: Iterable[Role]) -> Iterator[Sample]:
-        """Yield the metrics; `roles` are those that a replica of this mode can have."""
-        for role in roles:
-            yield "role", (role.name.lower(),), float(role is self.role)
-        for standing in type(self.standing):
-            yield "standing", (standing.name.lower(),), float(standing is self.standing)
-        yield "term", (), self.term
-        yield "leader_id", (), self.leader_id
-        for name, index in self._indexes().items():
-            yield name, (), index
-
-    def _indexes(self) -> dict[str, Index]:
-        return {
             "first_index": self.first_index,
             "last_index": self.last_index,
             "durable_index": self.durable_index,

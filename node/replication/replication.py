@@ -4,12 +4,12 @@
 fields are the list of what differs between the two.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from node.peers.link import PeerLink
-from node.replication.contract import ReceiptRules, ReplicaStatus, Sample
+from node.replication.contract import ReceiptRules, ReplicaStatus
 from node.replication.ha.driver import HaDriver
 from node.replication.ha.link.link import HaLink
 from node.replication.maintenance import Maintenance
@@ -36,8 +36,6 @@ class Replication:
     """Returns the place of the replica in its group."""
     warnings: Callable[[], tuple[str, ...]]
     """Returns what an operator of this mode should know, as sentences."""
-    samples: Callable[[], Iterator[Sample]]
-    """Yields the metrics that only a node of this mode has."""
     on_damage: Callable[[CorruptionError], None]
     """Reacts to damage of the log: has it fetched from a peer, or says what to do."""
     fetcher: EntryFetcher | None = None

@@ -24,7 +24,6 @@ class ProducerIdentity:
         """The claim of the name; None without a name, or before the claim."""
         self.fence = b""
         """A field of AppendRequest, serialised: the claim of the name; empty without a name."""
-        self.renewed_count = 0
         self._producer_id = self._next_sequence = 0
         self._draw()
 
@@ -34,7 +33,6 @@ class ProducerIdentity:
 
     def renew(self) -> None:
         """Continue under a new id: repetitions of earlier batches are not recognised any more."""
-        self.renewed_count += 1
         self._draw()
 
     def next_name(self) -> tuple[int, int]:

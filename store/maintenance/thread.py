@@ -24,7 +24,6 @@ class StoreMaintenance:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="store-maintain", daemon=True)
         self.last_error: FileSystemError | StoreFullError | None = None
-        self.failed_round_count = 0
 
     def start(self) -> None:
         """Start the thread."""
@@ -43,7 +42,6 @@ class StoreMaintenance:
                 self.last_error = None
             except (FileSystemError, StoreFullError) as error:
                 self.last_error = error
-                self.failed_round_count += 1
             except BaseException as error:  # noqa: BLE001  The process must not go on.
                 self._on_fatal(error)
                 return

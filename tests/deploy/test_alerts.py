@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from deploy.alerts import ALERTS, PAGE_FILE, RULES_FILE, page, rules
-from node.monitoring.metrics import METRICS, PREFIX, Spec
+from node.monitoring.metric import PREFIX, counter, gauge, histogram
+from node.monitoring.metrics import METRICS
 from node.nameserver.replica.status import STATES
 from node.peers.handshake import CloseCode
 from raft.messages import Standing
@@ -74,7 +75,7 @@ def faults(condition: str) -> list[str]:
 
 
 def test_shown_metrics_have_the_suffixes_of_their_kinds() -> None:
-    specs = {"a": Spec("counter", "", ("x",)), "b": Spec("histogram", ""), "c": Spec("gauge", "")}
+    specs = {"a": counter("", len, "x"), "b": histogram("", len), "c": gauge("", len)}
     assert documents.shown_metrics(specs, "q_") == {
         "q_a_total": ("x",),
         "q_b_bucket": (),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from node.monitoring.metrics import store_samples
+from node.monitoring.metrics import STORE
 from store.errors import StoreFullError
 from store.replicated.store import ReplicatedStore
 from tests.node.broker.delay.test_retention import delete_expired, fill, maintenance_of
@@ -42,10 +42,10 @@ def deletions(lines: list[Any]) -> list[tuple[str, int]]:
     return [(x["log_level"], x["file_count"]) for x in lines if "deletes" in x["event"]]
 
 
-def counted(store: ReplicatedStore[Any]) -> tuple[float, float]:
+def counted(store: ReplicatedStore[Any]) -> tuple[object, object]:
     """Deleted files, and those of them that had not expired, as Prometheus sees them."""
-    found = {name: value for name, _, value in store_samples(store.stats())}
-    return found["log_files_deleted"], found["log_files_deleted_for_room"]
+    stats = store.stats()
+    return STORE["log_files_deleted"].read(stats), STORE["log_files_deleted_for_room"].read(stats)
 
 
 # --- A node of Raft ---

@@ -9,7 +9,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from node.monitoring.metrics import METRICS, PREFIX, page
+from node.monitoring.metric import PREFIX
+from node.monitoring.metrics import METRICS, page
 from node.runtime.fail_stop import DUMP_COUNT_MAX, FailStop
 from quorumlog.pb import admin_pb2, common_pb2, log_pb2
 from tests.node.processes import NodeClient, SingleNode, run_to_end, typed_error

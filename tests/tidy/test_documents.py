@@ -15,7 +15,8 @@ import store
 from node.config.settings import Settings
 from node.config.types import Peer
 from node.errors.common import NodeError
-from node.monitoring.metrics import METRICS, PREFIX, Spec
+from node.monitoring.metric import PREFIX, counter, gauge
+from node.monitoring.metrics import METRICS
 from node.replication.ha.core.types import HaError
 from qlog import main
 from raft.errors import RaftError
@@ -264,7 +265,7 @@ def test_a_planted_line_without_a_test_is_found() -> None:
 
 def test_planted_labels_are_found() -> None:
     line = 'a\nquorumlog_a_total{x="1", instance="i"} quorumlog_b{x=~"2",le="1"} quorumlog_c{y="1"}'
-    specs = {"a": Spec("counter", "", ("x",)), "b": Spec("gauge", "", ("y",))}
+    specs = {"a": counter("", len, "x"), "b": gauge("", len, "y")}
     found = [*documents.unknown_labels("a.md", line, documents.shown_metrics(specs, PREFIX))]
     assert [(f.line, f.detail) for f in found] == [(2, "quorumlog_b{x}"), (2, "quorumlog_c{y}")]
 

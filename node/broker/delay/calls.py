@@ -101,11 +101,9 @@ class Delay:
     def stats(self) -> DelayStats:
         """Return the counters and the levels at this moment."""
         context, delivery_task = self._context, self.delivery_task
-        leadership = delivery_task.leadership
         return DelayStats(
             held_count=sum(held_counts(context.store, context.state)),
             undeliverable_count=context.state.table(DelayTable).undeliverable_count,
-            indexed_count=0 if leadership is None else leadership.index.count,
             delivered_total=delivery_task.delivered_total,
             lateness_ms_total=delivery_task.lateness_ms_total,
             cancelled_total=delivery_task.cancelled_total,

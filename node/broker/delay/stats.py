@@ -11,8 +11,6 @@ class DelayStats:
     """Held messages of the cluster, as far as readers of this node see them."""
     undeliverable_count: int
     """Messages of the cluster ever sent to rmq_sys_undeliverable: their own topic took none."""
-    indexed_count: int
-    """Held messages whose due time this node has in memory: on the leader all of them."""
     delivered_total: int
     """Messages delivered by this node as the leader; cancelled ones do not count."""
     lateness_ms_total: int

@@ -42,8 +42,6 @@ class PopStats(NamedTuple):
     dead_total: int = 0
     """Messages that went to the dead letters."""
     in_flight_count: int = 0
-    window_count: int = 0
-    """Count of (group, topic, queue) with something in flight."""
     parked_count: int = 0
     """Receives that wait."""
     held_count: int = 0
@@ -170,7 +168,6 @@ class Pop:
             stale_total=settlement.stale_total,
             dead_total=self._dead_letters.dead_total,
             in_flight_count=table.in_flight_count,
-            window_count=len(table.windows),
             parked_count=self._shared.lines.count,
             held_count=len(self._shared.held),
             held_total=self._shared.held.held_total,

@@ -224,7 +224,6 @@ class LiveRepairStats(NamedTuple):
 
     waiting_count: int
     """Damaged places known and not repaired, including the one under way."""
-    repaired_range_count: int
     repaired_entry_count: int
     given_up_count: int
     last_trouble: str
@@ -250,7 +249,7 @@ class LiveRepair:
         self._paths: set[str] = set()
         """Paths of the waiting errors, and of the one under repair."""
         self._task: asyncio.Task[None] | None = None
-        self._repaired_range_count = self._repaired_entry_count = self._given_up_count = 0
+        self._repaired_entry_count = self._given_up_count = 0
         self._last_trouble = ""
 
     def on_damage(self, error: CorruptionError) -> None:
@@ -274,7 +273,6 @@ class LiveRepair:
         """Return a snapshot of the counters."""
         return LiveRepairStats(
             len(self._paths),
-            self._repaired_range_count,
             self._repaired_entry_count,
             self._given_up_count,
             self._last_trouble,
@@ -344,7 +342,6 @@ class LiveRepair:
         except (ForeignEntryError, DamageWiderError, PositionRangeError) as error:
             self._last_trouble = f"entries of {source}: {error}"
             return False
-        self._repaired_range_count += 1
         self._repaired_entry_count += report.entry_count
         self._on_repaired(report)
         return True

@@ -332,7 +332,7 @@ async def test_a_tail_ends_with_an_error_without_more(tmp_path: Path) -> None:
         client.send(request(TAIL, 7, TailRequest(topic="nothing").SerializeToString()))
         assert (await client.read()).error.code == "node.unknown_topic"
         client.send(request(TAIL, 7, TailRequest(topic="orders").SerializeToString()))
-        await eventually(lambda: it.node.broker.stats().waiting_reader_count == 1, "the tail")
+        await eventually(lambda: it.node.broker.parked.reader_count == 1, "the tail")
         it.node.driver.lose()
         assert (await client.read()).error.code == "node.not_leader"
 
@@ -500,7 +500,7 @@ async def test_calls_before_a_fault_are_carried_out(tmp_path: Path) -> None:
         client = await it.client()
         client.send(append(1, 0, 1) + request(APPEND, 2, reserved=1))
         await client.read_to_the_end()
-        await eventually(lambda: it.node.broker.stats().batches_total == 1, "the append")
+        await eventually(lambda: it.node.broker.produce.batches_total == 1, "the append")
 
 
 # --- Limits ---
@@ -643,7 +643,7 @@ async def test_the_broker_that_stops_ends_tails_and_pulls(tmp_path: Path) -> Non
         client = await it.client()
         tail = TailRequest(topic="orders").SerializeToString()
         client.send(pull(1, wait_ms=20_000) + request(TAIL, 2, tail))
-        await eventually(lambda: it.node.broker.stats().waiting_reader_count == 2, "readers")
+        await eventually(lambda: it.node.broker.parked.reader_count == 2, "readers")
         it.node.broker.stop()
         found: list[Response] = [await client.read() for _ in range(2)]
         assert {one.error.code for one in found} == {"node.shutting_down"}

@@ -350,8 +350,8 @@ async def test_a_tail_waits_for_its_client(tmp_path: Path) -> None:
         connections = it.server.connections
         await eventually(lambda: connections.waiting_size_bytes > 0, "answers that wait")
         read = -1
-        while read != it.node.broker.stats().pulled_size_bytes_total:
-            read = it.node.broker.stats().pulled_size_bytes_total
+        while read != it.node.broker.pulls.size_bytes_total:
+            read = it.node.broker.pulls.size_bytes_total
             await asyncio.sleep(0)
         (held,) = [one for one in connections.all if not one.is_taken]
         assert held.write_buffer_size_bytes < 400_000
@@ -391,7 +391,7 @@ async def woken_at_once(it: Served, client: AsyncFramedClient) -> None:
     """Have 60 pulls of a client wait for one large message, which they all get in one turn."""
     last = PullRequest(topic="orders", queue_id=1, wait_ms=30_000).SerializeToString()
     client.send(b"".join(request(PULL, n, last) for n in range(60)))
-    await eventually(lambda: it.node.broker.stats().waiting_reader_count == 60, "60 readers")
+    await eventually(lambda: it.node.broker.parked.reader_count == 60, "60 readers")
     other = await it.client()
     large = record(0, queue_id=1, size_bytes=150_000)
     assert (await other.call(1, 1, b"\x10\x01", large)).append().record_count == 1

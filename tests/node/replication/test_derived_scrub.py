@@ -1,7 +1,7 @@
 """What keeps derived files true, in a node: what its passes do about damage of the log itself."""
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -66,11 +66,8 @@ def test_damage_of_the_log_that_a_pass_meets_is_repaired_and_counted(
         await care.stop()
         assert told == [damage]
         assert care.stats().log_damage_count == 1
-        found: dict[str, Any] = {
-            name: value
-            for name, _, value in metrics.scrub_samples(ScrubStats(0, 0, 2, 0, 0, 0), care.stats())
-        }
-        assert found["scrub_damage"] == 3
+        passes = metrics.Passes(ScrubStats(0, 0, 2, 0, 0, 0), care.stats())
+        assert metrics.PASSES["scrub_damage"].read(passes) == 3
 
     run(work())
     assert not fatal

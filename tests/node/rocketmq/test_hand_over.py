@@ -58,7 +58,7 @@ async def pair_at(root: Path) -> AsyncIterator[Pair]:
 
 
 def refused_count(node: Fixture) -> int:
-    return node.broker.stats().failed_total
+    return node.broker.produce.failed_total
 
 
 # --- Calls ---

@@ -307,16 +307,16 @@ async def test_without_room_for_a_question_the_broker_keeps_it(
         end_calls.watch()
         await gateway.send(b"half", message_type=pb.MessageType.TRANSACTION)
         await eventually(
-            lambda: node.broker.stats().transaction_producer_count == 1, "somebody to ask"
+            lambda: node.broker.transactions.checks.producers.count == 1, "somebody to ask"
         )
         node.clock.now_ms += 6_000
         await node.broker.transactions.checks.round()
-        await eventually(lambda: node.broker.stats().transaction_checks_total == 1, "it asks")
+        await eventually(lambda: node.broker.transactions.checks.checks_total == 1, "it asks")
         assert client.commands.empty()
-        assert node.broker.stats().transaction_question_size_bytes > 0
+        assert node.broker.transactions.checks.producers.size_bytes > 0
         clients.question_size_bytes = 0
         await eventually(lambda: end_calls.asked_total == 1, "there is room")
         assert client.commands.qsize() == 1
         await eventually(
-            lambda: node.broker.stats().transaction_question_size_bytes == 0, "it is taken"
+            lambda: node.broker.transactions.checks.producers.size_bytes == 0, "it is taken"
         )

@@ -58,7 +58,7 @@ async def test_a_repeated_batch_gets_the_first_receipt_again(
         assert (first.is_duplicate, again.is_duplicate) == (False, True)
         assert place(again) == place(first)
         assert node.log.store.reads.queue_range("orders", 0) == (0, 2)
-        assert node.broker.stats().duplicates_total == 1
+        assert node.broker.produce.duplicates_total == 1
 
 
 async def test_a_batch_sent_again_while_it_is_under_way_waits_for_the_first(tmp_path: Path) -> None:

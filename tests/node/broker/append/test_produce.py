@@ -81,9 +81,9 @@ async def test_receipts_of_one_turn_come_together_and_in_order(tmp_path: Path) -
         indexes = [(await future).index for future in futures]
         assert indexes == list(range(indexes[0], indexes[0] + 20))
         assert await stored(node) == list(range(20))
-        stats = node.broker.stats()
-        assert (stats.batches_total, stats.records_total) == (20, 20)
-        assert (stats.in_flight_count, stats.in_flight_size_bytes) == (0, 0)
+        produce = node.broker.produce
+        assert (produce.batches_total, produce.records_total) == (20, 20)
+        assert (produce.in_flight_count, produce.in_flight_size_bytes) == (0, 0)
 
 
 async def test_records_beside_the_request_are_those_of_the_batch(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ async def test_a_batch_is_refused_before_anything_is_written(tmp_path: Path) -> 
             error = await refused(node, asked, Exception)
             assert describe(error).code == code, f"{asked!r}: {error}"
         assert (await node.append(0, 1, cluster_id="cluster")).record_count == 1
-        assert node.broker.stats().failed_total == len(cases)
+        assert node.broker.produce.failed_total == len(cases)
 
 
 async def test_a_full_disk_is_told_as_it_is(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ async def test_a_state_that_was_replaced_is_asked_again(tmp_path: Path) -> None:
 
 async def test_the_largest_batch_that_is_promised_is_taken(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
-        limit = node.broker.stats().batch_size_bytes_max
+        limit = node.broker.produce.batch_size_bytes_max
         overhead = len(record(0)) - 40
         fits = request(0, 1, size_bytes=limit - overhead, producer_id=1)
         assert len(fits.records) == limit
@@ -195,7 +195,7 @@ async def test_the_largest_batch_that_is_promised_is_taken(tmp_path: Path) -> No
 async def test_commands_attached_to_a_batch_count_against_its_limit(tmp_path: Path) -> None:
     """Only a batch of records that were stored before may be larger than those of clients."""
     async with node_at(tmp_path) as node:
-        produce = node.broker._produce
+        produce = node.broker.produce
         limit = produce.batch_size_bytes_max
         assert limit < produce.own_size_bytes_max
         overhead = len(record(0)) - 40
@@ -268,12 +268,12 @@ async def test_a_timeout_says_that_nobody_knows_and_the_batch_goes_its_way(tmp_p
         with pytest.raises(errors.AppendTimeoutError) as caught:
             await node.append(0, 1, timeout_ms=5)
         assert describe(caught.value).outcome is Outcome.UNKNOWN
-        assert node.broker.stats().in_flight_count == 1, "it still is under way"
+        assert node.broker.produce.in_flight_count == 1, "it still is under way"
         node.driver.release()
         await asyncio.sleep(0)
         assert await stored(node) == [0]
-        stats = node.broker.stats()
-        assert (stats.in_flight_count, stats.timeouts_total) == (0, 1)
+        produce = node.broker.produce
+        assert (produce.in_flight_count, produce.timeouts_total) == (0, 1)
 
 
 async def test_a_decided_batch_leaves_no_timer(
@@ -307,7 +307,7 @@ async def test_cancelling_does_not_withdraw_a_batch(tmp_path: Path) -> None:
         node.driver.release()
         await asyncio.sleep(0)
         assert await stored(node) == [0]
-        assert node.broker.stats().in_flight_count == 0
+        assert node.broker.produce.in_flight_count == 0
 
 
 async def test_lost_leadership_is_told_as_far_as_it_is_known(tmp_path: Path) -> None:
@@ -338,17 +338,17 @@ async def test_above_the_bound_appends_wait_in_order(tmp_path: Path) -> None:
     async with node_at(tmp_path, limits=TIGHT) as node:
         node.driver.is_holding = True
         futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(5)]
-        stats = node.broker.stats()
-        assert (stats.in_flight_count, stats.parked_append_count) == (2, 3)
-        assert stats.parked_append_size_bytes == 3 * len(record(0))
+        produce = node.broker.produce
+        assert (produce.in_flight_count, produce.parked_count) == (2, 3)
+        assert produce.parked_size_bytes == 3 * len(record(0))
         error = await refused(node, request(9, 10))
         assert isinstance(error, errors.BusyError)
         assert (error.what, error.held, error.limit) == ("waiting appends", 3, 3)
         node.driver.release()
         await asyncio.gather(*futures)
         assert await stored(node) == [0, 1, 2, 3, 4]
-        stats = node.broker.stats()
-        assert (stats.parked_append_count, stats.parked_append_size_bytes) == (0, 0)
+        produce = node.broker.produce
+        assert (produce.parked_count, produce.parked_size_bytes) == (0, 0)
 
 
 async def test_a_batch_larger_than_the_bound_goes_when_nothing_else_is_under_way(
@@ -357,7 +357,7 @@ async def test_a_batch_larger_than_the_bound_goes_when_nothing_else_is_under_way
     async with node_at(tmp_path, limits=replace(Limits(), in_flight_size_bytes_max=10)) as node:
         node.driver.is_holding = True
         futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(3)]
-        assert node.broker.stats().parked_append_count == 2
+        assert node.broker.produce.parked_count == 2
         node.driver.release()
         await asyncio.gather(*futures)
         assert await stored(node) == [0, 1, 2]
@@ -372,14 +372,14 @@ async def test_bytes_are_bounded_too(tmp_path: Path, name: str) -> None:
     async with node_at(tmp_path, limits=limits) as node:
         node.driver.is_holding = True
         futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(3)]
-        stats = node.broker.stats()
-        assert stats.in_flight_count + stats.parked_append_count == 3
+        produce = node.broker.produce
+        assert produce.in_flight_count + produce.parked_count == 3
         error = await refused(node, request(9, 10))
         assert isinstance(error, errors.BusyError)
         assert error.what == "bytes of waiting appends"
         node.driver.release()
         await asyncio.gather(*futures)
-        assert node.broker.stats().busy_total == 1
+        assert node.broker.produce.busy_total == 1
 
 
 async def test_an_append_that_waits_too_long_for_room_is_not_applied(tmp_path: Path) -> None:
@@ -394,7 +394,7 @@ async def test_an_append_that_waits_too_long_for_room_is_not_applied(tmp_path: P
         node.driver.release()
         await asyncio.gather(*first, last)
         assert await stored(node) == [0, 1, 3]
-        assert node.broker.stats().parked_append_count == 0
+        assert node.broker.produce.parked_count == 0
 
 
 async def test_appends_that_gave_up_leave_nothing_parked(tmp_path: Path) -> None:
@@ -406,9 +406,9 @@ async def test_appends_that_gave_up_leave_nothing_parked(tmp_path: Path) -> None
             given_up = [node.append(n, n + 1, timeout_ms=1) for _ in range(2)]
             found = await asyncio.gather(*given_up, return_exceptions=True)
             assert all(isinstance(error, errors.BusyError) for error in found)
-        stats = node.broker.stats()
-        assert (stats.parked_append_count, len(node.broker._produce._parked)) == (1, 1)
-        assert stats.parked_append_size_bytes == len(record(2))
+        produce = node.broker.produce
+        assert (produce.parked_count, len(produce._parked)) == (1, 1)
+        assert produce.parked_size_bytes == len(record(2))
         node.driver.release()
         await asyncio.gather(*first, last)
         assert await stored(node) == [0, 1, 2]
@@ -419,8 +419,8 @@ async def test_a_parked_append_learns_that_another_node_leads(tmp_path: Path) ->
         node.driver.is_holding = True
         futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(4)]
         node.driver.lose()
-        stats = node.broker.stats()
-        assert (stats.parked_append_count, stats.parked_append_size_bytes) == (0, 0)
+        produce = node.broker.produce
+        assert (produce.parked_count, produce.parked_size_bytes) == (0, 0)
         node.driver.decide(0)
         found = await asyncio.gather(*futures, return_exceptions=True)
         assert [type(error) for error in found] == (
@@ -437,7 +437,7 @@ async def test_a_log_full_of_undecided_entries_makes_callers_wait(tmp_path: Path
         first = node.broker.append_nowait(request(1, 2))
         node.driver.failure = raft_errors.BusyError("entries", 1, 1)
         second = node.broker.append_nowait(request(2, 3))
-        assert node.broker.stats().parked_append_count == 1
+        assert node.broker.produce.parked_count == 1
         node.driver.release()
         await asyncio.gather(first, second)
         assert await stored(node) == [1, 2]
@@ -452,8 +452,8 @@ async def test_a_small_batch_does_not_overtake_a_large_one_that_waits_for_room(
         node.driver.is_holding = True
         asked = [request(0, 1), request(1, 3), request(3, 4)]
         futures = [node.broker.append_nowait(one) for one in asked]
-        stats = node.broker.stats()
-        assert (stats.in_flight_count, stats.parked_append_count) == (1, 2)
+        produce = node.broker.produce
+        assert (produce.in_flight_count, produce.parked_count) == (1, 2)
         node.driver.release()
         await asyncio.gather(*futures)
         assert await stored(node) == [0, 1, 2, 3]

@@ -24,7 +24,7 @@ async def parked(readers: ParkedReaders, topic: bytes, queue_id: int) -> asyncio
 
 def of(node: Fixture) -> ParkedReaders:
     """The parked readers of a broker, in which nobody waits yet."""
-    readers = node.broker._parked
+    readers = node.broker.parked
     assert readers.reader_count == 0
     assert not readers.has_any()
     return readers

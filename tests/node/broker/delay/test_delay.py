@@ -187,7 +187,7 @@ async def test_level_and_time_are_held_in_the_queues_that_rocketmq_has(tmp_path:
 async def test_messages_scheduled_by_the_broker_are_delivered(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         record = scheduled(delayed(5), NOW + 100, level=1)
-        await node.broker._own_appends.write(record, [])
+        await node.broker.own_appends.write(record, [])
         await move(node, NOW + 100)
         assert bodies(node) == [5]
 

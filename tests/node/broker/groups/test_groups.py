@@ -112,7 +112,7 @@ async def test_a_silent_member_is_out(tmp_path: Path) -> None:
         assert list((await beat(node, "b")).client_ids) == ["b"]
         node.clock.now_ms += 10_000
         assert not (await node.broker.groups.list_groups(ListGroupsRequest())).groups
-        assert node.broker.stats().group_member_count == 0
+        assert node.broker.group_members.total_count == 0
 
 
 async def test_a_new_leader_collects_members_before_it_names_them(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ async def test_members_are_bounded(tmp_path: Path) -> None:
             await beat(node, "d", group="i")
         node.clock.now_ms += 10_000
         await beat(node, "d", group="i")
-        assert node.broker.stats().group_member_count == 1, "the silent ones made room"
+        assert node.broker.group_members.total_count == 1, "the silent ones made room"
 
 
 def bad(how: dict[str, Any]) -> HeartbeatRequest:
@@ -189,7 +189,7 @@ async def test_offsets_are_stored_and_fetched(tmp_path: Path) -> None:
         assert await fetch(node, *asked) == found
         await commit(node, ("orders", 1, 3))
         assert await fetch(node, ("orders", 1)) == [("orders", 1, 3)]
-        assert node.broker.stats().barriers_total == 4, "each fetch is linearizable"
+        assert node.broker.freshness.barriers_total == 4, "each fetch is linearizable"
         node.driver.lose(2)
         with pytest.raises(errors.NotLeaderError):
             await fetch(node)
@@ -203,7 +203,7 @@ async def test_commits_of_many_consumers_share_an_entry(tmp_path: Path) -> None:
         )
         assert node.driver.append_count == before + 1
         assert len(set(indexes)) == 1
-        assert node.broker.stats().offset_count == 100
+        assert node.broker.context.state.offset_count == 100
 
 
 async def test_offsets_survive_a_restart(tmp_path: Path) -> None:

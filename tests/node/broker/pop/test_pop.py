@@ -58,7 +58,7 @@ async def dead_letters(node: Fixture) -> list[str]:
 async def test_the_largest_message_can_be_a_dead_letter(tmp_path: Path, is_given_up: bool) -> None:
     async with node_at(tmp_path) as node:
         await retries(node, 0)
-        room = node.broker.stats().batch_size_bytes_max - len(encode_message("orders", 0, b""))
+        room = node.broker.produce.batch_size_bytes_max - len(encode_message("orders", 0, b""))
         record = encode_message("orders", 0, b"x" * room)
         await node.broker.append(AppendRequest(records=record, record_count=1))
         (one,) = await receive(node)

@@ -190,6 +190,6 @@ async def test_sizes_are_counted_by_topic(tmp_path: Path) -> None:
         bills = await node.broker.lookup.topic_sizes(TopicSizesRequest(topic="bills"))
         assert [(b.below_size_bytes, b.record_count) for b in bills.buckets] == [(4096, 1)]
         assert bills.size_bytes == len(large)
-        assert node.broker.stats().record_sizes.record_count == 4
+        assert node.broker.produce.sizes.total.record_count == 4
         with pytest.raises(UnknownTopicError):
             await node.broker.lookup.topic_sizes(TopicSizesRequest(topic="nowhere"))

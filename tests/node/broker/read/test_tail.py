@@ -24,7 +24,7 @@ TOO_BIG = log_pb2.PULL_STATUS_OFFSET_TOO_BIG
 
 
 async def waiting(node: Fixture, count: int) -> None:
-    await eventually(lambda: node.broker.stats().waiting_reader_count == count)
+    await eventually(lambda: node.broker.parked.reader_count == count)
 
 
 def tail(node: Fixture, offset: int = 0, **how: Any) -> AsyncIterator[PullResponse]:
@@ -50,9 +50,9 @@ async def test_a_tail_gives_what_is_there_and_what_comes(tmp_path: Path) -> None
         await waiting(node, 1)
         await node.append(4, 6)
         assert numbers((await task).records) == [4, 5]
-        assert node.broker.stats().tail_count == 1
+        assert node.broker.pulls.tail_count == 1
         await close(stream)
-        assert node.broker.stats().tail_count == 0
+        assert node.broker.pulls.tail_count == 0
 
 
 async def test_a_tail_reads_nothing_ahead_of_a_slow_reader(tmp_path: Path) -> None:
@@ -60,10 +60,10 @@ async def test_a_tail_reads_nothing_ahead_of_a_slow_reader(tmp_path: Path) -> No
         await node.append(0, 20)
         stream = tail(node, max_size_bytes=1)
         await following(stream)
-        before = node.broker.stats().pulled_records_total
+        before = node.broker.pulls.records_total
         await node.append(20, 40)
         await asyncio.sleep(0)
-        assert node.broker.stats().pulled_records_total == before
+        assert node.broker.pulls.records_total == before
         assert numbers((await following(stream)).records) == [1]
         await close(stream)
 
@@ -117,6 +117,6 @@ async def test_a_tail_of_the_leader_ends_with_it(tmp_path: Path) -> None:
         node.driver.lose(2)
         with pytest.raises(errors.NotLeaderError):
             await task
-        assert node.broker.stats().tail_count == 0
+        assert node.broker.pulls.tail_count == 0
         with pytest.raises(errors.BadRequestError):
             await following(tail(node, consistency=LINEARIZABLE))

@@ -143,7 +143,7 @@ async def test_expired_dead_letters_are_not_resent_by_another_leader(tmp_path: P
         await resend(node, 2, 6)
         before = written_count(node)
         # A leader that has less of the log sends one again: here all of it is still there.
-        await node.broker._own_appends.write(b"", [resent(7, lo=5)])
+        await node.broker.own_appends.write(b"", [resent(7, lo=5)])
         found = await listed(node)
         assert (found.min_offset, found.max_offset, found.record_count) == (5, 8, 3)
         assert list(found.resent) == [6, 7]

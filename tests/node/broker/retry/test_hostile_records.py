@@ -103,7 +103,7 @@ async def test_offsets_that_could_not_be_written_leave_those_under_way_alone(
 @on_loop
 async def test_more_than_a_batch_is_not_read(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
-        size_bytes = node.broker._produce.own_size_bytes_max // 2
+        size_bytes = node.broker.produce.own_size_bytes_max // 2
         for _ in range(6):
             record = encode_message("orders", 0, b"x" * size_bytes)
             await node.broker.append(AppendRequest(records=record, record_count=1))
@@ -140,7 +140,7 @@ async def test_a_message_that_has_no_room_for_its_origin_can_be_rejected(tmp_pat
 async def test_the_largest_message_can_be_rejected_and_sent_again(tmp_path: Path) -> None:
     topic = "t" * 127
     async with node_at(tmp_path, topics={topic: 1}) as node:
-        limit = node.broker._produce.batch_size_bytes_max
+        limit = node.broker.produce.batch_size_bytes_max
         least = len(encode_message(topic, 0, b""))
         record = encode_message(topic, 0, b"x" * (limit - least))
         await node.broker.append(AppendRequest(records=record, record_count=1))

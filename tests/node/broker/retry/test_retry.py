@@ -171,7 +171,7 @@ async def test_a_repeated_call_gets_the_first_answer(tmp_path: Path) -> None:
         again.is_duplicate = False
         assert again == first
         assert len(queue(node, DEAD)) == 1
-        assert node.broker.stats().dead_letters_total == 1
+        assert node.broker.retry.dead_total == 1
 
 
 @on_loop
@@ -197,7 +197,7 @@ async def test_a_lost_leader_leaves_all_of_an_entry_or_nothing(tmp_path: Path, k
         await node.append(0, 2)
         call = given_back(0, producer_id=7, offsets=[committed(1)], is_dead=True)
         await configure(node, retry_count_max=16)
-        await node.broker._commands.submit(commit("readers", ("orders", 0, 0)))
+        await node.broker.commands.submit(commit("readers", ("orders", 0, 0)))
         node.driver.is_holding = True
         task = asyncio.ensure_future(node.broker.retry.retry_later(call))
         await written(node)
@@ -246,7 +246,7 @@ async def test_dead_letters_go_back_once(tmp_path: Path) -> None:
         assert (found.next_offset, found.min_offset, found.max_offset) == (3, 0, 3)
         behind = ListDeadLettersRequest(group="readers", offset=9)
         assert (await node.broker.dead_letters.list_dead_letters(behind)).record_count == 0
-        assert node.broker.stats().resent_total == 2
+        assert node.broker.dead_letters.resent_total == 2
 
 
 @on_loop
@@ -254,7 +254,7 @@ async def test_letters_that_can_go_are_sent_in_pieces_and_the_others_are_named(
     tmp_path: Path,
 ) -> None:
     async with node_at(tmp_path, topics={"orders": 1, "gone": 1}) as node:
-        half = node.broker._produce.batch_size_bytes_max // 2
+        half = node.broker.produce.batch_size_bytes_max // 2
         for topic in ("orders", "gone", "orders", "orders", "orders"):
             record = encode_message(topic, 0, b"x" * half)
             await node.broker.append(AppendRequest(records=record, record_count=1))
@@ -285,7 +285,7 @@ async def test_letters_that_can_go_are_sent_in_pieces_and_the_others_are_named(
 @on_loop
 async def test_letters_that_stay_are_read_in_pieces_too(tmp_path: Path) -> None:
     async with node_at(tmp_path, topics={"gone": 1}) as node:
-        half = node.broker._produce.batch_size_bytes_max // 2
+        half = node.broker.produce.batch_size_bytes_max // 2
         for offset in range(5):
             record = encode_message("gone", 0, b"x" * half)
             await node.broker.append(AppendRequest(records=record, record_count=1))

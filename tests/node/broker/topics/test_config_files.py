@@ -207,7 +207,7 @@ async def test_a_resend_behind_another_learns_that_it_was_done(tmp_path: Path) -
         send = ResendDeadLettersRequest(group="readers", offsets=[0])
         node.driver.is_holding = True
         tasks = [_resend(node, send) for _ in range(2)]
-        await eventually(lambda: node.broker.stats().parked_append_count == 1, "a parked call")
+        await eventually(lambda: node.broker.produce.parked_count == 1, "a parked call")
         node.driver.release()
         first, second = [await task for task in tasks]
         assert first is None

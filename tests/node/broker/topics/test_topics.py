@@ -85,7 +85,7 @@ async def test_topics_that_may_not_be_are_refused(tmp_path: Path) -> None:
             await node.broker.topics.delete_topic(DeleteTopicRequest(topic=COMMAND_TOPIC))
         with pytest.raises(errors.UnknownTopicError):
             await node.broker.topics.delete_topic(DeleteTopicRequest(topic="nobody"))
-        assert node.broker.stats().topic_count == 1
+        assert len(node.broker.context.state.topics) == 1
 
 
 async def test_of_two_that_create_a_new_topic_at_once_one_wins(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ async def test_of_two_that_create_a_new_topic_at_once_one_wins(tmp_path: Path) -
         assert found[0] == (2, 6)
         assert isinstance(found[1], errors.TopicExistsError)
         assert node.machine.state.topics["a"].queue_count == 2
-        assert node.broker.stats().refused_commands_total == 1
+        assert node.broker.context.state.refused_count == 1
 
 
 async def test_a_limit_of_the_state_is_told_to_the_caller(tmp_path: Path) -> None:
@@ -147,9 +147,9 @@ async def test_commands_of_one_turn_share_an_entry(tmp_path: Path) -> None:
         before = node.driver.append_count
         await asyncio.gather(*(create(node, f"t{n}") for n in range(10)))
         assert node.driver.append_count == before + 1
-        stats = node.broker.stats()
-        assert (stats.commands_total, stats.command_entries_total) == (10, 1)
-        assert stats.command_count == 0
+        commands = node.broker.commands
+        assert (commands.commands_total, commands.entries_total) == (10, 1)
+        assert commands.count == 0
 
 
 async def test_an_entry_of_commands_has_a_limit(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ async def test_commands_fail_as_their_entry_does(tmp_path: Path) -> None:
         with pytest.raises(errors.NotAppliedError):
             await second
         assert set(node.machine.state.topics) == {"orders", "a"}
-        assert node.broker.stats().command_count == 0
+        assert node.broker.commands.count == 0
 
 
 # --- Routes ---
@@ -200,7 +200,7 @@ async def test_a_route_says_what_a_client_needs(tmp_path: Path) -> None:
         assert addresses == {1: "host1:8081", 2: "host2:8082", 3: "host3:8083"}
         topics = {t.topic: (t.queue_count, t.permission) for t in route.topics}
         assert topics == {"orders": (4, 6), COMMAND_TOPIC: (1, 4)}
-        assert route.batch_size_bytes_max == node.broker.stats().batch_size_bytes_max
+        assert route.batch_size_bytes_max == node.broker.produce.batch_size_bytes_max
         assert route.body_size_bytes_max > 0
         node.driver.lose(2)
         route = await node.broker.route(RouteRequest(cluster_id="cluster"))

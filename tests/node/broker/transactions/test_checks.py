@@ -82,7 +82,7 @@ async def test_questions_to_a_stuck_producer_are_bounded(
             await round_of(node, 6_000)
             assert check_counts(node) == [1, 1, 0, 0, 0]
             asked = [(await question(stream)).transaction_id for _ in range(2)]
-            assert 1_000 < node.broker.stats().transaction_question_size_bytes < 2_000, "the last"
+            assert 1_000 < node.broker.transactions.checks.producers.size_bytes < 2_000, "the last"
             await round_of(node, 1_000)
             assert check_counts(node) == [1, 1, 1, 0, 0]
             await begun(node, 9, 10, size_bytes=1_000, group="others")

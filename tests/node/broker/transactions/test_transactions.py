@@ -203,7 +203,7 @@ async def test_an_uncommittable_transaction_is_refused_at_its_begin(tmp_path: Pa
 @on_loop
 async def test_a_transaction_that_could_not_end_in_one_entry_is_not_begun(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
-        limit = node.broker.stats().batch_size_bytes_max
+        limit = node.broker.produce.batch_size_bytes_max
         least = len(halves(0, 1).records)
         room = encode_message("orders", 0, b"x" * (limit - least - 800), {"KEYS": "k"})
         fits = AppendRequest(

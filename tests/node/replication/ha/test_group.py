@@ -187,7 +187,7 @@ async def test_appends_in_flight_at_a_step_down_are_unknown(tmp_path: Path) -> N
         one, two = world.nodes[1], world.nodes[2]
         world.isolate(1)
         under_way = asyncio.create_task(one.append(0, 1))
-        await eventually(lambda: one.broker.stats().in_flight_count == 1)
+        await eventually(lambda: one.broker.produce.in_flight_count == 1)
         await two.driver.promote(10_000)
         world.heal()
         with pytest.raises(OutcomeUnknownError):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from node.monitoring import bound_samples
+from node.monitoring.metrics import LOG_LINES
 from node.runtime.logs.line_budget import INTERVAL_S, LINE_COUNT_MAX, LineBudget
 from node.runtime.logs.raw_lines import LINE_SIZE_BYTES_MAX
 from tests.node.peers.certificates import tls_settings
@@ -145,16 +145,12 @@ def test_after_a_flood_a_line_says_how_many_are_missing() -> None:
     assert [budget.take("a"), budget.take("a")] == [7, 0]
 
 
-def test_lines_that_are_left_out_meanwhile_do_not_end_a_look_at_the_metrics(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_lines_that_are_left_out_meanwhile_do_not_end_a_look_at_the_metrics() -> None:
     """Threads of gRPC and of native lines count, while the loop answers Prometheus."""
     counts = Counter(grpc=1, native=2)
-    monkeypatch.setattr(bound_samples, "left_out", counts)
-    samples = bound_samples.log_bounds()
-    assert next(samples) == ("log_lines_left_out", ("grpc",), 1)
+    found = LOG_LINES["log_lines_left_out"].read(counts)
     counts["asyncio"] += 1
-    assert list(samples) == [("log_lines_left_out", ("native",), 2)]
+    assert found == {"grpc": 1, "native": 2}
 
 
 def test_a_node_s_log_is_json_whatever_strangers_do(tmp_path: Path) -> None:

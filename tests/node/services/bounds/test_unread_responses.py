@@ -7,6 +7,8 @@ import resource
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import psutil
@@ -14,7 +16,7 @@ import pytest
 
 from node.config.types import Address
 from node.errors.requests import ResponsesWaitError
-from node.monitoring import bound_samples
+from node.monitoring.metrics import GRPC
 from node.services.bounds import connection_cut, response_watch
 from node.services.bounds.connection_cut import Traffic, address_of, cut_connection, traffic_of
 from node.services.bounds.half_sent import HalfSent
@@ -134,8 +136,8 @@ def test_the_busiest_address_gives_way(
         watch.begin("ipv4:3.3.3.3:1", PART)
     assert cuts == [], "nobody has been stuck for long"
     requests = RequestWatch(HalfSent(dict), cuts, lambda: clock[0])
-    samples = {name: value for name, _, value in bound_samples.call_bounds(requests, watch)}
-    assert samples["responses_dropped"] == 1
+    server: Any = SimpleNamespace(requests=requests, responses=watch)
+    assert GRPC["responses_dropped"].read(server) == 1
     clock[0] += STUCK_MS / 1000
     last = watch.begin("ipv4:3.3.3.3:1", PART)
     assert cuts == ["ipv4:2.2.2.2:7"]
