@@ -36,7 +36,6 @@ def options(cluster: Running, topic: str) -> dict[str, str]:
     return {"servers": cluster[0].bootstrap, "topic": topic}
 
 
-@pytest.mark.long
 def test_rows_that_come_again_cut_otherwise_are_known(
     cluster: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,6 +59,7 @@ def test_rows_that_come_again_cut_otherwise_are_known(
     assert run(5, 5, partition=1) == (5, 0), "another partition is another producer"
 
 
+@pytest.mark.long  # Spark waits 10 s for the process of a stream, and no longer.
 def test_a_micro_batch_that_runs_again_adds_nothing(
     spark: SparkSession, cluster: Running, tmp_path: Path
 ) -> None:
