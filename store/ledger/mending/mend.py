@@ -26,7 +26,7 @@ from store.ledger.ledger import Ledger
 from store.ledger.mending.damage import DamagedRange, DamageWalk, EntryBoundary, Goal, read_around
 from store.ledger.mending.fetched import RepairReport, blank, keep_aside, leads_to
 from store.ledger.raw import check_entries
-from store.ledger.verify import verify_range
+from store.ledger.verify import check_range
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 _UNIT: Final = fmt.INDEX_UNIT_SIZE_BYTES
@@ -155,8 +155,7 @@ def _repair(
         index = piece.link.entry_index + 1 - len(piece.units) // _UNIT
         if ledger.index.first_difference(index, piece.units) is not None:
             _overwrite(index_files, index * _UNIT, piece.units)
-    for finding in verify_range(ledger, lo_index, hi_index, check_unwritten=False):
-        raise CorruptionError(*finding)
+    check_range(ledger, lo_index, hi_index)
     return RepairReport(damaged, hi_index - lo_index, hi_index - 1, len(raw_entries), kept_path)
 
 

@@ -22,8 +22,8 @@ from store.ledger.entry import (
     check_zeros,
 )
 from store.ledger.ledger import Ledger
-from store.ledger.verify import verify_range
 from tests.store.entries import check_entry
+from tests.store.ledger import whole
 from tests.store.ledgers import FILE, data_file, grow, new_ledger, open_ledger, ship
 
 
@@ -100,7 +100,7 @@ def test_every_bit_flip_is_detected(
     """All 65,536 bytes of a file, each by the check of the piece that it lies in."""
     ledger = make(tmp_path)
     base = ledger.files.min_position
-    whole, pieces = ledger.files.files[0].read_any(base, FILE), split(ledger)
+    file, pieces = ledger.files.files[0].read_any(base, FILE), split(ledger)
     ledger.close()
     assert [p.lo for p in pieces] == [0, *(p.hi for p in pieces[:-1])]
     assert pieces[-1].hi == FILE
@@ -108,7 +108,7 @@ def test_every_bit_flip_is_detected(
     assert [kind for kind, _ in groupby(p.kind for p in pieces)] == kinds
     flips = 0
     for piece in pieces:
-        good = whole[piece.lo : piece.hi]
+        good = file[piece.lo : piece.hi]
         assert check(good, piece, base) is None
         for at in range(len(good)):
             head, tail, byte = good[:at], good[at + 1 :], good[at]
@@ -143,8 +143,8 @@ def test_the_check_of_a_whole_log_hands_every_byte_to_one_pure_check(
 
     monkeypatch.setattr(ledger_verify, "check_run", run)
     monkeypatch.setattr(ledger_verify, "check_blank", blank)
-    monkeypatch.setattr(ledger_verify, "check_zeros", zeros)
-    assert list(verify_range(ledger)) == []
+    monkeypatch.setattr(whole, "check_zeros", zeros)
+    whole.check_whole(ledger)
     assert b"".join(seen) == b"".join(f.read_any(f.position, FILE) for f in ledger.files.files)
     ledger.close()
 
@@ -163,10 +163,10 @@ def test_flips_anywhere_are_found_in_the_file_by_byte(tmp_path: Path) -> None:
         bad[at] ^= 1 << random.randrange(8)
         ledger, _ = open_ledger(tmp_path, end)
         path.write_bytes(bad)
-        findings = list(verify_range(ledger))
-        assert len(findings) == 1, f"{piece}: {findings}"
-        assert findings[0].path == str(path)
-        assert piece.lo <= findings[0].at < piece.hi
+        damage = whole.damage_of(ledger)
+        assert damage is not None, f"{piece}"
+        assert damage.path == str(path)
+        assert piece.lo <= damage.at < piece.hi
         ledger.close()
         path.write_bytes(good)
 

@@ -23,10 +23,10 @@ from store.files import failpoints
 from store.files.file_system import FileSystem
 from store.ledger.entry import KIND_CONFIGURATION, KIND_DATA, KIND_NO_OP, NO_LINK, ChainLink
 from store.ledger.ledger import Ledger
-from store.ledger.verify import verify_range
 from store.log.record_log import RecordLog
 from store.record.message import decode_message, encode_message
 from tests.store.entries import check_entry, encode_entry
+from tests.store.ledger.whole import check_whole
 from tests.store.ledgers import (
     CONFIG,
     FILE,
@@ -251,7 +251,7 @@ def test_what_was_prepared_is_appended_whatever_the_disk_says_then(tmp_path: Pat
             ledger.append_prepared(prepared, 1)
     assert [ledger.position_of(index) for index in (0, 1, 2)] == [0, 48, FILE]
     assert len(ledger.index.files.files) == 2
-    assert list(verify_range(ledger)) == []
+    check_whole(ledger)
     ledger.close()
 
 

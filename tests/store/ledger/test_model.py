@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from store.ledger.entry import KIND_CONFIGURATION, KIND_DATA, KIND_NO_OP
 from store.ledger.ledger import Ledger
-from store.ledger.verify import verify_range
 from tests.seeds import examples
+from tests.store.ledger.whole import check_whole
 from tests.store.ledgers import image, new_ledger, open_ledger
 from tests.store.overwrites import overwrite
 from tests.store.records import BORN, batch, numbers, small_config
@@ -121,7 +121,7 @@ class TwoLedgers(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "leader"):
             for ledger in (self.leader, self.follower):
-                assert list(verify_range(ledger)) == []
+                check_whole(ledger)
                 ledger.close()
         shutil.rmtree(self.root)
 

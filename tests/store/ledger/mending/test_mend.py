@@ -26,11 +26,11 @@ from store.ledger.mending import fetched as ledger_fetched
 from store.ledger.mending import mend as ledger_mend
 from store.ledger.mending.damage import DamagedRange, EntryBoundary
 from store.ledger.mending.mend import damage_of
-from store.ledger.verify import verify_range
 from store.log.record_log import AppendResult
 from store.replicated.ledger_store import ReplicaStore
 from tests.store.crash_check import must_not_die
 from tests.store.entries import encode_entry
+from tests.store.ledger import whole
 from tests.store.ledger_stores import CONFIG, FILE, Wreck, make_wreck, open_replica
 from tests.store.ledgers import image, new_ledger
 from tests.store.records import batch
@@ -95,7 +95,7 @@ def opened(made: Wreck) -> Iterator[Open]:
 
 
 def check_whole(opened: Open) -> None:
-    assert list(verify_range(opened.ledger)) == []
+    whole.check_whole(opened.ledger)
     expected, found = image(opened.wreck.intact), image(opened.wreck.root)
     assert {n: d for n, d in found.items() if n in expected} == expected
 
@@ -126,7 +126,7 @@ def test_the_active_file_is_repaired_beside_its_map_and_its_views(opened: Open) 
         assert bytes(view) == raw
     end = opened.append(batch(900, 902)).end_position
     opened.store.engine.flush_service.wait(end, 10_000)
-    assert list(verify_range(ledger)) == []
+    whole.check_whole(ledger)
 
 
 def test_repaired_ranges_are_checked_again(opened: Open) -> None:
@@ -365,7 +365,7 @@ def test_only_what_is_never_cut_is_repaired(replica: ReplicaStore) -> None:
         replica.repair_range(10, 11, raw)
     replica.dispatch_to(replica.ledger.end_of(19))
     assert replica.repair_range(10, 11, raw).entry_count == 1
-    assert list(verify_range(replica.ledger)) == []
+    whole.check_whole(replica.ledger)
 
 
 def test_a_log_that_is_replaced_beside_its_repair_is_left_alone(
@@ -384,7 +384,7 @@ def test_a_log_that_is_replaced_beside_its_repair_is_left_alone(
     monkeypatch.setattr(ledger_mend, "keep_aside", restart)
     with pytest.raises(PositionRangeError):
         replica.repair_range(3, 4, raw)
-    assert list(verify_range(replica.ledger)) == []
+    whole.check_whole(replica.ledger)
     for file in replica.ledger.files.files:
         assert not any(Path(file.path).read_bytes())
     assert replica.damage_of(error) == []
