@@ -24,7 +24,7 @@ _Command = Callable[..., int]
 
 
 class TableRows(NamedTuple):
-    """The rows of a table under their columns."""
+    """Rows under their columns, as a part of a table."""
 
     columns: Sequence[str]
     rows: Sequence[Row]
@@ -37,14 +37,14 @@ class TableRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Printout:
-    """What a command prints, where tables or the exit code are special.
+    """The result of a command, with what `-o table` prints in another way, and the exit code.
 
-    A table leaves out the `omitted` keys, and with `omits_group` the key `group` of rows in a
-    cluster of one broker group. If there is a `table`, it is printed instead; `lines` follow.
+    A table has no `omitted` keys. With `omits_group` its rows have no `group` if all are of one
+    broker group. The parts of `table` replace the value, with empty lines between. `lines` follow.
     """
 
     value: object
-    table: Row | TableRows | None = None
+    table: Sequence[Row | TableRows] = ()
     lines: Sequence[str] = ()
     omitted: Sequence[str] = ()
     omits_group: bool = False
@@ -52,10 +52,10 @@ class Printout:
 
 
 def printed(function: Callable[..., object]) -> _Command:
-    """Add `-o` to a command, and print what it returns: a value, its list, or a Printout.
+    """Add `-o` to a command, and print its result: a value, a list of rows, or a Printout.
 
-    The attributes of a value, or its items if it is a mapping, are printed under the keys of the
-    help; so are those of the rows of a list that the help names with keys of its own.
+    The help names the attributes (or items of a mapping) that are printed, also those of rows
+    inside the value.
     """
 
     @output_option
@@ -124,13 +124,16 @@ def keys_of(help_text: str) -> dict[str, list[str]]:
 
 def _print(printout: Printout, keys: Mapping[str, Sequence[str]], output: Format) -> None:
     is_table = output is Format.TABLE
-    if is_table and printout.table is not None:
-        if isinstance(printout.table, TableRows):
-            print_rows(printout.table.rows, output, columns=printout.table.columns)
-        else:
-            print_record(printout.table, output)
-    else:
+    parts = printout.table if is_table else ()
+    if not parts:
         _print_value(printout, keys, output)
+    for number, part in enumerate(parts):
+        if number:
+            click.echo()
+        if isinstance(part, TableRows):
+            print_rows(part.rows, output, columns=part.columns)
+        else:
+            print_record(part, output)
     for line in printout.lines if is_table else ():
         click.echo(line)
 
@@ -139,14 +142,15 @@ def _print_value(printout: Printout, keys: Mapping[str, Sequence[str]], output: 
     value, is_table = printout.value, output is Format.TABLE
     omitted = printout.omitted if is_table else ()
     shown = shown_rows if is_table and printout.omits_group else list
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         rows = shown([_row(one, keys[""], omitted) for one in value])
         print_rows(rows, output, columns=tuple(rows[0]) if rows else _left(keys[""], omitted))
         return
     record = _row(value, keys[""], omitted)
     for name in keys.keys() & record.keys():
-        items: Any = record[name]
-        record[name] = shown([_row(item, keys[name]) for item in items])
+        items = record[name]
+        if isinstance(items, list | tuple):
+            record[name] = shown([_row(item, keys[name]) for item in items])
     print_record(record, output)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qlog.broker_groups import broker_group_option, shown_rows
+from qlog.broker_groups import broker_group_option
 from qlog.cluster.node_rows import (
     SHORT_COLUMNS,
     STATUS_COLUMNS,
@@ -22,9 +22,9 @@ from qlog.cluster.node_rows import (
     status_rows,
 )
 from qlog.cluster.rebalance import rebalance
-from qlog.commands import Printout, cluster_command, confirmed, printed
+from qlog.commands import Printout, TableRows, cluster_command, confirmed, printed
 from qlog.connection import ask, server_option
-from qlog.output import Format, Row, output_option, print_record, print_rows
+from qlog.output import Row
 from quorumlog.command_errors import CliError, ExitCode
 
 if TYPE_CHECKING:
@@ -38,9 +38,8 @@ def cluster() -> None:
 
 
 @cluster.command()
-@server_option
-@output_option
-def status(server: str | None, output: Format) -> int:
+@cluster_command
+async def status(client: "Client") -> Printout:
     """Ask every node how it is.
 
     lag_count is how many entries a node has not got of those the leader has.
@@ -61,7 +60,7 @@ def status(server: str | None, output: Format) -> int:
 
     Ends with 0 when all is well, and with 1 when there is a problem; it is named.
     """
-    found = ask(server, lambda client: client.admin.cluster_status())
+    found = await client.admin.cluster_status()
     rows = status_rows(found)
     wrong = problems(found, rows)
     summary: dict[str, Any] = {
@@ -75,19 +74,17 @@ def status(server: str | None, output: Format) -> int:
             for one in found.groups
         ],
     }
-    match output:
-        case Format.TABLE:
-            hidden = {"problems"} if len(found.groups) > 1 else {"problems", "groups"}
-            print_record({k: v for k, v in summary.items() if k not in hidden}, output)
-            click.echo()
-            short = shown_rows([{key: row.get(key) for key in SHORT_COLUMNS} for row in rows])
-            print_rows(short, output, columns=tuple(short[0]) if short else SHORT_COLUMNS)
-            for problem in wrong:
-                click.echo(f"problem: {problem}")
-        case Format.JSON | Format.JSONL:
-            nodes = [{key: row.get(key) for key in STATUS_COLUMNS} for row in rows]
-            print_record({**summary, "nodes": nodes}, output)
-    return ExitCode.FINDINGS if wrong else ExitCode.OK
+    hidden = {"problems"} if len(found.groups) > 1 else {"problems", "groups"}
+    short = [{key: row.get(key) for key in SHORT_COLUMNS} for row in rows]
+    return Printout(
+        {**summary, "nodes": [{key: row.get(key) for key in STATUS_COLUMNS} for row in rows]},
+        table=[
+            {key: value for key, value in summary.items() if key not in hidden},
+            TableRows.of(SHORT_COLUMNS, short),
+        ],
+        lines=[f"problem: {problem}" for problem in wrong],
+        exit_code=ExitCode.FINDINGS if wrong else ExitCode.OK,
+    )
 
 
 @cluster.command("list")

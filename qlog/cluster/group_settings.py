@@ -128,7 +128,7 @@ async def _forbidden(
 def _settings_printout(found: "GroupSettings") -> Printout:
     texts = [duration_text(delay_ms) for delay_ms in found.retry_delays_ms]
     delays = ", ".join(texts) or "10 s, 30 s, 1 m ... 2 h"
-    return Printout(found, table=asdict(found) | {"retry_delays_ms": delays})
+    return Printout(found, table=[asdict(found) | {"retry_delays_ms": delays}])
 
 
 @click.command()

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qlog.cluster.node_rows import is_down
-from qlog.commands import cluster_command
-from qlog.connection import ask, server_option
-from qlog.output import Format, output_option, print_record, print_rows
+from qlog.commands import Printout, TableRows, cluster_command
 from quorumlog.command_errors import ExitCode
 
 if TYPE_CHECKING:
@@ -33,9 +31,8 @@ def ha() -> None:
 
 
 @ha.command()
-@server_option
-@output_option
-def status(server: str | None, output: Format) -> int:
+@cluster_command
+async def status(client: "Client") -> Printout:
     """Show the master, what each replica holds, and what was lost by changes of masters.
 
     Positions are bytes of the log. Readers see the log up to confirm_position. A replica is in sync
@@ -58,23 +55,19 @@ def status(server: str | None, output: Format) -> int:
 
     Ends with 0 when all is well, and with 1 when there is a problem; it is named.
     """
-
-    group = ask(server, lambda client: client.admin.ha_group())
+    group = await client.admin.ha_group()
     nodes, losses, wrong = _node_rows(group), _loss_rows(group), _problems(group)
     summary = _summary(group) | {"healthy": not wrong, "problems": wrong}
-    match output:
-        case Format.TABLE:
-            print_record({k: v for k, v in summary.items() if k != "problems"}, output)
-            click.echo()
-            print_rows(nodes, output, columns=_NODE_COLUMNS)
-            if losses:
-                click.echo()
-                print_rows(losses, output, columns=_LOSS_COLUMNS)
-            for problem in wrong:
-                click.echo(f"problem: {problem}")
-        case Format.JSON | Format.JSONL:
-            print_record({**summary, "nodes": nodes, "losses": losses}, output)
-    return ExitCode.FINDINGS if wrong else ExitCode.OK
+    return Printout(
+        {**summary, "nodes": nodes, "losses": losses},
+        table=[
+            {key: value for key, value in summary.items() if key != "problems"},
+            TableRows(_NODE_COLUMNS, nodes),
+            *([TableRows(_LOSS_COLUMNS, losses)] if losses else []),
+        ],
+        lines=[f"problem: {problem}" for problem in wrong],
+        exit_code=ExitCode.FINDINGS if wrong else ExitCode.OK,
+    )
 
 
 @ha.command()

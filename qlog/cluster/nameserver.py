@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from qlog.commands import printed
+from qlog.commands import Printout, TableRows, printed
 from qlog.connection import addresses, run, server_option, tls_files
-from qlog.output import Format, Row, output_option, print_record, print_rows
+from qlog.output import Format, Row, output_option, print_rows
 from quorumlog.command_errors import ExitCode
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ def _ask(
 
 @nameserver.command()
 @server_option
-@output_option
-def status(server: str | None, output: Format) -> int:
+@printed
+def status(server: str | None) -> Printout:
     """Show every replica and every group that is known.
 
     state is leader, follower, no_leader, joining (it counts for nothing), stopped, failed, off (the
@@ -138,18 +138,14 @@ def status(server: str | None, output: Format) -> int:
     )
     is_healthy = is_healthy and not problems
     rows = [_replica_row(one) for one in replicas]
-    if output is Format.TABLE:
-        shown = "; ".join(text for _, text in sorted(problems.items()))
-        print_record({"leader": leader, "healthy": is_healthy, "problems": shown or None}, output)
-        click.echo()
-        short = [{key: row[key] for key in _SHORT_COLUMNS} for row in rows]
-        print_rows(short, output, columns=_SHORT_COLUMNS)
-        click.echo()
-        _print_brokers(groups)
-    else:
-        found = {"leader": leader, "healthy": is_healthy, "problems": problems, "replicas": rows}
-        print_record({**found, "groups": [_share_row(group) for group in groups]}, output)
-    return ExitCode.OK if is_healthy else ExitCode.FINDINGS
+    shown = "; ".join(text for _, text in sorted(problems.items())) or None
+    head = {"leader": leader, "healthy": is_healthy, "problems": problems}
+    short = [{key: row[key] for key in _SHORT_COLUMNS} for row in rows]
+    return Printout(
+        {**head, "replicas": rows, "groups": [_share_row(group) for group in groups]},
+        table=[{**head, "problems": shown}, TableRows(_SHORT_COLUMNS, short), _broker_rows(groups)],
+        exit_code=ExitCode.OK if is_healthy else ExitCode.FINDINGS,
+    )
 
 
 @nameserver.command()
@@ -182,7 +178,8 @@ def route(topic: str, rocketmq: bool, server: str | None, output: Format) -> int
         rows = [{key: _share_row(share)[key] for key in columns} for share in found.shares]
         print_rows(rows, output, columns=columns)
         click.echo()
-        _print_brokers(found.shares)
+        brokers = _broker_rows(found.shares)
+        print_rows(brokers.rows, output, columns=brokers.columns)
     else:
         print_rows([_share_row(s) for s in found.shares], output, columns=_SHARE_COLUMNS)
     return ExitCode.OK if found.shares else ExitCode.FINDINGS
@@ -267,10 +264,10 @@ def _share_row(share: "ListedTopicShare") -> dict[str, Any]:
     return {**row, "master_id": row["master_id"] or None}
 
 
-def _print_brokers(shares: "list[ListedTopicShare] | tuple[ListedTopicShare, ...]") -> None:
+def _broker_rows(shares: "list[ListedTopicShare] | tuple[ListedTopicShare, ...]") -> TableRows:
     rows = [
         {"group": share.group, **dataclasses.asdict(broker)}
         for share in shares
         for broker in share.brokers
     ]
-    print_rows(rows, Format.TABLE, columns=_BROKER_COLUMNS)
+    return TableRows(_BROKER_COLUMNS, rows)

@@ -211,6 +211,6 @@ def trace(message_id: str, server: str | None, output: Format) -> int:
 def _printout(found: "Sequence[Message]") -> Printout:
     return Printout(
         [message_row(message) for message in found],
-        table=TableRows.of(COLUMNS, [table_row(message) for message in found]),
+        table=[TableRows.of(COLUMNS, [table_row(message) for message in found])],
         exit_code=ExitCode.OK if found else ExitCode.FINDINGS,
     )

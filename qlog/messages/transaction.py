@@ -61,7 +61,7 @@ async def list_transactions(client: "Client", producer_group: str, max_count: in
     )
     say_if_more(found, max_count)
     found = found[:max_count]
-    return Printout(found, table=TableRows.of(_COLUMNS, [_line(info) for info in found]))
+    return Printout(found, table=[TableRows.of(_COLUMNS, [_line(info) for info in found])])
 
 
 @transaction.command()
@@ -94,7 +94,7 @@ async def show(client: "Client", transaction_id: int, group: str) -> Printout:
         "is_orphaned": info.is_orphaned if info else None,
         "messages": [message_row(message) for message in found.messages],
     }
-    return Printout(row, table={**row, "messages": [table_row(one) for one in found.messages]})
+    return Printout(row, table=[{**row, "messages": [table_row(one) for one in found.messages]}])
 
 
 @transaction.command()

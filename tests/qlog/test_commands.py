@@ -43,7 +43,7 @@ def shelves(form: str) -> object:
         "one group": Printout([first, second], omits_group=True, lines=["end"]),
         "omitted": Printout([first], omitted=("size",), exit_code=ExitCode.FINDINGS),
         "empty": Printout([], omitted=("size",)),
-        "table": Printout(first, table=TableRows(("head",), [{"head": 7}])),
+        "table": Printout(first, table=[{"size": 1}, TableRows(("head",), [{"head": 7}])]),
         "unknown": {"name": "d", "weight": 3},
     }
     return forms[form]
@@ -101,7 +101,7 @@ def test_tables_omit_keys_and_the_only_group() -> None:
 
 
 def test_a_table_of_its_own_replaces_the_value_in_tables_only() -> None:
-    assert out("table").splitlines() == ["head", "   7"]
+    assert out("table").splitlines() == ["size  1", "", "head", "   7"]
     assert json.loads(out("table", "-o", "json"))["name"] == "a"
 
 
