@@ -7,31 +7,29 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from qlog.broker_groups import broker_group_option, shown_rows
+from qlog.broker_groups import broker_group_option
 from qlog.cluster.node_rows import (
-    LIST_COLUMNS,
     SHORT_COLUMNS,
     STATUS_COLUMNS,
-    is_up,
+    is_down,
     list_rows,
     problems,
     status_rows,
 )
 from qlog.cluster.rebalance import rebalance
-from qlog.connection import ask, confirm, connected, run, server_option
-from qlog.output import Format, output_option, print_record, print_rows
+from qlog.commands import Printout, TableRows, cluster_command, confirmed, printed
+from qlog.connection import ask, server_option
+from qlog.output import Row
 from quorumlog.command_errors import CliError, ExitCode
 
 if TYPE_CHECKING:
-    from quorumlog.admin.types import ClusterStatus, MemberStatus
-
-_MEMBER_COLUMNS = (
-    "node_id", "address", "peer_address", "is_voter", "is_connected", "match_index", "progress",
-)  # fmt: skip
+    from quorumlog.admin.types import LeaderInfo, MemberStatus
+    from quorumlog.client import Client
 
 
 @click.group()
@@ -39,15 +37,9 @@ def cluster() -> None:
     """Show the nodes, move the leadership, change the members."""
 
 
-async def _status(server: str | None) -> "ClusterStatus":
-    async with connected(server) as client:
-        return await client.admin.cluster_status()
-
-
 @cluster.command()
-@server_option
-@output_option
-def status(server: str | None, output: Format) -> int:
+@cluster_command
+async def status(client: "Client") -> Printout:
     """Ask every node how it is.
 
     lag_count is how many entries a node has not got of those the leader has.
@@ -68,7 +60,7 @@ def status(server: str | None, output: Format) -> int:
 
     Ends with 0 when all is well, and with 1 when there is a problem; it is named.
     """
-    found = run(_status(server))
+    found = await client.admin.cluster_status()
     rows = status_rows(found)
     wrong = problems(found, rows)
     summary: dict[str, Any] = {
@@ -82,19 +74,17 @@ def status(server: str | None, output: Format) -> int:
             for one in found.groups
         ],
     }
-    match output:
-        case Format.TABLE:
-            hidden = {"problems"} if len(found.groups) > 1 else {"problems", "groups"}
-            print_record({k: v for k, v in summary.items() if k not in hidden}, output)
-            click.echo()
-            short = shown_rows([{key: row.get(key) for key in SHORT_COLUMNS} for row in rows])
-            print_rows(short, output, columns=tuple(short[0]) if short else SHORT_COLUMNS)
-            for problem in wrong:
-                click.echo(f"problem: {problem}")
-        case Format.JSON | Format.JSONL:
-            nodes = [{key: row.get(key) for key in STATUS_COLUMNS} for row in rows]
-            print_record({**summary, "nodes": nodes}, output)
-    return ExitCode.FINDINGS if wrong else ExitCode.OK
+    hidden = {"problems"} if len(found.groups) > 1 else {"problems", "groups"}
+    short = [{key: row.get(key) for key in SHORT_COLUMNS} for row in rows]
+    return Printout(
+        {**summary, "nodes": [{key: row.get(key) for key in STATUS_COLUMNS} for row in rows]},
+        table=[
+            {key: value for key, value in summary.items() if key not in hidden},
+            TableRows.of(SHORT_COLUMNS, short),
+        ],
+        lines=[f"problem: {problem}" for problem in wrong],
+        exit_code=ExitCode.FINDINGS if wrong else ExitCode.OK,
+    )
 
 
 @cluster.command("list")
@@ -106,9 +96,8 @@ def status(server: str | None, output: Format) -> int:
     metavar="SECONDS",
     help="Time between two looks; rates are over this time.",
 )
-@server_option
-@output_option
-def list_nodes(interval: float, server: str | None, output: Format) -> int:
+@cluster_command
+async def list_nodes(client: "Client", interval: float) -> list[dict[str, Any]]:
     """List the nodes of all broker groups, with messages per second in and out.
 
     \b
@@ -121,24 +110,16 @@ def list_nodes(interval: float, server: str | None, output: Format) -> int:
       qlog cluster list
       qlog cluster list --interval 10 -o json | jq 'map(.in_tps) | add'
     """
-
-    async def act() -> "tuple[ClusterStatus, ClusterStatus, float]":
-        async with connected(server) as client:
-            before, began = await client.admin.cluster_status(), time.monotonic()
-            await asyncio.sleep(interval)
-            return await client.admin.cluster_status(), before, time.monotonic() - began
-
-    rows = list_rows(*run(act()))
-    print_rows(rows, output, columns=LIST_COLUMNS)
-    return ExitCode.OK
+    before, began = await client.admin.cluster_status(), time.monotonic()
+    await asyncio.sleep(interval)
+    return list_rows(await client.admin.cluster_status(), before, time.monotonic() - began)
 
 
 @cluster.command("transfer-leader")
 @click.argument("node_id", metavar="[NODE]", type=click.IntRange(min=1), required=False)
 @broker_group_option
-@server_option
-@output_option
-def transfer_leader(node_id: int | None, group: str, server: str | None, output: Format) -> int:
+@cluster_command
+async def transfer_leader(client: "Client", node_id: int | None, group: str) -> "LeaderInfo":
     """Hand the leadership to a node, or to the best follower. No append is lost by it.
 
     \b
@@ -150,14 +131,7 @@ def transfer_leader(node_id: int | None, group: str, server: str | None, output:
       qlog cluster transfer-leader
       qlog cluster transfer-leader 2 -o json
     """
-
-    async def act() -> dict[str, object]:
-        async with connected(server) as client:
-            found = await client.admin.transfer_leadership(node_id or 0, group=group)
-            return {"leader_id": found.leader_id, "term": found.term, "group": found.group}
-
-    print_record(run(act()), output)
-    return ExitCode.OK
+    return await client.admin.transfer_leadership(node_id or 0, group=group)
 
 
 cluster.add_command(rebalance)
@@ -166,9 +140,8 @@ cluster.add_command(rebalance)
 @cluster.command()
 @click.argument("node_id", metavar="NODE", type=click.IntRange(min=1))
 @click.option("--undo", is_flag=True, help="Take appends again.")
-@server_option
-@output_option
-def drain(node_id: int, undo: bool, server: str | None, output: Format) -> int:
+@cluster_command
+async def drain(client: "Client", node_id: int, undo: bool) -> Row:
     """Make a node hand its leadership over and lead no more, before it is stopped.
 
     A leader that no other voter can relieve refuses, and goes on as before.
@@ -182,18 +155,16 @@ def drain(node_id: int, undo: bool, server: str | None, output: Format) -> int:
       qlog cluster drain 1
       qlog cluster drain 1 --undo
     """
-
-    ask(server, lambda client: client.admin.drain(node_id, undo=undo))
-    print_record({"node_id": node_id, "is_draining": not undo}, output)
-    return ExitCode.OK
+    await client.admin.drain(node_id, undo=undo)
+    return {"node_id": node_id, "is_draining": not undo}
 
 
 @cluster.command()
 @click.option("--accept-loss", is_flag=True, help="Go on with what is left.")
 @click.option("--cluster-id", help="The id of the cluster, to confirm; asked for on a terminal.")
 @server_option
-@output_option
-def recover(accept_loss: bool, cluster_id: str | None, server: str | None, output: Format) -> int:
+@printed
+def recover(accept_loss: bool, cluster_id: str | None, server: str | None) -> Printout:
     """Let the nodes go on with what is left, after a power loss of a majority with flush=async.
 
     Such nodes are `recovering`: none trusts its log, and together they have no leader. They elect
@@ -213,17 +184,17 @@ def recover(accept_loss: bool, cluster_id: str | None, server: str | None, outpu
 
     Ends with 0 when no node is recovering any more, and with 1 when one is.
     """
-    found = run(_status(server))
-    recovering = [n.node_id for n in found.nodes if is_up(n) and n.standing == "recovering"]
+    found = ask(server, lambda client: client.admin.cluster_status())
+    up = [node for node in found.nodes if not is_down(node)]
+    recovering = [node.node_id for node in up if node.standing == "recovering"]
     if accept_loss and recovering:
         _confirm_cluster(found.cluster_id, cluster_id)
 
-        async def act() -> None:
-            async with connected(server) as client:
-                for node_id in recovering:
-                    await client.admin.accept_loss(node_id, confirm_cluster_id=found.cluster_id)
+        async def accept(client: "Client") -> None:
+            for node_id in recovering:
+                await client.admin.accept_loss(node_id, confirm_cluster_id=found.cluster_id)
 
-        run(act())
+        ask(server, accept)
     is_accepted = accept_loss and bool(recovering)
     if not recovering:
         verdict = "no node that answers is recovering; nothing to do"
@@ -234,12 +205,12 @@ def recover(accept_loss: bool, cluster_id: str | None, server: str | None, outpu
     record = {
         "cluster_id": found.cluster_id,
         "recovering": recovering,
-        "down": [n.node_id for n in found.nodes if not is_up(n)],
+        "down": [node.node_id for node in found.nodes if is_down(node)],
         "accepted": is_accepted,
         "verdict": verdict,
     }
-    print_record(record, output)
-    return ExitCode.FINDINGS if recovering and not is_accepted else ExitCode.OK
+    is_left = recovering and not is_accepted
+    return Printout(record, exit_code=ExitCode.FINDINGS if is_left else ExitCode.OK)
 
 
 def _confirm_cluster(expected: str, given: str | None) -> None:
@@ -261,9 +232,8 @@ def members() -> None:
 
 @members.command("list")
 @broker_group_option
-@server_option
-@output_option
-def list_members(group: str, server: str | None, output: Format) -> int:
+@cluster_command
+async def list_members(client: "Client", group: str) -> list[Row]:
     """List the members as the leader sees them.
 
     match_index is how far the leader knows a member's log to be equal to its own.
@@ -277,13 +247,7 @@ def list_members(group: str, server: str | None, output: Format) -> int:
       qlog cluster members list
       qlog cluster members list -o jsonl
     """
-
-    async def act() -> "Sequence[MemberStatus]":
-        async with connected(server) as client:
-            return (await client.admin.node_status(group=group)).members
-
-    _print_members(run(act()), output)
-    return ExitCode.OK
+    return _member_rows((await client.admin.node_status(group=group)).members)
 
 
 @members.command()
@@ -291,11 +255,10 @@ def list_members(group: str, server: str | None, output: Format) -> int:
 @click.option("--address", required=True, help="HOST:PORT of its client service.")
 @click.option("--peer-address", required=True, help="HOST:PORT of its peer link.")
 @broker_group_option
-@server_option
-@output_option
-def add(
-    node_id: int, address: str, peer_address: str, group: str, server: str | None, output: Format
-) -> int:
+@cluster_command
+async def add(
+    client: "Client", node_id: int, address: str, peer_address: str, group: str
+) -> list[Row]:
     """Add a node as a learner: it gets the log, and counts for no quorum until promoted.
 
     \b
@@ -306,24 +269,16 @@ def add(
     Examples:
       qlog cluster members add 4 --address 127.0.0.1:8084 --peer-address 127.0.0.1:40914
     """
-
-    _print_members(
-        ask(
-            server,
-            lambda client: client.admin.add_learner(
-                node_id, address=address, peer_address=peer_address, group=group
-            ),
-        ),
-        output,
+    members = await client.admin.add_learner(
+        node_id, address=address, peer_address=peer_address, group=group
     )
-    return ExitCode.OK
+    return _member_rows(members)
 
 
 @members.command()
 @click.argument("node_id", metavar="NODE", type=click.IntRange(min=1))
-@server_option
-@output_option
-def promote(node_id: int, server: str | None, output: Format) -> int:
+@cluster_command
+async def promote(client: "Client", node_id: int) -> list[Row]:
     """Make a learner that has caught up a voter.
 
     \b
@@ -334,17 +289,14 @@ def promote(node_id: int, server: str | None, output: Format) -> int:
     Examples:
       qlog cluster members promote 4
     """
-
-    _print_members(ask(server, lambda client: client.admin.promote(node_id)), output)
-    return ExitCode.OK
+    return _member_rows(await client.admin.promote(node_id))
 
 
 @members.command()
 @click.argument("node_id", metavar="NODE", type=click.IntRange(min=1))
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@server_option
-@output_option
-def remove(node_id: int, yes: bool, server: str | None, output: Format) -> int:
+@confirmed("Remove node {node_id} from the cluster?")
+@cluster_command
+async def remove(client: "Client", node_id: int) -> list[Row]:
     """Remove a member. Its data stays where it is; to come back, it joins anew.
 
     \b
@@ -356,16 +308,11 @@ def remove(node_id: int, yes: bool, server: str | None, output: Format) -> int:
       qlog cluster members remove 4
       qlog cluster members remove 4 --yes -o json
     """
-    confirm(f"Remove node {node_id} from the cluster?", is_confirmed=yes)
-
-    _print_members(ask(server, lambda client: client.admin.remove_member(node_id)), output)
-    return ExitCode.OK
+    return _member_rows(await client.admin.remove_member(node_id))
 
 
-def _print_members(members: "Sequence[MemberStatus]", output: Format) -> None:
-    rows = [
-        {key: getattr(member, key) for key in _MEMBER_COLUMNS}
-        | {"match_index": member.match_index if member.match_index >= 0 else None}
+def _member_rows(members: "Sequence[MemberStatus]") -> list[Row]:
+    return [
+        asdict(member) | {"match_index": member.match_index if member.match_index >= 0 else None}
         for member in sorted(members, key=lambda member: member.node_id)
     ]
-    print_rows(rows, output, columns=_MEMBER_COLUMNS)

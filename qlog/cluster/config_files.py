@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from qlog.broker_groups import broker_group_option
+from qlog.commands import Printout, printed
 from qlog.connection import ask, server_option
-from qlog.output import Format, output_option, print_record, print_rows
+from qlog.output import Row
 from quorumlog.command_errors import CliError, ExitCode
 
 _NAMES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json")
@@ -25,8 +26,8 @@ def config_files() -> None:
 @click.argument("directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 @broker_group_option
 @server_option
-@output_option
-def export_files(directory: Path, group: str, server: str | None, output: Format) -> int:
+@printed
+def export_files(directory: Path, group: str, server: str | None) -> list[Row]:
     """Write the tables of a cluster into a directory, which is made.
 
     \b
@@ -37,16 +38,14 @@ def export_files(directory: Path, group: str, server: str | None, output: Format
     Examples:
       qlog config-files export tables
     """
-
     files = ask(server, lambda client: client.admin.export_config_files(broker_group=group))
     directory.mkdir(parents=True, exist_ok=True)
-    rows = []
+    rows: list[Row] = []
     for name in sorted(files.keys() & set(_NAMES)):
         data = files[name].encode()
         (directory / name).write_bytes(data)
         rows.append({"file": name, "size_bytes": len(data)})
-    print_rows(rows, output, columns=("file", "size_bytes"))
-    return ExitCode.OK
+    return rows
 
 
 @config_files.command("import")
@@ -56,10 +55,8 @@ def export_files(directory: Path, group: str, server: str | None, output: Format
 @click.option("--dry-run", is_flag=True, help="Only say what would change, and what forbids it.")
 @broker_group_option
 @server_option
-@output_option
-def import_files(
-    directory: Path, dry_run: bool, group: str, server: str | None, output: Format
-) -> int:
+@printed
+def import_files(directory: Path, dry_run: bool, group: str, server: str | None) -> Printout:
     """Make topics, groups and offsets as the tables in a directory say: all of it, or nothing.
 
     What is there already stays: doing it again changes nothing. Leave consumerOffset.json out for a
@@ -91,25 +88,16 @@ def import_files(
             files, is_dry_run=dry_run, broker_group=group
         ),
     )
-    record = {
-        "topic_count": found.topic_count,
-        "group_count": found.group_count,
-        "offset_count": found.offset_count,
-        "refusals": list(found.refusals),
-        "skipped": list(found.skipped),
-        "warnings": list(found.warnings),
-    }
-    if output is Format.TABLE:
-        print_record({key: record[key] for key in list(record)[:3]}, output)
-        for text in found.skipped:
-            click.echo(f"skipped: {text}")
-        for text in found.warnings:
-            click.echo(f"warning: {text}")
-        for text in found.refusals:
-            click.echo(f"refused: {text}")
-    else:
-        print_record(record, output)
-    return ExitCode.FINDINGS if found.refusals else ExitCode.OK
+    return Printout(
+        found,
+        omitted=("refusals", "skipped", "warnings"),
+        lines=[
+            *(f"skipped: {text}" for text in found.skipped),
+            *(f"warning: {text}" for text in found.warnings),
+            *(f"refused: {text}" for text in found.refusals),
+        ],
+        exit_code=ExitCode.FINDINGS if found.refusals else ExitCode.OK,
+    )
 
 
 def _read(directory: Path) -> dict[str, str]:

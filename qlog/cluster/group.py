@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from qlog.broker_groups import shown_rows, warn_away
+from qlog.broker_groups import warn_away
 from qlog.cluster.group_settings import progress, reset, set_settings, settings
 from qlog.cluster.pop import pop
-from qlog.connection import ask, confirm, server_option
-from qlog.output import Format, output_option, print_record, print_rows
-from quorumlog.command_errors import ExitCode
+from qlog.commands import Printout, cluster_command, confirmed
+from qlog.output import Row
 
 if TYPE_CHECKING:
-    from quorumlog.admin.types import GroupDescription, GroupInfo
-
-_COLUMNS = ("group", "member_count", "lag_count", "topics")
+    from quorumlog.admin.types import GroupInfo
+    from quorumlog.client import Client
 
 
 @click.group()
@@ -26,9 +24,8 @@ def group() -> None:
 
 
 @group.command("list")
-@server_option
-@output_option
-def list_groups(server: str | None, output: Format) -> int:
+@cluster_command
+async def list_groups(client: "Client") -> "list[GroupInfo]":
     """List all groups: who is in one, and how far it is behind.
 
     \b
@@ -40,19 +37,13 @@ def list_groups(server: str | None, output: Format) -> int:
       qlog group list
       qlog group list -o json | jq '.[] | select(.lag_count > 0)'
     """
-
-    found = sorted(
-        ask(server, lambda client: client.admin.list_groups()), key=lambda info: info.group
-    )
-    print_rows([_group_row(info) for info in found], output, columns=_COLUMNS)
-    return ExitCode.OK
+    return await client.admin.list_groups()
 
 
 @group.command()
 @click.argument("name", metavar="GROUP")
-@server_option
-@output_option
-def describe(name: str, server: str | None, output: Format) -> int:
+@cluster_command
+async def describe(client: "Client", name: str) -> Printout:
     """Show a group: its members, and the stored offset of each queue.
 
     \b
@@ -66,34 +57,16 @@ def describe(name: str, server: str | None, output: Format) -> int:
       qlog group describe billing
       qlog group describe billing -o json | jq .lag_count
     """
-
-    found = ask(server, lambda client: client.admin.describe_group(name))
-    queues: list[dict[str, object]] = [
-        {
-            "group": queue.group,
-            "topic": queue.topic,
-            "queue_id": queue.queue_id,
-            "offset": queue.offset,
-            "min_offset": queue.min_offset,
-            "max_offset": queue.max_offset,
-            "lag_count": queue.lag_count,
-        }
-        for queue in found.queues
-    ]
-    members = sorted(found.client_ids)
+    found = await client.admin.describe_group(name)
     warn_away(found.away)
-    if output is Format.TABLE:
-        queues = shown_rows(queues)
-    print_record({**_group_row(found), "client_ids": members, "queues": queues}, output)
-    return ExitCode.OK
+    return Printout(found, omits_group=True)
 
 
 @group.command()
 @click.argument("name", metavar="GROUP")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@server_option
-@output_option
-def delete(name: str, yes: bool, server: str | None, output: Format) -> int:
+@confirmed("Delete group {name} and its stored offsets?")
+@cluster_command
+async def delete(client: "Client", name: str) -> Row:
     """Delete a group and its stored offsets. Messages stay.
 
     \b
@@ -105,21 +78,9 @@ def delete(name: str, yes: bool, server: str | None, output: Format) -> int:
       qlog group delete billing
       qlog group delete billing --yes
     """
-    confirm(f"Delete group {name} and its stored offsets?", is_confirmed=yes)
-
-    ask(server, lambda client: client.admin.delete_group(name))
-    print_record({"group": name, "deleted": True}, output)
-    return ExitCode.OK
+    await client.admin.delete_group(name)
+    return {"group": name, "deleted": True}
 
 
 for command in (settings, set_settings, reset, progress, pop):
     group.add_command(command)
-
-
-def _group_row(info: "GroupInfo | GroupDescription") -> dict[str, object]:
-    return {
-        "group": info.group,
-        "member_count": info.member_count,
-        "lag_count": info.lag_count,
-        "topics": sorted(info.topics),
-    }

@@ -4,25 +4,20 @@ Owns the options and the printing; the work is the admin client's.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
-from qlog.broker_groups import shown_rows, warn_away
-from qlog.connection import ask, connected, run, server_option
+from qlog.broker_groups import warn_away
+from qlog.commands import Printout, cluster_command, printed
+from qlog.connection import ask, server_option
 from qlog.message_rows import time_text
-from qlog.output import Format, output_option, print_record, print_rows
 from qlog.times import duration_text, parse_duration, parse_time
-from quorumlog.command_errors import ExitCode
 
 if TYPE_CHECKING:
     from quorumlog.admin.groups import GroupSettings
     from quorumlog.client import Client
-
-_PROGRESS_COLUMNS = (
-    "topic", "group", "queue_id", "broker_offset", "consumer_offset", "client_id", "diff",
-    "last_time",
-)  # fmt: skip
 
 
 def _durations(
@@ -40,9 +35,8 @@ def _durations(
 
 @click.command()
 @click.argument("name", metavar="GROUP")
-@server_option
-@output_option
-def settings(name: str, server: str | None, output: Format) -> int:
+@cluster_command
+async def settings(client: "Client", name: str) -> Printout:
     """Show the settings of a group.
 
     \b
@@ -55,9 +49,7 @@ def settings(name: str, server: str | None, output: Format) -> int:
       qlog group settings billing
       qlog group settings billing -o json | jq .retry_count_max
     """
-
-    _print_settings(ask(server, lambda client: client.admin.group_settings(name)), output)
-    return ExitCode.OK
+    return _settings_printout(await client.admin.group_settings(name))
 
 
 @click.command("set")
@@ -76,7 +68,7 @@ def settings(name: str, server: str | None, output: Format) -> int:
 @click.option("--forbid", multiple=True, metavar="TOPIC", help="A topic that it may not read.")
 @click.option("--allow", multiple=True, metavar="TOPIC", help="One that it may read again.")
 @server_option
-@output_option
+@printed
 def set_settings(
     name: str,
     retries: int | None,
@@ -87,8 +79,7 @@ def set_settings(
     forbid: tuple[str, ...],
     allow: tuple[str, ...],
     server: str | None,
-    output: Format,
-) -> int:
+) -> Printout:
     """Change settings of a group; what is not named stays. The group is made if there is none.
 
     \b
@@ -107,21 +98,19 @@ def set_settings(
     if all(change is None for change in changes) and not forbid and not allow:
         raise click.UsageError("nothing to change; name a setting")
 
-    async def act() -> "GroupSettings":
-        async with connected(server) as client:
-            topics = await _forbidden(client, name, forbid, allow) if forbid or allow else None
-            return await client.admin.set_group_settings(
-                name,
-                retry_count_max=retries,
-                retry_delays_ms=delays_ms,
-                is_consume_enabled=consume,
-                is_broadcast_enabled=broadcast,
-                is_orderly=orderly,
-                forbidden_topics=topics,
-            )
+    async def change(client: "Client") -> "GroupSettings":
+        topics = await _forbidden(client, name, forbid, allow) if forbid or allow else None
+        return await client.admin.set_group_settings(
+            name,
+            retry_count_max=retries,
+            retry_delays_ms=delays_ms,
+            is_consume_enabled=consume,
+            is_broadcast_enabled=broadcast,
+            is_orderly=orderly,
+            forbidden_topics=topics,
+        )
 
-    _print_settings(run(act()), output)
-    return ExitCode.OK
+    return _settings_printout(ask(server, change))
 
 
 async def _forbidden(
@@ -136,20 +125,10 @@ async def _forbidden(
     return sorted({*there, *forbid} - set(allow))
 
 
-def _print_settings(found: "GroupSettings", output: Format) -> None:
-    row: dict[str, Any] = {
-        "group": found.group,
-        "retry_count_max": found.retry_count_max,
-        "retry_delays_ms": list(found.retry_delays_ms),
-        "is_consume_enabled": found.is_consume_enabled,
-        "is_broadcast_enabled": found.is_broadcast_enabled,
-        "is_orderly": found.is_orderly,
-        "forbidden_topics": list(found.forbidden_topics),
-    }
-    if output is Format.TABLE:
-        texts = [duration_text(delay_ms) for delay_ms in found.retry_delays_ms]
-        row["retry_delays_ms"] = ", ".join(texts) or "10 s, 30 s, 1 m ... 2 h"
-    print_record(row, output)
+def _settings_printout(found: "GroupSettings") -> Printout:
+    texts = [duration_text(delay_ms) for delay_ms in found.retry_delays_ms]
+    delays = ", ".join(texts) or "10 s, 30 s, 1 m ... 2 h"
+    return Printout(found, table=[asdict(found) | {"retry_delays_ms": delays}])
 
 
 @click.command()
@@ -164,7 +143,7 @@ def _print_settings(found: "GroupSettings", output: Format) -> None:
     "--force", is_flag=True, help="Also with members; they go on from where they are, and store it."
 )
 @server_option
-@output_option
+@printed
 def reset(
     name: str,
     topic: str,
@@ -173,8 +152,7 @@ def reset(
     to_offset: int | None,
     force: bool,
     server: str | None,
-    output: Format,
-) -> int:
+) -> Printout:
     """Have a group go on from another place of a topic. Refused while the group has members.
 
     A TIME is 2026-01-31T12:00:00Z, a Unix time in seconds or milliseconds, or an age as -15m.
@@ -199,25 +177,20 @@ def reset(
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--to-time") from error
 
-    rows: list[dict[str, object]] = [
+    offsets = ask(
+        server, lambda client: client.admin.reset_offsets(name, topic, position, force=force)
+    )
+    rows = [
         {"group": q.group, "topic": q.topic, "queue_id": q.queue_id, "offset": offset}
-        for q, offset in sorted(
-            ask(
-                server,
-                lambda client: client.admin.reset_offsets(name, topic, position, force=force),
-            ).items()
-        )
+        for q, offset in sorted(offsets.items())
     ]
-    shown = shown_rows(rows) if output is Format.TABLE else rows
-    print_rows(shown, output, columns=tuple(shown[0]))
-    return ExitCode.OK
+    return Printout(rows, omits_group=True)
 
 
 @click.command()
 @click.argument("name", metavar="GROUP")
-@server_option
-@output_option
-def progress(name: str, server: str | None, output: Format) -> int:
+@cluster_command
+async def progress(client: "Client", name: str) -> Printout:
     """Show how far a group has come in each queue, who reads it, and how old the last message is.
 
     diff is how many messages are still to come. last_time is when the last message that was
@@ -233,10 +206,9 @@ def progress(name: str, server: str | None, output: Format) -> int:
       qlog group progress billing
       qlog group progress billing -o json | jq 'map(.diff) | add'
     """
-
-    found = ask(server, lambda client: client.admin.describe_group(name))
+    found = await client.admin.describe_group(name)
     warn_away(found.away)
-    rows: list[dict[str, object]] = [
+    rows = [
         {
             "topic": queue.topic,
             "group": queue.group,
@@ -251,8 +223,4 @@ def progress(name: str, server: str | None, output: Format) -> int:
         }
         for queue in found.queues
     ]
-    shown = shown_rows(rows) if output is Format.TABLE else rows
-    print_rows(shown, output, columns=tuple(shown[0]) if shown else _PROGRESS_COLUMNS)
-    if output is Format.TABLE:
-        click.echo(f"\ndiff total  {found.lag_count}")
-    return ExitCode.OK
+    return Printout(rows, omits_group=True, lines=[f"\ndiff total  {found.lag_count}"])

@@ -3,17 +3,17 @@
 Owns the options, the rows and the judgement whether all is well.
 """
 
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from qlog.connection import ask, connected, run, server_option
-from qlog.output import Format, output_option, print_record, print_rows
+from qlog.cluster.node_rows import is_down
+from qlog.commands import Printout, TableRows, cluster_command
 from quorumlog.command_errors import ExitCode
 
 if TYPE_CHECKING:
-    from quorumlog.admin.ha_types import HaGroup, HaStatus
-    from quorumlog.admin.types import NodeDown
+    from quorumlog.admin.ha_types import HaGroup, HaPromotion, HaStatus
+    from quorumlog.client import Client
 
 _NODE_COLUMNS = (
     "node_id", "role", "mode", "epoch", "standing", "end_position", "confirm_position",
@@ -31,9 +31,8 @@ def ha() -> None:
 
 
 @ha.command()
-@server_option
-@output_option
-def status(server: str | None, output: Format) -> int:
+@cluster_command
+async def status(client: "Client") -> Printout:
     """Show the master, what each replica holds, and what was lost by changes of masters.
 
     Positions are bytes of the log. Readers see the log up to confirm_position. A replica is in sync
@@ -56,30 +55,25 @@ def status(server: str | None, output: Format) -> int:
 
     Ends with 0 when all is well, and with 1 when there is a problem; it is named.
     """
-
-    group = ask(server, lambda client: client.admin.ha_group())
+    group = await client.admin.ha_group()
     nodes, losses, wrong = _node_rows(group), _loss_rows(group), _problems(group)
     summary = _summary(group) | {"healthy": not wrong, "problems": wrong}
-    match output:
-        case Format.TABLE:
-            print_record({k: v for k, v in summary.items() if k != "problems"}, output)
-            click.echo()
-            print_rows(nodes, output, columns=_NODE_COLUMNS)
-            if losses:
-                click.echo()
-                print_rows(losses, output, columns=_LOSS_COLUMNS)
-            for problem in wrong:
-                click.echo(f"problem: {problem}")
-        case Format.JSON | Format.JSONL:
-            print_record({**summary, "nodes": nodes, "losses": losses}, output)
-    return ExitCode.FINDINGS if wrong else ExitCode.OK
+    return Printout(
+        {**summary, "nodes": nodes, "losses": losses},
+        table=[
+            {key: value for key, value in summary.items() if key != "problems"},
+            TableRows(_NODE_COLUMNS, nodes),
+            *([TableRows(_LOSS_COLUMNS, losses)] if losses else []),
+        ],
+        lines=[f"problem: {problem}" for problem in wrong],
+        exit_code=ExitCode.FINDINGS if wrong else ExitCode.OK,
+    )
 
 
 @ha.command()
 @click.argument("node_id", metavar="NODE", type=click.IntRange(min=1))
-@server_option
-@output_option
-def promote(node_id: int, server: str | None, output: Format) -> int:
+@cluster_command
+async def promote(client: "Client", node_id: int) -> "HaPromotion":
     """Make a node the master, behind a fence: no controller and no name server is needed.
 
     The node binds a new epoch on enough replicas that none of an older epoch can acknowledge
@@ -95,18 +89,7 @@ def promote(node_id: int, server: str | None, output: Format) -> int:
       qlog ha promote 2
       qlog ha promote 2 -o json | jq .epoch
     """
-
-    async def act() -> dict[str, object]:
-        async with connected(server) as client:
-            found = await client.admin.ha_promote(node_id)
-            return {
-                "master_id": found.master_id,
-                "epoch": found.epoch,
-                "start_position": found.start_position,
-            }
-
-    print_record(run(act()), output)
-    return ExitCode.OK
+    return await client.admin.ha_promote(node_id)
 
 
 def _summary(group: "HaGroup") -> dict[str, Any]:
@@ -124,12 +107,8 @@ def _summary(group: "HaGroup") -> dict[str, Any]:
 
 
 def _newest(group: "HaGroup") -> "HaStatus | None":
-    up = [node for node in group.nodes if _is_up(node)]
+    up = [node for node in group.nodes if not is_down(node)]
     return max(up, key=lambda node: node.epoch, default=None)
-
-
-def _is_up(node: "HaStatus | NodeDown") -> "TypeGuard[HaStatus]":
-    return hasattr(node, "role")
 
 
 def _node_rows(group: "HaGroup") -> list[dict[str, Any]]:
@@ -139,11 +118,11 @@ def _node_rows(group: "HaGroup") -> list[dict[str, Any]]:
     for node in group.nodes:
         row: dict[str, Any] = dict.fromkeys(_NODE_COLUMNS)
         row["node_id"] = node.node_id
-        if _is_up(node):
-            row |= {key: getattr(node, key) for key in _NODE_COLUMNS if hasattr(node, key)}
-            row["losses"] = len(row["losses"])
+        if is_down(node):
+            row |= {"role": "down", "detail": node.error}
         else:
-            row |= {"role": "down", "detail": getattr(node, "error", None)}
+            row |= {key: getattr(node, key) for key in _NODE_COLUMNS if hasattr(node, key)}
+            row["losses"] = len(node.losses)
         replica = seen.get(node.node_id)
         if replica is not None:
             is_known = replica.acked_position >= 0
@@ -160,7 +139,7 @@ def _node_rows(group: "HaGroup") -> list[dict[str, Any]]:
 def _loss_rows(group: "HaGroup") -> list[dict[str, Any]]:
     rows = []
     for node in group.nodes:
-        for loss in getattr(node, "losses", ()):
+        for loss in () if is_down(node) else node.losses:
             row = {key: getattr(loss, key) for key in _LOSS_COLUMNS if hasattr(loss, key)}
             row |= {"node_id": node.node_id, "size_bytes": loss.hi_position - loss.lo_position}
             for key in ("record_count", "acked_record_count"):
@@ -180,8 +159,8 @@ def _problems(group: "HaGroup") -> list[str]:
             f"{len(master.in_sync)} of {master.copies} copies are in sync: appends wait for more"
         )
     for node in group.nodes:
-        if not _is_up(node):
-            found.append(f"node {node.node_id} does not answer: {getattr(node, 'error', '')}")
+        if is_down(node):
+            found.append(f"node {node.node_id} does not answer: {node.error}")
         elif node.detail:
             found.append(f"node {node.node_id}: {node.detail}")
     return found

@@ -5,24 +5,24 @@ replica `node.nameserver_process`'s.
 """
 
 import dataclasses
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from qlog.commands import Printout, TableRows, printed
 from qlog.connection import addresses, run, server_option, tls_files
-from qlog.output import Format, output_option, print_record, print_rows
+from qlog.output import Format, Row, output_option, print_rows
 from quorumlog.command_errors import ExitCode
 
 if TYPE_CHECKING:
     from quorumlog.cluster.nameserver import (
-        ListedTopicRoute,
         ListedTopicShare,
         NameServers,
         ReplicaStatus,
     )
 
+_Answer = TypeVar("_Answer")
 _STATUS_COLUMNS = (
     "server", "node_id", "group", "state", "address", "leader", "term", "commit_index",
     "applied_index", "journal_size_bytes", "directory_size_bytes", "directory_size_bytes_max",
@@ -84,18 +84,22 @@ def nameserver(file: str | None, **flags: Any) -> int:
     return run(settings)
 
 
-@asynccontextmanager
-async def _connected(server: str | None) -> "AsyncIterator[NameServers]":
+def _ask(
+    server: str | None, call: "Callable[[NameServers], Coroutine[Any, Any, _Answer]]"
+) -> _Answer:
     from quorumlog.cluster.nameserver import NameServers
 
-    async with NameServers(addresses(server), credentials=tls_files().credentials()) as client:
-        yield client
+    async def act() -> _Answer:
+        async with NameServers(addresses(server), credentials=tls_files().credentials()) as client:
+            return await call(client)
+
+    return run(act())
 
 
 @nameserver.command()
 @server_option
-@output_option
-def status(server: str | None, output: Format) -> int:
+@printed
+def status(server: str | None) -> Printout:
     """Show every replica and every group that is known.
 
     state is leader, follower, no_leader, joining (it counts for nothing), stopped, failed, off (the
@@ -121,13 +125,12 @@ def status(server: str | None, output: Format) -> int:
     Ends with 0 when there is a leader, every replica runs and no group has a problem, else with 1.
     """
 
-    async def ask() -> "tuple[list[ReplicaStatus], list[ListedTopicShare]]":
-        async with _connected(server) as client:
-            found = await client.status()
-            is_up = any(one.state not in ("off", "down", "failed", "stopped") for one in found)
-            return found, await client.groups() if is_up else []
+    async def call(client: "NameServers") -> "tuple[list[ReplicaStatus], list[ListedTopicShare]]":
+        found = await client.status()
+        is_up = any(one.state not in ("off", "down", "failed", "stopped") for one in found)
+        return found, await client.groups() if is_up else []
 
-    replicas, groups = run(ask())
+    replicas, groups = _ask(server, call)
     leader = next((one.leader for one in replicas if one.leader), None)
     problems = {group: text for one in replicas for group, text in one.group_problems.items()}
     is_healthy = leader is not None and all(
@@ -135,18 +138,14 @@ def status(server: str | None, output: Format) -> int:
     )
     is_healthy = is_healthy and not problems
     rows = [_replica_row(one) for one in replicas]
-    if output is Format.TABLE:
-        shown = "; ".join(text for _, text in sorted(problems.items()))
-        print_record({"leader": leader, "healthy": is_healthy, "problems": shown or None}, output)
-        click.echo()
-        short = [{key: row[key] for key in _SHORT_COLUMNS} for row in rows]
-        print_rows(short, output, columns=_SHORT_COLUMNS)
-        click.echo()
-        _print_brokers(groups)
-    else:
-        found = {"leader": leader, "healthy": is_healthy, "problems": problems, "replicas": rows}
-        print_record({**found, "groups": [_share_row(group) for group in groups]}, output)
-    return ExitCode.OK if is_healthy else ExitCode.FINDINGS
+    shown = "; ".join(text for _, text in sorted(problems.items())) or None
+    head = {"leader": leader, "healthy": is_healthy, "problems": problems}
+    short = [{key: row[key] for key in _SHORT_COLUMNS} for row in rows]
+    return Printout(
+        {**head, "replicas": rows, "groups": [_share_row(group) for group in groups]},
+        table=[{**head, "problems": shown}, TableRows(_SHORT_COLUMNS, short), _broker_rows(groups)],
+        exit_code=ExitCode.OK if is_healthy else ExitCode.FINDINGS,
+    )
 
 
 @nameserver.command()
@@ -171,12 +170,7 @@ def route(topic: str, rocketmq: bool, server: str | None, output: Format) -> int
 
     Ends with 0 when somebody serves it, else with 1.
     """
-
-    async def ask() -> "ListedTopicRoute":
-        async with _connected(server) as client:
-            return await client.route(topic)
-
-    found = run(ask())
+    found = _ask(server, lambda client: client.route(topic))
     if rocketmq:
         click.echo(found.rocketmq_json)
     elif output is Format.TABLE:
@@ -184,7 +178,8 @@ def route(topic: str, rocketmq: bool, server: str | None, output: Format) -> int
         rows = [{key: _share_row(share)[key] for key in columns} for share in found.shares]
         print_rows(rows, output, columns=columns)
         click.echo()
-        _print_brokers(found.shares)
+        brokers = _broker_rows(found.shares)
+        print_rows(brokers.rows, output, columns=brokers.columns)
     else:
         print_rows([_share_row(s) for s in found.shares], output, columns=_SHARE_COLUMNS)
     return ExitCode.OK if found.shares else ExitCode.FINDINGS
@@ -194,8 +189,8 @@ def route(topic: str, rocketmq: bool, server: str | None, output: Format) -> int
 @click.argument("namespace")
 @click.argument("key", required=False)
 @server_option
-@output_option
-def get(namespace: str, key: str | None, server: str | None, output: Format) -> int:
+@printed
+def get(namespace: str, key: str | None, server: str | None) -> list[Row]:
     """Show one value of a namespace, or all of them.
 
     \b
@@ -208,16 +203,12 @@ def get(namespace: str, key: str | None, server: str | None, output: Format) -> 
       qlog nameserver get ORDER_TOPIC_CONFIG orders -o json
     """
 
-    async def ask() -> dict[str, str]:
-        async with _connected(server) as client:
-            if key is None:
-                return await client.get_all(namespace)
-            return {key: await client.get(namespace, key)}
+    async def call(client: "NameServers") -> dict[str, str]:
+        if key is None:
+            return await client.get_all(namespace)
+        return {key: await client.get(namespace, key)}
 
-    found = run(ask())
-    rows = [{"key": name, "value": value} for name, value in found.items()]
-    print_rows(rows, output, columns=("key", "value"))
-    return ExitCode.OK
+    return [{"key": name, "value": value} for name, value in _ask(server, call).items()]
 
 
 @nameserver.command()
@@ -226,15 +217,8 @@ def get(namespace: str, key: str | None, server: str | None, output: Format) -> 
 @click.argument("value")
 @click.option("--expected", metavar="VALUE", help="Only if this is the value now.")
 @server_option
-@output_option
-def put(
-    namespace: str,
-    key: str,
-    value: str,
-    expected: str | None,
-    server: str | None,
-    output: Format,
-) -> int:
+@printed
+def put(namespace: str, key: str, value: str, expected: str | None, server: str | None) -> Row:
     """Set a value.
 
     \b
@@ -246,22 +230,16 @@ def put(
       qlog nameserver put ORDER_TOPIC_CONFIG orders 'g0:4;g1:4'
       qlog nameserver put app limit 20 --expected 10
     """
-
-    async def act() -> None:
-        async with _connected(server) as client:
-            await client.put(namespace, key, value, expected=expected)
-
-    run(act())
-    print_record({"namespace": namespace, "key": key, "value": value}, output)
-    return ExitCode.OK
+    _ask(server, lambda client: client.put(namespace, key, value, expected=expected))
+    return {"namespace": namespace, "key": key, "value": value}
 
 
 @nameserver.command()
 @click.argument("namespace")
 @click.argument("key")
 @server_option
-@output_option
-def delete(namespace: str, key: str, server: str | None, output: Format) -> int:
+@printed
+def delete(namespace: str, key: str, server: str | None) -> Row:
     """Remove a value.
 
     \b
@@ -272,14 +250,8 @@ def delete(namespace: str, key: str, server: str | None, output: Format) -> int:
     Examples:
       qlog nameserver delete app limit
     """
-
-    async def act() -> None:
-        async with _connected(server) as client:
-            await client.delete(namespace, key)
-
-    run(act())
-    print_record({"namespace": namespace, "key": key, "deleted": True}, output)
-    return ExitCode.OK
+    _ask(server, lambda client: client.delete(namespace, key))
+    return {"namespace": namespace, "key": key, "deleted": True}
 
 
 def _replica_row(replica: "ReplicaStatus") -> dict[str, Any]:
@@ -292,10 +264,10 @@ def _share_row(share: "ListedTopicShare") -> dict[str, Any]:
     return {**row, "master_id": row["master_id"] or None}
 
 
-def _print_brokers(shares: "list[ListedTopicShare] | tuple[ListedTopicShare, ...]") -> None:
+def _broker_rows(shares: "list[ListedTopicShare] | tuple[ListedTopicShare, ...]") -> TableRows:
     rows = [
         {"group": share.group, **dataclasses.asdict(broker)}
         for share in shares
         for broker in share.brokers
     ]
-    print_rows(rows, Format.TABLE, columns=_BROKER_COLUMNS)
+    return TableRows(_BROKER_COLUMNS, rows)

@@ -3,9 +3,11 @@
 Owns the stable keys, the rates between two statuses, and the judgement whether all is well.
 """
 
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
     from quorumlog.admin.types import ClusterStatus, NodeDown, NodeStatus
 
 Row = dict[str, Any]
@@ -39,7 +41,7 @@ def status_rows(status: "ClusterStatus") -> list[Row]:
         if is_down(node):
             row = {"node_id": node.node_id, "address": node.address, "role": "down"}
             rows.append({**row, "group": node.group, "detail": node.error})
-        elif is_up(node):
+        else:
             row = {key: getattr(node, key) for key in STATUS_COLUMNS if hasattr(node, key)}
             row["address"] = addresses.get(node.node_id)
             row["lag_count"] = max(leader.last_index - node.last_index, 0) if leader else None
@@ -55,20 +57,17 @@ def groups_of(status: "ClusterStatus") -> list[str]:
     return sorted(names)
 
 
-def is_up(node: "NodeStatus | NodeDown") -> "TypeGuard[NodeStatus]":
-    """Whether a node answered."""
-    return hasattr(node, "role")
-
-
-def is_down(node: "NodeStatus | NodeDown") -> "TypeGuard[NodeDown]":
+def is_down(node: object) -> "TypeIs[NodeDown]":
     """Whether a node did not answer."""
-    return not is_up(node)
+    from quorumlog.admin.types import NodeDown
+
+    return isinstance(node, NodeDown)
 
 
 def leader_of(status: "ClusterStatus", group: str) -> "NodeStatus | None":
     """Return the node that leads a group in the newest term; older leaders may still answer."""
     nodes = [node for node in status.nodes if node.group == group]
-    leaders = [node for node in nodes if is_up(node) and node.role == "leader"]
+    leaders = [node for node in nodes if not is_down(node) and node.role == "leader"]
     return max(leaders, key=lambda node: node.term, default=None)
 
 
@@ -102,20 +101,12 @@ def problems(status: "ClusterStatus", rows: list[Row]) -> list[str]:
     return found
 
 
-LIST_COLUMNS = (
-    "cluster_id", "group", "node_id", "address", "role", "version", "in_tps", "out_tps",
-    "in_flight_kib", "space", "activated",
-)  # fmt: skip
-
-
 def list_rows(status: "ClusterStatus", before: "ClusterStatus", seconds: float) -> list[Row]:
     """Return the rows of `qlog cluster list`: messages in and out between two statuses."""
-    earlier = {n.node_id: n for n in before.nodes if is_up(n)}
-    nodes = {n.node_id: n for n in status.nodes if is_up(n)}
+    earlier, nodes = _by_id(before), _by_id(status)
     rows = []
     for row in status_rows(status):
-        found: Row = dict.fromkeys(LIST_COLUMNS)
-        found.update({key: row.get(key) for key in ("group", "node_id", "address", "role")})
+        found: Row = {key: row.get(key) for key in ("group", "node_id", "address", "role")}
         found["cluster_id"] = status.cluster_id
         node, old = nodes.get(row["node_id"]), earlier.get(row["node_id"])
         found["activated"] = node is not None
@@ -134,8 +125,7 @@ def list_rows(status: "ClusterStatus", before: "ClusterStatus", seconds: float) 
 
 def top_rows(status: "ClusterStatus", before: "ClusterStatus | None", seconds: float) -> list[Row]:
     """Return the rows of `qlog top`: rates are null without an earlier status of the process."""
-    earlier = {n.node_id: n for n in before.nodes if is_up(n)} if before is not None else {}
-    nodes = {n.node_id: n for n in status.nodes if is_up(n)}
+    earlier, nodes = _by_id(before) if before is not None else {}, _by_id(status)
     rows = []
     for row in status_rows(status):
         node = nodes.get(row["node_id"])
@@ -146,6 +136,11 @@ def top_rows(status: "ClusterStatus", before: "ClusterStatus | None", seconds: f
                 row.update(_rates(node, old, seconds))
         rows.append({key: row.get(key) for key in TOP_COLUMNS})
     return rows
+
+
+def _by_id(status: "ClusterStatus") -> "dict[int, NodeStatus]":
+    """Return the nodes that answered."""
+    return {node.node_id: node for node in status.nodes if not is_down(node)}
 
 
 def _rates(node: "NodeStatus", old: "NodeStatus", seconds: float) -> Row:
@@ -165,7 +160,7 @@ def _addresses(status: "ClusterStatus") -> dict[int, str]:
     return {
         member.node_id: member.address
         for node in status.nodes
-        if is_up(node)
+        if not is_down(node)
         for member in node.members
         if member.address
     }

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from qlog.cluster.node_rows import is_up
-from qlog.connection import connected, run, server_option
-from qlog.output import Format, output_option, print_record
+from qlog.cluster.node_rows import is_down
+from qlog.commands import Printout, cluster_command
 from quorumlog.capacity.leaders import (
     LeaderMove,
     LedGroup,
@@ -26,6 +25,7 @@ from quorumlog.command_errors import CliError, ExitCode
 
 if TYPE_CHECKING:
     from quorumlog.admin.types import ClusterStatus, NodeStatus
+    from quorumlog.client import Client
 
 LAG_COUNT_MAX: Final = 1_000
 """Entries behind the leader above which a hand-over is refused (raft/config.py)."""
@@ -73,16 +73,14 @@ class _HostNames(click.ParamType):  # type: ignore[type-arg]  # Generic in some 
     metavar="NAME=NODE,...",
     help="Nodes that share a host; may be given again.  [default: by the host of their addresses]",
 )
-@server_option
-@output_option
-def rebalance(
+@cluster_command
+async def rebalance(
+    client: "Client",
     is_applied: bool,
     by: str,
     interval: float,
     given_hosts: tuple[tuple[str, tuple[int, ...]], ...],
-    server: str | None,
-    output: Format,
-) -> int:
+) -> Printout:
     """Spread the leaders over the hosts, so that none has more than 1.2 times the mean load.
 
     Shows the moves; --apply makes them, one after the other, and stops at the first that fails. A
@@ -105,32 +103,24 @@ def rebalance(
     hot_above is 1.2, or more where groups are so few or so unequal that no plan could do better.
     Ends with 0, or with 1 when a host stays hot.
     """
-
-    async def act() -> dict[str, Any]:
-        async with connected(server) as client:
-            status = await client.admin.cluster_status()
-            loads = None
-            if by == "load":
-                await asyncio.sleep(interval)
-                later = await client.admin.cluster_status()
-                loads, status = appended_sizes(status, later), later
-            seen = SeenLeaders(status, dict(given_hosts), loads)
-            ratio = attainable_ratio(seen.groups, seen.hosts)
-            moves = balance(seen.groups, seen.hosts, ratio=ratio)
-            rows = [seen.row(move) for move in moves]
-            if is_applied:
-                for row in rows:
-                    done = await client.admin.transfer_leadership(
-                        row["target_node_id"], group=row["group"]
-                    )
-                    row["term"] = done.term
-                    click.echo(f"group {row['group']}: node {done.leader_id} leads", err=True)
-            return _record(seen, moves, rows, is_applied=is_applied)
-
-    record = run(act())
-    print_record(record, output)
+    status = await client.admin.cluster_status()
+    loads = None
+    if by == "load":
+        await asyncio.sleep(interval)
+        later = await client.admin.cluster_status()
+        loads, status = appended_sizes(status, later), later
+    seen = SeenLeaders(status, dict(given_hosts), loads)
+    ratio = attainable_ratio(seen.groups, seen.hosts)
+    moves = balance(seen.groups, seen.hosts, ratio=ratio)
+    rows = [seen.row(move) for move in moves]
+    if is_applied:
+        for row in rows:
+            done = await client.admin.transfer_leadership(row["target_node_id"], group=row["group"])
+            row["term"] = done.term
+            click.echo(f"group {row['group']}: node {done.leader_id} leads", err=True)
+    record = _record(seen, moves, rows, is_applied=is_applied)
     is_hot = record["hot_ratio_after"] > record["hot_above"]
-    return ExitCode.FINDINGS if is_hot else ExitCode.OK
+    return Printout(record, exit_code=ExitCode.FINDINGS if is_hot else ExitCode.OK)
 
 
 class SeenLeaders:
@@ -142,7 +132,7 @@ class SeenLeaders:
         given: Mapping[str, tuple[int, ...]],
         loads: Mapping[str, float] | None,
     ) -> None:
-        nodes = [node for node in status.nodes if is_up(node)]
+        nodes = [node for node in status.nodes if not is_down(node)]
         self._host_of = _hosts_of(nodes, given)
         self._nodes: dict[tuple[str, str], int] = {}
         self.groups: list[LedGroup] = []
@@ -221,10 +211,12 @@ def _hosts_of(
 
 def appended_sizes(before: "ClusterStatus", after: "ClusterStatus") -> dict[str, float]:
     """Return the bytes that each group has appended between two looks, by its nodes' counters."""
-    then = {node.node_id: node.appended_size_bytes_total for node in before.nodes if is_up(node)}
+    then = {
+        node.node_id: node.appended_size_bytes_total for node in before.nodes if not is_down(node)
+    }
     found: dict[str, float] = {}
     for node in after.nodes:
-        if is_up(node):
+        if not is_down(node):
             grown = node.appended_size_bytes_total - then.get(node.node_id, 0)
             # A node that was started again counts from 0.
             found[node.group] = found.get(node.group, 0.0) + max(grown, 0)

@@ -3,20 +3,22 @@
 Owns the options and the printing; the work is the admin client's.
 """
 
-from typing import TYPE_CHECKING, Any
+import dataclasses
+from typing import TYPE_CHECKING
 
 import click
 
-from qlog.broker_groups import shown_rows, warn_away
-from qlog.connection import ask, confirm, server_option
-from qlog.output import Format, output_option, print_record, print_rows
+from qlog.broker_groups import warn_away
+from qlog.commands import Printout, cluster_command, confirmed
+from qlog.connection import ask, server_option
+from qlog.output import Format, Row, output_option, print_record, print_rows
 from quorumlog.command_errors import ExitCode
 
 if TYPE_CHECKING:
     from quorumlog.admin.types import TopicDescription, TopicInfo
+    from quorumlog.client import Client
 
 _PERMISSIONS = {"rw": 6, "r": 4, "w": 2}
-_COLUMNS = ("topic", "queue_count", "permission", "message_type")
 _TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
 
 
@@ -38,17 +40,15 @@ def topic() -> None:
     help="Which messages RocketMQ's clients may send to it; MIXED, all, by default.",
 )
 @click.option("--exist-ok", is_flag=True, help="Be content if it exists; its queues may grow.")
-@server_option
-@output_option
-def create(
+@cluster_command
+async def create(
+    client: "Client",
     name: str,
     queue_count: int | None,
     permission: str | None,
     message_type: str | None,
     exist_ok: bool,
-    server: str | None,
-    output: Format,
-) -> int:
+) -> Printout:
     """Create a topic.
 
     With several broker groups each gets so many queues of it. One that does not answer is named on
@@ -66,27 +66,21 @@ def create(
       qlog topic create payments --type fifo
       qlog topic create archive --permission r --exist-ok -o json
     """
-
-    made = ask(
-        server,
-        lambda client: client.admin.create_topic(
-            name,
-            queue_count=queue_count or 0,
-            permission=_PERMISSIONS[permission] if permission else 0,
-            must_be_new=not exist_ok,
-            message_type=message_type or "",
-        ),
+    made = await client.admin.create_topic(
+        name,
+        queue_count=queue_count or 0,
+        permission=_PERMISSIONS[permission] if permission else 0,
+        must_be_new=not exist_ok,
+        message_type=message_type or "",
     )
     warn_away(made.away)
-    print_record(_shown(_topic_row(made), output), output)
-    return ExitCode.OK
+    return Printout(_topic_row(made), omitted=_omitted(made))
 
 
 @topic.command("list")
 @click.option("--system", "with_system", is_flag=True, help="Also those that the cluster keeps.")
-@server_option
-@output_option
-def list_topics(with_system: bool, server: str | None, output: Format) -> int:
+@cluster_command
+async def list_topics(client: "Client", with_system: bool) -> Printout:
     """List all topics.
 
     \b
@@ -98,23 +92,15 @@ def list_topics(with_system: bool, server: str | None, output: Format) -> int:
       qlog topic list
       qlog topic list --system -o jsonl
     """
-
-    found = sorted(
-        ask(server, lambda client: client.admin.list_topics(with_system=with_system)),
-        key=lambda info: info.topic,
-    )
+    found = await client.admin.list_topics(with_system=with_system)
     warn_away(found[0].away if found else ())
-    columns = _COLUMNS if output is Format.TABLE else (*_COLUMNS, "shares")
-    rows = [_topic_row(info) for info in found]
-    print_rows([{key: row[key] for key in columns} for row in rows], output, columns=columns)
-    return ExitCode.OK
+    return Printout([_topic_row(info) for info in found], omitted=("shares",))
 
 
 @topic.command()
 @click.argument("name", metavar="TOPIC")
-@server_option
-@output_option
-def describe(name: str, server: str | None, output: Format) -> int:
+@cluster_command
+async def describe(client: "Client", name: str) -> Printout:
     """Show a topic and its queues.
 
     message_count is what can still be read: max_offset - min_offset, over all queues.
@@ -129,24 +115,19 @@ def describe(name: str, server: str | None, output: Format) -> int:
       qlog topic describe orders
       qlog topic describe orders -o json | jq .message_count
     """
-
-    info = ask(server, lambda client: client.admin.describe_topic(name))
-    queues: list[dict[str, object]] = [
-        {
-            "group": queue.group,
-            "queue_id": queue.queue_id,
-            "min_offset": queue.min_offset,
-            "max_offset": queue.max_offset,
+    info = await client.admin.describe_topic(name)
+    warn_away(info.away)
+    queues = [
+        dataclasses.asdict(queue)
+        | {
             "message_count": queue.max_offset - queue.min_offset,
             "last_store_unix_ms": queue.last_store_unix_ms or None,
         }
         for queue in info.queues
     ]
-    total = sum(int(str(queue["message_count"])) for queue in queues)
-    warn_away(info.away)
+    total = sum(queue.max_offset - queue.min_offset for queue in info.queues)
     row = {**_topic_row(info), "message_count": total, "queues": queues}
-    print_record(_shown(row, output), output)
-    return ExitCode.OK
+    return Printout(row, omitted=_omitted(info), omits_group=True)
 
 
 @topic.command()
@@ -186,10 +167,9 @@ def stats(name: str, server: str | None, output: Format) -> int:
 
 @topic.command()
 @click.argument("name", metavar="TOPIC")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@server_option
-@output_option
-def delete(name: str, yes: bool, server: str | None, output: Format) -> int:
+@confirmed("Delete topic {name} and all its messages?")
+@cluster_command
+async def delete(client: "Client", name: str) -> Row:
     """Delete a topic. Its messages cannot be read any more.
 
     \b
@@ -201,11 +181,8 @@ def delete(name: str, yes: bool, server: str | None, output: Format) -> int:
       qlog topic delete orders
       qlog topic delete orders --yes
     """
-    confirm(f"Delete topic {name} and all its messages?", is_confirmed=yes)
-
-    ask(server, lambda client: client.admin.delete_topic(name))
-    print_record({"topic": name, "deleted": True}, output)
-    return ExitCode.OK
+    await client.admin.delete_topic(name)
+    return {"topic": name, "deleted": True}
 
 
 def _topic_row(info: "TopicInfo | TopicDescription") -> dict[str, object]:
@@ -226,11 +203,5 @@ def _topic_row(info: "TopicInfo | TopicDescription") -> dict[str, object]:
     }
 
 
-def _shown(row: dict[str, Any], output: Format) -> dict[str, Any]:
-    """Return a row without its group in a table of a cluster with one group."""
-    if output is not Format.TABLE:
-        return row
-    shown = {**row, **({"queues": shown_rows(row["queues"])} if "queues" in row else {})}
-    if len(row["shares"]) < 2:
-        del shown["shares"]
-    return shown
+def _omitted(info: "TopicInfo | TopicDescription") -> tuple[str, ...]:
+    return () if len(info.shares) > 1 else ("shares",)

@@ -3,11 +3,17 @@
 Owns the options and the printing; the work is the admin client's.
 """
 
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
 import click
 
-from qlog.connection import ask, server_option
-from qlog.output import Format, output_option, print_record
-from quorumlog.command_errors import ExitCode
+from qlog.commands import cluster_command
+from qlog.output import Row
+
+if TYPE_CHECKING:
+    from quorumlog.admin.delay import CancelledDelay
+    from quorumlog.client import Client
 
 
 @click.group()
@@ -16,9 +22,8 @@ def delay() -> None:
 
 
 @delay.command()
-@server_option
-@output_option
-def status(server: str | None, output: Format) -> int:
+@cluster_command
+async def status(client: "Client") -> Row:
     """Show how many delayed messages are held, by level and broker group.
 
     Level 0 holds messages of any time. A message whose topic is gone when it is due is not lost:
@@ -37,44 +42,21 @@ def status(server: str | None, output: Format) -> int:
       qlog delay status -o json | jq .held_count
       qlog consume rmq_sys_undeliverable --until end
     """
-
-    found = ask(server, lambda client: client.admin.delay_status())
-    groups = [
-        {
-            "group": one.group,
-            "held_count": one.held_count,
-            "held_count_max": one.held_count_max,
-            "delay_ms_max": one.delay_ms_max,
-            "next_due_unix_ms": one.next_due_unix_ms,
-            "now_unix_ms": one.now_unix_ms,
-            "undeliverable_count": one.undeliverable_count,
-            "is_loading": one.is_loading,
-        }
-        for one in found
-    ]
-    queues = [
-        {
-            "group": one.group,
-            "level": queue.level,
-            "delay_ms": queue.delay_ms,
-            "held_count": queue.held_count,
-            "floor_offset": queue.floor_offset,
-            "max_offset": queue.max_offset,
-        }
-        for one in found
-        for queue in one.queues
-    ]
-    held_count = sum(one.held_count for one in found)
-    print_record({"held_count": held_count, "groups": groups, "queues": queues}, output)
-    return ExitCode.OK
+    found = await client.admin.delay_status()
+    return {
+        "held_count": sum(status.held_count for status in found),
+        "groups": found,
+        "queues": [
+            {"group": status.group, **asdict(queue)} for status in found for queue in status.queues
+        ],
+    }
 
 
 @delay.command()
 @click.argument("message_id", metavar="ID")
 @click.option("--group", default="", help="Broker group that holds it; the first one by name.")
-@server_option
-@output_option
-def cancel(message_id: str, group: str, server: str | None, output: Format) -> int:
+@cluster_command
+async def cancel(client: "Client", message_id: str, group: str) -> "CancelledDelay":
     """Have a delayed message never delivered, by the id in its receipt.
 
     Certain once it is done; repeating it changes nothing. Ends with 3 when the message was
@@ -88,8 +70,4 @@ def cancel(message_id: str, group: str, server: str | None, output: Format) -> i
     Examples:
       qlog delay cancel 7F00000100001F910000000000000ACC
     """
-
-    found = ask(server, lambda client: client.cancel_delayed(message_id, group=group))
-    row = {"topic": found.topic, "queue_id": found.queue_id, "due_unix_ms": found.due_unix_ms}
-    print_record(row, output)
-    return ExitCode.OK
+    return await client.cancel_delayed(message_id, group=group)

@@ -3,21 +3,15 @@
 Owns the options and the printing; the work is the admin client's.
 """
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import click
 
 from qlog.broker_groups import broker_group_option
-from qlog.connection import ask, connected, run, server_option
+from qlog.commands import Printout, cluster_command, printed
+from qlog.connection import ask, server_option
 from qlog.message_rows import body_text, message_row, time_text
-from qlog.output import (
-    Format,
-    output_option,
-    print_record,
-    print_rows,
-    say_if_more,
-)
+from qlog.output import Row, say_if_more
 from qlog.progress import progress_bars
 from quorumlog.command_errors import CliError, ExitCode
 
@@ -25,9 +19,6 @@ if TYPE_CHECKING:
     from quorumlog.admin.groups import DeadLetter, Resent
     from quorumlog.client import Client
 
-_COLUMNS = (
-    "offset", "origin_topic", "reconsume_times", "store_time", "is_resent", "key", "body",
-)  # fmt: skip
 _AT_ONCE = 256
 
 
@@ -49,11 +40,10 @@ def dlq() -> None:
     help="At most so many.",
 )
 @broker_group_option
-@server_option
-@output_option
-def list_dead(
-    name: str, offset: int, max_count: int, group: str, server: str | None, output: Format
-) -> int:
+@cluster_command
+async def list_dead(
+    client: "Client", name: str, offset: int, max_count: int, group: str
+) -> Printout:
     """List messages that a group was given too often.
 
     \b
@@ -67,16 +57,12 @@ def list_dead(
 
     Ends with 0 when there is one, and with 1 when there is none.
     """
-
-    found = ask(
-        server,
-        lambda client: client.admin.dead_letters(
-            name, offset=offset, max_count=max_count + 1, broker_group=group
-        ),
+    found = await client.admin.dead_letters(
+        name, offset=offset, max_count=max_count + 1, broker_group=group
     )
     say_if_more(found, max_count)
-    print_rows([_row(one) for one in found[:max_count]], output, columns=_COLUMNS)
-    return ExitCode.OK if found else ExitCode.FINDINGS
+    rows = [_row(letter) for letter in found[:max_count]]
+    return Printout(rows, exit_code=ExitCode.OK if found else ExitCode.FINDINGS)
 
 
 def _row(letter: "DeadLetter") -> dict[str, object]:
@@ -96,9 +82,8 @@ def _row(letter: "DeadLetter") -> dict[str, object]:
 @click.argument("name", metavar="GROUP")
 @click.argument("offset", metavar="OFFSET", type=click.IntRange(min=0))
 @broker_group_option
-@server_option
-@output_option
-def show(name: str, offset: int, group: str, server: str | None, output: Format) -> int:
+@cluster_command
+async def show(client: "Client", name: str, offset: int, group: str) -> Row:
     """Show one dead letter. property ORIGIN_MESSAGE_ID is the id of the first message.
 
     \b
@@ -112,26 +97,20 @@ def show(name: str, offset: int, group: str, server: str | None, output: Format)
       qlog dlq show billing 17
       qlog dlq show billing 17 -o json | jq -r .body
     """
-
-    found = ask(
-        server,
-        lambda client: client.admin.dead_letters(
-            name, offset=offset, max_count=1, broker_group=group
-        ),
-    )
+    found = await client.admin.dead_letters(name, offset=offset, max_count=1, broker_group=group)
     if not found or found[0].offset != offset:
         raise CliError(
             f"group {name} has no dead letter {offset}",
             "it has expired, or there never was one",
             f"see 'qlog dlq list {name}'",
         )
-    letter = found[0]
-    row = message_row(letter.message)
-    row["origin_topic"] = letter.message.origin_topic
-    row["reconsume_times"] = letter.message.reconsume_times
-    row["is_resent"] = letter.is_resent
-    print_record(row, output)
-    return ExitCode.OK
+    message = found[0].message
+    return {
+        **message_row(message),
+        "origin_topic": message.origin_topic,
+        "reconsume_times": message.reconsume_times,
+        "is_resent": found[0].is_resent,
+    }
 
 
 @dlq.command()
@@ -142,15 +121,10 @@ def show(name: str, offset: int, group: str, server: str | None, output: Format)
 @click.option("--all", "is_all", is_flag=True, help="All that were not sent again.")
 @broker_group_option
 @server_option
-@output_option
+@printed
 def resend(
-    name: str,
-    offsets: tuple[int, ...],
-    is_all: bool,
-    group: str,
-    server: str | None,
-    output: Format,
-) -> int:
+    name: str, offsets: tuple[int, ...], is_all: bool, group: str, server: str | None
+) -> Printout:
     """Send dead letters again, to the topics they came from, each at most once.
 
     A dead letter stays where it is, marked as sent: doing it again sends nothing twice. One that
@@ -172,28 +146,24 @@ def resend(
     if bool(offsets) == is_all:
         raise click.UsageError("name dead letters with --offset, or --all of them")
 
-    async def act() -> "list[Resent]":
+    async def call(client: "Client") -> "list[Resent]":
         done: list[Resent] = []
-        async with connected(server) as client:
-            wanted = list(offsets) or await _left(client, name, group)
-            with progress_bars() as show:
-                for lo in range(0, len(wanted), _AT_ONCE):
-                    piece = wanted[lo : lo + _AT_ONCE]
-                    done.append(
-                        await client.admin.resend_dead_letters(name, piece, broker_group=group)
-                    )
-                    show("looked at", lo + len(piece), len(wanted))
+        wanted = list(offsets) or await _left(client, name, group)
+        with progress_bars() as show:
+            for lo in range(0, len(wanted), _AT_ONCE):
+                piece = wanted[lo : lo + _AT_ONCE]
+                done.append(await client.admin.resend_dead_letters(name, piece, broker_group=group))
+                show("looked at", lo + len(piece), len(wanted))
         return done
 
-    done = run(act())
-    kept = [dataclasses.asdict(letter) for one in done for letter in one.kept]
+    done = ask(server, call)
+    kept = [letter for one in done for letter in one.kept]
     row = {
         "resent_count": sum(len(one.resent) for one in done),
         "already_resent_count": sum(len(one.already_resent) for one in done),
         "kept": kept,
     }
-    print_record(row, output)
-    return ExitCode.FINDINGS if kept else ExitCode.OK
+    return Printout(row, exit_code=ExitCode.FINDINGS if kept else ExitCode.OK)
 
 
 async def _left(client: "Client", name: str, group: str) -> list[int]:

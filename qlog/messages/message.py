@@ -3,24 +3,20 @@
 Owns the options and the printing.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from qlog.broker_groups import shown_rows
-from qlog.connection import ask, connected, run, server_option
+from qlog.commands import Printout, TableRows, cluster_command, printed
+from qlog.connection import ask, server_option
 from qlog.message_rows import COLUMNS, message_row, table_row, time_text
-from qlog.output import (
-    Format,
-    output_option,
-    print_record,
-    print_rows,
-    say_if_more,
-)
+from qlog.output import Format, Row, output_option, print_record, say_if_more
 from qlog.times import parse_time
 from quorumlog.command_errors import ExitCode
 
 if TYPE_CHECKING:
+    from quorumlog.client import Client
     from quorumlog.records.message import Message
 
 _FIND_COUNT_MAX = 64
@@ -33,9 +29,8 @@ def message() -> None:
 
 @message.command()
 @click.argument("message_id", metavar="ID")
-@server_option
-@output_option
-def get(message_id: str, server: str | None, output: Format) -> int:
+@cluster_command
+async def get(client: "Client", message_id: str) -> Row:
     """Show the message with an id, as a receipt or `qlog consume -o jsonl` names it.
 
     \b
@@ -49,9 +44,7 @@ def get(message_id: str, server: str | None, output: Format) -> int:
       qlog message get 7F00000100001F910000000000000ACC
       qlog message get 7F00000100001F910000000000000ACC -o json | jq -r .body
     """
-
-    print_record(message_row(ask(server, lambda client: client.get_message(message_id))), output)
-    return ExitCode.OK
+    return message_row(await client.get_message(message_id))
 
 
 def _time(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
@@ -75,17 +68,15 @@ def _time(_context: click.Context, _parameter: click.Parameter, text: str | None
     show_default=True,
     help="At most so many.",
 )
-@server_option
-@output_option
-def query(
+@cluster_command
+async def query(
+    client: "Client",
     topic: str,
     key: str,
     since: int | None,
     before: int | None,
     max_count: int,
-    server: str | None,
-    output: Format,
-) -> int:
+) -> Printout:
     """Find the newest messages of a topic that have a key.
 
     A TIME is 2026-01-31T12:00:00Z, a Unix time in seconds or milliseconds, or an age as -15m.
@@ -103,23 +94,11 @@ def query(
 
     Ends with 0 when there is one, and with 1 when there is none.
     """
-
-    async def act() -> "list[Message]":
-        async with connected(server) as client:
-            return list(
-                await client.query_by_key(
-                    topic,
-                    key,
-                    lo_unix_ms=since or 0,
-                    hi_unix_ms=before or 0,
-                    max_count=max_count + 1,
-                )
-            )
-
-    found = run(act())
+    found = await client.query_by_key(
+        topic, key, lo_unix_ms=since or 0, hi_unix_ms=before or 0, max_count=max_count + 1
+    )
     say_if_more(found, max_count)
-    _print_messages(found[-max_count:], output)
-    return ExitCode.OK if found else ExitCode.FINDINGS
+    return _printout(found[-max_count:])
 
 
 @message.command()
@@ -128,15 +107,14 @@ def query(
 @click.option("--key", help="A key that it was sent with.")
 @click.option("--unique", metavar="KEY", help="Its unique key (UNIQ_KEY).")
 @server_option
-@output_option
+@printed
 def find(
     topic: str | None,
     message_id: str | None,
     key: str | None,
     unique: str | None,
     server: str | None,
-    output: Format,
-) -> int:
+) -> Printout:
     """Find messages by id, by key or by unique key: the newest 64.
 
     \b
@@ -158,25 +136,21 @@ def find(
     if message_id is None and topic is None:
         raise click.UsageError("a key is one of a TOPIC; name it")
 
-    async def act() -> "list[Message]":
+    async def call(client: "Client") -> "Sequence[Message]":
         from quorumlog.errors import NotFoundError
 
-        async with connected(server) as client:
-            if message_id is not None:
-                try:
-                    return [await client.get_message(message_id)]
-                except NotFoundError:
-                    return []
-            return list(
-                await client.query_by_key(
-                    topic or "", key or unique or "", max_count=_FIND_COUNT_MAX + 1
-                )
-            )
+        if message_id is not None:
+            try:
+                return [await client.get_message(message_id)]
+            except NotFoundError:
+                return []
+        return await client.query_by_key(
+            topic or "", key or unique or "", max_count=_FIND_COUNT_MAX + 1
+        )
 
-    found = run(act())
+    found = ask(server, call)
     say_if_more(found, _FIND_COUNT_MAX, "use `qlog message query` with --max-count")
-    _print_messages(found[-_FIND_COUNT_MAX:], output)
-    return ExitCode.OK if found else ExitCode.FINDINGS
+    return _printout(found[-_FIND_COUNT_MAX:])
 
 
 @message.command()
@@ -234,10 +208,9 @@ def trace(message_id: str, server: str | None, output: Format) -> int:
     return ExitCode.OK
 
 
-def _print_messages(found: "list[Message]", output: Format) -> None:
-    if output is Format.TABLE:
-        lines = shown_rows([table_row(one) for one in found])
-        print_rows(lines, output, columns=tuple(lines[0]) if lines else COLUMNS[1:])
-    else:
-        rows = [message_row(one) for one in found]
-        print_rows(rows, output, columns=tuple(rows[0]) if rows else ())
+def _printout(found: "Sequence[Message]") -> Printout:
+    return Printout(
+        [message_row(message) for message in found],
+        table=[TableRows.of(COLUMNS, [table_row(message) for message in found])],
+        exit_code=ExitCode.OK if found else ExitCode.FINDINGS,
+    )

@@ -7,19 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from qlog.broker_groups import broker_group_option, shown_rows
-from qlog.connection import ask, confirm, server_option
+from qlog.broker_groups import broker_group_option
+from qlog.commands import Printout, TableRows, cluster_command, confirmed
 from qlog.message_rows import message_row, table_row, time_text
-from qlog.output import (
-    Format,
-    output_option,
-    print_record,
-    print_rows,
-    say_if_more,
-)
-from quorumlog.command_errors import ExitCode
+from qlog.output import Row, say_if_more
 
 if TYPE_CHECKING:
+    from quorumlog.client import Client
     from quorumlog.transactions.types import TransactionInfo
 
 _COLUMNS = (
@@ -45,11 +39,8 @@ def transaction() -> None:
 @click.option(
     "--max-count", type=click.IntRange(min=1), default=1_000, show_default=True, help="At most."
 )
-@server_option
-@output_option
-def list_transactions(
-    producer_group: str, max_count: int, server: str | None, output: Format
-) -> int:
+@cluster_command
+async def list_transactions(client: "Client", producer_group: str, max_count: int) -> Printout:
     """List open transactions, the oldest first.
 
     is_orphaned: it is due, and no producer of its group is there to be asked. It is kept for a day,
@@ -65,30 +56,19 @@ def list_transactions(
       qlog transaction list
       qlog transaction list --producer-group billing -o jsonl
     """
-
-    found = ask(
-        server,
-        lambda client: client.admin.list_transactions(
-            producer_group=producer_group, max_count=max_count + 1
-        ),
+    found = await client.admin.list_transactions(
+        producer_group=producer_group, max_count=max_count + 1
     )
     say_if_more(found, max_count)
     found = found[:max_count]
-    if output is Format.TABLE:
-        lines = shown_rows([_line(info) for info in found])
-        print_rows(lines, output, columns=tuple(lines[0]) if lines else _COLUMNS[1:])
-    else:
-        rows = [info.to_dict() for info in found]
-        print_rows(rows, output, columns=tuple(rows[0]) if rows else ())
-    return ExitCode.OK
+    return Printout(found, table=[TableRows.of(_COLUMNS, [_line(info) for info in found])])
 
 
 @transaction.command()
 @click.argument("transaction_id", metavar="ID", type=int)
 @broker_group_option
-@server_option
-@output_option
-def show(transaction_id: int, group: str, server: str | None, output: Format) -> int:
+@cluster_command
+async def show(client: "Client", transaction_id: int, group: str) -> Printout:
     """Show a transaction and its messages, or how it ended.
 
     \b
@@ -101,12 +81,8 @@ def show(transaction_id: int, group: str, server: str | None, output: Format) ->
       qlog transaction show 1044
       qlog transaction show 1044 -o json | jq -r '.messages[].body'
     """
-
-    found = ask(
-        server, lambda client: client.admin.describe_transaction(transaction_id, group=group)
-    )
+    found = await client.admin.describe_transaction(transaction_id, group=group)
     info = found.info
-    to_row = table_row if output is Format.TABLE else message_row
     row: dict[str, object] = {
         "transaction_id": found.transaction_id,
         "group": found.group,
@@ -116,19 +92,17 @@ def show(transaction_id: int, group: str, server: str | None, output: Format) ->
         "check_count": info.check_count if info else None,
         "next_check_unix_ms": info.next_check_unix_ms if info else None,
         "is_orphaned": info.is_orphaned if info else None,
-        "messages": [to_row(message) for message in found.messages],
+        "messages": [message_row(message) for message in found.messages],
     }
-    print_record(row, output)
-    return ExitCode.OK
+    return Printout(row, table=[{**row, "messages": [table_row(one) for one in found.messages]}])
 
 
 @transaction.command()
 @click.argument("transaction_id", metavar="ID", type=int)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@confirmed("Commit transaction {transaction_id}?")
 @broker_group_option
-@server_option
-@output_option
-def commit(transaction_id: int, yes: bool, group: str, server: str | None, output: Format) -> int:
+@cluster_command
+async def commit(client: "Client", transaction_id: int, group: str) -> Row:
     """Make the messages of an open transaction visible.
 
     \b
@@ -140,17 +114,16 @@ def commit(transaction_id: int, yes: bool, group: str, server: str | None, outpu
       qlog transaction commit 1044
       qlog transaction commit 1044 --yes
     """
-    confirm(f"Commit transaction {transaction_id}?", is_confirmed=yes)
-    return _end(transaction_id, "commit", "committed", group, server, output)
+    was_ended = await client.admin.end_transaction(transaction_id, "commit", group=group)
+    return {"transaction_id": transaction_id, "outcome": "committed", "was_ended": was_ended}
 
 
 @transaction.command()
 @click.argument("transaction_id", metavar="ID", type=int)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@confirmed("Roll back transaction {transaction_id}?")
 @broker_group_option
-@server_option
-@output_option
-def rollback(transaction_id: int, yes: bool, group: str, server: str | None, output: Format) -> int:
+@cluster_command
+async def rollback(client: "Client", transaction_id: int, group: str) -> Row:
     """Forget the messages of an open transaction.
 
     \b
@@ -162,20 +135,8 @@ def rollback(transaction_id: int, yes: bool, group: str, server: str | None, out
       qlog transaction rollback 1044
       qlog transaction rollback 1044 --yes
     """
-    confirm(f"Roll back transaction {transaction_id}?", is_confirmed=yes)
-    return _end(transaction_id, "rollback", "rolled back", group, server, output)
-
-
-def _end(
-    transaction_id: int, decision: str, outcome: str, group: str, server: str | None, output: Format
-) -> int:
-    was_ended = ask(
-        server, lambda client: client.admin.end_transaction(transaction_id, decision, group=group)
-    )
-    print_record(
-        {"transaction_id": transaction_id, "outcome": outcome, "was_ended": was_ended}, output
-    )
-    return ExitCode.OK
+    was_ended = await client.admin.end_transaction(transaction_id, "rollback", group=group)
+    return {"transaction_id": transaction_id, "outcome": "rolled back", "was_ended": was_ended}
 
 
 def _line(info: "TransactionInfo") -> dict[str, object]:

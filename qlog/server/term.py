@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from qlog.output import Format, output_option, print_record
+from qlog.commands import Printout, printed
 from quorumlog.command_errors import ExitCode
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ def seal(file: str | None, statement: str | None) -> int:
 @term.command()
 @_config_option
 @click.argument("statements", nargs=-1, required=True, metavar="STATEMENT...")
-@output_option
-def lower(file: str | None, statements: tuple[str, ...], output: Format) -> int:
+@printed
+def lower(file: str | None, statements: tuple[str, ...]) -> Printout:
     """Lower the term of a stopped and sealed node, and take the seal away.
 
     STATEMENTs are the files that `qlog term seal` wrote, of every member of the group: the new term
@@ -111,10 +111,8 @@ def lower(file: str | None, statements: tuple[str, ...], output: Format) -> int:
             data = source.read(STATEMENT_SIZE_BYTES_MAX + 1)
         found.append(Statement.from_json(name, data))
     lowered = lower_directory(_settings(file), found)
-    print_record(lowered._asdict(), output)
-    if output is Format.TABLE:
-        click.echo("\nlower the other nodes with the same statements, then start all of them")
-    return ExitCode.OK
+    line = "\nlower the other nodes with the same statements, then start all of them"
+    return Printout(lowered, lines=[line])
 
 
 @term.command()

@@ -16,7 +16,7 @@ from qlog.cluster.node_rows import (
     top_rows,
 )
 from qlog.cluster.top import duration_text, status_table
-from quorumlog.admin.types import ClusterStatus, MemberStatus, NodeDown, NodeStatus
+from quorumlog.admin.types import ClusterStatus, NodeDown, NodeStatus
 from quorumlog.pb import admin_pb2
 
 
@@ -136,9 +136,3 @@ def test_the_status_has_all_nodes_and_their_problems() -> None:
 )
 def test_time_spans_are_short(milliseconds: int, text: str) -> None:
     assert duration_text(milliseconds) == text
-
-
-def test_members_of_a_cluster_have_the_columns_of_the_list() -> None:
-    from qlog.cluster.cluster import _MEMBER_COLUMNS
-
-    assert {f.name for f in dataclasses.fields(MemberStatus)} == set(_MEMBER_COLUMNS)
