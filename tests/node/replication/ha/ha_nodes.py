@@ -240,6 +240,9 @@ class HaNodes:
             "batch_size_bytes_max": 1 << 14,
             "disk_reserve_bytes": 0,
             "disk_full_ratio": 1.0,
+            # A file is made when it is needed: no append meets one that is being made.
+            "preallocate_file_count": 0,
+            "warm_up": False,
             **self._more,
         }
         return Settings(**{**values, **changes})
