@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
+from qlog.commands import Printout, printed
 from qlog.connection import addresses, run, tls_files
-from qlog.output import Format, output_option, print_record
 from qlog.progress import progress_bars
 from qlog.transport import transport
 from quorumlog.command_errors import ExitCode
@@ -148,17 +148,15 @@ def pids_of(own: "OwnCluster | None") -> dict[str, int]:
     return {"driver": os.getpid(), **(own.pids if own is not None else {})}
 
 
-def print_result(record: dict[str, Any], output: Format) -> None:
-    """Print a result; in a table, the values of a nested object get lines of their own."""
-    if output is Format.TABLE:
-        flat: dict[str, Any] = {}
-        for key, value in record.items():
-            if isinstance(value, dict):
-                flat |= {f"{key}.{name}": inner for name, inner in value.items()}
-            else:
-                flat[key] = value
-        record = flat
-    print_record(record, output)
+def printout_of(record: dict[str, Any], exit_code: ExitCode = ExitCode.OK) -> Printout:
+    """Return what is printed; in a table, the values of a nested object get lines of their own."""
+    flat: dict[str, Any] = {}
+    for key, value in record.items():
+        if isinstance(value, dict):
+            flat |= {f"{key}.{name}": inner for name, inner in value.items()}
+        else:
+            flat[key] = value
+    return Printout(record, table=[flat], exit_code=exit_code)
 
 
 @click.command()
@@ -171,7 +169,7 @@ def print_result(record: dict[str, Any], output: Format) -> None:
 )
 @place_options
 @running_option
-@output_option
+@printed
 def produce(
     seconds: float,
     body_size_bytes: int,
@@ -181,8 +179,7 @@ def produce(
     directory: str | None,
     flush: Flush,
     server: str | None,
-    output: Format,
-) -> int:
+) -> Printout:
     """Measure appends: atomic batches with several in flight, then one message at a time.
 
     Starts three nodes on this machine, each a process of its own; this process drives them through
@@ -214,8 +211,7 @@ def produce(
         batch_count=batch_count,
         in_flight_count=in_flight_count,
     )
-    print_result(run(_produce(load, peer, directory, flush, server)), output)
-    return ExitCode.OK
+    return printout_of(run(_produce(load, peer, directory, flush, server)))
 
 
 async def _produce(
@@ -275,7 +271,7 @@ async def _produce(
 )
 @place_options
 @running_option
-@output_option
+@printed
 def consume(
     seconds: float,
     body_size_bytes: int,
@@ -285,8 +281,7 @@ def consume(
     directory: str | None,
     flush: Flush,
     server: str | None,
-    output: Format,
-) -> int:
+) -> Printout:
     """Measure reading: a topic from first to end, decoded, in batches through the SDK.
 
     \b
@@ -327,8 +322,7 @@ def consume(
             **place,
         }
 
-    print_result(run(act()), output)
-    return ExitCode.OK
+    return printout_of(run(act()))
 
 
 @click.command()
@@ -337,8 +331,8 @@ def consume(
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the pauses between kills.")
 @place_options
-@output_option
-def failover(kills: int, seed: int, directory: str | None, flush: Flush, output: Format) -> int:
+@printed
+def failover(kills: int, seed: int, directory: str | None, flush: Flush) -> Printout:
     """Measure failover: SIGKILL the leader under load, and wait for the next acked append.
 
     Each time: the clock starts before the kill and stops at the first receipt of a later term; the
@@ -361,9 +355,8 @@ def failover(kills: int, seed: int, directory: str | None, flush: Flush, output:
     Ends with 0, or with 1 when something acked was lost, doubled or out of order.
     """
     record = run(_failover(kills, seed, directory, flush))
-    print_result(record, output)
     is_wrong = any(record[f"{what}_count"] for what in ("lost", "duplicate", "out_of_order"))
-    return ExitCode.FINDINGS if is_wrong else ExitCode.OK
+    return printout_of(record, ExitCode.FINDINGS if is_wrong else ExitCode.OK)
 
 
 async def _failover(kills: int, seed: int, directory: str | None, flush: Flush) -> dict[str, Any]:

@@ -13,13 +13,12 @@ from qlog.bench.cluster import (
     pids_of,
     place_of,
     place_options,
-    print_result,
+    printout_of,
     running_option,
 )
+from qlog.commands import Printout, printed
 from qlog.connection import run
-from qlog.output import Format, output_option
 from qlog.progress import progress_bars
-from quorumlog.command_errors import ExitCode
 
 
 @click.command()
@@ -54,7 +53,7 @@ from quorumlog.command_errors import ExitCode
 )
 @place_options
 @running_option
-@output_option
+@printed
 def delay(
     message_count: int,
     rate: int,
@@ -63,8 +62,7 @@ def delay(
     directory: str | None,
     flush: Flush,
     server: str | None,
-    output: Format,
-) -> int:
+) -> Printout:
     """Measure delayed messages: hold many, due in no order, then take them as they come.
 
     lateness is from the time at which a message is due until the consumer has it; store_lateness
@@ -90,8 +88,7 @@ def delay(
         hold_seconds=hold_seconds or 5 + message_count / 10_000,
         body_size_bytes=body_size_bytes,
     )
-    print_result(run(_delay(load, directory, flush, server)), output)
-    return ExitCode.OK
+    return printout_of(run(_delay(load, directory, flush, server)))
 
 
 async def _delay(

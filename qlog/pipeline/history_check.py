@@ -5,7 +5,7 @@ Must not know the rules.
 
 import click
 
-from qlog.output import Format, output_option, print_record, print_rows
+from qlog.commands import Printout, TableRows, printed
 from qlog.progress import progress_bars
 from quorumlog.command_errors import ExitCode
 
@@ -13,8 +13,8 @@ from quorumlog.command_errors import ExitCode
 @click.command("history-check")
 @click.argument("directories", metavar="DIR...", nargs=-1, required=True)
 @click.option("--master", metavar="URL", help="Of a Spark cluster.  [default: local[*]]")
-@output_option
-def history_check(directories: tuple[str, ...], master: str | None, output: Format) -> int:
+@printed
+def history_check(directories: tuple[str, ...], master: str | None) -> Printout:
     """Judge saved histories of clients: what was lost, doubled, stale or out of order.
 
     A history is a directory with history.jsonl, and drains.jsonl and notes.jsonl if there are any,
@@ -47,12 +47,9 @@ def history_check(directories: tuple[str, ...], master: str | None, output: Form
         "queue_count": len(found.operation_counts),
         "violation_count": found.violation_count,
     }
-    if output is Format.TABLE:
-        if rows:
-            print_rows(rows, output, columns=("rule", "queue", "detail", "witnesses"))
-            click.echo()
-        print_record(summary, output)
-    else:
-        counts = found.operation_counts
-        print_record({**summary, "operation_counts": counts, "violations": rows}, output)
-    return ExitCode.FINDINGS if rows else ExitCode.OK
+    table = TableRows(("rule", "queue", "detail", "witnesses"), rows)
+    return Printout(
+        {**summary, "operation_counts": found.operation_counts, "violations": rows},
+        table=[table, summary] if rows else [summary],
+        exit_code=ExitCode.FINDINGS if rows else ExitCode.OK,
+    )

@@ -37,6 +37,7 @@ from quorumlog.errors import (
     UnavailableError,
 )
 from quorumlog.pb import admin_pb2
+from quorumlog.records.values import of_pb
 
 STATUS_TIMEOUT_MS: Final = 2_000  # For each node in `cluster_status`.
 
@@ -252,7 +253,7 @@ class Admin:
         """Return the chained checksum of a node's log at an index; -1: the last one applied."""
         request = admin_pb2.ChainDigestRequest(index=index)
         _, response = await self._calls.at(node_id, "ChainDigest", request, group)
-        return ChainDigest(response.index, response.term, response.chain_crc, response.end_position)
+        return of_pb(ChainDigest, response)
 
     # Master-slave groups.
 
@@ -295,7 +296,7 @@ class Admin:
         _, response = await self._calls.at(
             node_id, "HaPromote", request, is_read=False, timeout_ms=timeout_ms
         )
-        return HaPromotion(response.epoch, response.master_id, response.start_position)
+        return of_pb(HaPromotion, response)
 
     # Calls of the parts.
 

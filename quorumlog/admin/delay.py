@@ -9,6 +9,7 @@ from quorumlog.admin.calls import AdminCalls
 from quorumlog.arguments import checked
 from quorumlog.pb import delay_pb2
 from quorumlog.records.receipt import Receipt
+from quorumlog.records.values import of_pb
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +54,8 @@ class DelayStatus:
     @classmethod
     def of(cls, group: str, pb: delay_pb2.DelayStatusResponse) -> "DelayStatus":
         """Decode the status from the wire."""
-        queues = tuple(
-            DelayQueue(q.level, q.delay_ms, q.held_count, q.floor_offset, q.max_offset)
-            for q in pb.queues
-        )
-        return cls(
-            group,
-            queues,
-            pb.held_count,
-            pb.held_count_max,
-            pb.horizon_ms,
-            pb.next_due_unix_ms,
-            pb.now_unix_ms,
-            pb.undeliverable_count,
-            pb.is_loading,
-        )
+        queues = tuple(of_pb(DelayQueue, queue) for queue in pb.queues)
+        return of_pb(cls, pb, group=group, queues=queues, delay_ms_max=pb.horizon_ms)
 
 
 @checked
@@ -92,7 +80,7 @@ class DelayAdmin:
             message_id=message_id, cluster_id=self._calls.groups.cluster_id
         )
         response = await self._calls.lead(broker_group, "CancelDelayed", request, service="delay")
-        return CancelledDelay(response.topic, response.queue_id, response.due_unix_ms)
+        return of_pb(CancelledDelay, response)
 
     async def delay_status(self) -> list[DelayStatus]:
         """Return the delayed messages of each broker group, by group name."""

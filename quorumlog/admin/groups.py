@@ -20,6 +20,7 @@ from quorumlog.records.batch import decode_records
 from quorumlog.records.message import Message
 from quorumlog.records.options import Position
 from quorumlog.records.queues import Offsets, Pair, Queue, queue_of
+from quorumlog.records.values import of_pb
 
 RESEND_COUNT_MAX = 256
 """Most dead letters of one call."""
@@ -44,14 +45,12 @@ class GroupSettings:
     @classmethod
     def of(cls, group: str, pb: common_pb2.GroupSettings) -> "GroupSettings":
         """Decode the settings from the wire."""
-        return cls(
-            group,
-            pb.retry_count_max,
-            tuple(pb.retry_delays.delay_ms),
-            pb.is_consume_enabled,
-            pb.is_broadcast_enabled,
-            pb.is_orderly,
-            tuple(pb.forbidden_topics.topics),
+        return of_pb(
+            cls,
+            pb,
+            group=group,
+            retry_delays_ms=tuple(pb.retry_delays.delay_ms),
+            forbidden_topics=tuple(pb.forbidden_topics.topics),
         )
 
 
@@ -260,7 +259,7 @@ class GroupAdmin:
             response = await self._retry(at, "ResendDeadLetters", request)
             resent += response.resent
             already += response.already_resent
-            kept += (KeptLetter(one.offset, one.code, one.reason) for one in response.kept)
+            kept += (of_pb(KeptLetter, one) for one in response.kept)
             done = {*resent, *already, *(one.offset for one in kept)}
             if done.isdisjoint(left):
                 raise InternalError(f"{at.name} neither sent nor kept dead letter {left[0]}")
@@ -323,14 +322,7 @@ class GroupAdmin:
             request.files.add(name=name, text=text)
         at = self._calls.groups.get(broker_group)
         response = await self._retry(at, "ImportConfigFiles", request)
-        return ConfigImport(
-            tuple(response.refusals),
-            tuple(response.skipped),
-            response.topic_count,
-            response.group_count,
-            response.offset_count,
-            tuple(response.warnings),
-        )
+        return of_pb(ConfigImport, response)
 
     async def _retry(self, at: BrokerGroup, method: str, request: Any) -> Any:
         return await self._calls.lead(at, method, request, service="retry")

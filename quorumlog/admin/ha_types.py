@@ -3,11 +3,12 @@
 Owns their decoding from the wire; must not know how calls are made.
 """
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from quorumlog.admin.types import NodeDown
 from quorumlog.pb import admin_pb2
+from quorumlog.records import values
+from quorumlog.records.values import of_pb
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +74,11 @@ class HaStatus:
     @classmethod
     def of(cls, pb: admin_pb2.HaStatusResponse) -> "HaStatus":
         """Decode the status from the wire."""
-        values: dict[str, Any] = {name: getattr(pb, name) for name in cls.__slots__}
-        for name in ("node_ids", "in_sync"):
-            values[name] = tuple(values[name])
-        values["replicas"] = tuple(_read(HaReplica, one) for one in pb.replicas)
-        values["losses"] = tuple(_read(HaLoss, one) for one in pb.losses)
-        return cls(**values)
+        replicas = tuple(of_pb(HaReplica, replica) for replica in pb.replicas)
+        losses = tuple(of_pb(HaLoss, loss) for loss in pb.losses)
+        return of_pb(cls, pb, replicas=replicas, losses=losses)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the status as plain values under stable names, for JSON."""
-        return asdict(self)
+    to_dict = values.to_dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +101,3 @@ class HaPromotion:
     epoch: int
     master_id: int
     start_position: int
-
-
-def _read(kind: Any, pb: Any) -> Any:
-    return kind(**{name: getattr(pb, name) for name in kind.__slots__})

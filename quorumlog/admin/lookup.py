@@ -15,6 +15,7 @@ from quorumlog.errors import NotFoundError, QuorumlogError, UnknownTopicError
 from quorumlog.pb import lookup_pb2
 from quorumlog.records.batch import decode_records
 from quorumlog.records.message import Message
+from quorumlog.records.values import of_pb
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +84,7 @@ class LookupAdmin:
         request = lookup_pb2.TraceMessageRequest(message_id=message_id)
         answers = await self._ask_groups("TraceMessage", request, NotFoundError)
         group, found = answers[0]
-        events = [
-            TraceEvent(
-                event.kind,
-                event.unix_ms,
-                event.topic,
-                event.queue_id,
-                event.offset,
-                event.message_id,
-                event.group,
-                event.reconsume_times,
-            )
-            for event in found.events
-        ]
+        events = [of_pb(TraceEvent, event) for event in found.events]
         (message,) = decode_records(found.record, group=group.name)
         return Trace(message, events, found.is_complete)
 
@@ -104,13 +93,11 @@ class LookupAdmin:
         request = lookup_pb2.TopicSizesRequest(topic=topic)
         answers = await self._ask_groups("TopicSizes", request, UnknownTopicError)
         return [
-            TopicSizes(
-                group.name,
-                found.node_id,
-                found.record_count,
-                found.size_bytes,
-                found.since_unix_ms,
-                tuple((bucket.below_size_bytes, bucket.record_count) for bucket in found.buckets),
+            of_pb(
+                TopicSizes,
+                found,
+                group=group.name,
+                buckets=tuple((one.below_size_bytes, one.record_count) for one in found.buckets),
             )
             for group, found in answers
         ]

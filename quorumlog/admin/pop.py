@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from quorumlog.admin.calls import AdminCalls
 from quorumlog.arguments import checked
 from quorumlog.pb import pop_pb2
+from quorumlog.records.values import of_pb
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +51,7 @@ class PopAdmin:
             *(self._calls.lead(one, "DescribePop", request, service="pop") for one in asked)
         )
         found = [
-            PopQueue(
-                topic=queue.topic,
-                queue_id=queue.queue_id,
-                group=one.name,
-                offset=queue.offset,
-                next_offset=queue.next_offset,
-                in_flight_count=queue.in_flight_count,
-                waiting_count=queue.waiting_count,
-                delivery_count_max=queue.delivery_count_max,
-                first_visible_unix_ms=queue.first_visible_unix_ms,
-                is_full=queue.is_full,
-                held_reason=queue.held_reason,
-            )
+            of_pb(PopQueue, queue, group=one.name)
             for one, answer in zip(asked, answers, strict=True)
             for queue in answer.queues
         ]

@@ -4,10 +4,11 @@ Owns the shapes and their decoding from the wire; must not know how calls are ma
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from quorumlog.pb import admin_pb2
+from quorumlog.records import values
+from quorumlog.records.values import of_pb
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +81,9 @@ class TopicDescription:
         """Merge the wire forms of the description, one from each broker group that answered."""
         info = TopicInfo.of({name: pb.info for name, pb in answers.items()}, away)
         queues = tuple(
-            QueueInfo(q.queue_id, q.min_offset, q.max_offset, q.last_store_unix_ms, name)
+            of_pb(QueueInfo, queue, group=name)
             for name, pb in answers.items()
-            for q in pb.queues
+            for queue in pb.queues
         )
         return cls(
             info.topic,
@@ -162,18 +163,9 @@ class GroupDescription:
     ) -> "GroupDescription":
         """Merge the wire forms of the group; the broker groups in `away` gave none."""
         queues = tuple(
-            GroupQueue(
-                q.topic,
-                q.queue_id,
-                q.offset,
-                q.min_offset,
-                q.max_offset,
-                name,
-                q.client_id,
-                q.last_consumed_unix_ms,
-            )
+            of_pb(GroupQueue, queue, group=name)
             for name, pb in answers.items()
-            for q in pb.queues
+            for queue in pb.queues
         )
         info = GroupInfo.of([pb.info for pb in answers.values()])
         clients = sorted({client for pb in answers.values() for client in pb.client_ids})
@@ -197,18 +189,7 @@ class MemberStatus:
     @classmethod
     def all_of(cls, pbs: Iterable[admin_pb2.MemberStatus]) -> "tuple[MemberStatus, ...]":
         """Decode several members from the wire."""
-        return tuple(
-            cls(
-                pb.node_id,
-                pb.address,
-                pb.peer_address,
-                pb.is_voter,
-                pb.is_connected,
-                pb.match_index,
-                pb.progress,
-            )
-            for pb in pbs
-        )
+        return tuple(of_pb(cls, pb) for pb in pbs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,14 +231,9 @@ class NodeStatus:
     @classmethod
     def of(cls, pb: admin_pb2.NodeStatusResponse, group: str = "") -> "NodeStatus":
         """Decode the status from the wire."""
-        values: dict[str, Any] = {
-            name: getattr(pb, name) for name in cls.__slots__ if name not in ("members", "group")
-        }
-        return cls(members=MemberStatus.all_of(pb.members), group=group, **values)
+        return of_pb(cls, pb, members=MemberStatus.all_of(pb.members), group=group)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the status as plain values under stable names, for JSON."""
-        return asdict(self)
+    to_dict = values.to_dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,9 +245,7 @@ class NodeDown:
     error: str
     group: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the node as plain values, for JSON."""
-        return asdict(self)
+    to_dict = values.to_dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,9 +267,7 @@ class ClusterStatus:
     nodes: tuple[NodeStatus | NodeDown, ...]
     groups: tuple[GroupStatus, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the status as plain values under stable names, for JSON."""
-        return asdict(self)
+    to_dict = values.to_dict
 
 
 @dataclass(frozen=True, slots=True)

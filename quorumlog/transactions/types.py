@@ -3,14 +3,16 @@
 Owns values; must not know calls.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from quorumlog.errors import InvalidRequestError
 from quorumlog.pb import transaction_pb2
+from quorumlog.records import values
 from quorumlog.records.batch import decode_records
 from quorumlog.records.message import Message
 from quorumlog.records.options import Decision
+from quorumlog.records.values import of_pb
 
 
 def as_decision(said: Decision | str) -> Decision:
@@ -67,21 +69,9 @@ class TransactionInfo:
     @classmethod
     def of(cls, info: Any, group: str) -> Self:
         """Decode the answer of a node."""
-        return cls(
-            info.transaction_id,
-            group,
-            info.producer_group,
-            info.begun_unix_ms,
-            info.record_count,
-            info.size_bytes,
-            info.check_count,
-            info.next_check_unix_ms,
-            info.is_orphaned,
-        )
+        return of_pb(cls, info, group=group, message_count=info.record_count)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the transaction as plain values under stable names."""
-        return asdict(self)
+    to_dict = values.to_dict
 
 
 @dataclass(frozen=True, slots=True)
