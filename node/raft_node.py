@@ -224,7 +224,7 @@ class RaftAssembly:
             self.log,
             self.machine,
             self.link,
-            self.snapshots,
+            self.snapshots.begin,
             is_flush_sync=is_flush_sync,
             on_fatal=node.fail_stop,
         )

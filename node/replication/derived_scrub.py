@@ -11,14 +11,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
 
 from node.runtime.clock import unix_ms
 from node.runtime.fail_stop import FailStop
 from store.config import MIB
-from store.derived.guard import PIECE_SIZE_BYTES, DerivedPiece, DerivedScrubber
+from store.derived.guard import PIECE_SIZE_BYTES, DerivedPiece
 from store.errors import (
     ClosedError,
     CorruptionError,
@@ -27,6 +27,7 @@ from store.errors import (
     PositionRangeError,
     StoreFullError,
 )
+from store.replicated.store import ReplicatedStore
 
 ROUND_MS: Final = 1_000
 RATE_BYTES_PER_S_MAX: Final = 16 * MIB
@@ -62,22 +63,12 @@ class CareStats(NamedTuple):
     """Damaged places of the log that a pass met before the scrub did."""
 
 
-class CaredStore(Protocol):
-    """The part of `ReplicatedStore` that this module needs."""
-
-    def derived_scrubber(self) -> DerivedScrubber: ...
-    def serve_on_loop(self, tell: Callable[[str], None]) -> None: ...
-    def stop_mending(self) -> None: ...
-    def mend_unknown(self) -> None: ...
-    def mend_derived(self, error: DerivedFileError) -> None: ...
-
-
 class DerivedCare:
     """Runs until stopped. Belongs to the running loop."""
 
     def __init__(
         self,
-        store: CaredStore,
+        store: ReplicatedStore[Any],
         interval_ms: int,
         on_damage: Callable[[CorruptionError], None],
         fail_stop: FailStop,

@@ -9,12 +9,11 @@ happen on the loop and whatever waits for the disk happens on the thread.
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import structlog
 
 from node.errors.common import ShuttingDownError
-from node.replication.sync_requests import SyncedStore
 from node.runtime.fail_stop import FailStop
 from store.errors import (
     BusyError,
@@ -24,6 +23,7 @@ from store.errors import (
     StoreError,
     StoreFullError,
 )
+from store.replicated.store import ReplicatedStore
 
 ROUND_MS: Final = 1_000
 CHECKPOINT_INTERVAL_MS: Final = 5_000
@@ -50,7 +50,7 @@ class MaintenanceThread:
             raise ShuttingDownError
         return await self._loop.run_in_executor(self._executor, work)
 
-    async def synced(self, store: SyncedStore) -> None:
+    async def synced(self, store: ReplicatedStore[Any]) -> None:
         """Have everything written so far synced. Raises SyncFailedError: stop."""
         done: asyncio.Future[None] = self._loop.create_future()
 

@@ -15,11 +15,12 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final
 
 from raft.pump.effects import Ticket
 from store.errors import StoreError
 from store.files import failpoints
+from store.replicated.store import ReplicatedStore
 
 SYNC_REQUEST_COUNT_MAX: Final = 4
 """Syncs requested and not ended. Two keep the flush thread busy; further tickets are folded into
@@ -41,24 +42,12 @@ SHARE_OF_SYNCS: Final = 100
 """The loop leaves syncs to the thread for this many times the duration of the slow ones."""
 
 
-class SyncedStore(Protocol):
-    """The part of a replicated store that this module needs."""
-
-    def sync_here(self) -> bool:
-        """Sync what is written by now; return False if a sync has to be requested instead."""
-        ...
-
-    def request_sync(self, callback: Callable[[StoreError | None], None]) -> None:
-        """Sync what is written by now, then call back on the flush thread."""
-        ...
-
-
 class SyncRequests:
     """The sync requests of one driver."""
 
     def __init__(
         self,
-        store: SyncedStore,
+        store: ReplicatedStore[Any],
         on_durable: Callable[[Ticket], None],
         on_fatal: Callable[[BaseException], None],
         *,

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from node.peers.frames import FrameKind
 from node.peers.handshake import LinkIdentity
@@ -39,9 +39,8 @@ class Applied:
         return b""
 
 
-class NoSnapshots:
-    def begin(self, message: InstallSnapshot) -> None:
-        raise AssertionError(f"no snapshots here: {message}")
+def no_snapshots(message: InstallSnapshot) -> None:
+    raise AssertionError(f"no snapshots here: {message}")
 
 
 def accept(prepared: Prepared) -> None:
@@ -82,9 +81,9 @@ class DriverNode:
         self.driver = RaftDriver(
             replica,
             self.log,
-            self.applied,
+            cast(Any, self.applied),
             self.link,
-            NoSnapshots(),
+            no_snapshots,
             is_flush_sync=self.flush == "sync",
             on_fatal=self.fatal.append,
         )

@@ -155,7 +155,7 @@ class WholeNode:
             self.log,
             self.machine,
             link,
-            self.snapshots,
+            self.snapshots.begin,
             is_flush_sync=world.flush == "sync",
             on_fatal=self.fatal,
         )

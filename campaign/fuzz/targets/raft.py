@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from google.protobuf.message import DecodeError
 
@@ -144,7 +144,7 @@ def _transfer(data: bytes) -> None:
 
     limits = SnapshotLimits(state_size_bytes_max=_STATE_SIZE_BYTES_MAX)
     receiver = SnapshotReceiver("g", 1, on_received, limits)
-    server = EntryServer(_Link(), lambda _lo, _hi, _max: b"", lambda: 50)
+    server = EntryServer(cast(Any, _Link()), lambda _lo, _hi, _max: b"", lambda: 50)
     for kind, header, payload in _steps_of(data):
         on_frame: Callable[..., None] = receiver.on_frame
         if kind is FrameKind.FETCH_ENTRIES:

@@ -11,16 +11,17 @@ other input would share a turn with gets its turn at once.
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from node.errors.common import NotReadyError, ShuttingDownError
 from node.peers.frames import FrameKind
-from node.replication.raft.applier import Applier
+from node.peers.link import PeerLink
 from node.replication.raft.codec import SteadyDecoder, SteadyEncoder, encode
 from node.replication.raft.pending_calls import RaftPendingAppend, RaftPendingCalls
 from node.replication.raft.storage.log import OWN_ENTRY_SIZE_BYTES_MAX, LedgerLog
 from node.replication.sync_requests import SyncRequests
 from node.state.appends import Committed, Prepared
+from node.state.machine import StateMachine
 from raft.errors import ChangeRefusedError, TransferRefusedError
 from raft.messages import (
     NO_INDEX,
@@ -53,38 +54,6 @@ SYNC_HANG_MS: Final = 2_000
 """A leader whose sync takes longer hands over: it shows, and so acks, only synced entries."""
 
 
-class SendFrame(Protocol):
-    """The part of the peer link that a turn needs."""
-
-    @property
-    def has_more(self) -> bool:
-        """Whether the frame in hand is not the last one of its read."""
-        ...
-
-    def send(
-        self,
-        node: NodeId,
-        kind: FrameKind,
-        header: bytes,
-        payload: bytes = b"",
-        *,
-        at_once: bool = False,
-    ) -> bool:
-        """Queue a frame; return whether it was queued and not dropped.
-
-        `at_once`: hand it to the socket now, with all queued before, and not at the end of the
-        loop's turn."""
-        ...
-
-
-class SendSnapshot(Protocol):
-    """Streams the state of an InstallSnapshot."""
-
-    def begin(self, message: InstallSnapshot) -> None:
-        """Start streaming; reports a failure through `RaftDriver.on_snapshot_failed`."""
-        ...
-
-
 class RaftDriver:
     """Runs one replica on the running event loop. Not thread-safe."""
 
@@ -92,20 +61,21 @@ class RaftDriver:
         self,
         replica: Replica,
         log: LedgerLog,
-        applier: Applier,
-        link: SendFrame,
-        snapshots: SendSnapshot,
+        applier: StateMachine,
+        link: PeerLink,
+        begin_snapshot: Callable[[InstallSnapshot], None],
         *,
         is_flush_sync: bool,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """`on_fatal` gets an error after which memory and disk may differ; it must end the
-        process."""
+        """`begin_snapshot` streams the state of a message, and reports a failure through
+        `on_snapshot_failed`. `on_fatal` gets an error after which memory and disk may differ; it
+        must end the process."""
         self.replica: Final = replica
         self.log: Final = log
         self.node_id: Final = replica.config.node_id
         self.applier: Final = applier
-        self._link, self._snapshots = link, snapshots
+        self._link, self._begin_snapshot = link, begin_snapshot
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
         self._encoder = SteadyEncoder()
@@ -500,7 +470,7 @@ class RaftDriver:
             elif type(message) is AppendReply:
                 kind, header = FrameKind.APPEND_REPLY, self._encoder.reply(message)
             elif type(message) is InstallSnapshot:
-                self._snapshots.begin(message)
+                self._begin_snapshot(message)
                 continue
             else:
                 kind, header = encode(message)

@@ -9,12 +9,13 @@ leader or not; damaged bytes are never sent.
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from node.errors.common import NodeError
 from node.peers.frames import PAYLOAD_SIZE_BYTES_MAX, FrameKind
+from node.peers.link import PeerLink
 from quorumlog.pb import peer_pb2 as pb
 from raft.errors import PeerProtocolError
 from raft.messages import Index, NodeId
@@ -24,18 +25,6 @@ from store.ledger.entry import unpack_header
 
 _TEXT_SIZE_MAX: Final = 200
 assert fmt.ENTRY_SIZE_BYTES_MAX <= PAYLOAD_SIZE_BYTES_MAX, "an entry must fit into a frame"
-
-
-class FetchLink(Protocol):
-    """The part of the peer link that fetching needs."""
-
-    def send(self, node: NodeId, kind: FrameKind, header: bytes, payload: bytes = b"") -> bool:
-        """Queue a frame; return whether it was queued and not dropped."""
-        ...
-
-    def is_connected(self, node: NodeId) -> bool:
-        """Whether a frame has a connection to leave on."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +76,7 @@ class EntryFetcher:
 
     def __init__(
         self,
-        link: FetchLink,
+        link: PeerLink,
         peers: Callable[[], Iterable[NodeId]],
         limits: FetchLimits | None = None,
     ) -> None:
@@ -157,7 +146,7 @@ class EntryServer:
 
     def __init__(
         self,
-        link: FetchLink,
+        link: PeerLink,
         read_range: Callable[[Index, Index, int], bytes],
         commit_index: Callable[[], Index],
         limits: FetchLimits | None = None,

@@ -5,7 +5,6 @@ its log, and a file that a follower or a reader needs stays. Must not know elect
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 from node.replication.maintenance import MaintenanceThread, say_deleted
 from node.replication.raft.storage.log import LedgerLog
@@ -13,16 +12,8 @@ from node.runtime.clock import unix_ms
 from node.state.checkpoint_files import CheckpointFiles
 from node.state.machine import StateMachine
 from raft.errors import CompactionRefusedError
-from raft.messages import NO_INDEX, Index, SnapshotMeta
-
-
-class Compacted(Protocol):
-    """The part of the replica that retention needs."""
-
-    def snapshot_meta_at(self, index: Index) -> SnapshotMeta: ...
-    def snapshot_durable(self, meta: SnapshotMeta) -> None: ...
-    def compactable_to(self) -> Index: ...
-    def compact_to(self, index: Index) -> None: ...
+from raft.messages import NO_INDEX
+from raft.pump.replica import Replica
 
 
 class RaftSteps:
@@ -32,7 +23,7 @@ class RaftSteps:
     def __init__(
         self,
         log: LedgerLog,
-        replica: Compacted,
+        replica: Replica,
         machine: StateMachine,
         files: CheckpointFiles,
         needed_position: Callable[[], int | None] = lambda: None,

@@ -30,6 +30,7 @@ from store.errors import (
 from store.files.file_system import FileSystem
 from store.ledger.mending.damage import DamagedRange
 from store.ledger.mending.fetched import RepairReport
+from store.replicated.ledger_store import ReplicaStore
 from store.replicated.repair import RepairSession, find_damage
 
 _MIB: Final = 1 << 20
@@ -207,18 +208,6 @@ class ClosedRepair:
         await asyncio.sleep(self._limits.retry_ms / 1000)
 
 
-class OpenStore(Protocol):
-    """The part of `Store` that live repair needs; called on a thread."""
-
-    def damage_of(self, error: CorruptionError) -> list[DamagedRange]:
-        """Return the damaged ranges behind the error of a read."""
-        ...
-
-    def repair_range(self, lo_index: int, hi_index: int, raw_entries: bytes) -> RepairReport:
-        """Write entries back, durably."""
-        ...
-
-
 class LiveRepairStats(NamedTuple):
     """Counters and fill level."""
 
@@ -234,7 +223,7 @@ class LiveRepair:
 
     def __init__(
         self,
-        store: OpenStore,
+        store: ReplicaStore,
         fetcher: EntryFetcher,
         on_repaired: Callable[[RepairReport], None],
         on_fatal: Callable[[BaseException], None],

@@ -9,14 +9,14 @@ failure, upon which the leader's core starts over.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from node.errors.common import NodeError
 from node.peers.frames import PAYLOAD_SIZE_BYTES_MAX, FrameKind
+from node.peers.link import PeerLink
 from node.replication.raft.codec import SnapshotHeader, decode_install, encode_install
-from node.replication.raft.fetch import FetchLink
 from quorumlog.pb import peer_pb2 as pb
 from raft.errors import PeerProtocolError
 from raft.messages import InstallSnapshot, NodeId, SnapshotMeta
@@ -43,14 +43,6 @@ class SnapshotLimits:
                 raise ValueError(f"{name} must be at least 1, is {getattr(self, name)}")
         if self.chunk_size_bytes > PAYLOAD_SIZE_BYTES_MAX:
             raise ValueError(f"chunk_size_bytes must be at most {PAYLOAD_SIZE_BYTES_MAX}")
-
-
-class SnapshotLink(FetchLink, Protocol):
-    """The part of the peer link that a transfer needs."""
-
-    def queued_size_bytes(self, node: NodeId) -> int:
-        """Return the bytes that wait to be sent."""
-        ...
 
 
 class SnapshotSenderStats(NamedTuple):
@@ -90,7 +82,7 @@ class SnapshotSender:
 
     def __init__(
         self,
-        link: SnapshotLink,
+        link: PeerLink,
         read_state: Callable[[SnapshotMeta], bytes],
         on_failed: Callable[[NodeId, str], None],
         limits: SnapshotLimits | None = None,

@@ -40,7 +40,7 @@ _log: Final = structlog.get_logger(component="snapshots")
 
 
 class Snapshots:
-    """Both directions. The driver's `SendSnapshot`; belongs to the loop."""
+    """Both directions. Belongs to the loop."""
 
     def __init__(self, log: LedgerLog, machine: StateMachine, link: PeerLink, group: str) -> None:
         self._log, self._machine = log, machine

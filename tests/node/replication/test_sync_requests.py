@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
@@ -47,7 +48,7 @@ class World:
         self.durable: list[int] = []
         self.fatal: list[BaseException] = []
         self.syncs = SyncRequests(
-            self.log, self.durable.append, self.fatal.append, is_flush_sync=is_flush_sync
+            cast(Any, self.log), self.durable.append, self.fatal.append, is_flush_sync=is_flush_sync
         )
         self.ticket = 0
 

@@ -21,10 +21,11 @@ from google.protobuf.message import DecodeError
 
 from node.errors.common import NodeError, ShuttingDownError
 from node.peers.frames import FrameKind
+from node.peers.link import PeerLink
 from node.replication.maintenance import MaintenanceThread
 from node.replication.raft.digests.fence import StateFence
 from node.replication.raft.digests.reports import Reports
-from node.replication.raft.driver import RaftDriver, SendFrame
+from node.replication.raft.driver import RaftDriver
 from node.state.appends import Committed, Prepared
 from node.state.command_records import CommandEncoder
 from node.state.digest import FORM, Digest, DigestFormatError, digest_of, from_pb, to_pb
@@ -76,7 +77,7 @@ class StateChecks:
         self,
         machine: StateMachine,
         driver: RaftDriver,
-        link: SendFrame,
+        link: PeerLink,
         thread: MaintenanceThread,
         fence: StateFence,
         spawn: Callable[[object], None],

@@ -214,7 +214,8 @@ async def test_files_stay_as_long_as_a_follower_needs_them(tmp_path: Path) -> No
         tmp_path, flush="sync", retention_size_bytes=8 * 4096, retention_interval_ms=0
     ) as node:
         maintenance = maintenance_of(node, tmp_path, [])
-        follower = maintenance.steps._replica = Follower(NO_INDEX)
+        follower: Any = Follower(NO_INDEX)
+        maintenance.steps._replica = follower
         assert await delete_expired(node, maintenance) == 0
         assert follower.snapshots == [], "no file is due"
         await fill(node, 5)

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -372,7 +373,7 @@ async def test_an_answer_to_another_question_is_a_violation(
     asker = Asker(2)
     fetcher = asker.ask(1)
     sent: list[bytes] = []
-    fetcher._link = _Wire(sent)
+    fetcher._link = cast(Any, _Wire(sent))
     task = asyncio.ensure_future(fetcher.fetch(1, 0, 6))
     await eventually(lambda: sent)
     request_id = pb.FetchEntries.FromString(sent[0]).request_id
@@ -409,14 +410,14 @@ class _Wire:
 
 
 async def test_a_peer_that_never_answers_is_given_up() -> None:
-    fetcher = EntryFetcher(_Wire([]), lambda: [1], FetchLimits(answer_ms_max=10))
+    fetcher = EntryFetcher(cast(Any, _Wire([])), lambda: [1], FetchLimits(answer_ms_max=10))
     with pytest.raises(FetchError, match="no answer within 10 ms"):
         await fetcher.fetch(1, 0, 5)
     assert fetcher._requests == {}
 
 
 def test_a_fetcher_that_is_told_no_limits_has_those_of_a_node() -> None:
-    assert EntryFetcher(_Wire([]), lambda: [1]).limits == FetchLimits()
+    assert EntryFetcher(cast(Any, _Wire([])), lambda: [1]).limits == FetchLimits()
 
 
 @pytest.mark.parametrize(
@@ -427,7 +428,7 @@ def test_a_fetcher_that_is_told_no_limits_has_those_of_a_node() -> None:
     ],
 )
 def test_an_impossible_request_is_a_violation(request_: pb.FetchEntries, text: str) -> None:
-    server = EntryServer(_Wire([]), lambda lo, hi, size: b"", lambda: 10)
+    server = EntryServer(cast(Any, _Wire([])), lambda lo, hi, size: b"", lambda: 10)
     with pytest.raises(PeerProtocolError, match=text):
         server.on_frame(2, FrameKind.FETCH_ENTRIES, request_.SerializeToString(), memoryview(b""))
     with pytest.raises(PeerProtocolError, match="header of a fetch"):

@@ -73,7 +73,11 @@ def _live(
 ) -> tuple[LiveRepair, list[RepairReport], list[BaseException]]:
     reports: list[RepairReport] = []
     fatal: list[BaseException] = []
-    return LiveRepair(store, _nobody(), reports.append, fatal.append, limits), reports, fatal
+    return (
+        LiveRepair(cast(Any, store), _nobody(), reports.append, fatal.append, limits),
+        reports,
+        fatal,
+    )
 
 
 async def _turns() -> None:

@@ -2,6 +2,7 @@
 
 import random
 import socket
+from typing import Any
 
 import pytest
 
@@ -88,8 +89,12 @@ class Pair:
         self.failed: list[tuple[NodeId, str]] = []
         self.received: list[tuple[InstallSnapshot, bytes]] = []
         self.link = FakeLink()
+        link: Any = self.link
         self.sender = SnapshotSender(
-            self.link, self._read, lambda node, reason: self.failed.append((node, reason)), limits
+            link,
+            self._read,
+            lambda node, reason: self.failed.append((node, reason)),
+            limits,
         )
         self.receiver = SnapshotReceiver(
             "group", 2, lambda what, state: self.received.append((what, state)), limits
@@ -162,7 +167,8 @@ def test_a_transfer_that_takes_longer_than_the_core_waits_arrives_at_its_first_a
     """A tick of the core is a second here: it gives up what has not moved for 60 of them."""
     cluster = lagging_cluster(snapshot_ticks_max=60)
     leader, state = cluster.nodes[1].replica, noise(70 * 1000)
-    link, failed, received = SlowLink(), list[NodeId](), list[bytes]()
+    link: Any = SlowLink()
+    failed, received = list[NodeId](), list[bytes]()
     limits = SnapshotLimits(chunk_size_bytes=8_000, queued_size_bytes_max=24_000)
     sender = SnapshotSender(link, lambda _: state, lambda node, _: failed.append(node), limits)
 
@@ -193,7 +199,8 @@ def test_a_transfer_that_takes_longer_than_the_core_waits_arrives_at_its_first_a
 
 def test_a_snapshot_queued_in_the_link_is_not_stuck() -> None:
     """The last byte was handed over long before it left; the follower has not got it yet."""
-    link, failed = SlowLink(), list[NodeId]()
+    link: Any = SlowLink()
+    failed = list[NodeId]()
     limits = SnapshotLimits(chunk_size_bytes=1000, queued_size_bytes_max=60_000)
     sender = SnapshotSender(link, lambda _: bytes(60_000), lambda n, _: failed.append(n), limits)
     sender.begin(message())
@@ -245,7 +252,8 @@ def test_a_state_that_cannot_be_read_or_is_too_large_is_a_failure() -> None:
         raise PositionRangeError("index", meta.index, 20, 30)
 
     reasons: list[str] = []
-    sender = SnapshotSender(FakeLink(), unreadable, lambda _, reason: reasons.append(reason))
+    link: Any = FakeLink()
+    sender = SnapshotSender(link, unreadable, lambda _, reason: reasons.append(reason))
     sender.begin(message())
     sender.pump(0)
     assert reasons[0].startswith("the snapshot cannot be read: ")
