@@ -129,14 +129,12 @@ class RaftAssembly:
 
         marker = settings.directory / DAMAGE_MARKER
         if marker.exists():
-            reports = await _RepairWhenNeeded(self).run()
+            reports = await self._repair()
             self._tell_repaired(reports)
             marker.unlink()
         # On a thread, so that the loop answers probes meanwhile; afterwards the log belongs to the
         # loop.
-        self.log, reports = await open_repaired(
-            partial(node.opening.run, open_log), _RepairWhenNeeded(self)
-        )
+        self.log, reports = await open_repaired(partial(node.opening.run, open_log), self._repair)
         self._find_last_index = self._last_index_of_log
         self._tell_repaired(reports)
         refuse_term_end(str(settings.directory), self.log.hard_state.term)
@@ -147,6 +145,30 @@ class RaftAssembly:
         self.files, self.machine = open_state(node.fs, root, self.log, node.limits)
         self._known_members = dict(self.machine.state.members)
         node.log_is_open(self.log.store)
+
+    async def _repair(self) -> list[RepairReport]:
+        """Look for damage of the closed log; if there is any, repair it with entries of peers.
+
+        A node whose log is undamaged does not meet its peers here: they would take it for a member
+        with a history, and no cluster could be founded with it any more, although its directory may
+        not belong to a member at all.
+        """
+        node, settings = self.node, self.settings
+        if not set(settings.peers) - {settings.node_id}:
+            return []  # There is no peer to ask: the error of the opening says all that is known.
+        node.health.enter(Phase.REPAIRING, "looking for the damage")
+        root, config = str(settings.directory), settings.store_config()
+        damaged = await find_damaged(root, config, node.fs)
+        if not damaged:
+            return []
+        await self.meet_peers()
+
+        def on_progress(progress: RepairProgress) -> None:
+            node.health.enter(Phase.REPAIRING, str(progress))
+
+        _log.error("the log is damaged; it is fetched from peers before this node takes part")
+        repair = ClosedRepair(root, config, self.fetcher, on_progress, fs=node.fs)
+        return await repair.run(damaged)
 
     def _make_link(self, tls: TlsFiles | None) -> PeerLink:
         """Return the link, with the handlers of the frames that come before there is a driver."""
@@ -390,33 +412,3 @@ class RaftAssembly:
             commit_index=raft.commit,
             applied_index=raft.applied,
         )
-
-
-class _RepairWhenNeeded:
-    """Looks for damage; if there is any, meets the peers and repairs the closed log with their
-    entries.
-
-    A node whose log is undamaged does not meet its peers here: they would take it for a member with
-    a history, and no cluster could be founded with it any more, although its directory may not
-    belong to a member at all."""
-
-    def __init__(self, assembly: RaftAssembly) -> None:
-        self._assembly = assembly
-
-    async def run(self) -> list[RepairReport]:
-        node, settings = self._assembly.node, self._assembly.settings
-        if not set(settings.peers) - {settings.node_id}:
-            return []  # There is no peer to ask: the error of the opening says all that is known.
-        node.health.enter(Phase.REPAIRING, "looking for the damage")
-        root, config = str(settings.directory), settings.store_config()
-        damaged = await find_damaged(root, config, node.fs)
-        if not damaged:
-            return []
-        await self._assembly.meet_peers()
-
-        def on_progress(progress: RepairProgress) -> None:
-            node.health.enter(Phase.REPAIRING, str(progress))
-
-        _log.error("the log is damaged; it is fetched from peers before this node takes part")
-        repair = ClosedRepair(root, config, self._assembly.fetcher, on_progress, fs=node.fs)
-        return await repair.run(damaged)

@@ -9,10 +9,10 @@ would break its promises.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from node.replication.raft.fetch import EntryFetcher, FetchError
 from node.runtime.on_thread import on_thread
@@ -78,32 +78,25 @@ class RepairProgress(NamedTuple):
 OnProgress = Callable[[RepairProgress], None]
 
 
-class RunningRepair(Protocol):
-    """`ClosedRepair`, or one that is made on demand."""
-
-    async def run(self) -> list[RepairReport]:
-        """Repair all damage; return an empty list if there is none."""
-        ...
-
-
 async def find_damaged(root: str, config: StoreConfig, fs: FileSystem) -> list[DamagedRange]:
     """Search a closed log for damage on a thread; raises as `find_damage`."""
     return await on_thread(partial(find_damage, root, config, fs=fs))
 
 
 async def open_repaired(
-    open_store: Callable[[], _Result], repair: RunningRepair
+    open_store: Callable[[], _Result], repair: Callable[[], Awaitable[list[RepairReport]]]
 ) -> tuple[_Result, list[RepairReport]]:
     """Open a store, repaired first if it is damaged; both on a thread. Return it and the repairs.
 
-    Raises the error of the opening when there is no damage that entries of peers could heal.
+    `repair` repairs all damage, and returns an empty list if there is none. Raises the error of the
+    opening when there is no damage that entries of peers could heal.
     """
     reports: list[RepairReport] = []
     while True:
         try:
             return await on_thread(open_store), reports
         except (CorruptionError, LayoutError):
-            done = await repair.run()
+            done = await repair()
             if not done:
                 raise
             reports += done

@@ -117,7 +117,7 @@ def test_a_damaged_log_is_repaired_before_it_is_opened(wreck: Wreck, damage: str
             if damage == "flips":  # The opening reads the last file only.
                 reports = await repair.run()
             else:
-                store, reports = await open_repaired(lambda: open_replica(wreck.root), repair)
+                store, reports = await open_repaired(lambda: open_replica(wreck.root), repair.run)
                 store.close()
             assert len(reports) == (3 if damage == "flips" else 1)
             assert server.server.answered_count >= len(reports)
@@ -135,7 +135,7 @@ def test_a_damaged_log_is_repaired_before_it_is_opened(wreck: Wreck, damage: str
 async def test_a_good_log_is_opened_and_nobody_is_asked(wreck: Wreck) -> None:
     async with two(wreck) as (asker, server, _):
         store, reports = await open_repaired(
-            lambda: open_replica(wreck.root), closed(wreck, asker.fetcher)
+            lambda: open_replica(wreck.root), closed(wreck, asker.fetcher).run
         )
         store.close()
         assert (reports, server.server.answered_count) == ([], 0)
@@ -147,7 +147,7 @@ async def test_damage_that_no_peer_can_heal_is_what_the_opening_says(wreck: Wrec
 
     async with two(wreck) as (asker, _, _):
         with pytest.raises(CorruptionError, match="elsewhere"):
-            await open_repaired(fail, closed(wreck, asker.fetcher))
+            await open_repaired(fail, closed(wreck, asker.fetcher).run)
 
 
 def test_a_repair_waits_for_a_peer_and_says_for_what(wreck: Wreck) -> None:

@@ -186,10 +186,10 @@ async def test_a_store_that_cannot_be_opened_is_repaired_first(error: StoreError
             raise errors.pop()
         return "open"
 
-    assert await open_repaired(open_store, _Repair()) == ("open", [_DONE])
+    assert await open_repaired(open_store, _Repair().run) == ("open", [_DONE])
     errors = [error, error]
     with pytest.raises(type(error)):
-        await open_repaired(open_store, _NothingToDo())
+        await open_repaired(open_store, _NothingToDo().run)
 
 
 class _NothingToDo:
