@@ -64,6 +64,8 @@ def read(path: Path) -> tuple[Mutant, ...]:
     found = []
     for row in _ROW.findall(text):
         name, rule, target, seeds, old, new, test = (part.replace("\\n", "\n") for part in row)
+        if bool(seeds) is bool(test):
+            raise ValueError(f"{path}: {name!r} needs a number of seeds or a test")
         found.append(Mutant(name, rule, target, old, new, int(seeds) if seeds else test))
     return tuple(found)
 
