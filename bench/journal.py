@@ -36,29 +36,21 @@ class SessionJournal:
         """Open the journal of a directory, or create it. Raises OtherRunError."""
         directory.mkdir(parents=True, exist_ok=True)
         self._path = directory / _NAME
-        self.sessions: dict[str, dict[str, Any]] = {}
-        if not self._path.exists():
-            self.plan = dict(plan)
-            self._append({"plan": self.plan})
-            return
-        lines = self._path.read_text("utf-8").splitlines(keepends=True)
+        self._path.touch()
+        data = self._path.read_bytes()
         # A line without its newline was being written when the run was interrupted.
-        whole = [json.loads(line) for line in lines if line.endswith("\n")]
-        if not whole:
-            self._path.unlink()
-            self.__init__(directory, plan)  # type: ignore[misc]
-            return
-        self.plan = whole[0]["plan"]
-        wanted = json.loads(json.dumps(dict(plan)))
-        differs = [
-            name for name in wanted if name != "begun" and wanted[name] != self.plan.get(name)
-        ]
-        if differs:
-            raise OtherRunError(str(directory), differs)
-        for one in whole[1:]:
-            self.sessions[one["key"]] = one
-        if len(whole) < len(lines):
-            self._rewrite()
+        end = data.rfind(b"\n") + 1
+        os.truncate(self._path, end)
+        lines = [json.loads(line) for line in data[:end].splitlines()]
+        wanted = json.loads(json.dumps(plan))
+        if not lines:
+            lines = [{"plan": wanted}]
+            self._append(lines[0])
+        self.plan: dict[str, Any] = lines[0]["plan"]
+        names = [name for name in wanted if name != "begun" and wanted[name] != self.plan.get(name)]
+        if names:
+            raise OtherRunError(str(directory), names)
+        self.sessions: dict[str, dict[str, Any]] = {line["key"]: line for line in lines[1:]}
 
     def add(self, session: Mapping[str, Any]) -> None:
         """Append a finished session."""
@@ -70,7 +62,3 @@ class SessionJournal:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fdatasync(file.fileno())
-
-    def _rewrite(self) -> None:
-        lines = [{"plan": self.plan}, *self.sessions.values()]
-        self._path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")

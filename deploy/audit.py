@@ -8,7 +8,7 @@ import hashlib
 import os
 from typing import TYPE_CHECKING, Self
 
-from deploy.main_job_summary import MainJobSummary
+from deploy.job_summary import MainJobSummary
 from deploy.progress import JobStep
 from deploy.stdlib_source import QueueName, SourceFile
 

@@ -2,8 +2,8 @@
 
 Loads each line of the Python standard library as a message, SIGKILLs the writing process half-way,
 recovers, resumes, reads everything back through the consume queues and compares SHA-256 per file.
-Owns the sequence and the screen; storing is the store's work, the input is `deploy.stdlib_source`,
-the writing process is `deploy.engine_job_writer`.
+Owns the sequence; storing is the store's work, the input is `deploy.stdlib_source`, the writing
+process `deploy.engine_job_writer`, the screen `deploy.job_summary`.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from random import Random
 from typing import Any
 
@@ -22,6 +22,7 @@ import click
 
 from deploy.engine_job_writer import STORE_CONFIG
 from deploy.job_directory import JobDirectory
+from deploy.job_summary import EngineJobSummary
 from deploy.progress import JobProgress, JobStep
 from deploy.stdlib_source import (
     PATH_PROPERTY,
@@ -37,31 +38,6 @@ from store.store import Store
 
 _PULL_COUNT = 4096
 _PULL_SIZE_BYTES = 4 << 20
-
-
-@dataclass(slots=True)
-class EngineJobSummary:
-    """The result of the job; printed as one screen, or as one JSON object."""
-
-    verdict: str = "failed"
-    directory: str | None = None
-    """Of the store; None once it is removed."""
-    files: int = 0
-    lines: int = 0
-    size_bytes: int = 0
-    topics: int = 0
-    queues: int = 0
-    killed_after_lines: int = 0
-    acknowledged_before_kill: int = 0
-    recovered_lines: int = 0
-    acknowledged_lost: int = 0
-    recovery_ms: float = 0.0
-    cut_size_bytes: int = 0
-    files_equal: int = 0
-    files_different: list[str] = field(default_factory=list)
-    write_lines_per_second: int = 0
-    read_lines_per_second: int = 0
-    seconds: float = 0.0
 
 
 def run_writer(
@@ -141,14 +117,8 @@ def read_back(store: Store, queues: list[QueueName], step: JobStep) -> tuple[dic
 def run_job(directory: str, source: str, seed: int, progress: JobProgress) -> EngineJobSummary:
     """Do the whole job in `directory`, which must not exist or be empty."""
     began = time.monotonic()
-    summary = EngineJobSummary(directory=directory)
+    summary = EngineJobSummary(directory, seed)
     files = find_files(source)
-    if not files:
-        raise CliError(
-            what=f"no Python files below {source}",
-            why="the standard library may be packed in a zip file",
-            do="name a directory with sources: --source DIR",
-        )
     counts = count_lines(files, progress)
     queues = sorted({(file.topic, file.queue_id) for file in files})
     summary.files, summary.lines = len(files), sum(counts.values())
@@ -219,41 +189,6 @@ def compare(
     summary.verdict = "passed" if good else "failed"
 
 
-def print_summary(summary: EngineJobSummary) -> None:
-    """Print one screen for a person."""
-    s = summary
-    rows = [
-        ("input", f"{s.lines:,} lines of {s.files:,} files, {s.size_bytes / 1e6:.1f} MB"),
-        ("queues", f"{s.queues} queues of {s.topics} topics"),
-        ("killed", f"by SIGKILL after {s.killed_after_lines:,} acknowledged lines"),
-        (
-            "recovered",
-            f"{s.recovered_lines:,} lines in {s.recovery_ms:.0f} ms, "
-            f"{s.cut_size_bytes} bytes of torn tail cut",
-        ),
-        ("lost", f"{s.acknowledged_lost} of {s.acknowledged_before_kill:,} acknowledged lines"),
-        ("written", f"{s.write_lines_per_second:,} lines/s, each batch synced before its receipt"),
-        ("read back", f"{s.read_lines_per_second:,} lines/s through the consume queues, decoded"),
-        ("SHA-256", f"{s.files_equal:,} of {s.files:,} files came back byte for byte"),
-    ]
-    click.echo("")
-    for name, text in rows:
-        click.echo(f"  {name:<10} {text}")
-    for name in s.files_different[:5]:
-        click.echo(f"  different  {name}")
-    click.echo("")
-    if s.verdict == "passed":
-        click.secho(f"PASSED in {s.seconds} s. ", fg="green", bold=True, nl=False)
-    else:
-        click.secho(f"FAILED in {s.seconds} s. ", fg="red", bold=True, nl=False)
-    if s.directory is not None:
-        click.echo(f"The store is in {s.directory}. Look into it:")
-        click.echo(f"  .venv/bin/qlog store inspect {s.directory}")
-        click.echo(f"  .venv/bin/qlog store verify {s.directory}")
-    else:
-        click.echo("With --dir DIR the store stays, for you to look into.")
-
-
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
 @click.option("--dir", "directory", help="Where to put the store, which then stays.")
@@ -279,9 +214,9 @@ def engine_job(as_json: bool, directory: str | None, source: str | None, seed: i
     if is_passed:
         summary.directory = place.remove_temporary()
     if as_json:
-        click.echo(json.dumps({**asdict(summary), "seed": seed}))
+        click.echo(json.dumps(asdict(summary)))
     else:
-        print_summary(summary)
+        summary.print()
     return ExitCode.OK if is_passed else ExitCode.FINDINGS
 
 

@@ -4,7 +4,7 @@ Starts three nodes with sync flush, sends each line of a part of the Python stan
 message through the SDK, SIGKILLs the leader half-way and starts it again later, reads everything
 back from the leader and then from each replica alone, and compares: SHA-256 of each file, every
 message once, equal chain digests. Owns the sequence; the comparison is `deploy.audit`, the screen
-`deploy.main_job_summary`, the input `deploy.stdlib_source`.
+`deploy.job_summary`, the input `deploy.stdlib_source`.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ import click
 import quorumlog
 from deploy.audit import LineAudit, QueueName
 from deploy.job_directory import JobDirectory
+from deploy.job_summary import MainJobSummary
 from deploy.local import LocalCluster
-from deploy.main_job_summary import MainJobSummary, print_summary
 from deploy.progress import JobProgress, JobStep
 from deploy.stdlib_source import (
     LINE_PROPERTY,
@@ -219,15 +219,8 @@ async def run_job(
 
 
 def choose_files(source: str | None, *, is_whole: bool) -> list[SourceFile]:
-    """Return every file below `source`, or a part of the standard library; never none."""
-    root = source or standard_library()
-    files = find_files(root)
-    if not files:
-        raise CliError(
-            what=f"no Python files below {root}",
-            why="the standard library may be packed in a zip file",
-            do="name a directory with sources: --source DIR",
-        )
+    """Return every file below `source`, or a part of the standard library."""
+    files = find_files(source or standard_library())
     return files if source or is_whole else sample_of(files)
 
 
@@ -281,7 +274,7 @@ def main_job(
     if as_json:
         click.echo(json.dumps(asdict(summary)))
     else:
-        print_summary(summary, cluster.bootstrap if keep else None)
+        summary.print(cluster.bootstrap if keep else None)
     return ExitCode.OK if is_passed else ExitCode.FINDINGS
 
 

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from quorumlog.command_errors import CliError
 from store.record.message import encode_message
 
 QUEUES_PER_TOPIC = 8
@@ -47,7 +48,8 @@ def standard_library() -> str:
 def find_files(root: str) -> list[SourceFile]:
     """Return all Python files below `root`, in a fixed order.
 
-    The topic is the top-level package, the queue comes from a hash of the file's name.
+    The topic is the top-level package, the queue comes from a hash of the file's name. Raises
+    CliError if there are none.
     """
     found = []
     for directory, names, files in os.walk(root):
@@ -61,6 +63,12 @@ def find_files(root: str) -> list[SourceFile]:
             topic = re.sub(r"[^A-Za-z0-9_-]", "_", package) if rest else MODULES_TOPIC
             queue_id = zlib.crc32(name.encode()) % QUEUES_PER_TOPIC
             found.append(SourceFile(path, name, topic, queue_id))
+    if not found:
+        raise CliError(
+            what=f"no Python files below {root}",
+            why="the standard library may be packed in a zip file",
+            do="name a directory with sources: --source DIR",
+        )
     return sorted(found, key=lambda file: (file.topic, file.queue_id, file.name))
 
 

@@ -32,7 +32,7 @@ def check_target(
     with Connection(cluster) as connection:
         for topic in topics:
             try:
-                found = connection.call(connection.client.queue_offsets(topic))
+                found = connection.queue_offsets(topic)
             except UnknownTopicError:
                 raise unknown_topic(topic) from None
             count = 1 + max(offsets.queue_id for offsets in found)

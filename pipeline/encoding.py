@@ -141,7 +141,7 @@ class RowEncoder:
         return topic, self._next_queue % count
 
     def _ask_count(self, topic: str) -> int:
-        route = self._connection.call(self._connection.client.route(topic))
+        route = self._connection.route(topic)
         wanted = self._options.broker_group or route.groups[0].group
         for group in route.groups:
             if group.group == wanted and topic in group.topics:

@@ -15,7 +15,6 @@ from typing import Final
 from pipeline.connection import Connection
 from pipeline.errors import DataLossError, OffsetsError, OptionError
 from pipeline.options import Offsets, Place, SourceOptions
-from quorumlog.client import Client
 from quorumlog.consume.reads import QueueOffsets
 from quorumlog.errors import QuorumlogError, UnknownTopicError
 from quorumlog.records.options import END, FIRST, Time, parse_position
@@ -42,19 +41,15 @@ def queues_of(connection: Connection, options: SourceOptions) -> list[QueueOffse
 
     Raises UnknownTopicError, unless the read goes on without what is lost.
     """
-
-    async def ask(client: Client) -> list[QueueOffsets]:
-        found: list[QueueOffsets] = []
-        for topic in options.topics:
-            try:
-                found += await client.queue_offsets(topic)
-            except UnknownTopicError:
-                if options.fails_on_data_loss:
-                    raise
-                _warn_of(topic)
-        return found
-
-    return connection.call(ask(connection.client))
+    found: list[QueueOffsets] = []
+    for topic in options.topics:
+        try:
+            found += connection.queue_offsets(topic)
+        except UnknownTopicError:
+            if options.fails_on_data_loss:
+                raise
+            _warn_of(topic)
+    return found
 
 
 @functools.cache  # A stream asks for its queues many times a second.

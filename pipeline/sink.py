@@ -112,17 +112,14 @@ def send(
     producer = producer_id(f"{name}/{partition}")
     sequence = record_count = duplicate_count = 0
     with Connection(options.cluster) as connection:
-        client = connection.client
         encoder = RowEncoder(connection, options, partition)
         for records, count in encoder.batches(batches):
-            receipt = connection.call(
-                client.raw.append(
-                    records,
-                    count,
-                    producer_id=producer,
-                    sequence=sequence,
-                    group=options.broker_group,
-                )
+            receipt = connection.raw.append(
+                records,
+                count,
+                producer_id=producer,
+                sequence=sequence,
+                group=options.broker_group,
             )
             sequence += 1
             record_count += count

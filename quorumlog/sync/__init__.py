@@ -1,7 +1,7 @@
 """The same client for programs without asyncio.
 
 The same names, blocking. These modules import the asynchronous client and add no rule of their own;
-users import this package, and no other package does.
+users import this package, and `pipeline` for its connection.
 """
 
 from quorumlog.records.queues import Queue

@@ -67,22 +67,24 @@ class LoopThread:
         finally:
             loop.close()
 
+    def submit(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
+        """Start a coroutine in the loop's thread and return the future of its result."""
+        with self._lock:  # Work that is submitted before the stop is cancelled by it.
+            try:
+                if self._loop is None:
+                    raise ClosedError("the client is closed or not started; use 'with' or start()")
+                self.check_outside()
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+            except BaseException:
+                work.close()
+                raise
+
     def call(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run a coroutine in the loop's thread and wait for it. An interrupt cancels it.
 
         Raises ClosedError also if the last client is closed meanwhile.
         """
-        with self._lock:  # Work that is submitted before the stop is cancelled by it.
-            loop = self._loop
-            if loop is None:
-                work.close()
-                raise ClosedError("the client is closed or not started; use 'with' or start()")
-            try:
-                self.check_outside()
-            except InvalidRequestError:
-                work.close()
-                raise
-            future = asyncio.run_coroutine_threadsafe(work, loop)
+        future = self.submit(work)
         try:
             return future.result()
         except concurrent.futures.CancelledError:

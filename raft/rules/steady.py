@@ -8,7 +8,7 @@ anything else, it changes nothing and says so, and its caller goes the general w
 The same rules stand here a second time, since one append at a time costs as much as the number of
 steps between two messages. What is here must have the same effects, message by message and byte by
 byte: tests/raft/pump/test_steady.py compares both ways on the same inputs, the simulator runs
-this one, and `simulation.raft.mutants.steady` breaks it.
+this one, and `simulation/raft/mutants.txt` breaks it.
 """
 
 from __future__ import annotations

@@ -31,9 +31,10 @@ def main(arguments: Sequence[str], tell: Callable[[str], None]) -> int:
     if parsed.command == "run":
         return _run(parsed.seeds, parsed.seconds, tell)
     if parsed.command == "mutants":
-        from simulation.ha.mutants import run_table
+        from simulation.ha.mutants import MUTANTS, run_seed
+        from simulation.mutants import run_table
 
-        return run_table(parsed.names, tell)
+        return run_table(MUTANTS, run_seed, parsed.names, tell=tell)
     world = HaWorld(parsed.seed, tell)
     tell(str(world.options))
     report = world.run()

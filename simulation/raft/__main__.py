@@ -43,9 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command == "shrink":
         return _shrink(parsed)
     if command == "mutants":
-        from simulation.raft.mutants import mutants
+        from simulation.mutants import run_table
+        from simulation.raft.mutants import MUTANTS, run_seed
 
-        return mutants.run_table(parsed.names, directed=not parsed.no_directed)
+        return run_table(MUTANTS, run_seed, parsed.names, directed=not parsed.no_directed)
     return bench.run(parsed.operations)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from deploy.audit import LineAudit
-from deploy.main_job_summary import MainJobSummary
+from deploy.job_summary import MainJobSummary
 from deploy.progress import JobStep
 from deploy.stdlib_source import SourceFile, find_files
 

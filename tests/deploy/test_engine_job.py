@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.engine_job import EngineJobSummary, compare
+from deploy.engine_job import compare
+from deploy.job_summary import EngineJobSummary
 from deploy.stdlib_source import encoded_lines, find_files, sha256_of_files
 from store.record.message import decode_message
 from tests.patience import PATIENCE_S
@@ -60,9 +61,8 @@ def test_the_verdict_notices_each_planted_fault(source: Path, fault: str) -> Non
     files = find_files(str(source))
     found = sha256_of_files(files)
     counts = {file.name: len(file.lines()) for file in files}
-    summary = EngineJobSummary(
-        lines=sum(counts.values()), acknowledged_before_kill=5, recovered_lines=5
-    )
+    summary = EngineJobSummary(None, seed=1, lines=sum(counts.values()))
+    summary.acknowledged_before_kill = summary.recovered_lines = 5
     line_count = summary.lines
     biggest = max(counts, key=lambda name: counts[name])
     if fault == "different":

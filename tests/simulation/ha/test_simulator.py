@@ -10,13 +10,15 @@ from random import Random
 import pytest
 
 from simulation.ha.__main__ import main
-from simulation.ha.mutants import DIRECTED, MUTANTS, hunt, switched_on
+from simulation.ha.mutants import MUTANTS, run_seed
 from simulation.ha.world import HaWorld
+from simulation.mutants import Mutant, hunt, switched_on
 from tests import seeds
 from tests.node.replication.ha.core import test_ceiling, test_follower, test_leader
 
 ROOT = Path(__file__).resolve().parents[3]
-FOR_SEEDS = [mutant for mutant in MUTANTS if mutant.name not in DIRECTED]
+FOR_SEEDS = [mutant for mutant in MUTANTS if isinstance(mutant.killer, int)]
+DIRECTED = [mutant for mutant in MUTANTS if isinstance(mutant.killer, str)]
 
 
 def test_seeds_pass_and_faults_happen() -> None:
@@ -70,18 +72,17 @@ def test_planted_faults_are_found() -> None:
     """Four of them in each run; `python -m simulation.ha mutants` plants all."""
     random = Random(seeds.drawn("tests/simulation/ha/test_simulator.py"))
     for mutant in random.sample(FOR_SEEDS, 4):
-        seed, code = hunt(mutant)
-        assert seed, f"{mutant.name} survived"
+        code = hunt(mutant, run_seed).killed_by
+        assert code, f"{mutant.name} survived"
         found = code.startswith("I") or code == "assert"
         assert found, f"{mutant.name}: the referee or an invariant finds it, and not a {code}"
 
 
-@pytest.mark.parametrize("name", DIRECTED)
-def test_planted_faults_too_rare_for_seeds_are_found_by_a_test(name: str) -> None:
+@pytest.mark.parametrize("mutant", DIRECTED, ids=[mutant.name for mutant in DIRECTED])
+def test_planted_faults_too_rare_for_seeds_are_found_by_a_test(mutant: Mutant) -> None:
     found = vars(test_leader) | vars(test_follower) | vars(test_ceiling)
-    test: Callable[[], None] = found[DIRECTED[name]]
+    test: Callable[[], None] = found[str(mutant.killer).rpartition("::")[2]]
     test()
-    mutant = next(m for m in MUTANTS if m.name == name)
     with switched_on(mutant), pytest.raises(AssertionError):
         test()
 

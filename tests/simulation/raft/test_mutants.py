@@ -11,8 +11,9 @@ from random import Random
 
 import pytest
 
-from simulation.raft.mutants.mutants import MUTANTS, run_table
-from simulation.raft.mutants.mutation import Switch
+from simulation.ha import mutants as ha
+from simulation.mutants import Switch, read, run_table
+from simulation.raft.mutants import MUTANTS, run_seed
 from tests import seeds
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -28,11 +29,27 @@ def test_every_mutant_still_fits_the_source() -> None:
 
 
 def test_every_directed_test_is_there() -> None:
-    for mutant in DIRECTED:
+    for mutant in (*DIRECTED, *(one for one in ha.MUTANTS if isinstance(one.killer, str))):
         path, _, name = str(mutant.killer).partition("::")
         head = rf"^(async )?def {re.escape(name.partition('[')[0])}\("
         found = re.search(head, (ROOT / path).read_text(), re.MULTILINE)
         assert found, f"{mutant.name}: there is no {mutant.killer}"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "a | R01 | m:f | 25\n",
+        "a | R01 | m:f\n    old - new\n",
+        "a | R01 | m:f\n    old => new\n",
+        "a | R01 | m:f | 25\n    old => new\n    tests/x.py::test\n",
+    ],
+)
+def test_a_row_of_another_form_is_refused(tmp_path: Path, row: str) -> None:
+    table = tmp_path / "mutants.txt"
+    table.write_text(f"# A comment.\n\nb | R02 | m:g | 60\n    old => new\n{row}")
+    with pytest.raises(ValueError, match="'a"):
+        read(table)
 
 
 @pytest.mark.long
@@ -42,7 +59,7 @@ def test_a_share_of_the_planted_faults_is_found(capsys: pytest.CaptureFixture[st
     chosen = random.sample(BY_SEEDS, BY_SEEDS_COUNT) + random.sample(DIRECTED, DIRECTED_COUNT)
     names = [mutant.name for mutant in chosen]
     lines: list[str] = []
-    code = run_table(names, directed=True, tell=lines.append)
+    code = run_table(MUTANTS, run_seed, names, tell=lines.append)
     command = f"python -m simulation.raft mutants {' '.join(names)}"
     assert code == 0, "\n".join([command, *lines])
     with capsys.disabled():

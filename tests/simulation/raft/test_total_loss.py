@@ -10,9 +10,9 @@ import pytest
 from raft.errors import Outcome
 from raft.histories.history import AppendCall, Kind
 from raft.messages import Standing
+from simulation.mutants import switched_on
 from simulation.raft import shrink
-from simulation.raft.mutants.mutants import MUTANTS
-from simulation.raft.mutants.mutation import switched_on
+from simulation.raft.mutants import MUTANTS
 from simulation.raft.plan import Fault
 from simulation.raft.runner import Case, run_case
 from simulation.raft.verdict import InvariantError
