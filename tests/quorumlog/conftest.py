@@ -2,6 +2,9 @@
 
 import pytest
 
+from quorumlog.cluster.framed import port
+from tests.patience import PATIENCE_S
+
 OVER_BOTH = (
     "produce/test_producer_faults.py",
     "produce/test_faulty_messages.py",
@@ -22,3 +25,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def _frames(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.quorumlog.fake_cluster.SERVES_FRAMES", request.param)
+
+
+@pytest.fixture(autouse=True)
+def _frames_have_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls take frames however slow the machine is; where gRPC takes over, a test says so."""
+    monkeypatch.setattr(port, "CONNECT_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(port, "GRACE_S", PATIENCE_S)
