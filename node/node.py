@@ -302,7 +302,7 @@ class Node:
         self.scrub = Scrub(
             replication.store.scrubber(),
             settings.scrub_interval_ms,
-            replication.maintenance,
+            replication.maintenance.on_thread,
             replication.on_damage,
             self.fail_stop,
             replication.fetcher,

@@ -237,7 +237,7 @@ class RaftAssembly:
         """Make the components that need to know the cluster."""
         node, settings, raft = self.node, self.settings, self.settings.raft_config()
         self.log.start_at(self.machine.applied_index, node.lives.committed_index)
-        self.machine.listen(self.log.store)
+        self.machine.listen(self.log.store.engine.dispatcher)
         self.replica = Replica(raft, self.log, SystemRandom())
         self.snapshots = Snapshots(self.log, self.machine, self.link, raft.group)
         is_flush_sync = settings.flush == "sync"

@@ -9,7 +9,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from node.errors.common import NodeError
 from node.nameserver.brokers import AdvisedBroker, LocalBroker
@@ -33,20 +33,17 @@ _NONCE_SIZE_BITS: Final = 62
 _log: Final = logging.getLogger(__name__)
 
 
-class LeadingAccess(DirectoryAccess, Protocol):
-    """A way to the directory through a replica in this process."""
-
-    @property
-    def is_leader(self) -> bool: ...
-
-
 class Controller:
     """Makes decisions while its replica leads."""
 
     def __init__(
-        self, access: LeadingAccess, *, monotonic_s: Callable[[], float] = time.monotonic
+        self,
+        access: DirectoryAccess,
+        is_leader: Callable[[], bool],
+        *,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._access, self._monotonic_s = access, monotonic_s
+        self._access, self._is_leader, self._monotonic_s = access, is_leader, monotonic_s
         self._watch = FailoverWatch()
         self._leads_since_s: float | None = None
         self._looked_s = 0.0
@@ -77,7 +74,7 @@ class Controller:
     def _due(self) -> list[Command]:
         now_s, before_s = self._monotonic_s(), self._looked_s
         self._looked_s = now_s
-        if not self._access.is_leader:
+        if not self._is_leader():
             self._leads_since_s = None
             return []
         if self._leads_since_s is None or now_s - before_s > SETTLE_MS / 1000:

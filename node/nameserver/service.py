@@ -241,7 +241,7 @@ class NameServerService:
 
     async def _serve(self, server: "NameServer") -> None:
         """Run all tasks until the replica ends. Raises the error that ended it."""
-        duties = [self._watch(server), Controller(server).run()]
+        duties = [self._watch(server), Controller(server, lambda: server.is_leader).run()]
         if self.broker is not None:
             self.registration = Registration(server, self.broker)
             duties += [self.registration.run(), *_advice(server, self.broker)]

@@ -13,8 +13,8 @@ node that is restarted more often than a pass takes still covers all of it.
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -50,14 +50,6 @@ class ScrubStats(NamedTuple):
     """Answers that differed."""
 
 
-class Thread(Protocol):
-    """The part of the node's maintenance that this module needs."""
-
-    async def on_thread(self, work: Callable[[], Piece], /) -> Piece:
-        """Run `work` on the maintenance thread. Raises ShuttingDownError."""
-        ...
-
-
 class Scrub:
     """Runs until stopped. Belongs to the running loop."""
 
@@ -65,13 +57,14 @@ class Scrub:
         self,
         scrubber: Scrubber,
         interval_ms: int,
-        thread: Thread,
+        on_thread: Callable[[Callable[[], Piece]], Awaitable[Piece]],
         on_damage: Callable[[CorruptionError], None],
         fail_stop: FailStop,
         fetcher: EntryFetcher | None = None,
     ) -> None:
-        """A pass takes `interval_ms`; 0: no passes. Without a fetcher no replica is asked."""
-        self._scrubber, self._interval_ms, self._thread = scrubber, interval_ms, thread
+        """A pass takes `interval_ms`; 0: no passes. `on_thread` runs work on the maintenance
+        thread, or raises ShuttingDownError. Without a fetcher no replica is asked."""
+        self._scrubber, self._interval_ms, self._on_thread = scrubber, interval_ms, on_thread
         self._on_damage, self._fail_stop, self._fetcher = on_damage, fail_stop, fetcher
         self._task: asyncio.Task[None] | None = None
         self._is_pass_whole = False
@@ -94,7 +87,7 @@ class Scrub:
 
     async def _run(self) -> None:
         try:
-            await self._thread.on_thread(self._begin)
+            await self._on_thread(self._begin)
             owed, at_s = 0.0, time.monotonic()
             while True:
                 await asyncio.sleep(ROUND_MS / 1000)
@@ -120,7 +113,7 @@ class Scrub:
     async def _round(self, owed: float) -> float:
         """Read the bytes owed, once they are a piece or the whole log; return the rest."""
         while owed >= min(PIECE_SIZE_BYTES, self._scrubber.sealed_size_bytes) > 0:
-            piece = await self._thread.on_thread(self._step)
+            piece = await self._on_thread(self._step)
             await self._note(piece)
             if not piece.size_bytes:  # The end, or the log was replaced: end of the round.
                 return 0.0

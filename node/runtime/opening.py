@@ -7,18 +7,12 @@ know what is opened.
 
 import threading
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from contextlib import AbstractContextManager, ExitStack
+from typing import Final, TypeVar
 
 from node.errors.common import ShuttingDownError
 
-
-class Closable(Protocol):
-    """A thing that has to be closed once, as a log."""
-
-    def close(self) -> None: ...
-
-
-_Opened = TypeVar("_Opened", bound=Closable)
+_Opened = TypeVar("_Opened", bound=AbstractContextManager[object])
 
 
 class Opening:
@@ -26,7 +20,7 @@ class Opening:
 
     def __init__(self) -> None:
         self._lock: Final = threading.Lock()
-        self._opened: Closable | None = None
+        self._opened: Final = ExitStack()
         self._is_over = False
 
     def run(self, open_it: Callable[[], _Opened]) -> _Opened:
@@ -38,16 +32,15 @@ class Opening:
         with self._lock:
             is_late = self._is_over
             if not is_late:
-                self._opened = opened
+                self._opened.enter_context(opened)
         if is_late:
-            opened.close()
-            raise ShuttingDownError
+            with opened:
+                raise ShuttingDownError
         return opened
 
     def end(self) -> None:
         """Close it if it is open. A `run` under way closes it itself; nothing waits for that."""
         with self._lock:
-            opened, self._opened = self._opened, None
+            opened = self._opened.pop_all()
             self._is_over = True
-        if opened is not None:
-            opened.close()
+        opened.close()

@@ -16,7 +16,7 @@ from node.state.image import decode_image, encode_image
 from node.state.state import COMMAND_TOPIC, EMPTY_IMAGE, State, StateImage
 from quorumlog.pb.state_pb2 import Command, StateDigest
 from raft.messages import Index
-from store.derived.dispatch import DispatchedUnit
+from store.derived.dispatch import DispatchedUnit, Dispatcher
 from store.derived.queues.pull import PullStatus
 from store.files import failpoints
 from store.files.failpoints import hit
@@ -32,18 +32,6 @@ _NOTHING: Final = frozenset(
         PullStatus.NO_MATCHED_LOGIC_QUEUE,
     }
 )
-
-
-class Watched(Protocol):
-    """The dispatcher, as far as the machine uses it."""
-
-    def watch(self, topic: bytes) -> None:
-        """Remember the records that are dispatched of a topic from now on."""
-        ...
-
-    def take_watched(self) -> list[DispatchedUnit]:
-        """Return the records of that topic that were dispatched since the last call."""
-        ...
 
 
 class DigestCommands(Protocol):
@@ -79,13 +67,13 @@ class StateMachine:
         """Refusals of the latest commands by log position, at most as many as may wait."""
         self.digests: DigestCommands | None = None
         """The component that compares digests of the state, if there is one."""
-        self._dispatcher: Watched | None = None
+        self._dispatcher: Dispatcher | None = None
         self._pull_below = 0
         """Commands with lower offsets were dispatched before the machine listened."""
         self._ahead: list[DispatchedUnit] = []
         """Commands that the dispatcher handed over and that are not applied yet."""
 
-    def listen(self, dispatcher: Watched) -> None:
+    def listen(self, dispatcher: Dispatcher) -> None:
         """Take new commands from the dispatcher from now on.
 
         For the one machine of a node: a command then costs one read of the log.

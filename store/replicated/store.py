@@ -73,7 +73,6 @@ class ReplicatedStore(Generic[LogT]):
         self.root, self.config, self.log = engine.root, engine.config, engine.log
         self.counters, self.recovery = engine.counters, engine.recovery
         self.reads: Final = Reads(engine)
-        self.take_watched: Final = engine.dispatcher.take_watched
         self.sync_here: Final = engine.flush_service.sync_here
         """Syncs all written bytes on the caller's thread; see `FlushService.sync_here`."""
         self._last_store_unix_ms = self._retention_ran_ms = 0
@@ -92,10 +91,6 @@ class ReplicatedStore(Generic[LogT]):
     def dispatched_position(self) -> int:
         """Position up to which readers see the log."""
         return self.engine.dispatcher.dispatched_position
-
-    def watch(self, topic: bytes) -> None:
-        """Remember the dispatched records of a topic from now on; see `Dispatcher.take_watched`."""
-        self.engine.dispatcher.watch(topic)
 
     def dispatch_to(self, end_position: int) -> None:
         """Let readers see the log up to the end of an entry or record, which is confirmed.

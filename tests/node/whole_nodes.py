@@ -145,7 +145,7 @@ class WholeNode:
         if not self.log.is_founded:
             self.log.found(tuple(sorted(ports)))
         self.log.start_at(self.machine.applied_index)
-        self.machine.listen(self.log.store)
+        self.machine.listen(self.log.store.engine.dispatcher)
         seed = f"{world.seed} {self.node_id} {next(self._life)}"
         replica = Replica(world.raft_config(self.node_id), self.log, Random(seed))
         link: Any = LossyLink(self, self.link)

@@ -83,7 +83,7 @@ class AppliedState:
         """
         self.machine: Final = StateMachine(log.store.reads, limits, None)
         """For the broker; a cut replaces its `state`, so look that up each time."""
-        self.machine.listen(log.store)
+        self.machine.listen(log.store.engine.dispatcher)
         self._begin()
 
     @property
@@ -98,7 +98,7 @@ class AppliedState:
         """
         self._log.dispatch(confirm)
         if self.is_missing:
-            self._log.store.take_watched()  # Read again once there is a state.
+            self._log.store.engine.dispatcher.take_watched()  # Read again once there is a state.
             if not self._install():
                 return
         self.machine.apply(self.applied, self._log.dispatched)

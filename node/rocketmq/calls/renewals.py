@@ -8,8 +8,8 @@ are handed out again then, once their last prolongation is over.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -32,15 +32,10 @@ AT_ONCE: Final = 256
 _PASSING: Final = (BusyError, AppendTimeoutError)
 """Errors after which the next round tries again."""
 
+ChangeInvisible = Callable[
+    [pop_pb2.ChangeInvisibleRequest], Awaitable[pop_pb2.ChangeInvisibleResponse]
+]
 _log: Final = structlog.get_logger(component="rocketmq")
-
-
-class Invisible(Protocol):
-    """The part of the broker that is used."""
-
-    async def change_invisible(
-        self, request: pop_pb2.ChangeInvisibleRequest, /
-    ) -> pop_pb2.ChangeInvisibleResponse: ...
 
 
 class _Held(NamedTuple):
@@ -53,9 +48,9 @@ class _Held(NamedTuple):
 class Renewals:
     """The messages that are renewed, and their rounds. One per gateway."""
 
-    def __init__(self, clients: GatewayClients, broker: Invisible) -> None:
+    def __init__(self, clients: GatewayClients, change_invisible: ChangeInvisible) -> None:
         self._clients = clients
-        self._broker = broker
+        self._change_invisible = change_invisible
         self._held: dict[str, _Held] = {}
         """By the handle that the client has; a new invisible time does not change it."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -150,7 +145,7 @@ class Renewals:
             group=held.group, topic=held.topic, handle=handle, invisible_ms=invisible_ms
         )
         try:
-            await self._broker.change_invisible(request)
+            await self._change_invisible(request)
         except _PASSING as error:
             return str(error)
         except (NodeError, RaftError, StoreError) as error:

@@ -16,18 +16,14 @@ from tests.node.nameserver.test_registration import FakeBroker, LocalDirectory
 LIMITS = DirectoryLimits()
 
 
-class LeadingDirectory(LocalDirectory):
-    """The same, beside a replica that may lead."""
-
-    is_leader = True
-
-
 class Case:
     """A controller over an HA group of three, whose master 1 was last heard of long ago."""
 
     def __init__(self) -> None:
-        self.access, self.now_s = LeadingDirectory(), 100.0
-        self.controller = Controller(self.access, monotonic_s=lambda: self.now_s)
+        self.access, self.now_s, self.is_leader = LocalDirectory(), 100.0, True
+        self.controller = Controller(
+            self.access, lambda: self.is_leader, monotonic_s=lambda: self.now_s
+        )
         old_ms = unix_ms() - LIMITS.master_silence_ms - 1_000
         for broker_id in (2, 3):
             end = LogEnd(1, 90 + broker_id)
@@ -57,13 +53,13 @@ def test_a_leader_waits_for_heartbeats_before_it_calls_anybody_silent() -> None:
 
 def test_a_controller_that_does_not_lead_decides_nothing() -> None:
     case = Case()
-    case.access.is_leader = False
+    case.is_leader = False
     assert case.look(4 * SETTLE_MS) == []
-    case.access.is_leader = True
+    case.is_leader = True
     assert case.look(SETTLE_MS) == []
-    case.access.is_leader = False
+    case.is_leader = False
     case.look(LOOK_PERIOD_MS)
-    case.access.is_leader = True
+    case.is_leader = True
     assert case.look(SETTLE_MS) == []
 
 

@@ -69,7 +69,8 @@ def of(scrubber: Any, interval_ms: int = INTERVAL_MS, **how: Any) -> tuple[Scrub
     """A scrub that nobody has started."""
     fatal: Any = Fatal()
     usual: dict[str, Any] = {"on_damage": must_be_whole, "fail_stop": fatal}
-    return Scrub(scrubber, interval_ms, Thread(), **{**usual, **how}), fatal
+    usual["on_thread"] = Thread().on_thread
+    return Scrub(scrubber, interval_ms, **{**usual, **how}), fatal
 
 
 def must_be_whole(error: CorruptionError) -> None:
@@ -125,9 +126,8 @@ def paced(monkeypatch: pytest.MonkeyPatch, steps: Steps, interval_ms: int, moves
                 await asyncio.Event().wait()
             clock.now_s += moves_s[len(counts) - 1]
 
-        made, fatal = of(steps, interval_ms)
+        made, fatal = of(steps, interval_ms, on_thread=_at_once)
         monkeypatch.setattr("node.replication.scrub.asyncio.sleep", pause)
-        monkeypatch.setattr(Thread, "on_thread", _at_once)
         made.start()
         await waiting.wait()
         await made.stop()
@@ -137,7 +137,7 @@ def paced(monkeypatch: pytest.MonkeyPatch, steps: Steps, interval_ms: int, moves
     return counts[1:]
 
 
-async def _at_once(_: Thread, work: Callable[[], Piece]) -> Piece:
+async def _at_once(work: Callable[[], Piece]) -> Piece:
     return work()
 
 
@@ -200,11 +200,10 @@ async def beside(
 
 
 async def test_the_scrubber_ends_with_the_node_and_reports_fatal_errors() -> None:
-    steps = Steps(1 << 30, Piece(1))
-    made, fatal = of(steps)
+    steps, thread = Steps(1 << 30, Piece(1)), Thread()
+    made, fatal = of(steps, on_thread=thread.on_thread)
     made.start()
     await eventually(lambda: steps.count)
-    thread: Any = made._thread
     thread.is_stopped = True
     task = made._task
     assert task is not None

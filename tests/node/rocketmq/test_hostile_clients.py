@@ -185,7 +185,7 @@ class Invisible:
 async def test_many_messages_are_renewed_together() -> None:
     clients, broker = GatewayClients(), Invisible()
     clients.seen("c")
-    renewals = Renewals(clients, broker)
+    renewals = Renewals(clients, broker.change_invisible)
     renewals.hold("c", "g", "t", map(str, range(2 * AT_ONCE + 1)))
     renewals._round()
     await eventually(lambda: renewals.renewed_total == 2 * AT_ONCE + 1, "all are renewed")
@@ -196,7 +196,7 @@ async def test_many_messages_are_renewed_together() -> None:
 async def test_a_message_that_could_not_be_renewed_once_is_tried_again() -> None:
     clients, broker = GatewayClients(), Invisible()
     clients.seen("c")
-    renewals = Renewals(clients, broker)
+    renewals = Renewals(clients, broker.change_invisible)
     renewals.hold("c", "g", "t", ["1"])
     for failure, held_count in ((BusyError("x", 1, 1), 1), (StaleHandleError("1", "gone"), 0)):
         broker.failure = failure

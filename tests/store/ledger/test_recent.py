@@ -46,12 +46,12 @@ def test_dispatched_entries_are_forgotten(store: ReplicaStore) -> None:
 
 def test_watched_records_come_with_their_offsets_and_bytes(store: ReplicaStore) -> None:
     """Those of entries that were stamped here, whose records nobody walks."""
-    store.watch(b"orders")
+    store.engine.dispatcher.watch(b"orders")
     put(store, 0, 3)
     end = put(store, 3, 7)
     assert store.ledger.stamped(0, end) is not None
     store.dispatch_to(end)
-    watched = store.take_watched()
+    watched = store.engine.dispatcher.take_watched()
     assert [unit.offset for unit in watched] == list(range(7))
     for unit in watched:
         assert unit.data == store.ledger.read(unit.position, unit.size_bytes)

@@ -230,7 +230,7 @@ async def test_short_and_general_ways_do_the_same(
     roots = tmp_path / "short", tmp_path / "general"
     async with node_at(roots[0], **config) as short, node_at(roots[1], **config) as general:
         without_short_ways(general.log.store, general.machine)
-        short.machine.listen(short.log.store)
+        short.machine.listen(short.log.store.engine.dispatcher)
         twins = Twins(short, general, random)
         for _ in range(steps):
             now[0] = BORN * 1_000_000 + next(ticks) * 3_000_000
