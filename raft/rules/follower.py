@@ -102,22 +102,8 @@ def ack(state: RaftState, to: NodeId, match: Index, round_id: int) -> AppendRepl
 
 def answer_old_leader(state: RaftState, message: AppendRequest | InstallSnapshot) -> None:
     """Tell a deposed leader the current term and change nothing (R07)."""
-    state.send(
-        AppendReply(
-            state.group,
-            state.node_id,
-            message.sender,
-            state.term,
-            NO_INDEX,
-            Refusal.OLD_TERM,
-            NO_INDEX,
-            NO_INDEX,
-            (),
-            message.round,
-            state.standing,
-            state.incarnation,
-        )
-    )
+    reply = ack(state, message.sender, NO_INDEX, message.round)
+    state.send(reply._replace(refusal=Refusal.OLD_TERM))
 
 
 def handle_append(state: RaftState, message: AppendRequest) -> None:
@@ -172,25 +158,14 @@ def stands_aside(state: RaftState, message: AppendRequest) -> bool:
 
 
 def _refuse(state: RaftState, message: AppendRequest) -> None:
-    hint_last, hint_runs = state.log.hint(
-        message.prev_index, count_max=state.config.hint_run_count_max
+    last, runs = state.log.hint(message.prev_index, count_max=state.config.hint_run_count_max)
+    reply = ack(state, message.sender, NO_INDEX, message.round)._replace(
+        refusal=Refusal.NO_MATCH,
+        refused_prev=message.prev_index,
+        hint_last=last,
+        hint_runs=runs,
     )
-    state.send(
-        AppendReply(
-            state.group,
-            state.node_id,
-            message.sender,
-            state.term,
-            NO_INDEX,
-            Refusal.NO_MATCH,
-            message.prev_index,
-            hint_last,
-            hint_runs,
-            message.round,
-            state.standing,
-            state.incarnation,
-        )
-    )
+    state.send(reply)
 
 
 def _store(state: RaftState, message: AppendRequest) -> bool:
