@@ -3,5 +3,6 @@
 Owns the queue of small units of work (seeds of the simulators, chaos scenarios, planted faults,
 fuzzers), their totals by commit, and the fuzzers themselves (`fuzz`). A unit is a command of this
 repository in a process of its own; what a seed or a scenario does belongs to the package that has
-the command. Imports every package it attacks; no package imports it.
+the command. The fuzz targets import the parsers; units run everything else as commands. No package
+imports it.
 """

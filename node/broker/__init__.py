@@ -4,7 +4,8 @@ Append, read, topics, consumer groups. `broker.Broker` is the face that services
 per RPC, protobuf in and out. Each folder owns one subject, so what a new kind of consumer needs of
 the leader is a folder like `pop`; `core` has what all share. The broker asks a
 `node.replication.contract.Driver`. No module here knows gRPC, sockets, threads or how the log is
-replicated; everything runs on the loop. Services, `rocketmq` and nodes import the broker.
+replicated; everything runs on the loop. Services, `framed`, `rocketmq`, admin, monitoring and nodes
+import the broker.
 """
 
 from node.broker.broker import Broker

@@ -1,5 +1,6 @@
 """Every error of a node itself, by subject, and the translation of all errors for clients.
 
-These modules import `raft` and `store` for their errors and nothing of a node; every folder of a
-node imports them.
+`reference` writes docs/errors.md from its list of modules; a new module of errors needs a place in
+that list. These modules import `raft` and `store` for their errors and nothing of a node; every
+folder of a node imports them.
 """

@@ -1,7 +1,9 @@
 """Replication of the log.
 
-Raft in `raft`, master-slave in `ha`, and what both share beside them. `replication.Replication` is
-what the rest of a node knows of either; `contract` has the types that both fill in. These modules
-import the state, the peer link and the store; the broker, the name server, offline tools and the
-modules at the top of `node` import them.
+Raft in `raft`, master-slave in `ha`, and what both share beside them. `replication.Replication`
+lists what differs; `contract` has the types that both fill in, and the broker knows only those.
+`raft.receipts` and `ha.receipts` decide what a receipt promises; `node.broker.append.receipts`
+writes the promise into the answer. These modules import the state, the peer link and the store; the
+broker, admin, monitoring, the name server, offline tools and the modules at the top of `node`
+import them.
 """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from qlog.commands import Printout, printed
+from qlog.command_decorators import Printout, printed
 from qlog.connection import addresses, run, tls_files
 from qlog.progress import progress_bars
 from qlog.transport import transport

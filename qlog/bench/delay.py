@@ -16,7 +16,7 @@ from qlog.bench.cluster import (
     printout_of,
     running_option,
 )
-from qlog.commands import Printout, printed
+from qlog.command_decorators import Printout, printed
 from qlog.connection import run
 from qlog.progress import progress_bars
 

@@ -22,7 +22,7 @@ from qlog.cluster.node_rows import (
     status_rows,
 )
 from qlog.cluster.rebalance import rebalance
-from qlog.commands import Printout, TableRows, cluster_command, confirmed, printed
+from qlog.command_decorators import Printout, TableRows, cluster_command, confirmed, printed
 from qlog.connection import ask, server_option
 from qlog.output import Row
 from quorumlog.command_errors import CliError, ExitCode

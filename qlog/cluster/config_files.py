@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from qlog.broker_groups import broker_group_option
-from qlog.commands import Printout, printed
+from qlog.command_decorators import Printout, printed
 from qlog.connection import ask, server_option
 from qlog.output import Row
 from quorumlog.command_errors import CliError, ExitCode

@@ -10,7 +10,7 @@ import click
 from qlog.broker_groups import warn_away
 from qlog.cluster.group_settings import progress, reset, set_settings, settings
 from qlog.cluster.pop import pop
-from qlog.commands import Printout, cluster_command, confirmed
+from qlog.command_decorators import Printout, cluster_command, confirmed
 from qlog.output import Row
 
 if TYPE_CHECKING:

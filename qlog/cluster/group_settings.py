@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from qlog.broker_groups import warn_away
-from qlog.commands import Printout, cluster_command, printed
+from qlog.command_decorators import Printout, cluster_command, printed
 from qlog.connection import ask, server_option
 from qlog.message_rows import time_text
 from qlog.times import duration_text, parse_duration, parse_time

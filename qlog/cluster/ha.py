@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qlog.cluster.node_rows import is_down
-from qlog.commands import Printout, TableRows, cluster_command
+from qlog.command_decorators import Printout, TableRows, cluster_command
 from quorumlog.command_errors import ExitCode
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from qlog.commands import Printout, TableRows, printed
+from qlog.command_decorators import Printout, TableRows, printed
 from qlog.connection import addresses, run, server_option, tls_files
 from qlog.output import Format, Row, output_option, print_rows
 from quorumlog.command_errors import ExitCode

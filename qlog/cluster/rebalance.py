@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from qlog.cluster.node_rows import is_down
-from qlog.commands import Printout, cluster_command
+from qlog.command_decorators import Printout, cluster_command
 from quorumlog.capacity.leaders import (
     LeaderMove,
     LedGroup,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from qlog.broker_groups import warn_away
-from qlog.commands import Printout, cluster_command, confirmed
+from qlog.command_decorators import Printout, cluster_command, confirmed
 from qlog.connection import ask, server_option
 from qlog.output import Format, Row, output_option, print_record, print_rows
 from quorumlog.command_errors import ExitCode

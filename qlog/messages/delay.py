@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from qlog.commands import cluster_command
+from qlog.command_decorators import cluster_command
 from qlog.output import Row
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from qlog.broker_groups import broker_group_option
-from qlog.commands import Printout, cluster_command, printed
+from qlog.command_decorators import Printout, cluster_command, printed
 from qlog.connection import ask, server_option
 from qlog.message_rows import body_text, message_row, time_text
 from qlog.output import Row, say_if_more

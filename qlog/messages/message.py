@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from qlog.commands import Printout, TableRows, cluster_command, printed
+from qlog.command_decorators import Printout, TableRows, cluster_command, printed
 from qlog.connection import ask, server_option
 from qlog.message_rows import COLUMNS, message_row, table_row, time_text
 from qlog.output import Format, Row, output_option, print_record, say_if_more

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from qlog.broker_groups import broker_group_option
-from qlog.commands import Printout, TableRows, cluster_command, confirmed
+from qlog.command_decorators import Printout, TableRows, cluster_command, confirmed
 from qlog.message_rows import message_row, table_row, time_text
 from qlog.output import Row, say_if_more
 

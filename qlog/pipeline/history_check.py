@@ -5,7 +5,7 @@ Must not know the rules.
 
 import click
 
-from qlog.commands import Printout, TableRows, printed
+from qlog.command_decorators import Printout, TableRows, printed
 from qlog.progress import progress_bars
 from quorumlog.command_errors import ExitCode
 

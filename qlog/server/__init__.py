@@ -1,5 +1,5 @@
 """Commands that work on this machine.
 
-Run a node or a local cluster, inspect stores, restore. Only these commands and `qlog nameserver`
-import server code, when they are used; the list of commands names them as text.
+Run a node or a local cluster, inspect stores, restore. These commands, `qlog nameserver` and `qlog
+plan` import server code, when they are used; the list of commands names them as text.
 """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from qlog.commands import Printout, printed
+from qlog.command_decorators import Printout, printed
 from quorumlog.command_errors import ExitCode
 
 if TYPE_CHECKING:

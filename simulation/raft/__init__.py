@@ -1,6 +1,7 @@
 """A whole cluster in one thread, driven by one seed, with referees and a judge of its histories.
 
 The simulator runs the real core and the real pump of `raft.pump.replica`; it replaces clock,
-network, disk, randomness and the order of events. The package imports `raft` only; tests import it,
-and `campaign` runs it as a command.
+network, disk, randomness and the order of events. `mutants.txt` lists the planted faults, each with
+the number of seeds or the test that must find it. The package imports `raft` and
+`simulation.mutants` only; tests import it, and `campaign` runs it as a command.
 """

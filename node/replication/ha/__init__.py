@@ -1,6 +1,7 @@
 """Master-slave replication.
 
 The shell of one replica around the rules in `core`; `core.wire` has the frames of its link. These
-modules import their storage, their link and the state. Neither the core nor the storage may know
-`raft`: the two modes share the store and no other code. A master-slave node assembles them.
+modules import their storage, their link and the state. The core and the storage import nothing of
+`raft`; the shell and the link import its ids, roles and errors, and share maintenance and syncs
+with raft mode. A master-slave node assembles them.
 """

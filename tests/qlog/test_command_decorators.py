@@ -7,7 +7,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from qlog.commands import Printout, TableRows, confirmed, keys_of, printed
+from qlog.command_decorators import Printout, TableRows, confirmed, keys_of, printed
 from quorumlog.command_errors import ExitCode
 
 
