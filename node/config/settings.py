@@ -81,7 +81,7 @@ class Settings(BaseModel):
         "Name of the broker group whose replica this node holds.",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
     )
-    directory: Path = _setting(..., "Where everything is kept. Made if it is not there.")
+    directory: Path = _setting(..., "Directory of all data. Created if it does not exist.")
     peers: Peers = _setting(
         {},
         "All nodes of the cluster by number, this one included: `[peers.1]` with `address` (client "
@@ -93,7 +93,8 @@ class Settings(BaseModel):
     )
     join: bool = _setting(
         False,
-        "Never found a cluster: wait until `qlog cluster members add` brings this node into one.",
+        "Wait until `qlog cluster members add` adds this node to an existing cluster, instead of "
+        "founding one.",
     )
 
     listen: AddressText = _setting(
@@ -101,7 +102,7 @@ class Settings(BaseModel):
     )
     advertise: AddressText | None = _setting(
         None,
-        "What clients are told to dial. Default: this node's `address` in `peers`, else `listen`.",
+        "Address that clients dial. Default: this node's `address` in `peers`, else `listen`.",
     )
     listen_framed: AddressAutoOrOff = _setting(
         AUTO,
@@ -111,7 +112,7 @@ class Settings(BaseModel):
     )
     advertise_framed: AddressText | None = _setting(
         None,
-        "What clients are told to dial for frames. Default: the host at which they reach `listen`, "
+        "Address that clients dial for frames. Default: the host at which they reach `listen`, "
         "and the port of `listen_framed`; its host as well if that is another one than in "
         "`listen`.",
     )
@@ -149,8 +150,8 @@ class Settings(BaseModel):
     )
     sync_hang_limit_ms: DurationMs = _setting(
         60_000,
-        "When a sync has been running for so long, the disk hangs, and the process ends (exit code "
-        "74) without having acked what waits for it. From 5 s on there is a warning.",
+        "Time limit of a sync. A sync that exceeds it means that the disk hangs: the process ends "
+        "(exit code 74) without acking what waits for the sync. It warns from 5 s on.",
         ge=1_000,
         le=_HOUR_MS,
     )
@@ -182,17 +183,17 @@ class Settings(BaseModel):
     )
     retention_ms: DurationMs = _setting(
         _STORE.retention_ms,
-        "How long messages are kept; whole files go. 0: no limit by age.",
+        "Time for which messages are kept; whole files are deleted. 0: no limit by age.",
         ge=0,
     )
     retention_size_bytes: SizeBytes = _setting(
         _STORE.retention_size_bytes,
-        "How much log is kept; whole files go. 0: no limit by size.",
+        "Size of log that is kept; whole files are deleted. 0: no limit by size.",
         ge=0,
     )
     delay_ms_max: DurationMs = _setting(
         _LIMITS.delay_ms_max,
-        "How far off the delivery of a delayed message may be, the same on all nodes. Files with "
+        "Maximum delay of a delayed message, the same on all nodes. Files with "
         "messages that are still to be delivered are kept beyond `retention_ms` and "
         "`retention_size_bytes`.",
         ge=7_200_000,
@@ -200,7 +201,7 @@ class Settings(BaseModel):
     )
     disk_full_ratio: float = _setting(
         _STORE.disk_full_ratio,
-        "From this use of the disk on appends are refused; reads go on.",
+        "Use of the disk from which on appends are refused; reads continue.",
         gt=0,
         le=1,
     )
@@ -215,18 +216,18 @@ class Settings(BaseModel):
     )
 
     heartbeat_ms: DurationMs = _setting(
-        75, "A leader speaks to everyone this often.", ge=TICK_MS, le=10_000, multiple_of=TICK_MS
+        75, "Interval of a leader's heartbeats.", ge=TICK_MS, le=10_000, multiple_of=TICK_MS
     )
     election_min_ms: DurationMs = _setting(
         500,
-        "Without a leader for this long, or for up to twice as long, a node campaigns. The same on "
-        "all nodes.",
+        "Time without a leader, this long or up to twice as long, after which a node campaigns. "
+        "The same on all nodes.",
         ge=4 * TICK_MS,
         le=60_000,
         multiple_of=TICK_MS,
     )
     preferred_leader: int = _setting(
-        0, "The node that should lead when it is healthy and caught up. 0: anyone.", ge=0
+        0, "The node that should lead when it is healthy and caught up. 0: any node.", ge=0
     )
     follower_lag_count_max: int = _setting(
         1 << 20,
@@ -237,8 +238,8 @@ class Settings(BaseModel):
 
     nameserver_listen: AddressOrOff = _setting(
         None,
-        "Replica of the name server inside this node, for its own kind only: an IP address and a "
-        "port of which all replicas know. `off`: none.",
+        "Address of the name server's replica inside this node, for other replicas only: an IP "
+        "address and a port that all replicas know. `off`: no replica.",
     )
     nameserver_members: Addresses = _setting(
         (),
@@ -258,12 +259,15 @@ class Settings(BaseModel):
 
     in_flight_size_bytes_max: SizeBytes = _setting(
         _LIMITS.in_flight_size_bytes_max,
-        "Appends taken in and not yet committed; above it `busy`.",
+        "Limit of appends that are not yet committed; above it `busy`.",
         ge=1 << 16,
         le=4 * GIB,
     )
     rpc_count_max: int = _setting(
-        16_384, "Calls served at once; above it RESOURCE_EXHAUSTED.", ge=16, le=1_000_000
+        16_384,
+        "Maximum number of calls served at once; above it RESOURCE_EXHAUSTED.",
+        ge=16,
+        le=1_000_000,
     )
 
     secret_file: Path | None = _setting(
@@ -293,7 +297,7 @@ class Settings(BaseModel):
     rocketmq_keys_file: Path | None = _setting(
         None,
         "Access keys that clients of the RocketMQ protocol must sign with, one `key secret` a line."
-        " None: anyone may call. It says nothing about clients of quorumlog.",
+        " None: any client may call. Clients of quorumlog need no key.",
     )
 
     drain_timeout_ms: DurationMs = _setting(
@@ -302,7 +306,9 @@ class Settings(BaseModel):
         ge=0,
         le=600_000,
     )
-    log_level: Literal["debug", "info", "warning", "error"] = _setting("info", "What is logged.")
+    log_level: Literal["debug", "info", "warning", "error"] = _setting(
+        "info", "Lowest level of the lines that are logged."
+    )
     log_format: Literal["auto", "console", "json"] = _setting(
         "auto", "`auto`: for people on a terminal, JSON elsewhere."
     )

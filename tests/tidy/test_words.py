@@ -14,9 +14,11 @@ PACKAGES = (
     "pipeline",
     "deploy",
     "bench",
+    "campaign",
+    "simulation",
     "chaos-tests",
 )
-TEXTS = (".py", ".md", ".proto", ".yml")
+TEXTS = (".py", ".md", ".proto", ".yml", ".toml")
 RECORDS = ("tests/", "docs/decisions/", "bench/results/")
 """Tests, and what was written at a time and stays as it is."""
 
@@ -41,6 +43,26 @@ def test_identifiers_have_no_invented_words(all_sources: list[Source]) -> None:
 def test_a_planted_invented_word_is_found(path: str, text: str) -> None:
     found = words.invented_words(Source.parse(path, text))
     assert [one.rule for one in found] == ["invented-word"]
+
+
+def test_parameters_and_attributes_are_nouns(all_sources: list[Source]) -> None:
+    product = [source for source in all_sources if source.is_in(*PACKAGES)]
+    findings = [str(finding) for source in product for finding in words.participles(source)]
+    assert not findings, "\n".join(["", *findings])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def report(told):\n    pass\n",
+        "key = lambda one: one.key\n",
+        "self._met = set()\n",
+        "class Answer:\n    found: int\n",
+    ],
+)
+def test_a_planted_participle_is_found(text: str) -> None:
+    findings = words.participles(Source.parse("node/a.py", text))
+    assert [finding.rule for finding in findings] == ["participle"]
 
 
 def test_words_of_users_are_left_alone() -> None:

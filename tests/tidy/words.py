@@ -28,11 +28,30 @@ INVENTED: Final = {
 
 PHRASES: Final = {
     "nobody": "the node, client or call that does not, or 'no node'",
+    "somebody": "the node, client or caller that does",
+    "whoever": "any node, client or caller that",
     "by itself": "automatically, alone, or nothing",
     "is told": "receives, learns or gets",
+    "is asked": "the component that asks, and what it reads or gets",
     "in vain": "without success",
+    "anew": "again",
+    "for good": "permanently",
+    "at hand": "available, or present",
+    "taken for": "mistaken for, or counted as",
+    "one after the other": "in order, or in turn",
+    "so many": "that many, or at most the count",
+    "put right": "repaired, or corrected",
 }
 """Phrases that leave out who acts, and what to say."""
+
+PARTICIPLES: Final = {
+    "found": "what it is: the entry, row, finding",
+    "told": "the report, notice or answer",
+    "said": "the unit, record or line",
+    "met": "the damage, peer or value",
+    "one": "the singular of what there are several of",
+}
+"""Names of parameters and attributes that say how a thing was come by, and what to say."""
 
 _GAP: Final = r"\s+(?:(?:#|//)\s*)?"
 _PHRASE: Final = re.compile(
@@ -53,6 +72,18 @@ def invented_words(source: Source) -> Iterator[Finding]:
             if word in INVENTED:
                 detail = f"{name}: say {INVENTED[word]} for {word}"
                 yield source.found(node, "invented-word", detail)
+
+
+def participles(source: Source) -> Iterator[Finding]:
+    """Find parameters, attributes and fields that are named after how they were come by."""
+    fields = {id(n.target) for n in source.nodes if isinstance(n, ast.AnnAssign)}
+    for name, node in _named(source):
+        is_field = isinstance(node, ast.Name) and id(node) in fields and node.col_offset == 4
+        if not (is_field or isinstance(node, ast.arg | ast.Attribute)):
+            continue
+        if name.lstrip("_") in PARTICIPLES:
+            detail = f"{name}: say {PARTICIPLES[name.lstrip('_')]}"
+            yield source.found(node, "participle", detail)
 
 
 def vague_phrases(path: str, text: str) -> Iterator[Finding]:

@@ -23,9 +23,9 @@ _HEAD: Final = """\
 
 Written by `python -m tests.compat.official.records` from the record of a run; do not edit it.
 
-For each client a cluster of three nodes (`flush=sync`) of its own, all on one machine: the client
-sends so many messages of each kind in ten lanes a kind, 40 sends under way at a time. When half of
-the ordered ones are acknowledged the leader is killed (SIGKILL), and stays dead until all are. Each
+Each client has a cluster of three nodes (`flush=sync`) of its own, all on one machine. The client
+sends the messages of each kind in ten lanes, with 40 sends in flight at a time. When half of the
+ordered ones are acknowledged the leader is killed (SIGKILL), and stays dead until all are. Each
 lane sends a message again until it is acknowledged; ordered ones of a lane have its message group.
 Every seventh transaction is rolled back. Then four groups receive everything: a simple consumer
 and a push consumer, each with a group that is set `--orderly` and one that is not. The programs
@@ -38,11 +38,11 @@ received, in any of the four groups. Leaked: rolled back and received. Twice: de
 message that the group had; these clients have no sequence numbers, so a send that is repeated after
 a lost answer is stored twice. Out of order: an ordered message whose successor the group had
 received before, first deliveries compared. Early: delayed messages before their time; the client
-for Python cuts it to a whole second. Errors: what the application was told, and tried again.
+for Python cuts it to a whole second. Errors: those that the application got and retried.
 
-Longest pause: between two acknowledgements of one message group. Beside it stands the longest one
-before the leader was killed, which is what the machine makes of a send, and its load average of a
-minute, of so many cores: with a load above them, it is the load that is measured. On a machine with
+Longest pause: between two acknowledgements of one message group. Beside it stand the longest one
+before the leader was killed, which shows the speed of the machine, and the load average of a
+minute, with the number of cores: above that number the pauses measure the load. On a machine with
 nothing else to do the limit is {limit:.0f} s. The client for Node.js cannot read several addresses,
 and its producer keeps its first route: its ordered sends to a node that died stand still until that
 node is back, so in its run it is started again at once.
