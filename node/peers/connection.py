@@ -18,7 +18,7 @@ from node.peers.frames import (
 )
 from node.peers.handshake import PeerInfo
 from node.peers.stream import LinkTraffic, Side, Stream
-from node.peers.types import LinkLimits
+from node.peers.types import LinkLimits, TakeFrame
 from raft.errors import PeerProtocolError
 from raft.messages import NO_NODE, NodeId
 from store.files import failpoints
@@ -27,19 +27,8 @@ _WRITTEN_SIZE_BYTES: Final = 64 << 10
 """Worth a system call of its own within a turn."""
 
 
-class FrameTaker(Protocol):
-    """Takes the frames of proven peers: the handler of the link."""
-
-    def on_frame(self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview) -> None:
-        """Take a frame. Raises PeerProtocolError."""
-        ...
-
-
-class NoTaker:
-    """Takes the frames of a link that stops, and does nothing with them."""
-
-    def on_frame(self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview) -> None:
-        pass
+def _drop_frame(node: NodeId, kind: FrameKind, header: bytes, payload: memoryview) -> None:
+    """Drop a frame, since the link stops."""
 
 
 class ConnectionOwner(Protocol):
@@ -86,7 +75,7 @@ class PeerConnection(Stream, asyncio.BufferedProtocol):
     ) -> None:
         super().__init__(limits, side, to)
         self._owner = owner
-        self._taker: FrameTaker = NoTaker()
+        self._take_frame: TakeFrame = _drop_frame
         self.had_contact = False
         """Whether bytes came since the last look."""
         self.silent_ms = 0
@@ -98,9 +87,9 @@ class PeerConnection(Stream, asyncio.BufferedProtocol):
             buffer_size_bytes=HANDSHAKE_SIZE_BYTES_MAX,
         )
 
-    def open(self, info: PeerInfo, traffic: LinkTraffic, taker: FrameTaker) -> None:
-        """Accept all frames from here on, for `taker`: the handshake is done."""
-        self._taker = taker
+    def open(self, info: PeerInfo, traffic: LinkTraffic, take_frame: TakeFrame) -> None:
+        """Hand all frames to `take_frame` from here on: the handshake is done."""
+        self._take_frame = take_frame
         self._parser.set_limits(
             FRAME_SIZE_BYTES_MAX, frozenset(FrameKind), self._limits.buffer_size_bytes
         )
@@ -135,7 +124,7 @@ class PeerConnection(Stream, asyncio.BufferedProtocol):
 
     def drop_frames(self) -> None:
         """Drop all frames of the peer from here on."""
-        self._taker = NoTaker()
+        self._take_frame = _drop_frame
 
     def note_contact(self) -> None:
         """Note that bytes came since the last look. A frame may take long over a thin link: its
@@ -191,7 +180,7 @@ class PeerConnection(Stream, asyncio.BufferedProtocol):
                     if not self.has_requests and kind not in REPLY_KINDS:
                         owner.on_first_request(self)
                     owner.has_more = parser.hi > parser.lo
-                    self._taker.on_frame(self.info.node_id, kind, header, payload)
+                    self._take_frame(self.info.node_id, kind, header, payload)
                 if payload:  # A kept view would show the bytes of later frames.
                     payload.release()
                 code = self.close_code

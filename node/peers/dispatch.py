@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from node.peers.frames import FrameKind
+from node.peers.types import TakeFrame
 from node.runtime.fail_stop import FailStop
 from raft.errors import PeerProtocolError
 from raft.messages import Index, NodeId
 
-TakeFrame = Callable[[NodeId, FrameKind, bytes, memoryview], None]
 _now_ns: Final = time.monotonic_ns
 
 

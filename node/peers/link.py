@@ -344,7 +344,7 @@ class PeerLink:
                 CloseCode.STOPPING, "this node stops, or does not know that peer"
             )
         old = peer.dialled if connection.side is Side.DIALLED else peer.accepted
-        connection.open(info, peer.traffic, self._handler)
+        connection.open(info, peer.traffic, self._handler.on_frame)
         peer.handshake_count += 1
         self._dialler.note_tried(peer)
         if old is not None:

@@ -3,13 +3,16 @@
 Types only. The driver's side implements `LinkHandler`; `LinkStats` reports everything else.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from node.peers.frames import FRAME_SIZE_BYTES_MAX, FrameKind
 from raft.lives import Known
 from raft.messages import Index, NodeId
+
+TakeFrame = Callable[[NodeId, FrameKind, bytes, memoryview], None]
+"""Takes the node, kind, header and payload of a frame. Raises PeerProtocolError."""
 
 
 class LinkHandler(Protocol):
