@@ -219,7 +219,7 @@ def _nameserver_conflicts(settings: Settings) -> list[Conflict]:
     try:
         chosen.check()
     except NameServerSettingsError as error:
-        return [Conflict((f"nameserver_{error.setting}",), f"is {error.found}", error.remedy)]
+        return [Conflict((f"nameserver_{error.setting}",), f"is {error.value}", error.remedy)]
     return []
 
 

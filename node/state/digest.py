@@ -122,18 +122,18 @@ def to_pb(digest: Digest) -> pb.StateDigest:
     return pb.StateDigest(position=digest.position, form=digest.form, tables=tables)
 
 
-def from_pb(found: pb.StateDigest) -> Digest:
+def from_pb(message: pb.StateDigest) -> Digest:
     """Return the digest of a message. Raises DigestFormatError for one out of bounds."""
-    if not 0 <= found.position <= _POSITION_MAX:
-        raise DigestFormatError(f"position {found.position}")
-    if len(found.tables) > TABLE_COUNT_MAX:
-        raise DigestFormatError(f"{len(found.tables)} tables")
-    for one in found.tables:
+    if not 0 <= message.position <= _POSITION_MAX:
+        raise DigestFormatError(f"position {message.position}")
+    if len(message.tables) > TABLE_COUNT_MAX:
+        raise DigestFormatError(f"{len(message.tables)} tables")
+    for one in message.tables:
         if not 0 < len(one.table) <= NAME_SIZE_CHARACTERS_MAX:
             raise DigestFormatError(f"a table's name of {len(one.table)} characters")
         if len(one.digest) != DIGEST_SIZE_BYTES:
             raise DigestFormatError(f"a table's digest of {len(one.digest)} bytes")
-    tables = tuple(sorted((one.table, one.digest) for one in found.tables))
+    tables = tuple(sorted((one.table, one.digest) for one in message.tables))
     if len({name for name, _ in tables}) != len(tables):
         raise DigestFormatError("a table twice")
-    return Digest(found.position, found.form, tables)
+    return Digest(message.position, message.form, tables)

@@ -301,10 +301,10 @@ class Journal:
             if _entry_at(content, at) is not None:
                 raise self._damaged(position, f"a bad record, and a good one at byte {at}")
 
-    def _damaged(self, position: int, found: str) -> FilesDamagedError:
+    def _damaged(self, position: int, damage: str) -> FilesDamagedError:
         if self._fd >= 0:
             self.abandon()
-        return FilesDamagedError(self._path, f"byte {position}: {found}")
+        return FilesDamagedError(self._path, f"byte {position}: {damage}")
 
     def _rewrite(self) -> None:
         temporary = self._path + ".new"

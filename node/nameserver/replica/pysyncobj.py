@@ -58,7 +58,7 @@ class DirectoryMachine(Protocol):
     def snapshot(self) -> dict[str, Json]:
         """Return the whole state."""
 
-    def restore(self, found: Json) -> None:
+    def restore(self, state: Json) -> None:
         """Take the state of a snapshot."""
 
 

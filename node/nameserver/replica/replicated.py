@@ -85,10 +85,10 @@ class _Locked:
         with self.lock:
             return self.directory.snapshot()
 
-    def restore(self, found: Json) -> None:
+    def restore(self, state: Json) -> None:
         """Take the state of a snapshot."""
         with self.lock:
-            self.directory.restore(found)
+            self.directory.restore(state)
 
 
 class _Waiting:

@@ -96,11 +96,11 @@ class ReceiveCalls:
         )
 
     async def _messages(
-        self, topic: str, found: pop_pb2.ReceiveResponse
+        self, topic: str, response: pop_pb2.ReceiveResponse
     ) -> AsyncIterator[pb.Message]:
         """Yield the messages, each made when the one before is away: bodies may be compressed."""
-        view, at = memoryview(found.records), 0
-        for delivery in found.deliveries:
+        view, at = memoryview(response.records), 0
+        for delivery in response.deliveries:
             record = decode_message(view, at)
             at += record.size_bytes
             message = await delivered(record, topic)

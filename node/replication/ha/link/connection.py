@@ -193,10 +193,10 @@ class HaConnection(Stream, asyncio.Protocol):
         return True
 
 
-def _watch_over(found: socket.socket) -> None:
+def _watch_over(stream: socket.socket) -> None:
     """Have the kernel detect that the other machine is gone without a Goodbye."""
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", KEEPALIVE_S),
         ("TCP_KEEPINTVL", KEEPALIVE_S),
@@ -204,4 +204,4 @@ def _watch_over(found: socket.socket) -> None:
     ):
         option = getattr(socket, name, None)  # Linux has all of them.
         if option is not None:
-            found.setsockopt(socket.IPPROTO_TCP, option, value)
+            stream.setsockopt(socket.IPPROTO_TCP, option, value)
