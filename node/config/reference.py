@@ -58,8 +58,8 @@ A node of three, the same file on each but for `node_id`:
 {EXAMPLE}```
 
 The secret is one line of random text, the same file on all nodes (`openssl rand -hex 32`): a peer
-port beyond loopback needs it, or TLS. [threat-model.md](threat-model.md) says who may do what at
-which port.
+port beyond loopback needs it, or TLS. [threat-model.md](threat-model.md) lists what each caller
+may do at which port.
 """
 
 

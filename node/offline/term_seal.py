@@ -48,8 +48,8 @@ class TermEndError(NodeError):
 
     def __str__(self) -> str:
         return (
-            f"{self.directory}: {self.what} {self.number} is the end of its range, which no "
-            f"elections explain: somebody forged it; close the peer port to strangers, stop all "
+            f"{self.directory}: {self.what} {self.number} is the end of its range, and no "
+            f"elections explain it: it was forged; close the peer port to strangers, stop all "
             f"nodes of the group, and lower them together with 'qlog term' (docs/operations.md)"
         )
 
@@ -78,7 +78,7 @@ def epoch_warnings(number: int) -> tuple[str, ...]:
 
 def _warnings(what: str, number: int) -> tuple[str, ...]:
     return (
-        f"no elections explain {what} {number}: look at who can reach the peer port; "
+        f"no elections explain {what} {number}: check which hosts can reach the peer port; "
         f"'qlog term' lowers it in a planned stop",
     )
 

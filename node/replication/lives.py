@@ -382,7 +382,7 @@ class NodeLives:
             return
         self._record = replace(self._record, lost=f"{lost} (by node {node})")
         incarnation = max(int(time.time()), found.incarnation + 1, own.incarnation + 1)
-        _log.error("this disk is an old copy, the node votes no more", why=lost, told_by=node)
+        _log.error("this disk is an old copy, the node no longer votes", why=lost, told_by=node)
         memory.become_joining(incarnation)
         self.changed()
         self.save_soon()

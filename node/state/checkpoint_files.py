@@ -128,7 +128,7 @@ class CheckpointFiles:
         names = [table.name for table in CHECKPOINT_TABLES]
         names += [kind.file_name for kind in _FILE_TABLES if kind.file_name in files]
         unknown = files.keys() - set(names)
-        if unknown:  # Of a newer version; a replica without these tables would differ for good.
+        if unknown:  # Of a newer version; a replica without them would differ permanently.
             expected, more = "tables that this version knows", ", ".join(sorted(unknown))
             raise CorruptionError(self.directory, 0, "checkpoint", expected, more)
         for name in names:

@@ -1,7 +1,7 @@
 """The digest of the replicated state: equal states give equal digests, one for each table.
 
 Owns what is digested and how, whatever way a state took: applied all along, out of a checkpoint, or
-out of a snapshot. Must not know who compares digests. An image is digested row by row, in portions
+out of a snapshot. Must not know what compares digests. An image is digested row by row, in portions
 between which the interpreter lock is given away, since it runs beside the loop that serves clients.
 Counters of changes are left out: no rule reads them, and builds may count differently.
 """
@@ -106,7 +106,7 @@ def _rows(content: Any) -> Iterator[Any]:
 
 
 def _weight(value: Any) -> int:
-    """Return about how many values a row has, so that portions take alike long.
+    """Return about how many values a row has, so that portions take equally long.
 
     Only small containers are looked into: long ones hold plain values, or rows of a few."""
     if not isinstance(value, list | tuple | dict):

@@ -23,7 +23,7 @@ from quorumlog.pb.retry_pb2 import (
     ImportConfigFilesResponse,
 )
 
-_SHOWN_MAX: Final = 1_000  # Limit of one answer and kind; an operator corrects no more at once.
+_SHOWN_MAX: Final = 1_000  # Limit of one answer and kind: what an operator corrects at once.
 
 
 class ConfigFiles:

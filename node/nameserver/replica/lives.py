@@ -288,7 +288,7 @@ class ReplicaLives:
         self._journal.set_own(Own(own.life, incarnation, is_joining=True))
         self._journal.sync()
         self.save()
-        _log.error("this replica of the name server is an old copy (%s): it votes no more", lost)
+        _log.error("this replica of the name server is an old copy (%s): it no longer votes", lost)
         return True
 
     def _note(self, member: str, life: ToldLife, lost: str) -> None:

@@ -151,8 +151,9 @@ class SteadyEncoder:
     """Encodes appends and their acks, of which hardly more than a number changes from one to the
     next.
 
-    The bytes are those of `encode`: the same protobuf messages, filled in again instead of made
-    anew, and the header of an append is made once for all peers that get the same. For one thread.
+    The bytes are those of `encode`. It fills in the same protobuf messages again instead of making
+    new ones, and makes the header of an append once for all peers that get the same. For one
+    thread.
     """
 
     def __init__(self) -> None:

@@ -48,7 +48,7 @@ class RepairLimits:
     all of it in memory."""
     live_attempt_count_max: int = 20
     """Rounds over all peers, and errors of the disk, until a live repair is given up; the next read
-    of the damage begins anew."""
+    of the damage begins again."""
     live_error_count_max: int = 64
     """Damaged places that wait for their repair; the next read meets further ones again."""
 

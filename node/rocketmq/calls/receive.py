@@ -27,8 +27,7 @@ from store.record.message import decode_message
 
 INVISIBLE_MS_MAX: Final = 12 * 3_600_000
 WAIT_MARGIN_S: Final = 0.5
-"""A wait ends this long before the caller's deadline: messages must not be taken for a caller that
-has gone."""
+"""A wait ends this long before the caller's deadline: a take must not outlive its caller."""
 
 
 class ReceiveCalls:

@@ -81,7 +81,7 @@ class DeadLettersTable:
         return None
 
     def forget_topic(self, name: str) -> None:
-        """Keep the marks: a topic that gets the name again goes on with the offsets."""
+        """Keep the marks: a topic that gets the name again continues the offsets."""
 
     def note_deleted(self, name: str, position: int) -> None:
         """Note the deletion of a group that had dead letters, by the command at a log position."""

@@ -36,8 +36,8 @@ class EpochJumpError(HaProtocolError):
         HaError.__init__(self, epoch, limit)
         self.epoch, self.limit = epoch, limit
         self.detail = (
-            f"epoch {epoch} is too far ahead, at most {limit} is taken now (look at who can reach "
-            f"the peer port)"
+            f"epoch {epoch} is too far ahead, at most {limit} is taken now (check which hosts "
+            f"can reach the peer port)"
         )
 
 

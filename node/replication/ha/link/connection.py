@@ -80,7 +80,7 @@ class HaConnection(Stream, asyncio.Protocol):
         return self.info.node_id
 
     def open(self, info: PeerInfo, traffic: LinkTraffic, *, is_checked: bool) -> None:
-        """End the handshake. No more bytes are read before `begin`."""
+        """End the handshake. Reading resumes with `begin`."""
         assert self._transport is not None, "a handshake without a socket"
         self.is_checked = self._parser.is_checked = is_checked
         self._transport.pause_reading()
