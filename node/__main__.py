@@ -6,7 +6,7 @@ from qlog import main
 
 
 def run() -> None:
-    """Run the node until it is asked to stop, and end the process."""
+    """Run the node until a signal stops it, and end the process."""
     main(["serve", *sys.argv[1:]], prog_name="qlog")
 
 

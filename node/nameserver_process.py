@@ -98,19 +98,19 @@ async def _start(settings: Settings, service: NameServerService, life: AsyncExit
             tls, require_client_certificate=settings.tls_client_auth
         )
     port = server.bind(settings.listen, credentials)
-    found: dict[str, object] = {
+    addresses: dict[str, object] = {
         "address": str(Address(settings.listen.host, port)),
         "nameserver_address": str(settings.nameserver_listen),
     }
     life.callback(remove_node_file, settings.directory)
-    write_node_file(settings.directory, found)
+    write_node_file(settings.directory, addresses)
     life.push_async_callback(service.stop)
     service.start()
     calls = ServedCalls(FailStop(settings.directory))
     life.push_async_callback(server.stop, CALL_GRACE_MS)
     await server.start(nameserver_handlers(calls, NameServerCalls(service)))
     await server.set_serving(True)
-    _log.info("listening", **found)
+    _log.info("listening", **addresses)
     for one in exposures(settings):
         if one.setting == "listen":  # This process opens no other of these ports.
             _log.warning("strangers could misuse a port", port=one.setting, what=str(one))

@@ -1,6 +1,6 @@
 """The parts of a node that the calls of AdminService use in both replication modes.
 
-Owns the response of NodeStatus, as far as both modes fill it alike, and the row of a member.
+Owns the response of NodeStatus, as far as both modes fill it equally, and the row of a member.
 """
 
 import asyncio
@@ -109,12 +109,12 @@ class NodeParts:
         while self.broker.produce.in_flight_count:  # noqa: ASYNC110 - once in a life.
             await asyncio.sleep(_POLL_S)
 
-    def details(self, found: Sequence[str]) -> list[str]:
-        """Return the sentences for an operator, with `found` of the mode between those of both."""
+    def details(self, sentences: Sequence[str]) -> list[str]:
+        """Return the sentences for an operator, those of the mode in the middle."""
         ready, problem = self.health.ready(), self.nameserver_problem()
         return [
             *([] if ready.is_good else [ready.reason]),
-            *found,
+            *sentences,
             *([problem] if problem else []),
             *self.warnings(),
         ]

@@ -183,7 +183,10 @@ def _security_conflicts(settings: Settings) -> list[Conflict]:
 def _peer_port_conflicts(settings: Settings) -> list[Conflict]:
     if settings.unproven_peers != PROOF_REQUIRED or not is_peer_port_open(settings):
         return []
-    what = f"whoever can dial {settings.peer_listen} may speak as a node, and destroy the cluster"
+    what = (
+        f"any caller that can dial {settings.peer_listen} may speak as a node, and destroy the "
+        f"cluster"
+    )
     do = (
         "set secret_file (for example 'openssl rand -hex 32', the same on all nodes), or "
         "tls_certificate_file, tls_key_file and tls_ca_file; docs/threat-model.md says more"
@@ -219,7 +222,7 @@ def _nameserver_conflicts(settings: Settings) -> list[Conflict]:
     try:
         chosen.check()
     except NameServerSettingsError as error:
-        return [Conflict((f"nameserver_{error.setting}",), f"is {error.found}", error.remedy)]
+        return [Conflict((f"nameserver_{error.setting}",), f"is {error.value}", error.remedy)]
     return []
 
 

@@ -44,7 +44,7 @@ def is_loopback(host: str) -> bool:
 
 
 def has_peer_proof(settings: Settings) -> bool:
-    """Whether peers prove who they are: by the secret, or by certificates of the one CA."""
+    """Whether peers prove their identity: by the secret, or by certificates of the one CA."""
     has_tls = settings.tls_certificate_file is not None and settings.tls_ca_file is not None
     return settings.secret_file is not None or has_tls
 
@@ -71,7 +71,7 @@ def _peer_port(settings: Settings) -> Exposure | None:
         return Exposure(
             "peer_listen",
             address,
-            "whoever can dial it",
+            "any caller that can dial it",
             "may speak as a node: forge acks and votes, read all messages, stop the cluster",
             "set secret_file, or tls_certificate_file, tls_key_file and tls_ca_file",
         )
@@ -100,7 +100,7 @@ def _client_port(settings: Settings) -> Exposure | None:
     return Exposure(
         "listen",
         settings.listen,
-        "whoever can dial it",
+        "any caller that can dial it",
         f"may read, append and administer{seen}: there are no users",
         f"keep it in a network you trust, or set tls_client_auth{keys}",
     )
@@ -114,7 +114,7 @@ def _framed_port(settings: Settings) -> Exposure | None:
     return Exposure(
         "listen_framed",
         address,
-        "whoever can dial it",
+        "any caller that can dial it",
         f"may read, append and commit offsets{seen}: there are no users",
         "keep it in a network you trust, set tls_client_auth, or listen_framed = off",
     )
@@ -127,7 +127,7 @@ def _http_port(settings: Settings) -> Exposure | None:
     return Exposure(
         "http_listen",
         address,
-        "whoever can dial it",
+        "any caller that can dial it",
         "may read metrics and status (names, addresses, counts), and change nothing",
         "keep it in a network you trust, or listen on 127.0.0.1",
     )

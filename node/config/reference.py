@@ -58,8 +58,8 @@ A node of three, the same file on each but for `node_id`:
 {EXAMPLE}```
 
 The secret is one line of random text, the same file on all nodes (`openssl rand -hex 32`): a peer
-port beyond loopback needs it, or TLS. [threat-model.md](threat-model.md) says who may do what at
-which port.
+port beyond loopback needs it, or TLS. [threat-model.md](threat-model.md) lists what each caller
+may do at which port.
 """
 
 
@@ -101,13 +101,13 @@ def _limits(field: FieldInfo) -> str:
     """Return the range of a number, or the allowed words, as a sentence; empty if there is none."""
     if get_origin(field.annotation) is Literal:
         return f" One of {', '.join(f'`{word}`' for word in get_args(field.annotation))}."
-    found: dict[str, Any] = dict(_bounds(field.metadata))
-    if "le" not in found or ("ge" not in found and "gt" not in found):
+    bounds: dict[str, Any] = dict(_bounds(field.metadata))
+    if "le" not in bounds or ("ge" not in bounds and "gt" not in bounds):
         return ""
-    step = f", a multiple of {found['multiple_of']}" if "multiple_of" in found else ""
-    if "gt" in found:
-        return f" Above {found['gt']}, up to {found['le']}{step}."
-    return f" {found['ge']} to {found['le']}{step}."
+    step = f", a multiple of {bounds['multiple_of']}" if "multiple_of" in bounds else ""
+    if "gt" in bounds:
+        return f" Above {bounds['gt']}, up to {bounds['le']}{step}."
+    return f" {bounds['ge']} to {bounds['le']}{step}."
 
 
 def _bounds(metadata: list[Any]) -> Iterator[tuple[str, Any]]:

@@ -46,7 +46,7 @@ _STORE: Final = StoreConfig()
 them."""
 
 SECTIONS: Final = {
-    "node_id": "Who this node is",
+    "node_id": "Identity",
     "listen": "Where it is reached",
     "replication": "Replication",
     "flush": "The log",
@@ -128,7 +128,7 @@ class Settings(BaseModel):
         "`raft`: a quorum elects its leader. Others are master-slave mode (docs/guarantees.md). "
         "`sync_master` and `async_master` make this node the first master of a new group, and say "
         "when it acks whenever it is master: synced on `copies` nodes, or on itself. `slave`: it "
-        "never begins as master, and goes on as the group was served if it is promoted.",
+        "never begins as master, and keeps the mode of the group if it is promoted.",
     )
     copies: int = _setting(
         2,
@@ -211,8 +211,8 @@ class Settings(BaseModel):
     delete_when_full: bool = _setting(
         _STORE.delete_when_full,
         "Make room on a disk that is used above 85 %, or has less than `disk_reserve_bytes` free, "
-        "by deleting the oldest files although they have not expired, whoever fills it. `false`: "
-        "nothing goes before its time, and a full disk refuses appends.",
+        "by deleting the oldest files before they expire, also if other processes fill the disk. "
+        "`false`: every file stays until it expires, and a full disk refuses appends.",
     )
 
     heartbeat_ms: DurationMs = _setting(
@@ -280,15 +280,16 @@ class Settings(BaseModel):
     unproven_peers: Literal["refused", "anyone-who-can-dial-may-be-a-node"] = _setting(
         "refused",
         "`refused`: a `peer_listen` beyond loopback needs `secret_file`, or a certificate and "
-        "`tls_ca_file`, else the node does not start. The other word opens the port to strangers, "
-        "who can then take acked messages away from you; `qlog config check` goes on to name it.",
+        "`tls_ca_file`, else the node does not start. The other word opens the port to strangers: "
+        "they can then delete acked messages. `qlog config check` still reports the open port.",
     )
     tls_certificate_file: Path | None = _setting(
         None, "Certificate chain of this node (PEM), for clients and peers. None: no TLS."
     )
     tls_key_file: Path | None = _setting(None, "Private key of that certificate (PEM).")
     tls_ca_file: Path | None = _setting(
-        None, "Who signs the certificates of peers (PEM). Peers prove theirs to each other."
+        None,
+        "Certificate of the CA of the peers (PEM). Peers check each other's certificates.",
     )
     tls_client_auth: bool = _setting(
         False, "Demand a certificate signed by `tls_ca_file` from clients, too."

@@ -33,7 +33,7 @@ _IF_GROWN: Final = (
 _REPLACE: Final = {
     Mode.RAFT: (
         "replace this node: move the directory aside, remove the node from the cluster's members, "
-        "and let it join anew with an empty one (docs/operations.md, replace a node)"
+        "and let it join again with an empty one (docs/operations.md, replace a node)"
     ),
     Mode.MASTER_SLAVE: (
         "move the directory aside and start this replica with an empty one: it joins as a replica "
@@ -58,7 +58,7 @@ _LOG: Final = {
 _MARKS: Final = {
     Mode.RAFT: _REPLACE[Mode.RAFT],
     Mode.MASTER_SLAVE: _REPLACE[Mode.MASTER_SLAVE],
-    Mode.SINGLE: "'qlog store repair' makes it anew from the log, which it checks as a whole first",
+    Mode.SINGLE: "run 'qlog store repair': it checks the whole log, then rebuilds the file from it",
 }
 _DERIVED: Final = (
     "move the directories consumequeue and index aside and start again: they are built from the log"

@@ -284,13 +284,13 @@ class OutOfSequenceError(NodeError):
 
     code, retryable, status = "node.out_of_sequence", True, "FAILED_PRECONDITION"
 
-    def __init__(self, producer_id: int, expected: int, found: int) -> None:
-        super().__init__(producer_id, expected, found)
-        self.producer_id, self.expected, self.found = producer_id, expected, found
+    def __init__(self, producer_id: int, expected: int, sequence: int) -> None:
+        super().__init__(producer_id, expected, sequence)
+        self.producer_id, self.expected, self.sequence = producer_id, expected, sequence
 
     def __str__(self) -> str:
         return (
-            f"producer {self.producer_id:016x} sent sequence {self.found}, expected is "
+            f"producer {self.producer_id:016x} sent sequence {self.sequence}, expected is "
             f"{self.expected}; send again in order from there"
         )
 
@@ -502,9 +502,9 @@ class BadRequestError(NodeError):
 
     code, status = "node.bad_request", "INVALID_ARGUMENT"
 
-    def __init__(self, field: str, expected: str, found: str) -> None:
-        super().__init__(field, expected, found)
-        self.field, self.expected, self.found = field, expected, found
+    def __init__(self, field: str, expected: str, value: str) -> None:
+        super().__init__(field, expected, value)
+        self.field, self.expected, self.value = field, expected, value
 
     def __str__(self) -> str:
-        return f"{self.field} is {self.found}, expected {self.expected}; correct the request"
+        return f"{self.field} is {self.value}, expected {self.expected}; correct the request"

@@ -13,12 +13,12 @@ class NameServerSettingsError(NodeError):
 
     code, status = "nameserver.settings", "INVALID_ARGUMENT"
 
-    def __init__(self, setting: str, found: str, remedy: str) -> None:
-        super().__init__(setting, found, remedy)
-        self.setting, self.found, self.remedy = setting, found, remedy
+    def __init__(self, setting: str, value: str, remedy: str) -> None:
+        super().__init__(setting, value, remedy)
+        self.setting, self.value, self.remedy = setting, value, remedy
 
     def __str__(self) -> str:
-        return f"name server: {self.setting} is {self.found}; {self.remedy}"
+        return f"name server: {self.setting} is {self.value}; {self.remedy}"
 
 
 class PysyncobjVersionError(NodeError):
@@ -26,12 +26,14 @@ class PysyncobjVersionError(NodeError):
 
     code, status = "nameserver.library_version", "FAILED_PRECONDITION"
 
-    def __init__(self, wanted: str, found: str) -> None:
-        super().__init__(wanted, found)
-        self.wanted, self.found = wanted, found
+    def __init__(self, wanted: str, version: str) -> None:
+        super().__init__(wanted, version)
+        self.wanted, self.version = wanted, version
 
     def __str__(self) -> str:
-        return f"PySyncObj {self.found} is installed, {self.wanted} is needed; install that version"
+        return (
+            f"PySyncObj {self.version} is installed, {self.wanted} is needed; install that version"
+        )
 
 
 class FilesDamagedError(NodeError):
@@ -39,13 +41,13 @@ class FilesDamagedError(NodeError):
 
     code, status = "nameserver.files_damaged", "DATA_LOSS"
 
-    def __init__(self, path: str, found: str) -> None:
-        super().__init__(path, found)
-        self.path, self.found = path, found
+    def __init__(self, path: str, damage: str) -> None:
+        super().__init__(path, damage)
+        self.path, self.damage = path, damage
 
     def __str__(self) -> str:
         return (
-            f"{self.path}: {self.found}; stop this node, move the directory away and start again: "
+            f"{self.path}: {self.damage}; stop this node, move the directory away and start again: "
             f"the other replicas fill a new one, as long as a majority beside it has its files; "
             f"docs/operations.md has the way when fewer have"
         )
@@ -102,13 +104,13 @@ class UnprovenReportError(NodeError):
 
     code, status = "nameserver.unproven", "PERMISSION_DENIED"
 
-    def __init__(self, found: str) -> None:
-        super().__init__(found)
-        self.found = found
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
 
     def __str__(self) -> str:
         return (
-            f"a report {self.found}; give all nodes of the cluster, and name servers that run "
+            f"a report {self.problem}; give all nodes of the cluster, and name servers that run "
             f"alone, the same secret_file and cluster_id"
         )
 
@@ -118,12 +120,12 @@ class NotVouchedError(NodeError):
 
     code, status = "nameserver.not_vouched", "PERMISSION_DENIED"
 
-    def __init__(self, found: str, remedy: str) -> None:
-        super().__init__(found, remedy)
-        self.found, self.remedy = found, remedy
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(problem, remedy)
+        self.problem, self.remedy = problem, remedy
 
     def __str__(self) -> str:
-        return f"a report {self.found}; {self.remedy}"
+        return f"a report {self.problem}; {self.remedy}"
 
 
 class DirectoryRefusedError(NodeError):

@@ -37,8 +37,8 @@ class QueueHeldError(NodeError):
 
 
 class PopConflictError(NodeError):
-    """The messages in flight of a group changed while messages were taken for it: its offset was
-    set, or a take of another leader came first. No message was taken."""
+    """The messages in flight of a group changed during a take: its offset was set, or a take of
+    another leader came first. No message was taken."""
 
     code, retryable, status = "node.pop_conflict", True, "ABORTED"
     retry_after_ms = RETRY_SOON_MS

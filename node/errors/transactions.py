@@ -64,15 +64,15 @@ class OffsetConflictError(NodeError):
 
     code, status = "node.conflict", "ABORTED"
 
-    def __init__(self, group: str, topic: str, queue_id: int, expected: int, found: int) -> None:
-        super().__init__(group, topic, queue_id, expected, found)
+    def __init__(self, group: str, topic: str, queue_id: int, expected: int, offset: int) -> None:
+        super().__init__(group, topic, queue_id, expected, offset)
         self.group, self.topic, self.queue_id = group, topic, queue_id
-        self.expected, self.found = expected, found
+        self.expected, self.offset = expected, offset
 
     def __str__(self) -> str:
         return (
             f"group {self.group}: the next offset of {self.topic}/{self.queue_id} is "
-            f"{_offset(self.found)} and not {_offset(self.expected)}, another consumer has moved "
+            f"{_offset(self.offset)} and not {_offset(self.expected)}, another consumer has moved "
             f"it; nothing was stored, forget what was made of these messages and read again"
         )
 

@@ -120,7 +120,7 @@ class FramedConnections:
         self._set_half(connection, size_bytes)
         limit = self.limits.half_size_bytes_max
         while self.half_size_bytes > limit:
-            largest = _largest_of_busiest(self._half, lambda one: one.half_size_bytes)
+            largest = _largest_of_busiest(self._half, lambda connection: connection.half_size_bytes)
             detail = f"{self.half_size_bytes} bytes are half there, {limit} may be"
             self._set_half(largest, 0)
             self.refuse(largest, Reason.HALF_FULL, detail)
@@ -172,7 +172,7 @@ class FramedConnections:
         """Close the stuck connection for which most bytes wait, of the busiest address."""
         stuck = list(self._older(self.limits.stuck_ms))
         if stuck:
-            largest = _largest_of_busiest(stuck, lambda one: one.waiting_size_bytes)
+            largest = _largest_of_busiest(stuck, lambda connection: connection.waiting_size_bytes)
             detail = f"{self.waiting_size_bytes} bytes of answers wait for all clients"
             self.on_taken(largest)
             self.refuse(largest, Reason.WAITING_FULL, detail)

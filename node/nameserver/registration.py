@@ -86,7 +86,7 @@ class Registration:
         self._rate_limited = RateLimitedLog(
             _log, interval_ms=_LOG_INTERVAL_MS, monotonic_s=monotonic_s
         )
-        self._told: _Told | None = None
+        self._last_report: _Told | None = None
         self._topics_told: tuple[int, int] | None = None
         """The version of this broker's topics that the directory has; None: send them."""
         self._next_register_s = self._next_beat_s = 0.0
@@ -147,7 +147,7 @@ class Registration:
         report = self._broker.report(unix_ms(), with_topics=False)
         told = _Told.of(report)
         may_register = told != self._refused or now_s >= self._refused_until_s
-        if may_register and (told != self._told or now_s >= self._next_register_s):
+        if may_register and (told != self._last_report or now_s >= self._next_register_s):
             await self._register(report)
         elif now_s >= self._next_beat_s:
             await self._beat(report)
@@ -177,12 +177,12 @@ class Registration:
             raise RegistrationRefusedError("registration", result)
         if with_topics:
             self._topics_told = report.topics_version
-        self._told, self._refused = _Told.of(report), None
+        self._last_report, self._refused = _Told.of(report), None
         now_s = self._monotonic_s()
         self._next_register_s = now_s + REGISTER_PERIOD_MS / 1000
         self._next_beat_s = now_s + self._broker.heartbeat_period_ms / 1000
         if result.values.get("needs_topics") is True:
-            self._topics_told = self._told = None
+            self._topics_told = self._last_report = None
             self._changed.set()
 
     async def _beat(self, report: BrokerReport) -> None:
@@ -199,7 +199,7 @@ class Registration:
         result = await self._access.report(command, timeout_ms=TIMEOUT_MS)
         if result.is_accepted:
             return
-        self._told = self._topics_told = None
+        self._last_report = self._topics_told = None
         if result.reason != "unknown_broker":
             raise RegistrationRefusedError("heartbeat", result)
         # The broker expired while no replica could commit, or the directory lost all its content.

@@ -217,7 +217,7 @@ def _numbers(command: Command) -> list[int]:
     return [_integer(number, "epoch") for number in (command.get("epoch"), *numbers)]
 
 
-def _integer(found: Json, name: str) -> int:
-    if not isinstance(found, int) or isinstance(found, bool):
-        raise BadRequestError(name, "an integer", repr(found)[:64])
-    return found
+def _integer(value: Json, name: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise BadRequestError(name, "an integer", repr(value)[:64])
+    return value

@@ -73,14 +73,14 @@ def copy_directory(
     Durable on return, except for the name `copy` itself. Raises as `files_below`, FileSystemError,
     StoreFullError or SyncFailedError; the caller removes what was copied by then.
     """
-    found: list[tuple[Path, Path]] = []
+    pairs: list[tuple[Path, Path]] = []
     for root, files in files_below(source, belongs):
         place = copy / os.path.relpath(root, source)
         fs.make_directory(str(place), is_durable=False)
-        found += [(Path(root) / name, place / name) for name in files]
-    total = sum(file.stat().st_size for file, _ in found)
+        pairs += [(Path(root) / name, place / name) for name in files]
+    total = sum(file.stat().st_size for file, _ in pairs)
     done = 0
-    for file, to in found:
+    for file, to in pairs:
         for size_bytes in _copy_file(fs, file, to):
             done += size_bytes
             progress("copy", done, total)

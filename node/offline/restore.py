@@ -268,7 +268,7 @@ def _go_on_alone(
         _write_end(log, settings, known, term)
         own = HardState(term, settings.node_id, Standing.FULL, found.incarnation)
         log.save_hard_state(own)
-        if former.state_fence:  # The state was built anew, and no other one is left to differ.
+        if former.state_fence:  # The state was rebuilt, and no other one is left to differ.
             log.node_file.save(
                 replace(log.node_file.record, state_fence="", state_fence_position=NO_INDEX)
             )
@@ -292,7 +292,7 @@ def _go_on_alone(
 
 
 def _refuse_differing(log: LedgerLog, fence: str) -> None:
-    """Refuse a state behind a fence, unless it can be built anew."""
+    """Refuse a state behind a fence, unless it can be rebuilt."""
     if fence and log.base_index != NO_INDEX and log.installed is None:
         raise RestoreError(
             "the state of the backup differs from that of the other nodes",

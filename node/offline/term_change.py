@@ -102,7 +102,7 @@ def lower_directory(
         done = after(own, term=target, vote=stopped.vote_after)
         if found not in (own, done):
             raise TermChangeRefusedError(
-                f"{root} is not what its statement says", "seal all nodes again, and begin anew"
+                f"{root} is not what its statement says", "seal all nodes again, and start over"
             )
         if found == own:
             lower_terms(fs, root, settings.cluster_id, settings.node_id, target)

@@ -42,14 +42,14 @@ class TermEndError(NodeError):
 
     code, status = "node.term_end", "FAILED_PRECONDITION"
 
-    def __init__(self, directory: str, what: str, found: int) -> None:
-        super().__init__(directory, what, found)
-        self.directory, self.what, self.found = directory, what, found
+    def __init__(self, directory: str, what: str, number: int) -> None:
+        super().__init__(directory, what, number)
+        self.directory, self.what, self.number = directory, what, number
 
     def __str__(self) -> str:
         return (
-            f"{self.directory}: {self.what} {self.found} is the end of its range, which no "
-            f"elections explain: somebody forged it; close the peer port to strangers, stop all "
+            f"{self.directory}: {self.what} {self.number} is the end of its range, and no "
+            f"elections explain it: it was forged; close the peer port to strangers, stop all "
             f"nodes of the group, and lower them together with 'qlog term' (docs/operations.md)"
         )
 
@@ -76,9 +76,9 @@ def epoch_warnings(number: int) -> tuple[str, ...]:
     return _warnings("epoch", number) if number >= EPOCH_NOTABLE else ()
 
 
-def _warnings(what: str, found: int) -> tuple[str, ...]:
+def _warnings(what: str, number: int) -> tuple[str, ...]:
     return (
-        f"no elections explain {what} {found}: look at who can reach the peer port; "
+        f"no elections explain {what} {number}: check which hosts can reach the peer port; "
         f"'qlog term' lowers it in a planned stop",
     )
 

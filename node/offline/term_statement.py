@@ -114,9 +114,10 @@ def target_term(statements: Sequence[Statement], *, end: int) -> int:
     _refuse_missing(statements)
     target = max(one.last_term for one in statements) + 1
     if target + 1 >= end:
+        last = max(statements, key=lambda statement: statement.last_term)
         raise TermChangeRefusedError(
-            f"the log of node {max(statements, key=lambda one: one.last_term).node_id} holds "
-            f"entries of {target - 1}, which is the end itself",
+            f"the log of node {last.node_id} holds entries of {target - 1}, which is the "
+            f"end itself",
             "export the messages, and found a new cluster with them",
         )
     if all(one.term <= target for one in statements):

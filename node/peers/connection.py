@@ -127,9 +127,9 @@ class PeerConnection(Stream, asyncio.BufferedProtocol):
         self._take_frame = _drop_frame
 
     def note_contact(self) -> None:
-        """Note that bytes came since the last look. A frame may take long over a thin link: its
-        sender needs a sign of life meanwhile, or it would drop the connection and begin the frame
-        anew, for ever."""
+        """Note that bytes came since the last look. A frame may take long over a thin link. Its
+        sender needs a sign of life meanwhile: without one it drops the connection and sends the
+        frame again, for ever."""
         self.had_contact, self.silent_ms = False, 0
         if self._parser.is_amid_frame:
             self.send(FrameKind.PONG, b"")

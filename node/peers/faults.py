@@ -35,7 +35,7 @@ class LinkFaults:
         self.rules: dict[str, dict[str, float]] = {}
         self._seen: tuple[int, int] | None = None
         self._counts: Counter[str] = Counter()
-        self._told: Counter[str] = Counter()
+        self._written_counts: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self._read()
 
@@ -102,8 +102,8 @@ class LinkFaults:
 
     def _read(self) -> None:
         self._timer = self._loop.call_later(_READ_INTERVAL_S, self._read)
-        if self._counts != self._told:
-            self._told = self._counts.copy()
+        if self._counts != self._written_counts:
+            self._written_counts = self._counts.copy()
             temporary = self._counts_path.with_name(f"{self._counts_path.name}.tmp")
             temporary.write_text(json.dumps(self._counts), "utf-8")
             temporary.replace(self._counts_path)  # A reader never sees half a file.

@@ -75,7 +75,7 @@ class FrameKind(IntEnum):
     FETCHED_ENTRIES = 33
 
     FOUNDED = 48
-    """No header: the sender knows which cluster it belongs to, for good
+    """No header: the sender belongs to its cluster permanently
     (node.replication.foundation)."""
 
     LIVES = 128

@@ -253,24 +253,29 @@ def _parse(kind: type[_Handshake], header: bytes) -> _Handshake:
         raise HandshakeRefusedError(CloseCode.GARBAGE, f"no {kind.__name__}: {error}") from error
 
 
-def _info(found: pb.Hello | pb.Welcome) -> PeerInfo:
-    if found.last_index < NO_INDEX:
-        raise HandshakeRefusedError(CloseCode.GARBAGE, f"last index {found.last_index}")
-    version, address = _printable(found.version), _printable(found.address)
+def _info(greeting: pb.Hello | pb.Welcome) -> PeerInfo:
+    if greeting.last_index < NO_INDEX:
+        raise HandshakeRefusedError(CloseCode.GARBAGE, f"last index {greeting.last_index}")
+    version, address = _printable(greeting.version), _printable(greeting.address)
     return PeerInfo(
-        found.node_id, version, address, found.last_index, found.checked_frames, found.lives
+        greeting.node_id,
+        version,
+        address,
+        greeting.last_index,
+        greeting.checked_frames,
+        greeting.lives,
     )
 
 
 def _check_lives(
-    identity: LinkIdentity, nonce: bytes | int, sender: NodeId, found: pb.Hello | pb.Welcome
+    identity: LinkIdentity, nonce: bytes | int, sender: NodeId, greeting: pb.Hello | pb.Welcome
 ) -> None:
     """Raise HandshakeRefusedError unless the proof of `lives` is right. This proof is separate,
     since nodes of an earlier version sign and check the other fields only."""
-    if not found.lives:
+    if not greeting.lives:
         return
-    expected = _sign_lives(identity.secret, nonce, sender, identity.node_id, found.lives)
-    if not is_same(found.lives_auth, expected):
+    expected = _sign_lives(identity.secret, nonce, sender, identity.node_id, greeting.lives)
+    if not is_same(greeting.lives_auth, expected):
         raise HandshakeRefusedError(CloseCode.BAD_AUTH, "the secrets of the two nodes differ")
 
 

@@ -142,7 +142,7 @@ class DerivedCare:
         self._stats = self._stats._replace(given_up_count=self._stats.given_up_count + 1)
 
     def _note(self, trouble: Exception) -> None:
-        _log.warning("a derived file could not be put right", error=str(trouble))
+        _log.warning("a derived file could not be repaired", error=str(trouble))
         if isinstance(trouble, CorruptionError):
             self._on_damage(trouble)
 

@@ -5,9 +5,9 @@ disk must not vote (fault-matrix R29): it may have acknowledged entries that it 
 empty disk founds a cluster only once every configured voter has answered, and none has an entry. As
 soon as one has, the cluster exists and this node joins it without a vote. Neither answer can be
 wrong: an acknowledged entry lies on a quorum, every quorum has another voter than this one, and
-every voter is asked. And no founder begins to vote before it knows that all voters have founded, or
-that the cluster exists: otherwise two could write entries while the third still asks, and the third
-would take itself for a member that lost its memory.
+this node asks every voter. A founder begins to vote once it knows that all voters have founded, or
+that the cluster exists. Otherwise two could write entries while the third still asks, and the third
+would count itself as a member that lost its memory.
 """
 
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ class Foundation:
             self._is_living = True
 
     def on_founded(self, node: NodeId) -> None:
-        """Note that a peer belongs to this cluster for good."""
+        """Note that a peer belongs to this cluster permanently."""
         self._missing.discard(node)
         self._unfounded.discard(node)
 
@@ -62,10 +62,10 @@ class Foundation:
 
     @property
     def unfounded(self) -> tuple[NodeId, ...]:
-        """The voters that have not reported yet that they founded, for an operator who waits."""
+        """The voters that have not reported yet that they founded, for a waiting operator."""
         return tuple(sorted(self._unfounded))
 
     @property
     def missing(self) -> tuple[NodeId, ...]:
-        """The voters that have not answered yet, for an operator who waits."""
+        """The voters that have not answered yet, for a waiting operator."""
         return tuple(sorted(self._missing))

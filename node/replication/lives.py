@@ -106,7 +106,7 @@ class NodeLives:
         """Saves one record after the other, also when the task that began a save was cancelled."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._link: PeerLink | None = None
-        self._told: Mapping[NodeId, Known] = {}
+        self._last_broadcast: Mapping[NodeId, Known] = {}
         self._members: frozenset[NodeId] = frozenset()
         self.refused: dict[NodeId, str] = {}
         """Nodes that began with an old copy of their disk, and in what respect it was older."""
@@ -208,8 +208,8 @@ class NodeLives:
             await asyncio.sleep(TELL_MS / 1000)
             self._look()
             memory, known = self._memory, dict(self._lives.known)
-            if memory is not None and memory.is_leading and known != self._told:
-                self._told = known
+            if memory is not None and memory.is_leading and known != self._last_broadcast:
+                self._last_broadcast = known
                 self.changed()
             await self.save()
 
@@ -349,11 +349,11 @@ class NodeLives:
         if self._link is not None and self._link.is_connected(node):
             self._link.send(node, FrameKind.LIVES, encode_lives(self.own(), self._lives.known))
 
-    def _take(self, node: NodeId, told: ToldLife) -> None:
+    def _take(self, node: NodeId, life: ToldLife) -> None:
         """Take the current life of a connected node.
 
         Its report crossed acks that arrived meanwhile, so within one life they are not compared."""
-        lost = self._lives.judge(node, told, asked=Known())
+        lost = self._lives.judge(node, life, asked=Known())
         self._note(node, lost)
         self._ask_again(node, lost)
 
@@ -382,7 +382,7 @@ class NodeLives:
             return
         self._record = replace(self._record, lost=f"{lost} (by node {node})")
         incarnation = max(int(time.time()), found.incarnation + 1, own.incarnation + 1)
-        _log.error("this disk is an old copy, the node votes no more", why=lost, told_by=node)
+        _log.error("this disk is an old copy, the node no longer votes", why=lost, told_by=node)
         memory.become_joining(incarnation)
         self.changed()
         self.save_soon()

@@ -147,26 +147,26 @@ def _decode(directory: str, payload: Mapping[str, Json]) -> LivesRecord:
         raise CorruptionError(directory, 0, NAME, "a field in its range", str(error)) from error
 
 
-def _nodes(found: Json) -> dict[str, Json]:
-    if not isinstance(found, dict) or len(found) > KNOWN_LIVES_MAX:
-        raise ValueError(f"{found!r} is no list of nodes")
-    return found
+def _nodes(value: Json) -> dict[str, Json]:
+    if not isinstance(value, dict) or len(value) > KNOWN_LIVES_MAX:
+        raise ValueError(f"{value!r} is no list of nodes")
+    return value
 
 
-def _several(found: Json) -> tuple[Known, ...]:
-    if not isinstance(found, list) or len(found) > APART_MAX:
-        raise ValueError(f"{found!r} are no lives of a node")
-    return tuple(_known(one) for one in found)
+def _several(value: Json) -> tuple[Known, ...]:
+    if not isinstance(value, list) or len(value) > APART_MAX:
+        raise ValueError(f"{value!r} are no lives of a node")
+    return tuple(_known(one) for one in value)
 
 
-def _known(found: Json) -> Known:
-    if not isinstance(found, dict):
-        raise ValueError(f"{found!r} is no life")
+def _known(value: Json) -> Known:
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r} is no life")
     fields = zip(_FIELDS, _LOWEST, strict=True)
-    return Known(*(_integer(found[name], lowest) for name, lowest in fields))
+    return Known(*(_integer(value[name], lowest) for name, lowest in fields))
 
 
-def _integer(found: Json, lowest: int) -> int:
-    if not isinstance(found, int) or isinstance(found, bool) or found < lowest:
-        raise ValueError(f"{found!r} is no number of {lowest} or more")
-    return found
+def _integer(value: Json, lowest: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < lowest:
+        raise ValueError(f"{value!r} is no number of {lowest} or more")
+    return value

@@ -39,4 +39,4 @@ class Replication:
     on_damage: Callable[[CorruptionError], None]
     """Reacts to damage of the log: has it fetched from a peer, or says what to do."""
     fetcher: EntryFetcher | None = None
-    """Fetches entries from peers for comparison; None: no peer is asked."""
+    """Fetches entries from peers for comparison; None: there is no comparison."""

@@ -4,8 +4,8 @@ Owns the time of the next piece, the replicas to ask, and the counters. Must not
 and checking them is `store.maintenance.scrub`'s, mending them `node.replication.raft.repair`'s. A
 disk that changes its contents is found this way before a reader needs them, and while the other
 replicas still have them (fault-matrix D5, S14). Checksums show that a file holds what this node
-wrote; whether all nodes wrote the same is asked once a file: the chain CRC of its last entry stands
-for everything before.
+wrote. To detect that nodes wrote different bytes, a pass compares the chain CRC of each file's last
+entry with that of another replica: it stands for everything before.
 
 Nothing is kept over a restart. A pass begins at the share of the log that the clock gives, so a
 node that is restarted more often than a pass takes still covers all of it.
@@ -63,7 +63,7 @@ class Scrub:
         fetcher: EntryFetcher | None = None,
     ) -> None:
         """A pass takes `interval_ms`; 0: no passes. `on_thread` runs work on the maintenance
-        thread, or raises ShuttingDownError. Without a fetcher no replica is asked."""
+        thread, or raises ShuttingDownError. Without a fetcher nothing is compared."""
         self._scrubber, self._interval_ms, self._on_thread = scrubber, interval_ms, on_thread
         self._on_damage, self._fail_stop, self._fetcher = on_damage, fail_stop, fetcher
         self._task: asyncio.Task[None] | None = None
@@ -138,7 +138,7 @@ class Scrub:
         if piece.ends_pass:
             self._is_pass_whole = True
         if piece.is_index_mended:
-            _log.warning("the index of the log was wrong and is put right")
+            _log.warning("the index of the log was wrong and is repaired")
         if piece.damage is not None:
             self._on_damage(piece.damage)
         if piece.last is not None and self._fetcher is not None:

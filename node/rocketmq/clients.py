@@ -23,8 +23,8 @@ COMMAND_COUNT_MAX: Final = 64
 """Commands that wait for one client. More are dropped: their caller repeats them."""
 QUESTION_SIZE_BYTES_MAX: Final = 64 << 20
 """Size of the questions about transactions that wait for clients, with their messages, of all
-clients; a client that takes none has an eighth at most. Beyond it none is asked until some went
-out."""
+clients; a client that takes none has an eighth at most. Beyond it the gateway asks none until
+some went out."""
 QUESTION_SHARES: Final = 8
 
 
@@ -85,7 +85,7 @@ class GatewayClients:
     def ask(self, topic: str, question: pb.TelemetryCommand) -> bool:
         """Ask one producer of a topic; return whether there was one with room for the question.
 
-        A question larger than a client's room is asked alone.
+        A question larger than a client's room is sent alone.
         """
         size_bytes, held_bytes = question.ByteSize(), self.question_size_bytes
         if held_bytes and held_bytes + size_bytes > QUESTION_SIZE_BYTES_MAX:

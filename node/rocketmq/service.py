@@ -58,7 +58,7 @@ class _Method(NamedTuple):
     where: Where | None
     """Returns the broker group whose leader answers; None: any node does."""
     lost: Code | None
-    """Code for the client when the leader's answer is lost; None: the leader is asked again."""
+    """Code for the client when the leader's answer is lost; None: the gateway asks again."""
 
 
 class RocketMq:

@@ -13,25 +13,25 @@ class IdentityMismatchError(NodeError):
 
     code, status = "node.identity_mismatch", "FAILED_PRECONDITION"
 
-    def __init__(self, directory: str, what: str, configured: str, found: str) -> None:
-        super().__init__(directory, what, configured, found)
+    def __init__(self, directory: str, what: str, configured: str, recorded: str) -> None:
+        super().__init__(directory, what, configured, recorded)
         self.directory, self.what = directory, what
-        self.configured, self.found = configured, found
+        self.configured, self.recorded = configured, recorded
 
     def __str__(self) -> str:
         return (
-            f"{self.directory} belongs to {self.what} {self.found!r}, this node is configured as "
-            f"{self.configured!r}; correct the configuration, or use an empty directory"
+            f"{self.directory} belongs to {self.what} {self.recorded!r}, this node is configured "
+            f"as {self.configured!r}; correct the configuration, or use an empty directory"
         )
 
 
 def check_identity(
-    directory: str, configured: Mapping[str, object], found: Mapping[str, object]
+    directory: str, configured: Mapping[str, object], recorded: Mapping[str, object]
 ) -> None:
     """Compare the configured identity with that of the directory, value by value.
 
     Raises IdentityMismatchError.
     """
     for what, value in configured.items():
-        if value != found[what]:
-            raise IdentityMismatchError(directory, what, str(value), str(found[what]))
+        if value != recorded[what]:
+            raise IdentityMismatchError(directory, what, str(value), str(recorded[what]))

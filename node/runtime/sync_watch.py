@@ -5,7 +5,7 @@ not know what is synced or what waits for it. The thread is separate because a h
 each caller: the flush thread, the maintenance thread, or the event loop itself.
 
 Time is counted in looks and needs no clock: a process that was stopped for an hour, or a machine
-that slept, has missed its looks, so its disk is not taken for one that hangs.
+that slept, has missed its looks, so the time does not count as a hang of its disk.
 """
 
 import threading

@@ -115,10 +115,10 @@ class CheckpointFiles:
         self.applied_index, self.history = image.applied_index, history
         return image
 
-    def _image(self, found: dict[str, Any]) -> StateImage:
+    def _image(self, manifest: dict[str, Any]) -> StateImage:
         """Return the state that a manifest names. Raises CorruptionError; as `decode_topics` for a
         manifest or table of another shape."""
-        files, texts = found["files"], dict[str, str]()
+        files, texts = manifest["files"], dict[str, str]()
         lacking = [table.name for table in CHECKPOINT_TABLES if table.name not in files]
         if lacking:
             raise CorruptionError(
@@ -128,24 +128,24 @@ class CheckpointFiles:
         names = [table.name for table in CHECKPOINT_TABLES]
         names += [kind.file_name for kind in _FILE_TABLES if kind.file_name in files]
         unknown = files.keys() - set(names)
-        if unknown:  # Of a newer version; a replica without these tables would differ for good.
+        if unknown:  # Of a newer version; a replica without them would differ permanently.
             expected, more = "tables that this version knows", ", ".join(sorted(unknown))
             raise CorruptionError(self.directory, 0, "checkpoint", expected, more)
         for name in names:
             written = self._written[name] = _Written(*files[name])
             texts[name] = self._find(name, written)
-        versions = Versions(**found["versions"])
+        versions = Versions(**manifest["versions"])
         groups_text = texts["subscriptionGroup.json"]
         settings = decode_group_settings(groups_text, versions.groups)
         return StateImage(
-            found["applied_index"],
-            found["next_command_offset"],
+            manifest["applied_index"],
+            manifest["next_command_offset"],
             versions,
             decode_topics(texts["topics.json"]),
             decode_groups(groups_text, texts["consumerOffset.json"]),
             decode_producers(texts["producers.json"]),
             decode_members(texts["members.json"]),
-            found["refused_count"],
+            manifest["refused_count"],
             check_tables(
                 {
                     kind.name: decode_table(kind, texts[kind.file_name])

@@ -139,11 +139,11 @@ def _groups_version(image: StateImage) -> int:
     return image.versions.groups + image.tables.get(group_settings.NAME, NOTHING).version
 
 
-def _add_settings(row: Json, found: Json) -> None:
+def _add_settings(row: Json, settings: Json) -> None:
     """Write the settings that differ from the defaults."""
-    row.update({theirs: found[ours] for ours, theirs in SETTINGS.items() if ours in found})
-    if "retry_delays_ms" in found:
-        table = {"next": _UNUSED_DELAYS_MS + found["retry_delays_ms"]}
+    row.update({theirs: settings[ours] for ours, theirs in SETTINGS.items() if ours in settings})
+    if "retry_delays_ms" in settings:
+        table = {"next": _UNUSED_DELAYS_MS + settings["retry_delays_ms"]}
         row["groupRetryPolicy"] = {"customizedRetryPolicy": table, "type": "CUSTOMIZED"}
 
 

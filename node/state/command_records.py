@@ -39,7 +39,7 @@ class CommandEncoder:
         self._tail = empty[hosts_hi + 4 :]
         self._frame_size_bytes = len(empty)
         self._batch_command = Command(producer_batch=Command.ProducerBatch())
-        """Filled anew for each batch: making one takes longer than all else here."""
+        """Filled again for each batch: making one takes longer than all else here."""
         self._batch_frames: dict[int, struct.Struct] = {}
         """Layouts of whole records by size of the body, which takes few values."""
 

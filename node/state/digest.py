@@ -1,7 +1,7 @@
 """The digest of the replicated state: equal states give equal digests, one for each table.
 
 Owns what is digested and how, whatever way a state took: applied all along, out of a checkpoint, or
-out of a snapshot. Must not know who compares digests. An image is digested row by row, in portions
+out of a snapshot. Must not know what compares digests. An image is digested row by row, in portions
 between which the interpreter lock is given away, since it runs beside the loop that serves clients.
 Counters of changes are left out: no rule reads them, and builds may count differently.
 """
@@ -106,7 +106,7 @@ def _rows(content: Any) -> Iterator[Any]:
 
 
 def _weight(value: Any) -> int:
-    """Return about how many values a row has, so that portions take alike long.
+    """Return about how many values a row has, so that portions take equally long.
 
     Only small containers are looked into: long ones hold plain values, or rows of a few."""
     if not isinstance(value, list | tuple | dict):
@@ -122,18 +122,18 @@ def to_pb(digest: Digest) -> pb.StateDigest:
     return pb.StateDigest(position=digest.position, form=digest.form, tables=tables)
 
 
-def from_pb(found: pb.StateDigest) -> Digest:
+def from_pb(message: pb.StateDigest) -> Digest:
     """Return the digest of a message. Raises DigestFormatError for one out of bounds."""
-    if not 0 <= found.position <= _POSITION_MAX:
-        raise DigestFormatError(f"position {found.position}")
-    if len(found.tables) > TABLE_COUNT_MAX:
-        raise DigestFormatError(f"{len(found.tables)} tables")
-    for one in found.tables:
+    if not 0 <= message.position <= _POSITION_MAX:
+        raise DigestFormatError(f"position {message.position}")
+    if len(message.tables) > TABLE_COUNT_MAX:
+        raise DigestFormatError(f"{len(message.tables)} tables")
+    for one in message.tables:
         if not 0 < len(one.table) <= NAME_SIZE_CHARACTERS_MAX:
             raise DigestFormatError(f"a table's name of {len(one.table)} characters")
         if len(one.digest) != DIGEST_SIZE_BYTES:
             raise DigestFormatError(f"a table's digest of {len(one.digest)} bytes")
-    tables = tuple(sorted((one.table, one.digest) for one in found.tables))
+    tables = tuple(sorted((one.table, one.digest) for one in message.tables))
     if len({name for name, _ in tables}) != len(tables):
         raise DigestFormatError("a table twice")
-    return Digest(found.position, found.form, tables)
+    return Digest(message.position, message.form, tables)

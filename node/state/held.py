@@ -38,7 +38,7 @@ def needed_position(store: Reads, state: State) -> int | None:
 
     A promised message may not expire: retention keeps files from this position on.
     """
-    found: int | None = None
+    oldest: int | None = None
     gone = state.table(DelayTable).queues
     for number, (topic, queue_id) in enumerate(HOLDERS):
         lo, hi = store.queue_range(topic, queue_id)
@@ -49,5 +49,5 @@ def needed_position(store: Reads, state: State) -> int | None:
             except PositionRangeError:  # Cut off or expired meanwhile.
                 continue
             position = fmt.CONSUME_QUEUE_UNIT.unpack(unit)[0]
-            found = position if found is None else min(found, position)
-    return found
+            oldest = position if oldest is None else min(oldest, position)
+    return oldest

@@ -68,16 +68,16 @@ def decode_image(data: bytes) -> StateImage:
         raise CorruptionError("state", 0, "snapshot", "a state", repr(error)) from error
 
 
-def _integer(found: object) -> int:
-    if not isinstance(found, int) or isinstance(found, bool):
-        raise TypeError(f"{found!r:.50} is no integer")
-    return found
+def _integer(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{value!r:.50} is no integer")
+    return value
 
 
-def _text(found: object) -> str:
-    if not isinstance(found, str):
-        raise TypeError(f"{found!r:.50} is no text")
-    return found
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.50} is no text")
+    return value
 
 
 def _topic(queue_count: object, permission: object, message_type: object = MIXED) -> TopicSettings:

@@ -101,7 +101,7 @@ def check_tables(tables: dict[str, TableImage]) -> dict[str, TableImage]:
     """Return the given images of tables, all of which are known here and can be read.
 
     Raises ValueError, KeyError or TypeError. A replica that passed one over would differ from the
-    others for good: its version is too old.
+    others permanently: its version is too old.
     """
     unknown = tables.keys() - {kind.name for kind in TABLES}
     if unknown:

@@ -210,7 +210,7 @@ class State:
         """Apply a command; return the refusal if it changes nothing, else None.
 
         `position` is that of its record in the log. Raises UnknownCommandError for a command of a
-        newer version: a replica that passed it over would differ from the others for good.
+        newer version: a replica that passed it over would differ from the others permanently.
         """
         batch = command.producer_batch
         # Nearly all commands are such batches. One that is not has the id 0 there.
@@ -391,9 +391,9 @@ class State:
         """Delete a topic and the offsets that groups have stored of it.
 
         Its records stay in the log until they expire. A topic that gets the name again has none of
-        them (`TopicOriginsTable`), and goes on with the queue offsets behind them. It never begins
-        at 0: an offset names one message for good, and message ids, consumers and the derived files
-        rely on it.
+        them (`TopicOriginsTable`), and continues the queue offsets behind them. It never begins
+        at 0: an offset names one message permanently, and message ids, consumers and the derived
+        files rely on it.
         """
         topic = self.topics.pop(name, None)
         if topic is None:

@@ -157,9 +157,9 @@ class Deliveries:
                     self._read_one(due, found, unreadable)
         return found, unreadable
 
-    def _read_one(self, due: Due, found: dict[Due, bytes], unreadable: dict[Due, None]) -> None:
+    def _read_one(self, due: Due, records: dict[Due, bytes], unreadable: dict[Due, None]) -> None:
         try:
-            found[due] = self._records(due.queue, [due])[0]
+            records[due] = self._records(due.queue, [due])[0]
         except PositionRangeError:
             _log.error("a delayed message is not in the log any more", message=due)
         except StoreError as error:
@@ -192,12 +192,12 @@ class Deliveries:
 
 
 def _by_queue(dues: Sequence[Due]) -> _ByQueue:
-    found: _ByQueue = {}
+    dues_by_queue: _ByQueue = {}
     for due in dues:
-        found.setdefault(due.queue, []).append(due)
-    for some in found.values():
+        dues_by_queue.setdefault(due.queue, []).append(due)
+    for some in dues_by_queue.values():
         some.sort(key=_offset)
-    return found
+    return dues_by_queue
 
 
 def _offset(due: Due) -> int:

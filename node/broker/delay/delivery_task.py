@@ -30,7 +30,7 @@ from store.errors import CorruptionError, DerivedFileError, Outcome, StoreError
 _UNITS_AT_ONCE: Final = 2_000
 """Units of a queue read before other tasks get their turn: about 2 ms."""
 _READS_AT_ONCE: Final = 4
-"""Reads of so many units before messages that are due are delivered."""
+"""Reads of `_UNITS_AT_ONCE` units before messages that are due are delivered."""
 _KEYS_AT_ONCE: Final = 2_000
 """Messages brought into order before other tasks get their turn: about 1 ms."""
 LOOK_MS_MAX: Final = 250

@@ -63,7 +63,7 @@ class DueIndex:
         values.append(key & _LOW)
 
     def advance(self, now_unix_ms: int, at_most: int) -> bool:
-        """Bring messages that are due soon into order, at most so many; return whether there is
+        """Bring up to `at_most` messages that are due soon into order; return whether there is
         more to do."""
         self._near_hi = max(self._near_hi, (now_unix_ms + AHEAD_MS >> _SLOT_BITS) + 1)
         order, near = self._slot_order, self._near

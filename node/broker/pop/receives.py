@@ -338,7 +338,7 @@ class Receives:
                     shared.deadlines.note(key, take.visible_unix_ms)
 
     async def _give_back(self, work: "asyncio.Task[None]", take: PopTake) -> None:
-        """Make messages visible at once that were taken for a caller that has gone."""
+        """Make the messages of a take visible at once: its caller has gone."""
         try:
             await work
         except EXPECTED:
@@ -407,7 +407,7 @@ class Receives:
             return None
 
     async def _take_again(self, receive: _Receive, taken: list[_Taken]) -> ReceiveResponse:
-        """Answer as before; the invisible time begins anew."""
+        """Repeat an earlier answer, and restart the invisible time of its messages."""
         shared = self._shared
         hide = PopHide(
             group=receive.group,

@@ -44,7 +44,7 @@ class Settlement:
         self.acked_total = self.stale_total = 0
 
     async def ack(self, request: AckRequest) -> AckResponse:
-        """Take messages out of flight for good; return the handles that were stale.
+        """Take messages out of flight permanently; return the handles that were stale.
 
         May be repeated. Raises the errors of `Commands.submit`.
         """

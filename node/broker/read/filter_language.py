@@ -158,12 +158,12 @@ def _depth(parts: Sequence[Node]) -> int:
     return depth
 
 
-def _keyword(found: "re.Match[str]") -> str:
+def _keyword(match: "re.Match[str]") -> str:
     """Return a pattern for a keyword, in any case, that is not the beginning of a longer name.
 
     Without regard to case Unicode has more spellings of a letter than two, such as the dotted
     capital I of STARTSWITH: those are no keywords."""
-    return f"/(?a:{found[1]})(?a:(?![a-z0-9_$]))/i"
+    return f"/(?a:{match[1]})(?a:(?![a-z0-9_$]))/i"
 
 
 _PARSER: Final = Lark(

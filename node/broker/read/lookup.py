@@ -145,10 +145,10 @@ class _Trace:
         if not topic or not queue_id.isdecimal():
             return []
 
-        def is_copy(found: Message) -> bool:
+        def is_copy(message: Message) -> bool:
             if held.topic == fmt.HALF_TOPIC:
-                return found.prepared_transaction_position == held.position
-            return (found.born_unix_ms, found.body) == (held.born_unix_ms, held.body)
+                return message.prepared_transaction_position == held.position
+            return (message.born_unix_ms, message.body) == (held.born_unix_ms, held.body)
 
         first: Message | None = None
         async for found in self._search(topic, int(queue_id), held, is_copy):
@@ -160,8 +160,8 @@ class _Trace:
         """Add the groups that consumed the message, and its copies for retries and dead letters."""
         message_id = message.message_id
 
-        def is_copy(found: Message) -> bool:
-            return found.properties.get(_ORIGIN) == message_id
+        def is_copy(copy: Message) -> bool:
+            return copy.properties.get(_ORIGIN) == message_id
 
         for name, offsets in sorted(self._context.state.groups.items()):
             await asyncio.sleep(0)

@@ -118,8 +118,8 @@ def wish_of(record: bytes) -> DelayWish | None:
     return DelayWish(deliver_unix_ms=_number(found, _DELIVER_MS, layout))
 
 
-def _number(found: dict[bytes, bytes], name: bytes, layout: RecordLayout) -> int:
-    value = found[name]
+def _number(properties: dict[bytes, bytes], name: bytes, layout: RecordLayout) -> int:
+    value = properties[name]
     if not value.isdigit() or len(value) > _TIME_DIGITS_MAX:
         expected = f"a number of at most {_TIME_DIGITS_MAX} digits"
         raise RecordFormatError(
@@ -143,15 +143,15 @@ def held(record: bytes) -> Held:
     return _held(found, layout)
 
 
-def _held(found: dict[bytes, bytes], layout: RecordLayout) -> Held:
+def _held(properties: dict[bytes, bytes], layout: RecordLayout) -> Held:
     for name in (_REAL_TOPIC, _REAL_QUEUE_ID, _DUE_MS):
-        if name not in found:
+        if name not in properties:
             field = f"property {name.decode()}"
             raise RecordFormatError(layout.properties_at, field, "of a held record", "none")
     return Held(
-        found[_REAL_TOPIC].decode("ascii"),
-        _number(found, _REAL_QUEUE_ID, layout),
-        _number(found, _DUE_MS, layout),
+        properties[_REAL_TOPIC].decode("ascii"),
+        _number(properties, _REAL_QUEUE_ID, layout),
+        _number(properties, _DUE_MS, layout),
     )
 
 
@@ -230,14 +230,14 @@ def split(
 ) -> tuple[list[bytes], dict[bytes, bytes]]:
     """Return the properties that are not named, unchanged, and the values of those that are."""
     kept: list[bytes] = []
-    found: dict[bytes, bytes] = {}
+    values: dict[bytes, bytes] = {}
     for part in properties.split(b"\x02"):
         name, _, value = part.partition(b"\x01")
         if name in names:
-            found[name] = value
+            values[name] = value
         elif part:
             kept.append(part)
-    return kept, found
+    return kept, values
 
 
 def joined(properties: list[bytes]) -> bytes:

@@ -23,7 +23,7 @@ from quorumlog.pb.retry_pb2 import (
     ImportConfigFilesResponse,
 )
 
-_SHOWN_MAX: Final = 1_000  # Limit of one answer and kind; an operator corrects no more at once.
+_SHOWN_MAX: Final = 1_000  # Limit of one answer and kind: what an operator corrects at once.
 
 
 class ConfigFiles:
@@ -84,12 +84,12 @@ def _plan(limits: Limits, image: StateImage, context: Context, files: dict[str, 
     return plan
 
 
-def _shown(found: list[str]) -> list[str]:
+def _shown(lines: list[str]) -> list[str]:
     """Return as many as an answer holds; the last one says how many are left out."""
-    if len(found) <= _SHOWN_MAX:
-        return found
-    left = len(found) - _SHOWN_MAX + 1
-    return [*found[: _SHOWN_MAX - 1], f"and {left} more"]
+    if len(lines) <= _SHOWN_MAX:
+        return lines
+    left = len(lines) - _SHOWN_MAX + 1
+    return [*lines[: _SHOWN_MAX - 1], f"and {left} more"]
 
 
 def _texts(image: StateImage, unix_ms: int) -> dict[str, str]:

@@ -1,10 +1,10 @@
 """Asks producers about transactions that stay open, and gives up those that stay open too long.
 
 Owns when, and how often; must not know how a transaction ends. The time of the next question and
-the count of those before are replicated, so a new leader goes on where the old one was: the soft
-state here (a heap of times) is built anew from them. A question is counted before it is asked; if
-the leader falls in between it was one question less, and never one more than the limit.
-Transactions whose producers are gone are kept, and asked about when one comes.
+the count of earlier ones are replicated. A new leader rebuilds the soft state here (a heap of
+times) from them, and resumes where the old one was. The leader counts a question before it sends
+it. If the leader falls in between, the producers get one question less; they never get more than
+the limit. Transactions whose producers are gone stay; the leader asks about them when one connects.
 """
 
 import asyncio

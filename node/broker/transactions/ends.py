@@ -70,8 +70,8 @@ class TransactionEnds:
     ) -> bool:
         """End a transaction; return whether it had been ended in this way before.
 
-        `may_end` raises when the caller may not end it (any more); it is asked until the entry is
-        in the log. Cancelling the call does not withdraw anything. Raises UnknownTransactionError,
+        `may_end` raises when the caller may not, or may no longer, end it; this calls it until the
+        entry is in the log. Cancelling the call withdraws nothing. Raises UnknownTransactionError,
         TransactionEndedError, UnknownTopicError (only for a commit; the transaction stays open),
         AppendTimeoutError, the errors of `may_end` and those of `OwnAppends.write`.
         """

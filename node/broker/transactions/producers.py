@@ -1,7 +1,7 @@
-"""Producers that wait to be asked about their transactions.
+"""Producers that wait for questions about their transactions.
 
 Owns the connected producers by group, and the questions that each has not taken yet; must not know
-transactions. Known to the leader only: producers connect to the next one by themselves.
+transactions. Known to the leader only: producers find the next leader and connect to it.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from node.errors.common import BusyError
 from quorumlog.pb.transaction_pb2 import CheckTransactionsRequest, TransactionCheck
 
 SHARES: Final = 8
-"""Count of producers whose untaken questions fill all room, so that no other is asked."""
+"""Count of producers whose untaken questions fill all room; the leader then asks no other."""
 
 
 class Question(NamedTuple):
@@ -38,7 +38,7 @@ class WaitingProducer:
 
 
 class Planned:
-    """Questions of one round: they are counted before they are asked."""
+    """Questions of one round, counted before they are sent."""
 
     __slots__ = ("counts", "sizes_bytes")
 
@@ -66,8 +66,8 @@ class Producers:
     def choose(self, group: str, planned: Planned, size_bytes: int) -> WaitingProducer | None:
         """Return a producer with room for one more question, each in turn; None if there is none.
 
-        `planned` has the questions that will be asked with this one, and gets it, too. A question
-        that is larger than a producer's room is asked alone.
+        `planned` has the other questions of the round; this one is added to it. A question that is
+        larger than a producer's room is sent alone.
         """
         there, limits = self._by_group.get(group, []), self._context.limits
         size_bytes_max = limits.transaction_question_size_bytes_max
@@ -118,7 +118,7 @@ class Producers:
             while (question := await waiting.questions.get()) is not None:
                 try:
                     yield question.check
-                finally:  # Counts until the next one is asked for.
+                finally:  # Counts until the producer requests the next one.
                     self._hold(waiting, -question.size_bytes)
             raise context.why_not()
         finally:

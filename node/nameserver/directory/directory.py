@@ -267,10 +267,10 @@ class Directory:
             "results": [[key, *result.snapshot()] for key, result in self._results.items()],
         }
 
-    def restore(self, found: Json) -> None:
+    def restore(self, state: Json) -> None:
         """Take the state that `snapshot` returned. Raises Refusal for any other value, and is then
         unchanged."""
-        of = an_object(found, "snapshot")
+        of = an_object(state, "snapshot")
         an_integer(of.get("version"), "version", SNAPSHOT_VERSION, SNAPSHOT_VERSION)
         listed = a_list(of.get("groups"), "groups", self.limits.group_count_max)
         groups = [Group.restored(group, self.limits) for group in listed]

@@ -30,11 +30,11 @@ class Result:
         return [self.is_accepted, self.reason, self.detail, dict(self.values)]
 
     @classmethod
-    def restored(cls, found: Json) -> "Result":
+    def restored(cls, value: Json) -> "Result":
         """Return the result that `snapshot` wrote. Raises Refusal for any other value."""
-        parts = exactly(found, "result", 4)
+        parts = exactly(value, "result", 4)
         if not isinstance(parts[0], bool):
-            raise CommandRefused("malformed", f"{found!r} is no result")
+            raise CommandRefused("malformed", f"{value!r} is no result")
         reason, detail = a_text(parts[1], "reason", 64), a_text(parts[2], "detail", 4096)
         return cls(parts[0], reason, detail, an_object(parts[3], "values"))
 
@@ -51,55 +51,55 @@ class CommandRefused(Exception):  # noqa: N818 - an answer, not a fault
         return Result(False, self.reason, self.detail, self.values)
 
 
-def a_text(found: Json, name: str, size_chars_max: int, *, may_be_empty: bool = True) -> str:
+def a_text(value: Json, name: str, size_chars_max: int, *, may_be_empty: bool = True) -> str:
     """Return a text of at most `size_chars_max` characters. Raises Refusal."""
-    if not isinstance(found, str) or len(found) > size_chars_max or not (found or may_be_empty):
+    if not isinstance(value, str) or len(value) > size_chars_max or not (value or may_be_empty):
         wanted = f"a text of {0 if may_be_empty else 1} to {size_chars_max} characters"
         raise CommandRefused("malformed", f"{name} must be {wanted}")
-    if not found.isprintable():
+    if not value.isprintable():
         raise CommandRefused("malformed", f"{name} has characters that cannot be printed")
-    return found
+    return value
 
 
-def an_integer(found: Json, name: str, lo: int = 0, hi: int = INTEGER_MAX) -> int:
+def an_integer(value: Json, name: str, lo: int = 0, hi: int = INTEGER_MAX) -> int:
     """Return an integer from `lo` to `hi`. Raises Refusal."""
-    if not isinstance(found, int) or isinstance(found, bool) or not lo <= found <= hi:
+    if not isinstance(value, int) or isinstance(value, bool) or not lo <= value <= hi:
         raise CommandRefused("malformed", f"{name} must be an integer from {lo} to {hi}")
-    return found
+    return value
 
 
-def a_choice(found: Json, name: str, choices: tuple[str, ...]) -> str:
+def a_choice(value: Json, name: str, choices: tuple[str, ...]) -> str:
     """Return one of `choices`. Raises Refusal."""
-    if not isinstance(found, str) or found not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise CommandRefused("malformed", f"{name} must be one of {', '.join(choices)}")
-    return found
+    return value
 
 
-def a_list(found: Json, name: str, count_max: int) -> list[Json]:
+def a_list(value: Json, name: str, count_max: int) -> list[Json]:
     """Return a list of at most `count_max` items. Raises Refusal."""
-    if not isinstance(found, list) or len(found) > count_max:
+    if not isinstance(value, list) or len(value) > count_max:
         raise CommandRefused("malformed", f"{name} must be a list of at most {count_max}")
-    return found
+    return value
 
 
-def exactly(found: Json, name: str, count: int) -> list[Json]:
+def exactly(value: Json, name: str, count: int) -> list[Json]:
     """Return a list of exactly `count` items. Raises Refusal."""
-    parts = a_list(found, name, count)
+    parts = a_list(value, name, count)
     if len(parts) != count:
         raise CommandRefused("malformed", f"{name} must be a list of {count}")
     return parts
 
 
-def an_object(found: Json, name: str) -> dict[str, Json]:
+def an_object(value: Json, name: str) -> dict[str, Json]:
     """Return a JSON object. Raises Refusal."""
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise CommandRefused("malformed", f"{name} must be an object")
-    return found
+    return value
 
 
-def ids(found: Json, name: str, count_max: int) -> tuple[int, ...]:
+def ids(values: Json, name: str, count_max: int) -> tuple[int, ...]:
     """Return broker ids in ascending order, each once. Raises Refusal."""
-    members = [an_integer(value, name) for value in a_list(found, name, count_max)]
+    members = [an_integer(value, name) for value in a_list(values, name, count_max)]
     if len(set(members)) != len(members):
         raise CommandRefused("malformed", f"{name} names a broker twice")
     return tuple(sorted(members))

@@ -373,9 +373,9 @@ class Group:
         }
 
     @classmethod
-    def restored(cls, found: Json, limits: DirectoryLimits) -> "Group":
+    def restored(cls, value: Json, limits: DirectoryLimits) -> "Group":
         """Return the group that `snapshot` wrote. Raises Refusal for any other value."""
-        of, names = an_object(found, "group"), limits.name_size_chars_max
+        of, names = an_object(value, "group"), limits.name_size_chars_max
         brokers = [
             _broker_of(broker, limits)
             for broker in a_list(of.get("brokers"), "brokers", limits.broker_count_max)
@@ -417,8 +417,8 @@ def _broker_json(broker: RegisteredBroker) -> Json:
     ]
 
 
-def _broker_of(found: Json, limits: DirectoryLimits) -> RegisteredBroker:
-    parts, names = exactly(found, "broker", 8), limits.name_size_chars_max
+def _broker_of(value: Json, limits: DirectoryLimits) -> RegisteredBroker:
+    parts, names = exactly(value, "broker", 8), limits.name_size_chars_max
     return RegisteredBroker(
         an_integer(parts[0], "broker_id"),
         an_integer(parts[1], "start_ms"),

@@ -165,9 +165,9 @@ def parse_report(command: Mapping[str, Json], limits: DirectoryLimits) -> Broker
     )
 
 
-def parse_log_end(found: Json) -> LogEnd:
+def parse_log_end(value: Json) -> LogEnd:
     """Read a log's end. Raises Refusal."""
-    parts = exactly(found, "log_end", 2)
+    parts = exactly(value, "log_end", 2)
     return LogEnd(an_integer(parts[0], "log_end epoch"), an_integer(parts[1], "log_end position"))
 
 
@@ -176,10 +176,10 @@ def bindings_json(bindings: Mapping[int, Binding]) -> Json:
     return [[number, *bindings[number]] for number in sorted(bindings)]
 
 
-def parse_bindings(found: Json, limits: DirectoryLimits) -> dict[int, Binding]:
+def parse_bindings(value: Json, limits: DirectoryLimits) -> dict[int, Binding]:
     """Read the bindings that `bindings_json` wrote. Raises Refusal."""
     bindings: dict[int, Binding] = {}
-    for entry in a_list(found, "bindings", limits.epoch_count_max):
+    for entry in a_list(value, "bindings", limits.epoch_count_max):
         parts = exactly(entry, "binding", 3)
         number = an_integer(parts[0], "epoch", 1)
         nonce = a_text(parts[2], "nonce", limits.name_size_chars_max, may_be_empty=False)
@@ -187,14 +187,14 @@ def parse_bindings(found: Json, limits: DirectoryLimits) -> dict[int, Binding]:
     return bindings
 
 
-def parse_topics(found: Json, limits: DirectoryLimits) -> dict[str, TopicQueues] | None:
+def parse_topics(value: Json, limits: DirectoryLimits) -> dict[str, TopicQueues] | None:
     """Read a topic table; None stays None. Raises Refusal."""
-    if found is None:
+    if value is None:
         return None
     topics: dict[str, TopicQueues] = {}
-    for name, value in an_object(found, "topics").items():
+    for name, row in an_object(value, "topics").items():
         a_text(name, "topic", limits.name_size_chars_max, may_be_empty=False)
-        parts = exactly(value, f"topic {name}", 4)
+        parts = exactly(row, f"topic {name}", 4)
         read, write = (an_integer(part, "queues", 0, QUEUE_COUNT_MAX) for part in parts[:2])
         permission, flag = (an_integer(part, "flags", 0, 255) for part in parts[2:])
         topics[name] = TopicQueues(read, write, permission, flag)

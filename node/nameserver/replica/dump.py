@@ -93,8 +93,8 @@ def _entry_json(entry: Entry) -> Json:
     return [base64.b64encode(command).decode(), index, term]
 
 
-def _entry_of(found: Json) -> Entry:
-    command, index, term = exactly(found, "entry", 3)
+def _entry_of(value: Json) -> Entry:
+    command, index, term = exactly(value, "entry", 3)
     if not isinstance(command, str):
         raise CommandRefused("malformed", "a command must be base64")
     decoded = base64.b64decode(command, validate=True)

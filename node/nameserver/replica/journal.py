@@ -6,7 +6,7 @@ crash during its compaction (fault-matrix 7). Must not know the content of comma
 
 Changes are made in memory; `sync` makes all of them durable and is called before any message that
 depends on them leaves this process. An append writes behind the last record; any other change
-writes the whole file anew and renames it, so a crash leaves the old journal or the new one. The
+writes a whole new file and renames it, so a crash leaves the old journal or the new one. The
 journal is small (it is compacted), and both are rare.
 
 A record is u32 size of the command, u32 CRC-32C of the rest, u64 index, u64 term, command; little
@@ -301,10 +301,10 @@ class Journal:
             if _entry_at(content, at) is not None:
                 raise self._damaged(position, f"a bad record, and a good one at byte {at}")
 
-    def _damaged(self, position: int, found: str) -> FilesDamagedError:
+    def _damaged(self, position: int, damage: str) -> FilesDamagedError:
         if self._fd >= 0:
             self.abandon()
-        return FilesDamagedError(self._path, f"byte {position}: {found}")
+        return FilesDamagedError(self._path, f"byte {position}: {damage}")
 
     def _rewrite(self) -> None:
         temporary = self._path + ".new"

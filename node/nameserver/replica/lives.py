@@ -288,10 +288,10 @@ class ReplicaLives:
         self._journal.set_own(Own(own.life, incarnation, is_joining=True))
         self._journal.sync()
         self.save()
-        _log.error("this replica of the name server is an old copy (%s): it votes no more", lost)
+        _log.error("this replica of the name server is an old copy (%s): it no longer votes", lost)
         return True
 
-    def _note(self, member: str, told: ToldLife, lost: str) -> None:
+    def _note(self, member: str, life: ToldLife, lost: str) -> None:
         if lost:
             self._standings[member] = MemberStanding.OLD_COPY
             if self.refused.get(member) != lost:
@@ -299,7 +299,7 @@ class ReplicaLives:
                 _log.error("replica %s of the name server is an old copy: %s", member, lost)
             return
         self.refused.pop(member, None)
-        is_full = told.standing is Standing.FULL
+        is_full = life.standing is Standing.FULL
         self._standings[member] = MemberStanding.VOTER if is_full else MemberStanding.JOINING
 
 
@@ -315,5 +315,5 @@ def told_in(message: Mapping[str, Any]) -> tuple[list[str], bytes] | None:
     return members, lives
 
 
-def _are_texts(found: Iterable[object]) -> bool:
-    return all(isinstance(one, str) for one in found)
+def _are_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(one, str) for one in values)

@@ -70,18 +70,18 @@ def current_answer(message: Message, term: int, last_index: int) -> Message | No
     return {**message, "next_node_idx": min(message["next_node_idx"], last_index + 1)}
 
 
-def _is_number(found: object) -> bool:
-    return isinstance(found, int) and not isinstance(found, bool) and found >= 0
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _numbers(*names: str) -> Callable[[Message], bool]:
     return lambda message: all(_is_number(message.get(name)) for name in names)
 
 
-def _is_entry(found: object, index: int) -> bool:
-    if not isinstance(found, tuple) or len(found) != 3:
+def _is_entry(value: object, index: int) -> bool:
+    if not isinstance(value, tuple) or len(value) != 3:
         return False
-    command, at, term = found
+    command, at, term = value
     if not isinstance(command, bytes) or not 0 < len(command) <= COMMAND_SIZE_BYTES_MAX + 1:
         return False
     return bool(at == index) and _is_number(term)
@@ -103,12 +103,12 @@ def _is_append(message: Message) -> bool:
     return all(_is_entry(entry, index + 1 + at) for at, entry in enumerate(entries))
 
 
-def _is_chunk(found: object) -> bool:
-    if found is None:
+def _is_chunk(value: object) -> bool:
+    if value is None:
         return True
-    if not isinstance(found, tuple) or len(found) != 3:
+    if not isinstance(value, tuple) or len(value) != 3:
         return False
-    data, is_first, is_last = found
+    data, is_first, is_last = value
     if not isinstance(data, bytes) or len(data) > CHUNK_SIZE_BYTES:
         return False
     return isinstance(is_first, bool) and isinstance(is_last, bool)

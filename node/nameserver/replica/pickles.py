@@ -45,10 +45,10 @@ def safe_loads(data: bytes, value_count_max: int) -> Any:
         raise UnsafePickleError(f"byte {reader.position} of {len(data)}: {error}") from error
 
 
-def safe_dumps(found: object, protocol: object = None) -> bytes:
+def safe_dumps(value: object, protocol: object = None) -> bytes:
     """Return plain values in the form that `safe_loads` reads."""
     del protocol  # The library asks for protocol 2, which needs a function to make bytes.
-    return pickle.dumps(found, 4)
+    return pickle.dumps(value, 4)
 
 
 def refuse_loads(*_: object) -> None:
@@ -145,19 +145,19 @@ class _Reader:
             found = [self._stack.pop() for _ in range(count)][::-1]
         self._push(tuple(found))
 
-    def _extend(self, found: list[Any]) -> None:
+    def _extend(self, items: list[Any]) -> None:
         if not isinstance(self._stack[-1], list):
             raise UnsafePickleError(f"byte {self.position}: items of no list")
-        self._stack[-1].extend(found)
+        self._stack[-1].extend(items)
 
-    def _update(self, found: list[Any]) -> None:
+    def _update(self, items: list[Any]) -> None:
         table = self._stack[-1]
-        if not isinstance(table, dict) or len(found) % 2:
+        if not isinstance(table, dict) or len(items) % 2:
             raise UnsafePickleError(f"byte {self.position}: items of no table")
-        if not all(isinstance(key, str) for key in found[::2]):
+        if not all(isinstance(key, str) for key in items[::2]):
             # Hashing tuples that are nested deep enough would end the process.
             raise UnsafePickleError(f"byte {self.position}: a key that is no text")
-        table.update(zip(found[::2], found[1::2], strict=True))
+        table.update(zip(items[::2], items[1::2], strict=True))
 
 
 _Instruction = Callable[[_Reader], None]

@@ -58,7 +58,7 @@ class DirectoryMachine(Protocol):
     def snapshot(self) -> dict[str, Json]:
         """Return the whole state."""
 
-    def restore(self, found: Json) -> None:
+    def restore(self, state: Json) -> None:
         """Take the state of a snapshot."""
 
 
@@ -220,7 +220,7 @@ class DirectoryReplica(pysyncobj.SyncObj):  # type: ignore[misc]
 
     def _hold(self) -> None:
         """Keep this replica from standing for election while it may not take part. Repeat this on
-        each tick, since any append sets the deadline anew."""
+        each tick, since any append resets the deadline."""
         if not self.lives.takes_part:
             self._SyncObj__raftElectionDeadline = math.inf
             self._is_held = True

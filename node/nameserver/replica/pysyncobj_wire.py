@@ -290,7 +290,7 @@ class Transport(pysyncobj.transport.TCPTransport):  # type: ignore[misc]
         oldest_s = time.monotonic() - STRANGER_SECONDS_MAX
         for conn in [conn for conn in self._unknownConnections if conn.since_s < oldest_s]:
             self._refuse(conn)
-        # The library closes its listener for good when one accept fails.
+        # The library closes its listener permanently when one accept fails.
         if self._ready and self._server._TcpServer__fileno is None:
             self._ready = False
         super()._onTick()

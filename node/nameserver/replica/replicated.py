@@ -85,10 +85,10 @@ class _Locked:
         with self.lock:
             return self.directory.snapshot()
 
-    def restore(self, found: Json) -> None:
+    def restore(self, state: Json) -> None:
         """Take the state of a snapshot."""
         with self.lock:
-            self.directory.restore(found)
+            self.directory.restore(state)
 
 
 class _Waiting:
@@ -311,7 +311,7 @@ class NameServer:
         try:
             self._tick(replica)
         except Exception as error:  # noqa: BLE001 - any fault ends this replica and nothing else
-            # A replica that may be wrong sends no more messages; the data path goes on without it.
+            # A replica that may be wrong no longer sends messages; the data path continues.
             self._failure = replica.failure = error
             _log.exception("this replica of the name server has stopped")
         finally:

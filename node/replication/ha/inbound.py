@@ -171,7 +171,7 @@ class Inbound:
             self._driver.on_fatal(error)
             raise
         if self._log.is_empty or self._log.min_position != begin:
-            self.close(connection, "the log begins with an image, and is streamed anew")
+            self.close(connection, "the log begins with an image, and is streamed again")
         self._driver.touch()
 
     def _wait_for_room(self, connection: HaConnection) -> None:
@@ -195,7 +195,7 @@ class Inbound:
         return needed
 
     def drop_left_behind(self) -> None:
-        """Close the links of slaves that need deleted bytes; they begin anew."""
+        """Close the links of slaves that need deleted bytes; the slaves dial and begin again."""
         for link in self._driver.machine.state.downs():
             next_position = None if link.sender is None else link.sender.next
             if next_position is not None and next_position < self._log.min_position:

@@ -151,8 +151,9 @@ class SteadyEncoder:
     """Encodes appends and their acks, of which hardly more than a number changes from one to the
     next.
 
-    The bytes are those of `encode`: the same protobuf messages, filled in again instead of made
-    anew, and the header of an append is made once for all peers that get the same. For one thread.
+    The bytes are those of `encode`. It fills in the same protobuf messages again instead of making
+    new ones, and makes the header of an append once for all peers that get the same. For one
+    thread.
     """
 
     def __init__(self) -> None:
@@ -348,24 +349,24 @@ def _decode_append(header: bytes, group: str, sender: NodeId, to: NodeId) -> App
 
 
 def _decode_any_append(
-    found: pb.AppendEntries, group: str, sender: NodeId, to: NodeId
+    append: pb.AppendEntries, group: str, sender: NodeId, to: NodeId
 ) -> AppendRequest:
     """Return an append. Raises _FieldError or PeerProtocolError."""
-    lo, hi = found.prev_index + 1, found.hi
+    lo, hi = append.prev_index + 1, append.hi
     message = AppendRequest(
         group,
         sender,
         to,
-        _term(found.term, at_least=1),
-        _index("prev_index", found.prev_index),
-        _term(found.prev_term),
+        _term(append.term, at_least=1),
+        _index("prev_index", append.prev_index),
+        _term(append.prev_term),
         _index("hi", hi),
-        _runs(found.runs) if found.runs else (),
-        _index("commit", found.commit),
-        found.round,
-        tuple(map(_configuration_at, found.configurations)) if found.configurations else (),
-        found.admitted,
-        found.prev_chain_crc if found.HasField("prev_chain_crc") else None,
+        _runs(append.runs) if append.runs else (),
+        _index("commit", append.commit),
+        append.round,
+        tuple(map(_configuration_at, append.configurations)) if append.configurations else (),
+        append.admitted,
+        append.prev_chain_crc if append.HasField("prev_chain_crc") else None,
     )
     if (message.prev_index == NO_INDEX) != (message.prev_term == 0):
         raise _FieldError(f"term {message.prev_term} before index {lo}")
@@ -409,27 +410,27 @@ def _decode_append_reply(header: bytes, group: str, sender: NodeId, to: NodeId) 
     return tuple.__new__(AppendReply, fields)
 
 
-def _decode_any_reply(found: pb.AppendReply, group: str, sender: NodeId, to: NodeId) -> AppendReply:
+def _decode_any_reply(reply: pb.AppendReply, group: str, sender: NodeId, to: NodeId) -> AppendReply:
     """Return a reply. Raises _FieldError."""
-    refusal = _APPEND_REFUSALS.get(found.refusal)
-    standing = _STANDINGS.get(found.standing)
+    refusal = _APPEND_REFUSALS.get(reply.refusal)
+    standing = _STANDINGS.get(reply.standing)
     if refusal is None:
-        raise _FieldError(f"refusal {found.refusal}")
+        raise _FieldError(f"refusal {reply.refusal}")
     if standing is None:
-        raise _FieldError(f"standing {found.standing}")
+        raise _FieldError(f"standing {reply.standing}")
     return AppendReply(
         group,
         sender,
         to,
-        _term(found.term, at_least=1),
-        _index("match", found.match),
+        _term(reply.term, at_least=1),
+        _index("match", reply.match),
         refusal,
-        _index("refused_prev", found.refused_prev),
-        _index("hint_last", found.hint_last),
-        _runs(found.hint_runs) if found.hint_runs else (),
-        found.round,
-        Standing.DIVERGED if found.diverged else standing,
-        _incarnation(found.incarnation),
+        _index("refused_prev", reply.refused_prev),
+        _index("hint_last", reply.hint_last),
+        _runs(reply.hint_runs) if reply.hint_runs else (),
+        reply.round,
+        Standing.DIVERGED if reply.diverged else standing,
+        _incarnation(reply.incarnation),
     )
 
 
@@ -512,14 +513,14 @@ def _index(name: str, index: Index, *, at_least: Index = NO_INDEX) -> Index:
     return index
 
 
-def _incarnation(found: int) -> int:
-    if found > INCARNATION_MAX:
-        raise _FieldError(f"incarnation {found}, at most {INCARNATION_MAX} can be")
-    return found
+def _incarnation(incarnation: int) -> int:
+    if incarnation > INCARNATION_MAX:
+        raise _FieldError(f"incarnation {incarnation}, at most {INCARNATION_MAX} can be")
+    return incarnation
 
 
-def _runs(found: Iterable[pb.TermRun]) -> tuple[TermRun, ...]:
-    runs = tuple((run.index, run.term) for run in found)
+def _runs(rows: Iterable[pb.TermRun]) -> tuple[TermRun, ...]:
+    runs = tuple((run.index, run.term) for run in rows)
     if len(runs) > RUN_COUNT_MAX:
         raise _FieldError(f"{len(runs)} term runs, {RUN_COUNT_MAX} allowed")
     last_index, last_term = NO_INDEX, 0
@@ -530,14 +531,14 @@ def _runs(found: Iterable[pb.TermRun]) -> tuple[TermRun, ...]:
     return runs
 
 
-def _configuration_at(found: pb.ConfigurationAt) -> ConfigurationAt:
-    voters, learners = tuple(found.configuration.voters), tuple(found.configuration.learners)
+def _configuration_at(row: pb.ConfigurationAt) -> ConfigurationAt:
+    voters, learners = tuple(row.configuration.voters), tuple(row.configuration.learners)
     members = {*voters, *learners}
     is_set = len(members) == len(voters) + len(learners) <= MEMBER_COUNT_MAX
     is_sorted = list(voters) == sorted(voters) and list(learners) == sorted(learners)
     if not is_set or not is_sorted or NO_NODE in members or not voters:
         raise _FieldError(f"configuration of voters {voters}, learners {learners}")
-    return ConfigurationAt(_index("index", found.index), Configuration(voters, learners))
+    return ConfigurationAt(_index("index", row.index), Configuration(voters, learners))
 
 
 _DECODERS: Final[dict[FrameKind, Callable[[bytes, str, NodeId, NodeId], Message]]] = {

@@ -53,7 +53,7 @@ class FetchError(NodeError):
         self.node, self.reason = node, reason
 
     def __str__(self) -> str:
-        return f"node {self.node}: {self.reason}; another replica is asked, or this one later"
+        return f"node {self.node}: {self.reason}; ask another replica, or this one later"
 
 
 class Fetched(NamedTuple):

@@ -1,9 +1,9 @@
 """The replicated state in a directory: from its checkpoint, a snapshot, or the log alone.
 
 Owns the choice between them, and the consequence of a damaged checkpoint. As long as the log
-reaches back to its first entry it holds every command, so the state is built anew and the damaged
-files are kept for the operator. A log whose beginning is deleted cannot replace a checkpoint: the
-node does not start. Source: fault-matrix D8.
+reaches back to its first entry it holds every command: the start rebuilds the state from it, and
+keeps the damaged files for the operator. A log whose beginning is deleted cannot replace a
+checkpoint: the node does not start. Source: fault-matrix D8.
 """
 
 import os
@@ -24,7 +24,8 @@ from store.files.file_system import FileSystem
 from store.fsck.checks.meta import DAMAGED_DIRECTORY
 
 BUILT_ANEW: Final = "; built anew since, and not compared yet"
-"""End of the reason of a fence whose state was built anew: the evidence was kept by then."""
+"""End of the reason of a fence whose state was rebuilt: the evidence was kept by then. Nodes store
+the text, so it stays as it is."""
 _log: Final = structlog.get_logger(component="node")
 
 
@@ -33,7 +34,7 @@ def open_state(
 ) -> tuple[CheckpointFiles, StateMachine]:
     """Return the checkpoint of a directory, and the state; later entries are not applied yet.
 
-    A state that differed from that of a majority is built anew if the log, or a snapshot that was
+    A state that differed from that of a majority is rebuilt if the log, or a snapshot that was
     installed, has all of it. Raises CheckpointDamagedError when the checkpoint is damaged, missing
     or older than the beginning of the log and nothing else has the state, CorruptionError for one
     of another version, FileSystemError, SyncFailedError.
@@ -59,7 +60,7 @@ def _set_aside_differing(fs: FileSystem, root: str, node_file: NodeFile) -> None
     fence = record.state_fence
     if fence and not fence.endswith(BUILT_ANEW):
         kept = _set_aside(fs, root, os.path.join(root, DIRECTORY))
-        what = "the state differed from that of a majority; it is built anew"
+        what = "the state differed from that of a majority; it is rebuilt"
         _log.warning(what, differed=fence, kept=kept)
         node_file.save(replace(record, state_fence=fence + BUILT_ANEW))
 

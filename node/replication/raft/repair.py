@@ -48,7 +48,7 @@ class RepairLimits:
     all of it in memory."""
     live_attempt_count_max: int = 20
     """Rounds over all peers, and errors of the disk, until a live repair is given up; the next read
-    of the damage begins anew."""
+    of the damage begins again."""
     live_error_count_max: int = 64
     """Damaged places that wait for their repair; the next read meets further ones again."""
 
@@ -120,18 +120,18 @@ class ClosedRepair:
         self._limits = limits or RepairLimits()
         self._progress = RepairProgress(0, 0, 0, "")
 
-    async def run(self, found: list[DamagedRange] | None = None) -> list[RepairReport]:
+    async def run(self, damage: list[DamagedRange] | None = None) -> list[RepairReport]:
         """Repair all damage; return once it is done, however long that takes.
 
-        `found` is a fresh result of `find_damaged`, to spare a search. An empty list means that
+        `damage` is a fresh result of `find_damaged`, to spare a search. An empty list means that
         `find_damage` finds no damage. Cancelling it leaves the damage as it was. Raises
         LockedError, SnapshotNeededError, LayoutError, SyncFailedError, and CorruptionError when no
         durable mark can be read.
         """
         reports: list[RepairReport] = []
         while True:
-            ranges = found or await find_damaged(self._root, self._config, self._fs)
-            found = None
+            ranges = damage or await find_damaged(self._root, self._config, self._fs)
+            damage = None
             if not ranges:
                 return reports
             size_bytes = sum(each.end_position - each.position for each in ranges)

@@ -20,7 +20,7 @@ class FetchWatch:
         self._fetcher = fetcher
 
     def on_connected(self, node: NodeId, last_index: Index) -> None:
-        """Do nothing: the peer is asked when entries are needed."""
+        """Do nothing: the fetcher asks the peer when it needs entries."""
 
     def on_disconnected(self, node: NodeId) -> None:
         self._fetcher.on_disconnected(node)

@@ -65,7 +65,7 @@ class EndCalls:
     # --- Calls ---
 
     async def end_transaction(self, request: pb.EndTransactionRequest) -> pb.EndTransactionResponse:
-        """Commit or roll back. Undecided: the transaction stays open, and is asked about again."""
+        """Commit or roll back. Undecided: the transaction stays open for another question."""
         topic = topic_name(request.topic)
         inner = handles.parse(request.transaction_id, Code.INVALID_TRANSACTION_ID).inner
         if not inner.isdecimal() or int(inner) > _POSITION_MAX:
@@ -177,7 +177,8 @@ class EndCalls:
             await asyncio.sleep(LOOK_S)
 
     def _ask(self, group: str, topic: str, transaction_id: int, message: pb.Message) -> bool:
-        """Ask one producer; return whether there was one with room. Unanswered it is asked again.
+        """Ask one producer; return whether there was one with room. If no answer comes, the cluster
+        repeats the question.
 
         When the last producer goes, its subscription is dropped.
         """

@@ -27,8 +27,7 @@ from store.record.message import decode_message
 
 INVISIBLE_MS_MAX: Final = 12 * 3_600_000
 WAIT_MARGIN_S: Final = 0.5
-"""A wait ends this long before the caller's deadline: messages must not be taken for a caller that
-has gone."""
+"""A wait ends this long before the caller's deadline: a take must not outlive its caller."""
 
 
 class ReceiveCalls:
@@ -96,11 +95,11 @@ class ReceiveCalls:
         )
 
     async def _messages(
-        self, topic: str, found: pop_pb2.ReceiveResponse
+        self, topic: str, response: pop_pb2.ReceiveResponse
     ) -> AsyncIterator[pb.Message]:
         """Yield the messages, each made when the one before is away: bodies may be compressed."""
-        view, at = memoryview(found.records), 0
-        for delivery in found.deliveries:
+        view, at = memoryview(response.records), 0
+        for delivery in response.deliveries:
             record = decode_message(view, at)
             at += record.size_bytes
             message = await delivered(record, topic)

@@ -65,7 +65,7 @@ def traffic_of(local_port: int) -> dict[TcpAddress, Traffic] | None:
     process has no descriptor left to look with.
 
     Takes about 10 us for each socket of the process."""
-    found: dict[TcpAddress, Traffic] = {}
+    traffic: dict[TcpAddress, Traffic] = {}
     descriptors = _descriptors()
     if descriptors is None:
         return None
@@ -79,10 +79,10 @@ def traffic_of(local_port: int) -> dict[TcpAddress, Traffic] | None:
                 client = _of(link.getpeername())
                 counted = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
                 sent, received = _COUNTED.unpack_from(counted, _COUNTED_AT)
-                found[client] = Traffic(received, sent)
+                traffic[client] = Traffic(received, sent)
             finally:
                 link.detach()
-    return found
+    return traffic
 
 
 def _copy(descriptor: int) -> int:

@@ -81,7 +81,7 @@ class DeadLettersTable:
         return None
 
     def forget_topic(self, name: str) -> None:
-        """Keep the marks: a topic that gets the name again goes on with the offsets."""
+        """Keep the marks: a topic that gets the name again continues the offsets."""
 
     def note_deleted(self, name: str, position: int) -> None:
         """Note the deletion of a group that had dead letters, by the command at a log position."""
@@ -117,11 +117,11 @@ def _runs(rows: Any) -> Runs:
 
 def _merged(runs: Runs, min_offset: int) -> Runs:
     """Return the runs in order, neighbours as one, without offsets below a minimum."""
-    found: Runs = []
+    merged: Runs = []
     for first, hi in sorted(runs):
         lo = max(first, min_offset)
-        if found and lo <= found[-1][1]:
-            found[-1] = (found[-1][0], max(hi, found[-1][1]))
+        if merged and lo <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(hi, merged[-1][1]))
         elif lo < hi:
-            found.append((lo, hi))
-    return found
+            merged.append((lo, hi))
+    return merged

@@ -138,21 +138,21 @@ def to_pb(settings: SubscriptionSettings) -> common_pb2.GroupSettings:
 def to_json(settings: SubscriptionSettings) -> dict[str, Any]:
     """Return the fields that differ from the defaults."""
     plain = settings._replace(forbidden_topics=frozenset())._asdict()
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in plain.items()
         if value != getattr(DEFAULT, name)
     }
     if settings.forbidden_topics:
-        found["forbidden_topics"] = sorted(settings.forbidden_topics)
-    return found
+        fields["forbidden_topics"] = sorted(settings.forbidden_topics)
+    return fields
 
 
 def from_json(row: Any) -> SubscriptionSettings:
     """Read the result of `to_json`. Raises TypeError or ValueError for another shape."""
     if not isinstance(row, Mapping):
         raise TypeError(f"not the settings of a group: {row!r}")
-    found: dict[str, Any] = dict(row)
-    delays = tuple(found.pop("retry_delays_ms", ()))
-    topics = frozenset(found.pop("forbidden_topics", ()))
-    return SubscriptionSettings(**found)._replace(retry_delays_ms=delays, forbidden_topics=topics)
+    fields: dict[str, Any] = dict(row)
+    delays = tuple(fields.pop("retry_delays_ms", ()))
+    topics = frozenset(fields.pop("forbidden_topics", ()))
+    return SubscriptionSettings(**fields)._replace(retry_delays_ms=delays, forbidden_topics=topics)

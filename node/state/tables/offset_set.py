@@ -145,7 +145,7 @@ def _masks(lo: int, hi: int) -> Iterator[tuple[int, int]]:
 
 
 def encode_runs(offsets: Iterable[int]) -> list[int]:
-    """Return ascending offsets as counts in turn: so many passed over, so many taken."""
+    """Return ascending offsets as counts in turn: offsets passed over, then offsets taken."""
     flat: list[int] = []
     lo = hi = 0
     for offset in offsets:

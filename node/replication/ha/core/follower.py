@@ -122,7 +122,7 @@ def is_behind(s: HaState, link: SlaveLink, position: int) -> bool:
 
     The sender stated in the handshake that all of this log is part of its own history, and has
     deleted the bytes that follow: only confirmed bytes expire. The log stays as it is until the
-    shell has an image of the sender, and then begins anew with that.
+    shell has an image of the sender, and then begins again with that image.
     """
     receiver = s.receiver
     if receiver is None or receiver.link != link.id or not receiver.is_streaming:

@@ -58,8 +58,9 @@ def ask(s: HaState, link: SlaveLink) -> None:
 def begin_read(s: HaState, read: object) -> None:
     """Ask all peers once more, and note which answers confirm the read.
 
-    A newer master binds `fence_count` replicas before it serves. Once so many have confirmed this
-    epoch after the read began that it cannot find enough others, it acks only after the read.
+    A newer master binds `fence_count` replicas before it serves. The read is safe once
+    fewer than that lack a confirmation of this epoch from after its beginning: a newer master then
+    acks only after the read.
     """
     marks = {}
     for link in s.downs():

@@ -59,7 +59,7 @@ class HaMachine:
         record.
 
         `mode` says when it acks as master; None: in the mode of its binding. `confirm`: readers
-        here have seen the log up to there. A restarted master never goes on in its epoch: it may
+        here have seen the log up to there. A restarted master never resumes its epoch: it may
         have shipped bytes that it lost.
         """
         # A crash may have lost the bytes before the start of an epoch that was just adopted.
@@ -252,7 +252,7 @@ class HaMachine:
 
     def lose_memory(self, incarnation: int) -> HaEffects:
         """Stop counting, under a new incarnation, until the whole log is here again: this disk is
-        an old copy (fault-matrix H11). Every link is made anew."""
+        an old copy (fault-matrix H11). Every link is closed and made again."""
 
         def run(s: HaState) -> None:
             s.step_down("this disk is an old copy")
@@ -265,8 +265,8 @@ class HaMachine:
     def confirm_master(self, read: object) -> HaEffects:
         """Prove that no newer master can have acked an append before this call.
 
-        `reads` of later effects has it then; `reads_failed` if this replica serves no more. Raises
-        MachineNotMasterError.
+        `reads` of later effects has it then; `reads_failed` if this replica no longer serves.
+        Raises MachineNotMasterError.
         """
 
         def run(s: HaState) -> None:

@@ -32,12 +32,12 @@ class EpochJumpError(HaProtocolError):
 
     code = "ha.epoch_jump"
 
-    def __init__(self, found: int, limit: int) -> None:
-        HaError.__init__(self, found, limit)
-        self.found, self.limit = found, limit
+    def __init__(self, epoch: int, limit: int) -> None:
+        HaError.__init__(self, epoch, limit)
+        self.epoch, self.limit = epoch, limit
         self.detail = (
-            f"epoch {found} is too far ahead, at most {limit} is taken now (look at who can reach "
-            f"the peer port)"
+            f"epoch {epoch} is too far ahead, at most {limit} is taken now (check which hosts "
+            f"can reach the peer port)"
         )
 
 

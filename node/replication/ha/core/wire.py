@@ -436,8 +436,8 @@ class DownParser(_Parser):
         return whole
 
 
-def _check_positions(*found: int) -> None:
-    for position in found:
+def _check_positions(*positions: int) -> None:
+    for position in positions:
         if position > POSITION_MAX:
             raise HaFrameError(f"position {position}, at most {POSITION_MAX} can be")
 

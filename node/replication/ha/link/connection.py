@@ -80,7 +80,7 @@ class HaConnection(Stream, asyncio.Protocol):
         return self.info.node_id
 
     def open(self, info: PeerInfo, traffic: LinkTraffic, *, is_checked: bool) -> None:
-        """End the handshake. No more bytes are read before `begin`."""
+        """End the handshake. Reading resumes with `begin`."""
         assert self._transport is not None, "a handshake without a socket"
         self.is_checked = self._parser.is_checked = is_checked
         self._transport.pause_reading()
@@ -193,10 +193,10 @@ class HaConnection(Stream, asyncio.Protocol):
         return True
 
 
-def _watch_over(found: socket.socket) -> None:
+def _watch_over(stream: socket.socket) -> None:
     """Have the kernel detect that the other machine is gone without a Goodbye."""
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", KEEPALIVE_S),
         ("TCP_KEEPINTVL", KEEPALIVE_S),
@@ -204,4 +204,4 @@ def _watch_over(found: socket.socket) -> None:
     ):
         option = getattr(socket, name, None)  # Linux has all of them.
         if option is not None:
-            found.setsockopt(socket.IPPROTO_TCP, option, value)
+            stream.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -136,8 +136,8 @@ class BindingFile:
             self.lower(self._state)
 
 
-def _int(found: dict[str, Json], name: str) -> int:
-    value = found[name]
+def _int(fields: dict[str, Json], name: str) -> int:
+    value = fields[name]
     if not isinstance(value, int):
         raise ValueError(f"{name} is {value!r}")
     return value

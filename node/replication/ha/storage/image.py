@@ -1,8 +1,8 @@
 """An image: the state for a replica whose log does not reach back far enough to build it.
 
 Owns its content and bytes; must not know how it travels. It holds no log: the state as of one
-position, the epoch of the byte before (both name the log below for good), and where the log of the
-sender begins, with the next offsets of all queues there, for an empty log.
+position, the epoch of the byte before (both name the log below permanently), and where the log of
+the sender begins, with the next offsets of all queues there, for an empty log.
 
 Bytes: `QLHAIM1\\n`, u32 size of the header, header (JSON), state, CRC-32C of all before it.
 """

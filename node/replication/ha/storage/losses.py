@@ -82,8 +82,8 @@ class LossFile:
             self._is_saved = True
 
 
-def _losses(found: dict[str, Json]) -> list[LostEnd]:
-    rows = found.get("losses")
+def _losses(payload: dict[str, Json]) -> list[LostEnd]:
+    rows = payload.get("losses")
     if not isinstance(rows, list):
         raise LossFileError("no list of losses")
     try:

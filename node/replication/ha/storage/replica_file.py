@@ -18,13 +18,13 @@ class GroupChangedError(HaError):
 
     code, status = "ha.group_changed", "FAILED_PRECONDITION"
 
-    def __init__(self, what: str, configured: str, found: str) -> None:
-        super().__init__(what, configured, found)
-        self.what, self.configured, self.found = what, configured, found
+    def __init__(self, what: str, configured: str, recorded: str) -> None:
+        super().__init__(what, configured, recorded)
+        self.what, self.configured, self.recorded = what, configured, recorded
 
     def __str__(self) -> str:
         return (
-            f"the group was founded with {self.what} {self.found}, configured are "
+            f"the group was founded with {self.what} {self.recorded}, configured are "
             f"{self.configured}; put the old value back: changing it takes a fenced step, which is "
             f"not offered"
         )

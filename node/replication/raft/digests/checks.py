@@ -102,7 +102,7 @@ class StateChecks:
         self._offset = -1
         """The next command's offset if none but those of checks came since that point."""
         self._replaced_count = 0
-        """Snapshots that replaced the state: what was digested before counts no more."""
+        """Snapshots that replaced the state: digests from before no longer count."""
         self._next: tuple[int, StateImage] | None = None
         """The newest point that waits for its digest, and its image."""
         self._is_digesting = self._is_writing = False
@@ -315,7 +315,7 @@ def _timed(image: StateImage, position: int) -> tuple[Digest | None, float]:
     try:
         digest = digest_of(image, position)
     except (TypeError, ValueError, RecursionError) as error:
-        # The value is in every replica: all of them would end, each time anew.
+        # The value is in every replica: each of them would end, after every restart again.
         _log.error("the state has a value without a digest", why=repr(error))
         digest = None
     return digest, time.monotonic() - began_s

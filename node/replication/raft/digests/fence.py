@@ -1,8 +1,8 @@
 """The fence of a node whose replicated state differs from that of a majority.
 
 Owns whether it stands, and its place on disk, the meta file `raft`. Behind the fence a node answers
-no read, and does not lead; it still tells who does. It goes on voting and acking: votes and acks
-promise the log, which is proven by its chain of checksums, and never the state.
+no read, and does not lead; it still names the leader. It continues to vote and to ack: votes and
+acks promise the log, which its chain of checksums proves, and never the state.
 """
 
 from collections.abc import Callable
@@ -46,12 +46,12 @@ class StateFence:
         if self.reason:
             return
         reason = f"{tables} behind log position {position}"
-        _log.error("the replicated state differs; this node serves and leads no more", what=reason)
+        _log.error("the replicated state differs; this node no longer serves or leads", what=reason)
         self._set(reason, position)
 
     def lift(self, position: int) -> None:
-        """Take the fence away if the state equals that of a majority behind a later point: a state
-        that is built anew passes the earlier ones again. Raises SyncFailedError (stop)."""
+        """Take the fence away if the state equals that of a majority behind a later point: a
+        rebuilt state passes the earlier ones again. Raises SyncFailedError (stop)."""
         if self.reason and position > self._file.record.state_fence_position:
             _log.warning("the replicated state is that of a majority again", was=self.reason)
             self._set("", NO_INDEX)

@@ -164,13 +164,13 @@ def configuration_json(at: ConfigurationAt) -> dict[str, Json]:
     return {"index": index, "voters": list(voters), "learners": list(learners)}
 
 
-def configuration_of(found: Json) -> ConfigurationAt:
+def configuration_of(value: Json) -> ConfigurationAt:
     """Return the configuration that `configuration_json` wrote. Raises ValueError for other
     data."""
-    if not isinstance(found, dict):
-        raise ValueError(f"{found!r} is no configuration")
-    members = [_integers(found.get(name), lo=1) for name in ("voters", "learners")]
-    return ConfigurationAt(_integer(found.get("index"), lo=NO_INDEX), Configuration(*members))
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r} is no configuration")
+    members = [_integers(value.get(name), lo=1) for name in ("voters", "learners")]
+    return ConfigurationAt(_integer(value.get("index"), lo=NO_INDEX), Configuration(*members))
 
 
 def _decode(directory: str, payload: Mapping[str, Json]) -> NodeRecord:
@@ -225,13 +225,13 @@ def _decode(directory: str, payload: Mapping[str, Json]) -> NodeRecord:
     )
 
 
-def _integer(found: Json, *, lo: int) -> int:
-    if not isinstance(found, int) or isinstance(found, bool) or found < lo:
+def _integer(value: Json, *, lo: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < lo:
         raise ValueError(f"a number of {lo} or more")
-    return found
+    return value
 
 
-def _integers(found: Json, *, lo: int) -> tuple[int, ...]:
-    if not isinstance(found, list):
+def _integers(values: Json, *, lo: int) -> tuple[int, ...]:
+    if not isinstance(values, list):
         raise ValueError("a list of numbers")
-    return tuple(_integer(value, lo=lo) for value in found)
+    return tuple(_integer(value, lo=lo) for value in values)

@@ -113,7 +113,7 @@ async def test_sequences_come_in_order_and_the_error_says_which_is_next(tmp_path
         first = node.broker.append_nowait(request(0, 1, producer_id=7, sequence=0))
         with pytest.raises(errors.OutOfSequenceError) as caught:
             await node.append(2, 3, producer_id=7, sequence=2)
-        assert (caught.value.expected, caught.value.found) == (1, 2), "what is under way counts"
+        assert (caught.value.expected, caught.value.sequence) == (1, 2), "what is under way counts"
         assert describe(caught.value).retryable
         node.driver.release()
         await first

@@ -74,7 +74,7 @@ async def test_of_two_who_read_the_same_one_is_refused_with_his_outputs(tmp_path
         for late in (offset(-1, 2), offset(0, 3), offset(4, 5)):
             with pytest.raises(OffsetConflictError, match="another consumer") as caught:
                 await node.broker.append(outputs(1, late))
-            assert caught.value.found == 3
+            assert caught.value.offset == 3
         with pytest.raises(OffsetConflictError):  # One of two is enough.
             await node.broker.append(outputs(1, offset(-1, 1, 1), offset(-1, 2)))
         assert offsets_of(node) == {"orders": {0: 3}}
