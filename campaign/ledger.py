@@ -69,12 +69,12 @@ def record(state: CampaignState, path: Path = RECORDED) -> Recorded:
 
 def by_commit(recorded: Recorded) -> Totals:
     """Return the totals of all states together, commits in the order in which they came."""
-    found: Totals = {}
+    sums: Totals = {}
     for totals in recorded.values():
         for commit, sources in totals.items():
             for source, counts in sources.items():
-                found.setdefault(commit, {}).setdefault(source, Counter()).update(counts)
-    return found
+                sums.setdefault(commit, {}).setdefault(source, Counter()).update(counts)
+    return sums
 
 
 def page_of(recorded: Recorded, findings: str) -> str:

@@ -179,7 +179,7 @@ class Reads:
             file = self.log.files.file_at(position)
             at = position - file.position + error.at
             raise CorruptionError(
-                file.path, at, error.field, error.expected, error.found
+                file.path, at, error.field, error.expected, error.actual
             ) from error
         if message.position != position:
             raise PositionRangeError("record position", position, lo, hi)

@@ -225,8 +225,8 @@ class KeyMender:
             for value in said.hashes:
                 yield Key(value, said.position, said.store_unix_ms)
 
-    def _apart(self, file: IndexFile, entry: int, expected: str, found: str) -> DerivedFileError:
-        return DerivedFileError(file.path, 0, f"entry {entry}", expected, found)
+    def _apart(self, file: IndexFile, entry: int, expected: str, actual: str) -> DerivedFileError:
+        return DerivedFileError(file.path, 0, f"entry {entry}", expected, actual)
 
     # --- Times, chains and slots ---
 

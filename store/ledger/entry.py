@@ -82,7 +82,7 @@ class EntryProblem(NamedTuple):
     at: int
     field: str
     expected: str
-    found: str
+    actual: str
 
 
 class Run(NamedTuple):

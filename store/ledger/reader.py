@@ -61,7 +61,7 @@ def data_directory(root: str, config: StoreConfig) -> str:
 def corruption(file: MappedFile, position: int, problem: EntryProblem) -> CorruptionError:
     """Return the error for a problem that was found in bytes read from `position` on."""
     at = position - file.position + problem.at
-    return CorruptionError(file.path, at, problem.field, problem.expected, problem.found)
+    return CorruptionError(file.path, at, problem.field, problem.expected, problem.actual)
 
 
 class LedgerReader:

@@ -242,5 +242,5 @@ class CommitLogScrubber(Scrubber):
         at, problem = position - file.position, found.problem
         if problem is None:
             return room, CorruptionError(file.path, at, "record", "a whole one", "a part of one")
-        damage = CorruptionError(file.path, at, problem.field, problem.expected, problem.found)
+        damage = CorruptionError(file.path, at, problem.field, problem.expected, problem.actual)
         return room, damage

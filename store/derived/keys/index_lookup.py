@@ -135,5 +135,5 @@ class IndexLookup:
     def _met(self, at: int, field: str) -> DerivedDamageError:
         return DerivedDamageError(self.path, at, field)
 
-    def _damage(self, at: int, field: str, expected: str, found: str) -> DerivedFileError:
-        return DerivedFileError(self.path, at, field, expected, found)
+    def _damage(self, at: int, field: str, expected: str, actual: str) -> DerivedFileError:
+        return DerivedFileError(self.path, at, field, expected, actual)

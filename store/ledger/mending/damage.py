@@ -157,7 +157,7 @@ class _Opened(NamedTuple):
 
     def closed(self, hi_index: int, end_position: int, after: Header | None) -> DamagedRange:
         link, problem = self.point.link, self.problem
-        reason = f"{problem.field} is {problem.found}, expected {problem.expected}"
+        reason = f"{problem.field} is {problem.actual}, expected {problem.expected}"
         return DamagedRange(
             link.entry_index + 1,
             hi_index,
