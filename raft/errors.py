@@ -147,7 +147,7 @@ class TermJumpError(PeerProtocolError):
         self.peer, self.term, self.limit = peer, term, limit
         self.detail = (
             f"term {term} is too far ahead, at most {limit} is taken now; if that node is one of "
-            f"this cluster, look at its term and at who can reach its peer port"
+            f"this cluster, check its term and which hosts can reach its peer port"
         )
 
 

@@ -130,7 +130,7 @@ def _has_lived(statement: ToldLife, known: Known) -> bool:
 
 
 def learned(known: Known, statement: ToldLife) -> Known:
-    """Return the memory of a node after it told `told` and was believed."""
+    """Return the memory of a node after this node believed its statement."""
     if statement.life == NO_LIFE:
         return known
     if statement.joined > known.incarnation:
@@ -246,9 +246,9 @@ class Lives:
         Return in what respect `node` lacks memory, if its statement was believed here and does not
         fit; empty if it fits. The node may also have started again since: ask it for a new
         statement, which is judged by both memories."""
-        known, told = self.of(node), self._statements.get(node)
-        if told is not None and other.nonce != told.nonce:
-            lost = memory_lost(other, told)
+        known, statement = self.of(node), self._statements.get(node)
+        if statement is not None and other.nonce != statement.nonce:
+            lost = memory_lost(other, statement)
             if lost:
                 del self._statements[node]
                 # The own memory may be of the copy, so the node receives the other one.
@@ -256,7 +256,11 @@ class Lives:
                 self._keep_apart(node, known)
                 return lost
         both = merged(known, other)
-        if told is None and NO_LIFE not in (known.life, other.life) and known.nonce != other.nonce:
+        if (
+            statement is None
+            and NO_LIFE not in (known.life, other.life)
+            and known.nonce != other.nonce
+        ):
             apart = self._apart.get(node, ())
             is_kept = any(one.nonce == other.nonce for one in apart)
             if is_kept or len(apart) >= APART_MAX:

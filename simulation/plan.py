@@ -14,7 +14,7 @@ from typing import Any, Final
 from simulation.disk.kinds import WHOLE as DISK_FAULTS
 
 LEADER: Final = 0
-"""As a victim: whoever leads at that moment."""
+"""As a victim: the node that leads at that moment."""
 
 
 @dataclass(frozen=True, slots=True)

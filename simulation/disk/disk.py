@@ -31,7 +31,7 @@ interpreter drops it does no harm."""
 _NUMBER_SHIFT: Final = 24
 TOTAL_SIZE_BYTES: Final = 1 << 40
 PREEMPTED_IN: Final = 16
-"""One in so many calls that wait for no disk lets others run, as long as all of them took."""
+"""Calls that wait for no disk: one call in this number lets others run, for the time of all."""
 _CLEAN_NS: Final = 5_000
 
 

@@ -299,7 +299,7 @@ class Durability:
         self._directories.clear()
 
     def forget_directory(self, path: str) -> None:
-        """Take an empty directory as gone for good."""
+        """Take an empty directory as gone permanently."""
         parent, name = self.place(path)
         parent.names.pop(name, None)
         parent.durable.pop(name, None)

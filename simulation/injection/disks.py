@@ -37,8 +37,8 @@ class DiskInjector:
         start_later: Callable[[ClusterNode, int], None],
         harmed: Callable[[ClusterNode], None] = lambda node: None,
     ) -> None:
-        """`start_later`: have a node run again after so many ms, with power; `harmed`: told before
-        a disk is harmed."""
+        """`start_later` has a node run again, with power, after a number of ms. The injector calls
+        `harmed` before it harms the disk of a node."""
         self._count, self._start_later, self._harmed = count, start_later, harmed
 
     def strike(self, kind: str, node: ClusterNode, fault: Fault, random: Random) -> None:

@@ -71,7 +71,7 @@ class Built(NamedTuple):
 class DispatchedUnit(NamedTuple):
     """One record of a queue: its offset there, and where it lies in the log.
 
-    `data` is the record, where it is at hand and was checked, else empty.
+    `data` is the record if it is available and was checked, else empty.
     """
 
     offset: int
@@ -446,10 +446,10 @@ class Dispatcher:
             self.queues.complete_rebuild()
 
     def delete_expired(self) -> None:
-        """Delete derived files of records that the log has no more; may run beside all others.
+        """Delete derived files of records that the log no longer has; may run beside all others.
 
         The lock is held for one queue at a time, so that a building thread waits for one only. The
-        log may be replaced in between: its start is read anew under the lock, where `restart`
+        log may be replaced in between. So its start is read again under the lock, where `restart`
         cannot have filled the queues.
         Raises the first FileSystemError, after all other files were tried; repeat it then.
         """

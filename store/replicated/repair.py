@@ -311,7 +311,7 @@ class RepairSession:
                 point = EntryBoundary(point.position + run.end, run.link)
             if differs:
                 hit("ledger_repair.index")
-                index.wipe()  # The opening builds it anew.
+                index.wipe()  # The opening rebuilds it.
         finally:
             index.close()
 

@@ -99,7 +99,7 @@ class Acquaintance:
 
     @property
     def is_unnoticed_copy(self) -> bool:
-        """Whether it goes on as if the old copy were its disk.
+        """Whether the node continues as if the old copy were its disk.
 
         A copy that was in doubt since, for any reason, was brought up to date by a leader, and
         promises what it has now."""

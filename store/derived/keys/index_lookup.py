@@ -50,7 +50,7 @@ class IndexLookup:
     def lookup(
         self, hash_value: int, *, begin_unix_ms: int, end_unix_ms: int, hi_position: int
     ) -> Iterator[IndexStep]:
-        """Walk the entries of a slot, newest first; each is read when it is asked for.
+        """Walk the entries of a slot, newest first; each step reads its entry.
 
         The file knows hashes and whole seconds only: the caller compares key, topic and time of the
         records, so no limit of matches can be applied here. Raises DerivedDamageError,

@@ -1,4 +1,4 @@
-"""Walks a log of either container from its first byte to its last, and goes on after damage.
+"""Walks a log of either container from its first byte to its last, and continues after damage.
 
 Owns where a log ends, which bytes in it are no records or entries, and where the next good ones
 begin; a good record or entry is defined by the checks of `store.fsck.checks.container`. Must not
