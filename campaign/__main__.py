@@ -1,7 +1,7 @@
 """The command line of campaigns: run, fuzz, ledger.
 
-Owns options and exit codes: 0 nothing was found, 1 something was, 2 wrong options. Must not know
-what a unit is made of.
+Owns options and exit codes: 0 no finding, 1 findings, 2 wrong options. Must not know what a unit is
+made of.
 """
 
 import importlib
@@ -27,18 +27,21 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--hours", type=click.FloatRange(0), required=True, help="For so long.")
-@click.option("--only", help=f"Only these of {','.join(SOURCES)}.")
+@click.option(
+    "--hours", type=click.FloatRange(0), required=True, help="Duration of the run in hours."
+)
+@click.option("--only", help=f"Sources to run, of {','.join(SOURCES)}.")
 @click.option(
     "--state",
     type=click.Path(path_type=Path, dir_okay=False),
     default=DEFAULT,
-    help="Where to go on.  [default: var/campaign/state.json]",
+    help="State file to resume from.  [default: var/campaign/state.json]",
 )
 def run(hours: float, only: str | None, state: Path) -> None:
-    """Run units of work one after the other, and go on where the last run stopped.
+    """Run units of work in turn, and resume where the last run stopped.
 
-    The exit code is 1 if anything was found. Ctrl-C ends it cleanly; the unit in hand runs again.
+    The exit code is 1 if there are findings. Ctrl-C ends the run cleanly; the interrupted unit
+    runs again in the next run.
     """
     try:
         sources = chosen_sources(SOURCES, only, lambda line: click.echo(line, err=True))
@@ -60,9 +63,13 @@ def run(hours: float, only: str | None, state: Path) -> None:
 
 @main.command()
 @click.argument("target", required=False)
-@click.option("--seed", type=int, default=1, show_default=True, help="One seed is one run.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the run.")
 @click.option(
-    "--count", type=click.IntRange(1), default=FUZZ_INPUTS, show_default=True, help="Inputs."
+    "--count",
+    type=click.IntRange(1),
+    default=FUZZ_INPUTS,
+    show_default=True,
+    help="Number of inputs.",
 )
 @click.option("--atheris", "with_atheris", is_flag=True, help="Search with atheris (extra `fuzz`).")
 @click.option("--list", "is_list", is_flag=True, help="Show the targets and their claims.")
@@ -70,7 +77,7 @@ def run(hours: float, only: str | None, state: Path) -> None:
     "--corpus",
     type=click.Path(path_type=Path, file_okay=False),
     default=regressions.CORPUS,
-    help="Where inputs of crashes go.  [default: tests/campaign/corpus]",
+    help="Directory for the inputs of crashes.  [default: tests/campaign/corpus]",
 )
 @click.option("--registry", default="campaign.fuzz.targets", hidden=True)
 def fuzz(
@@ -114,7 +121,7 @@ def fuzz(
     "--state",
     type=click.Path(path_type=Path, dir_okay=False),
     default=DEFAULT,
-    help="Whose totals to record.  [default: var/campaign/state.json]",
+    help="State file whose totals are recorded.  [default: var/campaign/state.json]",
 )
 def ledger(state: Path) -> None:
     """Record the totals of a state, and write docs/campaigns.md."""

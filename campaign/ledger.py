@@ -26,9 +26,9 @@ _HEAD: Final = """\
 Made by `python -m campaign ledger` from `campaign/recorded.json` and `campaign/findings.md`.
 
 `python -m campaign run --hours H` interleaves seeds of the simulators, chaos suites in all modes,
-planted faults and fuzzers, as far as the machine has what they need, and goes on where its state
-file says that it stopped: a unit that has ended does not run again, one that was interrupted does,
-and with another state file, as on another machine, numbers begin at 1 again. What was recorded is
+planted faults and fuzzers, as far as the machine has what they need, and resumes where its state
+file says that it stopped. A unit that has ended does not run again, and an interrupted unit does.
+With another state file, as on another machine, numbers begin at 1 again. What was recorded is
 below, by commit (`+`: with changes that were not committed); a source without a row was not
 recorded, and nothing is said of it. "-" is what a source does not count, or had none of. "Findings"
 counts units that failed or had to be ended, whether the fault was one of the product, of a test or
@@ -69,12 +69,12 @@ def record(state: CampaignState, path: Path = RECORDED) -> Recorded:
 
 def by_commit(recorded: Recorded) -> Totals:
     """Return the totals of all states together, commits in the order in which they came."""
-    found: Totals = {}
+    sums: Totals = {}
     for totals in recorded.values():
         for commit, sources in totals.items():
             for source, counts in sources.items():
-                found.setdefault(commit, {}).setdefault(source, Counter()).update(counts)
-    return found
+                sums.setdefault(commit, {}).setdefault(source, Counter()).update(counts)
+    return sums
 
 
 def page_of(recorded: Recorded, findings: str) -> str:

@@ -1,4 +1,4 @@
-"""The loop of a campaign: chooses a source, runs its next unit, counts it, and goes on.
+"""The loop of a campaign: chooses a source, runs its next unit, counts it, and repeats.
 
 Owns the choice and the end. Must not know what a unit does, nor how progress is shown. Each source
 gets time by its weight: the next unit is of the one that has had the least for its weight. A unit
@@ -111,8 +111,10 @@ def _git(root: Path, *arguments: str) -> str:
 def chosen_sources(
     sources: Mapping[str, WorkSource], only: str | None, tell: Callable[[str], None]
 ) -> list[WorkSource]:
-    """Return the sources that are asked for and there. Raises ValueError for an unknown name, or
-    when one that is asked for by name is not there."""
+    """Return the sources named in `only`, or all sources that can run here.
+
+    Raises ValueError for an unknown name, or for a named source that cannot run.
+    """
     names = [name.strip() for name in only.split(",")] if only else list(sources)
     unknown = [name for name in names if name not in sources]
     if unknown:

@@ -1,8 +1,8 @@
 """The sources of work: simulators, chaos suites, planted faults, fuzzers.
 
 Owns what a unit of each is, its share of the time, and how its counts are read from what it says.
-Must not know when a unit runs. A source is asked for its next unit by number, and at one commit it
-never gives two equal ones: a number is part of each seed.
+Must not know when a unit runs. The runner requests the next unit of a source by number. At
+one commit a source never gives two equal units: the number is part of each seed.
 """
 
 import importlib.util

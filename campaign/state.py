@@ -121,12 +121,12 @@ def load_state(path: Path) -> CampaignState:
         ) from error
 
 
-def totals_of(found: Any) -> Totals:
+def totals_of(document: Any) -> Totals:
     """Return totals from their JSON. Raises AttributeError, TypeError or ValueError."""
     return {
         commit: {
             source: Counter({name: int(count) for name, count in counts.items()})
             for source, counts in sources.items()
         }
-        for commit, sources in found.items()
+        for commit, sources in document.items()
     }

@@ -149,10 +149,10 @@ class RunningUnit:
                 return UnitVerdict.FLOODED if is_flooded else UnitVerdict.HUNG
 
     def _end(self) -> None:
-        """End the process and what it started in its session: ask all, wait, kill what is left.
+        """End all processes of the session: send SIGTERM, wait, kill the remaining ones.
 
-        A child may have to put something back when it is asked, as a chaos suite's do, so it has
-        the same time as the unit, also when the unit itself is gone."""
+        A child may have to undo its changes on SIGTERM, as the children of a chaos suite do. So it
+        has the same time as the unit, also after the end of the unit itself."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             for process in self._left():
                 try:

@@ -136,7 +136,7 @@ class _Check:
         path, at = self._log.place(position)
         if isinstance(error, CorruptionError):
             path, at = os.path.relpath(error.path, self._log.root), error.at
-            what = (error.field, error.expected, error.found)
+            what = (error.field, error.expected, error.actual)
         else:
             what = ("bytes", "readable", os.strerror(error.errno_value))
         self._report.add(SegmentFinding("log", path, at, *what, position, index))
@@ -183,7 +183,7 @@ class _Check:
         what = ("records of an entry", "whole records", f"{len(body) - checked.end} bytes more")
         if problem is not None:
             at += problem.at - checked.end
-            what = (problem.field, problem.expected, problem.found)
+            what = (problem.field, problem.expected, problem.actual)
         self._report.add(SegmentFinding("log", path, at, *what, own, index))
 
     def _check_units(self, units: bytes) -> int:
@@ -222,7 +222,9 @@ class _Check:
         data = self._reader.data(position, log.file_end(position) - position)
         problem = check_blank(data)
         if problem is not None:
-            raise log.damaged(position + problem.at, problem.field, problem.expected, problem.found)
+            raise log.damaged(
+                position + problem.at, problem.field, problem.expected, problem.actual
+            )
 
     # --- Comparison with other files and replicas ---
 

@@ -157,10 +157,10 @@ def _missing_at_end(data: Segments, end: int) -> list[Wrong]:
 def _wrong_of(segments: Segments, end: int) -> list[Wrong]:
     """Return files that are missing or short; other findings do not matter to a reader."""
     return [
-        Wrong(one.path, one.at, one.field, one.expected, one.found)
+        Wrong(one.path, one.at, one.field, one.expected, one.actual)
         for one in segments.findings
         if one.field in ("file", "file size")
-        and one.found != "left over"
+        and one.actual != "left over"
         and os.path.basename(one.path).isdecimal()
         and int(os.path.basename(one.path)) < end
     ]

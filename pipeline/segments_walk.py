@@ -128,7 +128,7 @@ class Walk:
             return Chunk(position, data, checked.end, b"", None)
         if checked.problem is not None:
             found = checked.problem
-            problem = EntryProblem(found.at, found.field, found.expected, found.found)
+            problem = EntryProblem(found.at, found.field, found.expected, found.actual)
             raise self._damaged(position, problem)
         return None
 
@@ -151,7 +151,7 @@ class Walk:
 
     def _damaged(self, position: int, problem: EntryProblem) -> CorruptionError:
         return self._log.damaged(
-            position + problem.at, problem.field, problem.expected, problem.found
+            position + problem.at, problem.field, problem.expected, problem.actual
         )
 
 

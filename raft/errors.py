@@ -142,12 +142,12 @@ class TermJumpError(PeerProtocolError):
 
     code = "raft.term_jump"
 
-    def __init__(self, peer: NodeId, found: Term, limit: Term) -> None:
-        RaftError.__init__(self, peer, found, limit)
-        self.peer, self.found, self.limit = peer, found, limit
+    def __init__(self, peer: NodeId, term: Term, limit: Term) -> None:
+        RaftError.__init__(self, peer, term, limit)
+        self.peer, self.term, self.limit = peer, term, limit
         self.detail = (
-            f"term {found} is too far ahead, at most {limit} is taken now; if that node is one of "
-            f"this cluster, look at its term and at who can reach its peer port"
+            f"term {term} is too far ahead, at most {limit} is taken now; if that node is one of "
+            f"this cluster, check its term and which hosts can reach its peer port"
         )
 
 
@@ -159,10 +159,10 @@ class ForeignChainError(PeerProtocolError):
 
     code = "raft.foreign_chain"
 
-    def __init__(self, peer: NodeId, detail: str, index: Index, found: object) -> None:
+    def __init__(self, peer: NodeId, detail: str, index: Index, content: object) -> None:
         super().__init__(peer, detail)
-        self.args = (peer, detail, index, found)
-        self.index, self.found = index, found
+        self.args = (peer, detail, index, content)
+        self.index, self.content = index, content
 
 
 class HardStateNotSavedError(RaftError):

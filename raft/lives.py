@@ -91,26 +91,26 @@ class Known(NamedTuple):
 UNKNOWN = Known()
 
 
-def memory_lost(known: Known, told: ToldLife) -> str:
+def memory_lost(known: Known, statement: ToldLife) -> str:
     """Return in what respect a node's disk is older than the memory of it; empty if in none."""
-    if told.life == NO_LIFE or told.joined > known.incarnation:
+    if statement.life == NO_LIFE or statement.joined > known.incarnation:
         return ""
-    if told.nonce == known.nonce:
+    if statement.nonce == known.nonce:
         # Not a copy of its disk; but the memory of a whole machine can be restored as well.
-        term, last = told.term, told.last_index
-    elif told.life < known.life:
-        return f"it began life {told.life}, and was seen in life {known.life}"
-    elif told.life == known.life:
-        return f"it began life {told.life} a second time"
-    elif not _has_lived(told, known):
+        term, last = statement.term, statement.last_index
+    elif statement.life < known.life:
+        return f"it began life {statement.life}, and was seen in life {known.life}"
+    elif statement.life == known.life:
+        return f"it began life {statement.life} a second time"
+    elif not _has_lived(statement, known):
         return f"the life {known.life} in which it was seen was none of its own"
     else:
-        term, last = told.start_term, told.start_last_index
-    if told.incarnation < known.incarnation:
-        return f"it is of incarnation {told.incarnation}, and was of {known.incarnation}"
+        term, last = statement.start_term, statement.start_last_index
+    if statement.incarnation < known.incarnation:
+        return f"it is of incarnation {statement.incarnation}, and was of {known.incarnation}"
     if term < known.term:
         return f"its term was {term}, and it had been in {known.term}"
-    if told.incarnation > known.incarnation:
+    if statement.incarnation > known.incarnation:
         return ""  # The node itself told that acked entries may be missing.
     if last < known.committed:
         return f"its log ended at {last}, and it had acked {known.committed}, which is committed"
@@ -119,27 +119,29 @@ def memory_lost(known: Known, told: ToldLife) -> str:
     return ""
 
 
-def _has_lived(told: ToldLife, known: Known) -> bool:
+def _has_lived(statement: ToldLife, known: Known) -> bool:
     """Whether the life in which a node was seen is one of its own, as far as it still knows.
 
     A copy that was started often enough has a number above all seen ones."""
-    back = told.life - known.life - 1
-    return known.life == NO_LIFE or back >= len(told.past) or told.past[back] == known.nonce
+    back = statement.life - known.life - 1
+    return (
+        known.life == NO_LIFE or back >= len(statement.past) or statement.past[back] == known.nonce
+    )
 
 
-def learned(known: Known, told: ToldLife) -> Known:
-    """Return the memory of a node after it told `told` and was believed."""
-    if told.life == NO_LIFE:
+def learned(known: Known, statement: ToldLife) -> Known:
+    """Return the memory of a node after this node believed its statement."""
+    if statement.life == NO_LIFE:
         return known
-    if told.joined > known.incarnation:
-        return Known(told.life, told.nonce, told.incarnation, told.term)
-    if told.incarnation > known.incarnation:
+    if statement.joined > known.incarnation:
+        return Known(statement.life, statement.nonce, statement.incarnation, statement.term)
+    if statement.incarnation > known.incarnation:
         known = known._replace(acked_term=NO_TERM, acked=NO_INDEX, committed=NO_INDEX)
     return known._replace(
-        life=told.life,
-        nonce=told.nonce,
-        incarnation=told.incarnation,
-        term=max(known.term, told.term),
+        life=statement.life,
+        nonce=statement.nonce,
+        incarnation=statement.incarnation,
+        term=max(known.term, statement.term),
     )
 
 
@@ -182,7 +184,7 @@ class Lives:
     ) -> None:
         self._known: dict[NodeId, Known] = dict(known or {})
         self._apart: dict[NodeId, tuple[Known, ...]] = dict(apart or {})
-        self._told: dict[NodeId, ToldLife] = {}
+        self._statements: dict[NodeId, ToldLife] = {}
         self.dropped_count = 0
         """Memories heard of whose lives were dropped, since APART_MAX were kept; a memory that is
         heard again is counted again."""
@@ -202,27 +204,27 @@ class Lives:
     @property
     def told(self) -> Mapping[NodeId, ToldLife]:
         """Last statement of each node, of those believed since the start."""
-        return self._told
+        return self._statements
 
     def of(self, node: NodeId) -> Known:
         """Return the memory of a node; UNKNOWN if there is none."""
         return self._known.get(node, UNKNOWN)
 
-    def judge(self, node: NodeId, told: ToldLife, *, asked: Known | None = None) -> str:
+    def judge(self, node: NodeId, statement: ToldLife, *, asked: Known | None = None) -> str:
         """Return in what respect the node lacks memory, or believe it and return an empty text.
 
         `asked`: the memory at the time of the question, if acks may have come since then."""
         known = self.of(node)
-        is_of_now = told.nonce == known.nonce or known.life == NO_LIFE
+        is_of_now = statement.nonce == known.nonce or known.life == NO_LIFE
         was = asked if asked is not None and is_of_now else known
-        lost = memory_lost(was, told) or self._lost_apart(node, told)
-        if not lost and told.life != NO_LIFE:
-            self._known[node] = learned(known, told)
-            self._told[node] = told
+        lost = memory_lost(was, statement) or self._lost_apart(node, statement)
+        if not lost and statement.life != NO_LIFE:
+            self._known[node] = learned(known, statement)
+            self._statements[node] = statement
             self._apart.pop(node, None)
         return lost
 
-    def _lost_apart(self, node: NodeId, told: ToldLife) -> str:
+    def _lost_apart(self, node: NodeId, statement: ToldLife) -> str:
         """Compare a statement with the memories that are kept apart, as `memory_lost` does.
 
         The memory that the statement does not fit becomes the one that the node receives."""
@@ -230,7 +232,7 @@ class Lives:
         for at, one in enumerate(apart):
             # The promises of the life that the node tells are in the known memory as well, and
             # are compared there, since they may be younger than the statement.
-            lost = memory_lost(one, told) if one.nonce != told.nonce else ""
+            lost = memory_lost(one, statement) if one.nonce != statement.nonce else ""
             if lost:
                 known = self._known[node]
                 self._known[node] = _with_promises(one, known)
@@ -244,17 +246,21 @@ class Lives:
         Return in what respect `node` lacks memory, if its statement was believed here and does not
         fit; empty if it fits. The node may also have started again since: ask it for a new
         statement, which is judged by both memories."""
-        known, told = self.of(node), self._told.get(node)
-        if told is not None and other.nonce != told.nonce:
-            lost = memory_lost(other, told)
+        known, statement = self.of(node), self._statements.get(node)
+        if statement is not None and other.nonce != statement.nonce:
+            lost = memory_lost(other, statement)
             if lost:
-                del self._told[node]
+                del self._statements[node]
                 # The own memory may be of the copy, so the node receives the other one.
                 self._known[node] = _with_promises(other, known)
                 self._keep_apart(node, known)
                 return lost
         both = merged(known, other)
-        if told is None and NO_LIFE not in (known.life, other.life) and known.nonce != other.nonce:
+        if (
+            statement is None
+            and NO_LIFE not in (known.life, other.life)
+            and known.nonce != other.nonce
+        ):
             apart = self._apart.get(node, ())
             is_kept = any(one.nonce == other.nonce for one in apart)
             if is_kept or len(apart) >= APART_MAX:
@@ -268,23 +274,23 @@ class Lives:
         self._known[node] = both
         return ""
 
-    def _keep_apart(self, node: NodeId, found: Known) -> None:
+    def _keep_apart(self, node: NodeId, memory: Known) -> None:
         """Keep a memory that no statement has shown to be of the same disk as the known one."""
         apart = self._apart.get(node, ())
         for at, one in enumerate(apart):
-            if one.nonce == found.nonce:
-                self._apart[node] = (*apart[:at], merged(one, found), *apart[at + 1 :])
+            if one.nonce == memory.nonce:
+                self._apart[node] = (*apart[:at], merged(one, memory), *apart[at + 1 :])
                 return
         assert len(apart) < APART_MAX, "a memory too many, which the disk would refuse"
-        self._apart[node] = (*apart, found)
+        self._apart[node] = (*apart, memory)
 
-    def note(self, node: NodeId, found: Known) -> None:
+    def note(self, node: NodeId, promises: Known) -> None:
         """Take over observed promises of a node; its life is not in them.
 
         Ignored for an incarnation that the node has not told."""
         known = self.of(node)
-        if known.life == NO_LIFE or found.incarnation == known.incarnation:
-            self._known[node] = merged(known, found)
+        if known.life == NO_LIFE or promises.incarnation == known.incarnation:
+            self._known[node] = merged(known, promises)
 
     def note_term(self, node: NodeId, term: Term) -> None:
         """Note that a node was seen in a term."""
@@ -303,7 +309,7 @@ class Lives:
         """Forget a node whose number is no longer in use."""
         self._known.pop(node, None)
         self._apart.pop(node, None)
-        self._told.pop(node, None)
+        self._statements.pop(node, None)
 
 
 def _seen(state: RaftState) -> Iterator[tuple[NodeId, Known]]:

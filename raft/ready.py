@@ -88,17 +88,17 @@ def joining_state(*, incarnation: int = 1) -> InitialState:
     return InitialState(hard_state=HardState(standing=Standing.JOINING, incarnation=incarnation))
 
 
-def recovering_state(found: InitialState) -> InitialState:
-    """Return `found` marked as memory lost, for a node whose unsynced writes may be gone.
+def recovering_state(initial: InitialState) -> InitialState:
+    """Return `initial` marked as memory lost, for a node whose unsynced writes may be gone.
 
     The caller persists the new hard state before the core sends anything; a restart of the process
     within the same boot then still finds the node recovering (design 4.5).
     """
-    old = found.hard_state
+    old = initial.hard_state
     is_out = old.standing in (Standing.JOINING, Standing.DIVERGED)
     standing = old.standing if is_out else Standing.RECOVERING
     hard_state = HardState(old.term, old.vote, standing, old.incarnation + 1)
-    return found._replace(hard_state=hard_state)
+    return initial._replace(hard_state=hard_state)
 
 
 class OwnEntry(NamedTuple):

@@ -27,7 +27,7 @@ from simulation.trial import Report, run_case
 DURATION_S: float = 60.0
 FRESH_COUNT = 100
 COVERED_SEED_COUNT = 100
-"""So many seeds have to reach every state of interest."""
+"""Number of seeds that together have to reach every state of interest."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

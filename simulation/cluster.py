@@ -104,9 +104,9 @@ class Cluster:
         self.settings: Final = {**SMALL, **settings}
         self.nodes: Final = [ClusterNode(self, world.add_machine()) for _ in range(count)]
 
-    def settings_of(self, one: ClusterNode) -> Settings:
+    def settings_of(self, node: ClusterNode) -> Settings:
         """Return the settings of a node."""
-        at = one.machine.address
+        at = node.machine.address
         peers = {
             other.number: {
                 "address": f"{other.machine.address}:{CLIENT_PORT}",
@@ -115,14 +115,14 @@ class Cluster:
             for other in self.nodes
         }
         values: dict[str, Any] = {
-            "node_id": one.number,
-            "directory": one.data,
+            "node_id": node.number,
+            "directory": node.data,
             "listen": f"{at}:{CLIENT_PORT}",
             "peer_listen": f"{at}:{PEER_PORT}",
             "listen_framed": f"{at}:{FRAMED_PORT}",
             "peers": peers,
             **self.settings,
-            **one.more,
+            **node.more,
         }
         return Settings(**values)
 
@@ -143,6 +143,6 @@ class Cluster:
         return [f"{one.machine.address}:{CLIENT_PORT}" for one in self.nodes]
 
 
-def _term_of(one: ClusterNode) -> int:
-    driver = one.driver
+def _term_of(node: ClusterNode) -> int:
+    driver = node.driver
     return driver.term if driver is not None else 0

@@ -97,11 +97,11 @@ _ON: dict[str, Switch] = {}
 
 def _find(target: str) -> FunctionType:
     module_name, _, path = target.partition(":")
-    found: object = importlib.import_module(module_name)
+    member: object = importlib.import_module(module_name)
     for name in path.split("."):
-        found = inspect.getattr_static(found, name)
-    assert isinstance(found, FunctionType), f"{target} is no plain function"
-    return found
+        member = inspect.getattr_static(member, name)
+    assert isinstance(member, FunctionType), f"{target} is no plain function"
+    return member
 
 
 def _compile(function: FunctionType, mutant: Mutant) -> CodeType:

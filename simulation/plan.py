@@ -14,7 +14,7 @@ from typing import Any, Final
 from simulation.disk.kinds import WHOLE as DISK_FAULTS
 
 LEADER: Final = 0
-"""As a victim: whoever leads at that moment."""
+"""As a victim: the node that leads at that moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +74,10 @@ class Case:
         return {"options": asdict(self.options), "faults": [asdict(one) for one in self.faults]}
 
     @staticmethod
-    def from_json(found: dict[str, Any]) -> Case:
+    def from_json(document: dict[str, Any]) -> Case:
         """Read what `to_json` returned."""
-        faults = tuple(Fault(**one) for one in found["faults"])
-        return Case(Options(**found["options"]), faults)
+        faults = tuple(Fault(**one) for one in document["faults"])
+        return Case(Options(**document["options"]), faults)
 
 
 def draw(seed: int, duration_ms: int) -> Case:

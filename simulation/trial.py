@@ -135,7 +135,7 @@ class Trial:
                 other = leaders.setdefault(term, name)
                 if other != name:
                     raise AssertionError(f"I1: {other} and {name} both lead term {term}")
-        assert leaders, "nodes log who leads, or nothing proves I1"
+        assert leaders, "nodes log which node leads, or nothing proves I1"
         for _ in range(len(leaders) - 1):
             self.coverage.hit("leader_changed")
 

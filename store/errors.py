@@ -39,14 +39,14 @@ class RecordFormatError(StoreError):
 
     code = "store.record_format"
 
-    def __init__(self, at: int, field: str, expected: str, found: str) -> None:
-        super().__init__(at, field, expected, found)
-        self.at, self.field, self.expected, self.found = at, field, expected, found
+    def __init__(self, at: int, field: str, expected: str, actual: str) -> None:
+        super().__init__(at, field, expected, actual)
+        self.at, self.field, self.expected, self.actual = at, field, expected, actual
 
     def __str__(self) -> str:
         return (
-            f"byte {self.at} of the batch: {self.field} is {self.found}, expected {self.expected}; "
-            f"encode the record again, nothing was written"
+            f"byte {self.at} of the batch: {self.field} is {self.actual}, expected "
+            f"{self.expected}; encode the record again, nothing was written"
         )
 
 
@@ -201,13 +201,13 @@ class LayoutError(StoreError):
 
     code = "store.layout"
 
-    def __init__(self, path: str, expected: str, found: str) -> None:
-        super().__init__(path, expected, found)
-        self.path, self.expected, self.found = path, expected, found
+    def __init__(self, path: str, expected: str, actual: str) -> None:
+        super().__init__(path, expected, actual)
+        self.path, self.expected, self.actual = path, expected, actual
 
     def __str__(self) -> str:
         return (
-            f"{self.path}: expected {self.expected}, found {self.found}; "
+            f"{self.path}: expected {self.expected}, found {self.actual}; "
             f"check the configured sizes, then run 'qlog store verify' on the directory"
         )
 
@@ -241,14 +241,14 @@ class CorruptionError(StoreError):
 
     code = "store.corruption"
 
-    def __init__(self, path: str, at: int, field: str, expected: str, found: str) -> None:
-        super().__init__(path, at, field, expected, found)
+    def __init__(self, path: str, at: int, field: str, expected: str, actual: str) -> None:
+        super().__init__(path, at, field, expected, actual)
         self.path, self.at, self.field = path, at, field
-        self.expected, self.found = expected, found
+        self.expected, self.actual = expected, actual
 
     def __str__(self) -> str:
         return (
-            f"{self.path} byte {self.at}: {self.field} is {self.found}, expected {self.expected}; "
+            f"{self.path} byte {self.at}: {self.field} is {self.actual}, expected {self.expected}; "
             f"refetch the range from a replica, or see 'qlog store repair --help'"
         )
 
@@ -261,15 +261,15 @@ class ForeignEntryError(StoreError):
 
     code = "store.foreign_entry"
 
-    def __init__(self, index: int, at: int, field: str, expected: str, found: str) -> None:
-        super().__init__(index, at, field, expected, found)
+    def __init__(self, index: int, at: int, field: str, expected: str, actual: str) -> None:
+        super().__init__(index, at, field, expected, actual)
         self.index, self.at, self.field = index, at, field
-        self.expected, self.found = expected, found
+        self.expected, self.actual = expected, actual
 
     def __str__(self) -> str:
         return (
             f"entry {self.index} at byte {self.at} of what a peer sent: {self.field} is "
-            f"{self.found}, expected {self.expected}; drop the connection and fetch it again"
+            f"{self.actual}, expected {self.expected}; drop the connection and fetch it again"
         )
 
 
@@ -369,14 +369,14 @@ class DerivedFileError(StoreError):
 
     code = "store.derived_file"
 
-    def __init__(self, path: str, at: int, field: str, expected: str, found: str) -> None:
-        super().__init__(path, at, field, expected, found)
+    def __init__(self, path: str, at: int, field: str, expected: str, actual: str) -> None:
+        super().__init__(path, at, field, expected, actual)
         self.path, self.at, self.field = path, at, field
-        self.expected, self.found = expected, found
+        self.expected, self.actual = expected, actual
 
     def __str__(self) -> str:
         return (
-            f"{self.path} byte {self.at}: {self.field} is {self.found}, expected {self.expected}; "
+            f"{self.path} byte {self.at}: {self.field} is {self.actual}, expected {self.expected}; "
             f"the file is derived from the log, rebuild it"
         )
 
@@ -396,6 +396,6 @@ class DerivedDamageError(DerivedFileError):
 
     def __str__(self) -> str:
         return (
-            f"{self.path} byte {self.at}: {self.field} is not what was written; it is put right "
+            f"{self.path} byte {self.at}: {self.field} is not what was written; it is repaired "
             f"from the log, try again in a moment"
         )

@@ -72,7 +72,7 @@ class Recovery:
     dispatched_size_bytes: int
     """Bytes of the log that had to be dispatched again."""
     derived_rebuilt: bool
-    """Whether queues and index were built anew from the start of the log."""
+    """Whether queues and index were rebuilt from the start of the log."""
     was_adopted: bool = False
     """Whether another program wrote the directory, RocketMQ for one, and it belongs to us now."""
 
@@ -109,7 +109,7 @@ def check_owner(root: str, *, meta_name: str) -> None:
     """Raise LayoutError for a replica's directory that is to be opened as any other.
 
     `meta_name`: the meta file of the kind of node that opens it, empty for a store of its own. Any
-    other kind would show readers, and mark as dispatched for good, what was never confirmed.
+    other kind would show unconfirmed records to readers, and mark them as dispatched permanently.
     """
     for name, owner in _OWNERS.items():
         if name != meta_name and _is_there(root, name):
@@ -236,7 +236,7 @@ def open_derived(
     """Bring queues and index up to `hi_position` of the log.
 
     Return (their guard, bytes of the log dispatched again, whether everything was rebuilt).
-    Derived files are never trusted over the log: a damaged one is repaired or built anew.
+    Derived files are never trusted over the log: a damaged one is repaired or rebuilt.
     """
     if last_run.page_cache_lost:
         lo, item_count = mark.dispatched_durable_position, mark.dispatched_durable_item_count

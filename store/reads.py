@@ -179,7 +179,7 @@ class Reads:
             file = self.log.files.file_at(position)
             at = position - file.position + error.at
             raise CorruptionError(
-                file.path, at, error.field, error.expected, error.found
+                file.path, at, error.field, error.expected, error.actual
             ) from error
         if message.position != position:
             raise PositionRangeError("record position", position, lo, hi)
@@ -221,8 +221,8 @@ class Reads:
     ) -> Iterator[KeyStep]:
         """Walk back through the index to the messages of a topic that carry the key.
 
-        Each step costs about as much as another one, and is done when it is asked for: a caller
-        that must not be long can stop, or pause, behind each.
+        All steps cost about the same. A step runs when the caller takes it, so a caller that must
+        not take long can stop or pause behind each step.
         """
         self._catch_up()
         for position, is_candidate in self._index_steps(
@@ -252,7 +252,7 @@ class Reads:
                     hi_position=hi_position,
                 ):
                     if step.is_candidate:
-                        hi_position = step.position  # After a repair it goes on behind this one.
+                        hi_position = step.position  # After a repair the lookup resumes behind it.
                     yield step
                 return
             except DerivedFileError as error:

@@ -31,17 +31,17 @@ class AtherisRun:
     """One run; the process ends with it."""
 
     def __init__(
-        self, target: FuzzTarget, seed: int, count: int, current: CurrentInput, said: Path
+        self, target: FuzzTarget, seed: int, count: int, current: CurrentInput, report_path: Path
     ) -> None:
         self._target, self._count = target, count
-        self._current, self._said = current, said
+        self._current, self._report_path = current, report_path
         self._report = FuzzReport(target.name, seed)
         self._atheris: Any = importlib.import_module(ATHERIS)
 
     def run(self) -> NoReturn:
         """Judge inputs until there were enough, or one crashes."""
         tracemalloc.start(1)
-        corpus = self._said.with_name("corpus")  # In a directory that the parent removes.
+        corpus = self._report_path.with_name("corpus")  # In a directory that the parent removes.
         corpus.mkdir()
         for seed in range(4):
             for number, data in enumerate(self._target.examples(Random(seed))):
@@ -77,7 +77,7 @@ class AtherisRun:
             report.crashes.append(Crash(target.name, kind, detail, small, report.input_count))
         report.input_count += 1
         if report.crashes or report.input_count >= self._count:
-            self._said.write_text(json.dumps(document_of(report)), "utf-8")
+            self._report_path.write_text(json.dumps(document_of(report)), "utf-8")
             os._exit(0)
 
 

@@ -123,9 +123,9 @@ def document_of(report: FuzzReport) -> dict[str, Any]:
     return found
 
 
-def report_of(found: dict[str, Any]) -> FuzzReport:
+def report_of(document: dict[str, Any]) -> FuzzReport:
     """Return the report that `document_of` wrote."""
     crashes = [
-        Crash(**{**crash, "data": bytes.fromhex(crash["data"])}) for crash in found["crashes"]
+        Crash(**{**crash, "data": bytes.fromhex(crash["data"])}) for crash in document["crashes"]
     ]
-    return FuzzReport(**{**found, "crashes": crashes})
+    return FuzzReport(**{**document, "crashes": crashes})

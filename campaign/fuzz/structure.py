@@ -42,7 +42,7 @@ def text(random: Random) -> str:
 
 
 def integer(random: Random, *, bits: int, is_signed: bool) -> int:
-    """Return an integer that a field of so many bits can hold."""
+    """Return an integer that a field of `bits` bits can hold."""
     value = random.choice((*_INTEGERS, *_INTEGERS, *_EDGES, random.getrandbits(64)))
     value += random.choice((0, 0, 1, -1))
     value &= (1 << bits) - 1

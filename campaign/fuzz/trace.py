@@ -1,10 +1,10 @@
 """The lines that an input reaches in some modules, as a small map, and a limit of their count.
 
-Owns the tracer; must not know targets. The map has a counter for each pair of lines that ran one
-after the other, folded into 64 Ki places, as in AFL: counts are told apart by powers of two, so an
-input that runs a loop more often is new, too. Places follow from file names and lines alone, so
-that two processes see the same. Nothing is allocated while an input runs, since its memory is
-measured.
+Owns the tracer; must not know targets. The map has a counter for each pair of consecutive
+lines, folded into 64 Ki places, as in AFL. Only the power of two of a count matters, so an input
+that runs a loop twice as often is new, too. Places follow from file names and lines alone, so two
+processes see the same places. The tracer allocates nothing while an input runs, since the run
+measures the memory of the input.
 """
 
 import importlib
@@ -45,7 +45,7 @@ class LineTrace:
         self._former: Any = None
 
     def limit(self, step_count_max: int) -> Self:
-        """Begin a new input that may run so many lines."""
+        """Begin a new input that may run at most `step_count_max` lines."""
         self._counts[:] = _CLEAN
         self._previous = self.step_count = 0
         self._step_count_max = step_count_max

@@ -43,7 +43,7 @@ class CheckpointDamagedError(CorruptionError):
 
     def __str__(self) -> str:
         return (
-            f"{self.path}: {self.field} is {self.found}, expected {self.expected}; only another "
+            f"{self.path}: {self.field} is {self.actual}, expected {self.expected}; only another "
             f"node has this state: replace this one, or restore a backup of another one"
         )
 

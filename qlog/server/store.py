@@ -305,7 +305,7 @@ def _finding_row(finding: "Finding") -> dict[str, object]:
         "at": finding.at,
         "field": finding.field,
         "expected": finding.expected,
-        "found": finding.found,
+        "found": finding.actual,
         "position": finding.position if finding.position >= 0 else None,
     }
 

@@ -95,7 +95,7 @@ class Swapped(NamedTuple):
     """Result of a compare-and-set: whether it swapped, and the value of the register before."""
 
     is_swapped: bool
-    found: int
+    previous: int
 
 
 Request: TypeAlias = AppendCall | ReadCall | CasCall | tuple[str, ...] | Value | None
@@ -154,7 +154,9 @@ def to_json(operation: Operation) -> str:
     fields["outcome"] = "ok" if acked(operation) else operation.outcome.value
     for name in ("request", "result"):
         value = fields[name]
-        if hasattr(value, "_asdict"):
+        if isinstance(value, Swapped):
+            fields[name] = {"is_swapped": value.is_swapped, "found": value.previous}
+        elif hasattr(value, "_asdict"):
             fields[name] = value._asdict()
     return json.dumps(fields, separators=(",", ":"))
 
@@ -182,31 +184,31 @@ def from_json(line: str) -> Operation:
         raise ValueError(f"not a line of a history: {line[:200]!r}") from error
 
 
-def _request(kind: Kind, found: object) -> Request:
-    if isinstance(found, dict):
+def _request(kind: Kind, data: object) -> Request:
+    if isinstance(data, dict):
         if kind is Kind.CAS:
-            return CasCall(**found)
-        return AppendCall(**found) if kind is Kind.APPEND else ReadCall(**found)
-    if isinstance(found, list):
-        return tuple(str(queue) for queue in found)
-    if found is None or isinstance(found, int | str):
-        return found
-    raise TypeError(f"request of {kind.value}: {found!r}")
+            return CasCall(**data)
+        return AppendCall(**data) if kind is Kind.APPEND else ReadCall(**data)
+    if isinstance(data, list):
+        return tuple(str(queue) for queue in data)
+    if data is None or isinstance(data, int | str):
+        return data
+    raise TypeError(f"request of {kind.value}: {data!r}")
 
 
-def _result(kind: Kind, found: object) -> Result:
-    if isinstance(found, dict):
+def _result(kind: Kind, data: object) -> Result:
+    if isinstance(data, dict):
         if kind is Kind.APPEND:
-            return HistoryReceipt(found["offset"], HistoryDurability(found["durability"]))
+            return HistoryReceipt(data["offset"], HistoryDurability(data["durability"]))
         if kind is Kind.GET:
-            return Seen(**found)
+            return Seen(**data)
         if kind is Kind.CAS:
-            return Swapped(**found)
-        records = tuple((int(offset), value) for offset, value in found["records"])
-        return Records(records, found["end"])
-    if found is None or isinstance(found, int):
-        return found
-    raise TypeError(f"result of {kind.value}: {found!r}")
+            return Swapped(data["is_swapped"], data["found"])
+        records = tuple((int(offset), value) for offset, value in data["records"])
+        return Records(records, data["end"])
+    if data is None or isinstance(data, int):
+        return data
+    raise TypeError(f"result of {kind.value}: {data!r}")
 
 
 def write(operations: Iterable[Operation], file: TextIO) -> None:

@@ -18,7 +18,7 @@ class ForeignChains:
 
     def is_again(self, error: ForeignChainError) -> bool:
         """Whether the same was refused before; this refusal is remembered."""
-        seen = (error.peer, error.index, error.found)
+        seen = (error.peer, error.index, error.content)
         was, self._last = self._last, seen
         return was == seen
 

@@ -79,7 +79,7 @@ class Replica:
     """One replica: core, log, and the order between them. Single-threaded, never blocks."""
 
     is_lean = True
-    """Whether `raft.rules.steady` is asked first. Tests turn it off, to compare both ways."""
+    """Whether `raft.rules.steady` runs first. Tests turn it off to compare both ways."""
 
     def __init__(self, config: RaftConfig, log: PumpLog, random: Random) -> None:
         """Start from the content of `log`, which the shell has synced."""

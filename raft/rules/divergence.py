@@ -54,7 +54,7 @@ def diverge(state: RaftState, leader: NodeId) -> None:
     if state.standing is Standing.DIVERGED:
         return
     state.standing = Standing.DIVERGED
-    # Acks sent to that leader before the contradiction was detected count no more.
+    # Acks sent to that leader before the contradiction was detected no longer count.
     state.incarnation += 1
     state.touch_hard_state()
     state.note_role("history conflict")

@@ -112,7 +112,7 @@ def handle_append(state: RaftState, message: AppendRequest) -> None:
         leave_term(state, message)
         return
     hear_leader(state, message.sender)
-    # Mostly the leader goes on behind the commit index here, and no comparison is needed.
+    # Mostly the leader continues behind the commit index here: no comparison is needed.
     is_questionable = message.prev_index <= state.commit or state.standing is Standing.DIVERGED
     if is_questionable and stands_aside(state, message):
         return

@@ -66,7 +66,7 @@ def offers(state: RaftState) -> list[AppendRequest] | None:
     hi, position_of = written + 1, state.positions.position_of
     own_first, newest = state.own_term_first, state.configurations[-1].index
     base_index, match = state.log.base_index, hi  # No follower has `hi`.
-    found: list[AppendRequest] = []
+    messages: list[AppendRequest] = []
     for node in state.progress:
         progress = state.progress[node]
         if progress.state is not ProgressState.REPLICATE:
@@ -100,12 +100,12 @@ def offers(state: RaftState) -> list[AppendRequest] | None:
             progress.admitted,
             None,
         )
-        found += (_new(AppendRequest, sent),)  # A call less than `append`.
-    for message in found:
+        messages += (_new(AppendRequest, sent),)  # A call less than `append`.
+    for message in messages:
         progress = state.progress[message.to]
         progress.next, progress.commit_sent = hi, commit
     state.is_broadcast_due = False
-    return found
+    return messages
 
 
 def take_ack(state: RaftState, message: AppendReply) -> bool:

@@ -67,11 +67,11 @@ def kind_of(path: str) -> str:
 
 def files_by_kind(disk: Disk, directory: str) -> dict[str, list[File]]:
     """Return the durable files below a node's directory, by kind; only those with bytes."""
-    found: dict[str, list[File]] = {}
+    files: dict[str, list[File]] = {}
     for file in disk.model.files(directory):
         if file.synced.size_bytes:
-            found.setdefault(kind_of(os.path.relpath(file.path, directory)), []).append(file)
-    return found
+            files.setdefault(kind_of(os.path.relpath(file.path, directory)), []).append(file)
+    return files
 
 
 def damage(

@@ -31,7 +31,7 @@ interpreter drops it does no harm."""
 _NUMBER_SHIFT: Final = 24
 TOTAL_SIZE_BYTES: Final = 1 << 40
 PREEMPTED_IN: Final = 16
-"""One in so many calls that wait for no disk lets others run, as long as all of them took."""
+"""Calls that wait for no disk: one call in this number lets others run, for the time of all."""
 _CLEAN_NS: Final = 5_000
 
 
@@ -107,11 +107,11 @@ class Disk:
         self._set_time(found)
         os.close(found.fd)
 
-    def _set_time(self, found: Descriptor) -> None:
+    def _set_time(self, descriptor: Descriptor) -> None:
         """Give a file that was written the time of the world: code sorts files by it."""
-        if found.has_written:
-            now_ns = found.process.machine.clock.unix_ns()
-            os.utime(found.fd, ns=(now_ns, now_ns))
+        if descriptor.has_written:
+            now_ns = descriptor.process.machine.clock.unix_ns()
+            os.utime(descriptor.fd, ns=(now_ns, now_ns))
 
     # --- Bytes ---
 

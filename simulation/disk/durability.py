@@ -255,7 +255,7 @@ class Durability:
     def adopt(self, path: str) -> None:
         """Take what is below a directory as durable: the machine has just been started."""
         directory = self.directory(path)
-        for entry in sorted(os.scandir(path), key=lambda one: one.name):
+        for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
             if entry.is_dir(follow_symlinks=False):
                 self.adopt(entry.path)
             else:
@@ -299,7 +299,7 @@ class Durability:
         self._directories.clear()
 
     def forget_directory(self, path: str) -> None:
-        """Take an empty directory as gone for good."""
+        """Take an empty directory as gone permanently."""
         parent, name = self.place(path)
         parent.names.pop(name, None)
         parent.durable.pop(name, None)

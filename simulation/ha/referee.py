@@ -174,7 +174,7 @@ class HaReferee:
         return ""
 
     @staticmethod
-    def _check_contains(log: bytearray, records: dict[int, int], code: str, who: str) -> None:
+    def _check_contains(log: bytearray, records: dict[int, int], code: str, name: str) -> None:
         for end, record in records.items():
             if record_at(log, end) != record:
-                raise ViolationError(code, f"{who} lacks {record} at {end}")
+                raise ViolationError(code, f"{name} lacks {record} at {end}")

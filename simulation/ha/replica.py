@@ -140,7 +140,7 @@ class SimulatedReplica:
             self.aside.append((lo, bytes(self.log[lo:])))
             del self.log[lo:]
             self.synced = min(self.synced, lo)
-            self._syncing = 0  # An earlier sync counts no more.
+            self._syncing = 0  # An earlier sync no longer counts.
 
     def _save_epochs(self, fx: HaEffects) -> None:
         if fx.epochs is not None:

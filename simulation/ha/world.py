@@ -157,25 +157,25 @@ class HaWorld:
                 if replica.is_up:
                     replica.run(lambda m: m.set_mode(self.mode))
 
-    def _crash(self, one: SimulatedReplica) -> None:
-        self.trace(f"{one.id} crashes")
-        one.crash()
+    def _crash(self, replica: SimulatedReplica) -> None:
+        self.trace(f"{replica.id} crashes")
+        replica.crash()
         joining = sum(r.saved.standing is HaStanding.JOINING for r in self.replicas)
         room = len(self.replicas) - self.settings.fence_count
-        is_full = one.saved.standing is HaStanding.FULL
+        is_full = replica.saved.standing is HaStanding.FULL
         if (
             self.options.wipes
             and joining + is_full <= min(room, self.settings.copies - 1)
             and self.random.random() < 0.3
         ):
-            self.trace(f"{one.id} gets a new disk")
+            self.trace(f"{replica.id} gets a new disk")
             self._incarnation += 1
-            one.wipe(self._incarnation)
-        self.push(self.now + self.random.choice([10, 500, 3000]), self.restart, one.id)
+            replica.wipe(self._incarnation)
+        self.push(self.now + self.random.choice([10, 500, 3000]), self.restart, replica.id)
 
-    def _cut_links(self, one: SimulatedReplica) -> None:
-        peers = [p for p in self.replicas if p is not one and self.random.random() < 0.7]
-        both = {(one.id, p.id) for p in peers} | {(p.id, one.id) for p in peers}
+    def _cut_links(self, replica: SimulatedReplica) -> None:
+        peers = [p for p in self.replicas if p is not replica and self.random.random() < 0.7]
+        both = {(replica.id, p.id) for p in peers} | {(p.id, replica.id) for p in peers}
         one_way = {pair for pair in sorted(both) if self.random.random() < 0.8}
         self.trace(f"cut {sorted(one_way)}")
         self.network.cuts |= one_way

@@ -35,41 +35,41 @@ class DiskInjector:
         self,
         count: Callable[[str], None],
         start_later: Callable[[ClusterNode, int], None],
-        harmed: Callable[[ClusterNode], None] = lambda one: None,
+        harmed: Callable[[ClusterNode], None] = lambda node: None,
     ) -> None:
-        """`start_later`: have a node run again after so many ms, with power; `harmed`: told before
-        a disk is harmed."""
+        """`start_later` has a node run again, with power, after a number of ms. The injector calls
+        `harmed` before it harms the disk of a node."""
         self._count, self._start_later, self._harmed = count, start_later, harmed
 
-    def strike(self, kind: str, one: ClusterNode, fault: Fault, random: Random) -> None:
+    def strike(self, kind: str, node: ClusterNode, fault: Fault, random: Random) -> None:
         """Do a fault of a kind of `ALL` to a node, and end it after its time."""
         self._count(kind)
         call: Callable[[ClusterNode, Fault, Random], None] = getattr(self, f"_{kind}")
-        call(one, fault, random)
+        call(node, fault, random)
 
-    def _later(self, one: ClusterNode, fault: Fault, call: Callable[[], None]) -> None:
-        one.machine.hub.after(fault.duration_ms * NS_PER_MS, call)
+    def _later(self, node: ClusterNode, fault: Fault, call: Callable[[], None]) -> None:
+        node.machine.hub.after(fault.duration_ms * NS_PER_MS, call)
 
     # --- Ends at a call ---
 
-    def _die_at_call(self, one: ClusterNode, fault: Fault, random: Random) -> None:
-        self._set_trap(one, fault, random, with_power=False)
+    def _die_at_call(self, node: ClusterNode, fault: Fault, random: Random) -> None:
+        self._set_trap(node, fault, random, with_power=False)
 
-    def _power_at_call(self, one: ClusterNode, fault: Fault, random: Random) -> None:
-        self._set_trap(one, fault, random, with_power=True)
+    def _power_at_call(self, node: ClusterNode, fault: Fault, random: Random) -> None:
+        self._set_trap(node, fault, random, with_power=True)
 
     def _set_trap(
-        self, one: ClusterNode, fault: Fault, random: Random, *, with_power: bool
+        self, node: ClusterNode, fault: Fault, random: Random, *, with_power: bool
     ) -> None:
-        traps = one.machine.disk.faults.traps
+        traps = node.machine.disk.faults.traps
 
         def end() -> None:
             self._count("died_at_call")
-            if with_power and one.machine.has_power:
-                one.machine.lose_power()
+            if with_power and node.machine.has_power:
+                node.machine.lose_power()
             else:
-                one.kill()
-            self._start_later(one, fault.duration_ms)
+                node.kill()
+            self._start_later(node, fault.duration_ms)
 
         traps.append(
             Trap(
@@ -82,51 +82,53 @@ class DiskInjector:
 
     # --- Slow, full, failing ---
 
-    def _disk_slow(self, one: ClusterNode, fault: Fault, random: Random) -> None:
-        faults = one.machine.disk.faults
+    def _disk_slow(self, node: ClusterNode, fault: Fault, random: Random) -> None:
+        faults = node.machine.disk.faults
         faults.slowness = random.choice((5.0, 50.0, 500.0))
-        self._later(one, fault, partial(setattr, faults, "slowness", 1.0))
+        self._later(node, fault, partial(setattr, faults, "slowness", 1.0))
 
-    def _disk_full(self, one: ClusterNode, fault: Fault, random: Random) -> None:
-        faults = one.machine.disk.faults
+    def _disk_full(self, node: ClusterNode, fault: Fault, random: Random) -> None:
+        faults = node.machine.disk.faults
         faults.free_size_bytes = random.choice((0, 4096, 100_000, 500_000))
-        self._later(one, fault, partial(setattr, faults, "free_size_bytes", None))
+        self._later(node, fault, partial(setattr, faults, "free_size_bytes", None))
 
-    def _disk_hang(self, one: ClusterNode, fault: Fault, _random: Random) -> None:
-        disk = one.machine.disk
+    def _disk_hang(self, node: ClusterNode, fault: Fault, _random: Random) -> None:
+        disk = node.machine.disk
         disk.faults.hangs = True
-        self._later(one, fault, disk.release)
+        self._later(node, fault, disk.release)
 
-    def _calls_fail(self, one: ClusterNode, fault: Fault, random: Random) -> None:
+    def _calls_fail(self, node: ClusterNode, fault: Fault, random: Random) -> None:
         kinds = random.choice((("read",), ("write", "allocate"), ("create", "rename"), ("map",)))
-        self._add_rule(one, fault, ErrorRule(kinds, errno.EIO, share=random.choice((0.01, 0.3, 1))))
+        self._add_rule(
+            node, fault, ErrorRule(kinds, errno.EIO, share=random.choice((0.01, 0.3, 1)))
+        )
 
-    def _sync_fails(self, one: ClusterNode, fault: Fault, random: Random) -> None:
+    def _sync_fails(self, node: ClusterNode, fault: Fault, random: Random) -> None:
         kinds = random.choice((("sync",), ("sync_directory",)))
-        self._add_rule(one, fault, ErrorRule(kinds, errno.EIO, count=1))
+        self._add_rule(node, fault, ErrorRule(kinds, errno.EIO, count=1))
 
-    def _add_rule(self, one: ClusterNode, fault: Fault, rule: ErrorRule) -> None:
-        rules = one.machine.disk.faults.rules
+    def _add_rule(self, node: ClusterNode, fault: Fault, rule: ErrorRule) -> None:
+        rules = node.machine.disk.faults.rules
         rules.append(rule)
 
         def end() -> None:
             if rule in rules:
                 rules.remove(rule)
 
-        self._later(one, fault, end)
+        self._later(node, fault, end)
 
     # --- Harm ---
 
-    def _disk_damage(self, one: ClusterNode, _fault: Fault, random: Random) -> None:
-        self._harmed(one)
+    def _disk_damage(self, node: ClusterNode, _fault: Fault, random: Random) -> None:
+        self._harmed(node)
         for _ in range(random.choice((1, 1, 3))):
-            done = damage(one.machine.disk, str(one.machine.root / "data"), random)
+            done = damage(node.machine.disk, str(node.machine.root / "data"), random)
             if done is not None:
                 self._count(f"damaged_{done.kind}")
-                one.machine.hub.note(f"{one.machine.name} {done.name} at {done.position}")
+                node.machine.hub.note(f"{node.machine.name} {done.name} at {done.position}")
 
-    def _disk_lies(self, one: ClusterNode, fault: Fault, _random: Random) -> None:
-        self._harmed(one)
-        faults = one.machine.disk.faults
+    def _disk_lies(self, node: ClusterNode, fault: Fault, _random: Random) -> None:
+        self._harmed(node)
+        faults = node.machine.disk.faults
         faults.lies = True
-        self._later(one, fault, partial(setattr, faults, "lies", False))
+        self._later(node, fault, partial(setattr, faults, "lies", False))

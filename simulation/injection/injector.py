@@ -54,13 +54,13 @@ class Injector:
         """End all faults: every machine has power, every node runs, all links are whole."""
         self.is_over = True
         self._cluster.world.network.heal()
-        for one in self._cluster.nodes:
-            if one.process is not None and one.process.is_alive:
-                one.process.slowness = 1.0
-                one.process.go_on()
-            one.machine.disk.heal()
-            self._power_on(one)
-            self._start(one)
+        for node in self._cluster.nodes:
+            if node.process is not None and node.process.is_alive:
+                node.process.slowness = 1.0
+                node.process.go_on()
+            node.machine.disk.heal()
+            self._power_on(node)
+            self._start(node)
 
     # --- Helpers ---
 
@@ -83,50 +83,50 @@ class Injector:
 
         self._hub.after(fault.duration_ms * NS_PER_MS, end)
 
-    def _start(self, one: ClusterNode) -> None:
-        if one.machine.has_power and not one.is_up:
-            one.start()
+    def _start(self, node: ClusterNode) -> None:
+        if node.machine.has_power and not node.is_up:
+            node.start()
 
-    def _restart_later(self, fault: Fault, one: ClusterNode) -> None:
+    def _restart_later(self, fault: Fault, node: ClusterNode) -> None:
         if self.is_over:  # It drained for long.
-            self._start(one)
-        self._later(fault, partial(self._start, one))
+            self._start(node)
+        self._later(fault, partial(self._start, node))
 
-    def _start_in(self, one: ClusterNode, delay_ms: int) -> None:
+    def _start_in(self, node: ClusterNode, delay_ms: int) -> None:
         def end() -> None:
             if not self.is_over:
-                self._power_up(one)
+                self._power_up(node)
 
         self._hub.after(delay_ms * NS_PER_MS, end)
 
-    def _others(self, one: ClusterNode, random: Random) -> list[ClusterNode]:
-        others = [other for other in self._cluster.nodes if other is not one]
+    def _others(self, node: ClusterNode, random: Random) -> list[ClusterNode]:
+        others = [other for other in self._cluster.nodes if other is not node]
         return random.sample(others, random.randint(1, len(others)))
 
     # --- Processes ---
 
-    def _kill(self, one: ClusterNode, fault: Fault, _random: Random) -> None:
-        if one.is_up:
-            one.kill()
+    def _kill(self, node: ClusterNode, fault: Fault, _random: Random) -> None:
+        if node.is_up:
+            node.kill()
             self._coverage.hit("killed")
-        self._restart_later(fault, one)
+        self._restart_later(fault, node)
 
-    def _stop(self, one: ClusterNode, fault: Fault, _random: Random) -> None:
-        process = one.process
+    def _stop(self, node: ClusterNode, fault: Fault, _random: Random) -> None:
+        process = node.process
         if process is not None and process.is_alive and not process.is_paused:
             self._coverage.hit("stopped")
             process.loop.signal(signal.SIGTERM)
-            process.on_end.append(partial(self._restart_later, fault, one))
+            process.on_end.append(partial(self._restart_later, fault, node))
 
-    def _pause(self, one: ClusterNode, fault: Fault, _random: Random) -> None:
-        process = one.process
+    def _pause(self, node: ClusterNode, fault: Fault, _random: Random) -> None:
+        process = node.process
         if process is not None and process.is_alive:
             self._coverage.hit("paused")
             process.pause()
             self._later(fault, process.go_on)
 
-    def _slow_core(self, one: ClusterNode, fault: Fault, random: Random) -> None:
-        process = one.process
+    def _slow_core(self, node: ClusterNode, fault: Fault, random: Random) -> None:
+        process = node.process
         if process is not None and process.is_alive:
             self._coverage.hit("slow_core")
             process.slowness = random.choice((4.0, 20.0, 100.0))
@@ -138,45 +138,45 @@ class Injector:
 
     # --- Power ---
 
-    def _power(self, one: ClusterNode, fault: Fault, _random: Random) -> None:
-        if one.machine.has_power:
-            one.machine.lose_power()
+    def _power(self, node: ClusterNode, fault: Fault, _random: Random) -> None:
+        if node.machine.has_power:
+            node.machine.lose_power()
             self._coverage.hit("power_lost")
-        self._later(fault, partial(self._power_up, one))
+        self._later(fault, partial(self._power_up, node))
 
-    def _power_all(self, _one: ClusterNode, fault: Fault, _random: Random) -> None:
-        for one in self._cluster.nodes:
-            self._power(one, fault, _random)
+    def _power_all(self, _node: ClusterNode, fault: Fault, _random: Random) -> None:
+        for node in self._cluster.nodes:
+            self._power(node, fault, _random)
         self._coverage.hit("whole_cluster_restarted")
 
-    def _power_up(self, one: ClusterNode) -> None:
-        self._power_on(one)
-        self._start(one)
+    def _power_up(self, node: ClusterNode) -> None:
+        self._power_on(node)
+        self._start(node)
 
-    def _power_on(self, one: ClusterNode) -> None:
-        if not one.machine.has_power:
-            one.machine.power_on()
+    def _power_on(self, node: ClusterNode) -> None:
+        if not node.machine.has_power:
+            node.machine.power_on()
 
     # --- Network ---
 
-    def _cut(self, one: ClusterNode, fault: Fault, random: Random) -> None:
+    def _cut(self, node: ClusterNode, fault: Fault, random: Random) -> None:
         self._coverage.hit("cut")
-        self._set_cut(one, self._others(one, random), fault, both=True)
+        self._set_cut(node, self._others(node, random), fault, both=True)
 
-    def _cut_one_way(self, one: ClusterNode, fault: Fault, random: Random) -> None:
+    def _cut_one_way(self, node: ClusterNode, fault: Fault, random: Random) -> None:
         self._coverage.hit("cut_one_way")
-        others = self._others(one, random)
+        others = self._others(node, random)
         if random.random() < 0.5:
-            self._set_cut(one, others, fault, both=False)
+            self._set_cut(node, others, fault, both=False)
         else:
             for other in others:
-                self._set_cut(other, [one], fault, both=False)
+                self._set_cut(other, [node], fault, both=False)
 
     def _set_cut(
-        self, one: ClusterNode, others: Sequence[ClusterNode], fault: Fault, *, both: bool
+        self, node: ClusterNode, others: Sequence[ClusterNode], fault: Fault, *, both: bool
     ) -> None:
         network = self._cluster.world.network
-        pairs = [(one.machine.address, other.machine.address) for other in others]
+        pairs = [(node.machine.address, other.machine.address) for other in others]
         if both:
             pairs += [(target, source) for source, target in pairs]
         for source, target in pairs:
@@ -188,34 +188,34 @@ class Injector:
 
         self._later(fault, end)
 
-    def _flap(self, one: ClusterNode, fault: Fault, random: Random) -> None:
+    def _flap(self, node: ClusterNode, fault: Fault, random: Random) -> None:
         self._coverage.hit("flapped")
-        others = self._others(one, random)
+        others = self._others(node, random)
         for number in range(random.randint(3, 12)):
             at_ms = number * random.randint(50, 500)
-            short = Fault(0, "cut", one.number, random.randint(10, 300), 0)
-            self._hub.after(at_ms * NS_PER_MS, self._flap_once, one, others, short)
+            short = Fault(0, "cut", node.number, random.randint(10, 300), 0)
+            self._hub.after(at_ms * NS_PER_MS, self._flap_once, node, others, short)
 
-    def _flap_once(self, one: ClusterNode, others: list[ClusterNode], fault: Fault) -> None:
+    def _flap_once(self, node: ClusterNode, others: list[ClusterNode], fault: Fault) -> None:
         if not self.is_over:
-            self._set_cut(one, others, fault, both=True)
+            self._set_cut(node, others, fault, both=True)
 
-    def _slow_link(self, one: ClusterNode, fault: Fault, random: Random) -> None:
+    def _slow_link(self, node: ClusterNode, fault: Fault, random: Random) -> None:
         self._coverage.hit("slow_link")
-        self._change_links(one, fault, random, latency_ns=random.choice((5, 50, 300)) * NS_PER_MS)
+        self._change_links(node, fault, random, latency_ns=random.choice((5, 50, 300)) * NS_PER_MS)
 
-    def _lossy_link(self, one: ClusterNode, fault: Fault, random: Random) -> None:
+    def _lossy_link(self, node: ClusterNode, fault: Fault, random: Random) -> None:
         self._coverage.hit("lossy_link")
-        self._change_links(one, fault, random, loss=random.choice((0.01, 0.1, 0.4)))
+        self._change_links(node, fault, random, loss=random.choice((0.01, 0.1, 0.4)))
 
     def _change_links(
-        self, one: ClusterNode, fault: Fault, random: Random, **values: float
+        self, node: ClusterNode, fault: Fault, random: Random, **values: float
     ) -> None:
         network = self._cluster.world.network
         ways = []
-        for other in self._others(one, random):
-            for pair in ((one, other), (other, one)):
-                ways.append(network.direction(*(node.machine.address for node in pair)))
+        for other in self._others(node, random):
+            for pair in ((node, other), (other, node)):
+                ways.append(network.direction(*(side.machine.address for side in pair)))
         before = {name: getattr(network.usual, name) for name in values}
         for way in ways:
             vars(way).update(values)
@@ -228,19 +228,19 @@ class Injector:
 
     # --- Clocks and leadership ---
 
-    def _clock_jump(self, one: ClusterNode, _fault: Fault, random: Random) -> None:
+    def _clock_jump(self, node: ClusterNode, _fault: Fault, random: Random) -> None:
         self._coverage.hit("clock_jumped")
         by_ms = random.choice((-3_600_000, -5_000, -50, 50, 5_000, 3_600_000, 90_000_000))
-        one.machine.clock.jump(by_ms * NS_PER_MS)
-        one.machine.clock.set_drift(random.randrange(-500, 501))
+        node.machine.clock.jump(by_ms * NS_PER_MS)
+        node.machine.clock.set_drift(random.randrange(-500, 501))
 
-    def _hand_over(self, one: ClusterNode, _fault: Fault, random: Random) -> None:
-        node = one.node
-        if node is None or not one.is_leader or not isinstance(node.admin, NodeAdmin):
+    def _hand_over(self, node: ClusterNode, _fault: Fault, random: Random) -> None:
+        running = node.node
+        if running is None or not node.is_leader or not isinstance(running.admin, NodeAdmin):
             return
-        admin = node.admin
-        others = [other.number for other in self._cluster.nodes if other is not one]
-        process = one.process
+        admin = running.admin
+        others = [other.number for other in self._cluster.nodes if other is not node]
+        process = node.process
         assert process is not None
         target = random.choice(others)
 

@@ -44,7 +44,7 @@ class MachineClock:
         self._rate = _MILLION + drift_ppm
 
     def restart(self) -> None:
-        """Begin again, as with a boot: the time of day goes on, on a battery."""
+        """Begin again, as with a boot: the time of day continues, on a battery."""
         unix_ns = self.unix_ns()
         self._start_ns = self._base_ns = _BOOT_NS + self._hub.random.randrange(_BOOT_NS)
         self._anchor_ns = self._hub.now_ns

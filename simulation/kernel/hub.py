@@ -146,7 +146,7 @@ class Hub:
         return number
 
     def wait(self) -> None:
-        """Leave code of a process until somebody resumes its greenlet."""
+        """Leave code of a process until `resume` switches to its greenlet again."""
         assert getcurrent() is not self._greenlet, "the hub itself cannot wait"
         self._greenlet.switch()
 

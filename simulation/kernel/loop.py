@@ -84,7 +84,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         )
 
     def _wait(self) -> None:
-        """Let others run until a timer is due or somebody calls."""
+        """Let other code run until a timer is due or a caller wakes this loop."""
         process, hub = self._process, self._process.hub
         if self._timers:
             due_ns = int(self._timers[0][0] * NS_PER_S) + 1

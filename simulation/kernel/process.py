@@ -96,11 +96,11 @@ class Process:
             raise AssertionError("code of a dead process went on")
 
     def pause(self) -> None:
-        """Stop it as SIGSTOP does: its clock goes on, its sockets take what comes."""
+        """Stop it as SIGSTOP does: its clock continues, and its sockets take what comes."""
         self.is_paused = True
 
     def go_on(self) -> None:
-        """Let a paused process go on."""
+        """Let a paused process continue."""
         self.is_paused = False
         held, self.held = self.held, []
         for of, wait_number in held:

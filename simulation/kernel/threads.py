@@ -1,8 +1,8 @@
 """Threads and their locks, as greenlets of a process: the interface of `threading`.
 
-Owns who waits for what. A thread runs until it waits, so the places where threads meet are those
-where one waits for a lock, a condition, an event, a file system call, or another thread; a lock
-that is free may make its taker wait for a moment too, so that a seed decides who is first.
+Owns which thread waits for what. A thread runs until it waits, so threads meet only where one waits
+for a lock, a condition, an event, a file system call, or another thread. A free lock may make its
+taker wait for a moment, too, so that a seed decides which thread is first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simulation.kernel.modules import SimulatedModule
 from simulation.kernel.process import Process, Waiter, current_process
 
 PREEMPTED_IN: Final = 16
-"""One in so many takings of a free lock lets others run first."""
+"""A thread that takes a free lock lets others run first, once in this number of takings."""
 
 
 def _timeout_ns(timeout: float | None) -> int | None:
@@ -236,7 +236,7 @@ class SimulatedThread:
             try:
                 self.run()
             except Exception as error:  # noqa: BLE001
-                # Python prints it and goes on; here it would go unnoticed.
+                # Python prints it and continues; here it would stay unnoticed.
                 self._hub.fail(error)
             self._is_over = True
             while self._joined:

@@ -1,4 +1,4 @@
-"""The network between machines: who reaches whom, and how fast.
+"""The network between machines: which machine reaches which, and how fast.
 
 Owns addresses, names and the state of each direction of each link. Streams ask it when bytes
 arrive. A stream keeps its order as TCP does; loss shows as delay, a partition as silence until it

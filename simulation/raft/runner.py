@@ -112,8 +112,8 @@ def _judge_before_loss(world: World, lo: Index) -> None:
     _check(cut_history(world, lo), [drain])
 
 
-def _check(history: list[Operation], found: list[Drain]) -> None:
-    violations: list[Violation] = check_log(history, found)
+def _check(history: list[Operation], queue_drains: list[Drain]) -> None:
+    violations: list[Violation] = check_log(history, queue_drains)
     violations += check_register_by_index(history)
     violations += check_register_by_zones(history)
     violations += check_cas(history)

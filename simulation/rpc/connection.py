@@ -36,7 +36,7 @@ class Connection(asyncio.Protocol):
         self.peer = ""
         """The address of the other side, as gRPC writes it."""
         self.transport: Any = None
-        self.idle_since_s = self._heard_s = process.loop.time()
+        self.idle_since_s = self._last_seen_s = process.loop.time()
         self._is_pinged = False
         self._reader = frames.FrameReader()
         self._keepalive_s = options.seconds("keepalive_time_ms")
@@ -54,7 +54,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.received_size_bytes += len(data)
-        self._heard_s, self._is_pinged = self.process.loop.time(), False
+        self._last_seen_s, self._is_pinged = self.process.loop.time(), False
         try:
             for kind, number, payload in self._reader.feed(data):
                 self._take(kind, number, payload)
@@ -123,7 +123,7 @@ class Connection(asyncio.Protocol):
 
     def _look(self) -> None:
         """Ask the other side whether it is there, and close the connection if it is not."""
-        silent_s = self.process.loop.time() - self._heard_s
+        silent_s = self.process.loop.time() - self._last_seen_s
         wait_s = self._keepalive_s
         if silent_s < self._keepalive_s:
             wait_s -= silent_s

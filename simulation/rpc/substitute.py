@@ -38,15 +38,15 @@ class Parts(NamedTuple):
 
 def substitute(hub: Hub) -> Parts:
     """Return the replacements of one world."""
-    seam = _Seam(hub)
+    rpc_port = _RpcPort(hub)
     return Parts(
         {
-            connection_cut.cut_connection: seam.cut_connection,
-            connection_cut.traffic_of: seam.traffic_of,
+            connection_cut.cut_connection: rpc_port.cut_connection,
+            connection_cut.traffic_of: rpc_port.traffic_of,
         },
         [
-            (cygrpc, "AioChannel", seam.channel),
-            (cygrpc, "AioServer", seam.server),
+            (cygrpc, "AioChannel", rpc_port.channel),
+            (cygrpc, "AioServer", rpc_port.server),
             (_utils, "time", Time(hub)),
             (_channel, "weakref", SimpleNamespace(WeakSet=OrderedWeakSet)),
         ],
@@ -67,7 +67,7 @@ def rpc_parts(world: World) -> Iterator[None]:
         substitution.undo()
 
 
-class _Seam:
+class _RpcPort:
     """Makes channels and servers for the process whose code asks."""
 
     def __init__(self, hub: Hub) -> None:

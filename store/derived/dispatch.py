@@ -71,7 +71,7 @@ class Built(NamedTuple):
 class DispatchedUnit(NamedTuple):
     """One record of a queue: its offset there, and where it lies in the log.
 
-    `data` is the record, where it is at hand and was checked, else empty.
+    `data` is the record if it is available and was checked, else empty.
     """
 
     offset: int
@@ -373,7 +373,7 @@ class Dispatcher:
                 field, expected, found = "topic", "a topic name", repr(topic)
                 at = layout.topic_at
         except RecordFormatError as error:
-            at, field, expected, found = error.at, error.field, error.expected, error.found
+            at, field, expected, found = error.at, error.field, error.expected, error.actual
         return CorruptionError("the log", base + at, field, expected, found)
 
     def tail_offsets(self, hi_position: int) -> dict[QueueKey, int]:
@@ -446,10 +446,10 @@ class Dispatcher:
             self.queues.complete_rebuild()
 
     def delete_expired(self) -> None:
-        """Delete derived files of records that the log has no more; may run beside all others.
+        """Delete derived files of records that the log no longer has; may run beside all others.
 
         The lock is held for one queue at a time, so that a building thread waits for one only. The
-        log may be replaced in between: its start is read anew under the lock, where `restart`
+        log may be replaced in between. So its start is read again under the lock, where `restart`
         cannot have filled the queues.
         Raises the first FileSystemError, after all other files were tried; repeat it then.
         """
@@ -541,19 +541,19 @@ def _watched_of(entry: StampedEntry, offset: int, packed: bytes) -> list[Dispatc
 def _joined(runs: list[UnitRun]) -> list[UnitRun]:
     """Return one run for each queue, in the order of their first ones. QueueOrderError for a gap:
     the stamper gives offsets in a row."""
-    found: dict[QueueKey, list[bytes]] = {}
+    units: dict[QueueKey, list[bytes]] = {}
     first_offsets: dict[QueueKey, int] = {}
     next_offsets: dict[QueueKey, int] = {}
     for topic, queue_id, offset, packed in runs:
         key = topic, queue_id
-        if key not in found:
-            found[key], first_offsets[key] = [packed], offset
+        if key not in units:
+            units[key], first_offsets[key] = [packed], offset
         elif offset == next_offsets[key]:
-            found[key] += (packed,)
+            units[key] += (packed,)
         else:
             raise QueueOrderError(topic.decode("ascii"), queue_id, next_offsets[key], offset)
         next_offsets[key] = offset + len(packed) // UNIT_SIZE_BYTES
     return [
         (*key, first_offsets[key], parts[0] if len(parts) == 1 else b"".join(parts))
-        for key, parts in found.items()
+        for key, parts in units.items()
     ]

@@ -245,8 +245,8 @@ class DerivedScrubber:
             self._next = 0
 
     def step(self) -> DerivedPiece:
-        """Compare the next piece. Errors as `DerivedGuard.mend`; the step after one goes on with
-        the next file of the log."""
+        """Compare the next piece. Errors as `DerivedGuard.mend`; the step after one continues
+        with the next file of the log."""
         changes, log = self._log.changes, self._log
         if not changes.is_unchanged(self._number):  # No record need begin at the next place.
             self._number, self._next = changes.number, 0

@@ -93,7 +93,7 @@ class KeyMender:
             return False  # Cut or expired meanwhile.
         if wrong:
             self._counters.derived_mended_key_count += wrong
-            self._tell(f"{wrong} entries and slots of {file.path} are put right from the log")
+            self._tell(f"{wrong} entries and slots of {file.path} are repaired from the log")
         return wrong > 0
 
     # --- Entries ---
@@ -225,8 +225,8 @@ class KeyMender:
             for value in said.hashes:
                 yield Key(value, said.position, said.store_unix_ms)
 
-    def _apart(self, file: IndexFile, entry: int, expected: str, found: str) -> DerivedFileError:
-        return DerivedFileError(file.path, 0, f"entry {entry}", expected, found)
+    def _apart(self, file: IndexFile, entry: int, expected: str, actual: str) -> DerivedFileError:
+        return DerivedFileError(file.path, 0, f"entry {entry}", expected, actual)
 
     # --- Times, chains and slots ---
 
@@ -278,7 +278,7 @@ class KeyMender:
         return found
 
     def _mend_chains(self, file: IndexFile, number: int) -> int:
-        """Build chains, slots and header anew; return how many were wrong."""
+        """Rebuild chains, slots and header; return how many were wrong."""
         slots = array("i", bytes(file.slot_count * fmt.INDEX_SLOT_SIZE_BYTES))
         lo, wrong = 1, 0
         while lo + _ENTRIES_AT_ONCE < file.count:
@@ -326,7 +326,7 @@ class KeyMender:
             sums.trust(lo, hi, entries)
 
     def _learn(self, file: IndexFile) -> None:
-        """Take the checksums of full blocks, which change no more: appends do not wait for it."""
+        """Take the checksums of full blocks, which no longer change; appends do not wait for it."""
         sums = file.sums
         assert sums is not None, f"{file.path} has no checksums"
         for lo, hi in file.doubtful_blocks():
@@ -369,7 +369,7 @@ class KeyMender:
         wrong += self.mend_end(file, begin_ms)
         wrong += self._mend_chains(file, number)
         self._counters.derived_mended_key_count += wrong
-        self._tell(f"{wrong} entries and slots of {file.path} are put right from the log")
+        self._tell(f"{wrong} entries and slots of {file.path} are repaired from the log")
         return wrong > 0
 
     def _has(self, file: IndexFile, keys: list[Key]) -> bool:

@@ -156,7 +156,7 @@ class UnitMender:
             self._queues.mend(queue, offset, units)
         self._counters.derived_mended_unit_count += hi - offset
         name = f"{queue.topic}/{queue.queue_id}"
-        self._tell(f"the units of the offsets {offset} to {hi - 1} of queue {name} are put right")
+        self._tell(f"the units of the offsets {offset} to {hi - 1} of queue {name} are repaired")
 
     # --- Right and wrong ---
 

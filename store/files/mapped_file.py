@@ -133,7 +133,7 @@ class MappedFile:
         """Append `data` as the last of the file; the rest reads as zeros, as a fresh file does.
 
         One step for readers and commits beside it: no position in between is ever seen, and no
-        reader goes on from the middle of a blank.
+        reader continues from the middle of a blank.
         """
         position = self.wrote_position
         target = self._target or self._open_target()

@@ -34,7 +34,7 @@ class FileSource(Protocol):
 
 
 class InlineFiles:
-    """Makes each file when it is asked for."""
+    """Makes each file in `take`."""
 
     def __init__(
         self,

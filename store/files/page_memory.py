@@ -2,7 +2,7 @@
 
 Owns the calls that Python's mmap does not offer; must not know whose memory it is. ctypes releases
 the interpreter lock during a call, and chunks keep one call short. A limit that is too low
-(`ulimit -l`) is no error: the caller counts it and goes on without.
+(`ulimit -l`) is no error: the caller counts it and continues without.
 
 Measured (ext4, Linux 6.18, 64 MiB file of written zeros, 1 KiB into every page): a fresh map takes
 0.5 us a page, because one fault maps a large folio. After MADV_POPULATE_READ, MADV_POPULATE_WRITE

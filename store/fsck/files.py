@@ -174,14 +174,14 @@ class Segments:
                 self._wrong(path, 0, "file", "present", "missing")
         self.files = tuple(files)
 
-    def _wrong(self, path: str, at: int, field: str, expected: str, found: str) -> None:
-        self.findings.append(Finding(path, at, field, expected, found, self._severity, self.part))
+    def _wrong(self, path: str, at: int, field: str, expected: str, actual: str) -> None:
+        self.findings.append(Finding(path, at, field, expected, actual, self._severity, self.part))
 
     def _note(
-        self, path: str, at: int, field: str, expected: str, found: str, *, left_over: bool
+        self, path: str, at: int, field: str, expected: str, actual: str, *, left_over: bool
     ) -> None:
         severity = Severity.LEFT_OVER if left_over else self._severity
-        self.findings.append(Finding(path, at, field, expected, found, severity, self.part))
+        self.findings.append(Finding(path, at, field, expected, actual, severity, self.part))
 
     # --- Positions ---
 

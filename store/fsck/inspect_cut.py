@@ -89,4 +89,4 @@ def _decode(path: str, data: bytes, at: int) -> Message:
     try:
         return decode_message(data, at)
     except RecordFormatError as error:
-        raise CorruptionError(path, 0, error.field, error.expected, error.found) from error
+        raise CorruptionError(path, 0, error.field, error.expected, error.actual) from error

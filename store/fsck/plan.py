@@ -121,7 +121,7 @@ class _Planner:
         for finding in findings:
             is_misnamed = finding.part is Part.LOG and finding.field == "file name"
             if finding.severity is Severity.LEFT_OVER or is_misnamed:
-                actions.append(self._action(ActionKind.REMOVE, finding.path, finding.found))
+                actions.append(self._action(ActionKind.REMOVE, finding.path, finding.actual))
         return actions
 
     def _start(self, findings: list[Finding]) -> list[Action]:
@@ -167,7 +167,7 @@ class _Planner:
                 found[finding.path] = Action(
                     ActionKind.REWRITE_FILE,
                     finding.path,
-                    f"{finding.field} is {finding.found}, must be {finding.expected}",
+                    f"{finding.field} is {finding.actual}, must be {finding.expected}",
                     zero_lo=zero_lo,
                     zero_hi=zero_hi,
                     blank=finding.position >= 0,
@@ -233,7 +233,7 @@ class _Planner:
         return Action(
             ActionKind.CUT_LOG,
             path,
-            f"{first.field} is {first.found}, must be {first.expected}",
+            f"{first.field} is {first.actual}, must be {first.expected}",
             position=position,
             zero_lo=at,
             zero_hi=data.file_size_bytes,

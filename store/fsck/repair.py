@@ -333,7 +333,7 @@ class _Repair:
         self.fs.sync_directory(directory)
 
     def _drop_ledger_index(self, action: Action) -> None:
-        """Remove the index files, the last one first; opening the ledger writes them anew."""
+        """Remove the index files, the last one first; opening the ledger writes them again."""
         directory = os.path.join(self.root, action.path)
         for name in reversed(self.fs.list_directory(directory)):
             self.fs.unlink(os.path.join(directory, name))
@@ -376,15 +376,15 @@ class _Repair:
         """Return the position up to which records belong into derived files.
 
         In a replica's directory the records that were dispatched before: they were committed. A
-        node that starts there goes on automatically.
+        node that starts there continues automatically.
         """
         if not is_replica_directory(self.root):
             return log.max_position
         return min(max(mark.dispatched_position, log.min_position), log.max_position)
 
     def _rebuild(self, log: CommitLog | Ledger, hi_position: int) -> int:
-        """Build queues and index anew, and return the position reached. Index files are named by
-        the log's time, so that a repetition gives the same names."""
+        """Rebuild queues and index, and return the position reached. The log's time names the
+        index files, so that a repetition gives the same names."""
         first = next(log.record_runs(log.min_position, log.max_position), None)
         unix_ms = store_timestamp(first[1]) if first is not None else 0
         queues = ConsumeQueues(self.fs, self.root, self.config)

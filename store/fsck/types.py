@@ -63,14 +63,14 @@ class Finding(NamedTuple):
     at: int
     field: str
     expected: str
-    found: str
+    actual: str
     severity: Severity
     part: Part
     position: int = -1
 
     def __str__(self) -> str:
         return (
-            f"{self.path} byte {self.at}: {self.field} is {self.found}, expected {self.expected} "
+            f"{self.path} byte {self.at}: {self.field} is {self.actual}, expected {self.expected} "
             f"({self.severity})"
         )
 

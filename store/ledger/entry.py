@@ -82,7 +82,7 @@ class EntryProblem(NamedTuple):
     at: int
     field: str
     expected: str
-    found: str
+    actual: str
 
 
 class Run(NamedTuple):
@@ -192,7 +192,7 @@ def check_run(data: bytes, position: int, link: ChainLink, *, file_end_position:
                     data, at, ChainLink(index, term, chain_crc), position, end_max
                 )
             break
-        if end > hi:  # The header is good, the body goes on beyond `data`.
+        if end > hi:  # The header is good, the body continues beyond `data`.
             break
         if crc32c(data[at + 48 : end]) != body_crc:
             problem = _find_problem(data, at, ChainLink(index, term, chain_crc), position, end_max)

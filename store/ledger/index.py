@@ -40,7 +40,7 @@ class LedgerIndex:
         self._taken_position = -1  # The file that was taken last.
 
     def load(self) -> None:
-        """Open the files; files that cannot be index files are all removed, to be made anew."""
+        """Open the files; files that cannot be index files are all removed, to be rebuilt."""
         try:
             self.files.load()
         except LayoutError:

@@ -201,7 +201,7 @@ class Ledger(LedgerReader):
         """Do all of an append that can fail; errors as `append`.
 
         `append_prepared` may follow or not: no byte was written, and the next entry of any kind
-        takes the place. `has_room`: the caller saw that there is room at hand.
+        takes the place. `has_room`: the caller saw that the room is available.
         """
         if self._unfinished is not None:
             self._finish()

@@ -61,7 +61,7 @@ def data_directory(root: str, config: StoreConfig) -> str:
 def corruption(file: MappedFile, position: int, problem: EntryProblem) -> CorruptionError:
     """Return the error for a problem that was found in bytes read from `position` on."""
     at = position - file.position + problem.at
-    return CorruptionError(file.path, at, problem.field, problem.expected, problem.found)
+    return CorruptionError(file.path, at, problem.field, problem.expected, problem.actual)
 
 
 class LedgerReader:
@@ -259,7 +259,7 @@ class LedgerReader:
         if not self.min_position <= position < tail.end_position:
             raise PositionRangeError("position", position, self.min_position, tail.end_position)
         # Invariant: lo starts at or before the position, hi behind it. The first steps double from
-        # the end: after each sync one of the newest entries is asked for.
+        # the end: after each sync the caller looks up one of the newest entries.
         hi, step = tail.link.entry_index + 1, 1
         while hi - lo > 1:
             middle = max((lo + hi) // 2, hi - step)

@@ -1,9 +1,9 @@
 """The newest entries, as they were checked and written, for what follows at once.
 
-Owns their bytes and their bound; must not know what is in them. Entries are dispatched, and sent to
-other replicas, soon after they were written, and at that time the bytes that were stamped or
-checked are still at hand: taking them saves reading, copying and checking the same bytes a second
-time. With a batch that was stamped here come its units, so that its records are parsed once.
+Owns their bytes and their bound; must not know what is in them. Dispatch and replication take
+entries soon after the append. The bytes that were stamped or checked are still available then, so
+the store does not read, copy and check them a second time. With a batch that was stamped here come
+its units, so that its records are parsed once.
 All of it is a cache of the log: other entries are read from the files.
 
 One thread, that of the ledger's writer, adds and takes.

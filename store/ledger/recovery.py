@@ -153,7 +153,7 @@ def _reason(walk: _Walk) -> str:
     problem = walk.problem
     if problem is None:
         return "a blank without an entry behind it"
-    return f"{problem.field} is {problem.found}, expected {problem.expected}"
+    return f"{problem.field} is {problem.actual}, expected {problem.expected}"
 
 
 def _below_the_mark(

@@ -98,4 +98,4 @@ def _check_units(ledger: LedgerReader, index: int, run: Run, hi_index: int) -> N
 
 def _damage(file: MappedFile, position: int, problem: EntryProblem) -> CorruptionError:
     at = position - file.position + problem.at
-    return CorruptionError(file.path, at, problem.field, problem.expected, problem.found)
+    return CorruptionError(file.path, at, problem.field, problem.expected, problem.actual)

@@ -168,7 +168,7 @@ class CommitLog:
             if problem is None:
                 raise CorruptionError(file.path, at, "record", "a whole one", "a part of one")
             raise CorruptionError(
-                file.path, at, problem.field, problem.expected, problem.found
+                file.path, at, problem.field, problem.expected, problem.actual
             ) from problem
         self.checked.add(lo, hi, generation)
 

@@ -35,7 +35,7 @@ class _FileEnd(NamedTuple):
     reason: str  # Why the walk stopped before the end of the file; empty when it did not.
     field: str
     expected: str
-    found: str
+    actual: str
 
 
 def recover_commit_log(
@@ -95,7 +95,7 @@ def _corruption(log: CommitLog, stop: _FileEnd, known_good_position: int) -> Cor
         return CorruptionError(path, stop.position, "log end", expected, str(stop.position))
     file = log.files.file_at(stop.position)
     at = stop.position - file.position
-    return CorruptionError(file.path, at, stop.field, stop.expected, stop.found)
+    return CorruptionError(file.path, at, stop.field, stop.expected, stop.actual)
 
 
 def _walk_file(file: MappedFile) -> _FileEnd:
@@ -117,7 +117,7 @@ def _walk_file(file: MappedFile) -> _FileEnd:
         if checked.problem is not None:
             problem = checked.problem
             return _FileEnd(
-                position, count, str(problem), problem.field, problem.expected, problem.found
+                position, count, str(problem), problem.field, problem.expected, problem.actual
             )
         if checked.end == 0:
             if len(data) == room:

@@ -3,8 +3,8 @@
 Owns the files in `cut/`: their form, names and number; must not know why a log was cut. A file is
 the header below and then the bytes [lo, hi) as they were, blanks included. The file is written
 under a temporary name, synced, and only then gets its own, so it is whole or not there; the
-checksum tells a damaged copy. The names hold the epoch and the positions, which name the bytes for
-good: cutting the same bytes again after a crash writes the same file.
+checksum tells a damaged copy. The names hold the epoch and the positions, which name the bytes
+permanently: cutting the same bytes again after a crash writes the same file.
 
     magic "QLCUT1\\n\\0", epoch i8, lo i8, hi i8, cut at (Unix ms) i8, CRC-32 of the bytes u4,
     CRC-32 of all before u4; big-endian, 48 bytes

@@ -1,4 +1,4 @@
-"""The lock that makes appends of several threads one after the other: blocking or spinning.
+"""The lock that serialises the appends of several threads: blocking or spinning.
 
 Owns the right to append and the time when it was taken; must not know what is appended. A node
 with one event loop is its own single writer and needs no lock; this is for the store used as a

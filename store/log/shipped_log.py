@@ -2,7 +2,7 @@
 
 Owns the work of a replica beyond `store.log.commit_log`: an append in two steps, of which only the
 first can fail; runs of whole records out of the log and into it, each checked; no roll without a
-file at hand. Must not know epochs, roles or which replica has which bytes. A blank is written as a
+reserved file. Must not know epochs, roles or which replica has which bytes. A blank is written as a
 whole, zeros included: a sync beside it never ends within.
 """
 
@@ -171,7 +171,7 @@ class ShippedLog(CommitLog):
         self._make_room(file_count)
 
     def _make_room(self, count: int) -> None:
-        """Have the last file mapped, and `count` files behind it at hand."""
+        """Have the last file mapped, and `count` files behind it reserved."""
         files = self.files.files
         if files and files[-1] is not self._mapped and files[-1].free_bytes:
             files[-1].append(b"")

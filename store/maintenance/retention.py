@@ -291,7 +291,7 @@ class Retention:
                     known[file.position] = newest
         self._known = known
         ages = [FileAge(f.size_bytes, known.get(f.position), f.end_position <= hi) for f in files]
-        if files:  # The last file grows, so its time is asked for each time.
+        if files:  # The last file grows, so each call reads its time.
             last = ages[-1]
             ages[-1] = FileAge(last.size_bytes, self._time_of(files[-1]), False)
         return ages

@@ -141,7 +141,7 @@ def _forget(file: MappedFile, position: int) -> None:
 class LedgerScrubber(Scrubber):
     """The scrubber of a ledger: entries by chain and body CRC, blanks, and the index beside them.
 
-    A wrong unit of the index is rewritten from the entry. Behind damage the pass goes on
+    A wrong unit of the index is rewritten from the entry. Behind damage the pass continues
     with the next entry that proves itself.
     """
 
@@ -194,8 +194,8 @@ class LedgerScrubber(Scrubber):
 class CommitLogScrubber(Scrubber):
     """The scrubber of a plain log: positions, and records as far as their checksums reach.
 
-    See docs/decisions/0004. Behind damage the pass goes on with the next file: the place of the
-    next record cannot be told.
+    See docs/decisions/0004. Behind damage the pass continues with the next file: the place of
+    the next record is unknown.
     """
 
     def __init__(self, log: ShippedLog, visible_position: Callable[[], int]) -> None:
@@ -242,5 +242,5 @@ class CommitLogScrubber(Scrubber):
         at, problem = position - file.position, found.problem
         if problem is None:
             return room, CorruptionError(file.path, at, "record", "a whole one", "a part of one")
-        damage = CorruptionError(file.path, at, problem.field, problem.expected, problem.found)
+        damage = CorruptionError(file.path, at, problem.field, problem.expected, problem.actual)
         return room, damage

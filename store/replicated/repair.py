@@ -301,7 +301,7 @@ class RepairSession:
                     path, at = self._closed.image.path(point.position), point.position
                     at = at % self._config.file_size_bytes + run.problem.at
                     problem = run.problem
-                    raise CorruptionError(path, at, problem.field, problem.expected, problem.found)
+                    raise CorruptionError(path, at, problem.field, problem.expected, problem.actual)
                 if not run.end:
                     point = EntryBoundary(
                         file_end(point.position, self._config.file_size_bytes), run.link
@@ -311,7 +311,7 @@ class RepairSession:
                 point = EntryBoundary(point.position + run.end, run.link)
             if differs:
                 hit("ledger_repair.index")
-                index.wipe()  # The opening builds it anew.
+                index.wipe()  # The opening rebuilds it.
         finally:
             index.close()
 

@@ -163,7 +163,7 @@ def test_a_pass_puts_right_what_nobody_reads(tmp_path: Path) -> None:
         wait_for("a pass", lambda: path.read_bytes() == whole)
         # The bytes are in the file before anybody counts and tells.
         log = cluster.log_path(2)
-        wait_for("a line", lambda: "are put right" in log.read_text())
+        wait_for("a line", lambda: "are repaired" in log.read_text())
         assert metric_of(cluster, 2, "quorumlog_derived_mended_units_total") == 1
 
 

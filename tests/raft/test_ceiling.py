@@ -61,7 +61,7 @@ def test_an_absurd_term_is_refused_before_anything_changes(
     with pytest.raises(TermJumpError) as caught:
         cluster.nodes[1].replica.receive(message)
 
-    assert (caught.value.peer, caught.value.found) == (3, message.term)
+    assert (caught.value.peer, caught.value.term) == (3, message.term)
     assert caught.value.limit == TERM_JUMP_MAX, "the term of the start and one jump"
     assert (state.term, state.vote, state.role, state.leader, state.hard_state_taken) == before
     assert not cluster.nodes[1].replica.core.has_ready(), "nothing to store, nothing to send"
@@ -193,7 +193,7 @@ def test_an_echo_of_a_round_that_never_began_confirms_no_read() -> None:
 
 def test_the_error_says_what_to_look_at_and_pickles() -> None:
     error = pickle.loads(pickle.dumps(TermJumpError(3, 1 << 62, 99)))
-    assert (error.peer, error.found, error.limit) == (3, 1 << 62, 99)
+    assert (error.peer, error.term, error.limit) == (3, 1 << 62, 99)
     assert "term 4611686018427387904 is too far ahead, at most 99 is taken" in str(error)
     assert "peer port" in str(error)
     assert error.code == "raft.term_jump"

@@ -1,7 +1,7 @@
 """Targets of files and states that travel: snapshots, images, tables, meta files, statements.
 
-A disk may return anything. Where a file has a checksum, it is put right after most mutations, so
-that what is behind it is reached.
+A disk may return any bytes. Most mutations of a file with a checksum end with a corrected checksum,
+so that the input reaches the code behind the check.
 """
 
 import json

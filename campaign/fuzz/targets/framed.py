@@ -85,11 +85,11 @@ async def _answered(_request: Message) -> Answer:
 
 
 def _append(request: log_pb2.AppendRequest, records: bytes) -> "asyncio.Future[Any]":
-    found: asyncio.Future[Any] = _LOOP.create_future()
+    answer: asyncio.Future[Any] = _LOOP.create_future()
     if not records:
         raise BadRequestError("records", "some", "none")
-    found.set_result(log_pb2.AppendResponse(index=len(records)))
-    return found
+    answer.set_result(log_pb2.AppendResponse(index=len(records)))
+    return answer
 
 
 async def _tail(_request: log_pb2.TailRequest) -> Any:

@@ -119,7 +119,7 @@ def _mutated_codec(random: Random, data: bytes) -> bytes:
     return data[:1] + mutated_message(_KINDS[data[0] % len(_KINDS)][1])(random, data[1:])
 
 
-# Entries that are fetched, and snapshots: frames one after the other.
+# Fetched entries and snapshots: frames in a row.
 
 
 class _Link:

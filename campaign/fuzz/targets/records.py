@@ -109,16 +109,16 @@ def _codec(data: bytes) -> None:
     claim((again.body, again.topic) == (found.body, found.topic), "another message")
 
 
-def _encoded(found: Message) -> bytes:
+def _encoded(message: Message) -> bytes:
     return encode_message(
-        found.topic,
-        found.queue_id,
-        found.body,
-        found.properties,
-        flag=found.flag,
-        sys_flag=found.sys_flag,
-        born_host=found.born_host,
-        store_host=found.store_host,
+        message.topic,
+        message.queue_id,
+        message.body,
+        message.properties,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_host=message.born_host,
+        store_host=message.store_host,
     )
 
 

@@ -28,7 +28,7 @@ def same_however_cut(
     data: bytes, parse: Frames[_Frame], errors: tuple[type[Exception], ...]
 ) -> list[_Frame]:
     """Parse a stream whole and in pieces; return its frames, or raise the error, if both agree."""
-    found: list[tuple[list[_Frame], Exception | None]] = []
+    outcomes: list[tuple[list[_Frame], Exception | None]] = []
     for cuts in (None, Random(zlib.crc32(data))):
         frames: list[_Frame] = []
         error: Exception | None = None
@@ -36,8 +36,8 @@ def same_however_cut(
             parse(pieces_of(data, cuts), frames)
         except errors as caught:
             error = caught
-        found.append((frames, error))
-    (whole, error), (cut, cut_error) = found
+        outcomes.append((frames, error))
+    (whole, error), (cut, cut_error) = outcomes
     claim(type(error) is type(cut_error), f"{error!r} whole, {cut_error!r} in pieces")
     claim(whole == cut, f"{len(whole)} frames whole, {len(cut)} in pieces")
     if error is not None:

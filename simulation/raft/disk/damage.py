@@ -121,14 +121,14 @@ def damaged_range(image: DiskImage, bad: Bad) -> SimulatedDamage | None:
     return _bounded(image, bad, lo, hi)
 
 
-def widened(image: DiskImage, bad: Bad, found: SimulatedDamage, count: int) -> SimulatedDamage:
+def widened(image: DiskImage, bad: Bad, damage: SimulatedDamage, count: int) -> SimulatedDamage:
     """Return a range with `count` more entries on each side.
 
     Old sectors may chain to the entries before them; then no peer has an entry that follows them,
     and more has to be fetched than looked damaged."""
     known, _ = image.known_commit()
-    lo = max(image.base_index + 1, found.lo - count)
-    return _bounded(image, bad, lo, min(known + 1, found.hi + count))
+    lo = max(image.base_index + 1, damage.lo - count)
+    return _bounded(image, bad, lo, min(known + 1, damage.hi + count))
 
 
 def _bounded(image: DiskImage, bad: Bad, lo: Index, hi: Index) -> SimulatedDamage:

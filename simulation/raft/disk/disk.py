@@ -115,7 +115,7 @@ class Disk:
     def _snapshot_of(self, image: DiskImage) -> SnapshotMeta | None:
         """Return the snapshot that the log may be cut by: a durable one, or the one it begins with.
 
-        A core that begins anew in a running process must not take a saved one for durable."""
+        A core that begins again in a running process must not take a saved snapshot for durable."""
         durable = self.durable.snapshot
         if durable is not None and durable.index >= image.base_index:
             return durable
@@ -445,8 +445,8 @@ def _without_orphans(pending: list[Operation], survivors: list[Operation]) -> li
 def recover(image: DiskImage, survivors: Sequence[Operation], coverage: Coverage) -> None:
     """Lay the surviving writes over a durable image and scan it, as recovery does.
 
-    The scan ends at the first entry that is missing or does not chain to the one before, so old
-    entries behind a truncation that is half there are never taken for the log."""
+    The scan ends at the first entry that is missing or does not chain to the one before. So old
+    entries behind a half-written truncation never count as part of the log."""
     slots = {entry.index: entry for entry in image.entries}
     latest: list[SaveSnapshot | SaveHint] = []
     for operation in survivors:

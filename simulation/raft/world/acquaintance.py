@@ -48,11 +48,11 @@ class Acquaintance:
 
     __slots__ = (
         "_copied_incarnation",
-        "_found",
+        "_disk_end",
         "_incarnation",
         "_is_copy",
-        "_met",
         "_node",
+        "_peers",
         "_run",
         "_start",
         "backups",
@@ -76,10 +76,10 @@ class Acquaintance:
         """Whether the process is of a version that knows lives."""
         self._run = 0
         self._start: tuple[Term, Index] = (0, NO_INDEX)
-        self._found: tuple[Term, Index] | None = None
+        self._disk_end: tuple[Term, Index] | None = None
         """Term and last index of the disk before its repair, which may raise both: what an old copy
         promised in between is forgotten all the same."""
-        self._met: dict[NodeId, int] = {}
+        self._peers: dict[NodeId, int] = {}
         """Process of each other node that was met and believed, by its number of the run."""
         self.backups: list[Backup] = []
         self._is_copy = False
@@ -99,7 +99,7 @@ class Acquaintance:
 
     @property
     def is_unnoticed_copy(self) -> bool:
-        """Whether it goes on as if the old copy were its disk.
+        """Whether the node continues as if the old copy were its disk.
 
         A copy that was in doubt since, for any reason, was brought up to date by a leader, and
         promises what it has now."""
@@ -108,25 +108,25 @@ class Acquaintance:
 
     def begin_repair(self) -> None:
         """Note what the disk alone held."""
-        if self._found is None:
+        if self._disk_end is None:
             state = self._node.disk.load()
-            self._found = state.hard_state.term, state.last_index
+            self._disk_end = state.hard_state.term, state.last_index
 
     def begin(self) -> None:
         """Begin a life: a process starts on the disk."""
         node = self._node
         self._run += 1
         self.tells = not node.is_old
-        self._met = {}
+        self._peers = {}
         self.lives = Lives(*self.saved)
-        found, self._found = self._found, None
+        disk_end, self._disk_end = self._disk_end, None
         if self.tells:
             self.life += 1
             self.nonces = (node.world.new_nonce(), *self.nonces[:PAST_MAX])
             state = node.disk.load()
             self._start = state.hard_state.term, state.last_index
-            if found is not None:
-                self._start = found[0], min(found[1], state.last_index)
+            if disk_end is not None:
+                self._start = disk_end[0], min(disk_end[1], state.last_index)
             for other in node.world.nodes.values():
                 if other is not node and other.is_up and self._is_open(other):
                     _greet(node, other)
@@ -136,7 +136,7 @@ class Acquaintance:
         self.life = self.joined = 0
         self.nonces = ()
         self.saved = SavedLives({}, {})
-        self._found = None
+        self._disk_end = None
         self._is_copy = False
         self.backups.clear()
 
@@ -174,7 +174,7 @@ class Acquaintance:
         return self._believes(theirs) and (sender.repair is not None or theirs._believes(self))
 
     def _believes(self, other: Acquaintance) -> bool:
-        return self._met.get(other._node.node_id) == other._run
+        return self._peers.get(other._node.node_id) == other._run
 
     def judge(self, other: Process) -> None:
         """Believe a node, or refuse it."""
@@ -186,7 +186,7 @@ class Acquaintance:
         if lost:
             self.refuse(other.node_id, lost)
         else:
-            self._met[other.node_id] = other.acquaintance._run
+            self._peers[other.node_id] = other.acquaintance._run
         self._save()
         if node.world.trace is not None:
             node.world.note(f"{node} meets {other}: {lost or 'believed'}")
@@ -198,7 +198,7 @@ class Acquaintance:
                 "D18", f"{self._node} takes node {node_id} for an old copy: {lost}"
             )
         world.coverage.hit("old_copy_refused")
-        self._met.pop(node_id, None)
+        self._peers.pop(node_id, None)
 
     def hear(self, other: Process) -> None:
         """Take over another node's memory, of third nodes and of this one."""
@@ -208,7 +208,7 @@ class Acquaintance:
             if node_id == self._node.node_id:
                 self._hear_of_self(known)
             elif node_id != other.node_id and self.lives.hear(node_id, known):
-                self._met.pop(node_id, None)
+                self._peers.pop(node_id, None)
 
     def _hear_of_self(self, known: Known) -> None:
         node = self._node
@@ -278,7 +278,7 @@ class Acquaintance:
         """Replace the contents of the disk by a copy. The process must not run."""
         self.life, self.nonces, self.joined = backup.life, backup.nonces, backup.joined
         self.saved = backup.saved
-        self._found = None
+        self._disk_end = None
         self._is_copy = True
         self._copied_incarnation = backup.image.hard_state.incarnation
         self._incarnation = 1 << 40
@@ -289,14 +289,14 @@ class Acquaintance:
         return not link(mine, theirs).cuts and not link(theirs, mine).cuts
 
 
-def _greet(one: Process, other: Process) -> None:
+def _greet(node: Process, other: Process) -> None:
     """Let two processes meet: each judges the other, and learns of it if reachable."""
-    ones, others = one.acquaintance, other.acquaintance
-    ones.judge(other)
+    mine, theirs = node.acquaintance, other.acquaintance
+    mine.judge(other)
     if other.is_up:
-        others.judge(one)
-    if one.is_up and other.is_up and ones._is_open(other):
-        others.hear(one)
-        ones.hear(other)
-        ones.judge(other)
-        others.judge(one)
+        theirs.judge(node)
+    if node.is_up and other.is_up and mine._is_open(other):
+        theirs.hear(node)
+        mine.hear(other)
+        mine.judge(other)
+        theirs.judge(node)

@@ -354,7 +354,7 @@ class Injector:
         self._cut(fault, [(a, b) for a, b in self._pairs() if not {(a, b), (b, a)} & near])
 
     def _do_swizzle(self, _node: Process, fault: Fault) -> None:
-        """Cut the links of some nodes one after the other; heal them in another order."""
+        """Cut the links of some nodes in turn; heal them in another order."""
         world = self._world
         for at, node_id in enumerate(world.members()):
             if fault.number >> at & 1:

@@ -70,22 +70,22 @@ def live_on(world: World) -> None:
 def _relevant(world: World) -> list[Configuration]:
     """Return the newest committed configuration and all that may still replace it."""
     ledger = world.referee.ledger.entries
-    found: list[Configuration] = []
+    configurations: list[Configuration] = []
     for node in world.nodes.values():
         base = node.disk.memory.base_configuration
         if base is not None and base.index == -1:
-            found = [base.configuration]
+            configurations = [base.configuration]
     committed = [entry.body for entry in ledger if entry.kind is EntryKind.CONFIGURATION]
     if committed:
-        found = [committed[-1]]  # type: ignore[list-item]
-    elif not found:
-        found = [_bootstrap(world)]
+        configurations = [committed[-1]]  # type: ignore[list-item]
+    elif not configurations:
+        configurations = [_bootstrap(world)]
     for node in world.nodes.values():
         for image in (node.disk.memory, node.disk.durable):
             for entry in image.entries:
                 if entry.kind is EntryKind.CONFIGURATION and entry.index >= len(ledger):
-                    found.append(entry.body)  # type: ignore[arg-type]
-    return found
+                    configurations.append(entry.body)  # type: ignore[arg-type]
+    return configurations
 
 
 def _bootstrap(world: World) -> Configuration:

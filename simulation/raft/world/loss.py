@@ -29,7 +29,7 @@ def cut_history(world: World, lo: Index) -> list[Operation]:
     ledger = world.referee.ledger
     count = len(world.history)
     for client in world.clients:
-        client.note_open_call()  # For the judgement only: the call goes on and is noted again.
+        client.note_open_call()  # For the judgement only: the call continues and is noted again.
     before = list(world.history)
     ledger.roll_back(lo)
     world.history[:] = [

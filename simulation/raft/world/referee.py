@@ -143,7 +143,7 @@ class Referee:
     def _on_truncate(self, node: Process, term: Term, role: Role) -> None:
         """Check I2, and that no committed entry goes away.
 
-        A node below the term of a commit was not counted for it. It may follow an older leader, who
+        A node below the term of a commit was not counted for it. It may follow an older leader that
         need not know the entry, and replace its own copy."""
         truncated, node.disk.truncated = node.disk.truncated, []
         entries = self.ledger.entries

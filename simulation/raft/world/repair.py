@@ -53,11 +53,11 @@ KINDS = (RepairRequest, RepairReply)
 class SimulatedRepair:
     """The repair of one process in one life."""
 
-    __slots__ = ("_attempts", "_found", "_is_writing", "_process", "_wanted")
+    __slots__ = ("_attempts", "_damage", "_is_writing", "_process", "_wanted")
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._found: SimulatedDamage | None = None
+        self._damage: SimulatedDamage | None = None
         self._wanted: SimulatedDamage | None = None
         self._attempts = 0
         self._is_writing = False
@@ -73,8 +73,8 @@ class SimulatedRepair:
         disk.believe_tail()
         self._is_writing = False
         self._attempts = 0
-        self._found = damaged_range(disk.memory, disk.bad)
-        if self._found is not None:
+        self._damage = damaged_range(disk.memory, disk.bad)
+        if self._damage is not None:
             self._ask(process.epoch, None, None)
             return
         assert not disk.bad, f"whole, but {disk.bad} read otherwise"
@@ -87,14 +87,14 @@ class SimulatedRepair:
             return
         world = process.world
         world.push(world.now + world.options.election_us // 2, self._ask, epoch, None, None)
-        if self._is_writing or self._found is None:
+        if self._is_writing or self._damage is None:
             return
         disk = process.disk
         # More entries may have been damaged since.
-        self._found = damaged_range(disk.memory, disk.bad) or self._found
+        self._damage = damaged_range(disk.memory, disk.bad) or self._damage
         more = (1 << self._attempts % _WIDENINGS) - 1
         self._attempts += 1
-        self._wanted = widened(disk.memory, disk.bad, self._found, more)
+        self._wanted = widened(disk.memory, disk.bad, self._damage, more)
         for peer in world.members():
             if peer != process.node_id:
                 request = RepairRequest(process.node_id, peer, self._wanted)

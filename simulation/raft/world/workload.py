@@ -359,7 +359,7 @@ class SimulatedClient:
             self._write_down(call, Outcome.UNKNOWN, None)
 
     def start_over(self, queue_end: int) -> None:
-        """Begin anew after a loss of acked entries: an open call expects only the remaining."""
+        """Begin again after a loss of acked entries: an open call expects only the rest."""
         self.process = self.world.new_process_number()
         self.poll_offset = 0
         if self.call is not None:

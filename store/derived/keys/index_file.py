@@ -277,7 +277,7 @@ class IndexFile(IndexLookup):
         self._fs.sync(self._fd, self.path)
 
     def seal(self) -> None:
-        """Unmap a file that takes no more entries. Its checksums are known from here on."""
+        """Unmap a file that no longer takes entries. Its checksums are known from here on."""
         self.save_sums()
         self._slots = None
         mapped, self._map = self._map, None
@@ -382,7 +382,7 @@ class IndexFile(IndexLookup):
     def load_slots(self) -> None:
         """Load the slots of a file that was closed well, and will take entries again.
 
-        Slots without a confirmed checksum are built anew from the entries. Errors as `recover`.
+        Slots without a confirmed checksum are rebuilt from the entries. Errors as `recover`.
         """
         at, size_bytes = fmt.INDEX_HEADER_SIZE_BYTES, self.slot_count * fmt.INDEX_SLOT_SIZE_BYTES
         data, step = self._read(at, size_bytes), SLOTS_PER_BLOCK * fmt.INDEX_SLOT_SIZE_BYTES

@@ -50,7 +50,7 @@ class IndexLookup:
     def lookup(
         self, hash_value: int, *, begin_unix_ms: int, end_unix_ms: int, hi_position: int
     ) -> Iterator[IndexStep]:
-        """Walk the entries of a slot, newest first; each is read when it is asked for.
+        """Walk the entries of a slot, newest first; each step reads its entry.
 
         The file knows hashes and whole seconds only: the caller compares key, topic and time of the
         records, so no limit of matches can be applied here. Raises DerivedDamageError,
@@ -135,5 +135,5 @@ class IndexLookup:
     def _met(self, at: int, field: str) -> DerivedDamageError:
         return DerivedDamageError(self.path, at, field)
 
-    def _damage(self, at: int, field: str, expected: str, found: str) -> DerivedFileError:
-        return DerivedFileError(self.path, at, field, expected, found)
+    def _damage(self, at: int, field: str, expected: str, actual: str) -> DerivedFileError:
+        return DerivedFileError(self.path, at, field, expected, actual)

@@ -432,8 +432,8 @@ class ConsumeQueue(QueueReads):
         self.sums.forget_file(file_lo)
         self.has_new_names = True
 
-    def _damage(self, offset: int, field: str, expected: str, found: str) -> DerivedFileError:
+    def _damage(self, offset: int, field: str, expected: str, actual: str) -> DerivedFileError:
         file_lo = self._file_of(offset)
         at = (offset - file_lo) * UNIT_SIZE_BYTES
         field = f"{field} of offset {offset}"
-        return DerivedFileError(self._path(file_lo), at, field, expected, found)
+        return DerivedFileError(self._path(file_lo), at, field, expected, actual)

@@ -225,9 +225,9 @@ def _whole_hi(positions: list[int], sizes_bytes: list[int], lo: int) -> int:
     return i
 
 
-def _no_record(queue: ConsumeQueue, offset: int, found: str) -> DerivedFileError:
+def _no_record(queue: ConsumeQueue, offset: int, actual: str) -> DerivedFileError:
     field = f"size of the record of offset {offset}"
-    return DerivedFileError(queue.directory, 0, field, "that of a record", found)
+    return DerivedFileError(queue.directory, 0, field, "that of a record", actual)
 
 
 def _check(data: bytes, queue: ConsumeQueue, chosen: _Chosen, lo: int, hi: int) -> None:

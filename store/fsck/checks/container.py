@@ -59,7 +59,7 @@ class PlainCheck:
             return WalkStep(0, [], [], True, None)
         if checked.problem is not None:
             found = checked.problem
-            problem = EntryProblem(found.at, found.field, found.expected, found.found)
+            problem = EntryProblem(found.at, found.field, found.expected, found.actual)
         else:
             limits = f"{fmt.RECORD_SIZE_BYTES_MIN} to {len(data)}"
             problem = EntryProblem(0, "total size", limits, str(size_bytes))
@@ -206,7 +206,7 @@ class LedgerCheck:
                         byte,
                         f"record of entry {index}: {problem.field if problem else 'size'}",
                         problem.expected if problem else "whole records",
-                        problem.found if problem else f"{len(body) - checked.end} bytes more",
+                        problem.actual if problem else f"{len(body) - checked.end} bytes more",
                         Severity.DAMAGE,
                         Part.LOG,
                         own,
@@ -281,7 +281,7 @@ class LedgerCheck:
 
 def compare_units(index: Segments, first_index: int, units: bytes) -> list[Finding]:
     """Compare the ledger's index with the units that the data prove; name each that differs."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     at = 0
     while at < len(units):
         position = first_index * _UNIT + at
@@ -290,7 +290,7 @@ def compare_units(index: Segments, first_index: int, units: bytes) -> list[Findi
         if not index.position <= position < index.end_position:
             path, byte = index.place(position)
             number = first_index + at // _UNIT
-            return [*found, _unit_finding(path, byte, number, "a unit", "no file")]
+            return [*findings, _unit_finding(path, byte, number, "a unit", "no file")]
         stored = index.read(position, len(part))
         if stored != part:
             for lo in range(0, len(part), _UNIT):
@@ -299,19 +299,19 @@ def compare_units(index: Segments, first_index: int, units: bytes) -> list[Findi
                     path, byte = index.place(position + lo)
                     byte += next(n for n in range(_UNIT) if one[n] != other[n])
                     number = first_index + (at + lo) // _UNIT
-                    found.append(_unit_finding(path, byte, number, one.hex(), other.hex()))
+                    findings.append(_unit_finding(path, byte, number, one.hex(), other.hex()))
         at += len(part)
-    return found
+    return findings
 
 
-def _unit_finding(path: str, at: int, number: int, expected: str, found: str) -> Finding:
+def _unit_finding(path: str, at: int, number: int, expected: str, actual: str) -> Finding:
     field = f"index unit of entry {number}"
-    return Finding(path, at, field, expected, found, Severity.DERIVED, Part.LEDGER_INDEX)
+    return Finding(path, at, field, expected, actual, Severity.DERIVED, Part.LEDGER_INDEX)
 
 
 def check_other_units(index: Segments, lo_index: int, hi_index: int) -> list[Finding]:
     """Check the units without an entry: expired ones hold their own number, the others are 0."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for file in index.files:
         if file.is_missing:
             continue
@@ -326,11 +326,11 @@ def check_other_units(index: Segments, lo_index: int, hi_index: int) -> list[Fin
                     path, byte = index.place(lo + at)
                     wanted = f"magic 1, index {number}"
                     said = f"magic {magic}, index {own}"
-                    found.append(_unit_finding(path, byte, number, wanted, said))
+                    findings.append(_unit_finding(path, byte, number, wanted, said))
             lo += len(data)
         dirty = index.first_dirty(max(file.position, hi_index * _UNIT), hi)
         if dirty is not None:
             path, byte = index.place(dirty)
             number = dirty // _UNIT
-            found.append(_unit_finding(path, byte, number, "zeros", "not zeros"))
-    return found
+            findings.append(_unit_finding(path, byte, number, "zeros", "not zeros"))
+    return findings

@@ -140,7 +140,7 @@ class IndexCheck:
                 yield from self._entry(file, found, keys[lo])
                 lo += 1
 
-    def _entry(self, file: _File, found: tuple[int, ...], key: Key) -> Iterator[Finding]:
+    def _entry(self, file: _File, entry: tuple[int, ...], key: Key) -> Iterator[Finding]:
         """Compare one entry with the right one, and go on as if it were that."""
         value, position, unix_ms = key
         if file.entry == 1:
@@ -152,11 +152,11 @@ class IndexCheck:
         seconds = min(max(past_ms, 0) // 1000, _SECONDS_MAX)
         before = file.slots[value % self._slot_count]
         wanted = (value, position, seconds, before)
-        if found != wanted:
+        if entry != wanted:
             is_torn = position >= self._required_position and not self._is_clean
             names = ("key hash", "position", "seconds", "previous entry")
             ats = (0, 4, 12, 16)
-            for name, field_at, one, other in zip(names, ats, wanted, found, strict=True):
+            for name, field_at, one, other in zip(names, ats, wanted, entry, strict=True):
                 if one != other:
                     at = self._entries_at + file.entry * _STEP + field_at
                     field = f"{name} of entry {file.entry}"
@@ -167,9 +167,9 @@ class IndexCheck:
             file.newest_ms, file.is_newest_expired = unix_ms, False
         file.entry += 1
 
-    def _pass(self, file: _File, found: tuple[int, ...]) -> Iterator[Finding]:
+    def _pass(self, file: _File, entry: tuple[int, ...]) -> Iterator[Finding]:
         """Check an entry whose record the log does not hold, as far as possible."""
-        value, position, seconds, before = found
+        value, position, seconds, before = entry
         slot = value % self._slot_count
         at = self._entries_at + file.entry * _STEP
         if value < 0:
@@ -316,14 +316,14 @@ class IndexCheck:
         at: int,
         field: str,
         expected: object,
-        found: object,
+        actual: object,
         *,
         is_torn: bool = False,
     ) -> Iterator[Finding]:
         file.reported_count += 1
         if file.reported_count <= FINDINGS_MAX:
             severity = Severity.TORN_TAIL if is_torn else Severity.DERIVED
-            yield _finding(file.path, at, field, expected, found, severity)
+            yield _finding(file.path, at, field, expected, actual, severity)
 
 
 def _finding(
@@ -331,7 +331,7 @@ def _finding(
     at: int,
     field: str,
     expected: object,
-    found: object,
+    actual: object,
     severity: Severity = Severity.DERIVED,
 ) -> Finding:
-    return Finding(path, at, field, str(expected), str(found), severity, Part.KEY_INDEX)
+    return Finding(path, at, field, str(expected), str(actual), severity, Part.KEY_INDEX)

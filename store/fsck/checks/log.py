@@ -1,4 +1,4 @@
-"""Walks a log of either container from its first byte to its last, and goes on after damage.
+"""Walks a log of either container from its first byte to its last, and continues after damage.
 
 Owns where a log ends, which bytes in it are no records or entries, and where the next good ones
 begin; a good record or entry is defined by the checks of `store.fsck.checks.container`. Must not
@@ -180,7 +180,7 @@ class LogPass:
         lo = position
         if not self._check.ends_with_blank and position % self._segments.file_size_bytes == 0:
             lo = min(position, self.end_position)
-        expected, found = problem.expected, problem.found
+        expected, found = problem.expected, problem.actual
         return Finding(path, at, problem.field, expected, found, severity, Part.LOG, lo)
 
     def _find(self, position: int, file_end: int) -> int | None:

@@ -183,9 +183,9 @@ def _read_file(fs: FileSystem, path: str, size_bytes_max: int) -> tuple[bytes, i
         fs.close(fd)
 
 
-def _mark_finding(at: int, field: str, expected: str, found: str) -> Finding:
+def _mark_finding(at: int, field: str, expected: str, actual: str) -> Finding:
     name = durable_mark.FILE_NAME
-    return Finding(name, at, field, expected, found, Severity.REPAIRABLE, Part.MARKS)
+    return Finding(name, at, field, expected, actual, Severity.REPAIRABLE, Part.MARKS)
 
 
 def check_mark(
@@ -228,8 +228,8 @@ def check_checkpoint(fs: FileSystem, root: str, newest_unix_ms: int) -> Iterator
         return
     data, size_bytes = _read_file(fs, path, fmt.CHECKPOINT_SIZE_BYTES)
 
-    def finding(at: int, field: str, expected: str, found: str) -> Finding:
-        return Finding(name, at, field, expected, found, Severity.DERIVED, Part.CHECKPOINT)
+    def finding(at: int, field: str, expected: str, actual: str) -> Finding:
+        return Finding(name, at, field, expected, actual, Severity.DERIVED, Part.CHECKPOINT)
 
     if size_bytes != fmt.CHECKPOINT_SIZE_BYTES:
         at, expected = min(size_bytes, fmt.CHECKPOINT_SIZE_BYTES), str(fmt.CHECKPOINT_SIZE_BYTES)
@@ -280,18 +280,18 @@ def read_starts(
         if not findings:
             name = os.path.relpath(error.path, root)
             findings.append(
-                _start_finding(name, error.at, error.field, error.expected, error.found)
+                _start_finding(name, error.at, error.field, error.expected, error.actual)
             )
         return _possible_starts(fs, root, directory, payloads), findings, False
     except LayoutError as error:
         name = os.path.relpath(error.path, root)
-        findings.append(_start_finding(name, 0, "file", error.expected, error.found))
+        findings.append(_start_finding(name, 0, "file", error.expected, error.actual))
         return _possible_starts(fs, root, directory, payloads), findings, False
     return [start], findings, is_resetting
 
 
-def _start_finding(path: str, at: int, field: str, expected: str, found: str) -> Finding:
-    return Finding(path, at, field, expected, found, Severity.REPAIRABLE, Part.START)
+def _start_finding(path: str, at: int, field: str, expected: str, actual: str) -> Finding:
+    return Finding(path, at, field, expected, actual, Severity.REPAIRABLE, Part.START)
 
 
 def meta_problem(data: bytes, parity: int) -> tuple[int, str, str, str] | None:

@@ -113,10 +113,10 @@ def _finding(
     at: int,
     field: str,
     expected: str,
-    found: str,
+    actual: str,
     severity: Severity = Severity.DAMAGE,
 ) -> Finding:
-    return Finding(path, at, field, expected, found, severity, Part.NODE)
+    return Finding(path, at, field, expected, actual, severity, Part.NODE)
 
 
 # --- Meta files ---
@@ -124,7 +124,7 @@ def _finding(
 
 def _check_meta(files: _Files, base: str) -> Generator[Finding, None, dict[str, Any] | None]:
     """Check both generations; return the payload of the newest if that is sure."""
-    found: list[_Generation] = []
+    generations: list[_Generation] = []
     bad: list[tuple[str, tuple[int, str, str, str]]] = []
     for parity in (0, 1):
         name = f"{base}.{parity}"
@@ -136,19 +136,19 @@ def _check_meta(files: _Files, base: str) -> Generator[Finding, None, dict[str, 
             number, payload = _parsed(data)
             if payload is None:
                 problem = (data.index(b"\n") + 1, "payload", "a JSON object", "something else")
-            found.append(_Generation(name, number, payload))
+            generations.append(_Generation(name, number, payload))
         if problem is not None:
             bad.append((name, problem))
-    newest = max(found, key=lambda one: one.number, default=None)
+    newest = max(generations, key=lambda generation: generation.number, default=None)
     for name, (at, field, expected, text) in bad:
         yield _finding(name, at, field, expected, text)
     if bad or newest is None:
-        return None if newest is None or len(bad) == len(found) else newest.payload
-    if len(found) == 1 and newest.number > 1:
+        return None if newest is None or len(bad) == len(generations) else newest.payload
+    if len(generations) == 1 and newest.number > 1:
         other = f"{base}.{1 - newest.number % 2}"
         yield _finding(other, 0, "file", f"a generation beside {newest.number}", "no such file")
-    elif len(found) == 2 and newest.number - min(one.number for one in found) != 1:
-        older = min(found, key=lambda one: one.number)
+    elif len(generations) == 2 and newest.number - min(one.number for one in generations) != 1:
+        older = min(generations, key=lambda generation: generation.number)
         yield _finding(older.name, 0, "generation", str(newest.number - 1), str(older.number))
     return newest.payload
 

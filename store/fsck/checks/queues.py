@@ -111,13 +111,13 @@ class QueueCheck:
                 expected = "a position in the damaged part of the log"
                 yield from self._report(queue, segments, number, 0, expected, f"{position}")
 
-    def _wrong_offset(self, run: bytes, expected: int, found: int) -> Finding:
+    def _wrong_offset(self, run: bytes, expected: int, actual: int) -> Finding:
         """Return the finding for a record that has not the next offset of its queue."""
         position = _UNIT.unpack_from(run)[0]
         path, at = self._place(position + fmt.QUEUE_OFFSET_AT)
         severity = self._log_severity(position)
         return Finding(
-            path, at, "queue offset", str(expected), str(found), severity, Part.LOG, position
+            path, at, "queue offset", str(expected), str(actual), severity, Part.LOG, position
         )
 
     def _compare(
@@ -148,7 +148,7 @@ class QueueCheck:
         number: int,
         byte: int,
         expected: str,
-        found: str,
+        actual: str,
         *,
         is_torn: bool = False,
     ) -> Iterator[Finding]:
@@ -157,7 +157,7 @@ class QueueCheck:
             return
         path, at = segments.place(number * UNIT_SIZE_BYTES + byte)
         severity = Severity.TORN_TAIL if is_torn else Severity.DERIVED
-        yield Finding(path, at, f"unit of offset {number}", expected, found, severity, Part.QUEUE)
+        yield Finding(path, at, f"unit of offset {number}", expected, actual, severity, Part.QUEUE)
 
     # --- Files ---
 

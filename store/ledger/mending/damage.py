@@ -6,7 +6,7 @@ back.
 
 How the bounds are found. Entries are proven from the start of the log on, each by its chain and its
 body CRC. At damage the header may still be proven by its chain: then the size is known, and the
-walk goes on behind the body. Else the next entry that can be verified alone is searched (its
+walk continues behind the body. Else the next entry that can be verified alone is searched (its
 own position is in its header, its body has a CRC, and the entry behind continues its chain), and
 everything up to there counts as damaged. The index files are not read: they may be damaged too, and
 the search finds what they would tell. An entry found so is proven to belong to this history only
@@ -157,7 +157,7 @@ class _Opened(NamedTuple):
 
     def closed(self, hi_index: int, end_position: int, after: Header | None) -> DamagedRange:
         link, problem = self.point.link, self.problem
-        reason = f"{problem.field} is {problem.found}, expected {problem.expected}"
+        reason = f"{problem.field} is {problem.actual}, expected {problem.expected}"
         return DamagedRange(
             link.entry_index + 1,
             hi_index,

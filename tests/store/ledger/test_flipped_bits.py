@@ -194,7 +194,7 @@ def test_a_wrong_link_refuses_a_good_entry(tmp_path: Path) -> None:
     ledger.append_entry(KIND_NO_OP, 2, b"y")
     problem = check_entry(ledger.read_range(1, 3, FILE), at, link, file_end_position=FILE)
     assert problem is not None
-    assert problem.found.startswith("2 in"), "two entries are not one"
+    assert problem.actual.startswith("2 in"), "two entries are not one"
     ledger.close()
 
 

@@ -65,7 +65,7 @@ def test_torn_tail_vs_corruption(
         error = caught.value
         assert (error.path, error.field) == (str(path), field)
         assert at <= error.at < at + 48
-        assert error.expected != error.found
+        assert error.expected != error.actual
         assert image(tmp_path) == before, "the evidence is kept"
     ledger, report = open_ledger(tmp_path, at, durable_index=number - 1)
     assert (ledger.last_index, ledger.max_position) == (number - 1, at)

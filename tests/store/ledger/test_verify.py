@@ -69,7 +69,7 @@ def test_each_damaged_entry_is_found_where_it_is(log: Damaged, field_at: int) ->
         assert found is not None
         assert found.path == str(path)
         assert at <= found.at < at + 48
-        assert found.expected != found.found
+        assert found.expected != found.actual
         log.flip(path, at + field_at)
     check_whole(log.ledger)
 
@@ -116,7 +116,7 @@ def test_a_bad_sector_is_damage(log: Damaged) -> None:
         with failpoints.armed(f"fs.read=EIO@{nth}"), pytest.raises(CorruptionError) as caught:
             check_range(log.ledger, 0, last)
         assert caught.value.field == "read"
-        assert "Input/output error" in caught.value.found
+        assert "Input/output error" in caught.value.actual
 
 
 def test_only_the_range_that_was_asked_for_is_checked(log: Damaged) -> None:

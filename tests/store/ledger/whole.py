@@ -30,4 +30,4 @@ def _check_zeros(file: MappedFile, lo: int, hi: int) -> None:
     problem = check_zeros(file.read_any(lo, hi - lo)) if lo < hi else None
     if problem is not None:
         at = lo - file.position + problem.at
-        raise CorruptionError(file.path, at, problem.field, problem.expected, problem.found)
+        raise CorruptionError(file.path, at, problem.field, problem.expected, problem.actual)

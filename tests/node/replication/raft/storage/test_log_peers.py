@@ -139,7 +139,7 @@ def test_another_history_under_the_same_terms_is_refused(tmp_path: Path) -> None
         raw = leader.read_raw(lo, hi)
         with pytest.raises(ForeignChainError, match="the log through entry 4 is") as caught:
             other.check_raw(append_request(leader, lo, hi), raw, hi - 1)
-        assert (caught.value.index, caught.value.found) == (4, leader.chain_at(4))
+        assert (caught.value.index, caught.value.content) == (4, leader.chain_at(4))
     other.check_raw(append_request(leader, 1, 4), leader.read_raw(1, 4), 3)
     assert data_image(other) == before
     assert leader.chain_at(3) == other.chain_at(3)
