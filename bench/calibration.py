@@ -128,9 +128,9 @@ async def append_points(
 
     The rate is the median of the rounds; processor time is summed, since it is counted in steps.
     """
-    found: dict[tuple[int, int], list[_Slice]] = {kind: [] for kind in kinds}
+    by_kind: dict[tuple[int, int], list[_Slice]] = {kind: [] for kind in kinds}
     for _ in range(scale.rounds):
-        for (count, size_bytes), slices in found.items():
+        for (count, size_bytes), slices in by_kind.items():
             load = ClusterLoad(
                 seconds=scale.seconds,
                 serial_seconds=0.0,
@@ -139,7 +139,7 @@ async def append_points(
             )
             slices.append(await _slice(client, own, load, show))
     points = []
-    for (count, size_bytes), slices in found.items():
+    for (count, size_bytes), slices in by_kind.items():
         batches = sum(one.batches for one in slices)
         points.append(
             AppendPoint(

@@ -81,20 +81,20 @@ def _values(rows: Sequence[Mapping[str, Any]], peers: Sequence[str]) -> str:
     )
 
 
-def _ratio(found: Mapping[str, Any]) -> str:
-    text = _short(found["median"])
-    if found["count"] > 1:
-        text += f" ({_short(found['lo'])} to {_short(found['hi'])})"
-    return f"**{text}**" if found["median"] < 1 else text
+def _ratio(figures: Mapping[str, Any]) -> str:
+    text = _short(figures["median"])
+    if figures["count"] > 1:
+        text += f" ({_short(figures['lo'])} to {_short(figures['hi'])})"
+    return f"**{text}**" if figures["median"] < 1 else text
 
 
-def _span(found: Mapping[str, Any], unit: str) -> str:
-    lo, hi = _short(found["lo"]), _short(found["hi"])
-    return f"{_short(found['median'])} {unit} ({lo} to {hi})"
+def _span(figures: Mapping[str, Any], unit: str) -> str:
+    lo, hi = _short(figures["lo"]), _short(figures["hi"])
+    return f"{_short(figures['median'])} {unit} ({lo} to {hi})"
 
 
-def _median(found: Mapping[str, Any] | None) -> str:
-    return "" if found is None else _short(found["median"])
+def _median(figures: Mapping[str, Any] | None) -> str:
+    return "" if figures is None else _short(figures["median"])
 
 
 def _short(value: float) -> str:

@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="bench/run",
         description="Measures us and other systems with the same work in one run, in turn. An "
-        "interrupted run goes on when it is started again with the same words.",
+        "interrupted run resumes when it is started again with the same words.",
     )
     parser.add_argument("--quick", action="store_true", help="within ten minutes; a first look")
     parser.add_argument(
@@ -118,7 +118,7 @@ def _commit() -> str:
 
 
 class _Run:
-    """Sessions one after the other."""
+    """The sessions of one run, in order."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class _Run:
         left_count = sum(session.key not in self._journal.sessions for session in planned)
         if left_count:
             print(
-                f"bench/run: time is over, {left_count} sessions are left; run it again to go on",
+                f"bench/run: time is over, {left_count} sessions are left; run it again to resume",
                 file=sys.stderr,
             )
         self.was_interrupted = False

@@ -51,7 +51,7 @@ class LineAudit:
         """Discard the result of the last reading."""
         self.read_count = 0
         self.unknown_count = 0
-        self._found = [bytearray(count) for count in self._line_counts]
+        self._read_counts = [bytearray(count) for count in self._line_counts]
         self._hashes: list[_Hash] = [hashlib.sha256() for _ in self._names]
 
     def on_read(self, name: str, line_number: int, body: bytes) -> None:
@@ -61,7 +61,7 @@ class LineAudit:
         if number is None or not 0 <= line_number < self._line_counts[number]:
             self.unknown_count += 1
             return
-        found = self._found[number]
+        found = self._read_counts[number]
         found[line_number] = min(255, found[line_number] + 1)
         self._hashes[number].update(body)
 
@@ -72,7 +72,7 @@ class LineAudit:
 
     def lost_count(self) -> int:
         """Return the count of acked lines that this reading did not find."""
-        pairs = zip(self._acked, self._found, strict=True)
+        pairs = zip(self._acked, self._read_counts, strict=True)
         return sum(
             sum(1 for was, now in zip(acked, found, strict=True) if was and not now)
             for acked, found in pairs
@@ -81,7 +81,7 @@ class LineAudit:
 
     def duplicate_count(self) -> int:
         """Return the count of messages that this reading found again, or that were never sent."""
-        again = sum(sum(found) - sum(map(bool, found)) for found in self._found)
+        again = sum(sum(found) - sum(map(bool, found)) for found in self._read_counts)
         return again + self.unknown_count
 
     def judge_leader(self, summary: MainJobSummary) -> None:

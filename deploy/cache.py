@@ -134,7 +134,7 @@ def _check(jars: Path, sums: Path) -> None:
             raise NotInstalledError(
                 f"{path.name} is another file than {sums.relative_to(ROOT)} names",
                 "Maven brought another one, or none",
-                "find out why; after a change of the version make that file anew with sha256sum",
+                "find out why; after a change of the version write that file again with sha256sum",
             )
 
 

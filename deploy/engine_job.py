@@ -168,15 +168,15 @@ def count_lines(files: list[SourceFile], progress: JobProgress) -> dict[str, int
 def compare(
     summary: EngineJobSummary,
     files: list[SourceFile],
-    found: dict[str, str],
+    digests: dict[str, str],
     line_count: int,
     counts: dict[str, int],
 ) -> None:
     """Compare the messages read back with the files on disk, and set the verdict."""
     empty = hashlib.sha256().hexdigest()
     expected = sha256_of_files(files)
-    different = [n for n, digest in expected.items() if found.get(n, empty) != digest]
-    different += sorted(set(found) - set(expected))
+    different = [n for n, digest in expected.items() if digests.get(n, empty) != digest]
+    different += sorted(set(digests) - set(expected))
     summary.files_different = different
     summary.files_equal = len(expected) - len(set(different) & set(expected))
     good = (

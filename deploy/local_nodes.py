@@ -95,7 +95,7 @@ class LocalNode:
     host: str = HOST
     """Host at which clients and peers reach it."""
     status_host: str = HOST
-    """Host at which it is asked for its status, by a way of its own."""
+    """Host at which it answers requests for its status, by a way of its own."""
     process: NodeProcess | None = None
 
     @property

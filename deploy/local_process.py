@@ -125,7 +125,7 @@ def start_module(
 ) -> Child:
     """Start the process; for `spawn`. The project's tests put another way in its place."""
     return subprocess.Popen(
-        # -P: a folder of that name where the command runs must not be taken for ours.
+        # -P: a folder of that name where the command runs must not be mistaken for ours.
         [*launcher, sys.executable, "-P", "-m", module, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=output,
@@ -225,7 +225,7 @@ def _given_out() -> Iterator[list[int]]:
                 open(path, "a+", encoding="utf-8", opener=open_in_shared_directory)
             )
             if os.fstat(file.fileno()).st_uid != os.getuid():
-                raise PermissionError(f"{path} is somebody else's")
+                raise PermissionError(f"{path} belongs to another user")
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             given += [int(port) for port in file.read().split() if port.isdecimal()]

@@ -201,7 +201,7 @@ def _by_queue(name: str, text: str, topics: tuple[str, ...]) -> dict[str, dict[s
         value = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         raise OptionError(f"option {name!r} is no JSON: {error}", do) from error
-    found: dict[str, dict[str, Place]] = {}
+    places: dict[str, dict[str, Place]] = {}
     for topic, queues in value.items():
         if topic not in topics:
             raise OptionError(
@@ -209,8 +209,8 @@ def _by_queue(name: str, text: str, topics: tuple[str, ...]) -> dict[str, dict[s
             )
         if not isinstance(queues, dict):
             raise OptionError(f"option {name!r} has {queues!r} for topic {topic!r}", do)
-        found[topic] = {queue: _place(name, place) for queue, place in queues.items()}
-    return found
+        places[topic] = {queue: _place(name, place) for queue, place in queues.items()}
+    return places
 
 
 def _place(name: str, value: object) -> Place:

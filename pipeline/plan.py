@@ -39,17 +39,17 @@ class OffsetRange:
 def queues_of(connection: Connection, options: SourceOptions) -> list[QueueOffsets]:
     """Return the queues of all topics with their offsets.
 
-    Raises UnknownTopicError, unless the read goes on without what is lost.
+    Raises UnknownTopicError, unless the read continues without lost data.
     """
-    found: list[QueueOffsets] = []
+    queues: list[QueueOffsets] = []
     for topic in options.topics:
         try:
-            found += connection.queue_offsets(topic)
+            queues += connection.queue_offsets(topic)
         except UnknownTopicError:
             if options.fails_on_data_loss:
                 raise
             _warn_of(topic)
-    return found
+    return queues
 
 
 @functools.cache  # A stream asks for its queues many times a second.
@@ -58,7 +58,7 @@ def _warn_of(topic: str) -> None:
 
 
 def is_gone(error: QuorumlogError) -> bool:
-    """Whether a call failed since the topic was deleted, or made anew with fewer queues."""
+    """Whether a call failed since the topic was deleted, or created again with fewer queues."""
     return isinstance(error, UnknownTopicError) or error.code == "node.unknown_queue"
 
 
@@ -73,24 +73,24 @@ def key_of(queue: Queue) -> str:
 
 
 def bounds(
-    connection: Connection, options: SourceOptions, found: list[QueueOffsets], default: Place
+    connection: Connection, options: SourceOptions, queues: list[QueueOffsets], default: Place
 ) -> Bounds:
     """Return where each queue is read from and to. Raises OffsetsError, OptionError."""
     starting = options.starting or Offsets(default)
     ending = options.ending or Offsets(END)
-    _check_names(starting, found, "startingOffsets")
-    _check_names(ending, found, "endingOffsets")
-    lo = resolve(connection, starting, found)
-    hi = resolve(connection, ending, found)
+    _check_names(starting, queues, "startingOffsets")
+    _check_names(ending, queues, "endingOffsets")
+    lo = resolve(connection, starting, queues)
+    hi = resolve(connection, ending, queues)
     result: Bounds = {}
-    for offsets in found:
+    for offsets in queues:
         queue = queue_of(offsets)
         result[queue] = _checked(offsets, lo[queue], hi[queue], options)
     return result
 
 
 def resolve(
-    connection: Connection, offsets: Offsets, found: list[QueueOffsets]
+    connection: Connection, offsets: Offsets, queues: list[QueueOffsets]
 ) -> dict[Queue, int]:
     """Turn places into an offset of each queue."""
 
@@ -107,17 +107,17 @@ def resolve(
         return queue.min_offset if wanted == FIRST else queue.max_offset
 
     async def every() -> list[int]:
-        return await asyncio.gather(*map(one, found))
+        return await asyncio.gather(*map(one, queues))
 
-    return dict(zip(map(queue_of, found), connection.call(every()), strict=True))
+    return dict(zip(map(queue_of, queues), connection.call(every()), strict=True))
 
 
-def _check_names(offsets: Offsets, found: Iterable[QueueOffsets], option: str) -> None:
-    known = {(q.topic, name) for q in found for name in (str(q.queue_id), key_of(queue_of(q)))}
+def _check_names(offsets: Offsets, existing: Iterable[QueueOffsets], option: str) -> None:
+    known = {(q.topic, name) for q in existing for name in (str(q.queue_id), key_of(queue_of(q)))}
     there = {topic for topic, _ in known}
     for topic, queues in offsets.queues.items():
         if topic not in there:
-            continue  # It was deleted, and the read goes on without it.
+            continue  # It was deleted; the read continues without it.
         for name in queues:
             if (topic, name) not in known:
                 names = ", ".join(sorted(n for t, n in known if t == topic))
@@ -150,7 +150,7 @@ def _checked(offsets: QueueOffsets, lo: int, hi: int, options: SourceOptions) ->
 
 
 def check_survived(
-    options: SourceOptions, found: list[QueueOffsets], start: Mapping[Queue, int]
+    options: SourceOptions, queues: list[QueueOffsets], start: Mapping[Queue, int]
 ) -> None:
     """Check that a stream can continue where it was. Raises DataLossError.
 
@@ -158,14 +158,15 @@ def check_survived(
     """
     if not options.fails_on_data_loss:
         return
-    ends = {queue_of(offsets): offsets.max_offset for offsets in found}
+    ends = {queue_of(offsets): offsets.max_offset for offsets in queues}
     for queue, offset in start.items():
         end = ends.get(queue)
         if end is None or end < offset:
             what = "is gone" if end is None else f"ends at {end}"
             raise DataLossError(
                 f"{queue} {what}, and was read up to {offset}",
-                "was the topic made anew? Begin with a new checkpoint, or set failOnDataLoss=false",
+                "was the topic created again? Begin with a new checkpoint, or set "
+                "failOnDataLoss=false",
             )
 
 

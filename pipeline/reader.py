@@ -23,7 +23,7 @@ from quorumlog.errors import QuorumlogError
 
 PULL_SIZE_BYTES_MAX: Final = 2 * 1024 * 1024
 PATIENCE_MS: Final = 1_000
-"""Timeout of one follower; then another one is asked, and at last the leader."""
+"""Timeout of one follower. The reader then calls another follower, and finally the leader."""
 
 _log = logging.getLogger("quorumlog.pipeline")
 
@@ -69,27 +69,29 @@ class _Reader:
         finally:
             coming.cancel()
 
-    def _decode(self, found: RawRecords) -> pa.RecordBatch:
+    def _decode(self, records: RawRecords) -> pa.RecordBatch:
         entries = None
-        if found.entry_indexes:
-            entries = Entries(found.entry_first_records, found.entry_indexes, found.entry_terms)
+        if records.entry_indexes:
+            entries = Entries(
+                records.entry_first_records, records.entry_indexes, records.entry_terms
+            )
         queue = self._wanted.queue
         return record_batch(
-            found.records, self._columns, entries=entries, group=queue.group, topic=queue.topic
+            records.records, self._columns, entries=entries, group=queue.group, topic=queue.topic
         )
 
-    def _after_loss(self, offset: int, found: RawRecords) -> int:
+    def _after_loss(self, offset: int, records: RawRecords) -> int:
         """Return the offset behind missing records; raise DataLossError if none may be missing."""
-        is_expired = offset < found.min_offset
+        is_expired = offset < records.min_offset
         if self._options.fails_on_data_loss:
-            raise self._lost(offset, found, "expired" if is_expired else "are not there")
+            raise self._lost(offset, records, "expired" if is_expired else "are not there")
         hi = self._wanted.hi
-        lost_hi = min(found.min_offset, hi) if is_expired else hi
+        lost_hi = min(records.min_offset, hi) if is_expired else hi
         _log.warning("%s: the offsets %d to %d are gone", self._wanted.queue, offset, lost_hi - 1)
         return lost_hi
 
-    def _lost(self, offset: int, found: RawRecords, what: str) -> DataLossError:
-        has = f"the queue has {found.min_offset} to {found.max_offset}"
+    def _lost(self, offset: int, records: RawRecords, what: str) -> DataLossError:
+        has = f"the queue has {records.min_offset} to {records.max_offset}"
         return DataLossError(
             f"{self._wanted.queue}: the offsets from {offset} on {what} ({has})",
             "keep records longer than jobs may lag, or read on without them: failOnDataLoss=false",

@@ -140,7 +140,7 @@ class SegmentsReader(DataSourceReader):
         for wrong in self._log.wrong:
             if wrong.path.startswith(self._log.data_directory):
                 position = int(os.path.basename(wrong.path)) + wrong.at
-                raise self._log.damaged(position, wrong.field, wrong.expected, wrong.found)
+                raise self._log.damaged(position, wrong.field, wrong.expected, wrong.actual)
         self._topics = options.topics
         self._lo, self._hi = 0, self._log.visible_position
 
@@ -249,8 +249,8 @@ def _batch(
     if topics is None:
         topics = frozenset(topic for topic in names.unique().to_pylist() if not is_reserved(topic))
     mask = pc.is_in(names, pa.array(sorted(topics), pa.string()))
-    found: dict[str, Any] = dict(zip(plain, batch.columns, strict=True))
-    positions = found["position"].to_numpy()
+    by_name: dict[str, Any] = dict(zip(plain, batch.columns, strict=True))
+    positions = by_name["position"].to_numpy()
     entry = np.searchsorted(bodies.positions, positions, side="right") - 1
     begins = positions - bodies.positions[entry] + bodies.begins[entry]
     is_prepared = _flags(bodies.data, begins) & fmt.TRANSACTION_PREPARED != 0
@@ -259,10 +259,10 @@ def _batch(
     _refuse_inner_batches(bodies.data, begins[np.asarray(mask)])
     for name in ("index", "term"):
         numbers = bodies.numbers.get(name)
-        found[name] = (
+        by_name[name] = (
             pa.nulls(batch.num_rows, pa.int64()) if numbers is None else pa.array(numbers[entry])
         )
-    arrays = [found[name] for name in columns]
+    arrays = [by_name[name] for name in columns]
     whole = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
     return whole if pc.all(mask).as_py() else whole.filter(mask)
 

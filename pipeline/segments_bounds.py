@@ -177,15 +177,15 @@ def _last_before(reader: LogReader, top: str, topic: str, queue_id: str, lo: int
 
 
 def _queues(top: str) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+    queues: list[tuple[str, str]] = []
     for topic in sorted(os.listdir(top)) if os.path.isdir(top) else []:
         directory = os.path.join(top, topic)
         for queue_id in sorted(os.listdir(directory)) if os.path.isdir(directory) else []:
             if queue_id.isdecimal() and os.path.isdir(os.path.join(directory, queue_id)):
-                found.append((topic, queue_id))
-                if len(found) == _QUEUES_MAX:
-                    return found
-    return found
+                queues.append((topic, queue_id))
+                if len(queues) == _QUEUES_MAX:
+                    return queues
+    return queues
 
 
 def _queue_unit(reader: LogReader, topic: str, queue_id: str, number: int) -> tuple[int, int]:

@@ -43,7 +43,7 @@ class SegmentFinding(NamedTuple):
     at: int
     field: str
     expected: str
-    found: str
+    actual: str
     position: int
     entry_index: int
 
@@ -255,14 +255,14 @@ class _Check:
             at += len(part)
 
     def _unit_finding(
-        self, wanted: Wanted, position: int, one: bytes, other: bytes
+        self, wanted: Wanted, position: int, derived: bytes, stored: bytes
     ) -> SegmentFinding:
         log, unit = self._log, fmt.CONSUME_QUEUE_UNIT
         file_lo = position - position % log.queue_file_size_bytes
         path = f"consumequeue/{wanted.topic}/{wanted.queue_id}/{fmt.file_name(file_lo)}"
-        own = int(unit.unpack(one)[0])
+        own = int(unit.unpack(derived)[0])
         expected, found = (
-            "position {}, {} bytes, tags code {}".format(*unit.unpack(x)) for x in (one, other)
+            "position {}, {} bytes, tags code {}".format(*unit.unpack(x)) for x in (derived, stored)
         )
         name = f"unit of offset {position // unit.size}"
         return SegmentFinding("queue", path, position - file_lo, name, expected, found, own, -1)

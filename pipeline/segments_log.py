@@ -30,7 +30,7 @@ class Wrong:
     at: int
     field: str
     expected: str
-    found: str
+    actual: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +81,10 @@ class SealedLog:
         """Return the end of the file that holds a position."""
         return (position // self.file_size_bytes + 1) * self.file_size_bytes
 
-    def damaged(self, position: int, field: str, expected: str, found: str) -> CorruptionError:
+    def damaged(self, position: int, field: str, expected: str, actual: str) -> CorruptionError:
         """Return the error that names file and byte."""
         path, at = self.place(position)
-        return CorruptionError(os.path.join(self.root, path), at, field, expected, found)
+        return CorruptionError(os.path.join(self.root, path), at, field, expected, actual)
 
     def pieces(self, piece_size_bytes: int, hi: int) -> list[tuple[int, int]]:
         """Cut the log up to `hi` into byte ranges [lo, hi), none of which spans two files."""

@@ -1,4 +1,4 @@
-"""Starts Spark for a job: embedded unless told otherwise, quiet, and ended for good.
+"""Starts Spark for a job: embedded by default, quiet, and stopped with its Java process.
 
 Owns the settings that all of our jobs want, and the error when Spark or Java is missing. Must not
 know any job. `master` passes through: the same code runs on a cluster.

@@ -127,9 +127,9 @@ class Pushed:
         self._offsets = (0, _INT64_MAX)
         self._unix_ms = (0, _INT64_MAX)
 
-    def take(self, one: Filter) -> bool:
+    def take(self, condition: Filter) -> bool:
         """Apply a filter; return whether Spark can leave it out."""
-        match one:
+        match condition:
             case IsNotNull(("topic" | "queue_id" | "queue_offset" | "store_time",)):
                 return True
             case EqualTo(("topic",), str(value)) | EqualNullSafe(("topic",), str(value)):
@@ -168,11 +168,11 @@ class Pushed:
             )
         return False
 
-    def narrow(self, connection: Connection, found: list[QueueOffsets], wanted: Bounds) -> Bounds:
+    def narrow(self, connection: Connection, queues: list[QueueOffsets], wanted: Bounds) -> Bounds:
         """Return the part of the wanted offsets that the filters leave."""
         kept = [
             offsets
-            for offsets in found
+            for offsets in queues
             if (self._topics is None or offsets.topic in self._topics)
             and (self._queue_ids is None or offsets.queue_id in self._queue_ids)
         ]

@@ -121,8 +121,8 @@ def limited(wanted: Mapping[Queue, tuple[int, int]], count: int) -> dict[Queue, 
     return ends
 
 
-def _ends(found: list[QueueOffsets]) -> dict[Queue, int]:
-    return {queue_of(offsets): offsets.max_offset for offsets in found}
+def _ends(queues: list[QueueOffsets]) -> dict[Queue, int]:
+    return {queue_of(offsets): offsets.max_offset for offsets in queues}
 
 
 def _written(offsets: Mapping[Queue, int]) -> Checkpoint:

@@ -73,8 +73,8 @@ class LakeTable:
     def compact(self, below_batch: int, is_due: Callable[[int], bool] | None = None) -> int:
         """Merge small files of batches before a number; return by how many the files decrease.
 
-        These batches must be done for good, so that they are not added again. Readers that list the
-        files just while a merge changes places may see rows of it twice.
+        These batches must be final: a merged batch that is added again has its rows twice. Readers
+        that list the files just while a merge changes places may see rows of it twice.
         """
         self.recover()
         groups: dict[str, list[File]] = defaultdict(list)

@@ -50,7 +50,7 @@ def broker_group_option(command: _Command) -> _Command:
 
 
 def warn_away(away: Sequence[str]) -> None:
-    """Print to stderr which broker groups did not answer, so that a part is not taken for all."""
+    """Print to stderr which broker groups did not answer, so that a part does not pass for all."""
     for name in away:
         click.echo(f"warning: broker group {name} does not answer; it is left out", err=True)
 

@@ -60,9 +60,9 @@ def print_rows(rows: Sequence[Row], output: Format, *, columns: Sequence[str]) -
                 click.echo(to_json(row))
 
 
-def say_if_more(found: Sequence[object], max_count: int, do: str = "raise --max-count") -> None:
+def say_if_more(rows: Sequence[object], max_count: int, do: str = "raise --max-count") -> None:
     """Say on stderr that a list is cut. The caller asked for one more than it shows."""
-    if len(found) > max_count:
+    if len(rows) > max_count:
         click.echo(f"there are more than {max_count}: {do}", err=True)
 
 

@@ -268,7 +268,7 @@ class Client:
 
         A `name` belongs to one producer at a time: the latest to send under it has it, in each
         broker group from its first message there on, and sends of all others raise
-        ProducerFencedError. So a process that was taken for dead stores no more messages.
+        ProducerFencedError. So a process that was counted as dead no longer stores messages.
         """
         parts = self._started()
         options = ProducerOptions(

@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def record(found: MeasuredCalls, top: int) -> dict[str, Any]:
+def record(result: MeasuredCalls, top: int) -> dict[str, Any]:
     """Return the whole result under stable keys."""
 
     def rows(processes: Sequence[ProcessCalls]) -> list[dict[str, Any]]:
@@ -59,24 +59,24 @@ def record(found: MeasuredCalls, top: int) -> dict[str, Any]:
 
     return {
         "bench": "calls",
-        "transport": found.transport,
-        "directory": found.directory_kind,
+        "transport": result.transport,
+        "directory": result.directory_kind,
         "body_size_bytes": BODY_SIZE_BYTES,
         "batch_count": BATCH_COUNT,
-        "single": rows(found.single),
-        "batch": rows(found.batch),
+        "single": rows(result.single),
+        "batch": rows(result.batch),
     }
 
 
-def lines(found: MeasuredCalls, top: int) -> list[str]:
+def lines(result: MeasuredCalls, top: int) -> list[str]:
     """Return the lines of a table."""
     titles = {
-        "one append in flight": found.single,
-        f"a message of a batch of {BATCH_COUNT}, one batch in flight": found.batch,
+        "one append in flight": result.single,
+        f"a message of a batch of {BATCH_COUNT}, one batch in flight": result.batch,
     }
     text = []
     for title, processes in titles.items():
-        text.append(f"{title}: calls (transport {found.transport}, {found.directory_kind})")
+        text.append(f"{title}: calls (transport {result.transport}, {result.directory_kind})")
         for one in processes:
             row = one.row()
             spread = f"{min(row['windows'])} to {max(row['windows'])}"

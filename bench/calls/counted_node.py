@@ -36,8 +36,8 @@ CONSTANTS: Final[tuple[tuple[ModuleType, str, int], ...]] = (
     # Twenty times as long: ticks and heartbeats are few calls of each append, however long it
     # takes.
     (settings, "TICK_MS", TICK_MS),
-    # Followers apply with ticks, or when so many entries wait: as many as an idle machine appends
-    # in a tick of 25 ms, which here come sooner than a tick.
+    # Followers apply with ticks, or when this number of entries waits. An idle machine appends as
+    # many in a tick of 25 ms; here they come sooner than a tick.
     (driver, "LATE_APPLY_COUNT_MAX", 24),
     # Syncs are done on the loop, as on a fast disk. A preempted one would seem to be slow.
     (sync_requests, "FAST_SYNC_US", 1_000_000_000),
@@ -46,7 +46,7 @@ CONSTANTS: Final[tuple[tuple[ModuleType, str, int], ...]] = (
 
 
 def main() -> None:
-    """Run the node until it is asked to stop."""
+    """Run the node until it gets a signal to stop."""
     path, counter = os.environ[SOCKET_VARIABLE], CallCounter()
 
     def answer(more: dict[str, Any]) -> None:

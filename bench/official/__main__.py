@@ -56,8 +56,8 @@ def send(endpoint: str, count: int, size_bytes: int, threads: int, home: str) ->
         check=True,
         timeout=300,
     )
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
 
 
 def measure(rounds: int, count: int, size_bytes: int, directory: str) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """The command of a process of ours with this interpreter, in any directory.
 
 Owns the words of the command. `-P`: a folder of that name in the directory of a peer must not be
-taken for a package.
+mistaken for a package.
 """
 
 import sys

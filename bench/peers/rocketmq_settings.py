@@ -33,13 +33,13 @@ class Ports(NamedTuple):
 
 def choose_ports() -> list[Ports]:
     """Return free ports for all brokers, with the one that a broker takes beside its own."""
-    found: list[Ports] = []
+    ports: list[Ports] = []
     for _ in range(_PORT_TRIES_MAX):
         listen, ha, dledger = free_ports(3)
         if is_free(listen - 2):
-            found.append(Ports(listen, ha, dledger))
-        if len(found) == NODE_COUNT:
-            return found
+            ports.append(Ports(listen, ha, dledger))
+        if len(ports) == NODE_COUNT:
+            return ports
     raise OSError("no free ports with a free one two below")
 
 

@@ -49,7 +49,7 @@ Plan = Iterable[tuple[Scenario, int]]
 @click.option("--features", "is_features", is_flag=True,
               help="Transactions, retry, delay and pop, about three minutes.")  # fmt: skip
 @click.option("--all", "is_all", is_flag=True, help="Every scenario once.")
-@click.option("--long", "hours", type=float, help="Go on drawing scenarios for so many hours.")
+@click.option("--long", "hours", type=float, help="Draw scenarios for this number of hours.")
 @click.option("--judge-times", "judges_times", is_flag=True,
               help="Fail where times exceed the gates: on a quiet machine only.")  # fmt: skip
 @click.option("--list", "is_list", is_flag=True, help="Show the scenarios, and end.")

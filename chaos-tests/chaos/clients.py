@@ -122,7 +122,7 @@ class LoadWriter:
         await self._producer.abort()
 
     async def _step(self) -> None:
-        # A plain producer sends one after the other: it may send a lost batch only once.
+        # A plain producer sends one message at a time: it may send a lost batch only once.
         count = WINDOW_COUNT if self._is_idempotent else 1
         sent = []
         for _ in range(count):
@@ -315,7 +315,7 @@ class GroupMember:
         self._clients, self._group = clients, group
 
     async def run(self) -> None:
-        """Consume until cancelled: a member that cannot go on is replaced by another."""
+        """Consume until cancelled: a member that cannot continue is replaced by another."""
         clients = self._clients
         while not clients.is_stopping:
             member = clients.client.group_consumer(self._group, clients.topic)

@@ -1,8 +1,8 @@
 """One cluster of a run: nodes, the proxies around them, their shims and disks.
 
 Owns the parts of one cluster and their complete repair. Must not know scenarios or load. Nodes tell
-each other and their clients only the addresses of proxies, clients those of gRPC and of frames;
-status is asked past the proxies, so it is known while everything is cut.
+each other and their clients only the addresses of proxies, clients those of gRPC and of frames.
+The suite reads the status past the proxies, so it is known while everything is cut.
 """
 
 import json

@@ -21,7 +21,7 @@ class Sent:
     queue_id: int
     due_unix_ms: int
     """Earliest delivery: as the producer asked, counted from the start of its call."""
-    told: ToldOutcome
+    outcome: ToldOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Cancel:
     """
 
     value: str
-    told: ToldOutcome
+    outcome: ToldOutcome
     due_unix_ms: int = 0
-    """Planned delivery, as the leader told it."""
+    """Planned delivery, as the leader reported it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,14 @@ class DelayHistory:
 
     def cancelled(self) -> set[str]:
         """Return the values that certainly must not be delivered."""
-        return {cancel.value for cancel in self.cancels if cancel.told is ToldOutcome.OK}
+        return {cancel.value for cancel in self.cancels if cancel.outcome is ToldOutcome.OK}
 
     def wanted(self) -> set[str]:
         """Return the values that must be delivered."""
-        doubtful = {cancel.value for cancel in self.cancels if cancel.told is ToldOutcome.UNKNOWN}
-        acked = {value for value, sent in self.sent.items() if sent.told is ToldOutcome.OK}
+        doubtful = {
+            cancel.value for cancel in self.cancels if cancel.outcome is ToldOutcome.UNKNOWN
+        }
+        acked = {value for value, sent in self.sent.items() if sent.outcome is ToldOutcome.OK}
         return acked - doubtful - self.cancelled()
 
 
@@ -85,7 +87,7 @@ def check_delayed(history: DelayHistory) -> list[str]:
             found.append(f"doubled: {value} is there {len(copies)} times: {copies}")
         if value in cancelled:
             found.append(f"cancelled: {value} came although its cancel was acked: {copies[0]}")
-        if sent.told is ToldOutcome.NOT_APPLIED:
+        if sent.outcome is ToldOutcome.NOT_APPLIED:
             found.append(f"refused: {value} came although its send was refused: {copies[0]}")
         found += _of_copies(sent, copies)
     return found + _too_early_seen(history)

@@ -2,8 +2,8 @@
 
 Owns the rule: a process ends only when it was ended or may end, with a status that was named
 beforehand; and only an end with a status of `_WITH_DUMP` leaves a dump. Must not know how a process
-is started, or what a node is. An end that was not asked for is a defect, however well everything
-goes on afterwards.
+is started, or what a node is. An end that no scenario asked for is a defect, however well
+everything continues afterwards.
 """
 
 import signal
@@ -65,7 +65,7 @@ class ProcessEnds:
         self._open: dict[NodeProcess, int] = {}
         """Processes that ran at the last look."""
         self._allowed: dict[NodeProcess, frozenset[int]] = {}
-        self._found: list[_End] = []
+        self._ended: list[_End] = []
 
     def watch(self, node: int) -> None:
         """Watch the current process of a node."""
@@ -90,13 +90,13 @@ class ProcessEnds:
                     del self._open[process]
                     data = self._nodes.node_directory(node) / "data"
                     dumps = sorted(path.name for path in data.glob(f"dump-*-{process.pid}.txt"))
-                    self._found.append(_End(node, process, tuple(dumps)))
+                    self._ended.append(_End(node, process, tuple(dumps)))
 
     def take(self) -> list[str]:
         """Return the problems of the ends since the last call."""
         self.look()
         with self._lock:
-            ends, self._found = self._found, []
+            ends, self._ended = self._ended, []
             problems = [end.problem(self._allowed.pop(end.process)) for end in ends]
             # A process that still runs may not end in the next scenario as this one allowed.
             self._allowed = dict.fromkeys(self._open, frozenset())

@@ -1,7 +1,7 @@
 """Control of the faults that nodes apply to their own messages (node/peers/faults.py).
 
 Owns the file that all nodes of a cluster read; must not know processes. A rename makes a change
-atomic, so many links are cut at one moment.
+atomic: one change cuts several links at one moment.
 """
 
 import json

@@ -62,9 +62,9 @@ class Links:
         """All nodes that a link leads to."""
         return tuple(sorted({target for _, target in self._proxies}))
 
-    def between(self, one: Iterable[int], other: Iterable[int]) -> list[Pair]:
+    def between(self, nodes: Iterable[int], others: Iterable[int]) -> list[Pair]:
         """Return the links that join two sets of nodes, in both directions."""
-        left, right = set(one), set(other)
+        left, right = set(nodes), set(others)
         return [
             (a, b)
             for a, b in self._proxies

@@ -51,7 +51,7 @@ async def reported(client: quorumlog.Client) -> list[HaLoss]:
 def find_losses(
     places: Mapping[Value, MessagePlace],
     drains: Iterable[Drain],
-    said: Iterable[HaLoss],
+    losses: Iterable[HaLoss],
     operations: Sequence[Operation] = (),
 ) -> Losses:
     """Compare receipts with the remaining messages, and with the reported losses.
@@ -64,7 +64,7 @@ def find_losses(
     for drain in drains:
         left.update(value for value in drain.values if value is not None)
         firsts[drain.queue] = min(drain.first_offset, firsts.get(drain.queue, drain.first_offset))
-    reports = sorted(said, key=lambda one: one.epoch)
+    reports = sorted(losses, key=lambda loss: loss.epoch)
     by_term: dict[int, list[tuple[int, Value]]] = defaultdict(list)
     for value, place in places.items():
         if place.offset >= firsts.get(place.queue, 0):

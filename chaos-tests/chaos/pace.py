@@ -1,7 +1,7 @@
 """Share of this machine that other processes take while a scenario runs.
 
 Owns the measure: the work of all cores, without that of this run, its nodes and its proxies. The
-work of nodes is never taken for a slow machine: otherwise a node that wastes time would excuse
+work of nodes is never counted as a slow machine: otherwise a node that wastes time would excuse
 itself. Must not know the waits it is used for.
 """
 

@@ -39,7 +39,7 @@ class PopProducer:
         self._client, self._topic, self._history = client, topic, history
 
     async def run(self, count: int) -> None:
-        """Send `count` messages, one after the other."""
+        """Send `count` messages, one at a time."""
         async with self._client.producer(timeout_ms=PATIENT_MS) as producer:
             for number in range(count):
                 value, told = f"{self._topic}-{number}", ToldOutcome.OK

@@ -25,7 +25,7 @@ class SentMessage:
     """One message that was sent."""
 
     value: str
-    told: ToldOutcome
+    outcome: ToldOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Hide:
     handle: str
     invoke_unix_ms: int
     asked_ms: int
-    told: ToldOutcome
+    outcome: ToldOutcome
     visible_unix_ms: int = 0
 
 
@@ -64,7 +64,7 @@ class Settle:
     is_ack: bool
     invoke_unix_ms: int
     return_unix_ms: int
-    told: ToldOutcome
+    outcome: ToldOutcome
 
     @property
     def may_hold(self) -> bool:
@@ -72,8 +72,8 @@ class Settle:
 
         A rejection that is repeated, since its answer was lost, gets the answer "too late".
         """
-        return self.told in (ToldOutcome.OK, ToldOutcome.UNKNOWN) or (
-            not self.is_ack and self.told is ToldOutcome.TOO_LATE
+        return self.outcome in (ToldOutcome.OK, ToldOutcome.UNKNOWN) or (
+            not self.is_ack and self.outcome is ToldOutcome.TOO_LATE
         )
 
 
@@ -111,21 +111,21 @@ class _Life:
 def check_pop(history: PopHistory, *, is_fifo: bool) -> list[str]:
     """Return every violation of a run after which the group was done, one text each."""
     lives = _lives(history)
-    found: list[str] = []
+    violations: list[str] = []
     for life in lives.values():
-        life.deliveries.sort(key=lambda one: (one.count, one.taken_unix_ms))
-        found += _origin(life, history.produced)
-        found += _holders(life)
-        found += _ends(life)
-        found += _letters(life, history.failed_receive_count)
+        life.deliveries.sort(key=lambda delivery: (delivery.count, delivery.taken_unix_ms))
+        violations += _origin(life, history.produced)
+        violations += _holders(life)
+        violations += _ends(life)
+        violations += _letters(life, history.failed_receive_count)
     if is_fifo:
-        found += _order(lives)
-        found += _order_within(history.deliveries)
-    return found
+        violations += _order(lives)
+        violations += _order_within(history.deliveries)
+    return violations
 
 
 def _lives(history: PopHistory) -> dict[str, _Life]:
-    sent = [one.value for one in history.produced.values() if one.told is ToldOutcome.OK]
+    sent = [one.value for one in history.produced.values() if one.outcome is ToldOutcome.OK]
     lives = {value: _Life(value) for value in sent}
     by_handle: dict[str, PopDelivery] = {}
     for delivery in history.deliveries:
@@ -145,7 +145,7 @@ def _origin(life: _Life, produced: dict[str, SentMessage]) -> Iterator[str]:
     sent = produced.get(life.value)
     if sent is None:
         yield f"phantom: no client sent {life.value}"
-    elif sent.told is ToldOutcome.NOT_APPLIED:
+    elif sent.outcome is ToldOutcome.NOT_APPLIED:
         yield f"refused: {life.value} came although its send was refused"
 
 
@@ -162,9 +162,9 @@ def _free_from(delivery: PopDelivery, hides: list[Hide]) -> int:
     """Return the earliest time, not ruled out, at which others could see the message again."""
     free = delivery.visible_unix_ms
     for hide in hides:
-        if hide.told is ToldOutcome.OK:
+        if hide.outcome is ToldOutcome.OK:
             free = hide.visible_unix_ms
-        elif hide.told is not ToldOutcome.NOT_APPLIED:
+        elif hide.outcome is not ToldOutcome.NOT_APPLIED:
             # With "too late" the call may be a repetition, and have taken effect the first time.
             free = min(free, hide.invoke_unix_ms + hide.asked_ms)
     return free
@@ -172,7 +172,7 @@ def _free_from(delivery: PopDelivery, hides: list[Hide]) -> int:
 
 def _ends(life: _Life) -> Iterator[str]:
     for count, settle in life.settles:
-        if settle.told is not ToldOutcome.OK:
+        if settle.outcome is not ToldOutcome.OK:
             continue
         later = [one for one in life.deliveries if one.count > count]
         # A message that is done already is acknowledged to its earlier holders, too.
@@ -195,7 +195,7 @@ def _was_done_later(life: _Life, count: int, at_unix_ms: int) -> bool:
 def _letters(life: _Life, failed_receive_count: int) -> Iterator[str]:
     """Check that a message is dead only once, for a reason, and not done as well."""
     rejects = [(count, one) for count, one in life.settles if not one.is_ack]
-    if any(one.told is ToldOutcome.OK for _, one in rejects) and not life.dead_count:
+    if any(one.outcome is ToldOutcome.OK for _, one in rejects) and not life.dead_count:
         yield f"lost: {life.value} was rejected, and is no dead letter"
     if not life.dead_count:
         return
@@ -207,7 +207,7 @@ def _letters(life: _Life, failed_receive_count: int) -> Iterator[str]:
         yield f"causeless: {life.value} is dead after {highest} deliveries"
     for count, one in life.settles:
         is_excused = is_used_up or _was_done_later(life, count, one.return_unix_ms)
-        if one.is_ack and one.told is ToldOutcome.OK and not is_excused:
+        if one.is_ack and one.outcome is ToldOutcome.OK and not is_excused:
             yield f"both: {life.value} is dead although it was acknowledged: {one}"
 
 
@@ -225,15 +225,15 @@ def _order(lives: dict[str, _Life]) -> Iterator[str]:
             before.append(life)
 
 
-def _out_of_order(one: PopDelivery, before: list[_Life]) -> Iterator[str]:
+def _out_of_order(delivery: PopDelivery, before: list[_Life]) -> Iterator[str]:
     for life in before:
-        is_together = any(other.receive == one.receive for other in life.deliveries)
+        is_together = any(other.receive == delivery.receive for other in life.deliveries)
         if is_together or (life.dead_count and not life.settles):
             continue
-        later = [other for other in life.deliveries if other.taken_unix_ms > one.taken_unix_ms]
-        if later or life.earliest_end_unix_ms() > one.taken_unix_ms:
+        later = [other for other in life.deliveries if other.taken_unix_ms > delivery.taken_unix_ms]
+        if later or life.earliest_end_unix_ms() > delivery.taken_unix_ms:
             why = f"{later[0]} came after it" if later else f"{life.value} was not done"
-            yield f"order: {one}: {why}"
+            yield f"order: {delivery}: {why}"
 
 
 def _order_within(deliveries: list[PopDelivery]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The cluster that a scenario needs. Scenarios of one profile share one, one after the other."""
+"""The cluster that a scenario needs. Scenarios of one profile use a cluster in turn."""
 
 import os
 from dataclasses import dataclass, field

@@ -1,6 +1,6 @@
 """Faults that remove the leader once; the cluster is whole again at the end of each.
 
-Owns how a leader is killed, held or cut off and comes back; must not know the work that goes on
+Owns how a leader is killed, held or cut off and comes back; must not know the work that continues
 meanwhile. For scenarios that are about this work, and strike several times while it lasts.
 """
 
@@ -84,7 +84,7 @@ async def strike_while(
     what: str,
     has_moved: Callable[[], Callable[[], bool]],
 ) -> None:
-    """Strike one after the other; before each strike, wait until the work has progressed.
+    """Strike in order; before each strike, wait until the work has progressed.
 
     `has_moved` begins to watch the work, and returns the condition that it has.
     """

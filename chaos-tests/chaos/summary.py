@@ -187,8 +187,8 @@ def _listed(counts: dict[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in counts.items())
 
 
-def _mib(found: Percentiles | None) -> str:
-    return "none" if found is None else f"{found.shown('MiB')} ({found.count})"
+def _mib(percentiles: Percentiles | None) -> str:
+    return "none" if percentiles is None else f"{percentiles.shown('MiB')} ({percentiles.count})"
 
 
 def growth_mib(results: Sequence[TrialResult]) -> list[float]:

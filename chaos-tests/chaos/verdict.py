@@ -138,12 +138,12 @@ def judge(
 
 def _distinct(drains: list[Drain]) -> list[Drain]:
     """Return the drains without duplicates: replicas of equal content are judged as one."""
-    found: dict[str, list[Drain]] = defaultdict(list)
+    by_queue: dict[str, list[Drain]] = defaultdict(list)
     for one in drains:
-        known = found[one.queue]
+        known = by_queue[one.queue]
         if not any(one[2:] == other[2:] for other in known):
             known.append(one)
-    return [one for queue in found.values() for one in queue]
+    return [one for queue in by_queue.values() for one in queue]
 
 
 def _as_append(put: Operation) -> Operation:

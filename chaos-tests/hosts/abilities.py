@@ -1,7 +1,7 @@
 """Abilities of this machine that scenarios on hosts need, found out by doing what they do.
 
 Owns one short trial for each ability, which makes the thing and removes it, in namespaces of its
-own where that is possible; and the table of the results. No version or file is taken for a proof.
+own where that is possible; and the table of the results. No version or file counts as a proof.
 """
 
 import os
@@ -149,12 +149,12 @@ def find_abilities(*names: str) -> dict[str, Ability]:
     return found
 
 
-def abilities_table(found: Mapping[str, Ability]) -> str:
+def abilities_table(abilities: Mapping[str, Ability]) -> str:
     """Return the abilities as text."""
     lines = [f"{'ability':<14} {'here':<5} {'used for':<52} detail"]
     lines += [
         f"{one.name:<14} {'yes' if one.is_there else 'no':<5} {one.used_for:<52} {one.detail}"
-        for one in found.values()
+        for one in abilities.values()
     ]
     return "\n".join(lines)
 

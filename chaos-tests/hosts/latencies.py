@@ -71,7 +71,7 @@ class LatencyGate:
 
 
 async def measured(x: ScenarioContext, least_s: float) -> AppendLatencies:
-    """Return the times of the appends that begin from now on, for at least so many seconds."""
+    """Return the times of the appends that begin from now on, for at least `least_s` seconds."""
     lo_ns = now_ns()
     await asyncio.gather(asyncio.sleep(least_s), _stepped(x, lo_ns))
     hi_ns = now_ns()
@@ -117,20 +117,20 @@ def _is_write(operation: Operation) -> bool:
 def _steps_ms(writes: Iterable[Operation]) -> list[float]:
     """Return the time of each step: calls of one client of which each began before the one before
     it had ended."""
-    found: list[float] = []
+    times_ms: list[float] = []
     latest: dict[int, tuple[int, float, int]] = {}
     """By client: the beginning of its step, its end, and the place of its time."""
-    for op in sorted(writes, key=lambda one: one.invoke_ns):
+    for op in sorted(writes, key=lambda write: write.invoke_ns):
         is_acked = op.outcome is Outcome.APPLIED and op.return_ns is not None
         end_ns = float(op.return_ns or 0) if is_acked else math.inf
         began_ns, ended_ns, at = latest.get(op.process, (0, 0.0, -1))
         if at < 0 or op.invoke_ns >= ended_ns:
-            began_ns, ended_ns, at = op.invoke_ns, 0.0, len(found)
-            found.append(0.0)
+            began_ns, ended_ns, at = op.invoke_ns, 0.0, len(times_ms)
+            times_ms.append(0.0)
         ended_ns = max(ended_ns, end_ns)
-        found[at] = (ended_ns - began_ns) / 1e6
+        times_ms[at] = (ended_ns - began_ns) / 1e6
         latest[op.process] = began_ns, ended_ns, at
-    return found
+    return times_ms
 
 
 def judge_latencies(

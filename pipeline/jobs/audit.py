@@ -44,7 +44,7 @@ _RANGE: Final = pa.struct(
 )  # fmt: skip
 _FINDING: Final = pa.struct([
     ("kind", _TEXT), ("path", _TEXT), ("at", _LONG), ("field", _TEXT), ("expected", _TEXT),
-    ("found", _TEXT), ("position", _LONG), ("entry_index", _LONG),
+    ("actual", _TEXT), ("position", _LONG), ("entry_index", _LONG),
 ])  # fmt: skip
 _RUN: Final = pa.struct([
     ("topic", _TEXT), ("queue_id", pa.int32()), ("lo", _LONG), ("hi", _LONG),
@@ -109,7 +109,7 @@ class ReplicaFinding:
             "at": found.at,
             "field": found.field,
             "expected": found.expected,
-            "found": found.found,
+            "found": found.actual,
             "position": found.position if found.position >= 0 else None,
             "index": found.entry_index if found.entry_index >= 0 else None,
         }
@@ -219,7 +219,7 @@ class _Verdict:
     def __init__(self, logs: Sequence[SealedLog], tasks: Sequence[Task]) -> None:
         self._logs, self._tasks = logs, tasks
         self._committed = max(log.visible_position for log in logs)
-        self._found: list[ReplicaFinding] = []
+        self._findings: list[ReplicaFinding] = []
         self._counts: Counter[int] = Counter()
         self._bad: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._replicas = [
@@ -237,12 +237,12 @@ class _Verdict:
             for wrong in log.wrong:
                 kind = "file" if wrong.path.startswith(log.data_directory) else "index"
                 position = int(os.path.basename(wrong.path)) + wrong.at if kind == "file" else -1
-                what = (wrong.field, wrong.expected, wrong.found)
+                what = (wrong.field, wrong.expected, wrong.actual)
                 self._add(number, SegmentFinding(kind, wrong.path, wrong.at, *what, position, -1))
 
     def _add(self, replica: int, finding: SegmentFinding) -> None:
         self._counts[replica] += 1
-        self._found.append(ReplicaFinding(replica, finding))
+        self._findings.append(ReplicaFinding(replica, finding))
 
     # --- Results of Spark ---
 
@@ -269,10 +269,10 @@ class _Verdict:
         found = rows.where("range is not null or finding is not null")
         for row in found.select("replica", "range", "finding").toLocalIterator():
             if row.finding is not None:
-                self._found.append(ReplicaFinding(row.replica, SegmentFinding(*row.finding)))
+                self._findings.append(ReplicaFinding(row.replica, SegmentFinding(*row.finding)))
             else:
                 ranges.append((row.replica, row.range))
-        self._take_ranges(sorted(ranges, key=lambda found: (found[0], found[1].lo)))
+        self._take_ranges(sorted(ranges, key=lambda row: (row[0], row[1].lo)))
 
     def _take_ranges(self, ranges: Sequence[tuple[int, Any]]) -> None:
         """Sum up, and check that each range begins where the one before ended."""
@@ -376,7 +376,7 @@ class _Verdict:
     def audit(self) -> Audit:
         """Return the verdict on each replica and on all."""
         for number, replica in enumerate(self._replicas):
-            own = [found.finding for found in self._found if found.replica == number]
+            own = [row.finding for row in self._findings if row.replica == number]
             log = self._logs[number]
             if log.end_position < self._committed:
                 path, at = log.place(log.end_position)
@@ -387,20 +387,20 @@ class _Verdict:
                 self._add(number, behind)
             replica.finding_count = self._counts[number]
             self._judge(replica, own)
-        order = sorted(self._found, key=lambda found: (found.replica, found.finding.position))
+        order = sorted(self._findings, key=lambda row: (row.replica, row.finding.position))
         size_bytes = sum(log.end_position - log.begin_position for log in self._logs)
         return Audit(self._replicas, order, size_bytes)
 
     @staticmethod
-    def _judge(replica: AuditedReplica, found: Sequence[SegmentFinding]) -> None:
-        kinds = {finding.kind for finding in found}
+    def _judge(replica: AuditedReplica, findings: Sequence[SegmentFinding]) -> None:
+        kinds = {finding.kind for finding in findings}
         if kinds & _DAMAGE:
             replica.verdict = "damaged"
         elif kinds:
             replica.verdict = "behind" if "behind" in kinds else "derived"
-        if not found:
+        if not findings:
             return
-        worst = [finding for finding in found if finding.kind in _DAMAGE] or found
+        worst = [finding for finding in findings if finding.kind in _DAMAGE] or findings
         first = min(worst, key=lambda finding: finding.position)
         replica.first_bad_file, replica.first_bad_byte = first.path, first.at
         replica.first_bad_position = first.position if first.position >= 0 else None

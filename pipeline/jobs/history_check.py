@@ -123,8 +123,8 @@ def history_check(
 ) -> CheckedHistory:
     """Check histories that belong together. Every worker must reach the directories.
 
-    Raises HistoryError for a directory without a history, before Spark is asked; a line of another
-    format ends the job with it.
+    Raises HistoryError for a directory without a history, before it starts Spark. A line of another
+    format ends the job with the same error.
     """
     files, notes = _files_of(directories)
     parts = [
@@ -151,7 +151,7 @@ def history_check(
         for row in rows
         if row.rule is not None
     ]
-    found.sort(key=lambda one: (one.queue, one.rule, one.detail))
+    found.sort(key=lambda broken: (broken.queue, broken.rule, broken.detail))
     return CheckedHistory(dict(sorted(counts.items())), len(found), tuple(found[:VIOLATIONS_MAX]))
 
 
@@ -255,7 +255,7 @@ def whole_drains(parts: Iterable[Drain]) -> list[Drain]:
     by_replica: dict[tuple[int, str], list[Drain]] = defaultdict(list)
     for part in parts:
         by_replica[part.replica, part.queue].append(part)
-    found: list[Drain] = []
+    drains: list[Drain] = []
     for of_one in by_replica.values():
         of_one.sort(key=lambda part: part.first_offset)
         whole = Drain(*of_one[0][:3], [])
@@ -264,9 +264,9 @@ def whole_drains(parts: Iterable[Drain]) -> list[Drain]:
             hole_count = part.first_offset - whole.first_offset - len(whole.values)
             values = [*whole.values, *[None] * hole_count, *part.values]
             whole = whole._replace(values=values)
-        if not any(whole[1:] == other[1:] for other in found):
-            found.append(whole)
-    return found
+        if not any(whole[1:] == other[1:] for other in drains):
+            drains.append(whole)
+    return drains
 
 
 def judge(

@@ -73,8 +73,8 @@ def ingest(
         )
     finally:
         query.stop()
-    # All batches of a finished query are done for good. A query may be stopped before Spark
-    # has noted its last batch, which comes again then.
+    # All batches of a finished query are final. A query may stop before Spark has noted its last
+    # batch; the next run then repeats that batch.
     run.merged_count += table.compact(run.next_batch if is_over else run.next_batch - 1)
     show("records", run.row_count, None if follow else run.row_count)
     return Ingested(
@@ -109,7 +109,7 @@ class _Run:
         self.row_count += count()
         self.batch_count += 1
         if batch and batch % MERGE_COUNT_MIN == 0:
-            # Batches before this one are done for good.
+            # Batches before this one are final.
             self.merged_count += self._table.compact(batch)
         self.next_batch = batch + 1
 

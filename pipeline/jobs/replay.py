@@ -128,14 +128,14 @@ def _survey(rows: "DataFrame") -> _Survey:
     )
 
 
-def _checked_id(replay_id: str, found: _Survey) -> str:
+def _checked_id(replay_id: str, survey: _Survey) -> str:
     """Return the name of a new replay, or of the one to continue. Raises OptionError.
 
     With other rows the batches would differ, and the log could not recognise repetitions.
     """
     if not replay_id:
-        return f"{secrets.token_hex(6)}-{found.digest}"
-    if replay_id.rpartition("-")[2] != found.digest:
+        return f"{secrets.token_hex(6)}-{survey.digest}"
+    if replay_id.rpartition("-")[2] != survey.digest:
         raise OptionError(
             f"replay {replay_id} had other rows than there are now",
             "choose the same ones: with 'where', or with fixed offsets",

@@ -267,7 +267,7 @@ async def _produce(
     type=click.IntRange(min=1),
     default=200_000,
     show_default=True,
-    help="Append so many first; they are read again and again.",
+    help="Number of messages to append first and to read repeatedly.",
 )
 @place_options
 @running_option

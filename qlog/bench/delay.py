@@ -28,7 +28,7 @@ from qlog.progress import progress_bars
     type=click.IntRange(min=1),
     default=1_000_000,
     show_default=True,
-    help="Hold so many.",
+    help="Number of messages to hold.",
 )
 @click.option(
     "--rate",
@@ -63,7 +63,7 @@ def delay(
     flush: Flush,
     server: str | None,
 ) -> Printout:
-    """Measure delayed messages: hold many, due in no order, then take them as they come.
+    """Measure delayed messages: hold many, due in no order, then consume them as received.
 
     lateness is from the time at which a message is due until the consumer has it; store_lateness
     until the leader wrote it, of one message of each pull. seconds_to_spare below 0 says that the

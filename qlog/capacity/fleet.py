@@ -41,7 +41,7 @@ _COLUMNS: Final = (
     "--random-faults",
     "random_count",
     type=click.IntRange(min=0),
-    help="Instead of these: so many faults of single hosts, by the seed.",
+    help="Number of faults of single hosts, drawn by --seed, instead of --fault.",
 )
 @click.option(
     "--duration", type=SPAN, default="1h", show_default=True, metavar="TIME", help="Time simulated."

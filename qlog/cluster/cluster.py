@@ -142,9 +142,9 @@ cluster.add_command(rebalance)
 @click.option("--undo", is_flag=True, help="Take appends again.")
 @cluster_command
 async def drain(client: "Client", node_id: int, undo: bool) -> Row:
-    """Make a node hand its leadership over and lead no more, before it is stopped.
+    """Make a node hand its leadership over and no longer lead, before it is stopped.
 
-    A leader that no other voter can relieve refuses, and goes on as before.
+    A leader that no other voter can relieve refuses, and continues as before.
 
     \b
     Keys of -o json:
@@ -165,7 +165,7 @@ async def drain(client: "Client", node_id: int, undo: bool) -> Row:
 @server_option
 @printed
 def recover(accept_loss: bool, cluster_id: str | None, server: str | None) -> Printout:
-    """Let the nodes go on with what is left, after a power loss of a majority with flush=async.
+    """Let the nodes continue with what is left, after a power loss of a majority with flush=async.
 
     Such nodes are `recovering`: none trusts its log, and together they have no leader. They elect
     the longest log by themselves once all of them are back. If one will never come back, this makes
@@ -216,7 +216,9 @@ def recover(accept_loss: bool, cluster_id: str | None, server: str | None) -> Pr
 def _confirm_cluster(expected: str, given: str | None) -> None:
     """Ask for the cluster id, so that a typing mistake, or another cluster, loses no data."""
     if given is None and sys.stdin.isatty():
-        given = click.prompt("Acked records may be lost. To go on, type the cluster id", err=True)
+        given = click.prompt(
+            "Acked records may be lost. To continue, type the cluster id", err=True
+        )
     if given != expected:
         raise CliError(
             "nothing was changed" if given is None else f"{given!r} is not this cluster",
@@ -297,7 +299,7 @@ async def promote(client: "Client", node_id: int) -> list[Row]:
 @confirmed("Remove node {node_id} from the cluster?")
 @cluster_command
 async def remove(client: "Client", node_id: int) -> list[Row]:
-    """Remove a member. Its data stays where it is; to come back, it joins anew.
+    """Remove a member. Its data stays where it is; to come back, it joins again.
 
     \b
     Keys of -o json:

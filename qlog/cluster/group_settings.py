@@ -125,10 +125,10 @@ async def _forbidden(
     return sorted({*there, *forbid} - set(allow))
 
 
-def _settings_printout(found: "GroupSettings") -> Printout:
-    texts = [duration_text(delay_ms) for delay_ms in found.retry_delays_ms]
+def _settings_printout(settings: "GroupSettings") -> Printout:
+    texts = [duration_text(delay_ms) for delay_ms in settings.retry_delays_ms]
     delays = ", ".join(texts) or "10 s, 30 s, 1 m ... 2 h"
-    return Printout(found, table=[asdict(found) | {"retry_delays_ms": delays}])
+    return Printout(settings, table=[asdict(settings) | {"retry_delays_ms": delays}])
 
 
 @click.command()
@@ -140,7 +140,9 @@ def _settings_printout(found: "GroupSettings") -> Printout:
 @click.option("--to-time", metavar="TIME", help="The first message stored then or later.")
 @click.option("--to-offset", type=click.IntRange(min=0), help="This offset in each queue.")
 @click.option(
-    "--force", is_flag=True, help="Also with members; they go on from where they are, and store it."
+    "--force",
+    is_flag=True,
+    help="Also with members; they continue from where they are, and store it.",
 )
 @server_option
 @printed
@@ -153,7 +155,7 @@ def reset(
     force: bool,
     server: str | None,
 ) -> Printout:
-    """Have a group go on from another place of a topic. Refused while the group has members.
+    """Have a group continue from another place of a topic. Refused while the group has members.
 
     A TIME is 2026-01-31T12:00:00Z, a Unix time in seconds or milliseconds, or an age as -15m.
 
@@ -191,7 +193,7 @@ def reset(
 @click.argument("name", metavar="GROUP")
 @cluster_command
 async def progress(client: "Client", name: str) -> Printout:
-    """Show how far a group has come in each queue, who reads it, and how old the last message is.
+    """Show the progress of a group in each queue, its reader, and the age of the last message.
 
     diff is how many messages are still to come. last_time is when the last message that was
     consumed had been stored.

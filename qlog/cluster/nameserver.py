@@ -168,7 +168,7 @@ def route(topic: str, rocketmq: bool, server: str | None, output: Format) -> int
       qlog nameserver route orders -o json | jq '.[].master_id'
       qlog nameserver route orders --rocketmq
 
-    Ends with 0 when somebody serves it, else with 1.
+    Ends with 0 when a broker group serves it, else with 1.
     """
     found = _ask(server, lambda client: client.route(topic))
     if rocketmq:

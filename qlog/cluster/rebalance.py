@@ -83,7 +83,7 @@ async def rebalance(
 ) -> Printout:
     """Spread the leaders over the hosts, so that none has more than 1.2 times the mean load.
 
-    Shows the moves; --apply makes them, one after the other, and stops at the first that fails. A
+    Shows the moves; --apply makes them in order, and stops at the first that fails. A
     node may lead if it answers, is a voter with its whole log, is not draining, and is at most
     1,000 entries behind. Nothing is moved in a cluster without a hot host. No append is lost by a
     move; a node with another preferred_leader in its settings takes the leadership back later.
@@ -214,13 +214,13 @@ def appended_sizes(before: "ClusterStatus", after: "ClusterStatus") -> dict[str,
     then = {
         node.node_id: node.appended_size_bytes_total for node in before.nodes if not is_down(node)
     }
-    found: dict[str, float] = {}
+    sizes: dict[str, float] = {}
     for node in after.nodes:
         if not is_down(node):
             grown = node.appended_size_bytes_total - then.get(node.node_id, 0)
             # A node that was started again counts from 0.
-            found[node.group] = found.get(node.group, 0.0) + max(grown, 0)
-    return found
+            sizes[node.group] = sizes.get(node.group, 0.0) + max(grown, 0)
+    return sizes
 
 
 def _record(

@@ -135,7 +135,7 @@ class Job:
     multiple=True,
     help="Only this queue, of the first broker group unless one is named.",
 )
-@click.option("--max-count", type=click.IntRange(min=1), help="Stop after so many messages.")
+@click.option("--max-count", type=click.IntRange(min=1), help="Stop after this number of messages.")
 @click.option("--tag", "tags", multiple=True, help="Only messages with this tag.")
 @click.option(
     "--sql", default="", metavar="FILTER", help="Only messages whose properties make it true."

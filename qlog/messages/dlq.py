@@ -37,7 +37,7 @@ def dlq() -> None:
     type=click.IntRange(min=1),
     default=64,
     show_default=True,
-    help="At most so many.",
+    help="Maximum number of messages.",
 )
 @broker_group_option
 @cluster_command

@@ -66,7 +66,7 @@ def _time(_context: click.Context, _parameter: click.Parameter, text: str | None
     type=click.IntRange(min=1),
     default=32,
     show_default=True,
-    help="At most so many.",
+    help="Maximum number of messages.",
 )
 @cluster_command
 async def query(
@@ -208,9 +208,9 @@ def trace(message_id: str, server: str | None, output: Format) -> int:
     return ExitCode.OK
 
 
-def _printout(found: "Sequence[Message]") -> Printout:
+def _printout(messages: "Sequence[Message]") -> Printout:
     return Printout(
-        [message_row(message) for message in found],
-        table=[TableRows.of(COLUMNS, [table_row(message) for message in found])],
-        exit_code=ExitCode.OK if found else ExitCode.FINDINGS,
+        [message_row(message) for message in messages],
+        table=[TableRows.of(COLUMNS, [table_row(message) for message in messages])],
+        exit_code=ExitCode.OK if messages else ExitCode.FINDINGS,
     )

@@ -190,7 +190,7 @@ def opened(path: str) -> Iterator[int]:
 
 
 async def read_chunks(fd: int) -> AsyncIterator[bytes]:
-    """Read to the end, in chunks as they come.
+    """Read to the end, in chunks as received.
 
     A pipe or terminal is awaited on the loop, so that Ctrl-C works at once and no thread is left in
     a read. A regular file is always readable, and epoll refuses it: it is read directly.
@@ -247,11 +247,11 @@ async def messages(
 
 def _until_fault(parsed: Iterator[InputMessage]) -> Iterator[list[InputMessage]]:
     """Yield all as one list; for a faulty line, first the list of those before it, then raise."""
-    found: list[InputMessage] = []
+    messages: list[InputMessage] = []
     try:
-        found.extend(parsed)
+        messages.extend(parsed)
     except CliError:
-        yield found  # `extend` keeps what it had taken.
+        yield messages  # `extend` keeps what it had taken.
         raise
-    if found:
-        yield found
+    if messages:
+        yield messages

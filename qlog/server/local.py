@@ -32,7 +32,7 @@ _TABLE_COLUMNS = (
 def local() -> None:
     """Run a cluster on this machine, without containers.
 
-    Every node is a process of its own that goes on after the command has ended. All its files are
+    Every node is a process of its own that continues after the command has ended. All its files are
     in one directory: --dir, else the variable QUORUMLOG_LOCAL_DIR, else .quorumlog/local in the
     home directory.
     """
@@ -162,7 +162,7 @@ def kill(directory: str | None, node: int | None, leader: bool, group: str | Non
 @click.option("--node", type=int, help="Only this node.")
 @output_option
 def restart(directory: str | None, node: int | None, output: Format) -> int:
-    """Stop and start nodes, one after the other, so that the cluster goes on serving."""
+    """Stop and start nodes in turn, so that the cluster continues to serve."""
     with _explained():
         cluster = _opened(directory)
         for one in cluster.node_ids if node is None else (node,):

@@ -137,13 +137,13 @@ def verify(directory: str, output: Format, **options: Any) -> int:
     from store.fsck.ranges import damaged_ranges
 
     check = Check(directory, _given(options))
-    found: list[Finding] = []
+    findings: list[Finding] = []
     counts: dict[str, int] = {}
     with progress_bars() as progress:
         for finding in check.run(progress):
             counts[finding.severity.value] = counts.get(finding.severity.value, 0) + 1
-            if len(found) < _FINDINGS_SHOWN:
-                found.append(finding)
+            if len(findings) < _FINDINGS_SHOWN:
+                findings.append(finding)
     total = sum(counts.values())
     ranges = damaged_ranges(check) if counts.keys() & {"damage", "repairable"} else []
     verdict = _verdict(counts, ranges)
@@ -159,13 +159,13 @@ def verify(directory: str, output: Format, **options: Any) -> int:
         "end_position": check.walk.end_position if check.walk else None,
         "finding_count": total,
         "severities": counts,
-        "damaged_entries": [_range_row(found) for found in ranges],
+        "damaged_entries": [_range_row(damaged) for damaged in ranges],
         "notices": [str(notice) for notice in check.notices],
     }
-    rows = [_finding_row(finding) for finding in found]
+    rows = [_finding_row(finding) for finding in findings]
     _print(summary, "findings", rows, _FINDING_COLUMNS, output)
-    if total > len(found):
-        click.echo(f"{total - len(found)} more findings are not shown", err=True)
+    if total > len(findings):
+        click.echo(f"{total - len(findings)} more findings are not shown", err=True)
     return ExitCode.FINDINGS if total else ExitCode.OK
 
 
@@ -268,13 +268,13 @@ def _print(
             click.echo(f"\n{summary['verdict']}")
 
 
-def _range_row(found: "DamagedRange") -> dict[str, object]:
+def _range_row(damaged: "DamagedRange") -> dict[str, object]:
     return {
-        "lo_index": found.lo_index,
-        "hi_index": found.hi_index,
-        "lo_position": found.position,
-        "hi_position": found.end_position,
-        "reason": found.reason,
+        "lo_index": damaged.lo_index,
+        "hi_index": damaged.hi_index,
+        "lo_position": damaged.position,
+        "hi_position": damaged.end_position,
+        "reason": damaged.reason,
     }
 
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def term() -> None:
     """Lower an absurd term on the stopped nodes of a group, all of them together.
 
-    For a cluster to which somebody forged a term or an epoch that no elections explain, up to one
-    with which no node can be elected (node.term_end). A term is a promise to the other nodes, so it
+    For a cluster with a forged term or epoch that no elections explain, up to one with which no
+    node can be elected (node.term_end). A term is a promise to the other nodes, so it
     can only go down while all members are stopped, learners included. Three steps, with the
     settings that the node is served with:
 

@@ -1,8 +1,8 @@
 """The calls of an admin: to the leader of a broker group, to all leaders at once, to one node.
 
-Owns the choice of the nodes and the deadlines; must not know what is asked. Each of several broker
-groups holds its share of topics and of the offsets of consumer groups: all are asked, and their
-answers merged.
+Owns the choice of the nodes and the deadlines; must not know the content of a call. Each
+of several broker groups holds its share of topics and of the offsets of consumer groups. A call for
+the whole cluster goes to each group, and the answers are merged.
 """
 
 import asyncio

@@ -112,13 +112,13 @@ class Calibration:
         return {"version": VERSION, **found, "machine": dict(self.machine)}
 
     @classmethod
-    def from_json(cls, found: object) -> "Calibration":
+    def from_json(cls, record: object) -> "Calibration":
         """Read what `to_json` returned. Raises CalibrationError for anything else."""
-        if not isinstance(found, dict) or found.get("version") != VERSION:
+        if not isinstance(record, dict) or record.get("version") != VERSION:
             raise CalibrationError(
                 f"this is no calibration of version {VERSION}; write one with qlog bench calibrate"
             )
-        values = {key: value for key, value in found.items() if key != "version"}
+        values = {key: value for key, value in record.items() if key != "version"}
         if not isinstance(values.get("source"), str) or not isinstance(values.get("machine"), dict):
             raise CalibrationError("source is no text, or machine no object, in the calibration")
         try:

@@ -49,7 +49,7 @@ class HostLayout:
     @property
     def bottleneck(self) -> str:
         """The resource that asks for most hosts."""
-        return max(self.by_resource, key=lambda one: one.count).resource
+        return max(self.by_resource, key=lambda host_count: host_count.count).resource
 
 
 def lay_out(
@@ -79,7 +79,7 @@ def lay_out(
         first = of(groups)
     most = max(groups, min(8 * groups, CLIENT_GROUP_COUNT_MAX))
     tried = [first, *filter(None, map(of, range(groups + 1, most + 1)))]
-    best = min(tried, key=lambda one: (one.host_count, one.group_count))
+    best = min(tried, key=lambda layout: (layout.host_count, layout.group_count))
     why = "" if best.group_count == by_rate else ", and more so that nodes fit onto hosts"
     figures = [
         CapacityFigure(
@@ -213,17 +213,17 @@ def traffic(demand: Demand, sizes: MessageSizes) -> tuple[float, float]:
     return rate * sent, rate * (sizes.record + copied)
 
 
-def _with_failures(demand: Demand, found: Sequence[HostCount]) -> tuple[int, str]:
+def _with_failures(demand: Demand, counts: Sequence[HostCount]) -> tuple[int, str]:
     """Return the hosts with which the rest still carries the load, and the formula in words.
 
     Clients of a zone that fails move to the others at once; copies do not.
     """
-    most = max(found, key=lambda one: one.count)
+    most = max(counts, key=lambda host_count: host_count.count)
     hosts = most.count + demand.host_failures
     words = f"{most.count} needed + {demand.host_failures} that may fail"
     if demand.zone_failures:
         left = demand.zones - demand.zone_failures
-        moving = max(one.count for one in found if one.resource in MOVING_RESOURCES)
+        moving = max(one.count for one in counts if one.resource in MOVING_RESOURCES)
         for_zones = math.ceil(moving * demand.zones / left)
         if for_zones > hosts:
             hosts = for_zones

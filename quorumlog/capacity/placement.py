@@ -46,12 +46,12 @@ Shared = Counter[tuple[str, str]]
 def shared_groups(placement: Iterable[Sequence[str]]) -> Shared:
     """Count the groups of each pair of hosts."""
     return Counter(
-        _pair(one, other) for chosen in placement for one, other in combinations(chosen, 2)
+        _pair(host, other) for chosen in placement for host, other in combinations(chosen, 2)
     )
 
 
-def _pair(one: str, other: str) -> tuple[str, str]:
-    return (one, other) if one < other else (other, one)
+def _pair(host: str, other: str) -> tuple[str, str]:
+    return (host, other) if host < other else (other, host)
 
 
 def place(hosts: Sequence[FleetHost], groups: Sequence[str], copies: int) -> Placement:

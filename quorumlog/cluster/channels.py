@@ -48,9 +48,9 @@ _OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.min_reconnect_backoff_ms", 2_000),  # In spite of its name: the time limit of a connect.
-    # Else calls go on over a connection whose other end is gone in silence (its host has another
-    # address, or lost its power) until TCP gives up, after a quarter of an hour. A node lets its
-    # clients ping every five seconds.
+    # Otherwise calls continue over a connection whose other end is gone in silence (its host has
+    # another address, or lost its power) until TCP gives up, after a quarter of an hour. A node
+    # lets its clients ping every five seconds.
     ("grpc.keepalive_time_ms", 6_000),
     ("grpc.keepalive_timeout_ms", 4_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -124,7 +124,7 @@ class NodeChannel:
         self.transaction = stub(self.channel, transaction_pb2.DESCRIPTOR)
 
     async def _ask_route(self) -> log_pb2.RouteResponse:
-        """Ask the node who it is, and where its framed port is."""
+        """Ask the node for its identity and its framed port."""
         request = log_pb2.RouteRequest()
         answer: log_pb2.RouteResponse = await answer_of(
             self.address, self.log.Route, request, ROUTE_TIMEOUT_S
@@ -234,6 +234,6 @@ class Channels:
             await self._nodes.pop(address).close()
 
     async def close(self) -> None:
-        """Close all channels, for good."""
+        """Close all channels permanently."""
         self._is_closed = True
         await self.keep_only(set())

@@ -1,8 +1,8 @@
 """The name server as a client sees it: its replicas, the groups of the cluster, routes, values.
 
 Owns the choice of a replica: the given addresses in turn, until one answers; the client searches no
-leader, the replicas find theirs. A name server needs no cluster behind it, so a standalone
-one is asked in the same way. Must not know the log.
+leader, the replicas find theirs. A name server needs no cluster behind it, so the client
+calls a standalone one in the same way. Must not know the log.
 """
 
 import asyncio

@@ -251,75 +251,75 @@ class Router:
     async def _search(self, deadline: Deadline, until_found: bool) -> None:
         while True:
             present = self._leader_address
-            found = await self._ask_all("" if until_found else present)
-            self._last_error, self._is_final = found.last_error, found.is_final
-            self._is_answered = bool(found.answered)
+            poll = await self._ask_all("" if until_found else present)
+            self._last_error, self._is_final = poll.last_error, poll.is_final
+            self._is_answered = bool(poll.answered)
             if self._leader_address != present:
                 return  # A hint was faster.
-            if found.leader_address:
+            if poll.leader_address:
                 self._last_error = None
-                self._lead(found.leader_id, found.leader_address)
-                await self.channels.keep_only({*self.addresses(), found.leader_address})
+                self._lead(poll.leader_id, poll.leader_address)
+                await self.channels.keep_only({*self.addresses(), poll.leader_address})
                 return
-            if not until_found or found.is_final or deadline.has_passed:
+            if not until_found or poll.is_final or deadline.has_passed:
                 return
             pause_ms = self._random.uniform(POLL_MIN_MS, POLL_MAX_MS)
             await asyncio.sleep(min(pause_ms / 1000, max(0.0, deadline.remaining_s)))
 
     async def _ask_all(self, doubted: str) -> _Round:
         """Ask all nodes at once; return as soon as the answers suffice to name the leader."""
-        found = _Round()
+        poll = _Round()
         asked = [asyncio.create_task(self._ask(address)) for address in self.addresses()]
         try:
             for answer in asyncio.as_completed(asked):
-                self._weigh(found, *await answer)
-                if self._suffices(found, doubted):
+                self._weigh(poll, *await answer)
+                if self._suffices(poll, doubted):
                     break
         finally:
             for task in asked:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
-        return found
+        return poll
 
-    def _suffices(self, found: _Round, doubted: str) -> bool:
+    def _suffices(self, poll: _Round, doubted: str) -> bool:
         """Whether an undoubted leader has confirmed itself, or a majority has answered and a leader
         is named: one node of a majority knows the newest term."""
-        is_doubted = found.leader_address in (doubted, self._suspected)
-        if found.is_confirmed and found.term >= self.term and not is_doubted:
+        is_doubted = poll.leader_address in (doubted, self._suspected)
+        if poll.is_confirmed and poll.term >= self.term and not is_doubted:
             return True
-        return bool(found.leader_address) and len(found.answered) > len(self.nodes) // 2
+        return bool(poll.leader_address) and len(poll.answered) > len(self.nodes) // 2
 
     def _weigh(
-        self, found: _Round, address: str, answer: "log_pb2.RouteResponse | QuorumlogError"
+        self, poll: _Round, address: str, answer: "log_pb2.RouteResponse | QuorumlogError"
     ) -> None:
         if isinstance(answer, QuorumlogError):
-            found.last_error = answer
+            poll.last_error = answer
             # A node of another cluster fails the search only if no other node answers.
             is_final = isinstance(answer, WrongClusterError | UnimplementedError)
-            found.is_final = is_final and not found.answered
+            poll.is_final = is_final and not poll.answered
             return
-        found.is_final = False
+        poll.is_final = False
         if self._is_stranger(answer):
             self._strangers.add(address)
             text = (
                 f"{address} is of group {answer.group} of cluster {answer.cluster_id}, not of "
                 f"{self.group} of {self.cluster_id}; use its own"
             )
-            found.last_error = UnavailableError(text)
+            poll.last_error = UnavailableError(text)
             if self._on_route is not None:
                 self._on_route(answer, address)
             return
-        found.answered.add(answer.node_id)
+        poll.answered.add(answer.node_id)
         self._learn(answer)
         if answer.leader_id and answer.leader_id == answer.node_id:
-            found.offer(answer.term, answer.leader_id, address, is_confirmed=True)
+            poll.offer(answer.term, answer.leader_id, address, is_confirmed=True)
             return
         named = self.nodes.get(answer.leader_id, "")
         is_dead = named == self._suspected and answer.term <= self._suspected_term
         if named and not is_dead:
-            found.offer(answer.term, answer.leader_id, named, is_confirmed=False)
+            poll.offer(answer.term, answer.leader_id, named, is_confirmed=False)
         else:
-            found.last_error = UnavailableError(f"{address} knows no leader; wait a moment")
+            poll.last_error = UnavailableError(f"{address} knows no leader; wait a moment")
 
     async def survey(self, addresses: Sequence[str]) -> None:
         """Ask the nodes at these addresses once, of any group."""

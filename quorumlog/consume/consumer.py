@@ -29,7 +29,7 @@ from quorumlog.records.options import Consistency, Position
 from quorumlog.records.queues import Pair, Queue, queue_in
 
 QUEUES_MAX = 4_096  # Of one consumer: each queue has a task and a parked call.
-START_MS = 2_000  # Wait for the other groups before reading goes on without them.
+START_MS = 2_000  # Wait for the other groups before reading continues without them.
 _log = logging.getLogger("quorumlog.consumer")
 
 
@@ -65,7 +65,7 @@ class Consumption:
         self._inbox.is_finished = self._is_finished
         self._fetchers: dict[Queue, Fetcher] = {}
         self._handed: dict[Queue, int] = {}  # Offset after the last message handed out.
-        # First offset of the last delivery; it is processed when the next one is asked for.
+        # First offset of the last delivery; a request for the next one marks it as processed.
         self._in_hand: tuple[Queue, int] | None = None
         self._in_hand_count = 0
         self._current: MessageBatch | None = None  # The batch that is being handed out.
@@ -375,7 +375,7 @@ class PullConsumer(Consumption):
         if not there.min_offset <= offset <= there.max_offset:
             raise OffsetOutOfRangeError(
                 f"offset {offset} of {queue} is outside of [{there.min_offset}, "
-                f"{there.max_offset}]; reading goes on where it was",
+                f"{there.max_offset}]; reading continues where it was",
                 min_offset=there.min_offset,
                 max_offset=there.max_offset,
             )

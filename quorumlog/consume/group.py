@@ -2,7 +2,7 @@
 
 Owns the processed and the stored offsets, over all broker groups; must not know how queues are
 fetched, nor how they are divided (`membership`). At least once: an offset is stored only after the
-messages below it were processed, and a message counts as processed when the next one is asked for.
+messages below it were processed. A message counts as processed when the caller requests the next.
 A member that loses a queue stores its offset and drops the fetched messages; messages that were
 handed out and not yet processed come again at another member.
 """

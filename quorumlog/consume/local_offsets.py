@@ -60,7 +60,7 @@ class LocalOffsets:
             return {_queue(line): _number(line, "offset") for line in lines}
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise InvalidRequestError(
-                f"{path} holds no offsets ({error}); remove it to begin anew"
+                f"{path} holds no offsets ({error}); remove it to start again"
             ) from error
 
 

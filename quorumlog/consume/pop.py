@@ -165,7 +165,7 @@ class PopConsumer:
         return targets[self._turn :] + targets[: self._turn]
 
     async def _look(self, targets: Sequence[tuple[str, BrokerGroup]], max_count: int) -> None:
-        """Ask the targets one after the other for messages that are there now."""
+        """Ask the targets in turn for the messages that are available now."""
         failed: list[QuorumlogError] = []
         for target in targets:
             try:

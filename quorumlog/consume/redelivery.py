@@ -1,8 +1,8 @@
 """Gives messages back: to be delivered to the group again later, or as dead letters.
 
-Owns the calls of one consumer to one broker group, one after the other, so that a repetition is
-recognised; must not know what is consumed. A failed call ends the numbering, since one of its
-attempts may have been applied: the next call starts again, under a new id.
+Owns the calls of one consumer to one broker group, one call at a time, so that the node recognises
+a repetition; must not know what is consumed. A failed call ends the numbering, since the node may
+have applied one of its attempts. The next call starts again under a new id.
 """
 
 import asyncio

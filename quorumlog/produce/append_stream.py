@@ -4,7 +4,7 @@ Owns the order, the window, resending and the producer's identity; must not know
 batches. Rules that keep "exactly once" true:
 
 - Sequences of one identity are sent in order, and a node takes none before its predecessor. So when
-  a batch is refused for good, every batch sent after it was refused too.
+  a node refuses a batch permanently, it refused every batch sent after it too.
 - Answers come in order. When one is an error, nothing new is sent, the rest of the answers are
   awaited, and then every batch without a receipt is sent again in order.
 - A batch whose attempt ended without an answer may be in the log. The batch is sent again under the
@@ -497,14 +497,14 @@ class Sender:
         return error
 
     def _give_up(self, batch: Batch, error: QuorumlogError) -> bool:
-        """Fail a batch for good, and bring those behind it in order again.
+        """Fail a batch permanently, and bring those behind it in order again.
 
         Return whether parts of it are sent again instead.
         """
         named = self._named()
         is_new = batch.may_be_applied or any(other.may_be_applied for other in named)
         if batch.may_be_applied and self._is_idempotent:
-            # Whether its successors were applied is unknown for good: their name cannot be asked.
+            # The outcome of its successors stays unknown: no later attempt can resolve their name.
             for other in [other for other in named if other.may_be_applied]:
                 self.waiting.remove(other)
                 text = f"a batch before it has an unknown outcome ({error.message})"

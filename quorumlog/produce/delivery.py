@@ -2,7 +2,7 @@
 
 Owns a batch from its first message to its receipt or error; must not know how it travels. A message
 costs one object here, its Delivery. All fields of a receipt are derived from the one answer to its
-batch, when the receipt is asked for.
+batch, when the caller reads the receipt.
 """
 
 import asyncio
@@ -226,8 +226,8 @@ class Batch:
         self.records = self.request = b""
 
     def labels_of_fault(self, error: QuorumlogError) -> Sequence[Hashable]:
-        """Return a label for each message, to split a batch that was refused for good until the
-        message at fault is alone; empty: all messages are at fault.
+        """Return a label for each message, to split a batch that the node refused permanently until
+        the message at fault is alone; empty: all messages are at fault.
 
         Where the node names the messages at fault, a label is a Verdict. A topic is refused with
         all of its messages. Any other fault of a single message is searched by queue if a queue is
@@ -440,7 +440,7 @@ class Receipts(Sequence[Receipt]):
 
 
 class Delivery:
-    """A message on its way. Await it for the receipt, or the typed error if it failed for good.
+    """A message on its way. Await it for the receipt, or for the typed error if it failed.
 
     A delivery may be awaited many times, at any time, or not at all: `producer.flush()` raises for
     failures that were not asked for. Cancelling the wait does not withdraw the message.

@@ -30,7 +30,7 @@ class Consistency(enum.Enum):
     """At least everything acknowledged before the call began. Costs a round to a quorum."""
 
     LOCAL = "local"
-    """The committed prefix of the replica that is asked. With `at_least_index` it waits for it."""
+    """The committed prefix of the replica that gets the call. It waits for `at_least_index`."""
 
     @classmethod
     def of(cls, value: "Consistency | str") -> "Consistency":

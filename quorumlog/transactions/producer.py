@@ -51,10 +51,10 @@ Check = Callable[[CheckedTransaction], Decision | str | Awaitable[Decision | str
 """Returns the outcome of the local work of a transaction; may be a coroutine function."""
 
 
-def decision_of(said: Decision | str) -> Decision:
+def decision_of(result: Decision | str) -> Decision:
     """Parse the result of local work. Raises InvalidRequestError, in doubt: messages are stored."""
     try:
-        return Decision.of(said, what="what the local work says")
+        return Decision.of(result, what="what the local work says")
     except InvalidRequestError as error:
         raise in_doubt(error) from None
 

@@ -15,9 +15,9 @@ from quorumlog.records.options import Decision
 from quorumlog.records.values import of_pb
 
 
-def as_decision(said: Decision | str) -> Decision:
+def as_decision(value: Decision | str) -> Decision:
     """Accept a decision that ends a transaction. Raises InvalidRequestError."""
-    decision = Decision.of(said)
+    decision = Decision.of(value)
     if decision is Decision.UNKNOWN:
         raise InvalidRequestError("a transaction does not end as unknown; use commit or rollback")
     return decision

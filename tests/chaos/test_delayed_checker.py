@@ -81,7 +81,7 @@ def bring_back_cancelled(history: DelayHistory) -> None:
 
 
 def bring_refused(history: DelayHistory) -> None:
-    bring(history, next(v for v, s in history.sent.items() if s.told is ToldOutcome.NOT_APPLIED))
+    bring(history, next(v for v, s in history.sent.items() if s.outcome is ToldOutcome.NOT_APPLIED))
 
 
 def bring(history: DelayHistory, value: str) -> None:

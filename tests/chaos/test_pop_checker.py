@@ -28,8 +28,8 @@ class _Model:
     def _message(self, group: int, number: int) -> None:
         random, history = self._random, self.history
         value = f"g{group}-{number}"
-        told = ToldOutcome.UNKNOWN if random.random() < 0.1 else ToldOutcome.OK
-        history.produced[value] = SentMessage(value, told)
+        outcome = ToldOutcome.UNKNOWN if random.random() < 0.1 else ToldOutcome.OK
+        history.produced[value] = SentMessage(value, outcome)
         if not number % 4:
             self._receive += 1  # Else it came with the one before.
         for count in range(1, 4):
@@ -42,7 +42,7 @@ class _Model:
             self._settle(
                 one,
                 is_ack=is_ack,
-                told=random.choice((ToldOutcome.OK, ToldOutcome.OK, ToldOutcome.UNKNOWN)),
+                outcome=random.choice((ToldOutcome.OK, ToldOutcome.OK, ToldOutcome.UNKNOWN)),
             )
             if not is_ack:
                 history.dead.append(value)
@@ -73,10 +73,10 @@ class _Model:
             free = self._now
         self._now = free + self._random.choice((0, 20))
         if fate == 3:
-            self._settle(one, is_ack=True, told=ToldOutcome.TOO_LATE)
+            self._settle(one, is_ack=True, outcome=ToldOutcome.TOO_LATE)
 
-    def _settle(self, one: PopDelivery, *, is_ack: bool, told: ToldOutcome) -> None:
-        settle = Settle(one.handle, is_ack, self._now, self._now + 5, told)
+    def _settle(self, one: PopDelivery, *, is_ack: bool, outcome: ToldOutcome) -> None:
+        settle = Settle(one.handle, is_ack, self._now, self._now + 5, outcome)
         self.history.settles.append(settle)
         self._now += 6
 
@@ -88,7 +88,7 @@ def right_history(seed: int) -> PopHistory:
 def end(history: PopHistory, *, is_ack: bool) -> tuple[int, PopDelivery]:
     """Return an end that was answered well, and the delivery that it names."""
     for at, settle in enumerate(history.settles):
-        if settle.told is ToldOutcome.OK and settle.is_ack is is_ack:
+        if settle.outcome is ToldOutcome.OK and settle.is_ack is is_ack:
             one = next(one for one in history.deliveries if one.handle == settle.handle)
             return at, one
     raise AssertionError("the model has none")
@@ -184,7 +184,7 @@ def bury_acked(history: PopHistory) -> None:
 def bury_without_cause(history: PopHistory) -> None:
     """An ack without an answer, and yet it is dead."""
     at, one = end(history, is_ack=True)
-    history.settles[at] = replace(history.settles[at], told=ToldOutcome.UNKNOWN)
+    history.settles[at] = replace(history.settles[at], outcome=ToldOutcome.UNKNOWN)
     history.dead.append(one.value)
 
 
@@ -216,7 +216,7 @@ def swap_within_a_receive(history: PopHistory) -> None:
     )
     history.produced["later"] = SentMessage("later", ToldOutcome.OK)
     settle = next(one for one in history.settles if one.handle.startswith(f"{value}/"))
-    history.settles.append(replace(settle, handle="later", is_ack=True, told=ToldOutcome.OK))
+    history.settles.append(replace(settle, handle="later", is_ack=True, outcome=ToldOutcome.OK))
     history.deliveries.insert(first, other)
 
 

@@ -91,7 +91,7 @@ async def tail_flips(x: ScenarioContext) -> None:
     await x.linger(WITHOUT_S)
     states = await x.do(x.cluster.status)
     x.prove("no node leads", not any(state.role == "leader" for state in states.values()))
-    x.none_acked("without who has the end", Moment(dead_ns, term, end))
+    x.none_acked("without the node that has the end", Moment(dead_ns, term, end))
     x.prove("nothing is cut off or changed", path.read_bytes()[: hi - lo] == damaged)
     found = await x.do(durable_mark, data)
     x.prove(f"the mark is {found.durable_position}", found.durable_position >= hi)
@@ -157,14 +157,14 @@ async def _kill_level(x: ScenarioContext, nodes: list[int]) -> tuple[str, int]:
     Only this file is walked when they start. A lagging node, as one is after its repair, would
     choose a file that another one has closed long ago, whose damage is found when it is read.
     """
-    found: list[tuple[Path, int]] = []
+    files: list[tuple[Path, int]] = []
 
     def are_level() -> bool:
         for node in nodes:
             x.cluster.pause(node)
-        found[:] = [newest(x.cluster.data_directory(node)) for node in nodes]
-        is_one = len({path.name for path, _ in found}) == 1
-        if is_one and min(written for _, written in found) >= _LEVEL_SIZE_BYTES:
+        files[:] = [newest(x.cluster.data_directory(node)) for node in nodes]
+        is_one = len({path.name for path, _ in files}) == 1
+        if is_one and min(written for _, written in files) >= _LEVEL_SIZE_BYTES:
             return True
         for node in nodes:
             x.cluster.resume(node)
@@ -174,7 +174,7 @@ async def _kill_level(x: ScenarioContext, nodes: list[int]) -> tuple[str, int]:
     for node in nodes:
         await x.do(x.cluster.kill, node)
         x.inject("kill", f"node {node}")
-    return found[0][0].name, min(written for _, written in found)
+    return files[0][0].name, min(written for _, written in files)
 
 
 def _says(x: ScenarioContext, node: int, lo: int, words: str) -> bool:
@@ -263,7 +263,7 @@ async def wiped_slave(x: ScenarioContext) -> None:
 
 @scenario("damaged-slave", "D5 D9 D10", profile=ROLLING, modes=HA)
 async def damaged_slave(x: ScenarioContext) -> None:
-    """A slave has lost a log file, then its binding: it ends, and begins anew."""
+    """A slave has lost a log file, then its binding: it ends, and starts again empty."""
     await x.acked(2_000)
     node = await x.follower()
     data = x.cluster.data_directory(node)
@@ -385,8 +385,8 @@ def _lives(x: ScenarioContext, node: int) -> dict[str, Any]:
     files = x.cluster.data_directory(node).glob("lives.[01]")
     parts = [path.read_text("ascii").split("\n", 1) for path in files]
     _, newest = max(parts, key=lambda part: int(part[0].split()[2]))
-    found: dict[str, Any] = json.loads(newest)
-    return found
+    lives: dict[str, Any] = json.loads(newest)
+    return lives
 
 
 def _has_met(x: ScenarioContext, node: int, other: int) -> bool:

@@ -43,7 +43,7 @@ class _Work:
         return len(self.history.wanted() - self.history.seen_unix_ms.keys())
 
     async def send(self) -> None:
-        """Send all, one after the other, and wait for the cancels."""
+        """Send all, one at a time, and wait for the cancels."""
         producing = self._client.producer(timeout_ms=PATIENT_MS)
         async with asyncio.TaskGroup() as cancels, producing as producer:
             for number in range(COUNT):
@@ -119,7 +119,7 @@ class _Work:
                 value = value_of(message.body)
                 place = message.queue_id, message.queue_offset
                 found.append(Delivered(value, *place, message.store_unix_ms))
-        return sorted(found, key=lambda one: (one.queue_id, one.queue_offset))
+        return sorted(found, key=lambda message: (message.queue_id, message.queue_offset))
 
     async def held_count(self) -> int:
         """Return the number of messages that all leaders hold back."""
@@ -187,9 +187,9 @@ async def _delayed(x: ScenarioContext, strikes: tuple[Strike, ...]) -> None:
         history.delivered = max(found, key=len)
         x.keep("delivered", map(asdict, history.delivered))
         for sent in history.sent.values():
-            x.recorder.outcomes[f"delayed send {sent.told}"] += 1
+            x.recorder.outcomes[f"delayed send {sent.outcome}"] += 1
         for cancel in history.cancels:
-            x.recorder.outcomes[f"delayed cancel {cancel.told}"] += 1
+            x.recorder.outcomes[f"delayed cancel {cancel.outcome}"] += 1
         x.demand_none(check_delayed(history))
         if any(one != found[0] for one in found):
             raise NotSoError("replicas differ in what was delivered")

@@ -212,15 +212,15 @@ async def _all_comes_back(x: ScenarioContext, what: str, sent: _Sent) -> None:
         await check(f"with key {key}", wanted, partial(_queried, client, sent.topic, key))
     # The checks before may have taken longer than until the messages were due.
     late_ms = max(now_unix_ms(), *sent.due_ms.values()) + LATE_MS * x.factor
-    found: dict[bytes, int] = {}
-    while len(found) < DUE_COUNT and now_unix_ms() < late_ms:
+    delivered: dict[bytes, int] = {}
+    while len(delivered) < DUE_COUNT and now_unix_ms() < late_ms:
         with contextlib.suppress(QuorumlogError):  # The deadline above bounds the errors.
             batch = await client.pull(f"{sent.topic}-due", 0, 0)
-            found = {bytes(one.body): one.store_unix_ms for one in batch.messages}
+            delivered = {bytes(one.body): one.store_unix_ms for one in batch.messages}
         await asyncio.sleep(0.2)
-    early = [body for body, at_ms in found.items() if at_ms < sent.due_ms[body]]
+    early = [body for body, at_ms in delivered.items() if at_ms < sent.due_ms[body]]
     x.demand_none([f"D8: {what}: {body!r} was delivered before its time" for body in early])
-    missing = sorted(sent.due_ms.keys() - found.keys())
+    missing = sorted(sent.due_ms.keys() - delivered.keys())
     x.demand_none([f"D8: {what}: {body!r} is due and was not delivered" for body in missing])
 
 
@@ -240,15 +240,15 @@ async def _read_patiently(
 
 async def _pulled(client: quorumlog.Client, topic: str, tags: tuple[str, ...]) -> list[bytes]:
     end = (await client.queue_offsets(topic, [0]))[0].max_offset
-    found: list[bytes] = []
+    bodies: list[bytes] = []
     offset = 0
     while offset < end:
         batch = await client.pull(topic, 0, offset, tags=tags)
-        found += [bytes(one.body) for one in batch.messages]
+        bodies += [bytes(one.body) for one in batch.messages]
         if batch.next_offset <= offset:
             break
         offset = batch.next_offset
-    return found
+    return bodies
 
 
 async def _queried(client: quorumlog.Client, topic: str, key: str) -> list[bytes]:

@@ -49,7 +49,7 @@ async def sync_error(x: ScenarioContext) -> None:
             before = shim.hits(SystemCall.SYNC)
             x.inject("sync-error", f"EIO, node {node}")
             shim.fail(SystemCall.SYNC, errno.EIO, times=1)
-            await x.until("a sync fails and somebody ends", _ends, x, node, size_bytes)
+            await x.until("a sync fails and a process ends", _ends, x, node, size_bytes)
             x.prove("one sync failed", shim.hits(SystemCall.SYNC) == before + 1)
             # An error in its name server ends only that, which keeps no message.
             is_alive = x.cluster.local.is_alive(node)
@@ -95,7 +95,7 @@ async def slow_disk(x: ScenarioContext) -> None:
 async def hanging_sync(x: ScenarioContext) -> None:
     """A sync hangs for 6 s on a follower, then on the leader, then on a leader permanently.
 
-    Heartbeats go on at first; in the end the others go on, and the process ends with 74."""
+    Heartbeats continue at first; in the end the others continue, and the process ends with 74."""
     for node in (await x.follower(), await x.leader()):
         shim = x.cluster.shims[node]
         # After slow syncs the node leaves them to its flush thread; otherwise its loop would hang
@@ -122,7 +122,7 @@ async def _hangs_for_good(x: ScenarioContext) -> None:
     shim = x.cluster.shims[node]
     shim.delay(SystemCall.SYNC, 20)
     await x.acked(200)
-    async with x.fault("hang", f"the leader, node {node}, for good"):
+    async with x.fault("hang", f"the leader, node {node}, permanently"):
         x.leader_lost()
         shim.hang(SystemCall.SYNC)
         await x.new_leader(node)
@@ -202,7 +202,7 @@ async def full_disk(x: ScenarioContext) -> None:
 async def full_majority(x: ScenarioContext) -> None:
     """All disks fill up, first but for half of the reserve, then to the last byte.
 
-    Appends are refused, reads go on, no node dies, and free room is enough to recover."""
+    Appends are refused, reads continue, no node dies, and free room is enough to recover."""
     nodes, topic = x.cluster.node_ids, f"{x.load.clients.topic}-full"
     await x.load.clients.client.admin.create_topic(topic, queue_count=1)
     async with x.load.clients.client.producer() as producer:

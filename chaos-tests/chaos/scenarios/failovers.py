@@ -92,7 +92,7 @@ async def deaf_slave(x: ScenarioContext) -> None:
         apart = await x.do(links.split, [master, deaf], others)
         asking = await _cut_from_nameserver(x, master, deaf)
         candidates: list[int] = []
-        await x.until("somebody is to become master", _has_candidate, x, others, candidates)
+        await x.until("a node is to become master", _has_candidate, x, others, candidates)
         began_ns = now_ns()
         await x.linger(4 * SERVES_S)
         served = acked_count(x.recorder.operations, since_ns=began_ns, term=epoch)
@@ -113,10 +113,10 @@ async def deaf_slave(x: ScenarioContext) -> None:
     await x.until(f"node {master} follows", _follows, x, master)
 
 
-def _has_candidate(x: ScenarioContext, nodes: list[int], found: list[int]) -> bool:
+def _has_candidate(x: ScenarioContext, nodes: list[int], candidates: list[int]) -> bool:
     states = x.cluster.status()
-    found[:] = [node for node in nodes if states[node].role == "candidate"]
-    return bool(found)
+    candidates[:] = [node for node in nodes if states[node].role == "candidate"]
+    return bool(candidates)
 
 
 # --- Modes ---

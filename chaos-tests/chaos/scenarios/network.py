@@ -265,7 +265,7 @@ async def thin_link(x: ScenarioContext) -> None:
         await x.do(links.refuse, pairs)
         came, went = await _end(x, node) - broken, await x.do(_received, x, node) - received
         x.prove(
-            f"{went:.0f} bytes for {came}: it goes on where it was, and does not start anew",
+            f"{went:.0f} bytes for {came}: it continues where it was",
             0.9 * came <= went < came + MESSAGE_SIZE_BYTES + SLACK_SIZE_BYTES,
         )
         await x.do(links.accept, pairs)
@@ -409,7 +409,7 @@ async def cut_in_a_message(x: ScenarioContext) -> None:
 
 @scenario("swizzle", "N17", profile=FIVE, modes=RAFT)
 async def swizzle(x: ScenarioContext) -> None:
-    """Links are cut one after the other in one order, and healed in another."""
+    """Links are cut in one order, and healed in another."""
     links = x.cluster.links
     pairs = [pair for pair in links.all_pairs() if pair[0] < pair[1]]
     chosen = x.random.sample(pairs, 6)

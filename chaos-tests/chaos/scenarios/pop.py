@@ -153,9 +153,9 @@ def _count(outcomes: Counter[str], history: PopHistory) -> None:
     outcomes["pop delivery ok"] += len(history.deliveries)
     outcomes["pop receive failed"] += history.failed_receive_count
     for hide in history.hides:
-        outcomes[f"pop hide {hide.told}"] += 1
+        outcomes[f"pop hide {hide.outcome}"] += 1
     for settle in history.settles:
-        outcomes[f"pop {'ack' if settle.is_ack else 'reject'} {settle.told}"] += 1
+        outcomes[f"pop {'ack' if settle.is_ack else 'reject'} {settle.outcome}"] += 1
 
 
 @scenario("pop", "P1 K1", modes=ALL_MODES - {ClusterMode.ASYNC_MASTER})

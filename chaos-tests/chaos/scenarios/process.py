@@ -56,7 +56,7 @@ async def kill_leader(x: ScenarioContext) -> None:
 
 @scenario("kill-follower", "P1 N14")
 async def kill_follower(x: ScenarioContext) -> None:
-    """Followers are killed under load: acks go on, and the leader stays."""
+    """Followers are killed under load: acks continue, and the leader stays."""
     for _ in range(3):
         leader, victim = await x.leader(), await x.follower()
         await _kill(x, victim, "a follower")
@@ -93,7 +93,7 @@ async def kill_all(x: ScenarioContext) -> None:
 
 @scenario("kill-storm", "P5")
 async def kill_storm(x: ScenarioContext) -> None:
-    """Nodes are killed one after the other, 0.5 to 2 s apart, back at once."""
+    """Nodes are killed in turn, 0.5 to 2 s apart, back at once."""
     for turn in range(8):
         victim = x.cluster.node_ids[turn % len(x.cluster.node_ids)]
         await _kill(x, victim, "the next")
@@ -128,7 +128,7 @@ async def pause_leader(x: ScenarioContext) -> None:
 
 @scenario("pause-follower", "P4 N13")
 async def pause_follower(x: ScenarioContext) -> None:
-    """A follower sleeps longer than any silence that is tolerated; the two others go on."""
+    """A follower sleeps longer than any silence that is tolerated; the two others continue."""
     leader, victim = await x.leader(), await x.follower()
     async with x.fault("pause", f"a follower, node {victim}"):
         await x.do(x.cluster.pause, victim)

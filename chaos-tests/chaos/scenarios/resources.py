@@ -113,11 +113,11 @@ async def sizes(x: ScenarioContext) -> None:
     await producer.close()
     await x.do(x.cluster.start, old)
     await x.do(x.cluster.wait_ready)
-    found: list[bytes] = []
-    while len(found) < len(sent):
-        batch = await client.pull(topic, 0, len(found), consistency="linearizable")
-        found += [bytes(body) for body in batch.bodies()]
-    x.prove("all came back byte for byte", found == sent and kept == list(range(len(sent))))
+    bodies: list[bytes] = []
+    while len(bodies) < len(sent):
+        batch = await client.pull(topic, 0, len(bodies), consistency="linearizable")
+        bodies += [bytes(body) for body in batch.bodies()]
+    x.prove("all came back byte for byte", bodies == sent and kept == list(range(len(sent))))
     await x.acked()
 
 

@@ -52,11 +52,11 @@ def _moves(consumer: _Consumer, task: "asyncio.Future[None]") -> Callable[[], bo
 
 
 async def _bodies(client: quorumlog.Client, topic: str) -> Counter[bytes]:
-    found: Counter[bytes] = Counter()
+    counts: Counter[bytes] = Counter()
     async with client.pull_consumer(topic, until="end") as consumer:
         async for batch in consumer.batches():
-            found.update(batch.bodies())
-    return found
+            counts.update(batch.bodies())
+    return counts
 
 
 @scenario("give-back", "P1 K1", modes=ALL_MODES - {ClusterMode.ASYNC_MASTER})

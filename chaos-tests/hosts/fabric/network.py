@@ -128,9 +128,9 @@ class HostNetwork:
 
     # --- Links ---
 
-    def pairs(self, one: Iterable[int], other: Iterable[int]) -> list[Pair]:
+    def pairs(self, hosts: Iterable[int], others: Iterable[int]) -> list[Pair]:
         """Return the directions between two sets of hosts, both ways."""
-        left, right = tuple(one), tuple(other)
+        left, right = tuple(hosts), tuple(others)
         found = [(a, b) for a in left for b in right if a != b]
         return [*found, *((b, a) for a, b in found)]
 

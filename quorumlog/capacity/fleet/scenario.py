@@ -1,4 +1,4 @@
-"""A fleet, what is asked of it, and what fails when.
+"""A fleet, the load on it, and its faults over time.
 
 Owns the inputs of a simulation, and the way from a plan to them.
 """
@@ -213,7 +213,7 @@ def usual_faults(hosts: tuple[FleetHost, ...], duration_s: float) -> tuple[Fleet
 def random_faults(
     hosts: tuple[FleetHost, ...], count: int, duration_s: float, seed: int
 ) -> tuple[FleetFault, ...]:
-    """Return faults of one host each, in order of time; one in ten hosts is lost for good."""
+    """Return faults of one host each, in order of time. One in ten loses its host permanently."""
     rng = random.Random(seed)
     found = []
     for _ in range(count):

@@ -58,7 +58,7 @@ class NodeIdentity(NamedTuple):
 
 
 async def _node_at(connection: NodeConnection) -> NodeIdentity:
-    """Ask who answers on a connection. Raises the errors of a call."""
+    """Return the node that answers on a connection. Raises the errors of a call."""
     message = log_pb2.RouteRequest().SerializeToString()
     return NodeIdentity.of(await connection.call(ROUTE, message, b"", CONNECT_TIMEOUT_S))
 
@@ -117,7 +117,7 @@ class FramedPort:
         self._retry_s = 0.0
 
     def close_silent(self) -> None:
-        """Close the connection to a node that is taken for dead."""
+        """Close the connection to a node that the client counts as dead."""
         if self.connection is not None:
             self.connection.close()
 
@@ -217,7 +217,7 @@ class FramedPort:
                 )
                 node = await _node_at(connection)
             if told != (self._advertised, self._node):
-                return  # The address was given to another node meanwhile: begin anew.
+                return  # Another node got the address meanwhile: start again.
             if node != self._node:
                 self._met_other_node(
                     f"{self._node} advertises {connection.address}, where {node} answers"
@@ -260,7 +260,7 @@ class FramedPort:
             _log.info("%s: its framed port is not used for %g s: %s", self._address, after_s, why)
 
     async def close(self) -> None:
-        """Close the connection for good, and end an attempt to make one."""
+        """Close the connection permanently, and end an attempt to make one."""
         self._is_closed = True
         task = self._connecting
         if task is not None:
