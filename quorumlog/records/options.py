@@ -116,11 +116,11 @@ class Decision(enum.StrEnum):
     UNKNOWN = "unknown"
 
     @classmethod
-    def of(cls, said: "Decision | str", *, what: str = "decision") -> "Decision":
+    def of(cls, value: "Decision | str", *, what: str = "decision") -> "Decision":
         """Accept a member or its value. Raises InvalidRequestError."""
         try:
-            return cls(said)
+            return cls(value)
         except ValueError:
             names = ", ".join(member.value for member in cls)
-            text = f"{what} is {said!r:.100}; use one of {names}"
+            text = f"{what} is {value!r:.100}; use one of {names}"
             raise InvalidRequestError(text) from None
