@@ -133,7 +133,7 @@ class PeerProtocolError(RaftError):
         self.peer, self.detail = peer, detail
 
     def __str__(self) -> str:
-        return f"node {self.peer} broke the protocol: {self.detail}; connection must be dropped"
+        return f"node {self.peer} broke the protocol: {self.detail}; drop the connection"
 
 
 class TermJumpError(PeerProtocolError):

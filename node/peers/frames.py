@@ -96,7 +96,7 @@ REPLY_KINDS: Final = frozenset(
 
 
 class FrameError(NodeError):
-    """Bytes that are no frame of this link. The connection must be dropped."""
+    """Bytes that are no frame of this link. The link drops the connection."""
 
     code = "node.bad_frame"
 

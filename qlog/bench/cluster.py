@@ -329,7 +329,9 @@ def consume(
 @click.option(
     "--kills", type=click.IntRange(min=1), default=10, show_default=True, help="How often."
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the pauses between kills.")
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Seed of the pauses between kills."
+)
 @place_options
 @printed
 def failover(kills: int, seed: int, directory: str | None, flush: Flush) -> Printout:

@@ -42,7 +42,9 @@ _COLUMNS = (
     show_default=True,
     help="Leaders that die in each mode.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the pauses between them.")
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Seed of the pauses between them."
+)
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw a plot too.")
 @click.option(
     "--dir",

@@ -261,7 +261,7 @@ async def list_members(client: "Client", group: str) -> list[Row]:
 async def add(
     client: "Client", node_id: int, address: str, peer_address: str, group: str
 ) -> list[Row]:
-    """Add a node as a learner: it gets the log, and counts for no quorum until promoted.
+    """Add a node as a learner: it gets the log, and counts toward no quorum until promoted.
 
     \b
     Keys of -o json:

@@ -87,7 +87,7 @@ def problems(status: "ClusterStatus", rows: list[Row]) -> list[str]:
         if row["standing"] == "diverged":
             found.append(f"{name} has a history that contradicts the leader's: {row['detail']}")
         elif row["standing"] not in ("full", ""):
-            found.append(f"{name} is {row['standing']}: it counts for no quorum yet")
+            found.append(f"{name} is {row['standing']}: it does not count toward a quorum yet")
         if row["detail"] and ("divergent history" in row["detail"] or "old copy" in row["detail"]):
             found.append(f"{name}: {row['detail']}")
         if row["disk_state"] not in ("ok", "normal", ""):

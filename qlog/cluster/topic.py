@@ -39,7 +39,9 @@ def topic() -> None:
     type=click.Choice(_TYPES, case_sensitive=False),
     help="Which messages RocketMQ's clients may send to it; MIXED, all, by default.",
 )
-@click.option("--exist-ok", is_flag=True, help="Be content if it exists; its queues may grow.")
+@click.option(
+    "--exist-ok", is_flag=True, help="Do not fail if it exists; --queues may raise its count."
+)
 @cluster_command
 async def create(
     client: "Client",

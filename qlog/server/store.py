@@ -175,7 +175,7 @@ def verify(directory: str, output: Format, **options: Any) -> int:
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Let the plan cut what was once known to be good. A replica may still have it.",
+    help="Allow the plan to cut data that was durable. Check the other replicas first.",
 )
 @_layout_options
 @output_option
@@ -221,7 +221,7 @@ def repair(
     elif left:
         verdict = f"applied; {left} findings are left"
     else:
-        verdict = "applied; nothing is wrong any more"
+        verdict = "applied; no finding is left"
     summary = {
         "directory": directory,
         "verdict": verdict,
