@@ -6,9 +6,10 @@ the next leader keeps of what was under way.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 from node.broker import Broker, BrokerIdentity
@@ -19,12 +20,15 @@ from node.replication.raft.storage.log import LedgerLog
 from node.state.appends import Committed, Prepared
 from node.state.machine import StateMachine
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
+from quorumlog.pb.common_pb2 import GroupSettings
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
+from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
 from raft.errors import NotLeaderError
 from raft.messages import Index, NodeId, Term
 from raft.ready import EntryKind
 from raft.transitions import Role
 from store.files.file_system import FileSystem
+from tests.patience import eventually
 from tests.store.records import batch, small_config
 
 CLUSTER = "cluster"
@@ -168,6 +172,13 @@ class LocalDriver:
         self.pending = kept
         self.commit()
 
+    def change_leader(self, random: Random) -> None:
+        """Lead in a new term, after others who kept some of what was under way."""
+        self.lose()
+        keep_count = random.randint(0, len(self.pending))
+        self.decide(keep_count, is_known=random.choice([True, False, None]))
+        self.lead()
+
     @staticmethod
     def _fail(entry: Pending, error: Exception) -> None:
         if not entry.future.done():
@@ -208,6 +219,14 @@ class Fixture(NamedTuple):
         """Append messages [lo, hi) and return the receipt."""
         return await self.broker.append(request(lo, hi, **how))
 
+    async def written(self, call: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Begin a call that writes an entry, which stays undecided like all that come after it."""
+        self.driver.is_holding = True
+        before = len(self.driver.pending)
+        task = asyncio.create_task(call)
+        await eventually(lambda: len(self.driver.pending) > before, "it is written")
+        return task
+
 
 class Clock:
     """Monotonic milliseconds that tests move."""
@@ -236,6 +255,13 @@ async def expire_some(node: Fixture) -> None:
         await node.append(0, 20)
     store.log.delete_first()
     store.engine.queues.correct_min_offsets(store.log.min_position)
+
+
+async def configure(node: Fixture, group: str, **settings: Any) -> None:
+    """Change settings of a consumer group."""
+    await node.broker.group_settings.set_group_settings(
+        SetGroupSettingsRequest(group=group, settings=GroupSettings(**settings))
+    )
 
 
 @asynccontextmanager

@@ -5,13 +5,15 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, ParamSpec
 
-from quorumlog.pb.log_pb2 import AppendRequest
+from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from store.record.message import encode_message
 from tests.node.broker_fakes import Fixture
 from tests.node.links import run
 from tests.store.records import messages
 
 _Params = ParamSpec("_Params")
+NOW = 1_000_000
+"""Of the broker's clock when a test begins."""
 
 
 def on_loop(test: Callable[_Params, Coroutine[Any, Any, None]]) -> Callable[_Params, None]:
@@ -35,6 +37,10 @@ def request_of(*records: bytes, **how: Any) -> AppendRequest:
     return AppendRequest(records=b"".join(records), has_delayed=True, **fields)
 
 
+async def send(node: Fixture, *records: bytes, **how: int) -> AppendResponse:
+    return await node.broker.append(request_of(*records, **how))
+
+
 def bodies(node: Fixture, topic: str = "orders", queue_id: int = 0) -> list[int]:
     """The numbers of the messages that readers see, in order."""
     found, offset = list[int](), node.log.store.reads.queue_range(topic, queue_id)[0]
@@ -53,3 +59,9 @@ async def settle(node: Fixture) -> None:
         delivery_task.look()
         for _ in range(10):
             await asyncio.sleep(0)
+
+
+async def move(node: Fixture, to_ms: int) -> None:
+    """Have the broker do what it does at a time."""
+    node.clock.now_ms = to_ms
+    await settle(node)

@@ -11,7 +11,6 @@ from store.errors import StoreFullError
 from store.replicated.store import ReplicatedStore
 from tests.node.broker.delay.test_retention import delete_expired, fill, maintenance_of
 from tests.node.broker_fakes import node_at
-from tests.node.delayed import on_loop
 from tests.node.replication.ha.ha_nodes import WholeHaNode, group
 
 TOTAL_BYTES = 1 << 40
@@ -51,7 +50,6 @@ def counted(store: ReplicatedStore[Any]) -> tuple[object, object]:
 # --- A node of Raft ---
 
 
-@on_loop
 async def test_a_full_volume_costs_no_message_that_has_not_expired(tmp_path: Path) -> None:
     fatal: list[BaseException] = []
     async with node_at(tmp_path, flush="sync", retention_interval_ms=0) as node:
@@ -74,7 +72,6 @@ async def test_a_full_volume_costs_no_message_that_has_not_expired(tmp_path: Pat
     assert not fatal
 
 
-@on_loop
 async def test_the_oldest_goes_for_room_where_that_was_asked_for(tmp_path: Path) -> None:
     fatal: list[BaseException] = []
     async with node_at(
@@ -98,7 +95,6 @@ async def test_the_oldest_goes_for_room_where_that_was_asked_for(tmp_path: Path)
     assert not fatal
 
 
-@on_loop
 async def test_deletion_by_size_is_not_called_deletion_for_room(tmp_path: Path) -> None:
     fatal: list[BaseException] = []
     async with node_at(

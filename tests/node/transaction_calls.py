@@ -1,10 +1,8 @@
 """What tests of transactions do again and again, over a broker of `broker_fakes`."""
 
 import asyncio
-import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, cast
 
 from node.state.tables.transactions import TransactionsTable
@@ -20,7 +18,6 @@ from quorumlog.pb.transaction_pb2 import (
 )
 from store.record.message import Message
 from tests.node.broker_fakes import Fixture, request
-from tests.node.links import run
 from tests.patience import PATIENCE_S
 from tests.store.records import messages
 
@@ -87,13 +84,3 @@ async def round_of(node: Fixture, after_ms: int = 0) -> None:
 
 def part(node: Fixture) -> TransactionsTable:
     return node.machine.state.table(TransactionsTable)
-
-
-def on_loop(test: Callable[[Path], Coroutine[None, None, None]]) -> Callable[[Path], None]:
-    """Run a test of one directory on an event loop."""
-
-    @functools.wraps(test)
-    def wrapped(tmp_path: Path) -> None:
-        run(test(tmp_path))
-
-    return wrapped

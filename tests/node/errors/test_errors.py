@@ -7,7 +7,9 @@ from typing import Any, cast
 import pytest
 
 from node.errors import common as errors
+from node.errors import groups as group_errors
 from node.errors import pop as pop_errors
+from node.errors import transactions as transaction_errors
 from node.errors.common import NodeError
 from node.errors.reference import error_classes, page
 from node.errors.translation import describe, to_pb
@@ -48,6 +50,16 @@ EXAMPLES: list[NodeError] = [
     errors.UnknownGroupError("readers"),
     errors.GroupNotEmptyError("readers", 2),
     errors.MessageNotFoundError("00"),
+    group_errors.GroupDisabledError("g", "consuming"),
+    group_errors.TopicForbiddenError("g", "t"),
+    group_errors.GroupOrderlyError("g"),
+    group_errors.MessageExpiredError("t", 0, 9, 1, 5),
+    group_errors.AlreadyResentError("g", 3),
+    group_errors.BadFilterError("it ends too early", 4),
+    transaction_errors.UnknownTransactionError(7),
+    transaction_errors.TransactionTooLargeError(5, 3),
+    transaction_errors.TransactionEndedError(7, "given up"),
+    transaction_errors.OffsetConflictError("g", "orders", 3, -1, 5),
     pop_errors.StaleHandleError("AQ", "its message was handed out again"),
     pop_errors.PopConflictError("readers", "orders", 3),
     pop_errors.QueueHeldError("orders", 3, "data/0 byte 7: body CRC is 1, expected 2"),
@@ -59,7 +71,8 @@ EXAMPLES: list[NodeError] = [
 
 
 def test_every_class_has_an_example_its_own_code_and_a_docstring() -> None:
-    modules = ("node.errors.common", "node.errors.pop")
+    parts = ("common", "groups", "pop", "transactions")
+    modules = {f"node.errors.{part}" for part in parts}
     classes = {c for c in NodeError.__subclasses__() if c.__module__ in modules}
     assert {type(e) for e in EXAMPLES} == classes
     assert len({c.code for c in classes}) == len(classes)

@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from node.config.limits import Limits
 from node.framed.frames import Reason
 from node.framed.limits import FramedLimits
 from quorumlog.pb import common_pb2, consumer_pb2, log_pb2, pop_pb2
 from quorumlog.pb.log_pb2 import AppendRequest, PullRequest, TailRequest
-from tests.node.delayed import delayed
 from tests.node.framed.clients import (
     ACK,
     APPEND,
@@ -31,7 +29,6 @@ from tests.node.framed.clients import (
     ROUTE,
     TAIL,
     AsyncFramedClient,
-    Response,
     frame,
     request,
 )
@@ -70,26 +67,6 @@ async def test_an_append_returns_its_receipt_and_is_read_back(tmp_path: Path) ->
         assert numbers(answer.body) == [0, 1, 2]
 
 
-async def test_appends_enter_the_log_in_the_order_of_arrival(tmp_path: Path) -> None:
-    async with served(tmp_path) as it:
-        client = await it.client()
-        client.send(b"".join(append(n, n, n + 1) for n in range(200)))
-        receipts = {r.opaque: r.append() for r in [await client.read() for _ in range(200)]}
-        assert [receipts[n].queues[0].first_offset for n in range(200)] == list(range(200))
-        client.send(pull(0, max_count=500))
-        assert numbers((await client.read()).body) == list(range(200))
-
-
-async def test_answers_come_when_they_are_ready(tmp_path: Path) -> None:
-    async with served(tmp_path) as it:
-        client = await it.client()
-        client.send(pull(1, wait_ms=20_000))
-        client.send(request(ROUTE, 2))
-        assert (await client.read()).opaque == 2
-        client.send(append(3, 0, 1))
-        assert {(await client.read()).opaque for _ in range(2)} == {1, 3}
-
-
 async def test_an_append_is_refused_with_the_error_of_grpc(tmp_path: Path) -> None:
     async with served(tmp_path) as it:
         client = await it.client()
@@ -107,47 +84,6 @@ async def test_an_append_is_refused_with_the_error_of_grpc(tmp_path: Path) -> No
         assert (error.code, error.outcome) == ("store.record_format", NOT_APPLIED)
         client.send(request(APPEND, 1, AppendRequest(record_count=1).SerializeToString()))
         assert (await client.read()).error.code == "node.bad_request"
-
-
-async def test_a_refused_batch_names_its_faulty_records(tmp_path: Path) -> None:
-    async with served(tmp_path) as it:
-        client = await it.client()
-        bad = bytearray(batch(1, 2))
-        bad[bad.index(b"." * 8)] = ord("!")
-        message = AppendRequest(record_count=4).SerializeToString()
-        response = await client.call(APPEND, 1, message, (batch(0, 1) + bad) * 2)
-        error = response.error
-        assert (error.code, error.outcome) == ("store.record_format", NOT_APPLIED)
-        assert list(error.faulty_records) == [1, 3]
-        assert it.append_count == 0
-
-
-async def test_a_repeated_batch_of_a_producer_gets_its_first_receipt(tmp_path: Path) -> None:
-    async with served(tmp_path) as it:
-        client = await it.client()
-        client.send(append(1, 0, 2, producer_id=9, sequence=0))
-        first = (await client.read()).append()
-        client.send(append(2, 0, 2, producer_id=9, sequence=0))
-        again = (await client.read()).append()
-        assert (again.is_duplicate, again.position) == (True, first.position)
-
-
-async def test_batches_of_features_find_their_records(tmp_path: Path) -> None:
-    async with served(tmp_path) as it:
-        client = await it.client()
-        late = delayed(0, DELAY="3")
-        message = AppendRequest(record_count=1, has_delayed=True).SerializeToString()
-        receipt = (await client.call(APPEND, 1, message, late)).append()
-        assert receipt.due_unix_ms[0] > 0
-        half = log_pb2.AppendRequest(record_count=1)
-        half.transaction.producer_group = "producers"
-        receipt = (await client.call(APPEND, 2, half.SerializeToString(), batch(0, 1))).append()
-        assert receipt.record_count == 1
-        offsets = AppendRequest(record_count=1)
-        offsets.consumed.group = "g"
-        offsets.consumed.offsets.add(topic="orders", queue_id=0, expected=-1, offset=0)
-        response = await client.call(APPEND, 3, offsets.SerializeToString(), batch(0, 1))
-        assert response.append().record_count == 1
 
 
 async def test_a_client_that_is_gone_leaves_its_batch_in_the_log(tmp_path: Path) -> None:
@@ -482,19 +418,6 @@ async def test_an_opaque_under_way_is_not_used_twice(tmp_path: Path) -> None:
         it.node.driver.release()
 
 
-async def test_an_opaque_is_free_once_it_is_answered(tmp_path: Path) -> None:
-    async with served(tmp_path) as it:
-        client = await it.client()
-        for n in range(5):
-            client.send(append(1, n, n + 1))
-            (await client.read()).append()
-            client.send(pull(1))
-            (await client.read()).pull()
-            client.send(request(200, 1))
-            assert (await client.read()).error.code == "node.unimplemented"
-        assert it.closed == {}
-
-
 async def test_calls_before_a_fault_are_carried_out(tmp_path: Path) -> None:
     async with served(tmp_path) as it:
         client = await it.client()
@@ -581,18 +504,6 @@ async def test_frames_of_one_turn_are_limited(tmp_path: Path) -> None:
         assert [receipts[n].queues[0].first_offset for n in range(100)] == list(range(1, 101))
 
 
-async def test_a_broker_that_is_full_answers_busy_in_frames(tmp_path: Path) -> None:
-    limits = Limits(in_flight_count_max=1, parked_append_count_max=2)
-    async with served(tmp_path, limits_of_broker=limits) as it:
-        it.node.driver.is_holding = True
-        client = await it.client()
-        await append_all(client, 4)
-        response = await client.read()
-        assert (response.opaque, response.error.code) == (3, "node.busy")
-        it.node.driver.release()
-        assert {(await client.read()).opaque for _ in range(3)} == {0, 1, 2}
-
-
 # --- Start and stop ---
 
 
@@ -636,17 +547,6 @@ async def test_a_stop_without_grace_ends_all_calls(tmp_path: Path) -> None:
         assert await client.read_to_the_end() == b""
         await it.server.stop(0)
         it.node.driver.release()
-
-
-async def test_the_broker_that_stops_ends_tails_and_pulls(tmp_path: Path) -> None:
-    async with served(tmp_path) as it:
-        client = await it.client()
-        tail = TailRequest(topic="orders").SerializeToString()
-        client.send(pull(1, wait_ms=20_000) + request(TAIL, 2, tail))
-        await eventually(lambda: it.node.broker.parked.reader_count == 2, "readers")
-        it.node.broker.stop()
-        found: list[Response] = [await client.read() for _ in range(2)]
-        assert {one.error.code for one in found} == {"node.shutting_down"}
 
 
 async def test_an_append_that_meets_a_defect_is_told_so(tmp_path: Path) -> None:

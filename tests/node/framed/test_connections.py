@@ -142,9 +142,7 @@ async def test_time_in_which_the_node_does_not_read_is_not_the_clients(tmp_path:
         assert it.closed == {}
 
 
-async def test_half_frames_of_all_are_bounded_and_the_busiest_address_pays(
-    tmp_path: Path,
-) -> None:
+async def test_half_frames_of_all_are_bounded_and_the_busiest_address_pays(tmp_path: Path) -> None:
     limits = FramedLimits(half_size_bytes_max=100_000)
     async with served(tmp_path, limits=limits) as it:
         good = await it.client()

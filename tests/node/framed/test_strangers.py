@@ -26,6 +26,7 @@ from tests.node.framed.clients import (
 )
 from tests.node.framed.servers import Served, append, served
 from tests.node.processes import SingleNode
+from tests.node.services.bounds.half_senders import metric
 from tests.patience import eventually, wait_for
 
 MIB = 1 << 20
@@ -181,22 +182,21 @@ def test_a_real_node_outlives_hostile_senders(tmp_path: Path) -> None:
                 case _:
                     one.send(b"\xff\xff\xff\xff" + random.randbytes(20))
 
-        def metric(name: str) -> float:
-            lines = node.http("/metrics")[1].splitlines()
-            (found,) = (line for line in lines if line.startswith(f"quorumlog_framed_{name} "))
-            return float(found.split()[-1])
-
-        wait_for("half frames", lambda: metric("half_bytes") >= 100 * 200_000)
-        wait_for("answers that wait", lambda: metric("waiting_bytes") > 100 * MIB)
-        assert metric("waiting_bytes") <= 256 * MIB
+        wait_for("half frames", lambda: metric(node, "framed_half_bytes") >= 100 * 200_000)
+        wait_for("answers that wait", lambda: metric(node, "framed_waiting_bytes") > 100 * MIB)
+        assert metric(node, "framed_waiting_bytes") <= 256 * MIB
         with FramedClient(at) as good:
             wait_for("an answer", lambda: not good.call(PULL, 1, pull).flags & 2)
             assert len(good.call(ROUTE, 2, b"").message) > 0
         assert process.memory_info().rss < before + 700 * MIB
         for one in hostile:
             one.close()
-        wait_for("the end of all", lambda: metric("connections") == 0)
-        assert (metric("half_bytes"), metric("waiting_bytes"), metric("calls")) == (0, 0, 0)
+        wait_for("the end of all", lambda: metric(node, "framed_connections") == 0)
+        assert (
+            metric(node, "framed_half_bytes"),
+            metric(node, "framed_waiting_bytes"),
+            metric(node, "framed_calls"),
+        ) == (0, 0, 0)
         log = node.log_path.read_text()
         assert "framed connection closed" in log
         assert log.count("framed connection closed") < 50

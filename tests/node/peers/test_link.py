@@ -22,7 +22,6 @@ from tests.node.links import (
     introduce,
     nodes,
     raw_to,
-    run,
     send,
     started,
     transport_of,
@@ -217,39 +216,33 @@ async def test_a_handler_may_refuse_a_frame() -> None:
         await connected(one, two)
 
 
-def test_a_bug_in_the_handler_reaches_the_loop() -> None:
+async def test_a_bug_in_the_handler_reaches_the_loop() -> None:
     troubles: list[BaseException] = []
 
-    async def work() -> None:
-        async with nodes(Node(1), Node(2)) as (one, two):
-            asyncio.get_running_loop().set_exception_handler(
-                lambda _, context: troubles.append(context["exception"])
-            )
-            two.fail = AssertionError("a broken invariant")
-            one.link.send(2, FrameKind.APPEND, b"")
-            await eventually(lambda: troubles)
-            two.fail = None
-
-    run(work())
+    async with nodes(Node(1), Node(2)) as (one, two):
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: troubles.append(context["exception"])
+        )
+        two.fail = AssertionError("a broken invariant")
+        one.link.send(2, FrameKind.APPEND, b"")
+        await eventually(lambda: troubles)
+        two.fail = None
     assert [str(trouble) for trouble in troubles] == ["a broken invariant"]
 
 
-def test_silence_is_broken_by_pings_and_a_hung_peer_is_dropped() -> None:
-    async def work() -> None:
-        async with nodes(Node(1), Node(2)) as (one, two):
-            before = one.link.stats().peers[0].received_frame_count
-            await eventually(lambda: one.link.stats().peers[0].received_frame_count >= before + 4)
-            assert CloseCode.SILENT not in one.closed_counts
-            # From here on node 2 reads, and says nothing.
-            for connection in two.peer(1).connections:
-                connection.send = _say_nothing  # type: ignore[method-assign]
-            await eventually(lambda: one.closed_counts.get(CloseCode.SILENT) == 2)
-            await connected(one, two)
-
+async def test_silence_is_broken_by_pings_and_a_hung_peer_is_dropped() -> None:
     def _say_nothing(kind: FrameKind, header: bytes, payload: bytes = b"") -> None:
         pass
 
-    run(work())
+    async with nodes(Node(1), Node(2)) as (one, two):
+        before = one.link.stats().peers[0].received_frame_count
+        await eventually(lambda: one.link.stats().peers[0].received_frame_count >= before + 4)
+        assert CloseCode.SILENT not in one.closed_counts
+        # From here on node 2 reads, and says nothing.
+        for connection in two.peer(1).connections:
+            connection.send = _say_nothing  # type: ignore[method-assign]
+        await eventually(lambda: one.closed_counts.get(CloseCode.SILENT) == 2)
+        await connected(one, two)
 
 
 async def test_a_sender_on_a_thin_link_hears_that_its_peer_lives() -> None:
@@ -276,19 +269,16 @@ async def test_a_sender_on_a_thin_link_hears_that_its_peer_lives() -> None:
             pass
 
 
-def test_nagle_is_off() -> None:
-    async def work() -> None:
-        async with nodes(Node(1), Node(2)) as (one, two):
-            for node, other in ((one, 2), (two, 1)):
-                for connection in node.peer(other).connections:
-                    assert _nodelay(connection), f"{connection.side}"
-
+async def test_nagle_is_off() -> None:
     def _nodelay(connection: PeerConnection) -> int:
         fd = transport_of(connection).get_extra_info("socket").fileno()
         with socket.socket(fileno=os.dup(fd)) as twin:
             return twin.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
-    run(work())
+    async with nodes(Node(1), Node(2)) as (one, two):
+        for node, other in ((one, 2), (two, 1)):
+            for connection in node.peer(other).connections:
+                assert _nodelay(connection), f"{connection.side}"
 
 
 async def test_stop_leaves_nothing_open_and_tells_the_peer() -> None:

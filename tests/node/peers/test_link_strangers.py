@@ -29,7 +29,6 @@ from tests.node.links import (
     introduce,
     nodes,
     raw_to,
-    run,
     started,
 )
 from tests.patience import eventually
@@ -116,7 +115,7 @@ async def test_a_node_behind_the_wrong_address_is_not_taken_for_another() -> Non
 
 
 @pytest.mark.parametrize("answer", ["wrong node", "wrong secret", "replayed", "garbage", "hello"])
-def test_a_dialler_checks_who_answers(answer: str) -> None:
+async def test_a_dialler_checks_who_answers(answer: str) -> None:
     expected = {
         "wrong node": CloseCode.WRONG_NODE,
         "wrong secret": CloseCode.BAD_AUTH,
@@ -125,22 +124,6 @@ def test_a_dialler_checks_who_answers(answer: str) -> None:
         "hello": CloseCode.PROTOCOL_ERROR,
     }[answer]
 
-    async def work() -> None:
-        with RawListener() as listener:
-            async with nodes(Node(1), acquainted=False) as (one,):
-                one.link.set_peers({2: ("127.0.0.1", listener.port)})
-                raw = await listener.accept()
-                if answer == "garbage":
-                    await raw.put(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-                else:
-                    await raw.send(FrameKind.CHALLENGE, handshake.challenge()[1])
-                    hello = await raw.next_frame()
-                    assert hello is not None
-                    kind = FrameKind.HELLO if answer == "hello" else FrameKind.WELCOME
-                    await raw.send(kind, _welcome(pb.Hello.FromString(hello[1]).nonce))
-                await eventually(lambda: one.closed_counts.get(expected, 0) == 1)
-                assert one.events == []
-
     def _welcome(nonce: int) -> bytes:
         who = identity(3 if answer == "wrong node" else 2)
         if answer == "wrong secret":
@@ -148,7 +131,20 @@ def test_a_dialler_checks_who_answers(answer: str) -> None:
         signed = nonce ^ 1 if answer == "replayed" else nonce
         return handshake.welcome(who, to=1, nonce=signed, last_index=0)
 
-    run(work())
+    with RawListener() as listener:
+        async with nodes(Node(1), acquainted=False) as (one,):
+            one.link.set_peers({2: ("127.0.0.1", listener.port)})
+            raw = await listener.accept()
+            if answer == "garbage":
+                await raw.put(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            else:
+                await raw.send(FrameKind.CHALLENGE, handshake.challenge()[1])
+                hello = await raw.next_frame()
+                assert hello is not None
+                kind = FrameKind.HELLO if answer == "hello" else FrameKind.WELCOME
+                await raw.send(kind, _welcome(pb.Hello.FromString(hello[1]).nonce))
+            await eventually(lambda: one.closed_counts.get(expected, 0) == 1)
+            assert one.events == []
 
 
 async def test_a_hello_that_was_overheard_is_of_no_use() -> None:
@@ -349,18 +345,15 @@ async def test_bytes_that_break_the_protocol_later_drop_the_connection() -> None
         assert [event[0] for event in one.events] == ["up", "down"]
 
 
-def test_trouble_is_logged_once_an_interval(caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
-        limits = replace(LIMITS, log_interval_ms=60_000)
-        node = await started(Node(1, limits))
-        for _ in range(20):
-            async with raw_to(node) as raw:
-                await raw.put(_GARBAGE["http"])
-                await raw.ended()
-        await node.link.stop()
-        assert node.closed_counts == {CloseCode.GARBAGE: 20}
-
-    run(work())
+async def test_trouble_is_logged_once_an_interval(caplog: pytest.LogCaptureFixture) -> None:
+    limits = replace(LIMITS, log_interval_ms=60_000)
+    node = await started(Node(1, limits))
+    for _ in range(20):
+        async with raw_to(node) as raw:
+            await raw.put(_GARBAGE["http"])
+            await raw.ended()
+    await node.link.stop()
+    assert node.closed_counts == {CloseCode.GARBAGE: 20}
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 1
     assert "connection of a stranger ended, garbage: 127.0.0.1:" in lines[0]

@@ -29,11 +29,9 @@ from tests.node.links import (
     Frame,
     Node,
     Raw,
-    connected,
     introduce,
     nodes,
     raw_to,
-    run,
     send,
     transport_of,
 )
@@ -163,44 +161,28 @@ async def test_a_slow_reader_over_tls_is_bounded(files: TlsFiles) -> None:
         await eventually(lambda: two.received_count == sent)
 
 
-async def test_reconnecting_over_tls(files: TlsFiles) -> None:
-    async with nodes(_node(1, files), _node(2, files)) as (one, two):
-        for connection in one.peer(2).connections:
-            connection.cut()
-        await eventually(lambda: one.count("down") == 2)
-        await connected(one, two)
-        assert one.link.send(2, FrameKind.APPEND, b"after")
-        await eventually(lambda: two.frames)
+async def test_grpc_credentials(files: TlsFiles) -> None:
+    for is_required in (True, False):
+        async with _served(files, is_required=is_required) as port:
+            assert await _is_taken(port, files)
+            assert await _is_taken(port, files, with_certificate=False) is not is_required
 
 
-def test_grpc_credentials(files: TlsFiles) -> None:
-    async def work() -> None:
-        for is_required in (True, False):
-            async with _served(files, is_required=is_required) as port:
-                assert await _is_taken(port, files)
-                assert await _is_taken(port, files, with_certificate=False) is not is_required
-
-    run(work())
-
-
-def test_while_authorities_change_certificates_of_both_are_taken(tmp_path: Path) -> None:
+async def test_while_authorities_change_certificates_of_both_are_taken(tmp_path: Path) -> None:
     old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
     both = tmp_path / "both.pem"
     both.write_bytes(old.path.read_bytes() + new.path.read_bytes())
     first, second = (a.files(f"of-{a.path.stem}")._replace(ca=both) for a in (old, new))
 
-    async def work() -> None:
-        async with nodes(_node(1, first), _node(2, second)) as (one, two):
-            await send(one.link, 2, (FrameKind.APPEND, b"", b"x"))
-            await send(two.link, 1, (FrameKind.APPEND, b"", b"y"))
-            await eventually(lambda: one.frames and two.frames)
-        for server, client in ((first, second), (second, first)):
-            async with _served(server, is_required=True) as port:
-                assert await _is_taken(port, client)
-        async with _served(second, is_required=True) as port:
-            assert not await _is_taken(port, first._replace(ca=old.path)), "it trusts the old alone"
-
-    run(work())
+    async with nodes(_node(1, first), _node(2, second)) as (one, two):
+        await send(one.link, 2, (FrameKind.APPEND, b"", b"x"))
+        await send(two.link, 1, (FrameKind.APPEND, b"", b"y"))
+        await eventually(lambda: one.frames and two.frames)
+    for server, client in ((first, second), (second, first)):
+        async with _served(server, is_required=True) as port:
+            assert await _is_taken(port, client)
+    async with _served(second, is_required=True) as port:
+        assert not await _is_taken(port, first._replace(ca=old.path)), "it trusts the old alone"
 
 
 @pytest.mark.parametrize("year", [1972, 2026, 2049, 2050, 2500, 9999])

@@ -14,7 +14,7 @@ from node.rocketmq import forwarder
 from node.rocketmq.cluster import Leader
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code
-from tests.node.rocketmq.test_service import GROUP, TOPIC, Gateway, gateway_at
+from tests.node.rocketmq.test_service import GROUP, TOPIC, Gateway, gateway_at, stored_count
 from tests.patience import eventually
 
 
@@ -83,10 +83,6 @@ class Pair(NamedTuple):
     follower: Gateway
     wire: Wire
 
-    def stored_count(self) -> int:
-        store = self.leader.node.log.store
-        return sum(hi - lo for lo, hi in (store.reads.queue_range("orders", q) for q in range(4)))
-
 
 @asynccontextmanager
 async def pair_at(root: Path) -> AsyncIterator[Pair]:
@@ -107,25 +103,19 @@ async def pair_at(root: Path) -> AsyncIterator[Pair]:
             await server.wait_closed()
 
 
-def status_of(answer: object) -> pb.Status:
-    status = answer.status  # type: ignore[attr-defined]
-    assert isinstance(status, pb.Status)
-    return status
-
-
 async def test_a_send_whose_answer_was_lost_is_not_sent_again(tmp_path: Path) -> None:
     async with pair_at(tmp_path) as pair:
-        assert status_of(await pair.follower.send(b"first")).code == Code.OK
+        assert (await pair.follower.send(b"first")).status.code == Code.OK
         pair.wire.loses_answers = True
         sending = asyncio.ensure_future(pair.follower.send(b"second"))
-        await eventually(lambda: pair.stored_count() == 2, "the leader stored it")
+        await eventually(lambda: stored_count(pair.leader) == 2, "the leader stored it")
         pair.wire.kill()
-        status = status_of(await sending)
+        status = (await sending).status
         assert status.code == Code.MASTER_PERSISTENCE_TIMEOUT
         assert "not known" in status.message
-        assert pair.stored_count() == 2, "it is there once"
-        assert status_of(await pair.follower.send(b"third")).code == Code.OK
-        assert pair.stored_count() == 3
+        assert stored_count(pair.leader) == 2, "it is there once"
+        assert (await pair.follower.send(b"third")).status.code == Code.OK
+        assert stored_count(pair.leader) == 3
 
 
 async def test_an_ack_whose_answer_was_lost_is_sent_again(tmp_path: Path) -> None:
@@ -150,7 +140,7 @@ async def test_an_ack_whose_answer_was_lost_is_sent_again(tmp_path: Path) -> Non
             ended = partial(counters.ended.__getitem__, f"MessagingService/{name}")
             await eventually(ended, "it is done")
             pair.wire.kill()
-            assert status_of(await calling).code == Code.OK
+            assert (await calling).status.code == Code.OK
             assert counters.begun[f"MessagingService/{name}"] == 2
         assert pair.leader.node.broker.pop.stats().in_flight_count == 0
 
@@ -169,7 +159,7 @@ async def test_a_message_that_is_given_up_is_not_given_up_again(tmp_path: Path) 
         stats = pair.leader.node.broker.pop.stats
         await eventually(lambda: stats().dead_total == 1, "it is dead")
         pair.wire.kill()
-        assert status_of(await calling).code == Code.PROXY_TIMEOUT
+        assert (await calling).status.code == Code.PROXY_TIMEOUT
         begun = pair.leader.rocketmq.counters.begun
         assert begun[f"MessagingService/{name}"] == 1
 
@@ -183,15 +173,15 @@ async def test_a_send_waits_for_a_leader_that_cannot_be_connected_to(
         pair.wire.is_refusing = True
         sending = asyncio.ensure_future(pair.follower.send(b"first"))
         await eventually(lambda: pair.wire.connection_count >= 6, "one attempt soon after another")
-        assert pair.stored_count() == 0
+        assert stored_count(pair.leader) == 0
         pair.follower.node.driver.lead()  # As the next leader.
-        assert status_of(await sending).code == Code.OK
-        assert pair.stored_count() == 0
+        assert (await sending).status.code == Code.OK
+        assert stored_count(pair.leader) == 0
         pair.follower.node.driver.lose()
         monkeypatch.setattr(forwarder, "HOLD_S", 0.2)
-        status = status_of(await pair.follower.send(b"second"))
+        status = (await pair.follower.send(b"second")).status
         assert status.code == Code.HA_NOT_AVAILABLE
-        assert pair.stored_count() == 0
+        assert stored_count(pair.leader) == 0
 
 
 async def test_a_send_does_not_wait_for_a_leader_that_says_nothing_when_there_is_another(
@@ -204,5 +194,5 @@ async def test_a_send_does_not_wait_for_a_leader_that_says_nothing_when_there_is
         sending = asyncio.ensure_future(pair.follower.send(b"first"))
         await eventually(lambda: pair.wire.connection_count > 0, "an attempt")
         pair.follower.node.driver.lead()
-        assert status_of(await sending).code == Code.OK
-        assert pair.stored_count() == 0
+        assert (await sending).status.code == Code.OK
+        assert stored_count(pair.leader) == 0

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -22,21 +22,10 @@ from quorumlog.cluster.channels import stub
 from quorumlog.errors import BusyError, Outcome, from_rpc
 from quorumlog.pb import common_pb2, log_pb2
 from store.errors import StoreFullError, SyncFailedError
-from tests.coroutines import TIMEOUT_S
 from tests.patience import eventually
 
 LOG_SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"]
 ROUTE = "LogService/Route"
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test on a loop of its own, bounded in time."""
-
-    async def bounded() -> None:
-        async with asyncio.timeout(TIMEOUT_S):
-            await test()
-
-    asyncio.run(bounded())
 
 
 class Served:
@@ -134,41 +123,37 @@ def naming(numbers: Iterable[int], error: NodeError) -> NodeError:
         ),
     ],
 )
-def test_an_error_is_a_status_and_a_typed_trailer(
+async def test_an_error_is_a_status_and_a_typed_trailer(
     error: Exception, status: grpc.StatusCode, expected: common_pb2.Error
 ) -> None:
-    async def test() -> None:
-        served = Served()
-        served.methods["Route"] = raising(error)
-        async with served.running() as stub:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await stub.Route(log_pb2.RouteRequest())
-            assert caught.value.code() is status
-            found = trailer(caught.value)
-            assert caught.value.details() == found.message
-            assert found.message
-            found.message = ""
-            assert found == expected
-            assert served.calls.counters.failed[ROUTE, expected.code] == 1
-            # The client may have the status before the server has left the call.
-            await eventually(lambda: served.calls.counters.open_count == 0, "the call is left")
-            assert served.fatal == []
-
-    run(test)
+    served = Served()
+    served.methods["Route"] = raising(error)
+    async with served.running() as stub:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Route(log_pb2.RouteRequest())
+        assert caught.value.code() is status
+        found = trailer(caught.value)
+        assert caught.value.details() == found.message
+        assert found.message
+        found.message = ""
+        assert found == expected
+        assert served.calls.counters.failed[ROUTE, expected.code] == 1
+        # The client may have the status before the server has left the call.
+        await eventually(lambda: served.calls.counters.open_count == 0, "the call is left")
+        assert served.fatal == []
     error.__traceback__ = None  # It outlives the test, and would keep the server.
 
 
 @pytest.mark.parametrize("error", [AssertionError("offset 3 > 2"), SyncFailedError("log", 5)])
-def test_a_broken_invariant_is_handed_on_and_no_answer_says_it_is_well(error: Exception) -> None:
-    async def test() -> None:
-        served = Served()
-        served.methods["Route"] = raising(error)
-        async with served.running() as stub:
-            with pytest.raises(grpc.aio.AioRpcError):
-                await stub.Route(log_pb2.RouteRequest())
-            assert served.fatal == [error]
-
-    run(test)
+async def test_a_broken_invariant_is_handed_on_and_no_answer_says_it_is_well(
+    error: Exception,
+) -> None:
+    served = Served()
+    served.methods["Route"] = raising(error)
+    async with served.running() as stub:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await stub.Route(log_pb2.RouteRequest())
+        assert served.fatal == [error]
     error.__traceback__ = None  # It outlives the test, and would keep the server.
 
 

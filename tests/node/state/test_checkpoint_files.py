@@ -12,7 +12,6 @@ import pytest
 from node.state.checkpoint_files import (
     MANIFEST,
     CheckpointDamagedError,
-    CheckpointFiles,
     History,
 )
 from node.state.checkpoint_tables import CHECKPOINT_TABLES, decode_groups
@@ -22,6 +21,7 @@ from store.errors import CorruptionError, StoreError, SyncFailedError
 from store.files import failpoints
 from store.files.file_system import FileSystem
 from store.files.meta_file import MetaFile
+from tests.node.checkpoints import loaded, saved
 from tests.store.power_loss import PowerLossFileSystem
 
 OLD = StateImage(
@@ -48,18 +48,6 @@ NEW = OLD._replace(
 def _all_failpoints_pass_again() -> object:
     yield
     failpoints.disarm_all()
-
-
-def loaded(root: Path, fs: FileSystem | None = None) -> tuple[CheckpointFiles, StateImage | None]:
-    files = CheckpointFiles(fs or FileSystem(), str(root))
-    return files, files.load()
-
-
-def saved(root: Path, *images: StateImage, fs: FileSystem | None = None) -> CheckpointFiles:
-    files, _ = loaded(root, fs)
-    for number, image in enumerate(images):
-        files.save(image, 1_700_000_000_000 + number)
-    return files
 
 
 def test_a_saved_checkpoint_is_loaded(tmp_path: Path) -> None:
@@ -194,9 +182,7 @@ def test_a_power_loss_at_each_step_leaves_one_generation_or_the_other(tmp_path: 
     assert loaded(images[-1])[1] == NEW, "what was saved is durable"
 
 
-def test_renames_that_a_crash_left_are_finished_before_the_next_generation(
-    tmp_path: Path,
-) -> None:
+def test_renames_that_a_crash_left_are_finished_before_the_next_generation(tmp_path: Path) -> None:
     """That one writes under the same temporary names, and may not get far."""
     files = saved(tmp_path, OLD)
     stopped = pytest.raises(OSError, match="failpoint")

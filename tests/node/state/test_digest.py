@@ -14,7 +14,6 @@ import pytest
 
 from node.config.limits import Limits
 from node.state import digest as digests
-from node.state.checkpoint_files import CheckpointFiles
 from node.state.digest import (
     DIGEST_SIZE_BYTES,
     FORM,
@@ -30,9 +29,9 @@ from node.state.state import EMPTY_IMAGE, Member, State, StateImage, Versions
 from node.state.tables.topic_types import Offsets, TopicSettings
 from quorumlog.pb import state_pb2 as pb
 from store.errors import CorruptionError
-from store.files.file_system import FileSystem
+from tests.node.checkpoints import loaded, saved
 from tests.node.commands import SMALL_LIMITS, put_topic
-from tests.node.state.random_commands import GROUPS, random_command
+from tests.node.state.random_commands import random_command
 
 COMMAND_COUNT = 400
 CORE_TABLES = ("topics", "groups", "producers", "members")
@@ -90,8 +89,7 @@ def test_digest_is_that_of_the_state_whatever_way_it_took(seed: int, tmp_path: P
     checkpoints of it at random places."""
     random = Random(seed)
     states = [State(SMALL_LIMITS) for _ in range(3)]
-    files = CheckpointFiles(FileSystem(), str(tmp_path))
-    files.load()
+    files = saved(tmp_path)
     for number in range(COMMAND_COUNT):
         command = random_command(random, states[0])
         for state in states:
@@ -101,9 +99,9 @@ def test_digest_is_that_of_the_state_whatever_way_it_took(seed: int, tmp_path: P
             states[1] = State(SMALL_LIMITS, decode_image(encode_image(states[1].image())))
         if not random.randrange(60):
             files.save(states[2].image(), number)
-            reopened = CheckpointFiles(FileSystem(), str(tmp_path))
-            states[2] = State(SMALL_LIMITS, reopened.load() or EMPTY_IMAGE)
-            files = reopened
+            files, found = loaded(tmp_path)
+            assert found is not None
+            states[2] = State(SMALL_LIMITS, found)
         if not random.randrange(20):
             first = digest_of(states[0].image(), number)
             assert digest_of(states[1].image(), number) == first
@@ -231,17 +229,14 @@ def test_no_two_shapes_of_nested_rows_are_taken_for_each_other() -> None:
 def test_every_flipped_byte_of_a_checkpoint_is_an_error_or_another_digest(tmp_path: Path) -> None:
     """The checksums of the files find it before the digest has to."""
     image = applied(3, 120).image()
-    CheckpointFiles(FileSystem(), str(tmp_path)).load()
-    files = CheckpointFiles(FileSystem(), str(tmp_path))
-    files.load()
-    files.save(image, 1)
+    saved(tmp_path, image)
     before, random, count = tables_of(image), Random(1), 0
     for path in sorted((tmp_path / "config").glob("*.json")):
         good = path.read_bytes()
         for at in random.sample(range(len(good)), min(len(good), 25)):
             path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
             try:
-                found = CheckpointFiles(FileSystem(), str(tmp_path)).load()
+                _, found = loaded(tmp_path)
             except CorruptionError:
                 count += 1
             else:
@@ -360,7 +355,3 @@ def test_other_command_with_a_point_is_no_point() -> None:
     command.digest_point.SetInParent()
     state.apply_command(command, 1)
     assert state.digest_command is None
-
-
-def test_groups_of_the_random_commands_are_within_the_limits() -> None:
-    assert len(GROUPS) <= SMALL_LIMITS.group_count_max

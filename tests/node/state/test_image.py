@@ -36,6 +36,21 @@ def test_a_state_survives_its_bytes() -> None:
     assert decode_image(encode_image(IMAGE)) == IMAGE
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"",
+        encode_image(IMAGE)[:-2],
+        encode_image(IMAGE).replace(b'"format":1', b'"format":9'),
+        b"[]",
+        b'{"format":1}',
+    ],
+)
+def test_a_damaged_state_is_refused(damaged: bytes) -> None:
+    with pytest.raises(CorruptionError):
+        decode_image(damaged)
+
+
 @pytest.mark.parametrize("value", [None, 1.5, float("inf"), float("nan"), True, [], {}])
 @pytest.mark.parametrize(
     "path",

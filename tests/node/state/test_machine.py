@@ -12,16 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.config.limits import COMMAND_SIZE_BYTES_MAX
-from node.state.checkpoint_files import CheckpointFiles
 from node.state.command_records import CommandEncoder, commands_in
-from node.state.image import decode_image, encode_image
+from node.state.image import encode_image
 from node.state.machine import StateMachine
 from node.state.state import COMMAND_TOPIC, StateImage
 from quorumlog.pb.state_pb2 import Command, DigestPoint, StateDigest
-from store.errors import CorruptionError
-from store.files.file_system import FileSystem
 from store.record.message import decode_message
 from store.store import Store
+from tests.node.checkpoints import loaded, saved
 from tests.node.commands import (
     SMALL_LIMITS,
     commit,
@@ -90,14 +88,6 @@ def test_only_what_was_handed_out_is_applied(store: Store) -> None:
     machine.apply(0, 4)
     assert set(machine.state.topics) == {"a", "b", "c"}
     assert machine.state.next_command_offset == 3
-
-
-def test_a_machine_begins_with_the_state_of_a_checkpoint(store: Store) -> None:
-    append(store, [[put_topic("a")], [put_topic("b")]])
-    before = machine_of(store)
-    before.apply(0, 1)
-    again = machine_of(store, before.image())
-    assert (again.applied_index, set(again.state.topics)) == (0, {"a"})
 
 
 def test_a_refusal_is_told_once_and_by_position(store: Store) -> None:
@@ -180,14 +170,13 @@ def test_the_state_does_not_depend_on_portions_checkpoints_or_snapshots(
         reference = machine_of(store)
         reference.apply(0, count)
         cuts = sorted(data.draw(st.sets(st.integers(1, count), max_size=4)) | {count})
-        files = CheckpointFiles(FileSystem(), root)
-        assert files.load() is None
+        files = saved(Path(root))
         machine, lo = machine_of(store), 0
         for hi in cuts:
             machine.apply(lo, hi)
             files.save(machine.image(), 1)
-            files = CheckpointFiles(FileSystem(), root)
-            machine, lo = machine_of(store, files.load()), data.draw(st.integers(0, hi))
+            files, image = loaded(Path(root))
+            machine, lo = machine_of(store, image), data.draw(st.integers(0, hi))
             assert machine.applied_index == hi - 1
         assert machine.image() == reference.image()
         assert list(machine.state.producers) == list(reference.state.producers), "the order too"
@@ -200,26 +189,29 @@ def test_the_state_does_not_depend_on_portions_checkpoints_or_snapshots(
         assert behind.snapshot() == reference.snapshot()
 
 
-def test_a_damaged_snapshot_is_refused(store: Store) -> None:
-    append(store, [[put_topic("a"), producer_batch(1, 0), commit("g", ("a", 0, 1))]])
-    machine = machine_of(store)
-    machine.apply(0, 1)
-    state = machine.snapshot()
-    assert encode_image(decode_image(state)) == state
-    for bad in (
-        b"",
-        state[:-2],
-        state.replace(b'"format":1', b'"format":9'),
-        b"[]",
-        b'{"format":1}',
-    ):
-        with pytest.raises(CorruptionError):
-            decode_image(bad)
-
-
 def test_a_state_that_is_older_than_its_log_is_a_broken_invariant(store: Store) -> None:
     with pytest.raises(AssertionError, match="state of -1"):
         machine_of(store).restore(machine_of(store).snapshot(), 0)
+
+
+def test_commands_that_a_snapshot_brought_are_not_kept_while_the_log_catches_up(
+    store: Store,
+) -> None:
+    listening = machine_of(store)
+    listening.listen(store.engine.dispatcher)
+    append(store, [[put_topic("a")]] * 10)
+    store.pull("orders", 0, 0)  # Dispatches all there is.
+    reference = machine_of(store)
+    reference.apply(0, 10)
+    listening.restore(reference.snapshot(), 0)
+    append(store, [[put_topic("b")]])
+    store.pull("orders", 0, 0)
+    for index in range(9):
+        listening.apply(index, index + 1)
+        assert len(listening._ahead) == 1, "ten million entries would be a gigabyte"
+    listening.apply(0, 11)
+    assert set(listening.state.topics) == {"a", "b"}
+    assert not listening._ahead
 
 
 class Points:

@@ -6,7 +6,6 @@ from node.errors.common import (
     BadRequestError,
     LimitReachedError,
     NodeError,
-    TopicExistsError,
     UnknownCommandError,
     UnknownGroupError,
     UnknownQueueError,
@@ -53,11 +52,6 @@ def test_a_topic_is_made_and_grows_and_never_shrinks() -> None:
     assert state.topics == {"a": TopicSettings(4, 4)}
     assert "can only grow" in str(refuse(state, put_topic("a", 3), BadRequestError))
     assert state.image().versions.topics == 2
-
-
-def test_a_topic_that_must_be_new_is_refused_when_it_is_not() -> None:
-    state = state_after(put_topic("a", must_be_new=True))
-    refuse(state, put_topic("a", must_be_new=True), TopicExistsError)
 
 
 def test_topics_have_limits() -> None:

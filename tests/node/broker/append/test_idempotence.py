@@ -20,7 +20,7 @@ from store.record.message import encode_message
 from tests.node.broker_fakes import Fixture, node_at, request
 from tests.node.links import run
 from tests.seeds import examples
-from tests.store.records import messages, numbers, record
+from tests.store.records import messages, numbers
 
 SMALL_WINDOW = replace(Limits(), producer_window_count=4, producer_count_max=2)
 
@@ -39,11 +39,15 @@ def place(receipt: AppendResponse) -> tuple[object, ...]:
     )
 
 
-async def stored(node: Fixture) -> list[int]:
+async def everything(node: Fixture) -> bytes:
     found = await node.broker.pull(
         PullRequest(topic="orders", max_count=10_000, max_size_bytes=1 << 21)
     )
-    return numbers(found.records)
+    return found.records
+
+
+async def stored(node: Fixture) -> list[int]:
+    return numbers(await everything(node))
 
 
 @pytest.mark.parametrize("host", [("127.0.0.1", 8081), ("::1", 8081)])
@@ -266,7 +270,7 @@ def test_each_acked_batch_is_in_the_log_exactly_once(seed: int) -> None:
                     rounds += 1
                     assert rounds < 300, "it does not come to an end"
                     await play(node, producers, random, is_calm=rounds > 60)
-                found = Counter(numbers(await everything(node)))
+                found = Counter(await stored(node))
                 expected = {p.producer_id * 1000 + s for p in producers for s in range(12)}
                 assert set(found) == expected
                 assert set(found.values()) == {1}, "nothing is there twice"
@@ -318,13 +322,6 @@ def send_some(
             sent.append((producer, sequence, node.broker.append_nowait(asked)))
 
 
-async def everything(node: Fixture) -> bytes:
-    found = await node.broker.pull(
-        PullRequest(topic="orders", max_count=10_000, max_size_bytes=1 << 21)
-    )
-    return found.records
-
-
 def check_receipts(records: bytes, producers: list[Producer]) -> None:
     """Each receipt names the message that its batch held."""
     by_offset = {message.queue_offset: message for message in messages(records)}
@@ -333,8 +330,3 @@ def check_receipts(records: bytes, producers: list[Producer]) -> None:
             message = by_offset[receipt.queues[0].first_offset]
             assert message.body == b"%08d" % (producer.producer_id * 1000 + sequence)
             assert message.position == receipt.position
-
-
-def test_the_records_of_the_checks_are_numbered() -> None:
-    """`numbers` reads what `Producer` writes."""
-    assert numbers(Producer(3, 1).asked(5).records + record(7)) == [3005, 7]

@@ -23,8 +23,7 @@ from quorumlog.pb.log_pb2 import AppendRequest, ClaimProducerRequest
 from quorumlog.pb.state_pb2 import Command
 from quorumlog.pb.transaction_pb2 import EndTransactionRequest
 from tests.node.broker_fakes import Fixture, node_at, request
-from tests.node.transaction_calls import COMMITTED, GROUP, begun, ended, on_loop, stored
-from tests.patience import eventually
+from tests.node.transaction_calls import COMMITTED, GROUP, begun, ended, stored
 
 MANY = 1_500
 """Messages of a transaction whose end is made in several turns of the loop."""
@@ -45,7 +44,6 @@ def numbers_of(node: Fixture) -> dict[str, int]:
     return node.machine.state.table(IncarnationsTable).numbers
 
 
-@on_loop
 async def test_the_last_one_has_the_name(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         assert (await claim(node), await claim(node, "other")) == (1, 1)
@@ -62,20 +60,15 @@ async def test_the_last_one_has_the_name(tmp_path: Path) -> None:
         assert node.log.store.reads.queue_range("orders", 0) == (0, 4)
 
 
-@on_loop
 async def test_no_append_comes_between_a_claim_and_its_end(tmp_path: Path) -> None:
     """The claim is written and not decided: what comes later lies behind it, and is refused."""
     async with node_at(tmp_path) as node:
         await claim(node)
-        node.driver.is_holding = True
-        before = asyncio.create_task(node.broker.append(batch(0, 1)))
-        await eventually(lambda: len(node.driver.pending) == 1, "it is written")
-        claiming = asyncio.create_task(claim(node))
-        await eventually(lambda: len(node.driver.pending) == 2, "it is written")
+        before = await node.written(node.broker.append(batch(0, 1)))
+        claiming = await node.written(claim(node))
         with pytest.raises(ProducerFencedError):
             await node.broker.append(batch(1, 1))
-        another = asyncio.create_task(claim(node))
-        await eventually(lambda: len(node.driver.pending) == 3, "it is written")
+        another = await node.written(claim(node))
         claiming.cancel()  # Whoever gives up does not withdraw it.
         with pytest.raises(ProducerFencedError):
             await node.broker.append(batch(1, 2))
@@ -85,20 +78,16 @@ async def test_no_append_comes_between_a_claim_and_its_end(tmp_path: Path) -> No
         assert numbers_of(node) == {"n": 3}
 
 
-@on_loop
 async def test_claims_of_one_moment_get_numbers_of_their_own(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         assert await asyncio.gather(*(claim(node) for _ in range(3))) == [1, 2, 3]
 
 
-@on_loop
 async def test_a_claim_that_is_refused_leaves_the_one_before_it(tmp_path: Path) -> None:
     """The first is in the log and not decided: a batch of an older one would lie behind it."""
     async with node_at(tmp_path, limits=Limits(own_append_count_max=1)) as node:
         await claim(node)
-        node.driver.is_holding = True
-        claiming = asyncio.create_task(claim(node))
-        await eventually(lambda: node.driver.pending, "it is written")
+        claiming = await node.written(claim(node))
         with pytest.raises(BusyError):
             await claim(node)
         with pytest.raises(ProducerFencedError):
@@ -107,7 +96,6 @@ async def test_a_claim_that_is_refused_leaves_the_one_before_it(tmp_path: Path) 
         assert await claiming == 2
 
 
-@on_loop
 async def test_a_repeated_batch_of_an_earlier_one_is_known(tmp_path: Path) -> None:
     """What is in the log already is answered, whoever has the name by now."""
     async with node_at(tmp_path) as node:
@@ -132,7 +120,6 @@ def end_of(position: int, number: int, name: str = "n") -> EndTransactionRequest
     )
 
 
-@on_loop
 async def test_an_earlier_one_ends_no_transaction_any_more(tmp_path: Path) -> None:
     """What it had ended before it hears again, and others of its group may end the rest."""
     async with node_at(tmp_path) as node:
@@ -153,7 +140,6 @@ async def test_an_earlier_one_ends_no_transaction_any_more(tmp_path: Path) -> No
         assert len(await stored(node)) == 2
 
 
-@on_loop
 async def test_no_end_of_a_transaction_comes_behind_a_claim(tmp_path: Path) -> None:
     """A claim enters the log while the messages of an earlier one are made, in turns."""
     async with node_at(tmp_path, **LARGE) as node:
@@ -167,13 +153,10 @@ async def test_no_end_of_a_transaction_comes_behind_a_claim(tmp_path: Path) -> N
         assert (await ended(node, opened)).outcome == COMMITTED
 
 
-@on_loop
 async def test_a_claim_that_the_log_lost_is_none(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await claim(node)
-        node.driver.is_holding = True
-        claiming = asyncio.create_task(claim(node))
-        await eventually(lambda: node.driver.pending, "it is written")
+        claiming = await node.written(claim(node))
         node.driver.lose()
         node.driver.decide(0)
         with pytest.raises(NotAppliedError):
@@ -186,7 +169,6 @@ async def test_a_claim_that_the_log_lost_is_none(tmp_path: Path) -> None:
         assert await claim(node) == 2
 
 
-@on_loop
 async def test_names_are_bounded_and_one_is_never_forgotten(tmp_path: Path) -> None:
     limits = Limits(producer_name_count_max=2)
     async with node_at(tmp_path, limits=limits) as node:

@@ -11,9 +11,8 @@ from node.config.limits import Limits
 from node.errors.common import BusyError, LimitReachedError, NodeError, NotAppliedError
 from node.errors.transactions import OffsetConflictError
 from quorumlog.pb.admin_pb2 import DeleteGroupRequest, DeleteTopicRequest
-from quorumlog.pb.common_pb2 import GroupSettings
 from quorumlog.pb.pop_pb2 import AckRequest, ReceiveRequest
-from quorumlog.pb.retry_pb2 import ConfigFile, ImportConfigFilesRequest, SetGroupSettingsRequest
+from quorumlog.pb.retry_pb2 import ConfigFile, ImportConfigFilesRequest
 from tests.node.broker.transactions.test_consumed import (
     TOPICS,
     commit,
@@ -22,8 +21,7 @@ from tests.node.broker.transactions.test_consumed import (
     outputs,
     plain,
 )
-from tests.node.broker_fakes import Fixture, node_at
-from tests.node.delayed import on_loop
+from tests.node.broker_fakes import Fixture, configure, node_at
 from tests.node.transaction_calls import stored
 from tests.patience import eventually
 
@@ -65,16 +63,10 @@ def imported(node: Fixture, name: str, text: str) -> Coroutine[Any, Any, object]
     return node.broker.config_files.import_config_files(ImportConfigFilesRequest(files=files))
 
 
-def configured(node: Fixture, group: str) -> Coroutine[Any, Any, object]:
-    return node.broker.group_settings.set_group_settings(
-        SetGroupSettingsRequest(group=group, settings=GroupSettings(retry_count_max=3))
-    )
-
-
 async def made(node: Fixture, way: str) -> None:
     """Make group "first" in one of the ways that there are."""
     if way == "settings":
-        await configured(node, "first")
+        await configure(node, "first", retry_count_max=3)
     elif way == "pop":
         await received(node, "first")
     else:
@@ -83,7 +75,6 @@ async def made(node: Fixture, way: str) -> None:
 
 
 @pytest.mark.parametrize("begin", [take, settle, import_, delete_group, delete_topic])
-@on_loop
 async def test_outputs_wait_while_something_else_moves_the_offset(
     tmp_path: Path, begin: Begin
 ) -> None:
@@ -91,9 +82,7 @@ async def test_outputs_wait_while_something_else_moves_the_offset(
         await node.append(0, 3)
         call = await begin(node)
         expected = offsets_of(node).get("orders", {}).get(0, -1)
-        node.driver.is_holding = True
-        under_way = asyncio.ensure_future(call)
-        await eventually(lambda: node.driver.pending, "it is written")
+        under_way = await node.written(call)
         with pytest.raises(BusyError):
             await node.broker.append(outputs(0, offset(expected, 3)))
         with pytest.raises(BusyError):
@@ -106,13 +95,10 @@ async def test_outputs_wait_while_something_else_moves_the_offset(
         assert not await stored(node, "bills")
 
 
-@on_loop
 async def test_an_import_counts_although_its_caller_went(tmp_path: Path) -> None:
     async with node_at(tmp_path, topics=TOPICS) as node:
         await node.append(0, 3)
-        node.driver.is_holding = True
-        gone = asyncio.ensure_future(await import_(node))
-        await eventually(lambda: node.driver.pending, "it is written")
+        gone = await node.written(await import_(node))
         gone.cancel()
         await asyncio.wait({gone})
         with pytest.raises(BusyError):
@@ -124,13 +110,10 @@ async def test_an_import_counts_although_its_caller_went(tmp_path: Path) -> None
         await node.broker.append(outputs(0, offset(2, 3)))
 
 
-@on_loop
 async def test_other_queues_and_groups_do_not_wait(tmp_path: Path) -> None:
     async with node_at(tmp_path, topics=TOPICS) as node:
         await node.append(0, 3)
-        node.driver.is_holding = True
-        under_way = asyncio.ensure_future(received(node))
-        await eventually(lambda: node.driver.pending, "it is written")
+        under_way = await node.written(received(node))
         others = [
             node.broker.append_nowait(outputs(0, offset(-1, 3, 1))),
             node.broker.append_nowait(outputs(1, offset(-1, 3), group="others")),
@@ -141,14 +124,11 @@ async def test_other_queues_and_groups_do_not_wait(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["settings", "pop", "import"])
-@on_loop
 async def test_groups_under_way_take_their_room(tmp_path: Path, way: str) -> None:
     """Else the offsets would be refused when they are applied, and the outputs were visible."""
     async with node_at(tmp_path, topics=TOPICS, limits=Limits(group_count_max=1)) as node:
         await node.append(0, 3)
-        node.driver.is_holding = True
-        first = asyncio.ensure_future(made(node, way))
-        await eventually(lambda: node.driver.pending, "it is written")
+        first = await node.written(made(node, way))
         with pytest.raises(LimitReachedError, match="groups"):
             await node.broker.append(outputs(0, offset(-1, 3)))
         node.driver.release()
@@ -158,14 +138,15 @@ async def test_groups_under_way_take_their_room(tmp_path: Path, way: str) -> Non
         assert not await stored(node, "bills")
 
 
-@on_loop
 async def test_the_limit_of_groups_holds_for_calls_at_the_same_time(tmp_path: Path) -> None:
     async with node_at(tmp_path, topics=TOPICS, limits=Limits(group_count_max=6)) as node:
         await node.append(0, 3)
         node.driver.is_holding = True
-        tasks = []
+        tasks = list[asyncio.Future[Any]]()
         for number in range(6):
-            tasks.append(asyncio.ensure_future(configured(node, f"settings{number}")))
+            tasks.append(
+                asyncio.ensure_future(configure(node, f"settings{number}", retry_count_max=3))
+            )
             made = outputs(number, offset(-1, 3), group=f"consumer{number}")
             tasks.append(asyncio.ensure_future(node.broker.append(made)))
             tasks.append(asyncio.ensure_future(received(node, f"pop{number}")))
@@ -184,7 +165,6 @@ async def test_the_limit_of_groups_holds_for_calls_at_the_same_time(tmp_path: Pa
         assert len(await stored(node, "bills")) == len(done)
 
 
-@on_loop
 async def test_an_offset_that_is_under_way_already_needs_no_more_room(tmp_path: Path) -> None:
     async with node_at(tmp_path, topics=TOPICS, limits=Limits(group_offset_count_max=1)) as node:
         node.driver.is_holding = True
@@ -195,12 +175,11 @@ async def test_an_offset_that_is_under_way_already_needs_no_more_room(tmp_path: 
         assert offsets_of(node) == {"orders": {0: 5}}
 
 
-@on_loop
 async def test_offset_moves_lost_with_a_leader_count_no_more(tmp_path: Path) -> None:
     async with node_at(tmp_path, topics=TOPICS) as node:
         await node.append(0, 3)
         node.driver.is_holding = True
-        calls = [received(node), await import_(node), configured(node, "first")]
+        calls = [received(node), await import_(node), configure(node, "first", retry_count_max=3)]
         tasks = [asyncio.ensure_future(call) for call in calls]
         await eventually(lambda: len(node.driver.pending) >= 2, "they are written")
         node.driver.lose()

@@ -36,15 +36,10 @@ from store.errors import (
 )
 from store.record.message import decode_message, encode_message, message_id
 from tests.node.broker_fakes import Fixture, node_at
-from tests.node.delayed import bodies, delayed, on_loop, request_of, settle
+from tests.node.delayed import NOW, bodies, delayed, move, request_of, send, settle
 from tests.patience import eventually
 
-NOW = 1_000_000  # Of the broker's clock when a test begins.
 HOST = ("127.0.0.1", 10911)
-
-
-async def send(node: Fixture, *records: bytes, **how: int) -> AppendResponse:
-    return await node.broker.append(request_of(*records, **how))
 
 
 def id_of(node: Fixture, response: AppendResponse, number: int = 0) -> str:
@@ -53,11 +48,6 @@ def id_of(node: Fixture, response: AppendResponse, number: int = 0) -> str:
 
 async def cancel(node: Fixture, message: str) -> None:
     await node.broker.delay.cancel_delayed(CancelDelayedRequest(message_id=message))
-
-
-async def move(node: Fixture, to_ms: int) -> None:
-    node.clock.now_ms = to_ms
-    await settle(node)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +62,6 @@ async def move(node: Fixture, to_ms: int) -> None:
         ({"TIMER_DELIVER_MS": str(NOW - 1)}, 0),
     ],
 )
-@on_loop
 async def test_a_message_comes_when_it_is_due_and_not_before(
     tmp_path: Path, properties: dict[str, str], delay_ms: int
 ) -> None:
@@ -88,7 +77,6 @@ async def test_a_message_comes_when_it_is_due_and_not_before(
         assert bodies(node, queue_id=2) == [7]
 
 
-@on_loop
 async def test_a_delayed_message_is_delivered_as_it_was_sent(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         sent = {"KEYS": "k", "TAGS": "t", "UNIQ_KEY": "u", "own": "x"}
@@ -113,7 +101,6 @@ async def test_a_delayed_message_is_delivered_as_it_was_sent(tmp_path: Path) -> 
         assert [message.position for message in by_key] == [found.position]
 
 
-@on_loop
 async def test_the_receipt_says_where_each_is_held_and_so_does_that_of_a_repetition(
     tmp_path: Path,
 ) -> None:
@@ -138,7 +125,6 @@ async def test_the_receipt_says_where_each_is_held_and_so_does_that_of_a_repetit
         assert bodies(node) == [1, 2, 0]
 
 
-@on_loop
 async def test_without_the_flag_the_properties_mean_nothing(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         request = request_of(delayed(1, DELAY="3"))
@@ -147,7 +133,6 @@ async def test_without_the_flag_the_properties_mean_nothing(tmp_path: Path) -> N
         assert bodies(node) == [1]
 
 
-@on_loop
 async def test_many_that_are_due_at_once_come_in_the_order_of_their_times(tmp_path: Path) -> None:
     limits = replace(Limits(), delivery_count_max=7, delivery_in_flight_count_max=2)
     async with node_at(tmp_path, limits=limits) as node:
@@ -161,7 +146,6 @@ async def test_many_that_are_due_at_once_come_in_the_order_of_their_times(tmp_pa
         assert (gone.floor, gone.count) == (100, 100)
 
 
-@on_loop
 async def test_a_large_delivery_takes_several_entries(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         for number in range(6):
@@ -172,7 +156,6 @@ async def test_a_large_delivery_takes_several_entries(tmp_path: Path) -> None:
         assert bodies(node) == [0, 1, 2, 3, 4, 5]
 
 
-@on_loop
 async def test_level_and_time_are_held_in_the_queues_that_rocketmq_has(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await send(node, *(delayed(n, DELAY=str(n)) for n in range(1, 19)))
@@ -183,7 +166,6 @@ async def test_level_and_time_are_held_in_the_queues_that_rocketmq_has(tmp_path:
             assert due_ms == NOW + LEVEL_DELAYS_MS[level - 1]
 
 
-@on_loop
 async def test_messages_scheduled_by_the_broker_are_delivered(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         record = scheduled(delayed(5), NOW + 100, level=1)
@@ -201,6 +183,7 @@ async def test_messages_scheduled_by_the_broker_are_delivered(tmp_path: Path) ->
         (delayed(0, topic="nowhere", DELAY="1"), UnknownTopicError),
         (delayed(0, topic="rmq_sys_quorumlog", DELAY="1"), ReservedTopicError),
         (delayed(0, topic="SCHEDULE_TOPIC_XXXX"), ReservedTopicError),
+        (delayed(0, topic="closed", DELAY="1"), TopicNotWritableError),
         (delayed(0, queue_id=4, DELAY="1"), UnknownQueueError),
         (delayed(0, TIMER_DELAY_MS="soon"), RecordFormatError),
         (delayed(0, TIMER_DELAY_MS="259200001"), DelayTooLongError),
@@ -209,11 +192,11 @@ async def test_messages_scheduled_by_the_broker_are_delivered(tmp_path: Path) ->
         (encode_message("orders", 0, b"x" * 15_500, {"DELAY": "1"}), LimitExceededError),
     ],
 )
-@on_loop
 async def test_a_bad_delay_is_refused_and_nothing_is_written(
     tmp_path: Path, record: bytes, error: type[Exception]
 ) -> None:
     async with node_at(tmp_path) as node:
+        await node.broker.topics.create_topic(CreateTopicRequest(topic="closed", permission=4))
         before = node.log.last_index
         with pytest.raises(error):
             await send(node, delayed(1, DELAY="1"), record)
@@ -222,15 +205,6 @@ async def test_a_bad_delay_is_refused_and_nothing_is_written(
         assert status.held_count == 0
 
 
-@on_loop
-async def test_a_topic_that_takes_no_messages_takes_no_delayed_ones(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", permission=4))
-        with pytest.raises(TopicNotWritableError):
-            await send(node, delayed(1, DELAY="1"))
-
-
-@on_loop
 async def test_a_half_message_is_not_delayed(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         request = request_of(delayed(1, DELAY="1"))
@@ -239,7 +213,6 @@ async def test_a_half_message_is_not_delayed(tmp_path: Path) -> None:
             await node.broker.append(request)
 
 
-@on_loop
 async def test_no_more_are_held_than_the_limit_says(tmp_path: Path) -> None:
     limits = replace(Limits(), delayed_count_max=3)
     async with node_at(tmp_path, limits=limits) as node:
@@ -256,7 +229,6 @@ async def test_no_more_are_held_than_the_limit_says(tmp_path: Path) -> None:
         await send(node, *(delayed(n, DELAY="1") for n in (7, 8, 9)))
 
 
-@on_loop
 async def test_a_batch_that_is_in_the_log_is_answered_although_it_would_be_refused_now(
     tmp_path: Path,
 ) -> None:
@@ -276,7 +248,6 @@ RECREATED = "topic was deleted and recreated"
 
 
 @pytest.mark.parametrize("reason", ["no such topic", RECREATED, "topic takes no messages"])
-@on_loop
 async def test_a_message_whose_topic_is_gone_is_kept_and_says_so(
     tmp_path: Path, reason: str
 ) -> None:
@@ -300,7 +271,6 @@ async def test_a_message_whose_topic_is_gone_is_kept_and_says_so(
 # --- Cancels ---
 
 
-@on_loop
 async def test_a_cancelled_message_is_never_delivered(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         records = [delayed(n, TIMER_DELAY_MS=str(100 + n)) for n in range(5)]
@@ -317,7 +287,6 @@ async def test_a_cancelled_message_is_never_delivered(tmp_path: Path) -> None:
         await cancel(node, id_of(node, response, 3))
 
 
-@on_loop
 async def test_a_cancel_of_what_was_never_delayed_is_refused(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         response = await send(node, delayed(1), delayed(2, DELAY="1"))
@@ -334,7 +303,6 @@ async def test_a_cancel_of_what_was_never_delayed_is_refused(tmp_path: Path) -> 
             await cancel(node, "no id")
 
 
-@on_loop
 async def test_a_cancel_and_a_delivery_do_not_both_succeed(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         response = await send(node, delayed(1, TIMER_DELAY_MS="10"), delayed(2, DELAY="1"))
@@ -355,7 +323,6 @@ async def test_a_cancel_and_a_delivery_do_not_both_succeed(tmp_path: Path) -> No
         assert bodies(node) == [1]
 
 
-@on_loop
 async def test_a_cancel_that_could_not_be_written_cancels_nothing(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         response = await send(node, delayed(1, DELAY="1"))
@@ -368,7 +335,6 @@ async def test_a_cancel_that_could_not_be_written_cancels_nothing(tmp_path: Path
         assert bodies(node) == [1]
 
 
-@on_loop
 async def test_a_message_that_comes_due_beside_a_cancel_that_fails_is_delivered(
     tmp_path: Path,
 ) -> None:
@@ -386,10 +352,7 @@ async def test_a_message_that_comes_due_beside_a_cancel_that_fails_is_delivered(
         assert bodies(node) == [1]
 
 
-@on_loop
-async def test_a_cancel_under_a_lost_leadership_has_an_unknown_outcome(
-    tmp_path: Path,
-) -> None:
+async def test_a_cancel_under_a_lost_leadership_has_an_unknown_outcome(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         response = await send(node, delayed(1, DELAY="1"))
         node.driver.is_holding = True
@@ -406,7 +369,6 @@ async def test_a_cancel_under_a_lost_leadership_has_an_unknown_outcome(
         assert bodies(node) == []
 
 
-@on_loop
 async def test_only_the_leader_cancels_and_knows(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         node.driver.lose()
@@ -419,7 +381,6 @@ async def test_only_the_leader_cancels_and_knows(tmp_path: Path) -> None:
 # --- Trouble ---
 
 
-@on_loop
 async def test_single_deliveries_deliver_every_message(tmp_path: Path) -> None:
     limits = replace(Limits(), delivery_in_flight_count_max=1, delivery_count_max=1)
     async with node_at(tmp_path, limits=limits) as node:
@@ -428,7 +389,6 @@ async def test_single_deliveries_deliver_every_message(tmp_path: Path) -> None:
         assert bodies(node) == [0, 1, 2]
 
 
-@on_loop
 async def test_a_message_comes_although_nothing_else_happens(tmp_path: Path) -> None:
     """The leader looks at the clock by itself."""
     async with node_at(tmp_path) as node:
@@ -438,7 +398,6 @@ async def test_a_message_comes_although_nothing_else_happens(tmp_path: Path) -> 
         await eventually(lambda: bodies(node) == [7], "the clock")
 
 
-@on_loop
 async def test_a_delivery_that_finds_no_room_is_tried_again(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await send(node, delayed(1, DELAY="1"), delayed(2, DELAY="1"))
@@ -450,7 +409,6 @@ async def test_a_delivery_that_finds_no_room_is_tried_again(tmp_path: Path) -> N
         assert delivery_task.failed_total == 1
 
 
-@on_loop
 async def test_an_unreadable_delayed_message_is_retried_and_delays_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -475,7 +433,6 @@ async def test_an_unreadable_delayed_message_is_retried_and_delays_no_other(
         assert bodies(node) == [0, 2, 1]
 
 
-@on_loop
 async def test_a_clock_that_goes_back_delivers_later_and_nothing_twice(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await send(node, delayed(1, TIMER_DELAY_MS="1000"), delayed(2, TIMER_DELAY_MS="2000"))
@@ -491,7 +448,6 @@ async def test_a_clock_that_goes_back_delivers_later_and_nothing_twice(tmp_path:
         assert bodies(node) == [1, 3, 2]
 
 
-@on_loop
 async def test_a_new_leader_with_an_older_clock_delivers_later(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await send(node, delayed(1, TIMER_DELAY_MS="1000"), delayed(2, DELAY="2"))
@@ -504,7 +460,6 @@ async def test_a_new_leader_with_an_older_clock_delivers_later(tmp_path: Path) -
         assert bodies(node) == [1]
 
 
-@on_loop
 async def test_status_says_what_is_held(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await send(node, delayed(0, DELAY="3"), delayed(1, DELAY="3"), delayed(2, DELAY="1"))

@@ -15,28 +15,15 @@ from node.errors.common import MessageNotFoundError, ReservedTopicError
 from node.state.state import State
 from quorumlog.pb.admin_pb2 import DeleteTopicRequest
 from quorumlog.pb.delay_pb2 import CancelDelayedRequest
-from quorumlog.pb.log_pb2 import AppendResponse
 from store import format as fmt
 from store.errors import LimitExceededError
 from store.record.message import encode_message, message_id
 from tests.node.broker.retry.test_retry import DEAD, RETRY, given_back
-from tests.node.broker_fakes import Fixture, node_at
-from tests.node.delayed import bodies, delayed, on_loop, request_of, settle
+from tests.node.broker_fakes import node_at
+from tests.node.delayed import NOW, bodies, delayed, move, send
 from tests.patience import eventually
 
-NOW = 1_000_000  # Of the broker's clock when a test begins.
 
-
-async def send(node: Fixture, *records: bytes) -> AppendResponse:
-    return await node.broker.append(request_of(*records))
-
-
-async def move(node: Fixture, to_ms: int) -> None:
-    node.clock.now_ms = to_ms
-    await settle(node)
-
-
-@on_loop
 async def test_the_longest_properties_that_are_held_can_be_undeliverable(tmp_path: Path) -> None:
     topics = {"orders": 1, "bills": 1}
     async with node_at(tmp_path, topics=topics, file_size_bytes=1 << 20) as node:
@@ -54,7 +41,6 @@ async def test_the_longest_properties_that_are_held_can_be_undeliverable(tmp_pat
         assert (bodies(node), bodies(node, fmt.UNDELIVERABLE_TOPIC)) == ([2], [1])
 
 
-@on_loop
 async def test_a_delivery_that_cannot_be_made_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,7 +61,6 @@ async def test_a_delivery_that_cannot_be_made_is_tried_again(
         await eventually(lambda: bodies(node) == [1], "the message")
 
 
-@on_loop
 async def test_a_record_inside_a_body_names_no_message_to_cancel(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await send(node, delayed(1, DELAY="1"))
@@ -98,7 +83,6 @@ async def test_a_record_inside_a_body_names_no_message_to_cancel(tmp_path: Path)
         assert bodies(node) == [1, 3]
 
 
-@on_loop
 async def test_topics_of_the_broker_s_own_take_no_delayed_messages_of_clients(
     tmp_path: Path,
 ) -> None:
@@ -114,7 +98,6 @@ async def test_topics_of_the_broker_s_own_take_no_delayed_messages_of_clients(
         assert node.log.last_index == before
 
 
-@on_loop
 async def test_no_more_is_read_than_one_entry_delivers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

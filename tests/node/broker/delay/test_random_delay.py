@@ -26,7 +26,7 @@ from store import format as fmt
 from store.record.message import message_id
 from tests import seeds
 from tests.node.broker_fakes import Fixture, node_at
-from tests.node.delayed import bodies, delayed, on_loop, request_of, settle
+from tests.node.delayed import bodies, delayed, request_of, settle
 
 TOPICS = ("orders", "bills")
 LIMITS = replace(
@@ -229,7 +229,6 @@ class Walk:
 
 
 @pytest.mark.parametrize("seed", [*seeds.some_of(range(6)), seeds.FRESH])
-@on_loop
 async def test_no_delayed_message_is_lost_doubled_or_early(tmp_path: Path, seed: int | str) -> None:
     seed = seeds.chosen(seed, "tests/node/broker/delay/test_random_delay.py -k fresh")
     async with node_at(tmp_path, limits=LIMITS, topics={"orders": 2, "bills": 2}) as node:

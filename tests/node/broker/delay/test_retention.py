@@ -5,13 +5,12 @@ from typing import Any, cast
 
 from node.replication.maintenance import Maintenance
 from node.replication.raft.maintenance import RaftSteps
-from node.state.checkpoint_files import CheckpointFiles
 from node.state.held import needed_position
 from node.state.tables.delay import DelayTable
 from raft.messages import Index, SnapshotMeta
-from store.files.file_system import FileSystem
 from tests.node.broker_fakes import Fixture, node_at
-from tests.node.delayed import bodies, delayed, on_loop, request_of, settle
+from tests.node.checkpoints import saved
+from tests.node.delayed import bodies, delayed, request_of, settle
 from tests.node.replication.raft.storage.test_snapshot import MEMBERS
 
 PAGE = 4096
@@ -34,13 +33,11 @@ class NoFollowers:
 
 
 def maintenance_of(node: Fixture, root: Path, fatal: list[BaseException]) -> Maintenance[RaftSteps]:
-    files = CheckpointFiles(FileSystem(), str(root))
-    files.load()
     steps = RaftSteps(
         node.log,
         cast(Any, NoFollowers()),
         node.machine,
-        files,
+        saved(root),
         lambda: needed_position(node.log.store.reads, node.machine.state),
     )
     return Maintenance(steps, fatal.append, fatal.append)  # type: ignore[arg-type]
@@ -61,7 +58,6 @@ async def delete_expired(node: Fixture, maintenance: Maintenance[RaftSteps]) -> 
     return node.log.store.log.min_position
 
 
-@on_loop
 async def test_the_file_of_a_held_message_stays_until_it_is_delivered(tmp_path: Path) -> None:
     fatal: list[BaseException] = []
     async with node_at(
@@ -92,7 +88,6 @@ async def test_the_file_of_a_held_message_stays_until_it_is_delivered(tmp_path: 
     assert not fatal
 
 
-@on_loop
 async def test_messages_that_are_missing_all_the_same_are_counted_and_end(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.broker.append(request_of(delayed(7, DELAY="2"), delayed(8, TIMER_DELAY_MS="9")))

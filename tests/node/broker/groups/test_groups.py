@@ -195,24 +195,6 @@ async def test_offsets_are_stored_and_fetched(tmp_path: Path) -> None:
             await fetch(node)
 
 
-async def test_commits_of_many_consumers_share_an_entry(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        before = node.driver.append_count
-        indexes = await asyncio.gather(
-            *(commit(node, ("orders", q, q), group=f"g{n}") for n in range(50) for q in (0, 1))
-        )
-        assert node.driver.append_count == before + 1
-        assert len(set(indexes)) == 1
-        assert node.broker.context.state.offset_count == 100
-
-
-async def test_offsets_survive_a_restart(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        await commit(node, ("orders", 1, 5))
-    async with node_at(tmp_path, topics={}) as node:
-        assert await fetch(node) == [("orders", 1, 5)]
-
-
 async def test_bad_commits_are_refused(tmp_path: Path) -> None:
     async with node_at(tmp_path, limits=SMALL_LIMITS) as node:
         last = node.log.last_index
@@ -322,12 +304,6 @@ async def test_a_member_that_spoke_keeps_its_group_with_a_new_leader(tmp_path: P
             await beat(node, "a")
         with pytest.raises(errors.GroupNotEmptyError):
             await node.broker.groups.delete_group(DeleteGroupRequest(group="g"))
-
-
-async def test_many_queues_are_described_in_turns_with_others(tmp_path: Path) -> None:
-    async with node_at(tmp_path, topics={"wide": 200}) as node:
-        await commit(node, *(("wide", q, q) for q in range(200)))
-        assert len((await describe_group(node)).queues) == 200
 
 
 async def test_large_messages_are_looked_at_in_turns_with_others(tmp_path: Path) -> None:

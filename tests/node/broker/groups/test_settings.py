@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from node.errors.common import BadRequestError, LimitReachedError
-from node.state.checkpoint_files import CheckpointFiles
 from node.state.image import decode_image, encode_image
-from node.state.state import State, StateImage
+from node.state.state import State
 from node.state.tables.dead_letters import DeadLettersTable
 from node.state.tables.group_settings import DEFAULT, GroupSettingsTable, SubscriptionSettings
 from node.state.tables.table import TableImage
@@ -20,6 +19,7 @@ from quorumlog.pb.state_pb2 import Command
 from store.errors import CorruptionError
 from store.files.file_system import FileSystem
 from store.files.meta_file import MetaFile
+from tests.node.checkpoints import loaded, reloaded, saved
 from tests.node.commands import SMALL_LIMITS, commit, delete_group, delete_topic, put_topic
 
 ALL = SubscriptionSettings(3, (1_000, 60_000), False, False, True, frozenset({"a", "b"}))
@@ -31,12 +31,6 @@ def put_group(group: str, **settings: Any) -> Command:
 
 def of(state: State, group: str) -> SubscriptionSettings:
     return state.table(GroupSettingsTable).of(group)
-
-
-def opened(root: Path) -> CheckpointFiles:
-    files = CheckpointFiles(FileSystem(), str(root))
-    files.load()
-    return files
 
 
 def state_with_all() -> State:
@@ -122,13 +116,11 @@ def test_a_snapshot_and_a_checkpoint_give_them_again(tmp_path: Path) -> None:
     assert of(again, "readers") == ALL
     assert encode_image(again.image()) == encode_image(image)
 
-    opened(tmp_path).save(image, 1_700_000_000_000)
-    loaded = CheckpointFiles(FileSystem(), str(tmp_path)).load()
-    assert loaded == image
+    assert reloaded(tmp_path, image) == image
 
 
 def test_the_checkpoint_is_the_table_that_rocketmq_keeps(tmp_path: Path) -> None:
-    opened(tmp_path).save(state_with_all().image(), 1)
+    saved(tmp_path, state_with_all().image())
     document = json.loads((tmp_path / "config" / "subscriptionGroup.json").read_text())
     assert document["forbiddenTable"] == {"readers": {"a": 4, "b": 4}}
     row = document["subscriptionGroupTable"]["readers"]
@@ -148,11 +140,11 @@ def test_malformed_settings_are_refused_by_name(row: Any) -> None:
 
 
 def test_a_change_of_settings_alone_is_saved(tmp_path: Path) -> None:
-    state, files = state_with_all(), opened(tmp_path)
-    files.save(state.image(), 1)
+    state = state_with_all()
+    files = saved(tmp_path, state.image())
     state.apply_command(put_group("others", retry_count_max=1), 5)
     files.save(state.image(), 2)
-    assert CheckpointFiles(FileSystem(), str(tmp_path)).load() == state.image()
+    assert loaded(tmp_path)[1] == state.image()
 
 
 def test_the_topics_of_a_group_have_room_and_go_with_it() -> None:
@@ -183,13 +175,13 @@ def test_a_state_of_a_newer_version_is_refused_and_never_cut(tmp_path: Path) -> 
     with pytest.raises(CorruptionError, match="of_tomorrow"):
         decode_image(encode_image(newer))
 
-    opened(tmp_path).save(image, 1)
+    saved(tmp_path, image)
     manifest = MetaFile(FileSystem(), str(tmp_path / "config"), "stateCheckpoint")
     found: Any = manifest.load(must_exist=True)
     found["files"]["someday.json"] = [1, 2, 3]
     manifest.save(found)
     with pytest.raises(CorruptionError, match="someday"):
-        opened(tmp_path)
+        loaded(tmp_path)
 
 
 def test_marks_of_dead_letters_are_runs(tmp_path: Path) -> None:
@@ -206,8 +198,7 @@ def test_marks_of_dead_letters_are_runs(tmp_path: Path) -> None:
     assert encode_image(State(SMALL_LIMITS, decode_image(encode_image(image))).image()) == (
         encode_image(image)
     )
-    opened(tmp_path).save(image, 1)
-    assert opened_image(tmp_path) == image
+    assert reloaded(tmp_path, image) == image
 
     assert state.apply_command(resent(8, lo=3), 0) is None
     assert marks.content() == {"resent": {"readers": [[3, 4], [7, 10]]}, "expired": {"readers": 3}}
@@ -224,7 +215,3 @@ def test_marks_of_dead_letters_are_runs(tmp_path: Path) -> None:
 def resent(*offsets: int, lo: int = 0) -> Command:
     mark = Command.MarkResent(group="readers", offsets=offsets, min_offset=lo)
     return Command(mark_resent=mark)
-
-
-def opened_image(root: Path) -> StateImage | None:
-    return CheckpointFiles(FileSystem(), str(root)).load()

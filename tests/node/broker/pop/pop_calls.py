@@ -1,5 +1,6 @@
 """What tests of pop do again and again, over a broker of `broker_fakes`."""
 
+import asyncio
 from typing import Any, NamedTuple
 
 from node.state.tables.pop import PopTable, Window
@@ -15,6 +16,7 @@ from quorumlog.pb.pop_pb2 import (
 )
 from store.record.message import encode_message
 from tests.node.broker_fakes import Fixture
+from tests.patience import eventually
 from tests.store.records import messages
 
 GROUP = "workers"
@@ -89,6 +91,13 @@ def pass_time(node: Fixture, ms: int) -> None:
     """Let time pass, and have the leader look."""
     node.clock.now_ms += ms
     node.broker.pop.look()
+
+
+async def parked(node: Fixture, count: int = 1, **how: Any) -> "asyncio.Task[list[Got]]":
+    """Begin a receive that finds nothing yet; with it so many wait."""
+    task = asyncio.create_task(receive(node, wait_ms=30_000, **how))
+    await eventually(lambda: node.broker.pop.stats().parked_count == count)
+    return task
 
 
 def part(node: Fixture) -> PopTable:

@@ -1,6 +1,5 @@
 """Pop: bounds, what happens when a group or topic changes, and what each bad call is told."""
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +12,8 @@ from node.errors.pop import StaleHandleError
 from node.errors.translation import describe
 from node.state.tables.pop import PopTable
 from quorumlog.pb.admin_pb2 import DeleteGroupRequest, DeleteTopicRequest
-from quorumlog.pb.common_pb2 import GroupSettings
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset
 from quorumlog.pb.pop_pb2 import AckRequest, DescribePopRequest
-from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
 from tests.node.broker.pop.pop_calls import (
     GROUP,
     ack,
@@ -25,14 +22,14 @@ from tests.node.broker.pop.pop_calls import (
     give_up,
     got,
     hide,
+    parked,
     part,
     pass_time,
     receive,
     send,
     window,
 )
-from tests.node.broker_fakes import expire_some, node_at, request
-from tests.node.delayed import on_loop
+from tests.node.broker_fakes import configure, expire_some, node_at, request
 from tests.patience import eventually
 
 
@@ -54,23 +51,13 @@ async def test_a_full_window_gives_nothing_new_until_something_is_done(tmp_path:
         assert len(await receive(node)) == 4, "what is in flight comes again all the same"
 
 
-async def test_a_receive_at_a_full_window_is_woken_by_room(tmp_path: Path) -> None:
+@pytest.mark.parametrize("done", [slice(1, 2), slice(2)], ids=["one", "all"])
+async def test_a_receive_at_a_full_window_is_woken_by_room(tmp_path: Path, done: slice) -> None:
     async with node_at(tmp_path, limits=replace(Limits(), pop_window_count_max=2)) as node:
         await send(node, *"123")
         first = await receive(node)
-        waiting = asyncio.create_task(receive(node, wait_ms=30_000))
-        await eventually(lambda: node.broker.pop.stats().parked_count == 1)
-        await ack(node, first[1])
-        assert bodies(await waiting) == ["3"]
-
-
-async def test_a_receive_at_a_full_window_is_woken_when_all_is_done(tmp_path: Path) -> None:
-    async with node_at(tmp_path, limits=replace(Limits(), pop_window_count_max=2)) as node:
-        await send(node, *"123")
-        first = await receive(node)
-        waiting = asyncio.create_task(receive(node, wait_ms=30_000))
-        await eventually(lambda: node.broker.pop.stats().parked_count == 1)
-        await ack(node, *first)
+        waiting = await parked(node)
+        await ack(node, *first[done])
         assert bodies(await waiting) == ["3"]
 
 
@@ -90,14 +77,11 @@ async def test_a_reset_that_crosses_a_take_wins(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await send(node, "1", "2", "3")
         assert await ack(node, *(await receive(node, 1))) == 0
-        node.driver.is_holding = True
         back = GroupOffset(topic="orders", queue_id=0, offset=2)
-        reset = asyncio.create_task(
+        reset = await node.written(
             node.broker.groups.commit_offsets(CommitOffsetsRequest(group=GROUP, offsets=[back]))
         )
-        await eventually(lambda: len(node.driver.pending) == 1)
-        asked = asyncio.create_task(receive(node))
-        await eventually(lambda: len(node.driver.pending) == 2)
+        asked = await node.written(receive(node))
         node.driver.release()
         await reset
         assert bodies(await asked) == ["3"]
@@ -111,8 +95,7 @@ async def test_deleting_the_topic_or_the_group_clears_the_windows(tmp_path: Path
         await receive(node, topic="bills")
         await node.broker.topics.delete_topic(DeleteTopicRequest(topic="bills"))
         assert list(part(node).windows) == [(GROUP, "orders", 0)]
-        waiting = asyncio.create_task(receive(node, wait_ms=30_000))
-        await eventually(lambda: node.broker.pop.stats().parked_count == 1)
+        waiting = await parked(node)
         await node.broker.groups.delete_group(DeleteGroupRequest(group=GROUP))
         assert (part(node).windows, part(node).in_flight_count) == ({}, 0)
         node.broker.pop.on_grown([(b"orders", 0)])
@@ -166,8 +149,7 @@ async def test_a_follower_refuses_receives_and_wakes_the_waiting(tmp_path: Path)
     async with node_at(tmp_path) as node:
         await node.broker.append(request(0, 1))
         (one,) = got(await ask(node))
-        waiting = asyncio.create_task(receive(node, wait_ms=30_000))
-        await eventually(lambda: node.broker.pop.stats().parked_count == 1)
+        waiting = await parked(node)
         node.driver.lose()
         for call in (waiting, receive(node), ack(node, one), hide(node, one, 5)):
             with pytest.raises(errors.NotLeaderError):
@@ -179,7 +161,6 @@ async def test_a_follower_refuses_receives_and_wakes_the_waiting(tmp_path: Path)
         assert await ack(node, one) == 0
 
 
-@on_loop
 async def test_deliveries_of_a_leader_whose_clock_is_behind_are_newer_all_the_same(
     tmp_path: Path,
 ) -> None:
@@ -200,10 +181,7 @@ async def test_deliveries_of_a_leader_whose_clock_is_behind_are_newer_all_the_sa
 
 async def test_a_dead_one_that_expires_before_it_is_moved_is_only_taken_out(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
-        settings = GroupSettings(retry_count_max=0)
-        await node.broker.group_settings.set_group_settings(
-            SetGroupSettingsRequest(group=GROUP, settings=settings)
-        )
+        await configure(node, GROUP, retry_count_max=0)
         await node.append(0, 2)
         assert len(await receive(node, 2)) == 2
         await expire_some(node)

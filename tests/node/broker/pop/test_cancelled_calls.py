@@ -1,38 +1,43 @@
 """Pop: work that a caller began goes on when the caller is cancelled."""
 
 import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from node.config.limits import Limits
 from node.errors.common import AppendTimeoutError, BusyError
 from node.errors.pop import StaleHandleError
-from quorumlog.pb.common_pb2 import GroupSettings
 from quorumlog.pb.pop_pb2 import AckRequest
-from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
-from tests.node.broker.pop.pop_calls import GROUP, Got, give_up, part, pass_time, receive, send
-from tests.node.broker_fakes import Fixture, node_at
-from tests.node.transaction_calls import on_loop
+from tests.node.broker.pop.pop_calls import (
+    GROUP,
+    Got,
+    give_up,
+    part,
+    pass_time,
+    receive,
+    send,
+)
+from tests.node.broker_fakes import Fixture, configure, node_at
 from tests.patience import eventually
 
 
 async def one_delivery(node: Fixture) -> Got:
     """A message that is dead once its time is over."""
-    await node.broker.group_settings.set_group_settings(
-        SetGroupSettingsRequest(group=GROUP, settings=GroupSettings(retry_count_max=0))
-    )
+    await configure(node, GROUP, retry_count_max=0)
     await send(node, "a1")
     (delivery,) = await receive(node)
     return delivery
 
 
-async def go_when_written(node: Fixture, call: "asyncio.Future[object]") -> None:
+async def go_when_written(node: Fixture, call: Coroutine[Any, Any, object]) -> None:
     """Have the caller go when the log has what it asked for, and nobody knows its end."""
-    await eventually(lambda: len(node.driver.pending) == 1, "it is written")
-    call.cancel()
+    calling = await node.written(call)
+    calling.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await call
+        await calling
 
 
 def dead_count(node: Fixture) -> int:
@@ -40,12 +45,10 @@ def dead_count(node: Fixture) -> int:
     return hi - lo
 
 
-@on_loop
 async def test_a_message_that_is_given_up_twice_dies_once(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         delivery = await one_delivery(node)
-        node.driver.is_holding = True
-        await go_when_written(node, asyncio.ensure_future(give_up(node, delivery)))
+        await go_when_written(node, give_up(node, delivery))
         with pytest.raises((BusyError, StaleHandleError)):
             await give_up(node, delivery)
         pass_time(node, 2_000)
@@ -54,13 +57,11 @@ async def test_a_message_that_is_given_up_twice_dies_once(tmp_path: Path) -> Non
         assert dead_count(node) == 1
 
 
-@on_loop
 async def test_a_message_whose_consumer_went_after_its_ack_is_not_dead(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         delivery = await one_delivery(node)
-        node.driver.is_holding = True
         ack = AckRequest(group=GROUP, topic="orders", handles=[delivery.handle])
-        await go_when_written(node, asyncio.ensure_future(node.broker.pop.ack(ack)))
+        await go_when_written(node, node.broker.pop.ack(ack))
         pass_time(node, 2_000)
         await asyncio.sleep(0)
         assert len(node.driver.pending) == 1
@@ -69,7 +70,6 @@ async def test_a_message_whose_consumer_went_after_its_ack_is_not_dead(tmp_path:
         assert dead_count(node) == 0
 
 
-@on_loop
 async def test_a_take_that_takes_too_long_is_given_back_when_it_is_done(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await send(node, "a1")

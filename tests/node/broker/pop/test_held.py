@@ -12,7 +12,6 @@ from quorumlog.pb.pop_pb2 import DescribePopRequest
 from store.errors import CorruptionError, DerivedFileError
 from tests.node.broker.pop.pop_calls import GROUP, ack, ask, bodies, part, pass_time, receive, send
 from tests.node.broker_fakes import Fixture, node_at
-from tests.node.transaction_calls import on_loop
 from tests.patience import eventually
 
 DAMAGED = "damaged" * 20
@@ -54,7 +53,6 @@ async def held_reasons(node: Fixture) -> dict[int, str]:
     return {row.queue_id: row.held_reason for row in described.queues if row.held_reason}
 
 
-@on_loop
 async def test_only_the_queue_with_the_damage_waits_and_says_so(tmp_path: Path) -> None:
     async with damaged_at(tmp_path) as node:
         told: list[CorruptionError | DerivedFileError] = []
@@ -81,7 +79,6 @@ def held_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("held_briefly")
-@on_loop
 async def test_a_waiting_receive_gets_the_message_after_its_repair(tmp_path: Path) -> None:
     async with damaged_at(tmp_path) as node:
         assert await ack(node, *await receive(node)) == 0
@@ -93,7 +90,6 @@ async def test_a_waiting_receive_gets_the_message_after_its_repair(tmp_path: Pat
         assert node.broker.pop.stats().held_total >= 1
 
 
-@on_loop
 async def test_in_flight_and_damaged_meanwhile_it_stays_in_flight(tmp_path: Path) -> None:
     """It was read when it was handed out, by a leader with a good disk; this one has a bad one."""
     async with damaged_at(tmp_path) as node:
@@ -113,7 +109,6 @@ async def test_in_flight_and_damaged_meanwhile_it_stays_in_flight(tmp_path: Path
         assert part(node).in_flight_count == 3
 
 
-@on_loop
 async def test_a_deposed_leader_holds_no_queue(tmp_path: Path) -> None:
     async with damaged_at(tmp_path) as node:
         assert await ack(node, *await receive(node)) == 0

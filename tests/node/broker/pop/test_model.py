@@ -12,9 +12,6 @@ from typing import Any
 import pytest
 
 from node.errors.common import NodeError
-from quorumlog.pb.common_pb2 import GroupSettings
-from quorumlog.pb.log_pb2 import PullRequest
-from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
 from store.record.message import Message
 from tests.node.broker.pop.pop_calls import (
     GROUP,
@@ -29,7 +26,7 @@ from tests.node.broker.pop.pop_calls import (
     receive,
     send,
 )
-from tests.node.broker_fakes import Fixture, node_at
+from tests.node.broker_fakes import Fixture, configure, node_at
 from tests.seeds import some_of
 from tests.store.records import messages
 
@@ -239,10 +236,10 @@ class Walk:
             if not part(self.node).windows and self.is_read():
                 break
         assert not part(self.node).windows, "something stays in flight for ever"
-        dead = [m.body.decode() for m in await stored(self.node, f"%DLQ%{GROUP}", 0)]
+        dead = [m.body.decode() for m in stored(self.node, f"%DLQ%{GROUP}", 0)]
         assert len(set(dead)) == len(dead), "dead twice"
         everything = {
-            m.body.decode() for q in range(QUEUES) for m in await stored(self.node, "orders", q)
+            m.body.decode() for q in range(QUEUES) for m in stored(self.node, "orders", q)
         }
         assert everything >= self.model.sent.keys()
         done = self.model.acked | set(dead)
@@ -258,24 +255,14 @@ class Walk:
         )
 
 
-async def stored(node: Fixture, topic: str, queue_id: int) -> list[Message]:
-    found: list[Message] = []
-    while topic in node.machine.state.topics:
-        pull = PullRequest(topic=topic, queue_id=queue_id, offset=len(found))
-        response = await node.broker.pull(pull)
-        if not response.record_count:
-            break
-        found += messages(response.records)
-    return found
+def stored(node: Fixture, topic: str, queue_id: int) -> list[Message]:
+    return messages(node.log.store.reads.pull(topic, queue_id, 0, max_count=10_000).data)
 
 
 @pytest.mark.parametrize("seed", some_of(range(16), 4))
 async def test_a_random_walk_loses_and_doubles_nothing(tmp_path: Path, seed: int) -> None:
     async with node_at(tmp_path, topics={"orders": QUEUES}) as node:
-        change = SetGroupSettingsRequest(
-            group=GROUP, settings=GroupSettings(retry_count_max=RETRIES)
-        )
-        await node.broker.group_settings.set_group_settings(change)
+        await configure(node, GROUP, retry_count_max=RETRIES)
         walk = Walk(node, seed)
         await walk.run(150)
         before = node.machine.image()

@@ -11,10 +11,8 @@ from node.config.limits import Limits
 from node.errors import common as errors
 from node.errors.pop import StaleHandleError
 from node.errors.translation import describe
-from quorumlog.pb.common_pb2 import GroupSettings
 from quorumlog.pb.log_pb2 import AppendRequest, PullRequest
 from quorumlog.pb.pop_pb2 import ReceiveRequest
-from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
 from store.derived.queues.pull import PullResult
 from store.errors import CorruptionError, DerivedFileError
 from store.record.message import encode_message
@@ -28,21 +26,15 @@ from tests.node.broker.pop.pop_calls import (
     hide,
     lag,
     offset_of,
+    parked,
     part,
     pass_time,
     receive,
     send,
 )
-from tests.node.broker_fakes import Fixture, expire_some, node_at
+from tests.node.broker_fakes import Fixture, configure, expire_some, node_at
 from tests.patience import eventually
 from tests.store.records import messages
-
-
-async def retries(node: Fixture, count: int) -> None:
-    settings = GroupSettings(retry_count_max=count)
-    await node.broker.group_settings.set_group_settings(
-        SetGroupSettingsRequest(group=GROUP, settings=settings)
-    )
 
 
 async def dead_letters(node: Fixture) -> list[str]:
@@ -57,7 +49,7 @@ async def dead_letters(node: Fixture) -> list[str]:
 @pytest.mark.parametrize("is_given_up", [True, False])
 async def test_the_largest_message_can_be_a_dead_letter(tmp_path: Path, is_given_up: bool) -> None:
     async with node_at(tmp_path) as node:
-        await retries(node, 0)
+        await configure(node, GROUP, retry_count_max=0)
         room = node.broker.produce.batch_size_bytes_max - len(encode_message("orders", 0, b""))
         record = encode_message("orders", 0, b"x" * room)
         await node.broker.append(AppendRequest(records=record, record_count=1))
@@ -73,7 +65,7 @@ async def test_a_dead_one_that_cannot_be_read_does_not_hold_up_the_others_and_is
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with node_at(tmp_path) as node:
-        await retries(node, 0)
+        await configure(node, GROUP, retry_count_max=0)
         await send(node, "1", "2", "3")
         await receive(node)
         damaged: list[CorruptionError | DerivedFileError] = []
@@ -101,7 +93,7 @@ async def test_many_large_messages_that_are_dead_at_once_take_several_entries(
     tmp_path: Path,
 ) -> None:
     async with node_at(tmp_path) as node:
-        await retries(node, 0)
+        await configure(node, GROUP, retry_count_max=0)
         sent = [letter * 6_000 for letter in "abcde"]
         for body in sent:
             await send(node, body)
@@ -229,20 +221,16 @@ async def test_a_receive_waits_for_a_message_and_for_one_that_becomes_visible(
     tmp_path: Path,
 ) -> None:
     async with node_at(tmp_path) as node:
-        waiting = asyncio.create_task(receive(node, wait_ms=30_000))
-        await eventually(lambda: node.broker.pop.stats().parked_count == 1)
+        waiting = await parked(node)
         await send(node, "1", queue_id=3)
         assert bodies(await waiting) == ["1"]
-        waiting = asyncio.create_task(receive(node, wait_ms=30_000))
-        await eventually(lambda: node.broker.pop.stats().parked_count == 1)
+        waiting = await parked(node)
         pass_time(node, 1_000)
         assert [(one.body, one.count) for one in await waiting] == [("1", 2)]
         assert await receive(node, wait_ms=1) == [], "its time is over"
 
 
-async def test_each_message_wakes_a_single_waiting_receive(
-    tmp_path: Path,
-) -> None:
+async def test_each_message_wakes_a_single_waiting_receive(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         asked = [asyncio.create_task(receive(node, wait_ms=30_000)) for _ in range(3)]
         await eventually(lambda: node.broker.pop.stats().parked_count == 3)
@@ -256,10 +244,8 @@ async def test_each_message_wakes_a_single_waiting_receive(
 
 async def test_a_cancelled_receive_leaves_the_message_to_the_next(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
-        gone = asyncio.create_task(receive(node, wait_ms=30_000))
-        await eventually(lambda: node.broker.pop.stats().parked_count == 1)
-        next_one = asyncio.create_task(receive(node, wait_ms=30_000))
-        await eventually(lambda: node.broker.pop.stats().parked_count == 2)
+        gone = await parked(node)
+        next_one = await parked(node, 2)
         node.broker.pop.on_grown([(b"orders", 0)])
         gone.cancel()
         await eventually(gone.done)
@@ -270,9 +256,7 @@ async def test_a_cancelled_receive_leaves_the_message_to_the_next(tmp_path: Path
 async def test_a_delivery_to_a_cancelled_caller_is_visible_at_once(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await send(node, "1")
-        node.driver.is_holding = True
-        asked = asyncio.create_task(receive(node))
-        await eventually(lambda: node.driver.pending)
+        asked = await node.written(receive(node))
         asked.cancel()
         await eventually(asked.done)
         node.driver.release()
@@ -281,8 +265,7 @@ async def test_a_delivery_to_a_cancelled_caller_is_visible_at_once(tmp_path: Pat
 
 async def test_too_many_waiting_receives_are_refused(tmp_path: Path) -> None:
     async with node_at(tmp_path, limits=replace(Limits(), pop_waiters_max=1)) as node:
-        waiting = asyncio.create_task(receive(node, wait_ms=30_000))
-        await eventually(lambda: node.broker.pop.stats().parked_count == 1)
+        waiting = await parked(node)
         with pytest.raises(errors.BusyError, match="waiting receives"):
             await receive(node, wait_ms=30_000)
         waiting.cancel()
@@ -306,9 +289,7 @@ async def test_an_attempt_that_is_repeated_gets_the_same_messages(tmp_path: Path
 # --- FIFO ---
 
 
-async def test_a_single_message_of_each_message_group_is_handed_out(
-    tmp_path: Path,
-) -> None:
+async def test_a_single_message_of_each_message_group_is_handed_out(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await send(node, "a1", "a2", "1", "b1", "2", "b2")
         how = {"is_fifo": True, "is_one_of_each": True}
@@ -323,18 +304,7 @@ async def test_a_single_message_of_each_message_group_is_handed_out(
         assert bodies(await receive(node, **how)) == ["a2", "b1", "2", "3"], "due again"
 
 
-async def test_an_orderly_consumer_group_ignores_one_of_each(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        change = SetGroupSettingsRequest(group=GROUP, settings=GroupSettings(is_orderly=True))
-        await node.broker.group_settings.set_group_settings(change)
-        await send(node, "a1", "a2", "1", "2")
-        found = await receive(node, is_fifo=True, is_one_of_each=True)
-        assert bodies(found) == ["a1", "a2", "1", "2"]
-
-
-async def test_a_message_group_in_flight_hands_out_no_more(
-    tmp_path: Path,
-) -> None:
+async def test_a_message_group_in_flight_hands_out_no_more(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await send(node, "a1", "a2", "b1", "a3", "c1", "b2")
         first = await receive(node, 1, is_fifo=True)
@@ -344,8 +314,7 @@ async def test_a_message_group_in_flight_hands_out_no_more(
         assert await receive(node, is_fifo=True) == []
         assert await ack(node, *others) == 0
         assert await receive(node, is_fifo=True) == []
-        waiting = asyncio.create_task(receive(node, is_fifo=True, wait_ms=30_000))
-        await eventually(lambda: node.broker.pop.stats().parked_count == 1)
+        waiting = await parked(node, is_fifo=True)
         assert await ack(node, *first) == 0
         assert bodies(await waiting) == ["a2", "a3"]
         pass_time(node, 1_000)
@@ -365,12 +334,13 @@ async def test_messages_without_a_group_keep_the_order_of_their_queue(tmp_path: 
 
 async def test_a_group_that_is_set_to_be_orderly_gets_everything_in_order(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
-        settings = GroupSettings(is_orderly=True)
-        change = SetGroupSettingsRequest(group=GROUP, settings=settings)
-        await node.broker.group_settings.set_group_settings(change)
+        await configure(node, GROUP, is_orderly=True)
         await send(node, "1", "2")
         assert bodies(await receive(node, 1)) == ["1"]
         assert await receive(node) == []
+        await send(node, "a1", "a2", "3", "4", queue_id=1)
+        found = await receive(node, is_fifo=True, is_one_of_each=True)
+        assert bodies(found) == ["a1", "a2", "3", "4"], "and not one of each message group"
 
 
 # --- Dead letters ---
@@ -378,7 +348,7 @@ async def test_a_group_that_is_set_to_be_orderly_gets_everything_in_order(tmp_pa
 
 async def test_after_the_last_delivery_a_message_is_a_dead_letter(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
-        await retries(node, 2)
+        await configure(node, GROUP, retry_count_max=2)
         await send(node, "1", "2")
         for count in (1, 2, 3):
             found = await receive(node, 1, queue_id=0)
@@ -395,11 +365,10 @@ async def test_a_receive_gets_what_comes_behind_a_dead_letter_of_its_message_gro
     tmp_path: Path,
 ) -> None:
     async with node_at(tmp_path) as node:
-        await retries(node, 0)
+        await configure(node, GROUP, retry_count_max=0)
         await send(node, "a1", "a2")
         assert bodies(await receive(node, 1, is_fifo=True)) == ["a1"]
-        waiting = asyncio.create_task(receive(node, is_fifo=True, wait_ms=30_000))
-        await eventually(lambda: node.broker.pop.stats().parked_count == 1)
+        waiting = await parked(node, is_fifo=True)
         pass_time(node, 1_000)
         assert bodies(await waiting) == ["a2"]
         assert await dead_letters(node) == ["a1"]
@@ -413,9 +382,7 @@ async def test_a_message_can_be_given_up_at_once(tmp_path: Path) -> None:
         assert await dead_letters(node) == ["1"]
         with pytest.raises(StaleHandleError):
             await give_up(node, first)
-        node.driver.is_holding = True
-        giving = asyncio.create_task(give_up(node, second))
-        await eventually(lambda: node.driver.pending)
+        giving = await node.written(give_up(node, second))
         assert await ack(node, second) == 1, "it is on its way"
         with pytest.raises(errors.BusyError):
             await give_up(node, third)

@@ -16,12 +16,12 @@ from tests.node.broker.pop.pop_calls import (
     got,
     keyed,
     offset_of,
+    parked,
     part,
     receive,
     window,
 )
 from tests.node.broker_fakes import Fixture, node_at
-from tests.patience import eventually
 
 COUNT = 3 * EFFORT_MAX
 
@@ -104,8 +104,7 @@ async def test_a_queue_that_grew_beside_others_with_nothing_to_take_is_not_overl
     tmp_path: Path,
 ) -> None:
     async with node_at(tmp_path, topics={"orders": 32}) as node:
-        asked = asyncio.create_task(receive(node, tags=["a"], wait_ms=30_000))
-        await eventually(lambda: node.broker.pop.stats().parked_count == 1)
+        asked = await parked(node, tags=["a"])
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         await _tagged(node, *(("no", "b", q) for q in range(31)), ("yes", "a", 31))

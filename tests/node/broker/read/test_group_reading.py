@@ -9,7 +9,7 @@ import pytest
 from node.errors.common import BadRequestError, GroupNotEmptyError
 from node.errors.groups import BadFilterError, GroupDisabledError, TopicForbiddenError
 from quorumlog.pb.admin_pb2 import DescribeGroupRequest
-from quorumlog.pb.common_pb2 import GroupSettings, QueueId, TopicNames
+from quorumlog.pb.common_pb2 import QueueId, TopicNames
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset, HeartbeatRequest
 from quorumlog.pb.log_pb2 import (
     PULL_STATUS_FOUND,
@@ -18,10 +18,9 @@ from quorumlog.pb.log_pb2 import (
     PullRequest,
     TailRequest,
 )
-from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
 from store.record.message import decode_message, encode_message
-from tests.node.broker_fakes import Fixture, node_at
-from tests.node.delayed import on_loop
+from tests.node.broker_fakes import Fixture, configure, node_at
+from tests.store.records import messages
 
 
 async def fill(node: Fixture, lo: int, hi: int) -> None:
@@ -34,21 +33,9 @@ async def fill(node: Fixture, lo: int, hi: int) -> None:
 
 
 def bodies(data: bytes) -> list[bytes]:
-    found, at = [], 0
-    while at < len(data):
-        message = decode_message(data, at)
-        found.append(message.body)
-        at += message.size_bytes
-    return found
+    return [message.body for message in messages(data)]
 
 
-async def configure(node: Fixture, **settings: Any) -> None:
-    await node.broker.group_settings.set_group_settings(
-        SetGroupSettingsRequest(group="readers", settings=GroupSettings(**settings))
-    )
-
-
-@on_loop
 async def test_a_pull_gives_what_a_filter_matches(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await fill(node, 0, 10)
@@ -66,7 +53,6 @@ async def test_a_pull_gives_what_a_filter_matches(tmp_path: Path) -> None:
             await node.broker.pull(PullRequest(topic="orders", sql="n >"))
 
 
-@on_loop
 async def test_a_parked_reader_waits_for_what_matches(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await fill(node, 0, 3)
@@ -81,7 +67,6 @@ async def test_a_parked_reader_waits_for_what_matches(tmp_path: Path) -> None:
         await tail.aclose()
 
 
-@on_loop
 async def test_a_group_that_may_not_read_gets_nothing(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await fill(node, 0, 1)
@@ -90,35 +75,33 @@ async def test_a_group_that_may_not_read_gets_nothing(tmp_path: Path) -> None:
         waiting = PullRequest(topic="orders", group="readers", offset=1, wait_ms=30_000)
         task = asyncio.ensure_future(node.broker.pull(waiting))
         await asyncio.sleep(0)
-        await configure(node, forbidden_topics=TopicNames(topics=["orders"]))
+        await configure(node, "readers", forbidden_topics=TopicNames(topics=["orders"]))
         with pytest.raises(TopicForbiddenError):
             await node.broker.pull(request)
         await fill(node, 1, 2)
         with pytest.raises(TopicForbiddenError):
             await task
-        await configure(node, forbidden_topics=TopicNames(), is_consume_enabled=False)
+        await configure(node, "readers", forbidden_topics=TopicNames(), is_consume_enabled=False)
         with pytest.raises(GroupDisabledError):
             await node.broker.pull(request)
         assert (await node.broker.pull(PullRequest(topic="orders"))).record_count == 2
 
 
-@on_loop
 async def test_members_are_refused_by_the_settings(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         beat = HeartbeatRequest(group="readers", client_id="one", topics=["orders"])
-        await configure(node, is_broadcast_enabled=False)
+        await configure(node, "readers", is_broadcast_enabled=False)
         node.clock.now_ms += 10_000  # The group is known, and nobody was in it before.
         await node.broker.groups.heartbeat(beat)
         beat.is_broadcasting = True
         with pytest.raises(GroupDisabledError, match="broadcasting"):
             await node.broker.groups.heartbeat(beat)
-        await configure(node, is_consume_enabled=False)
+        await configure(node, "readers", is_consume_enabled=False)
         beat.is_broadcasting = False
         with pytest.raises(GroupDisabledError, match="consuming"):
             await node.broker.groups.heartbeat(beat)
 
 
-@on_loop
 async def test_people_see_who_reads_what_and_how_old_that_is(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await fill(node, 0, 3)
@@ -149,7 +132,6 @@ async def test_people_see_who_reads_what_and_how_old_that_is(tmp_path: Path) -> 
             )
 
 
-@on_loop
 async def test_offsets_of_a_group_with_members_stay_if_asked(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.broker.groups.heartbeat(

@@ -16,7 +16,7 @@ from store import format as fmt
 from store.record.message import encode_message, message_id
 from tests.node.broker_fakes import Fixture, node_at, request
 from tests.node.delayed import settle
-from tests.node.transaction_calls import ROLLED_BACK, begun, ended, on_loop, stored
+from tests.node.transaction_calls import ROLLED_BACK, begun, ended, stored
 
 
 async def trace(node: Fixture, position: int) -> TraceMessageResponse:
@@ -39,7 +39,6 @@ async def retried(node: Fixture, group: str, offset: int, **how: Any) -> None:
     await node.broker.retry.retry_later(asked)
 
 
-@on_loop
 async def test_a_message_is_stored_and_passed_by_groups(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
         receipt = await node.append(0, 2)
@@ -53,26 +52,21 @@ async def test_a_message_is_stored_and_passed_by_groups(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unique", ["", "0A0B"])
-def test_a_dead_letter_is_found_from_both_ends(tmp_path: Path, unique: str) -> None:
-    @on_loop
-    async def work(path: Path) -> None:
-        async with node_at(path / "n") as node:
-            properties = {"UNIQ_KEY": unique} if unique else {"KEYS": "k"}
-            record = encode_message("orders", 0, b"x" * 30, properties, born_unix_ms=5)
-            asked = AppendRequest(records=record, record_count=1)
-            receipt = await node.broker.append(asked)
-            await retried(node, "readers", 0, is_dead=True)
-            response = await trace(node, receipt.position)
-            dead = ("dead", "%DLQ%readers", "readers")
-            assert told(response) == [("stored", "orders", ""), dead]
-            (copy,) = await stored(node, "%DLQ%readers")
-            again = await trace(node, copy.position)
-            assert told(again) == told(response)
-
-    work(tmp_path)
+async def test_a_dead_letter_is_found_from_both_ends(tmp_path: Path, unique: str) -> None:
+    async with node_at(tmp_path / "n") as node:
+        properties = {"UNIQ_KEY": unique} if unique else {"KEYS": "k"}
+        record = encode_message("orders", 0, b"x" * 30, properties, born_unix_ms=5)
+        asked = AppendRequest(records=record, record_count=1)
+        receipt = await node.broker.append(asked)
+        await retried(node, "readers", 0, is_dead=True)
+        response = await trace(node, receipt.position)
+        dead = ("dead", "%DLQ%readers", "readers")
+        assert told(response) == [("stored", "orders", ""), dead]
+        (copy,) = await stored(node, "%DLQ%readers")
+        again = await trace(node, copy.position)
+        assert told(again) == told(response)
 
 
-@on_loop
 async def test_a_transaction_is_followed_from_half_message_to_message(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
         transaction_id = await begun(node, 0, 2)
@@ -88,7 +82,6 @@ async def test_a_transaction_is_followed_from_half_message_to_message(tmp_path: 
         assert told(await trace(node, other)) == [half, ("rolled back", "", "billing")]
 
 
-@on_loop
 async def test_a_group_of_producers_that_is_no_utf_8_is_told_with_replacements(
     tmp_path: Path,
 ) -> None:
@@ -110,7 +103,6 @@ async def test_a_group_of_producers_that_is_no_utf_8_is_told_with_replacements(
         assert told(response) == [("half", "orders", "g\ufffd"), ("committed", "orders", "")]
 
 
-@on_loop
 async def test_a_long_queue_is_looked_through_up_to_a_limit(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n", limits=Limits(trace_scan_count_max=3)) as node:
         transaction_id = await begun(node, 0, 1)
@@ -123,29 +115,24 @@ async def test_a_long_queue_is_looked_through_up_to_a_limit(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("unique", ["", "0A0B"])
-def test_others_have_their_turn_while_groups_are_looked_through(
+async def test_others_have_their_turn_while_groups_are_looked_through(
     tmp_path: Path, unique: str
 ) -> None:
-    @on_loop
-    async def work(path: Path) -> None:
-        async with node_at(path / "n") as node:
-            properties = {"UNIQ_KEY": unique} if unique else {}
-            record = encode_message("orders", 0, b"x", properties)
-            receipt = await node.broker.append(AppendRequest(records=record, record_count=1))
-            for number in range(20):
-                await commit(node, f"readers{number}", 1)
-            tracing = asyncio.ensure_future(trace(node, receipt.position))
-            turn_count = 0
-            while not tracing.done():
-                await asyncio.sleep(0)
-                turn_count += 1
-            assert len((await tracing).events) == 21
-            assert turn_count >= 20
-
-    work(tmp_path)
+    async with node_at(tmp_path / "n") as node:
+        properties = {"UNIQ_KEY": unique} if unique else {}
+        record = encode_message("orders", 0, b"x", properties)
+        receipt = await node.broker.append(AppendRequest(records=record, record_count=1))
+        for number in range(20):
+            await commit(node, f"readers{number}", 1)
+        tracing = asyncio.ensure_future(trace(node, receipt.position))
+        turn_count = 0
+        while not tracing.done():
+            await asyncio.sleep(0)
+            turn_count += 1
+        assert len((await tracing).events) == 21
+        assert turn_count >= 20
 
 
-@on_loop
 async def test_the_oldest_copy_of_a_delayed_message_is_the_one(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
         held = encode_message(
@@ -163,7 +150,6 @@ async def test_the_oldest_copy_of_a_delayed_message_is_the_one(tmp_path: Path) -
         assert found.offset == copies[0].queue_offset
 
 
-@on_loop
 async def test_wrong_ids_are_refused(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
         receipt = await node.append(0, 1)
@@ -177,7 +163,6 @@ async def test_wrong_ids_are_refused(tmp_path: Path) -> None:
             await node.broker.lookup.trace_message(TraceMessageRequest(message_id=foreign))
 
 
-@on_loop
 async def test_sizes_are_counted_by_topic(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n", topics={"orders": 4, "bills": 1}) as node:
         await node.broker.append(request(0, 3, producer_id=5))

@@ -235,6 +235,34 @@ async def test_a_parked_pull_is_woken_by_its_queue_only(tmp_path: Path) -> None:
         other.cancel()
         await asyncio.gather(other, return_exceptions=True)
         assert node.broker.parked.reader_count == 0
+        assert not node.broker.has_waiting_readers(), "a cancelled reader leaves nothing"
+
+
+async def test_parked_readers_are_woken_at_once_and_not_only_when_their_time_is_over(
+    tmp_path: Path,
+) -> None:
+    async with node_at(tmp_path) as node:
+
+        async def begun() -> "asyncio.Task[None]":
+            task = asyncio.create_task(node.broker.parked.for_growth((b"orders", 0), 3_600))
+            await asyncio.sleep(0)
+            return task
+
+        async def woken(*readers: "asyncio.Task[None]") -> list[bool]:
+            for _ in range(8):  # No timer is due by then.
+                await asyncio.sleep(0)
+            return [reader.done() for reader in readers]
+
+        first, second = await begun(), await begun()
+        await node.append(0, 1)
+        third = await begun()
+        assert await woken(first, second, third) == [True, True, False]
+        await node.append(1, 2)
+        assert await woken(third) == [True]
+        for change in (node.driver.lose, node.driver.lead):
+            reader = await begun()
+            change()
+            assert await woken(reader) == [True]
 
 
 async def test_a_parked_pull_ends_with_nothing_when_its_time_is_over(tmp_path: Path) -> None:

@@ -5,20 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.broker.records.delayed import (
-    LEVEL_DELAYS_MS,
     PROPERTY_UNDELIVERABLE,
     DelayWish,
     DeliveredRecords,
     Held,
     delivered,
     held,
-    level_delay_ms,
     scheduled,
     undeliverable,
     wish_of,
 )
 from store import format as fmt
-from store.errors import LimitExceededError, RecordFormatError
+from store.errors import RecordFormatError
 from store.record.message import decode_message, encode_message
 
 DUE = 1_700_000_123_456
@@ -116,12 +114,6 @@ def test_a_record_that_was_never_held_cannot_be_delivered() -> None:
         delivered(encode_message("orders", 0, b"b"))
 
 
-def test_properties_that_get_too_long_are_refused() -> None:
-    record = encode_message("orders", 0, b"b", {"x": "y" * (fmt.PROPERTIES_SIZE_BYTES_MAX - 10)})
-    with pytest.raises(LimitExceededError):
-        scheduled(record, DUE)
-
-
 def test_an_undeliverable_record_names_its_queue_and_reason() -> None:
     inside = scheduled(encode_message("orders", 2, b"b", {"KEYS": "k"}), DUE, level=1)
     found = decode_message(undeliverable(inside, "topic deleted"))
@@ -133,11 +125,6 @@ def test_an_undeliverable_record_names_its_queue_and_reason() -> None:
         "TIMER_OUT_MS": str(DUE),
         PROPERTY_UNDELIVERABLE: "topic deleted",
     }
-
-
-def test_the_levels_are_the_published_ones() -> None:
-    assert len(LEVEL_DELAYS_MS) == 18
-    assert [level_delay_ms(level) for level in (1, 5, 18, 99)] == [1_000, 60_000, *[7_200_000] * 2]
 
 
 def test_without_room_for_the_reason_it_is_undeliverable_all_the_same() -> None:

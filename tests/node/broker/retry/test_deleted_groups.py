@@ -8,7 +8,6 @@ import pytest
 from node.config.limits import Limits
 from node.errors.common import UnknownGroupError
 from node.errors.groups import MessageExpiredError
-from node.state.checkpoint_files import CheckpointFiles
 from node.state.image import decode_image, encode_image
 from node.state.state import State
 from node.state.tables.dead_letters import DeadLettersTable
@@ -21,11 +20,10 @@ from quorumlog.pb.retry_pb2 import (
 )
 from quorumlog.pb.state_pb2 import Command
 from store.errors import CorruptionError
-from store.files.file_system import FileSystem
-from tests.node.broker.retry.test_retry import RETRY, deliver, given_back, queue, written
+from tests.node.broker.retry.test_retry import RETRY, deliver, given_back, queue
 from tests.node.broker_fakes import Fixture, node_at
+from tests.node.checkpoints import reloaded
 from tests.node.commands import commit, delete_group, put_topic
-from tests.node.delayed import on_loop
 
 
 async def die(node: Fixture, *offsets: int) -> None:
@@ -46,7 +44,6 @@ async def resend(node: Fixture, *offsets: int) -> ResendDeadLettersResponse:
     return await node.broker.dead_letters.resend_dead_letters(asked)
 
 
-@on_loop
 async def test_a_new_group_has_no_dead_letters_of_the_old_one(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 5)
@@ -71,7 +68,6 @@ async def test_a_new_group_has_no_dead_letters_of_the_old_one(tmp_path: Path) ->
         assert marks["resent"] == {"readers": [[3, 5]]}
 
 
-@on_loop
 async def test_a_new_group_without_dead_letters_shows_none(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 2)
@@ -82,15 +78,12 @@ async def test_a_new_group_without_dead_letters_shows_none(tmp_path: Path) -> No
         assert (found.record_count, found.min_offset, found.next_offset) == (0, 1, 1)
 
 
-@on_loop
 async def test_a_resend_that_waits_behind_the_deletion_sends_nothing(tmp_path: Path) -> None:
     limits = Limits(in_flight_count_max=1)
     async with node_at(tmp_path, limits=limits) as node:
         await node.append(0, 2)
         await die(node, 0)
-        node.driver.is_holding = True
-        first = asyncio.ensure_future(node.append(2, 3))
-        await written(node)
+        first = await node.written(node.append(2, 3))
         waits = asyncio.ensure_future(resend(node, 0))
         removed = asyncio.ensure_future(delete(node))
         for _ in range(5):
@@ -102,7 +95,6 @@ async def test_a_resend_that_waits_behind_the_deletion_sends_nothing(tmp_path: P
         assert len(queue(node, "orders")) == 3
 
 
-@on_loop
 async def test_where_a_group_was_deleted_outlives_a_restart(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 2)
@@ -115,7 +107,6 @@ async def test_where_a_group_was_deleted_outlives_a_restart(tmp_path: Path) -> N
         assert (await listed(node)).record_count == 1
 
 
-@on_loop
 async def test_a_new_group_does_not_get_what_came_back_to_the_old_one(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 3)
@@ -135,7 +126,6 @@ def resent(*offsets: int, lo: int) -> Command:
     return Command(mark_resent=Command.MarkResent(group="readers", offsets=offsets, min_offset=lo))
 
 
-@on_loop
 async def test_expired_dead_letters_are_not_resent_by_another_leader(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 8)
@@ -174,10 +164,7 @@ def test_expired_resends_are_in_image_and_checkpoint(tmp_path: Path) -> None:
         assert part.is_resent("readers", 2) or first > 2
     image = state.image()
     assert decode_image(encode_image(image)) == image
-    files = CheckpointFiles(FileSystem(), str(tmp_path))
-    assert files.load() is None
-    files.save(image, 1)
-    loaded = CheckpointFiles(FileSystem(), str(tmp_path)).load()
+    loaded = reloaded(tmp_path, image)
     assert loaded == image
     again = State(Limits(), loaded)
     assert again.table(DeadLettersTable).first_offset("readers") == 6
@@ -204,10 +191,7 @@ def test_image_and_checkpoint_keep_the_order_of_the_deleted(tmp_path: Path) -> N
         "deleted": [["b", 100], ["a", 200]],
     }
     assert decode_image(encode_image(image)) == image
-    files = CheckpointFiles(FileSystem(), str(tmp_path))
-    assert files.load() is None
-    files.save(image, 1)
-    assert CheckpointFiles(FileSystem(), str(tmp_path)).load() == image
+    assert reloaded(tmp_path, image) == image
     wrong = image.tables["dead_letters"]._replace(content={"resent": {}, "deleted": [["b", "?"]]})
     with pytest.raises(CorruptionError):
         decode_image(encode_image(image._replace(tables={"dead_letters": wrong})))

@@ -13,7 +13,7 @@ from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.retry_pb2 import ResendDeadLettersRequest, RetryLaterRequest, RetryMessage
 from store.errors import LimitExceededError, TopicNameError
 from store.record.message import decode_message, encode_message
-from tests.node.broker.retry.test_retry import committed, configure, given_back
+from tests.node.broker.retry.test_retry import committed, given_back
 from tests.node.broker.transactions.test_consumed import (
     TOPICS,
     commit,
@@ -22,8 +22,7 @@ from tests.node.broker.transactions.test_consumed import (
     outputs,
     plain,
 )
-from tests.node.broker_fakes import Fixture, node_at
-from tests.node.transaction_calls import on_loop
+from tests.node.broker_fakes import Fixture, configure, node_at
 from tests.patience import eventually
 
 
@@ -32,27 +31,21 @@ async def send_with_times(node: Fixture, *times: int) -> None:
     await node.broker.append(AppendRequest(records=b"".join(records), record_count=len(records)))
 
 
-@on_loop
 async def test_a_count_below_zero_that_a_producer_wrote_is_none(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await send_with_times(node, -5, -(1 << 31))
         for settings in (GroupSettings(), GroupSettings(retry_delays=Delays(delay_ms=[1_000]))):
-            await configure(node, retry_delays=settings.retry_delays)
+            await configure(node, "readers", retry_delays=settings.retry_delays)
             answer = await node.broker.retry.retry_later(given_back(0, 1))
             assert (answer.retried_count, answer.dead_count) == (2, 0)
         held = node.log.store.reads.pull("rmq_sys_wheel_timer", 0, 0, max_count=1)
         assert decode_message(held.data).reconsume_times == 1
 
 
-@on_loop
-async def test_a_commit_counts_until_it_is_decided_although_its_caller_went(
-    tmp_path: Path,
-) -> None:
+async def test_a_commit_counts_until_it_is_decided_although_its_caller_went(tmp_path: Path) -> None:
     async with node_at(tmp_path, topics=TOPICS) as node:
         await node.broker.groups.commit_offsets(plain(1))
-        node.driver.is_holding = True
-        gone = asyncio.ensure_future(node.broker.groups.commit_offsets(plain(5)))
-        await eventually(lambda: len(node.driver.pending) == 1, "the commit is written")
+        gone = await node.written(node.broker.groups.commit_offsets(plain(5)))
         gone.cancel()
         with pytest.raises(asyncio.CancelledError):
             await gone
@@ -64,16 +57,11 @@ async def test_a_commit_counts_until_it_is_decided_although_its_caller_went(
         await node.broker.append(outputs(0, offset(5, 6)))
 
 
-@on_loop
-async def test_a_first_offset_counts_although_its_caller_went(
-    tmp_path: Path,
-) -> None:
+async def test_a_first_offset_counts_although_its_caller_went(tmp_path: Path) -> None:
     async with node_at(tmp_path, topics=TOPICS) as node:
         await node.append(0, 3)
-        node.driver.is_holding = True
         call = node.broker.retry.retry_later(given_back(1, offsets=[committed(2)]))
-        gone = asyncio.ensure_future(call)
-        await eventually(lambda: len(node.driver.pending) == 1, "the offset is written")
+        gone = await node.written(call)
         gone.cancel()
         with pytest.raises(asyncio.CancelledError):
             await gone
@@ -84,7 +72,6 @@ async def test_a_first_offset_counts_although_its_caller_went(
         assert offsets_of(node, "readers") == {"orders": {0: 1}}
 
 
-@on_loop
 async def test_offsets_that_could_not_be_written_leave_those_under_way_alone(
     tmp_path: Path,
 ) -> None:
@@ -100,7 +87,6 @@ async def test_offsets_that_could_not_be_written_leave_those_under_way_alone(
         assert offsets_of(node) == {"orders": {0: 6}}
 
 
-@on_loop
 async def test_more_than_a_batch_is_not_read(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         size_bytes = node.broker.produce.own_size_bytes_max // 2
@@ -123,7 +109,6 @@ async def test_more_than_a_batch_is_not_read(tmp_path: Path) -> None:
         assert read == [0, 1]
 
 
-@on_loop
 async def test_a_message_that_has_no_room_for_its_origin_can_be_rejected(tmp_path: Path) -> None:
     async with node_at(tmp_path, file_size_bytes=1 << 18) as node:
         record = encode_message("orders", 0, b"x", {"a": "b" * 32_700})
@@ -136,7 +121,6 @@ async def test_a_message_that_has_no_room_for_its_origin_can_be_rejected(tmp_pat
         assert decode_message(dead.data).properties == {"a": "b" * 32_700}
 
 
-@on_loop
 async def test_the_largest_message_can_be_rejected_and_sent_again(tmp_path: Path) -> None:
     topic = "t" * 127
     async with node_at(tmp_path, topics={topic: 1}) as node:
@@ -155,12 +139,11 @@ async def test_the_largest_message_can_be_rejected_and_sent_again(tmp_path: Path
         assert node.log.store.reads.queue_range(topic, 0) == (0, 2)
 
 
-@on_loop
 async def test_only_what_can_be_a_topic_can_be_forbidden(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         for name in ("t" * 1_000, "a b", ""):
             with pytest.raises(TopicNameError):
-                await configure(node, forbidden_topics=TopicNames(topics=[name]))
+                await configure(node, "readers", forbidden_topics=TopicNames(topics=[name]))
         text = (
             '{"dataVersion": {"counter": 1}, "subscriptionGroupTable": {"readers": {}},'
             ' "forbiddenTable": {"readers": {"a b": -1}}}'

@@ -13,11 +13,8 @@ from random import Random
 import pytest
 
 from node.config.limits import Limits
-from node.state.image import decode_image, encode_image
-from node.state.machine import StateMachine
-from node.state.state import State
 from node.state.tables.dead_letters import DeadLettersTable
-from quorumlog.pb.common_pb2 import Delays, GroupSettings
+from quorumlog.pb.common_pb2 import Delays
 from quorumlog.pb.consumer_pb2 import GroupOffset
 from quorumlog.pb.retry_pb2 import (
     ResendDeadLettersRequest,
@@ -25,12 +22,13 @@ from quorumlog.pb.retry_pb2 import (
     RetryLaterRequest,
     RetryLaterResponse,
     RetryMessage,
-    SetGroupSettingsRequest,
 )
 from store.record.message import decode_message
 from tests import seeds
-from tests.node.broker_fakes import Fixture, node_at, request
-from tests.node.delayed import on_loop, settle
+from tests.node.broker_fakes import Fixture, configure, node_at, request
+from tests.node.checkpoints import check_images
+from tests.node.delayed import settle
+from tests.store.records import messages
 
 LIMITS = Limits()
 GROUP, RETRY, DEAD = "readers", "%RETRY%readers", "%DLQ%readers"
@@ -41,12 +39,7 @@ COUNT = 40
 def bodies(node: Fixture, topic: str) -> list[bytes]:
     """Everything that readers see of a topic, in order."""
     found = node.log.store.reads.pull(topic, 0, 0, max_count=10_000)
-    at, all_of_them = 0, []
-    while at < len(found.data):
-        message = decode_message(found.data, at)
-        all_of_them.append(message.body)
-        at += message.size_bytes
-    return all_of_them
+    return [message.body for message in messages(found.data)]
 
 
 class Walk:
@@ -136,13 +129,6 @@ class Walk:
         for _ in range(8):
             await asyncio.sleep(0)
 
-    def change_leader(self) -> None:
-        driver, random = self.node.driver, self.random
-        driver.lose()
-        keep_count = random.randint(0, len(driver.pending))
-        driver.decide(keep_count, is_known=random.choice([True, False, None]))
-        driver.lead()
-
     async def step(self) -> None:
         driver = self.node.driver
         match self.random.randint(0, 12):
@@ -158,7 +144,7 @@ class Walk:
                 driver.is_holding = False
                 driver.commit()
             case 10:
-                self.change_leader()
+                driver.change_leader(self.random)
             case 11:
                 self.resend()
             case 12:
@@ -200,33 +186,19 @@ def check(walk: Walk) -> None:
     assert node.machine.state.refused_count == 0
 
 
-def check_images(node: Fixture, random: Random) -> None:
-    """Equal commands in any portions give equal states, and a state comes back from its image."""
-    data = encode_image(node.machine.state.image())
-    assert encode_image(State(LIMITS, decode_image(data)).image()) == data
-    again = StateMachine(node.log.store.reads, LIMITS, None)
-    hi = node.machine.applied_index + 1
-    while again.applied_index + 1 < hi:
-        lo = again.applied_index + 1
-        again.apply(lo, random.randint(lo + 1, hi))
-    assert encode_image(again.state.image()) == data
-
-
 @pytest.mark.parametrize("seed", [*seeds.some_of(range(8)), seeds.FRESH])
-@on_loop
 async def test_each_message_moves_once_under_any_leader(tmp_path: Path, seed: int | str) -> None:
     random = Random(seeds.chosen(seed, "tests/node/broker/retry/test_random_retry.py -k fresh"))
     async with node_at(tmp_path / "n", topics={"orders": 1}, limits=LIMITS) as node:
         await node.broker.append(request(0, COUNT))
-        settings = GroupSettings(retry_count_max=2, retry_delays=Delays(delay_ms=[1_000, 3_000]))
-        await node.broker.group_settings.set_group_settings(
-            SetGroupSettingsRequest(group=GROUP, settings=settings)
+        await configure(
+            node, GROUP, retry_count_max=2, retry_delays=Delays(delay_ms=[1_000, 3_000])
         )
         walk = Walk(node, random)
         for _ in range(STEPS):
             await walk.step()
         await walk.finish()
         check(walk)
-        check_images(node, random)
+        check_images(node, LIMITS, random)
         assert walk.sequence > 5, "calls must get through"
         assert not node.broker.dead_letters._under_way

@@ -27,7 +27,7 @@ from node.errors.groups import (
 )
 from node.state.tables.topic_types import TopicSettings
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
-from quorumlog.pb.common_pb2 import Delays, GroupSettings, TopicNames
+from quorumlog.pb.common_pb2 import Delays, TopicNames
 from quorumlog.pb.consumer_pb2 import GroupOffset
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.retry_pb2 import (
@@ -37,13 +37,11 @@ from quorumlog.pb.retry_pb2 import (
     RetryLaterRequest,
     RetryLaterResponse,
     RetryMessage,
-    SetGroupSettingsRequest,
 )
-from store.derived.queues.pull import PullStatus
 from store.record.message import Message, decode_message, encode_message
-from tests.node.broker_fakes import Fixture, node_at
+from tests.node.broker_fakes import Fixture, configure, node_at
 from tests.node.commands import SMALL_LIMITS, commit
-from tests.node.delayed import on_loop
+from tests.store.records import messages
 
 RETRY, DEAD = "%RETRY%readers", "%DLQ%readers"
 
@@ -60,29 +58,9 @@ def committed(offset: int, topic: str = "orders") -> GroupOffset:
     return GroupOffset(topic=topic, offset=offset)
 
 
-async def configure(node: Fixture, **settings: Any) -> None:
-    await node.broker.group_settings.set_group_settings(
-        SetGroupSettingsRequest(group="readers", settings=GroupSettings(**settings))
-    )
-
-
 def queue(node: Fixture, topic: str, queue_id: int = 0) -> list[Message]:
     """Return all messages of a queue."""
-    found = node.log.store.reads.pull(topic, queue_id, 0, max_count=1000)
-    data, at, messages = found.data, 0, []
-    while found.status is PullStatus.FOUND and at < len(data):
-        messages.append(decode_message(data, at))
-        at += messages[-1].size_bytes
-    return messages
-
-
-async def written(node: Fixture) -> None:
-    """Wait until an entry is under way."""
-    for _ in range(1_000):
-        if node.driver.pending:
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("nothing was written")
+    return messages(node.log.store.reads.pull(topic, queue_id, 0, max_count=1000).data)
 
 
 async def deliver(node: Fixture, level: int) -> int:
@@ -94,7 +72,6 @@ async def deliver(node: Fixture, level: int) -> int:
     return written.queues[RETRY.encode(), 0][0]
 
 
-@on_loop
 async def test_a_message_waits_for_its_time_and_says_where_it_came_from(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         node.broker.retry._unix_ms = lambda: 5_000_000
@@ -115,7 +92,6 @@ async def test_a_message_waits_for_its_time_and_says_where_it_came_from(tmp_path
         assert node.machine.state.refused_count == 0
 
 
-@on_loop
 async def test_the_pauses_are_those_of_the_published_table(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 1)
@@ -139,12 +115,11 @@ async def test_the_pauses_are_those_of_the_published_table(tmp_path: Path) -> No
         assert dead.properties["ORIGIN_MESSAGE_ID"] == queue(node, "orders")[0].message_id
 
 
-@on_loop
 async def test_settings_of_the_group_and_the_call_say_when_and_how_often(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         node.broker.retry._unix_ms = lambda: 1_000
         await node.append(0, 4)
-        await configure(node, retry_count_max=2, retry_delays=Delays(delay_ms=[7, 70]))
+        await configure(node, "readers", retry_count_max=2, retry_delays=Delays(delay_ms=[7, 70]))
         await node.broker.retry.retry_later(given_back(0))
         await node.broker.retry.retry_later(given_back(1, delay_ms=500))
         timed = queue(node, "rmq_sys_wheel_timer")
@@ -160,7 +135,6 @@ async def test_settings_of_the_group_and_the_call_say_when_and_how_often(tmp_pat
         assert settings.retry_count_max == 2
 
 
-@on_loop
 async def test_a_repeated_call_gets_the_first_answer(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 2)
@@ -174,13 +148,12 @@ async def test_a_repeated_call_gets_the_first_answer(tmp_path: Path) -> None:
         assert node.broker.retry.dead_total == 1
 
 
-@on_loop
 async def test_a_repeated_call_is_answered_though_it_would_be_refused_now(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 2)
         call = given_back(0, producer_id=7, offsets=[committed(1)], is_dead=True)
         await node.broker.retry.retry_later(call)
-        await configure(node, is_consume_enabled=False)
+        await configure(node, "readers", is_consume_enabled=False)
         await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
         again = await node.broker.retry.retry_later(call)
         assert again.is_duplicate
@@ -191,16 +164,13 @@ async def test_a_repeated_call_is_answered_though_it_would_be_refused_now(tmp_pa
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-@on_loop
 async def test_a_lost_leader_leaves_all_of_an_entry_or_nothing(tmp_path: Path, keeps: bool) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 2)
         call = given_back(0, producer_id=7, offsets=[committed(1)], is_dead=True)
-        await configure(node, retry_count_max=16)
+        await configure(node, "readers", retry_count_max=16)
         await node.broker.commands.submit(commit("readers", ("orders", 0, 0)))
-        node.driver.is_holding = True
-        task = asyncio.ensure_future(node.broker.retry.retry_later(call))
-        await written(node)
+        task = await node.written(node.broker.retry.retry_later(call))
         node.driver.lose()
         node.driver.decide(1 if keeps else 0)
         node.driver.is_holding = False
@@ -218,7 +188,6 @@ async def test_a_lost_leader_leaves_all_of_an_entry_or_nothing(tmp_path: Path, k
         assert node.machine.state.groups["readers"]["orders"] == {0: 1}
 
 
-@on_loop
 async def test_dead_letters_go_back_once(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 4)
@@ -249,7 +218,6 @@ async def test_dead_letters_go_back_once(tmp_path: Path) -> None:
         assert node.broker.dead_letters.resent_total == 2
 
 
-@on_loop
 async def test_letters_that_can_go_are_sent_in_pieces_and_the_others_are_named(
     tmp_path: Path,
 ) -> None:
@@ -282,7 +250,6 @@ async def test_letters_that_can_go_are_sent_in_pieces_and_the_others_are_named(
         assert len(queue(node, "orders")) == 4 + 3
 
 
-@on_loop
 async def test_letters_that_stay_are_read_in_pieces_too(tmp_path: Path) -> None:
     async with node_at(tmp_path, topics={"gone": 1}) as node:
         half = node.broker.produce.batch_size_bytes_max // 2
@@ -298,16 +265,13 @@ async def test_letters_that_stay_are_read_in_pieces_too(tmp_path: Path) -> None:
         assert (answer.index, list(answer.resent)) == (-1, [])
 
 
-@on_loop
 async def test_a_resend_that_was_cut_off_can_be_made_again(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 1)
         await node.broker.retry.retry_later(given_back(0, is_dead=True))
         send = ResendDeadLettersRequest(group="readers", offsets=[0])
         for keep_count in (0, 1):
-            node.driver.is_holding = True
-            task = asyncio.ensure_future(node.broker.dead_letters.resend_dead_letters(send))
-            await written(node)
+            task = await node.written(node.broker.dead_letters.resend_dead_letters(send))
             node.driver.lose()
             node.driver.decide(keep_count)
             await asyncio.gather(task, return_exceptions=True)
@@ -340,7 +304,6 @@ async def test_a_resend_that_was_cut_off_can_be_made_again(tmp_path: Path) -> No
         ),
     ],
 )
-@on_loop
 async def test_a_bad_call_is_refused_and_changes_nothing(
     tmp_path: Path, call: RetryLaterRequest, kind: type[Exception]
 ) -> None:
@@ -353,17 +316,16 @@ async def test_a_bad_call_is_refused_and_changes_nothing(
         assert node.machine.image() == before
 
 
-@on_loop
 async def test_settings_forbid(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 1)
-        await configure(node, forbidden_topics=TopicNames(topics=["orders"]))
+        await configure(node, "readers", forbidden_topics=TopicNames(topics=["orders"]))
         with pytest.raises(TopicForbiddenError):
             await node.broker.retry.retry_later(given_back(0))
-        await configure(node, forbidden_topics=TopicNames(), is_orderly=True)
+        await configure(node, "readers", forbidden_topics=TopicNames(), is_orderly=True)
         with pytest.raises(GroupOrderlyError):
             await node.broker.retry.retry_later(given_back(0))
-        await configure(node, is_orderly=False, is_consume_enabled=False)
+        await configure(node, "readers", is_orderly=False, is_consume_enabled=False)
         with pytest.raises(GroupDisabledError):
             await node.broker.retry.retry_later(given_back(0))
         with pytest.raises(UnknownGroupError):
@@ -372,7 +334,6 @@ async def test_settings_forbid(tmp_path: Path) -> None:
             )
 
 
-@on_loop
 async def test_limits_of_groups_hold_before_anything_moves(tmp_path: Path) -> None:
     async with node_at(tmp_path, limits=SMALL_LIMITS) as node:
         await node.append(0, 1)
@@ -384,7 +345,6 @@ async def test_limits_of_groups_hold_before_anything_moves(tmp_path: Path) -> No
         assert len(node.machine.state.topics) == 7
 
 
-@on_loop
 async def test_bad_resends_are_refused(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 2)
@@ -413,7 +373,6 @@ async def test_bad_resends_are_refused(tmp_path: Path) -> None:
         assert node.machine.state.refused_count == 0
 
 
-@on_loop
 async def test_clients_may_read_the_topics_of_a_group_and_no_more(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 1)

@@ -1,7 +1,7 @@
 """Tables of RocketMQ given out and taken over: what changes, and what is refused."""
 
+import asyncio
 import json
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +9,11 @@ import pytest
 
 from node.broker.topics.config_import import GROUPS, NAMES, OFFSETS, TOPICS
 from node.config.limits import Limits
-from node.errors import groups as group_errors
-from node.errors.common import NodeError, TopicNotReadableError
+from node.errors.common import TopicNotReadableError
 from node.errors.groups import AlreadyResentError
 from node.state.tables.topic_types import TopicSettings
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
-from quorumlog.pb.common_pb2 import Delays, GroupSettings
+from quorumlog.pb.common_pb2 import Delays
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset, HeartbeatRequest
 from quorumlog.pb.retry_pb2 import (
     ConfigFile,
@@ -24,10 +23,8 @@ from quorumlog.pb.retry_pb2 import (
     ResendDeadLettersRequest,
     RetryLaterRequest,
     RetryMessage,
-    SetGroupSettingsRequest,
 )
-from tests.node.broker_fakes import Fixture, node_at, request
-from tests.node.delayed import on_loop
+from tests.node.broker_fakes import Fixture, configure, node_at, request
 from tests.patience import eventually
 
 
@@ -56,17 +53,14 @@ def groups_of(*names: str, **settings: Any) -> str:
     return json.dumps({"dataVersion": {"counter": 1}, "subscriptionGroupTable": rows})
 
 
-@on_loop
 async def test_exported_tables_are_taken_over_by_another_cluster(tmp_path: Path) -> None:
     async with node_at(tmp_path / "a") as node:
         await node.broker.append(request(0, 3))
         await node.broker.groups.commit_offsets(
             CommitOffsetsRequest(group="readers", offsets=[GroupOffset(topic="orders", offset=2)])
         )
-        settings = GroupSettings(retry_count_max=3, retry_delays=Delays(delay_ms=[1_000, 9_000]))
-        await node.broker.group_settings.set_group_settings(
-            SetGroupSettingsRequest(group="readers", settings=settings)
-        )
+        delays = Delays(delay_ms=[1_000, 9_000])
+        await configure(node, "readers", retry_count_max=3, retry_delays=delays)
         files = await exported(node)
         assert sorted(files) == sorted(NAMES)
         assert '"orders@readers":{0:2}' in files[OFFSETS]
@@ -84,7 +78,6 @@ async def test_exported_tables_are_taken_over_by_another_cluster(tmp_path: Path)
         assert (await imported(node, files)).topic_count == 0
 
 
-@on_loop
 async def test_files_as_rocketmq_writes_them_are_read(tmp_path: Path) -> None:
     async with node_at(tmp_path, topics={"TopicTest": 4}) as node:
         for queue_id in (0, 1):
@@ -101,7 +94,6 @@ async def test_files_as_rocketmq_writes_them_are_read(tmp_path: Path) -> None:
         assert state.topics["%RETRY%GID_A"] == TopicSettings(1, 6)
 
 
-@on_loop
 async def test_unused_settings_are_named_for_each_topic_and_group(tmp_path: Path) -> None:
     def row(**more: Any) -> dict[str, Any]:
         return {"perm": 6, "readQueueNums": 4, "writeQueueNums": 4, "attributes": {}, **more}
@@ -135,7 +127,6 @@ async def test_unused_settings_are_named_for_each_topic_and_group(tmp_path: Path
         assert list((await imported(node, await exported(node))).warnings) == []
 
 
-@on_loop
 async def test_an_answer_says_how_many_more_warnings_there_are(tmp_path: Path) -> None:
     count = 1_004
     rows = {
@@ -173,7 +164,6 @@ async def test_an_answer_says_how_many_more_warnings_there_are(tmp_path: Path) -
         ({OFFSETS: '{"offsetTable":{"orders":{0:0}}}'}, "not such a table"),
     ],
 )
-@on_loop
 async def test_a_bad_row_refuses_the_whole_import(
     tmp_path: Path, files: dict[str, str], reason: str
 ) -> None:
@@ -187,16 +177,6 @@ async def test_a_bad_row_refuses_the_whole_import(
         assert node.machine.image() == before
 
 
-@on_loop
-async def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        before = node.machine.image()
-        done = await imported(node, {TOPICS: topics_of(fine=1)}, is_dry_run=True)
-        assert (done.topic_count, list(done.refusals)) == (1, [])
-        assert node.machine.image() == before
-
-
-@on_loop
 async def test_a_resend_behind_another_learns_that_it_was_done(tmp_path: Path) -> None:
     """The last look is in the order of the log, also for a call that had to wait for room."""
     async with node_at(tmp_path, limits=Limits(in_flight_count_max=1)) as node:
@@ -206,28 +186,15 @@ async def test_a_resend_behind_another_learns_that_it_was_done(tmp_path: Path) -
         await node.broker.retry.retry_later(call)
         send = ResendDeadLettersRequest(group="readers", offsets=[0])
         node.driver.is_holding = True
-        tasks = [_resend(node, send) for _ in range(2)]
+        resend = node.broker.dead_letters.resend_dead_letters
+        tasks = [asyncio.ensure_future(resend(send)) for _ in range(2)]
         await eventually(lambda: node.broker.produce.parked_count == 1, "a parked call")
         node.driver.release()
-        first, second = [await task for task in tasks]
-        assert first is None
+        first, second = await asyncio.gather(*tasks, return_exceptions=True)
+        assert not isinstance(first, BaseException)
         assert isinstance(second, AlreadyResentError)
 
 
-def _resend(node: Fixture, send: ResendDeadLettersRequest) -> Any:
-    import asyncio
-
-    async def one() -> Exception | None:
-        try:
-            await node.broker.dead_letters.resend_dead_letters(send)
-        except NodeError as error:
-            return error
-        return None
-
-    return asyncio.ensure_future(one())
-
-
-@on_loop
 async def test_a_member_may_not_name_a_topic_that_nobody_may_read(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.broker.topics.create_topic(CreateTopicRequest(topic="deaf", permission=2))
@@ -235,22 +202,3 @@ async def test_a_member_may_not_name_a_topic_that_nobody_may_read(tmp_path: Path
             await node.broker.groups.heartbeat(
                 HeartbeatRequest(group="g", client_id="c", topics=["deaf"])
             )
-
-
-ERRORS = (
-    group_errors.GroupDisabledError("g", "consuming"),
-    group_errors.TopicForbiddenError("g", "t"),
-    group_errors.GroupOrderlyError("g"),
-    group_errors.MessageExpiredError("t", 0, 9, 1, 5),
-    group_errors.AlreadyResentError("g", 3),
-    group_errors.BadFilterError("it ends too early", 4),
-)
-
-
-def test_errors_of_groups_pickle_and_say_what_to_do() -> None:
-    classes = {c for c in NodeError.__subclasses__() if c.__module__ == "node.errors.groups"}
-    assert {type(error) for error in ERRORS} == classes
-    for error in ERRORS:
-        again = pickle.loads(pickle.dumps(error))
-        assert (type(again), str(again)) == (type(error), str(error))
-        assert "; " in str(error)

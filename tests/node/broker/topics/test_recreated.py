@@ -24,7 +24,7 @@ from store import format as fmt
 from store.record.message import Message
 from tests.node.broker.pop.pop_calls import ask
 from tests.node.broker_fakes import Fixture, node_at
-from tests.node.delayed import delayed, on_loop, request_of, settle
+from tests.node.delayed import delayed, request_of, settle
 from tests.store.records import messages, numbers
 
 TOPIC_TABLE = (
@@ -49,7 +49,6 @@ async def range_of(node: Fixture) -> tuple[int, int]:
     return offsets.min_offset, offsets.max_offset
 
 
-@on_loop
 async def test_no_read_finds_a_message_of_the_old_topic(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.append(1, 4)
@@ -76,7 +75,6 @@ async def test_no_read_finds_a_message_of_the_old_topic(tmp_path: Path) -> None:
             await node.broker.queries.get_message(GetMessageRequest(message_id=lost.message_id))
 
 
-@on_loop
 async def test_a_topic_recreated_twice_begins_at_the_second_time(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         for number in range(2):
@@ -88,7 +86,6 @@ async def test_a_topic_recreated_twice_begins_at_the_second_time(tmp_path: Path)
         assert await range_of(node) == (2, 3), "a change of a topic is no creation"
 
 
-@on_loop
 async def test_an_imported_topic_begins_at_the_import(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 2)
@@ -100,7 +97,6 @@ async def test_an_imported_topic_begins_at_the_import(tmp_path: Path) -> None:
         assert await range_of(node) == (2, 2)
 
 
-@on_loop
 async def test_what_is_held_of_the_old_topic_is_not_delivered(tmp_path: Path) -> None:
     """A delayed message, and one that a group gave back."""
     async with node_at(tmp_path) as node:
@@ -122,7 +118,6 @@ async def test_what_is_held_of_the_old_topic_is_not_delivered(tmp_path: Path) ->
         assert node.log.store.reads.queue_range(fmt.UNDELIVERABLE_TOPIC, 0) == (0, 2)
 
 
-@on_loop
 async def test_a_topic_that_has_only_held_messages_is_recreated_as_well(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.broker.append(request_of(delayed(1, DELAY="1")))
@@ -133,7 +128,6 @@ async def test_a_topic_that_has_only_held_messages_is_recreated_as_well(tmp_path
         assert node.log.store.reads.queue_range(fmt.UNDELIVERABLE_TOPIC, 0) == (0, 1)
 
 
-@on_loop
 async def test_a_recreated_group_does_not_get_what_the_old_one_gave_back(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         node.broker.retry._unix_ms = lambda: node.clock.now_ms

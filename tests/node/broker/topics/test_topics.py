@@ -35,7 +35,6 @@ from store.errors import LimitExceededError, Outcome, StoreFullError, TopicNameE
 from store.record.message import Message, encode_message, message_id
 from tests.node.broker_fakes import Fixture, node_at, request
 from tests.node.commands import SMALL_LIMITS
-from tests.patience import eventually
 from tests.store.records import messages, numbers
 
 LOCAL = common_pb2.CONSISTENCY_LOCAL
@@ -175,8 +174,7 @@ async def test_commands_fail_as_their_entry_does(tmp_path: Path) -> None:
         with pytest.raises(errors.AppendTimeoutError) as caught:
             await create(node, "a")
         assert describe(caught.value).outcome is Outcome.UNKNOWN
-        second = asyncio.create_task(create(node, "b"))
-        await eventually(lambda: len(node.driver.pending) == 2)
+        second = await node.written(create(node, "b"))
         with pytest.raises(errors.BusyError, match="commands under way: 2 held"):
             await create(node, "c")
         node.driver.lose(2)

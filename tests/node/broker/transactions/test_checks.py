@@ -11,7 +11,7 @@ from node.errors.common import NotLeaderError
 from quorumlog.pb.transaction_pb2 import TRANSACTION_OUTCOME_GIVEN_UP
 from store.errors import CorruptionError, DerivedFileError
 from tests.node.broker_fakes import Fixture, node_at
-from tests.node.transaction_calls import begun, on_loop, part, producer, question, round_of
+from tests.node.transaction_calls import begun, part, producer, question, round_of
 from tests.patience import eventually
 
 FEW = Limits(transaction_question_count_max=2)
@@ -21,7 +21,6 @@ def check_counts(node: Fixture) -> list[int]:
     return [one.check_count for one in part(node).open.values()]
 
 
-@on_loop
 async def test_no_more_are_counted_than_are_asked(tmp_path: Path) -> None:
     async with node_at(tmp_path, limits=FEW) as node:
         ids = [await begun(node, n, n + 1) for n in range(5)]
@@ -37,7 +36,6 @@ async def test_no_more_are_counted_than_are_asked(tmp_path: Path) -> None:
             assert check_counts(node) == [1] * 5
 
 
-@on_loop
 async def test_a_producer_with_full_questions_hears_of_the_end(tmp_path: Path) -> None:
     async with node_at(tmp_path, limits=FEW) as node:
         for n in range(5):
@@ -48,7 +46,6 @@ async def test_a_producer_with_full_questions_hears_of_the_end(tmp_path: Path) -
             assert node.broker.transactions.checks.producers.count == 0
 
 
-@on_loop
 async def test_producers_that_come_again_cost_no_memory(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         transaction_id = await begun(node, 0, 1)
@@ -72,10 +69,7 @@ ROOM = Limits(transaction_question_size_bytes_max=ROOM_BYTES)
 SHARE = Limits(transaction_question_size_bytes_max=ROOM_BYTES * SHARES)
 
 
-@on_loop
-async def test_questions_to_a_stuck_producer_are_bounded(
-    tmp_path: Path,
-) -> None:
+async def test_questions_to_a_stuck_producer_are_bounded(tmp_path: Path) -> None:
     async with node_at(tmp_path, limits=SHARE) as node:
         ids = [await begun(node, n, n + 1, size_bytes=1_000) for n in range(5)]
         async with producer(node) as stream:
@@ -93,7 +87,6 @@ async def test_questions_to_a_stuck_producer_are_bounded(
             assert asked == ids[:3]
 
 
-@on_loop
 async def test_questions_of_all_producers_have_a_limit_of_bytes(tmp_path: Path) -> None:
     async with node_at(tmp_path, limits=ROOM) as node:
         producers = node.broker.transactions.checks.producers
@@ -114,7 +107,6 @@ async def test_questions_of_all_producers_have_a_limit_of_bytes(tmp_path: Path) 
             assert producers.size_bytes == 0
 
 
-@on_loop
 async def test_a_question_that_is_larger_than_the_limit_is_asked_alone(tmp_path: Path) -> None:
     async with node_at(tmp_path, limits=ROOM) as node:
         large = await begun(node, 0, 1, size_bytes=5_000)
@@ -138,7 +130,6 @@ def damage(node: Fixture, transaction_id: int) -> list[CorruptionError | Derived
     return found
 
 
-@on_loop
 async def test_damage_of_one_does_not_keep_the_others_from_being_asked(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         ids = [await begun(node, n, n + 1) for n in range(3)]
@@ -151,7 +142,6 @@ async def test_damage_of_one_does_not_keep_the_others_from_being_asked(tmp_path:
         assert {position for _, position in node.broker.transactions.checks._due} == {*ids}
 
 
-@on_loop
 async def test_nor_from_being_given_up(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         ids = [await begun(node, n, n + 1) for n in range(3)]

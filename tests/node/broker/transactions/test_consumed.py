@@ -21,7 +21,7 @@ from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.transaction_pb2 import CommitConsumedRequest, ConsumedOffset, ConsumedOffsets
 from tests.node.broker_fakes import Fixture, node_at, request
-from tests.node.transaction_calls import on_loop, stored
+from tests.node.transaction_calls import stored
 from tests.patience import eventually
 
 GROUP = "readers"
@@ -56,7 +56,6 @@ def offsets_of(node: Fixture, group: str = GROUP) -> dict[str, dict[int, int]]:
 TOPICS = {"orders": 4, "bills": 1}
 
 
-@on_loop
 async def test_outputs_and_offsets_are_stored_together(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n", topics=TOPICS) as node:
         first = await node.broker.append(outputs(0, offset(-1, 3), offset(-1, 1, 2)))
@@ -67,7 +66,6 @@ async def test_outputs_and_offsets_are_stored_together(tmp_path: Path) -> None:
         assert len(await stored(node, "bills")) == 2
 
 
-@on_loop
 async def test_of_two_who_read_the_same_one_is_refused_with_his_outputs(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n", topics=TOPICS) as node:
         await node.broker.append(outputs(0, offset(-1, 3)))
@@ -81,7 +79,6 @@ async def test_of_two_who_read_the_same_one_is_refused_with_his_outputs(tmp_path
         assert len(await stored(node, "bills")) == 1
 
 
-@on_loop
 async def test_offsets_under_way_count_in_their_order(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n", topics=TOPICS) as node:
         node.driver.is_holding = True
@@ -89,8 +86,7 @@ async def test_offsets_under_way_count_in_their_order(tmp_path: Path) -> None:
         second = node.broker.append_nowait(outputs(1, offset(3, 5)))
         with pytest.raises(OffsetConflictError):
             await node.broker.append(outputs(2, offset(-1, 3)))
-        third = asyncio.ensure_future(node.broker.consumed.commit_consumed(commit(offset(5, 7))))
-        await eventually(lambda: len(node.driver.pending) == 3, "all are written")
+        third = await node.written(node.broker.consumed.commit_consumed(commit(offset(5, 7))))
         with pytest.raises(OffsetConflictError):
             await node.broker.append(outputs(2, offset(5, 6)))
         node.driver.release()
@@ -99,7 +95,6 @@ async def test_offsets_under_way_count_in_their_order(tmp_path: Path) -> None:
         await node.broker.append(outputs(3, offset(7, 8)))
 
 
-@on_loop
 async def test_offsets_cut_off_by_a_new_leader_count_no_more(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n", topics=TOPICS) as node:
         node.driver.is_holding = True
@@ -119,7 +114,6 @@ async def test_offsets_cut_off_by_a_new_leader_count_no_more(tmp_path: Path) -> 
         assert len(await stored(node, "bills")) == 2
 
 
-@on_loop
 async def test_news_of_an_old_term_do_not_disturb_the_new_one(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n", topics=TOPICS) as node:
         node.driver.is_holding = True
@@ -135,7 +129,6 @@ async def test_news_of_an_old_term_do_not_disturb_the_new_one(tmp_path: Path) ->
         assert offsets_of(node) == {"orders": {0: 4}}
 
 
-@on_loop
 async def test_a_repeated_batch_is_the_first_one(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n", topics=TOPICS) as node:
         first = await node.broker.append(outputs(0, offset(-1, 3), producer_id=7))
@@ -144,12 +137,9 @@ async def test_a_repeated_batch_is_the_first_one(tmp_path: Path) -> None:
         assert len(await stored(node, "bills")) == 1
 
 
-@on_loop
 async def test_a_commit_without_a_condition_makes_others_wait(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n", topics=TOPICS) as node:
-        node.driver.is_holding = True
-        unconditional = asyncio.ensure_future(node.broker.groups.commit_offsets(plain(2)))
-        await eventually(lambda: node.driver.pending, "it is written")
+        unconditional = await node.written(node.broker.groups.commit_offsets(plain(2)))
         with pytest.raises(BusyError, match="commits of orders/0 by readers"):
             await node.broker.append(outputs(0, offset(-1, 3)))
         with pytest.raises(BusyError):
@@ -161,12 +151,9 @@ async def test_a_commit_without_a_condition_makes_others_wait(tmp_path: Path) ->
         await node.broker.append(outputs(1, offset(-1, 1)))
 
 
-@on_loop
 async def test_a_caller_that_goes_leaves_its_commit_under_way(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n", topics=TOPICS) as node:
-        node.driver.is_holding = True
-        call = asyncio.ensure_future(node.broker.consumed.commit_consumed(commit(offset(-1, 3))))
-        await eventually(lambda: node.driver.pending, "it is written")
+        call = await node.written(node.broker.consumed.commit_consumed(commit(offset(-1, 3))))
         call.cancel()
         await asyncio.wait({call})
         with pytest.raises(OffsetConflictError):
@@ -175,7 +162,6 @@ async def test_a_caller_that_goes_leaves_its_commit_under_way(tmp_path: Path) ->
         await eventually(lambda: offsets_of(node) == {"orders": {0: 3}}, "it is applied")
 
 
-@on_loop
 async def test_bad_requests_are_refused_by_name(tmp_path: Path) -> None:
     limits = Limits(group_count_max=1, group_offset_count_max=2, offset_count_max=3)
     async with node_at(tmp_path / "n", topics=TOPICS, limits=limits) as node:

@@ -1,7 +1,6 @@
 """Transactions over a real log: half messages, their end, check-back, and what is refused."""
 
 import asyncio
-import pickle
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from node.config.limits import Limits
 from node.errors.common import (
     BadRequestError,
     LimitReachedError,
-    NodeError,
     NotLeaderError,
     ReservedTopicError,
     TopicNotWritableError,
@@ -18,11 +16,9 @@ from node.errors.common import (
     UnknownTopicError,
 )
 from node.errors.transactions import (
-    OffsetConflictError,
     TransactionEndedError,
     UnknownTransactionError,
 )
-from node.errors.translation import describe
 from node.state.tables.transactions import TransactionsTable
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.log_pb2 import AppendRequest, GetMessageRequest
@@ -36,7 +32,7 @@ from quorumlog.pb.transaction_pb2 import (
     ListTransactionsRequest,
 )
 from store import format as fmt
-from store.errors import LimitExceededError, Outcome, PositionRangeError, RecordFormatError
+from store.errors import LimitExceededError, PositionRangeError, RecordFormatError
 from store.record.message import encode_message, message_id
 from tests.node.broker_fakes import expire_some, node_at
 from tests.node.transaction_calls import (
@@ -46,18 +42,15 @@ from tests.node.transaction_calls import (
     begun,
     ended,
     halves,
-    on_loop,
     part,
     producer,
     question,
     round_of,
     stored,
 )
-from tests.patience import eventually
 from tests.store.records import BORN, messages, numbers
 
 
-@on_loop
 async def test_half_messages_where_the_log_begins_are_still_there(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         receipt = await node.broker.append(halves(1, 3))
@@ -71,7 +64,6 @@ async def test_half_messages_where_the_log_begins_are_still_there(tmp_path: Path
                 ends.half_messages(known)
 
 
-@on_loop
 async def test_half_messages_are_seen_when_they_are_committed(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
         await node.append(0, 1)
@@ -97,7 +89,6 @@ async def test_half_messages_are_seen_when_they_are_committed(tmp_path: Path) ->
         assert not part(node).open
 
 
-@on_loop
 async def test_hosts_may_have_long_addresses(tmp_path: Path) -> None:
     host = ("::1", 8081)
     async with node_at(tmp_path / "n", store_host=host) as node:
@@ -110,15 +101,6 @@ async def test_hosts_may_have_long_addresses(tmp_path: Path) -> None:
         assert found[0].prepared_transaction_position < found[1].prepared_transaction_position
 
 
-@on_loop
-async def test_a_rolled_back_message_is_never_seen(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n") as node:
-        await ended(node, await begun(node, 0, 1), ROLLED_BACK)
-        assert not await stored(node)
-        assert len(await stored(node, fmt.HALF_DONE_TOPIC)) == 1
-
-
-@on_loop
 async def test_ending_twice_gives_the_same_answer_and_the_other_way_is_refused(
     tmp_path: Path,
 ) -> None:
@@ -132,7 +114,6 @@ async def test_ending_twice_gives_the_same_answer_and_the_other_way_is_refused(
         assert len(await stored(node)) == 1
 
 
-@on_loop
 async def test_two_who_end_at_once_agree(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
         transaction_id = await begun(node, 0, 1)
@@ -144,13 +125,10 @@ async def test_two_who_end_at_once_agree(tmp_path: Path) -> None:
         assert len(await stored(node)) == 1
 
 
-@on_loop
 async def test_a_caller_that_goes_does_not_leave_it_half_ended(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
         transaction_id = await begun(node, 0, 1)
-        node.driver.is_holding = True
-        call = asyncio.ensure_future(ended(node, transaction_id))
-        await eventually(lambda: node.driver.pending, "the end is written")
+        call = await node.written(ended(node, transaction_id))
         call.cancel()
         later = asyncio.ensure_future(ended(node, transaction_id))
         await asyncio.sleep(0)
@@ -159,7 +137,6 @@ async def test_a_caller_that_goes_does_not_leave_it_half_ended(tmp_path: Path) -
         assert len(await stored(node)) == 1
 
 
-@on_loop
 async def test_an_uncommittable_transaction_is_refused_at_its_begin(tmp_path: Path) -> None:
     limits = Limits(open_transaction_count_max=2)
     async with node_at(tmp_path / "n", limits=limits, topics={"orders": 4}) as node:
@@ -200,7 +177,6 @@ async def test_an_uncommittable_transaction_is_refused_at_its_begin(tmp_path: Pa
         await begun(node, 3, 4)
 
 
-@on_loop
 async def test_a_transaction_that_could_not_end_in_one_entry_is_not_begun(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
         limit = node.broker.produce.batch_size_bytes_max
@@ -222,7 +198,6 @@ async def test_a_transaction_that_could_not_end_in_one_entry_is_not_begun(tmp_pa
             )
 
 
-@on_loop
 async def test_a_wrong_end_of_a_transaction_is_refused(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
         transaction_id = await begun(node, 0, 1)
@@ -260,7 +235,6 @@ async def test_a_wrong_end_of_a_transaction_is_refused(tmp_path: Path) -> None:
                 await call
 
 
-@on_loop
 async def test_a_deleted_topic_leaves_a_transaction_open(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
         transaction_id = await begun(node, 0, 1)
@@ -272,7 +246,6 @@ async def test_a_deleted_topic_leaves_a_transaction_open(tmp_path: Path) -> None
         assert len(await stored(node)) == 1
 
 
-@on_loop
 async def test_a_retry_of_half_messages_begins_one_transaction(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
         first = await node.broker.append(halves(0, 1, producer_id=9))
@@ -281,7 +254,6 @@ async def test_a_retry_of_half_messages_begins_one_transaction(tmp_path: Path) -
         assert list(part(node).open) == [first.position]
 
 
-@on_loop
 async def test_a_producer_is_asked_until_it_answers(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
         transaction_id = await begun(node, 4, 6)
@@ -301,7 +273,6 @@ async def test_a_producer_is_asked_until_it_answers(tmp_path: Path) -> None:
         assert node.broker.transactions.checks.checks_total == 2
 
 
-@on_loop
 async def test_questions_go_round_the_producers_of_a_group(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
         for number in range(4):
@@ -314,10 +285,7 @@ async def test_questions_go_round_the_producers_of_a_group(tmp_path: Path) -> No
             assert len(firsts | seconds) == 4
 
 
-@on_loop
-async def test_orphans_are_kept_shown_and_asked_about_when_a_producer_comes(
-    tmp_path: Path,
-) -> None:
+async def test_orphans_are_kept_shown_and_asked_about_when_a_producer_comes(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
         transaction_id = await begun(node, 0, 1)
         await begun(node, 1, 2, group="others")
@@ -336,7 +304,6 @@ async def test_orphans_are_kept_shown_and_asked_about_when_a_producer_comes(
             assert (await asked).transaction_id == transaction_id
 
 
-@on_loop
 async def test_after_the_last_question_a_transaction_is_given_up(tmp_path: Path) -> None:
     limits = Limits(transaction_check_count_max=2)
     async with node_at(tmp_path / "n", limits=limits) as node:
@@ -361,28 +328,19 @@ async def test_after_the_last_question_a_transaction_is_given_up(tmp_path: Path)
         assert described.outcome == TRANSACTION_OUTCOME_GIVEN_UP
 
 
-@on_loop
-async def test_an_old_transaction_is_given_up_before_its_messages_expire(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n", retention_ms=100_000) as node:
+@pytest.mark.parametrize(("retention_ms", "age_ms"), [(100_000, 50_000), (0, 86_400_000)])
+async def test_an_old_transaction_is_given_up_before_its_messages_expire(
+    tmp_path: Path, retention_ms: int, age_ms: int
+) -> None:
+    async with node_at(tmp_path / "n", retention_ms=retention_ms) as node:
         transaction_id = await begun(node, 0, 1)
-        await round_of(node, 49_999)
+        await round_of(node, age_ms - 1)
         assert transaction_id in part(node).open
         await round_of(node, 1)
         assert part(node).ended == {transaction_id: TRANSACTION_OUTCOME_GIVEN_UP}
         assert len(await stored(node, fmt.HALF_GIVEN_UP_TOPIC)) == 1
 
 
-@on_loop
-async def test_without_a_limit_by_age_a_transaction_is_given_up_after_a_day(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n", retention_ms=0) as node:
-        transaction_id = await begun(node, 0, 1)
-        await round_of(node, 86_400_000 - 1)
-        assert transaction_id in part(node).open
-        await round_of(node, 1)
-        assert part(node).ended == {transaction_id: TRANSACTION_OUTCOME_GIVEN_UP}
-
-
-@on_loop
 async def test_a_transaction_far_back_in_a_small_log_is_given_up(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n", retention_size_bytes=40_000) as node:
         await begun(node, 0, 1)
@@ -394,7 +352,6 @@ async def test_a_transaction_far_back_in_a_small_log_is_given_up(tmp_path: Path)
         assert not part(node).open
 
 
-@on_loop
 async def test_half_messages_that_were_deleted_end_by_name(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
         transaction_id = await begun(node, 0, 1)
@@ -409,7 +366,6 @@ async def test_half_messages_that_were_deleted_end_by_name(tmp_path: Path) -> No
         await begun(node, 1, 2)
 
 
-@on_loop
 async def test_a_new_leader_goes_on_with_what_is_open(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
         transaction_id = await begun(node, 0, 1)
@@ -431,26 +387,9 @@ async def test_a_new_leader_goes_on_with_what_is_open(tmp_path: Path) -> None:
         assert len(await stored(node)) == 1
 
 
-@on_loop
 async def test_half_messages_are_found_by_id_and_say_when_they_were_made(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
         transaction_id = await begun(node, 0, 1)
         found = message_id(node.log.store.config.store_host, transaction_id)
         response = await node.broker.queries.get_message(GetMessageRequest(message_id=found))
         assert messages(response.records)[0].born_unix_ms == BORN
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        UnknownTransactionError(7),
-        TransactionEndedError(7, "given up"),
-        OffsetConflictError("g", "orders", 3, -1, 5),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-def test_an_error_survives_pickling_and_says_what_to_do(error: NodeError) -> None:
-    again = pickle.loads(pickle.dumps(error))
-    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
-    assert ";" in str(error)
-    assert describe(error).outcome is Outcome.NOT_APPLIED

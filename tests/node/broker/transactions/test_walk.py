@@ -14,9 +14,6 @@ import pytest
 
 from node.config.limits import Limits
 from node.errors.transactions import OffsetConflictError
-from node.state.image import decode_image, encode_image
-from node.state.machine import StateMachine
-from node.state.state import State
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.transaction_pb2 import (
     TRANSACTION_OUTCOME_GIVEN_UP,
@@ -28,6 +25,7 @@ from quorumlog.pb.transaction_pb2 import (
 )
 from store.errors import Outcome
 from tests.node.broker_fakes import Fixture, node_at, request
+from tests.node.checkpoints import check_images
 from tests.node.transaction_calls import (
     COMMITTED,
     GROUP,
@@ -83,13 +81,6 @@ class Walk:
         asked.consumed.CopyFrom(ConsumedOffsets(group="readers", offsets=[row]))
         self.made.append((offset, self.node.broker.append_nowait(asked)))
 
-    def change_leader(self) -> None:
-        driver, random = self.node.driver, self.random
-        driver.lose()
-        keep = random.randint(0, len(driver.pending))
-        driver.decide(keep, is_known=random.choice([True, False, None]))
-        driver.lead()
-
     def listen(self) -> None:
         """A producer comes, and answers nothing."""
 
@@ -123,7 +114,7 @@ class Walk:
                 driver.is_holding = False
                 driver.commit()
             case 11:
-                self.change_leader()
+                driver.change_leader(self.random)
             case 12:
                 await self.pass_time()
                 if self.random.random() < 0.3:
@@ -189,19 +180,6 @@ async def check_consumed(walk: Walk) -> None:
     assert set(good) <= set(made)
 
 
-def check_images(node: Fixture, random: Random) -> None:
-    """Equal commands in any portions give equal states, and a state comes back from its image."""
-    image = node.machine.state.image()
-    data = encode_image(image)
-    assert encode_image(State(LIMITS, decode_image(data)).image()) == data
-    again = StateMachine(node.log.store.reads, LIMITS, None)
-    hi = node.machine.applied_index + 1
-    while again.applied_index + 1 < hi:
-        lo = again.applied_index + 1
-        again.apply(lo, random.randint(lo + 1, hi))
-    assert encode_image(again.state.image()) == data
-
-
 @pytest.mark.parametrize("seed", range(12))
 async def test_transactions_happen_once_under_any_leader(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
@@ -213,7 +191,7 @@ async def test_transactions_happen_once_under_any_leader(tmp_path: Path, seed: i
         await walk.settle()
         await check_transactions(walk)
         await check_consumed(walk)
-        check_images(node, random)
+        check_images(node, LIMITS, random)
         assert not node.broker.consumed._coming
         conflicts = [f for _, f in walk.made if isinstance(f.exception(), OffsetConflictError)]
         assert len(conflicts) < len(walk.made), "some must get through"

@@ -16,8 +16,9 @@ from quorumlog.pb import consumer_pb2
 from store.errors import CorruptionError, FileSystemError, SyncFailedError
 from store.files.failpoints import armed, census
 from store.files.file_system import FileSystem
+from tests.node.checkpoints import saved
 from tests.node.processes import NodeClient, SingleNode, run_to_end
-from tests.node.state.test_checkpoint_files import NEW, OLD, rewrite_manifest, saved
+from tests.node.state.test_checkpoint_files import NEW, OLD, rewrite_manifest
 from tests.patience import PATIENCE_S, wait_for
 
 SMALL = {"file_size_bytes": "1MiB", "batch_size_bytes_max": "256KiB"}

@@ -14,7 +14,6 @@ from node.services.bounds.request_watch import (
     HALF_TOO_SLOW,
     RequestWatch,
 )
-from tests.node.delayed import on_loop
 
 MIB = 1 << 20
 HEAD_SIZE_BYTES = 14
@@ -100,7 +99,6 @@ async def ended(*clients: Client) -> None:
     await asyncio.gather(*(client.task for client in clients), return_exceptions=True)
 
 
-@on_loop
 async def test_a_message_that_stays_half_ends_its_stream() -> None:
     here = Here()
     half, idle = await opened(here, "ipv4:10.0.0.1:1000", "ipv4:10.0.0.2:1000")
@@ -120,7 +118,6 @@ async def test_a_message_that_stays_half_ends_its_stream() -> None:
     await ended(half, idle)
 
 
-@on_loop
 async def test_a_stream_that_works_is_let_be() -> None:
     """HTTP/2 needs bytes of its own, more of them than a message may have."""
     here = Here()
@@ -141,7 +138,6 @@ async def test_a_stream_that_works_is_let_be() -> None:
     await ended(idle, busy, unary)
 
 
-@on_loop
 async def test_over_the_bound_the_greediest_connection_of_the_greediest_address_goes() -> None:
     here = Here()
     large = 4 * MIB
@@ -163,7 +159,6 @@ async def test_over_the_bound_the_greediest_connection_of_the_greediest_address_
     await ended(*few, *many)
 
 
-@on_loop
 async def test_a_connection_is_cut_when_nobody_takes_what_came() -> None:
     """Its client does not read, so the method does not either, and no task waits in the watch."""
     here = Here()
@@ -178,7 +173,6 @@ async def test_a_connection_is_cut_when_nobody_takes_what_came() -> None:
     await ended(stuck)
 
 
-@on_loop
 async def test_another_connection_with_the_same_number_begins_anew() -> None:
     here = Here()
     (first,) = await opened(here, "ipv4:10.0.0.1:1000")
@@ -195,7 +189,6 @@ async def test_another_connection_with_the_same_number_begins_anew() -> None:
     here.look(after_s=70)
 
 
-@on_loop
 async def test_an_unknown_count_is_told_at_the_next_look() -> None:
     here = Here()
     (half,) = await opened(here, "ipv4:10.0.0.1:1000")
@@ -210,7 +203,6 @@ async def test_an_unknown_count_is_told_at_the_next_look() -> None:
     await ended(half)
 
 
-@on_loop
 async def test_the_counting_begins_with_the_first_time_that_can_be_told() -> None:
     here = Here()
     here.can_tell = False
@@ -227,7 +219,6 @@ async def test_the_counting_begins_with_the_first_time_that_can_be_told() -> Non
 
 
 @pytest.mark.parametrize("peer", ["unix:/run/x", "ipv4:nonsense", "unknown"])
-@on_loop
 async def test_a_peer_without_an_address_is_served(peer: str) -> None:
     here = Here()
     (client,) = await opened(here, peer)
@@ -238,7 +229,6 @@ async def test_a_peer_without_an_address_is_served(peer: str) -> None:
     await ended(client)
 
 
-@on_loop
 async def test_many_streams_that_have_only_begun_are_let_be() -> None:
     here = Here()
     many = await opened(here, *["ipv4:10.0.0.1:1000"] * 500)
@@ -248,7 +238,6 @@ async def test_many_streams_that_have_only_begun_are_let_be() -> None:
     await ended(*many)
 
 
-@on_loop
 async def test_overhead_of_http2_and_tls_never_adds_up() -> None:
     """Measured over TLS: 50 bytes a message, 100 a call, one in 700 of what is large."""
     here = Here()
@@ -274,7 +263,6 @@ async def test_overhead_of_http2_and_tls_never_adds_up() -> None:
     await ended(idle, busy, calls, quiet, large)
 
 
-@on_loop
 async def test_an_idle_connection_is_not_cut_for_others() -> None:
     here = Here()
     idle, stuck = await opened(here, "ipv4:10.0.0.1:1000", "ipv4:10.0.0.2:1000")

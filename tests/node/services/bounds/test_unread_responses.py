@@ -33,8 +33,8 @@ from node.services.bounds.response_watch import (
 from node.services.server import GrpcServer
 from quorumlog.pb import log_pb2
 from store.files.spare_descriptors import SpareDescriptors
-from tests.node.delayed import on_loop
 from tests.node.processes import SingleNode, typed_error
+from tests.node.services.bounds.half_senders import metric
 from tests.node.services.bounds.http2 import HalfSender
 from tests.patience import PATIENCE_S, eventually, wait_for
 
@@ -66,12 +66,7 @@ def test_pulls_that_nobody_reads_are_bounded(tmp_path_factory: pytest.TempPathFa
                 sender.call(stream, PULL, size_bytes=len(data))
                 sender.send(stream, data)
 
-        def metric(name: str) -> float:
-            lines = node.http("/metrics")[1].splitlines()
-            (found,) = (line for line in lines if line.startswith(f"quorumlog_{name} "))
-            return float(found.split()[-1])
-
-        wait_for("a full table", lambda: metric("responses_waiting_bytes") > 200 * MIB)
+        wait_for("a full table", lambda: metric(node, "responses_waiting_bytes") > 200 * MIB)
         began_s = time.monotonic()
         taken, refused = 0, set[str]()
         while taken < 5:  # Busy at first: nothing has been stuck for long yet.
@@ -81,15 +76,15 @@ def test_pulls_that_nobody_reads_are_bounded(tmp_path_factory: pytest.TempPathFa
             except grpc.RpcError as error:
                 refused.add(typed_error(error).code)
         assert refused <= {"node.responses_wait"}
-        assert metric("responses_cut_total") > 0
-        assert metric("responses_waiting_bytes") <= WAITING_SIZE_BYTES_MAX
-        assert metric("responses_waiting_limit_bytes") == WAITING_SIZE_BYTES_MAX
+        assert metric(node, "responses_cut_total") > 0
+        assert metric(node, "responses_waiting_bytes") <= WAITING_SIZE_BYTES_MAX
+        assert metric(node, "responses_waiting_limit_bytes") == WAITING_SIZE_BYTES_MAX
         # Each response is there up to three times while it is made, and malloc keeps what it had:
         # 0.9 to 1.4 GiB measured. All 200 would be 3 GiB, and stay.
         assert process.memory_info().rss - before < 8 * WAITING_SIZE_BYTES_MAX
         for sender in senders:
             sender.close()
-        wait_for("the end of all", lambda: metric("responses_waiting_bytes") == 0)
+        wait_for("the end of all", lambda: metric(node, "responses_waiting_bytes") == 0)
 
 
 class Cuts(list[str]):
@@ -279,7 +274,6 @@ class _Echo(grpc.GenericRpcHandler):  # type: ignore[misc]
         }.get(details.method)
 
 
-@on_loop
 async def test_an_unread_answer_does_not_hold_calls_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

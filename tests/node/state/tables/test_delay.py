@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from node.errors.common import BadRequestError
 from node.errors.delay import DelayedGoneError
-from node.state.image import decode_image, encode_image
 from node.state.registry import TABLES, decode_table, encode_table
 from node.state.state import State
 from node.state.tables.delay import DelayTable
@@ -22,11 +21,9 @@ from tests.node.commands import SMALL_LIMITS
 KIND = next(kind for kind in TABLES if kind.name == "delay")
 
 
-def take(queue: int, *offsets: int, undeliverable_count: int = 0) -> Command:
+def take(queue: int, *offsets: int) -> Command:
     row = Command.DelayedOffsets(queue=queue, runs=encode_runs(offsets))
-    return Command(
-        take_delayed=Command.TakeDelayed(queues=[row], undeliverable_count=undeliverable_count)
-    )
+    return Command(take_delayed=Command.TakeDelayed(queues=[row]))
 
 
 def cancel(queue: int, offset: int) -> Command:
@@ -145,18 +142,6 @@ def test_a_cancel_is_remembered_for_a_while() -> None:
     assert not part.was_cancelled(2, 0)
     assert part.was_cancelled(2, 1)
     assert part.was_cancelled(2, count)
-
-
-def test_equal_commands_give_equal_bytes_whatever_was_copied_between() -> None:
-    commands = [take(0, 3, 4), cancel(0, 7), take(3, 0, 1, undeliverable_count=1), take(0, 0, 1, 2)]
-    plain, copied = State(SMALL_LIMITS), State(SMALL_LIMITS)
-    for command in commands:
-        plain.apply_command(command, 0)
-        copied.apply_command(command, 0)
-        copied = State(SMALL_LIMITS, decode_image(encode_image(copied.image())))
-    assert encode_image(plain.image()) == encode_image(copied.image())
-    part = copied.table(DelayTable)
-    assert (part.queues[0].floor, part.queues[3].floor, part.undeliverable_count) == (5, 2, 1)
 
 
 def test_the_file_has_the_table_that_rocketmq_writes() -> None:

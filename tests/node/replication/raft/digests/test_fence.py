@@ -11,9 +11,10 @@ from node.replication.raft.storage.hard_state import NodeFile
 from store.errors import StoreFullError, SyncFailedError
 from store.files.file_system import FileSystem
 from store.files.meta_file import Json
+from tests.node.checkpoints import saved
 from tests.node.commands import SMALL_LIMITS
 from tests.node.ledger_cluster import crash, open_log
-from tests.node.state.test_checkpoint_files import OLD, saved
+from tests.node.state.test_checkpoint_files import OLD
 
 
 class Seen(list[bool]):

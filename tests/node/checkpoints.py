@@ -1,0 +1,44 @@
+"""The replicated state as it is saved and comes back: checkpoints, images, and the log again."""
+
+from pathlib import Path
+from random import Random
+
+from node.config.limits import Limits
+from node.state.checkpoint_files import CheckpointFiles
+from node.state.image import decode_image, encode_image
+from node.state.machine import StateMachine
+from node.state.state import State, StateImage
+from store.files.file_system import FileSystem
+from tests.node.broker_fakes import Fixture
+
+
+def loaded(root: Path, fs: FileSystem | None = None) -> tuple[CheckpointFiles, StateImage | None]:
+    files = CheckpointFiles(fs or FileSystem(), str(root))
+    return files, files.load()
+
+
+def saved(root: Path, *images: StateImage, fs: FileSystem | None = None) -> CheckpointFiles:
+    files, _ = loaded(root, fs)
+    for number, image in enumerate(images):
+        files.save(image, 1_700_000_000_000 + number)
+    return files
+
+
+def reloaded(root: Path, image: StateImage) -> StateImage:
+    """Return what a node finds that starts after an image was saved."""
+    saved(root, image)
+    _, found = loaded(root)
+    assert found is not None
+    return found
+
+
+def check_images(node: Fixture, limits: Limits, random: Random) -> None:
+    """Equal commands in any portions give equal states, and a state comes back from its image."""
+    data = encode_image(node.machine.state.image())
+    assert encode_image(State(limits, decode_image(data)).image()) == data
+    again = StateMachine(node.log.store.reads, limits, None)
+    hi = node.machine.applied_index + 1
+    while again.applied_index + 1 < hi:
+        lo = again.applied_index + 1
+        again.apply(lo, random.randint(lo + 1, hi))
+    assert encode_image(again.state.image()) == data
