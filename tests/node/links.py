@@ -13,7 +13,7 @@ from node.peers.connection import PeerConnection
 from node.peers.frames import FrameKind, FrameParser, encode_head
 from node.peers.handshake import CloseCode, LinkIdentity
 from node.peers.link import LinkPeer, PeerLink
-from node.peers.types import LinkLimits
+from node.peers.types import LinkLimits, TakeFrame
 from raft.errors import PeerProtocolError
 from raft.messages import Index, NodeId
 from tests.calm_loop import CalmLoop
@@ -78,9 +78,13 @@ class Node:
         self.received_count = 0
         self.kept: memoryview | None = None
         self.host, self.port = "127.0.0.1", 0
+        self.take_frame: TakeFrame = self.keep  # A test may replace it while connections are open.
         self.link = PeerLink(identity(node, **changes), self, limits, random=Random(1), **options)
 
     def on_frame(self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview) -> None:
+        self.take_frame(node, kind, header, payload)
+
+    def keep(self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview) -> None:
         self.received_count += 1
         if self.fail is not None:
             raise self.fail

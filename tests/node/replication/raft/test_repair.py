@@ -53,7 +53,7 @@ class Server(Node):
         commit = ledger.last_index if commit_index is None else commit_index
         self.commit_index = commit
         self.server = EntryServer(self.link, ledger.read_range, lambda: self.commit_index, _FETCH)
-        self.on_frame = self.server.on_frame  # type: ignore[method-assign]
+        self.take_frame = self.server.on_frame
         return self.server
 
 
@@ -62,7 +62,7 @@ class Asker(Node):
 
     def ask(self, *peers: NodeId) -> EntryFetcher:
         self.fetcher = EntryFetcher(self.link, lambda: peers, _FETCH)
-        self.on_frame = self.fetcher.on_frame  # type: ignore[method-assign]
+        self.take_frame = self.fetcher.on_frame
         self.on_disconnected = self.fetcher.on_disconnected  # type: ignore[method-assign]
         return self.fetcher
 
@@ -237,7 +237,7 @@ def test_a_peer_that_goes_away_on_the_way(wreck: Wreck) -> None:
                     raise PeerProtocolError(node, "a bad day")
                 answer(node, kind, header, payload)
 
-            server.on_frame = breaking  # type: ignore[method-assign]
+            server.take_frame = breaking
             await closed(wreck, asker.fetcher).run()
             assert answers >= 3
 

@@ -367,7 +367,7 @@ async def test_over_real_links_with_a_connection_that_breaks_on_the_way() -> Non
         received: list[tuple[InstallSnapshot, bytes]] = []
         sender = SnapshotSender(one.link, lambda _: state, lambda n, _: failed.append(n))
         receiver = SnapshotReceiver("group", 2, lambda *what: received.append(what))
-        two.on_frame = receiver.on_frame  # type: ignore[method-assign]
+        two.take_frame = receiver.on_frame
         one.on_disconnected = sender.on_disconnected  # type: ignore[method-assign]
         two.on_disconnected = receiver.on_disconnected  # type: ignore[method-assign]
         for connection in (*one.peer(2).connections, *two.peer(1).connections):
