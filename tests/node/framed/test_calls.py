@@ -14,6 +14,7 @@ from node.framed.frames import Reason
 from node.framed.limits import FramedLimits
 from quorumlog.pb import common_pb2, consumer_pb2, log_pb2, pop_pb2
 from quorumlog.pb.log_pb2 import AppendRequest, PullRequest, TailRequest
+from tests.node.delayed import delayed
 from tests.node.framed.clients import (
     ACK,
     APPEND,
@@ -84,6 +85,37 @@ async def test_an_append_is_refused_with_the_error_of_grpc(tmp_path: Path) -> No
         assert (error.code, error.outcome) == ("store.record_format", NOT_APPLIED)
         client.send(request(APPEND, 1, AppendRequest(record_count=1).SerializeToString()))
         assert (await client.read()).error.code == "node.bad_request"
+
+
+async def test_a_refused_batch_names_its_faulty_records(tmp_path: Path) -> None:
+    async with served(tmp_path) as it:
+        client = await it.client()
+        bad = bytearray(batch(1, 2))
+        bad[bad.index(b"." * 8)] = ord("!")
+        message = AppendRequest(record_count=4).SerializeToString()
+        response = await client.call(APPEND, 1, message, (batch(0, 1) + bad) * 2)
+        error = response.error
+        assert (error.code, error.outcome) == ("store.record_format", NOT_APPLIED)
+        assert list(error.faulty_records) == [1, 3]
+        assert it.append_count == 0
+
+
+async def test_batches_of_features_find_their_records(tmp_path: Path) -> None:
+    async with served(tmp_path) as it:
+        client = await it.client()
+        late = delayed(0, DELAY="3")
+        message = AppendRequest(record_count=1, has_delayed=True).SerializeToString()
+        receipt = (await client.call(APPEND, 1, message, late)).append()
+        assert receipt.due_unix_ms[0] > 0
+        half = log_pb2.AppendRequest(record_count=1)
+        half.transaction.producer_group = "producers"
+        receipt = (await client.call(APPEND, 2, half.SerializeToString(), batch(0, 1))).append()
+        assert receipt.record_count == 1
+        offsets = AppendRequest(record_count=1)
+        offsets.consumed.group = "g"
+        offsets.consumed.offsets.add(topic="orders", queue_id=0, expected=-1, offset=0)
+        response = await client.call(APPEND, 3, offsets.SerializeToString(), batch(0, 1))
+        assert response.append().record_count == 1
 
 
 async def test_a_client_that_is_gone_leaves_its_batch_in_the_log(tmp_path: Path) -> None:
