@@ -9,6 +9,7 @@ from store.fsck.layout import GivenSettings
 from store.fsck.types import Finding
 from store.record.message import encode_message
 from store.store import Store
+from tests.store.crash_check import must_not_die
 from tests.store.records import BORN, PAGE, small_config
 
 
@@ -33,10 +34,6 @@ def fsck_config(container: str, **changes: object) -> StoreConfig:
         "ledger_index_units_per_file": 128,
     }
     return small_config(**{**settings, **changes})
-
-
-def must_not_die(cause: BaseException) -> None:
-    raise AssertionError("the store wanted to end the process") from cause
 
 
 def open_store(root: Path, config: StoreConfig, clock: Clock | None = None) -> Store:

@@ -14,8 +14,8 @@ from store.errors import CorruptionError
 from store.log import checked
 from store.log.checked import CheckedRanges
 from tests.patience import PATIENCE_S
+from tests.store.fsck_stores import Clock, open_store
 from tests.store.records import batch, numbers, small_config
-from tests.store.test_store import Clock, Container, open_store
 
 
 def add(ranges: CheckedRanges, lo: int, hi: int) -> None:
@@ -118,7 +118,7 @@ def test_damage_that_is_found_while_something_is_noted_is_not_lost(
 
 @pytest.mark.parametrize("container", ["commit_log", "ledger"])
 def test_the_store_time_of_a_damaged_record_leads_nobody_past_messages(
-    tmp_path: Path, container: Container
+    tmp_path: Path, container: str
 ) -> None:
     config = small_config(container=container, property_crc=True)
 
@@ -140,9 +140,7 @@ def test_the_store_time_of_a_damaged_record_leads_nobody_past_messages(
 
 @pytest.mark.parametrize("container", ["commit_log", "ledger"])
 @pytest.mark.parametrize("way", ["pull", "key", "position", "view"])
-def test_old_damage_is_an_error_and_not_a_message(
-    tmp_path: Path, container: Container, way: str
-) -> None:
+def test_old_damage_is_an_error_and_not_a_message(tmp_path: Path, container: str, way: str) -> None:
     config = small_config(container=container)
     with open_store(tmp_path, config) as store:
         results = [store.put(batch(lo, lo + 20)) for lo in range(0, 400, 20)]

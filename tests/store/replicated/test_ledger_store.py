@@ -33,15 +33,12 @@ from store.fsck.types import Severity
 from store.ledger.entry import KIND_NO_OP
 from store.replicated.ledger_store import ReplicaStore
 from tests.patience import PATIENCE_S
+from tests.store.crash_check import must_not_die
 from tests.store.crashes import abandon
 from tests.store.fsck_stores import findings, flip, given_sizes
 from tests.store.records import BORN, PAGE, batch, numbers, small_config
 
 CONFIG = small_config(container="ledger", file_size_bytes=16 * PAGE, disk_reserve_bytes=0)
-
-
-def must_not_die(cause: BaseException) -> None:
-    raise AssertionError("the store wanted to end the process") from cause
 
 
 def open_store(root: Path, **changes: object) -> ReplicaStore:
