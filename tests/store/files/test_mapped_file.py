@@ -11,7 +11,6 @@ from store.errors import (
     LayoutError,
     PositionRangeError,
     StoreError,
-    StoreFullError,
     SyncFailedError,
 )
 from store.files import failpoints
@@ -161,15 +160,6 @@ def test_a_file_that_was_sealed_is_written_again_after_a_cut(tmp_path: Path) -> 
     queue.close()
 
 
-def test_reset_starts_a_new_sequence(tmp_path: Path) -> None:
-    queue = new_queue(tmp_path)
-    fill(queue, 2)
-    queue.reset(5 * SIZE)
-    assert names(tmp_path) == [f"{5 * SIZE:020d}"]
-    assert (queue.min_position, queue.max_position) == (5 * SIZE, 5 * SIZE)
-    queue.close()
-
-
 def test_load_refuses_gaps_and_odd_sizes_and_clears_leftovers(tmp_path: Path) -> None:
     queue = new_queue(tmp_path)
     fill(queue, 3)
@@ -186,19 +176,6 @@ def test_load_refuses_gaps_and_odd_sizes_and_clears_leftovers(tmp_path: Path) ->
     (tmp_path / "00000000000000008192").write_bytes(b"short")
     with pytest.raises(LayoutError, match="expected 8192 bytes, found 5 bytes"):
         new_queue(tmp_path)
-
-
-def test_enospc_leaves_no_partial_file(tmp_path: Path) -> None:
-    queue = new_queue(tmp_path)
-    for specification in ("fs.allocate=ENOSPC", "fs.allocate=short"):
-        with failpoints.armed(specification), pytest.raises(StoreFullError) as caught:
-            queue.roll()
-        assert caught.value.retryable
-        assert caught.value.needed_bytes == SIZE
-        assert names(tmp_path) == []
-    queue.roll().append(b"x")
-    assert queue.max_position == 1
-    queue.close()
 
 
 def test_each_call_of_a_roll_fails_cleanly_or_stops(tmp_path: Path) -> None:
