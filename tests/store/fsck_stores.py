@@ -118,6 +118,13 @@ def flip(path: Path, bit: int) -> None:
         file.write(bytes([byte ^ 1 << bit % 8]))
 
 
+def forget_sums(root: Path) -> None:
+    """Leave no checksum of a derived file, as another maker of the directory does."""
+    for sums in (root / "checksums").rglob("*"):
+        if sums.is_file():
+            sums.unlink()
+
+
 def log_files(root: Path) -> list[str]:
     """Name the data files of the log, in order."""
     return [n for n in files_of(root) if n.startswith(("commitlog/", "dledger-n0/data/"))]

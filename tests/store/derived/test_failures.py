@@ -1,6 +1,5 @@
 """Failures in the middle of building, cutting and expiring the files derived from the log."""
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from store.files.file_system import FileSystem
 from tests.store.crash_check import FILE, crash_config, open_store
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import batch
+from tests.store.shipped_stores import killed
 
 
 @pytest.fixture(params=["commit_log", "ledger"])
@@ -39,12 +39,6 @@ class FailingUnlink(FileSystem):
         super().unlink(path)
 
 
-def kill(root: Path, target: Path) -> Path:
-    """Take the directory as a killed process would leave it now."""
-    shutil.copytree(root, target)
-    return target
-
-
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_units_of_a_round_that_failed_are_not_counted(
     tmp_path: Path, config: StoreConfig, nth: int
@@ -59,10 +53,10 @@ def test_units_of_a_round_that_failed_are_not_counted(
         with failpoints.armed(f"fs.write=ENOSPC@{nth}"):
             store.maintain()
         assert store.counters.dispatch_failed_count == 1
-        image = kill(root, tmp_path / "image")
+        image = killed(root, tmp_path / "image")
         store.maintain()
         assert [q[3] for q in store.queues()] == [3, 6, 6]
-        after = kill(root, tmp_path / "after")
+        after = killed(root, tmp_path / "after")
     for found in (image, after):
         with open_store(str(found), config) as store:
             assert not store.recovery.derived_rebuilt
@@ -181,7 +175,7 @@ def test_names_that_a_killed_store_did_not_sync_are_synced_by_the_next_one(
     with open_store(str(tmp_path / "run"), config) as store:
         store.put(batch(0, 3))
         store.queues()
-        root = kill(tmp_path / "run", tmp_path / "killed")
+        root = killed(tmp_path / "run", tmp_path / "killed")
     with open_store(str(root), config, Noting()) as store:
         synced.clear()
         store.maintain()

@@ -33,7 +33,7 @@ from store.replicated.ledger_store import ReplicaStore
 from tests.patience import PATIENCE_S
 from tests.store.crash_check import must_not_die
 from tests.store.crashes import abandon
-from tests.store.fsck_stores import findings, flip, given_sizes
+from tests.store.fsck_stores import findings, flip, forget_sums, given_sizes
 from tests.store.records import BORN, PAGE, batch, numbers, small_config
 
 CONFIG = small_config(container="ledger", file_size_bytes=16 * PAGE, disk_reserve_bytes=0)
@@ -104,9 +104,7 @@ def test_an_index_file_without_checksums_is_compared_with_the_log(tmp_path: Path
     with open_store(tmp_path, index_slot_count=64, index_entry_count=20) as store:
         end = put(store, 0, 30)
         store.dispatch_to(end)
-    for sums in (tmp_path / "checksums").rglob("*"):
-        if sums.is_file():
-            sums.unlink()
+    forget_sums(tmp_path)
     index = sorted((tmp_path / "index").iterdir())[0]
     flip(index, 8 * (40 + 64 * 4 + 20))
     reports: list[str] = []
