@@ -9,11 +9,8 @@ import pytest
 
 from store import format as fmt
 from store.config import StoreConfig
-from store.derived.queues.consume_queue import ConsumeQueue, QueueEnvironment
-from store.derived.sum_files import SumFiles
-from store.errors import FileSystemError, StoreFullError
+from store.errors import FileSystemError
 from store.files import failpoints
-from store.files.descriptor_cache import DescriptorCache
 from store.files.file_system import FileSystem
 from tests.store.crash_check import FILE, crash_config, open_store
 from tests.store.power_loss import PowerLossFileSystem
@@ -61,30 +58,6 @@ def test_units_of_a_round_that_failed_are_not_counted(
         with open_store(str(found), config) as store:
             assert not store.recovery.derived_rebuilt
             assert [q[3] for q in store.queues()] == [3, 6, 6]
-
-
-def units(lo: int, hi: int) -> bytes:
-    return b"".join(fmt.CONSUME_QUEUE_UNIT.pack(100 * n, 100, n) for n in range(lo, hi))
-
-
-def test_a_cut_also_zeros_what_a_failed_put_left(tmp_path: Path) -> None:
-    """The units were there, nobody counted them, and a cut had nothing to do."""
-    fs = FileSystem()
-    environment = QueueEnvironment(
-        fs, str(tmp_path), 20, DescriptorCache(fs, 512), SumFiles(str(tmp_path), "units")
-    )
-    queue = ConsumeQueue(environment, "orders", 0)
-    queue.put(0, units(0, 5), may_begin_late=False)
-    with failpoints.armed("fs.rename=ENOSPC"), pytest.raises(StoreFullError):
-        queue.put(5, units(5, 30), may_begin_late=False)
-    queue.truncate(500)
-    assert queue.max_offset == 5
-    again = ConsumeQueue(environment, "orders", 0)
-    again.recover(3000, is_clean=True)
-    assert (again.min_offset, again.max_offset) == (0, 5)
-    path = tmp_path / "orders" / "0" / fmt.file_name(0)
-    assert path.read_bytes() == units(0, 5).ljust(20 * fmt.CONSUME_QUEUE_UNIT_SIZE_BYTES, b"\0")
-    environment.descriptors.close()
 
 
 def fill(put: Callable[[bytes], object]) -> None:

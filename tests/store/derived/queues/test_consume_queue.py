@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from store import format as fmt
 from store.derived.queues.consume_queue import ConsumeQueue, QueueEnvironment
 from store.derived.sum_files import SumFiles
-from store.errors import DerivedFileError, PositionRangeError, QueueOrderError
+from store.errors import DerivedFileError, PositionRangeError, QueueOrderError, StoreFullError
 from store.files import failpoints
 from store.files.descriptor_cache import DescriptorCache
 from store.files.file_system import FileSystem
@@ -189,6 +189,19 @@ def test_units_that_were_cut_are_zeros(tmp_path: Path, way: str, keep: int) -> N
     assert (again.min_offset, again.max_offset) == (0, keep)
     assert put(again, keep, 30) == 30 - keep
     assert again.read_units(0, 30) == units(0, 30)
+
+
+def test_a_cut_also_zeros_what_a_failed_put_left(tmp_path: Path) -> None:
+    """The units were there, nobody counted them, and a cut had nothing to do."""
+    queue = make(tmp_path)
+    put(queue, 0, 5)
+    with failpoints.armed("fs.rename=ENOSPC"), pytest.raises(StoreFullError):
+        put(queue, 5, 15)
+    queue.truncate(5 * SIZE)
+    assert queue.max_offset == 5
+    again = reopened(tmp_path, 1 << 40)
+    assert (again.min_offset, again.max_offset) == (0, 5)
+    assert path(tmp_path).read_bytes() == units(0, 5).ljust(200, b"\0")
 
 
 def test_an_emptied_queue_keeps_its_next_offset(tmp_path: Path) -> None:
