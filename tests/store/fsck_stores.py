@@ -9,6 +9,7 @@ from store.fsck.layout import GivenSettings
 from store.fsck.types import Finding
 from store.record.message import encode_message
 from store.store import Store
+from tests.store.crash_check import must_not_die
 from tests.store.records import BORN, PAGE, small_config
 
 
@@ -33,10 +34,6 @@ def fsck_config(container: str, **changes: object) -> StoreConfig:
         "ledger_index_units_per_file": 128,
     }
     return small_config(**{**settings, **changes})
-
-
-def must_not_die(cause: BaseException) -> None:
-    raise AssertionError("the store wanted to end the process") from cause
 
 
 def open_store(root: Path, config: StoreConfig, clock: Clock | None = None) -> Store:
@@ -119,6 +116,13 @@ def flip(path: Path, bit: int) -> None:
         byte = file.read(1)[0]
         file.seek(bit // 8)
         file.write(bytes([byte ^ 1 << bit % 8]))
+
+
+def forget_sums(root: Path) -> None:
+    """Leave no checksum of a derived file, as another maker of the directory does."""
+    for sums in (root / "checksums").rglob("*"):
+        if sums.is_file():
+            sums.unlink()
 
 
 def log_files(root: Path) -> list[str]:

@@ -9,15 +9,12 @@ from store.errors import StoreError
 from store.files.file_system import FileSystem
 from store.replicated.shipped_store import ShippedStore
 from tests.patience import PATIENCE_S
+from tests.store.crash_check import must_not_die
 from tests.store.records import BORN, PAGE, batch, numbers, small_config
 
 CONFIG = small_config(file_size_bytes=4 * PAGE, disk_reserve_bytes=0)
 LAST = b"last"
 """Topic of the records that end a batch, where a test has such."""
-
-
-def must_not_die(cause: BaseException) -> None:
-    raise AssertionError("the store wanted to end the process") from cause
 
 
 def open_store(root: Path, fs: FileSystem | None = None, **changes: object) -> ShippedStore:

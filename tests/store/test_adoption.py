@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import LayoutError, StoreError, TailNotCutError
+from store.errors import StoreError, TailNotCutError
 from store.files import failpoints
 from store.store import Store
 from tests.store.records import batch, numbers, small_config
@@ -88,11 +88,3 @@ def test_an_adoption_that_was_interrupted_goes_on(foreign: Path, failpoint: str)
     with Store.open(str(foreign), CONFIG) as store:
         assert store.recovery.was_adopted
         assert read_all(store) == list(range(200))
-
-
-def test_marks_that_a_store_of_ours_lost_are_still_refused(foreign: Path) -> None:
-    with Store.open(str(foreign), CONFIG):
-        pass
-    (foreign / "marks").unlink()
-    with pytest.raises(LayoutError, match="marks"):
-        Store.open(str(foreign), CONFIG)

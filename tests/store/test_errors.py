@@ -6,6 +6,7 @@ import pytest
 
 from store import errors
 from store.errors import Outcome, StoreError
+from store.fsck.types import LossRefusedError, StalePlanError
 
 EXAMPLES: list[StoreError] = [
     errors.RecordFormatError(12, "magic", "DAA320A7", "00000000"),
@@ -29,6 +30,8 @@ EXAMPLES: list[StoreError] = [
     errors.InnerBatchError("batches", 0, 17),
     errors.DerivedFileError("store/consumequeue/orders/3/0", 20, "unit", "size 9", "size 8"),
     errors.DerivedDamageError("store/consumequeue/orders/3/0", 20, "units of 0 to 9", (0, 10)),
+    LossRefusedError(10, 30, 2),
+    StalePlanError("store/commitlog/0", 7),
 ]
 
 
@@ -37,7 +40,7 @@ def every_class() -> set[type[StoreError]]:
     while todo:
         found.update(more := todo.pop().__subclasses__())
         todo.extend(more)
-    return {c for c in found if c.__module__ == "store.errors"}
+    return {c for c in found if c.__module__.startswith("store.")}
 
 
 def test_every_class_has_an_example_and_its_own_code() -> None:

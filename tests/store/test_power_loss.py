@@ -52,26 +52,3 @@ def test_the_double_loses_names_that_were_not_synced(tmp_path: Path) -> None:
         queue.close()
         lost += not (image / "00000000000000000000").exists()
     assert lost > 0
-
-
-def test_the_double_loses_pages_that_were_not_synced(tmp_path: Path) -> None:
-    fs = PowerLossFileSystem()
-    run = tmp_path / "run"
-    queue = MappedFileQueue(fs, str(run), 8 * PAGE)
-    queue.load()
-    file = queue.roll()
-    file.append(b"s" * PAGE)
-    queue.sync()
-    file.append(b"u" * 6 * PAGE)
-    seen = set()
-    for seed in range(30):
-        image = tmp_path / f"image{seed}"
-        fs.build_image(str(run), str(image), Random(seed))
-        content = (image / "00000000000000000000").read_bytes()
-        assert content[:PAGE] == b"s" * PAGE
-        seen.add(bytes(content[at] for at in range(PAGE, 7 * PAGE, PAGE)))
-    queue.close()
-    assert b"uuuuuu" in seen
-    assert b"\0" * 6 in seen
-    assert any(b"\0u" in image for image in seen), "later pages without earlier ones"
-    assert fs.dropped_page_count > 0

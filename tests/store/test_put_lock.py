@@ -7,17 +7,9 @@ import pytest
 from store.errors import BusyError
 from store.log.put_lock import BlockingLock, PutLock, SpinLock, make_put_lock
 from tests.patience import PATIENCE_S
+from tests.store.flush_fakes import Clock
 
 KINDS = [BlockingLock, SpinLock]
-MS = 1_000_000
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ns = 10**15
-
-    def __call__(self) -> int:
-        return self.now_ns
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -83,7 +75,7 @@ def test_the_age_of_the_holder_is_known(kind: type[PutLock]) -> None:
     lock = kind(0, monotonic_ns=clock)
     assert lock.held_ms() == 0, "a free lock has no age, however long ago it was taken"
     lock.acquire()
-    clock.now_ns += 1000 * MS
+    clock.now_ms += 1000
     assert lock.held_ms() == 1000
     lock.release()
     assert (lock.held_ms(), lock.held_ms_max) == (0, 1000)

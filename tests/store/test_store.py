@@ -5,7 +5,6 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
@@ -20,7 +19,6 @@ from store.errors import (
     CorruptionError,
     FlushTimeoutError,
     LayoutError,
-    LockedError,
     PositionRangeError,
     RecordFormatError,
     StoreFullError,
@@ -30,20 +28,10 @@ from store.files import failpoints
 from store.record.message import encode_message, tags_code
 from store.store import Store
 from tests.patience import PATIENCE_S
+from tests.store.crash_check import must_not_die
 from tests.store.crashes import abandon
+from tests.store.fsck_stores import Clock, open_store
 from tests.store.records import BORN, PAGE, batch, messages, numbers, record, small_config
-
-Container = Literal["commit_log", "ledger"]
-
-
-class Clock:
-    """Store time that moves when a test says so."""
-
-    def __init__(self) -> None:
-        self.unix_ms = BORN
-
-    def __call__(self) -> int:
-        return self.unix_ms
 
 
 @pytest.fixture(params=["commit_log", "ledger"])
@@ -54,16 +42,6 @@ def config(request: pytest.FixtureRequest) -> StoreConfig:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-def must_not_die(cause: BaseException) -> None:
-    raise AssertionError("the store wanted to end the process") from cause
-
-
-def open_store(root: Path, config: StoreConfig, clock: Clock | None = None) -> Store:
-    return Store.open(
-        str(root), config, maintain=False, now_unix_ms=clock or Clock(), on_fatal=must_not_die
-    )
 
 
 @pytest.fixture
@@ -234,7 +212,7 @@ def test_damage_below_the_durable_mark_refuses_to_open(tmp_path: Path, config: S
     Path(path).write_bytes(content)
     with pytest.raises(CorruptionError) as caught:
         open_store(tmp_path, config)
-    assert caught.value.path == path
+    assert (caught.value.path, caught.value.field) == (path, "body CRC")
     assert Path(path).read_bytes() == content, "evidence is kept"
     content[at] ^= 4
     Path(path).write_bytes(content)
@@ -278,12 +256,6 @@ def test_damaged_derived_files_are_rebuilt(
         assert read_all(store) == list(range(120))
         assert len(store.messages_by_key("orders", "key0100")) == 1
         assert store.put(batch(120, 121)).queue_offsets == [120]
-
-
-def test_only_one_process_may_have_the_directory(tmp_path: Path, config: StoreConfig) -> None:
-    with open_store(tmp_path, config), pytest.raises(LockedError):
-        open_store(tmp_path, config)
-    open_store(tmp_path, config).close()
 
 
 def test_a_closed_store_refuses_everything_by_name(tmp_path: Path, config: StoreConfig) -> None:
@@ -473,3 +445,19 @@ def test_the_background_thread_keeps_the_derived_files_up(tmp_path: Path) -> Non
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(store.engine.marks, "on_dispatched", watch)
             assert dispatched.wait(PATIENCE_S)
+
+
+def test_a_queue_has_a_range_and_an_unwritten_one_is_empty(store: Store) -> None:
+    store.append(batch(0, 3))
+    assert store.queue_range("orders", 0) == (0, 3), "what was appended before is seen"
+    assert store.queue_range("orders", 1) == (0, 0)
+
+
+def test_queues_that_grew_are_told_once(store: Store) -> None:
+    store.append(batch(0, 3) + batch(3, 4, queue_id=2))
+    store.maintain()
+    assert store.take_grown() == {(b"orders", 0), (b"orders", 2)}
+    assert store.take_grown() == set()
+    store.append(batch(4, 5))
+    store.maintain()
+    assert store.take_grown() == {(b"orders", 0)}

@@ -12,6 +12,7 @@ from store import format as fmt
 from store.errors import CorruptionError, PositionRangeError
 from store.replicated.shipped_store import ShippedStore
 from store.store import Store
+from tests.store.fsck_stores import forget_sums
 from tests.store.records import PAGE, batch, numbers
 from tests.store.shipped_stores import (
     filled,
@@ -41,9 +42,8 @@ def left(root: Path, *, has_sums: bool) -> list[int]:
         ends = filled(store, COUNT)
         store.dispatch_to(ends[-1])
         sync(store)
-    for sums in (root / "checksums").rglob("*"):
-        if sums.is_file() and not has_sums:
-            sums.unlink()
+    if not has_sums:
+        forget_sums(root)
     return ends
 
 
@@ -98,9 +98,7 @@ def test_a_cut_is_made_beside_a_damaged_record(tmp_path: Path) -> None:
             at % FILE + fmt.QUEUE_OFFSET_AT,
             b"\xff",
         )
-    for sums in (tmp_path / "checksums").rglob("*"):
-        if sums.is_file():
-            sums.unlink()
+    forget_sums(tmp_path)
     with opened(tmp_path) as store:
         take_away(store, ends[60])
         assert store.reads.queue_range("orders", 0) == (0, 180)

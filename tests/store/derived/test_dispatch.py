@@ -1,6 +1,5 @@
 """Dispatch: what is built from which record, in which order, once, and never past a bad record."""
 
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -9,14 +8,12 @@ from store import format as fmt
 from store.derived import dispatch
 from store.derived.dispatch import Dispatcher
 from store.derived.keys.index_files import IndexFiles
-from store.derived.queues.consume_queues import ConsumeQueues
 from store.errors import CorruptionError, PositionRangeError, QueueOrderError, StoreError
 from store.files.failpoints import armed, census
 from store.files.file_system import FileSystem
-from store.log.commit_log import CommitLog
 from store.record.message import decode_message
 from tests.store.fakes import Derived, MemoryLog, tree
-from tests.store.records import batch, small_config
+from tests.store.records import small_config
 
 CONFIG = small_config(consume_queue_units_per_file=7, index_slot_count=16, index_entry_count=12)
 
@@ -290,33 +287,6 @@ def test_truncate_forgets_and_builds_anew(tmp_path: Path) -> None:
         assert derived.index.end_position < position
         derived.dispatcher.advance(log.max_position)
         check_all(derived, log)
-
-
-def test_a_real_commit_log_is_built(tmp_path: Path) -> None:
-    fs = FileSystem()
-    log = CommitLog(fs, str(tmp_path), CONFIG)
-    log.files.load()
-    for lo in range(0, 300, 10):
-        log.append(batch(lo, lo + 10, queue_id=lo % 4), now_unix_ms=lo)
-    queues, index = ConsumeQueues(fs, str(tmp_path), CONFIG), IndexFiles(fs, str(tmp_path), CONFIG)
-    dispatcher = Dispatcher(log, queues, index)
-    assert dispatcher.advance(log.max_position) == log.max_position
-    assert queues.next_offsets() == log.stamper.next_offsets
-    found = [
-        decode_message(log.read(position, size_bytes))
-        for queue in queues
-        for position, size_bytes, _ in fmt.CONSUME_QUEUE_UNIT.iter_unpack(
-            queue.read_units(0, queue.max_offset)
-        )
-    ]
-    assert sorted(int(message.body[:8]) for message in found) == list(range(300))
-    assert all(
-        a.queue_offset + 1 == b.queue_offset or not b.queue_offset for a, b in pairwise(found)
-    )
-    for n in range(300):
-        (position,) = candidates(index, "orders", f"key{n:04d}")
-        assert decode_message(log.read(position, found[0].size_bytes)).keys == [f"key{n:04d}"]
-    log.close()
 
 
 @pytest.mark.parametrize("is_checked", [True, False])

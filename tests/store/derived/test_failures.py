@@ -1,6 +1,5 @@
 """Failures in the middle of building, cutting and expiring the files derived from the log."""
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,15 +9,13 @@ import pytest
 
 from store import format as fmt
 from store.config import StoreConfig
-from store.derived.queues.consume_queue import ConsumeQueue, QueueEnvironment
-from store.derived.sum_files import SumFiles
-from store.errors import FileSystemError, StoreFullError
+from store.errors import FileSystemError
 from store.files import failpoints
-from store.files.descriptor_cache import DescriptorCache
 from store.files.file_system import FileSystem
 from tests.store.crash_check import FILE, crash_config, open_store
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import batch
+from tests.store.shipped_stores import killed
 
 
 @pytest.fixture(params=["commit_log", "ledger"])
@@ -39,12 +36,6 @@ class FailingUnlink(FileSystem):
         super().unlink(path)
 
 
-def kill(root: Path, target: Path) -> Path:
-    """Take the directory as a killed process would leave it now."""
-    shutil.copytree(root, target)
-    return target
-
-
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_units_of_a_round_that_failed_are_not_counted(
     tmp_path: Path, config: StoreConfig, nth: int
@@ -59,38 +50,14 @@ def test_units_of_a_round_that_failed_are_not_counted(
         with failpoints.armed(f"fs.write=ENOSPC@{nth}"):
             store.maintain()
         assert store.counters.dispatch_failed_count == 1
-        image = kill(root, tmp_path / "image")
+        image = killed(root, tmp_path / "image")
         store.maintain()
         assert [q[3] for q in store.queues()] == [3, 6, 6]
-        after = kill(root, tmp_path / "after")
+        after = killed(root, tmp_path / "after")
     for found in (image, after):
         with open_store(str(found), config) as store:
             assert not store.recovery.derived_rebuilt
             assert [q[3] for q in store.queues()] == [3, 6, 6]
-
-
-def units(lo: int, hi: int) -> bytes:
-    return b"".join(fmt.CONSUME_QUEUE_UNIT.pack(100 * n, 100, n) for n in range(lo, hi))
-
-
-def test_a_cut_also_zeros_what_a_failed_put_left(tmp_path: Path) -> None:
-    """The units were there, nobody counted them, and a cut had nothing to do."""
-    fs = FileSystem()
-    environment = QueueEnvironment(
-        fs, str(tmp_path), 20, DescriptorCache(fs, 512), SumFiles(str(tmp_path), "units")
-    )
-    queue = ConsumeQueue(environment, "orders", 0)
-    queue.put(0, units(0, 5), may_begin_late=False)
-    with failpoints.armed("fs.rename=ENOSPC"), pytest.raises(StoreFullError):
-        queue.put(5, units(5, 30), may_begin_late=False)
-    queue.truncate(500)
-    assert queue.max_offset == 5
-    again = ConsumeQueue(environment, "orders", 0)
-    again.recover(3000, is_clean=True)
-    assert (again.min_offset, again.max_offset) == (0, 5)
-    path = tmp_path / "orders" / "0" / fmt.file_name(0)
-    assert path.read_bytes() == units(0, 5).ljust(20 * fmt.CONSUME_QUEUE_UNIT_SIZE_BYTES, b"\0")
-    environment.descriptors.close()
 
 
 def fill(put: Callable[[bytes], object]) -> None:
@@ -181,7 +148,7 @@ def test_names_that_a_killed_store_did_not_sync_are_synced_by_the_next_one(
     with open_store(str(tmp_path / "run"), config) as store:
         store.put(batch(0, 3))
         store.queues()
-        root = kill(tmp_path / "run", tmp_path / "killed")
+        root = killed(tmp_path / "run", tmp_path / "killed")
     with open_store(str(root), config, Noting()) as store:
         synced.clear()
         store.maintain()

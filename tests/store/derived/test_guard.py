@@ -1,6 +1,5 @@
 """Bits that flip in queues and key index: every reader gets everything, and it is counted."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from store.derived.queues.pull import PullStatus
 from store.errors import DerivedDamageError
 from store.record.message import decode_message, encode_message, tags_code
 from store.store import Store
-from tests.store.fsck_stores import Clock, findings, fsck_config, open_store
+from tests.store.fsck_stores import Clock, findings, flip, forget_sums, fsck_config, open_store
 from tests.store.records import BORN
 
 COUNT = 900
@@ -86,15 +85,6 @@ def derived(root: Path) -> list[Path]:
     return sorted(path for path in found if path.is_file())
 
 
-def flip(path: Path, bit: int) -> None:
-    fd = os.open(path, os.O_RDWR)
-    try:
-        byte = os.pread(fd, 1, bit // 8)[0]
-        os.pwrite(fd, bytes([byte ^ 1 << bit % 8]), bit // 8)
-    finally:
-        os.close(fd)
-
-
 def used_bits(path: Path, random: Random, count: int) -> Iterator[int]:
     """Bits near bytes that are not zero: of units, headers, slots and entries."""
     data = path.read_bytes().rstrip(b"\0")
@@ -133,9 +123,7 @@ def test_a_store_that_is_opened_shows_everything(
         path = derived(tmp_path)[number]  # A rebuild gives new names to index files.
         is_queue = "consumequeue" in path.parts
         if not has_sums:
-            for sums in (tmp_path / "checksums").rglob("*"):
-                if sums.is_file():
-                    sums.unlink()
+            forget_sums(tmp_path)
         if is_queue or has_sums:
             for bit in used_bits(path, random, 1 + (seed + number) % 3):
                 flip(path, bit)
@@ -304,12 +292,6 @@ def test_appends_wait_for_the_end_of_an_index_file_only(
         assert file.doubtful_blocks() == []
         assert sum(held) < 300 + 3 * 256, f"{held} of {file.count} entries"
         check_all(store)
-
-
-def forget_sums(root: Path) -> None:
-    for sums in (root / "checksums").rglob("*"):
-        if sums.is_file():
-            sums.unlink()
 
 
 def test_large_records_of_a_block_are_not_read_on_a_loop(

@@ -366,15 +366,6 @@ def test_a_slot_whose_fields_contradict_each_other_is_none() -> None:
         assert decode_slot(slot(*fields, -1, -1), 0) is None
 
 
-def test_interval_0_syncs_each_mark(tmp_path: Path) -> None:
-    mark = DurableMark.open(FS, str(tmp_path), interval_ms=0, log_is_empty=True)
-    with failpoints.census() as calls:
-        for position in (10, 20, 30):
-            publish(mark, position)
-    assert calls["fs.sync"] == 3
-    mark.close()
-
-
 @pytest.mark.parametrize("field", range(4))
 def test_no_field_falls_without_a_cut(tmp_path: Path, field: int) -> None:
     mark = DurableMark.open(FS, str(tmp_path), interval_ms=0, log_is_empty=True)

@@ -1,6 +1,7 @@
 """One file and the rolling sequence: positions, views that outlive files, cuts, failed calls."""
 
 import errno
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ from store.errors import (
     LayoutError,
     PositionRangeError,
     StoreError,
-    StoreFullError,
     SyncFailedError,
 )
 from store.files import failpoints
@@ -30,6 +30,13 @@ def new_queue(path: Path) -> MappedFileQueue:
     return queue
 
 
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[MappedFileQueue]:
+    opened = new_queue(tmp_path)
+    yield opened
+    opened.close()
+
+
 def fill(queue: MappedFileQueue, count: int) -> None:
     """Append `count` full files of a repeated number."""
     for number in range(count):
@@ -40,25 +47,22 @@ def names(path: Path) -> list[str]:
     return sorted(entry.name for entry in path.iterdir())
 
 
-def test_files_are_named_by_their_first_position_and_fully_allocated(tmp_path: Path) -> None:
-    queue = new_queue(tmp_path)
+def test_files_are_named_by_their_first_position_and_fully_allocated(
+    queue: MappedFileQueue, tmp_path: Path
+) -> None:
     fill(queue, 2)
     assert names(tmp_path) == ["00000000000000000000", "00000000000000008192"]
     for entry in tmp_path.iterdir():
         assert entry.stat().st_size == SIZE
         assert entry.stat().st_blocks * 512 >= SIZE, "a hole would be a SIGBUS on a full disk"
-    queue.close()
 
 
-def test_a_first_file_may_start_anywhere_on_a_file_boundary(tmp_path: Path) -> None:
-    queue = new_queue(tmp_path)
+def test_a_first_file_may_start_anywhere_on_a_file_boundary(queue: MappedFileQueue) -> None:
     assert queue.roll(3 * SIZE + 17).position == 3 * SIZE
     assert (queue.min_position, queue.max_position, queue.flushed_position) == (3 * SIZE,) * 3
-    queue.close()
 
 
-def test_bytes_are_readable_once_written_and_durable_once_synced(tmp_path: Path) -> None:
-    queue = new_queue(tmp_path)
+def test_bytes_are_readable_once_written_and_durable_once_synced(queue: MappedFileQueue) -> None:
     file = queue.roll()
     assert file.append(b"abc") == 0
     assert file.append(b"defg") == 3
@@ -69,11 +73,9 @@ def test_bytes_are_readable_once_written_and_durable_once_synced(tmp_path: Path)
         queue.read(5, 3)
     with pytest.raises(PositionRangeError):
         queue.read(SIZE, 1)
-    queue.close()
 
 
-def test_a_sync_covers_files_that_were_rolled_meanwhile(tmp_path: Path) -> None:
-    queue = new_queue(tmp_path)
+def test_a_sync_covers_files_that_were_rolled_meanwhile(queue: MappedFileQueue) -> None:
     fill(queue, 3)
     queue.roll().append(b"tail")
     assert queue.sync() == 3 * SIZE + 4
@@ -81,11 +83,11 @@ def test_a_sync_covers_files_that_were_rolled_meanwhile(tmp_path: Path) -> None:
     assert queue.read(SIZE, 4) == b"\2\2\2\2", "a sealed file is read without its map"
     with queue.view(SIZE + 1, 2) as data:
         assert bytes(data) == b"\2\2"
-    queue.close()
 
 
-def test_a_view_survives_close_and_delete_of_its_file(tmp_path: Path) -> None:
-    queue = new_queue(tmp_path)
+def test_a_view_survives_close_and_delete_of_its_file(
+    queue: MappedFileQueue, tmp_path: Path
+) -> None:
     fill(queue, 2)
     first = queue.files[0]
     view, other = queue.view(10, 3), queue.view(20, 3)
@@ -104,11 +106,9 @@ def test_a_view_survives_close_and_delete_of_its_file(tmp_path: Path) -> None:
     other.release()
     assert first.hold_count == 0
     assert bytes(leaked) == b"\1\1", "even a slice that was kept stays valid"
-    queue.close()
 
 
-def test_a_view_that_cannot_be_mapped_holds_nothing(tmp_path: Path) -> None:
-    queue = new_queue(tmp_path)
+def test_a_view_that_cannot_be_mapped_holds_nothing(queue: MappedFileQueue) -> None:
     fill(queue, 2)
     queue.sync()
     queue.seal_complete()
@@ -117,28 +117,24 @@ def test_a_view_that_cannot_be_mapped_holds_nothing(tmp_path: Path) -> None:
     assert queue.files[0].hold_count == 0
     with queue.view(10, 3) as data:
         assert bytes(data) == b"\1\1\1"
-    queue.close()
 
 
-def test_a_view_is_read_only(tmp_path: Path) -> None:
-    queue = new_queue(tmp_path)
+def test_a_view_is_read_only(queue: MappedFileQueue) -> None:
     fill(queue, 1)
     with queue.view(0, 1) as data, pytest.raises(TypeError):
         data[0] = 7
-    queue.close()
 
 
-def test_the_last_file_is_never_deleted(tmp_path: Path) -> None:
-    queue = new_queue(tmp_path)
+def test_the_last_file_is_never_deleted(queue: MappedFileQueue) -> None:
     fill(queue, 1)
     assert queue.delete_first() == 0
     assert len(queue.files) == 1
-    queue.close()
 
 
 @pytest.mark.parametrize("position", [0, 1, SIZE - 1, SIZE, SIZE + 5, 2 * SIZE, 3 * SIZE])
-def test_a_cut_removes_later_files_and_zeroes_the_rest(tmp_path: Path, position: int) -> None:
-    queue = new_queue(tmp_path)
+def test_a_cut_removes_later_files_and_zeroes_the_rest(
+    queue: MappedFileQueue, tmp_path: Path, position: int
+) -> None:
     fill(queue, 3)
     queue.sync()
     queue.truncate(position)
@@ -147,27 +143,15 @@ def test_a_cut_removes_later_files_and_zeroes_the_rest(tmp_path: Path, position:
     expected = b"".join(bytes([n + 1]) * SIZE for n in range(3))[:position]
     assert content.rstrip(b"\0") == expected
     assert len(content) % SIZE == 0
-    queue.close()
 
 
-def test_a_file_that_was_sealed_is_written_again_after_a_cut(tmp_path: Path) -> None:
-    queue = new_queue(tmp_path)
+def test_a_file_that_was_sealed_is_written_again_after_a_cut(queue: MappedFileQueue) -> None:
     fill(queue, 2)
     queue.sync()
     queue.seal_complete()
     queue.truncate(100)
     assert queue.files[-1].append(b"again") == 100
     assert queue.read(98, 7) == b"\1\1again"
-    queue.close()
-
-
-def test_reset_starts_a_new_sequence(tmp_path: Path) -> None:
-    queue = new_queue(tmp_path)
-    fill(queue, 2)
-    queue.reset(5 * SIZE)
-    assert names(tmp_path) == [f"{5 * SIZE:020d}"]
-    assert (queue.min_position, queue.max_position) == (5 * SIZE, 5 * SIZE)
-    queue.close()
 
 
 def test_load_refuses_gaps_and_odd_sizes_and_clears_leftovers(tmp_path: Path) -> None:
@@ -186,19 +170,6 @@ def test_load_refuses_gaps_and_odd_sizes_and_clears_leftovers(tmp_path: Path) ->
     (tmp_path / "00000000000000008192").write_bytes(b"short")
     with pytest.raises(LayoutError, match="expected 8192 bytes, found 5 bytes"):
         new_queue(tmp_path)
-
-
-def test_enospc_leaves_no_partial_file(tmp_path: Path) -> None:
-    queue = new_queue(tmp_path)
-    for specification in ("fs.allocate=ENOSPC", "fs.allocate=short"):
-        with failpoints.armed(specification), pytest.raises(StoreFullError) as caught:
-            queue.roll()
-        assert caught.value.retryable
-        assert caught.value.needed_bytes == SIZE
-        assert names(tmp_path) == []
-    queue.roll().append(b"x")
-    assert queue.max_position == 1
-    queue.close()
 
 
 def test_each_call_of_a_roll_fails_cleanly_or_stops(tmp_path: Path) -> None:
@@ -229,14 +200,12 @@ class WarmFiles:
         return create_file(FS, str(self._path), position, SIZE, warm_up=True)
 
 
-def test_a_failed_sync_moves_no_mark(tmp_path: Path) -> None:
-    queue = new_queue(tmp_path)
+def test_a_failed_sync_moves_no_mark(queue: MappedFileQueue) -> None:
     queue.roll().append(b"x")
     with failpoints.armed("fs.sync=EIO"), pytest.raises(SyncFailedError) as caught:
         queue.sync()
     assert caught.value.outcome.value == "unknown"
     assert queue.flushed_position == 0
-    queue.close()
 
 
 def test_bytes_found_by_an_opening_are_durable_before_a_read(tmp_path: Path) -> None:

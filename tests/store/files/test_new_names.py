@@ -16,11 +16,13 @@ from tests.store.records import PAGE
 class LazySource:
     """Leaves it to the next sync to make the names of its files durable."""
 
-    def __init__(self, fs: FileSystem, directory: str) -> None:
-        self._fs, self._directory = fs, directory
+    def __init__(self, fs: FileSystem, directory: str, size_bytes: int = PAGE) -> None:
+        self._fs, self._directory, self._size_bytes = fs, directory, size_bytes
 
     def take(self, position: int) -> MappedFile:
-        prepared = prepare_file(self._fs, self._directory, position, PAGE, warm_up=False)
+        prepared = prepare_file(
+            self._fs, self._directory, position, self._size_bytes, warm_up=False
+        )
         assert prepared is not None
         return prepared.publish(is_durable=False)
 

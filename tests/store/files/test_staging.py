@@ -36,8 +36,10 @@ def test_enospc_leaves_no_partial_file(
     queue = MappedFileQueue(FS, str(tmp_path), SIZE)
     queue.load()
     queue.roll().append(b"x" * SIZE)
-    with failpoints.armed(failpoint), pytest.raises(error):
+    with failpoints.armed(failpoint), pytest.raises(error) as caught:
         create_file(FS, str(tmp_path), SIZE, SIZE, warm_up=warm_up)
+    if isinstance(caught.value, StoreFullError):
+        assert (caught.value.retryable, caught.value.needed_bytes) == (True, SIZE)
     assert names(tmp_path) == ["00000000000000000000"]
     with failpoints.armed(failpoint), pytest.raises(error):
         queue.roll()

@@ -25,6 +25,7 @@ from store.files.staging import STAGING_DIRECTORY
 from store.files.warm_up import WarmUp
 from store.stats import StoreCounters
 from tests.patience import PATIENCE_S
+from tests.store.flush_fakes import Fatal
 from tests.store.listing import names
 
 SIZE = 8192
@@ -53,16 +54,6 @@ class GatedFileSystem(FileSystem):
     def warm(self, fd: int, path: str, position: int, size_bytes: int) -> None:
         self.written.add(Path(path).name)
         super().warm(fd, path, position, size_bytes)
-
-
-class Fatal:
-    def __init__(self) -> None:
-        self.causes: list[BaseException] = []
-        self.called = threading.Event()
-
-    def __call__(self, cause: BaseException) -> None:
-        self.causes.append(cause)
-        self.called.set()
 
 
 class Warmed:
@@ -137,22 +128,6 @@ def test_a_queue_rolls_through_prepared_files(tmp_path: Path) -> None:
     again.load()
     assert (again.max_position, again.read(4 * SIZE, 1)) == (5 * SIZE, b"\4")
     again.close()
-
-
-def test_files_prepared_before_a_crash_are_no_part_of_the_log(tmp_path: Path) -> None:
-    warmed = Warmed(tmp_path)
-    queue = MappedFileQueue(warmed.fs, str(tmp_path), SIZE, warmed.source)
-    queue.load()
-    warmed.source.start(0)
-    queue.roll().append(b"x" * 10)
-    warmed.await_ready(2)
-    again = MappedFileQueue(FileSystem(), str(tmp_path), SIZE)
-    again.load()
-    assert [file.position for file in again.files] == [0]
-    assert warmed.names() == [name(0)]
-    again.close()
-    queue.close()
-    warmed.source.stop()
 
 
 def test_a_taker_waits_for_the_file_in_the_making(tmp_path: Path) -> None:
@@ -389,6 +364,66 @@ def test_before_the_start_a_file_is_made_where_it_is_asked_for(tmp_path: Path) -
     assert queue.roll().position == 4 * SIZE
     warmed.source.stop()
     queue.close()
+
+
+# --- Who may not wait ---
+
+
+def test_polling_for_a_file_never_waits_and_names_what_is_wrong(tmp_path: Path) -> None:
+    warm_up = Warmed(tmp_path, file_count=1, timeout_ms=0, warm_up=False).source
+    with failpoints.armed("fs.allocate=ENOSPC@1+"):
+        warm_up.start()
+        with pytest.raises(StoreFullError):
+            poll_until(warm_up, 0)
+    poll_until(warm_up, 0)
+    poll_until(warm_up, 7 * SIZE)  # The log went elsewhere.
+    file = warm_up.take(7 * SIZE)
+    assert file.position == 7 * SIZE
+    file.close()
+    warm_up.stop()
+    with pytest.raises(ClosedError):
+        warm_up.poll(8 * SIZE)
+
+
+class SlowWrites(FileSystem):
+    """Writes wait until they may go on."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.may_go_on = threading.Event()
+
+    def warm(self, fd: int, path: str, position: int, size_bytes: int) -> None:
+        self.count += 1
+        assert self.may_go_on.wait(PATIENCE_S)
+        super().warm(fd, path, position, size_bytes)
+
+
+def test_a_file_that_is_polled_for_is_not_warmed_to_its_end(tmp_path: Path) -> None:
+    fs = SlowWrites()
+    warm_up = WarmUp(
+        fs,
+        str(tmp_path),
+        8 << 20,
+        file_count=1,
+        warm_up=True,
+        allocate_timeout_ms=0,
+        on_fatal=Fatal(),
+    )
+    warm_up.start(0)
+    assert not warm_up.poll(0)
+    fs.may_go_on.set()
+    poll_until(warm_up, 0)
+    assert fs.count <= 1, "one write of a MiB was under way"
+    warm_up.stop()
+
+
+def poll_until(warm_up: WarmUp, position: int) -> None:
+    pause = threading.Event()
+    for _ in range(2000):
+        if warm_up.poll(position):
+            return
+        pause.wait(0.002)
+    raise AssertionError(f"no file at {position}")
 
 
 # --- Memory ---

@@ -31,18 +31,6 @@ from tests.store.fsck_stores import (
 )
 from tests.store.records import PAGE
 
-
-@pytest.fixture(params=["commit_log", "ledger"])
-def config(request: pytest.FixtureRequest) -> StoreConfig:
-    return fsck_config(request.param)
-
-
-@pytest.fixture
-def root(tmp_path: Path, config: StoreConfig) -> Path:
-    make_store(tmp_path / "store", config)
-    return tmp_path / "store"
-
-
 # --- Nothing to find ---
 
 

@@ -27,11 +27,6 @@ from tests.store.fsck_stores import (
 from tests.store.ledgers import add, new_ledger, open_ledger
 
 
-@pytest.fixture(params=["commit_log", "ledger"])
-def config(request: pytest.FixtureRequest) -> StoreConfig:
-    return fsck_config(request.param)
-
-
 def killed(root: Path, config: StoreConfig, random: Random) -> tuple[Path, int]:
     """A copy of a running store with `count` synced records, and with async flush three more."""
     clock = Clock()

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -29,28 +28,6 @@ from tests.store.fsck_stores import (
     tree,
 )
 from tests.store.records import PAGE
-
-CONTAINERS = ("commit_log", "ledger")
-
-
-@pytest.fixture(params=CONTAINERS)
-def config(request: pytest.FixtureRequest) -> StoreConfig:
-    return fsck_config(request.param)
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One closed store of each container; tests work on copies."""
-    roots = {}
-    for container in CONTAINERS:
-        roots[container] = tmp_path_factory.mktemp(container) / "store"
-        make_store(roots[container], fsck_config(container))
-    return roots
-
-
-@pytest.fixture
-def root(made: dict[str, Path], config: StoreConfig, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made[config.container], tmp_path / "copy"))
 
 
 def names_place(found: list[Finding], name: str, at: int, near: int = 600) -> bool:

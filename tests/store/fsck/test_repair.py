@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from store.config import StoreConfig
-from store.errors import FileSystemError, LockedError, StoreError, StoreFullError, SyncFailedError
+from store.errors import FileSystemError, LockedError, StoreFullError, SyncFailedError
 from store.files import failpoints
 from store.fsck.plan import loses, plan
 from store.fsck.repair import apply
@@ -30,37 +30,15 @@ from tests.store.fsck_stores import (
     fsck_config,
     given_sizes,
     log_files,
-    make_store,
     open_store,
     tree,
 )
 from tests.store.records import PAGE
 
-CONTAINERS = ("commit_log", "ledger")
 ALL = {
     "topic0": [n for n in range(60) if n // 2 % 2 == 0],
     "topic1": [n for n in range(60) if n // 2 % 2 == 1],
 }
-
-
-@pytest.fixture(params=CONTAINERS)
-def config(request: pytest.FixtureRequest) -> StoreConfig:
-    return fsck_config(request.param)
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One closed store of each container; tests work on copies."""
-    roots = {}
-    for container in CONTAINERS:
-        roots[container] = tmp_path_factory.mktemp(container) / "store"
-        make_store(roots[container], fsck_config(container))
-    return roots
-
-
-@pytest.fixture
-def root(made: dict[str, Path], config: StoreConfig, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made[config.container], tmp_path / "copy"))
 
 
 def make_plan(root: Path, config: StoreConfig) -> list[Action]:
@@ -414,14 +392,3 @@ def spoil(root: Path, random: Random) -> None:
                 theirs = other.read_bytes()
                 other.write_bytes(data)
                 path.write_bytes(theirs)
-
-
-def test_the_errors_survive_pickling_and_say_what_to_do() -> None:
-    import pickle
-
-    errors: list[StoreError] = [LossRefusedError(10, 30, 2), StalePlanError("a", 7)]
-    for error in errors:
-        again = pickle.loads(pickle.dumps(error))
-        assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
-        assert ";" in str(error)
-        assert error.code.startswith("store.")

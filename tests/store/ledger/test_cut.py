@@ -1,6 +1,6 @@
 """Cuts, retention and snapshots of a ledger, and every file-system call of them failing once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -38,6 +38,13 @@ from tests.store.overwrites import flip
 from tests.store.records import BORN, batch
 
 
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    opened = new_ledger(tmp_path)
+    yield opened
+    opened.close()
+
+
 def names(root: Path) -> list[str]:
     return sorted(path.name for path in (root / "dledger-n0" / "data").iterdir())
 
@@ -72,20 +79,19 @@ def test_a_cut_leaves_the_bytes_of_a_log_that_never_had_more(tmp_path: Path, cut
     shorter.close()
 
 
-def test_committed_entries_are_never_cut(tmp_path: Path) -> None:
-    ledger = new_ledger(tmp_path)
+def test_committed_entries_are_never_cut(ledger: Ledger) -> None:
     add(ledger, 5)
     with pytest.raises(AssertionError, match="cut from 3, committed up to 3"):
         ledger.truncate_from(3, commit_index=3)
     assert ledger.last_index == 4
     ledger.truncate_from(5, commit_index=3)
     assert ledger.last_index == 4
-    ledger.close()
 
 
 @pytest.mark.parametrize("then", ["append", "append raw", "the same cut", "another cut"])
-def test_a_cut_that_was_stopped_is_finished_before_anything_else(tmp_path: Path, then: str) -> None:
-    ledger = new_ledger(tmp_path)
+def test_a_cut_that_was_stopped_is_finished_before_anything_else(
+    ledger: Ledger, tmp_path: Path, then: str
+) -> None:
     add(ledger, 20)
     end = ledger.position_of(5)
     raw = ledger.read_range(5, 6, FILE)
@@ -116,11 +122,9 @@ def test_a_cut_that_was_stopped_is_finished_before_anything_else(tmp_path: Path,
     assert data_file(tmp_path).read_bytes()[end:] == bytes(FILE - end)
     rest = index_file(tmp_path).read_bytes()[(ledger.last_index + 1) * 32 :]
     assert rest == bytes(len(rest))
-    ledger.close()
 
 
-def test_room_at_hand_is_never_that_of_a_file_that_was_cut_off(tmp_path: Path) -> None:
-    ledger = new_ledger(tmp_path)
+def test_room_at_hand_is_never_that_of_a_file_that_was_cut_off(ledger: Ledger) -> None:
     for size_bytes in (FILE - 1000, 2000, 0):
         ledger.append_entry(KIND_NO_OP, 1, bytes(size_bytes))
     assert ledger.position_of(1) == FILE
@@ -130,7 +134,6 @@ def test_room_at_hand_is_never_that_of_a_file_that_was_cut_off(tmp_path: Path) -
 
     assert not ledger.has_room_at_hand(2000)
     assert ledger.append_entry(KIND_NO_OP, 1, bytes(2000)).position == FILE
-    ledger.close()
 
 
 # --- Retention ---
@@ -167,13 +170,11 @@ def test_retention_moves_the_first_index_and_the_first_entry_stays_checked(tmp_p
         open_ledger(tmp_path, 2 * FILE + 1)
 
 
-def test_the_last_file_with_an_entry_is_never_deleted(tmp_path: Path) -> None:
-    ledger = new_ledger(tmp_path)
+def test_the_last_file_with_an_entry_is_never_deleted(ledger: Ledger, tmp_path: Path) -> None:
     grow(ledger, Random(4), FILE + 100)
     assert ledger.delete_first() == FILE
     assert ledger.delete_first() == 0
     assert names(tmp_path) == [fmt.file_name(FILE)]
-    ledger.close()
 
 
 @pytest.mark.parametrize("how", ["cut", "torn"])
@@ -235,9 +236,8 @@ def _delete_in_steps(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("delete", [Ledger.delete_first, _delete_in_steps])
 def test_retention_deletes_index_files_that_nobody_needs(
-    tmp_path: Path, delete: Callable[[Ledger], object]
+    ledger: Ledger, tmp_path: Path, delete: Callable[[Ledger], object]
 ) -> None:
-    ledger = new_ledger(tmp_path)
     while ledger.max_position < 2 * FILE + 9000:
         ledger.append_entry(KIND_NO_OP, 1, bytes(150))
     for _ in range(2):
@@ -247,15 +247,13 @@ def test_retention_deletes_index_files_that_nobody_needs(
         assert kept[0] <= ledger.first_index * 32 < kept[0] + 4096
         for index in (ledger.first_index, ledger.last_index):
             assert ledger.index.get(index) is not None
-    ledger.close()
 
 
 @pytest.mark.parametrize("at", [3, 11, 15, 20, 39])
 def test_a_file_stays_while_the_next_one_does_not_begin_with_its_entry(
-    tmp_path: Path, at: int
+    ledger: Ledger, tmp_path: Path, at: int
 ) -> None:
     """Its magic, its index, its term or its chain: the start of the log would be a wrong one."""
-    ledger = new_ledger(tmp_path)
     grow(ledger, Random(5), 2 * FILE)
     following = ledger.files.files[1]
     flip(following, at, 1)
@@ -266,7 +264,6 @@ def test_a_file_stays_while_the_next_one_does_not_begin_with_its_entry(
     assert (ledger.first_index, names(tmp_path)[0]) == (0, fmt.file_name(0))
     flip(following, at, 1)
     assert ledger.delete_first() == FILE
-    ledger.close()
 
 
 def test_an_opening_deletes_what_was_the_logs_and_nothing_else(tmp_path: Path) -> None:
@@ -381,17 +378,15 @@ def test_an_empty_log_behind_a_snapshot_remembers_what_comes_next(tmp_path: Path
 
 
 def test_a_log_that_is_replaced_right_behind_a_roll_goes_on_in_files_of_its_own(
-    tmp_path: Path,
+    ledger: Ledger,
 ) -> None:
     """The file that was appended to last ended where the first entry of the new log goes."""
-    ledger = new_ledger(tmp_path)
     while ledger.max_position < FILE:
         add(ledger)
     ledger.reset(100, FILE - 60, 7, 1)
     assert add(ledger) > FILE
     assert ledger.position_of(100) == FILE
     check_whole(ledger)
-    ledger.close()
 
 
 def test_a_replaced_log_of_which_any_files_are_left_is_opened(tmp_path: Path) -> None:

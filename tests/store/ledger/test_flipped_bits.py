@@ -24,7 +24,7 @@ from store.ledger.entry import (
 from store.ledger.ledger import Ledger
 from tests.store.entries import check_entry
 from tests.store.ledger import whole
-from tests.store.ledgers import FILE, data_file, grow, new_ledger, open_ledger, ship
+from tests.store.ledgers import FILE, grow, new_ledger, ship
 
 
 class Piece(NamedTuple):
@@ -147,28 +147,6 @@ def test_the_check_of_a_whole_log_hands_every_byte_to_one_pure_check(
     whole.check_whole(ledger)
     assert b"".join(seen) == b"".join(f.read_any(f.position, FILE) for f in ledger.files.files)
     ledger.close()
-
-
-def test_flips_anywhere_are_found_in_the_file_by_byte(tmp_path: Path) -> None:
-    """The same once more through files, verify and recovery, for a sample of bits."""
-    ledger = complete_file(tmp_path)
-    end, pieces = ledger.max_position, split(ledger)
-    ledger.close()
-    path, random = data_file(tmp_path), Random(2)
-    good = path.read_bytes()
-    for _ in range(60):
-        piece = random.choice([random.choice(pieces), pieces[-1]])
-        at = random.randrange(piece.lo, piece.hi)
-        bad = bytearray(good)
-        bad[at] ^= 1 << random.randrange(8)
-        ledger, _ = open_ledger(tmp_path, end)
-        path.write_bytes(bad)
-        damage = whole.damage_of(ledger)
-        assert damage is not None, f"{piece}"
-        assert damage.path == str(path)
-        assert piece.lo <= damage.at < piece.hi
-        ledger.close()
-        path.write_bytes(good)
 
 
 def test_a_wrong_link_refuses_a_good_entry(tmp_path: Path) -> None:

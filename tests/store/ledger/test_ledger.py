@@ -21,11 +21,9 @@ from store.errors import (
 )
 from store.files import failpoints
 from store.files.file_system import FileSystem
-from store.ledger.entry import KIND_CONFIGURATION, KIND_DATA, KIND_NO_OP, NO_LINK, ChainLink
+from store.ledger.entry import KIND_DATA, KIND_NO_OP
 from store.ledger.ledger import Ledger
-from store.log.record_log import RecordLog
 from store.record.message import decode_message, encode_message
-from tests.store.entries import check_entry, encode_entry
 from tests.store.ledger.whole import check_whole
 from tests.store.ledgers import (
     CONFIG,
@@ -43,14 +41,17 @@ from tests.store.ledgers import (
 from tests.store.overwrites import flip, overwrite
 from tests.store.records import BORN, batch, numbers, record, small_config
 from tests.store.reference_crc import reference_crc32c
+from tests.store.vectors import RECORD
 
-GOLDEN = bytes.fromhex(
-    """00000086 DAA320A7 69C865ED 00000003 00000000 0000000000000007 0000000000000030
-    00000000 0000018BCFE56800 7F000001 0000C350 0000018BCFE5687B 7F000001 00002A9F
-    00000000 0000000000000000 0000000E 48656C6C6F20526F636B65744D51
-    09 546F70696354657374 0014 4B455953 01 6B657931 02 54414753 01 54616741 02"""
-)
+GOLDEN = RECORD[:28] + struct.pack(">q", 48) + RECORD[36:]
 GOLDEN_UNIT = bytes.fromhex("00000001 0000000000000000 000000B6 0000000000000000 0000000000000001")
+
+
+def golden_entry() -> bytes:
+    head = struct.pack(">iiqqqi", 1, 182, 0, 1, 0, 0)
+    body = struct.pack(">Ii", reference_crc32c(GOLDEN), 134)
+    chain = struct.pack(">I", reference_crc32c(bytes(4) + head + bytes(4) + body))
+    return head + chain + body + GOLDEN
 
 
 @pytest.fixture
@@ -82,21 +83,13 @@ def test_the_golden_record_lands_byte_for_byte(tmp_path: Path) -> None:
     assert (result.record_positions, result.queue_offsets) == ([48], [7])
     ledger.close()
     stored = data_file(tmp_path).read_bytes()
-    assert stored[48:182] == GOLDEN
-    assert stored[182:] == bytes(FILE - 182)
-    head = struct.pack(">iiqqqi", 1, 182, 0, 1, 0, 0)
-    body = struct.pack(">Ii", reference_crc32c(GOLDEN), 134)
-    chain = struct.pack(">I", reference_crc32c(bytes(4) + head + bytes(4) + body))
-    assert stored[:48] == head + chain + body
+    assert stored == golden_entry().ljust(FILE, b"\0")
     assert index_file(tmp_path).read_bytes()[:64] == GOLDEN_UNIT + bytes(32)
 
 
 def test_golden_bytes_are_read_back(tmp_path: Path) -> None:
-    head = struct.pack(">iiqqqi", 1, 182, 0, 1, 0, 0)
-    body = struct.pack(">Ii", reference_crc32c(GOLDEN), 134)
-    chain = struct.pack(">I", reference_crc32c(bytes(4) + head + bytes(4) + body))
     for path, data, size_bytes in (
-        (data_file(tmp_path), head + chain + body + GOLDEN, FILE),
+        (data_file(tmp_path), golden_entry(), FILE),
         (index_file(tmp_path), GOLDEN_UNIT, 4096),
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,23 +121,6 @@ def test_a_reader_of_dledger_reads_our_files(tmp_path: Path) -> None:
         assert (theirs.channel, theirs.body) == (ours.kind, ours.body)
         if ours.kind == KIND_DATA:
             assert decode_message(theirs.body).position == theirs.pos + 48
-
-
-def test_the_readable_encoder_writes_what_an_append_writes(ledger: Ledger) -> None:
-    ledger.append_entry(KIND_NO_OP, 3, b"")
-    ledger.term = 3
-    add(ledger)
-    ledger.append_entry(KIND_CONFIGURATION, 5, b"members")
-    link = NO_LINK
-    for index in range(3):
-        entry = ledger.entry(index)
-        data = encode_entry(
-            entry.kind, ChainLink(index - 1, entry.term, link.chain_crc), entry.position, entry.body
-        )
-        assert ledger.read(entry.position, len(data)) == data
-        assert check_entry(data, entry.position, link, file_end_position=FILE) is None
-        link = ChainLink(index, entry.term, entry.chain_crc)
-    assert ledger.tail.link.chain_crc == link.chain_crc == ledger.chain_crc_at(2)
 
 
 # --- Placement ---
@@ -576,10 +552,3 @@ def test_readers_beside_the_writer_see_whole_entries_only(ledger: Ledger) -> Non
     reader.join()
     assert not failures
     assert seen[-1] == 400
-
-
-def test_a_ledger_is_a_record_log(ledger: Ledger) -> None:
-    log: RecordLog = ledger  # The type checker proves the rest.
-    result = log.append(batch(0, 2), now_unix_ms=BORN)
-    assert log.read(result.record_positions[1], 8) == record(1)[:8]
-    assert (log.sync(), log.delete_first()) == (result.end_position, 0)

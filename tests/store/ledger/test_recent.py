@@ -19,16 +19,22 @@ def store(tmp_path: Path) -> Iterator[ReplicaStore]:
         yield opened
 
 
+def filled(store: ReplicaStore) -> list[int]:
+    """Fill several files, with blanks between them; return where entries end, 0 first."""
+    ends = [0]
+    for lo in range(0, 60, 3):
+        ends.append(put(store, lo, lo + 3, size_bytes=4000))
+        if lo % 9 == 0:
+            ends.append(store.ledger.end_of(store.append_own(KIND_NO_OP, 1, b"")))
+    return ends
+
+
 def walk(store: ReplicaStore, lo: int, hi: int) -> list[tuple[int, bytes]]:
     return list(store.ledger.fresh_runs(lo, hi))
 
 
 def test_the_walk_is_the_same_as_through_the_files(store: ReplicaStore) -> None:
-    ends = [0]
-    for lo in range(0, 60, 3):
-        ends.append(put(store, lo, lo + 3, size_bytes=4000))  # Several files.
-        if lo % 9 == 0:
-            ends.append(store.ledger.end_of(store.append_own(KIND_NO_OP, 1, b"")))
+    ends = filled(store)
     recent = store.ledger.recent
     assert len(recent) == 20
     by_memory = {(lo, hi): walk(store, lo, hi) for lo in ends for hi in ends if lo < hi}
@@ -82,10 +88,7 @@ def test_the_oldest_go_above_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_peers_get_the_bytes_of_the_files(store: ReplicaStore) -> None:
-    for lo in range(0, 40, 4):
-        put(store, lo, lo + 4, size_bytes=4000)  # Several files.
-        if lo % 16 == 0:
-            store.append_own(KIND_NO_OP, 1, b"")
+    filled(store)
     ledger, hi = store.ledger, store.ledger.last_index + 1
     ranges = [(lo, end) for lo in range(hi) for end in range(lo + 1, hi + 1)]
     by_memory = [ledger.read_entries(*each) for each in ranges]
@@ -112,11 +115,7 @@ def test_no_entry_that_is_gone_is_read(store: ReplicaStore, end: str) -> None:
 
 
 def test_units_are_taken_only_for_a_whole_part_of_the_log(store: ReplicaStore) -> None:
-    ends = [0]
-    for lo in range(0, 60, 3):
-        ends.append(put(store, lo, lo + 3, size_bytes=4000))  # Several files: blanks between them.
-        if lo % 9 == 0:
-            ends.append(store.ledger.end_of(store.append_own(KIND_NO_OP, 1, b"")))
+    ends = filled(store)
     ledger, newest = store.ledger, 0
     for lo in ends:
         for hi in ends:

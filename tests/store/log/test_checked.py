@@ -14,8 +14,8 @@ from store.errors import CorruptionError
 from store.log import checked
 from store.log.checked import CheckedRanges
 from tests.patience import PATIENCE_S
+from tests.store.fsck_stores import Clock, open_store
 from tests.store.records import batch, numbers, small_config
-from tests.store.test_store import Clock, Container, open_store
 
 
 def add(ranges: CheckedRanges, lo: int, hi: int) -> None:
@@ -23,56 +23,42 @@ def add(ranges: CheckedRanges, lo: int, hi: int) -> None:
     ranges.add(lo, hi, ranges.generation)
 
 
-@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), max_size=25))
-def test_ranges_equal_a_set_of_positions(added: list[tuple[int, int]]) -> None:
-    ranges, model = CheckedRanges(), set()
-    ranges.trusted_position = 100
-    for lo, size_bytes in added:
-        add(ranges, lo, lo + size_bytes)
-        model |= set(range(lo, lo + size_bytes))
-    edges = ranges._edges
-    assert edges == sorted(set(edges)), "disjoint, and neighbours are one"
-    for lo in range(75):
-        for hi in range(lo + 1, 76):
-            assert ranges.covers(lo, hi) == model.issuperset(range(lo, hi))
-    assert ranges.covers(100, 10**9)
-
-
-def test_ranges_walked_by_recovery_need_no_second_check() -> None:
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["add", "add", "forget", "distrust", "cut"]),
+            st.integers(0, 60),
+            st.integers(1, 12),
+        ),
+        max_size=25,
+    ),
+    st.integers(0, 70),
+)
+def test_ranges_equal_a_set_of_positions(changes: list[tuple[str, int, int]], trusted: int) -> None:
+    """What is written behind a cut is trusted; only damage ends that, up to where it ends."""
     ranges = CheckedRanges()
     assert ranges.covers(5, 10), "a new log: everything was written since"
-    ranges.trusted_position = 8
-    assert not ranges.covers(5, 10)
-    add(ranges, 5, 8)
-    assert ranges.covers(5, 10)
-
-
-@pytest.mark.parametrize("cut", range(3, 30))
-def test_behind_a_cut_nothing_is_remembered_and_all_is_trusted(cut: int) -> None:
-    ranges = CheckedRanges()
-    ranges.trusted_position = 25
-    add(ranges, 5, 10)
-    add(ranges, 15, 20)
-    model = set(range(5, 10)) | set(range(15, 20)) | set(range(25, 40))
-    ranges.cut(cut)
-    model = {at for at in model if at < cut} | set(range(cut, 40))
-    for lo in range(40):
-        for hi in range(lo + 1, 41):
-            assert ranges.covers(lo, hi) == model.issuperset(range(lo, hi))
-
-
-@pytest.mark.parametrize("trusted", [0, 7, 12, 18, 25])
-@pytest.mark.parametrize("lo", range(0, 28, 3))
-def test_damaged_ranges_alone_are_checked_again(trusted: int, lo: int) -> None:
-    ranges = CheckedRanges()
     ranges.trusted_position = trusted
-    add(ranges, 5, 10)
-    model = set(range(5, 10)) | set(range(trusted, 40))
-    ranges.distrust(lo, lo + 4)
-    model -= set(range(lo, lo + 4))
-    for first in range(40):
-        for hi in range(first + 1, 41):
-            assert ranges.covers(first, hi) == model.issuperset(range(first, hi))
+    model = set[int]()
+    for change, lo, size_bytes in changes:
+        hi = lo + size_bytes
+        if change == "add":
+            add(ranges, lo, hi)
+            model |= set(range(lo, hi))
+        elif change == "cut":
+            ranges.cut(lo)
+            model, trusted = {at for at in model if at < lo}, min(trusted, lo)
+        else:
+            getattr(ranges, change)(lo, hi)
+            if change == "distrust" and trusted < hi:
+                model, trusted = model | set(range(trusted, lo)), hi
+            model -= set(range(lo, hi))
+        edges = ranges._edges
+        assert edges == sorted(set(edges)), "disjoint, and neighbours are one"
+    for lo in range(75):
+        for hi in range(lo + 1, 76):
+            assert ranges.covers(lo, hi) == model.issuperset(range(lo, min(hi, trusted)))
+    assert ranges.covers(100, 10**9)
 
 
 def test_the_number_of_ranges_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,37 +71,37 @@ def test_the_number_of_ranges_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
         assert len(ranges._edges) <= 2 * 4 + 2
 
 
-@pytest.mark.parametrize("change", ["distrust", "forget", "cut"])
-def test_reads_before_a_damage_was_found_are_not_noted(change: str) -> None:
+CHANGES: list[Callable[[CheckedRanges], None]] = [
+    lambda ranges: ranges.distrust(20, 30),
+    lambda ranges: ranges.forget(20, 30),
+    lambda ranges: ranges.cut(15),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=["distrust", "forget", "cut"])
+def test_reads_before_a_damage_was_found_are_not_noted(
+    change: Callable[[CheckedRanges], None],
+) -> None:
     ranges = CheckedRanges()
     ranges.trusted_position = 100
     generation = ranges.generation
-    changes: dict[str, Callable[[], None]] = {
-        "distrust": lambda: ranges.distrust(20, 30),
-        "forget": lambda: ranges.forget(20, 30),
-        "cut": lambda: ranges.cut(60),
-    }
-    changes[change]()
+    change(ranges)
+    ranges.trusted_position = 100
     ranges.add(10, 40, generation)
     assert not ranges.covers(22, 25)
     add(ranges, 10, 40)
     assert ranges.covers(22, 25)
 
 
-@pytest.mark.parametrize("change", ["distrust", "forget", "cut"])
+@pytest.mark.parametrize("change", CHANGES, ids=["distrust", "forget", "cut"])
 def test_damage_that_is_found_while_something_is_noted_is_not_lost(
-    monkeypatch: pytest.MonkeyPatch, change: str
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[CheckedRanges], None]
 ) -> None:
     """Readers, the scrubber and repairs are threads."""
     ranges = CheckedRanges()
     ranges.trusted_position = 100
     add(ranges, 20, 30)
-    changes: dict[str, Callable[[], None]] = {
-        "distrust": lambda: ranges.distrust(20, 30),
-        "forget": lambda: ranges.forget(20, 30),
-        "cut": lambda: ranges.cut(15),
-    }
-    thread = threading.Thread(target=changes[change])
+    thread = threading.Thread(target=change, args=(ranges,))
 
     def search_slowly(edges: list[int], position: int) -> int:
         monkeypatch.setattr(checked, "bisect_right", bisect_right)
@@ -132,7 +118,7 @@ def test_damage_that_is_found_while_something_is_noted_is_not_lost(
 
 @pytest.mark.parametrize("container", ["commit_log", "ledger"])
 def test_the_store_time_of_a_damaged_record_leads_nobody_past_messages(
-    tmp_path: Path, container: Container
+    tmp_path: Path, container: str
 ) -> None:
     config = small_config(container=container, property_crc=True)
 
@@ -154,9 +140,7 @@ def test_the_store_time_of_a_damaged_record_leads_nobody_past_messages(
 
 @pytest.mark.parametrize("container", ["commit_log", "ledger"])
 @pytest.mark.parametrize("way", ["pull", "key", "position", "view"])
-def test_old_damage_is_an_error_and_not_a_message(
-    tmp_path: Path, container: Container, way: str
-) -> None:
+def test_old_damage_is_an_error_and_not_a_message(tmp_path: Path, container: str, way: str) -> None:
     config = small_config(container=container)
     with open_store(tmp_path, config) as store:
         results = [store.put(batch(lo, lo + 20)) for lo in range(0, 400, 20)]

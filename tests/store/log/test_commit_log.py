@@ -17,9 +17,7 @@ from store.errors import (
     LimitExceededError,
     RecordFormatError,
     StoreError,
-    StoreFullError,
 )
-from store.files import failpoints
 from store.files.file_system import FileSystem
 from store.files.mapped_file import MappedFile
 from store.log import commit_log_recovery
@@ -130,18 +128,6 @@ def test_a_refused_batch_writes_nothing_not_even_a_blank(log: CommitLog, tmp_pat
     assert content(log) == list(range(120))
 
 
-def test_a_full_disk_refuses_the_batch_and_the_log_goes_on_later(log: CommitLog) -> None:
-    append(log, 0, 60)
-    with failpoints.armed("fs.allocate=ENOSPC@1+"):
-        for _ in range(3):
-            with pytest.raises(StoreFullError):
-                append(log, 60, 120)
-        assert content(log) == list(range(60)), "reads go on"
-    append(log, 60, 120)
-    assert content(log) == list(range(120))
-    assert log.stamper.next_offsets == {(b"orders", 0): 120}
-
-
 def test_a_record_larger_than_the_run_buffer_is_walked(tmp_path: Path) -> None:
     log = CommitLog(
         FileSystem(), str(tmp_path), StoreConfig(file_size_bytes=16 << 20, warm_up=False)
@@ -215,24 +201,6 @@ def test_cut_at_every_byte_of_the_last_three_batches(
         assert report.cut_size_bytes <= cut - good
         log.close()
         assert copy.read_bytes() == whole[:good].ljust(FILE, b"\0"), f"cut at {cut}"
-
-
-def test_damage_below_the_known_good_position_is_reported_and_not_cut(
-    three_batches: tuple[Path, list[int]], tmp_path: Path
-) -> None:
-    source, ends = three_batches
-    shutil.copytree(source, tmp_path, dirs_exist_ok=True)
-    path = tmp_path / "commitlog" / fmt.file_name(0)
-    data = bytearray(path.read_bytes())
-    data[ends[2] + 100] ^= 1  # In the body of the first record of the fourth batch.
-    path.write_bytes(data)
-    with pytest.raises(CorruptionError) as caught:
-        open_log(tmp_path, ends[3])
-    assert (caught.value.path, caught.value.field) == (str(path), "body CRC")
-    assert path.read_bytes() == data, "evidence is kept"
-    log, report = open_log(tmp_path, ends[2])
-    assert (log.max_position, report.cut_reason != "") == (ends[2], True)
-    log.close()
 
 
 def test_a_missing_file_below_the_known_good_position_is_corruption(tmp_path: Path) -> None:
@@ -401,16 +369,6 @@ def test_records_larger_than_a_read_are_found_and_a_cut_short_one_ends_the_log(
     log, report = open_log(tmp_path)
     assert (report.record_count, report.end_position) == (5, ends[-2])
     log.close()
-
-
-def test_reads_before_a_cut_check_nothing_behind_it(log: CommitLog) -> None:
-    ends = [append(log, n, n + 3) for n in range(0, 9, 3)]
-    log.checked.trusted_position = ends[2]
-    read_at = log.checked.generation
-    log.checked.cut(ends[0])
-    log.checked.add(0, ends[1], read_at)
-    assert not log.checked.covers(0, ends[1]), "those bytes are gone"
-    assert log.checked.covers(ends[0], ends[2]), "what is written there from now on is trusted"
 
 
 def test_the_smallest_blank_ends_a_file(log: CommitLog) -> None:

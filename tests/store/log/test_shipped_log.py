@@ -12,11 +12,12 @@ from store import format as fmt
 from store.errors import CorruptionError, RecordFormatError, StoreError, StoreFullError
 from store.files import failpoints
 from store.files.file_system import FileSystem
-from store.files.mapped_file import MappedFile, prepare_file
+from store.files.mapped_file import MappedFile
 from store.log.commit_log import CommitLog
 from store.log.shipped_log import ShippedLog
 from store.record.message import encode_message
 from store.replicated.shipped_store import ShippedStore
+from tests.store.files.test_new_names import LazySource
 from tests.store.records import BORN, PAGE, batch, record
 from tests.store.shipped_stores import (
     CONFIG,
@@ -300,19 +301,6 @@ def test_garbage_is_found_when_it_is_read_and_not_before(tmp_path: Path) -> None
 # --- A log that begins elsewhere ---
 
 
-class NamesLater:
-    """Makes files whose names the taker makes durable, and notes in which order that is done."""
-
-    def __init__(self, directory: Path) -> None:
-        self.fs = NotingFileSystem()
-        self._directory = str(directory)
-
-    def take(self, position: int) -> MappedFile:
-        prepared = prepare_file(self.fs, self._directory, position, FILE, warm_up=False)
-        assert prepared is not None
-        return prepared.publish(is_durable=False)
-
-
 class NotingFileSystem(FileSystem):
     """Notes which files got their names, and which directories were made durable."""
 
@@ -331,10 +319,10 @@ class NotingFileSystem(FileSystem):
 
 def test_the_file_that_a_log_begins_with_is_durable_on_return(tmp_path: Path) -> None:
     """Else a power loss could leave queues of a log that has no file."""
-    source = NamesLater(tmp_path / "commitlog")
-    log = ShippedLog(source.fs, str(tmp_path), CONFIG, source)
+    fs = NotingFileSystem()
+    log = ShippedLog(fs, str(tmp_path), CONFIG, LazySource(fs, str(tmp_path / "commitlog"), FILE))
     log.files.load()
     log.begin_at(3 * FILE)
-    assert source.fs.calls[-2:] == [log.files.files[0].path, log.files.directory]
+    assert fs.calls[-2:] == [log.files.files[0].path, log.files.directory]
     assert (log.min_position, log.end_position) == (3 * FILE, 3 * FILE)
     log.close()

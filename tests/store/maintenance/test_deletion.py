@@ -11,6 +11,7 @@ from store.files import failpoints
 from store.ledger.entry import ChainLink
 from store.ledger.ledger import Deletion
 from store.replicated.ledger_store import ReplicaStore
+from tests.store.fsck_stores import flip
 from tests.store.records import numbers
 from tests.store.replicated.test_ledger_store import CONFIG, crash, open_store, put
 
@@ -145,6 +146,10 @@ def test_a_restart_deletes_no_file_that_is_not_of_the_log(store: ReplicaStore) -
     assert min(path.name for path in directory.iterdir() if path != copy) == f"{3 * FILE:020d}"
 
 
+def path_of(store: ReplicaStore, position: int) -> Path:
+    return data(store) / f"{position // FILE * FILE:020d}"
+
+
 FIELDS = {"size": 7, "index": 15, "term": 23, "chain": 39, "body checksum": 43}
 """The last byte of fields of a header, where a flipped bit leaves something that makes sense."""
 
@@ -157,12 +162,12 @@ def test_the_log_begins_behind_nothing_that_is_damaged(
     """What its first entry must follow is written down then, and would stay wrong for ever."""
     ledger = store.ledger
     position = ledger.position_of(ledger.index_at_position(3 * FILE) + which)
-    flip(store, position + FIELDS[field])
+    flip(path_of(store, position), 8 * (position % FILE + FIELDS[field]))
     store.engine.sync_derived()
     store.find_expired()
     with pytest.raises(CorruptionError):
         store.deletion(ledger.last_index)
-    flip(store, position + FIELDS[field])
+    flip(path_of(store, position), 8 * (position % FILE + FIELDS[field]))
     take_out(store).remove()
     assert in_log(store)[0] == 3 * FILE
     check_killed(store)
@@ -176,21 +181,13 @@ def test_no_cut_begins_behind_a_damaged_header(store: ReplicaStore, field: str) 
     for number in range(2):
         put(store, index + number, index + number + 1)
     position, end_position = ledger.position_of(index), ledger.max_position
-    flip(store, position + FIELDS[field])
+    flip(path_of(store, position), 8 * (position % FILE + FIELDS[field]))
     with pytest.raises(CorruptionError):
         ledger.truncate_from(index + 1, commit_index=index)
     assert ledger.max_position == end_position
-    flip(store, position + FIELDS[field])
+    flip(path_of(store, position), 8 * (position % FILE + FIELDS[field]))
     ledger.truncate_from(index + 1, commit_index=index)
     assert ledger.last_index == index
-
-
-def flip(store: ReplicaStore, position: int) -> None:
-    with (data(store) / f"{position // FILE * FILE:020d}").open("r+b") as file:
-        file.seek(position % FILE)
-        found = file.read(1)[0]
-        file.seek(position % FILE)
-        file.write(bytes([found ^ 1]))
 
 
 def test_no_file_is_deleted_while_the_first_file_is_missing(

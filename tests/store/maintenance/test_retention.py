@@ -57,40 +57,37 @@ def usage(used_ratio: float, total_bytes: int = 100_000) -> DiskUsage:
     return DiskUsage(round(total_bytes * (1 - used_ratio)), total_bytes)
 
 
+def expired_count(found: list[FileAge], now: int = NOW, **changes: float | None) -> int:
+    """How many of them go while there is room on the disk."""
+    return policy(**changes).files_to_delete(found, now, EMPTY_DISK).file_count
+
+
 # --- By age ---
 
 
 def test_expired_files_go_oldest_first_and_never_the_last() -> None:
     hourly = [NOW - hours * HOUR for hours in range(78, 2, -1)]  # Newest record of each file.
-    assert policy().files_to_delete(files(hourly), NOW, EMPTY_DISK).file_count == 7
-    assert policy().files_to_delete(files(hourly), NOW - 2 * HOUR, EMPTY_DISK).file_count == 5
-    assert policy().files_to_delete(files(hourly[-1:]), NOW + 99 * DAY, EMPTY_DISK).file_count == 0
-    assert policy().files_to_delete([], NOW, EMPTY_DISK).file_count == 0
+    assert expired_count(files(hourly)) == 7
+    assert expired_count(files(hourly), NOW - 2 * HOUR) == 5
+    assert expired_count(files(hourly[-1:]), NOW + 99 * DAY) == 0
+    assert expired_count([]) == 0
 
 
 def test_the_age_is_exact_at_the_border() -> None:
     newest = [NOW - hours * HOUR for hours in range(72, 5, -6)]
-    assert policy().files_to_delete(files(newest), NOW, EMPTY_DISK).file_count == 1
-    assert policy().files_to_delete(files(newest), NOW - 1, EMPTY_DISK).file_count == 0
+    assert expired_count(files(newest)) == 1
+    assert expired_count(files(newest), NOW - 1) == 0
 
 
-def test_at_most_ten_a_round() -> None:
+def test_at_most_ten_go_a_round_and_none_without_a_limit_by_age() -> None:
     newest = [NOW - hours * HOUR for hours in range(200, -1, -1)]
-    assert (
-        policy().files_to_delete(files(newest), NOW, EMPTY_DISK).file_count
-        == DELETE_COUNT_MAX
-        == 10
-    )
-
-
-def test_no_limit_by_age() -> None:
-    newest = [NOW - days * DAY for days in range(200, -1, -1)]
-    assert policy(retention_ms=0).files_to_delete(files(newest), NOW, EMPTY_DISK).file_count == 0
+    assert expired_count(files(newest)) == DELETE_COUNT_MAX == 10
+    assert expired_count(files(newest), retention_ms=0) == 0
 
 
 def test_unsynced_or_needed_files_stay_with_all_after_them() -> None:
     newest = [NOW - hours * HOUR for hours in range(80, -1, -1)]
-    assert policy().files_to_delete(files(newest, deletable=3), NOW, EMPTY_DISK).file_count == 3
+    assert expired_count(files(newest, deletable=3)) == 3
     assert policy().files_to_delete(files(newest, deletable=0), NOW, usage(0.99)).file_count == 0
 
 
@@ -108,33 +105,30 @@ HOURLY = [NOW - hours * HOUR for hours in range(70, -1, -1)]  # Nothing has expi
 
 def test_a_clock_in_the_year_2100_deletes_no_live_data() -> None:
     """C1: the jump counts as a quarter of the retention, and not as 74 years."""
-    assert policy().files_to_delete(files(HOURLY), NOW, EMPTY_DISK).file_count == 0
+    assert expired_count(files(HOURLY)) == 0
     young = files(HOURLY[-50:])
-    assert policy().files_to_delete(young, YEAR_2100, EMPTY_DISK).file_count == 0
+    assert expired_count(young, YEAR_2100) == 0
     # Records of the jumped clock, in the last file and in whole files after it.
     for later in ([YEAR_2100], [YEAR_2100 + n * HOUR for n in range(4)]):
         after = files([*HOURLY[-50:-1], *later])
-        assert policy().files_to_delete(after, later[-1], EMPTY_DISK).file_count == 0
+        assert expired_count(after, later[-1]) == 0
     # And back in the right year: ages go on from there.
     back = files([*HOURLY[-40:], YEAR_2100, NOW + HOUR, NOW + 2 * HOUR])
-    assert policy().files_to_delete(back, NOW + 2 * HOUR, EMPTY_DISK).file_count == 0
+    assert expired_count(back, NOW + 2 * HOUR) == 0
 
 
 def test_a_clock_in_the_year_2000_deletes_no_live_data() -> None:
-    assert policy().files_to_delete(files(HOURLY), YEAR_2000, EMPTY_DISK).file_count == 0
+    assert expired_count(files(HOURLY), YEAR_2000) == 0
     stamped_2000 = [YEAR_2000 + n * HOUR for n in range(5)]
-    assert policy().files_to_delete(files(stamped_2000), NOW, EMPTY_DISK).file_count == 0, (
-        "4 + 18 hours"
-    )
+    assert expired_count(files(stamped_2000)) == 0, "4 + 18 hours"
     back = files([*HOURLY[-45:], *stamped_2000, NOW, NOW + HOUR])
-    assert policy().files_to_delete(back, NOW + HOUR, EMPTY_DISK).file_count == 0
+    assert expired_count(back, NOW + HOUR) == 0
 
 
 def test_an_hour_back_and_forth_changes_ages_by_an_hour_at_most() -> None:
     newest = [NOW - hours * HOUR for hours in range(80, -1, -1)]
     for jump in (-HOUR, HOUR):
-        count = policy().files_to_delete(files(newest), NOW + jump, EMPTY_DISK).file_count
-        assert count == 9 + (jump > 0)
+        assert expired_count(files(newest), NOW + jump) == 9 + (jump > 0)
 
 
 @given(
@@ -161,7 +155,7 @@ def test_a_step_up_to_the_retention_is_believed_and_a_longer_one_is_not() -> Non
 def test_a_store_that_runs_through_a_pause_deletes_in_time() -> None:
     newest = [NOW - hours * HOUR for hours in (10, 5, 0)]
     for hour in range(100):
-        kept = policy().files_to_delete(files(newest), NOW + hour * HOUR, EMPTY_DISK).file_count
+        kept = expired_count(files(newest), NOW + hour * HOUR)
         newest = newest[kept:]
         assert len(newest) == 3 - (hour >= 62) - (hour >= 67)
 
@@ -169,7 +163,7 @@ def test_a_store_that_runs_through_a_pause_deletes_in_time() -> None:
 def test_the_price_of_the_rule_is_four_files() -> None:
     """A log that writes one file a month keeps four more than the retention of 72 hours asks."""
     monthly = [NOW - days * DAY for days in range(300, -1, -30)]
-    assert policy().files_to_delete(files(monthly), NOW, EMPTY_DISK).file_count == len(monthly) - 4
+    assert expired_count(files(monthly)) == len(monthly) - 4
 
 
 # --- By size and by disk ---
@@ -177,10 +171,8 @@ def test_the_price_of_the_rule_is_four_files() -> None:
 
 def test_by_size() -> None:
     young = files([NOW] * 10)
-    assert policy(retention_size_bytes=1000).files_to_delete(young, NOW, EMPTY_DISK).file_count == 0
-    assert policy(retention_size_bytes=999).files_to_delete(young, NOW, EMPTY_DISK).file_count == 1
-    assert policy(retention_size_bytes=250).files_to_delete(young, NOW, EMPTY_DISK).file_count == 8
-    assert policy(retention_size_bytes=1).files_to_delete(young, NOW, EMPTY_DISK).file_count == 9
+    for size_bytes, count in ((1000, 0), (999, 1), (250, 8), (1, 9)):
+        assert expired_count(young, retention_size_bytes=size_bytes) == count
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from random import Random
 
@@ -53,9 +54,8 @@ def open_wreck(wreck: Wreck, fs: FileSystem | None = None) -> Ledger:
 
 @pytest.fixture
 def ledger(wreck: Wreck) -> Iterator[Ledger]:
-    opened = open_wreck(wreck)
-    yield opened
-    opened.close()
+    with closing(open_wreck(wreck)) as opened:
+        yield opened
 
 
 def scrubber(ledger: Ledger) -> LedgerScrubber:
@@ -160,15 +160,12 @@ class Bad(FileSystem):
 
 def test_a_sector_that_cannot_be_read_is_damage(wreck: Wreck) -> None:
     fs = Bad()
-    ledger = open_wreck(wreck, fs)
-    try:
+    with closing(open_wreck(wreck, fs)) as ledger:
         fs.position = 2 * FILE + 5000
         pieces = pass_of(scrubber(ledger))
         assert [name for name, _ in damage(pieces)] == [wreck.data(2 * FILE).name]
         fs.position = -1
         assert damage(pass_of(scrubber(ledger))) == []
-    finally:
-        ledger.close()
 
 
 class OnceWrong(FileSystem):
@@ -192,16 +189,13 @@ class OnceWrong(FileSystem):
 def test_a_range_that_is_good_when_read_again_is_no_damage(wreck: Wreck) -> None:
     """A read went wrong once, or the place was repaired in between."""
     fs = OnceWrong(FILE + 20)  # In the first header of a file, where a piece begins.
-    ledger = open_wreck(wreck, fs)
-    try:
+    with closing(open_wreck(wreck, fs)) as ledger:
         scrub = scrubber(ledger)
         fs.is_armed = True
         pieces = pass_of(scrub)
         assert not fs.is_armed
         assert damage(pieces) == []
         assert sum(piece.size_bytes for piece in pieces) == scrub.sealed_size_bytes
-    finally:
-        ledger.close()
 
 
 def test_damage_that_reaches_into_the_next_file_is_served_from_neither(
@@ -222,8 +216,7 @@ def test_damage_that_reaches_into_the_next_file_is_served_from_neither(
 
 def test_checked_ranges_leave_the_page_cache_before_a_read(wreck: Wreck) -> None:
     fs = Bad()
-    ledger = open_wreck(wreck, fs)
-    try:
+    with closing(open_wreck(wreck, fs)) as ledger:
         del fs.asked[:]
         pass_of(scrubber(ledger))
         asked = [each for each in fs.asked if Path(each[1]).parent.name == "data"]
@@ -236,8 +229,6 @@ def test_checked_ranges_leave_the_page_cache_before_a_read(wreck: Wreck) -> None
                 assert each[1] == forgotten[1]
                 assert forgotten[2] <= each[2] < each[3] <= forgotten[3]
         assert asked[-1][0] == "forget", "nothing stays behind"
-    finally:
-        ledger.close()
 
 
 def test_a_wrong_index_is_put_right(wreck: Wreck, ledger: Ledger) -> None:

@@ -13,13 +13,7 @@ from store.files import checksum
 from store.format import Host
 from store.record import message
 from tests.store.reference_crc import reference_crc32, reference_crc32c
-
-GOLDEN = bytes.fromhex(
-    "00000086 DAA320A7 69C865ED 00000003 00000000 0000000000000007 0000000000000400"
-    "00000000 0000018BCFE56800 7F000001 0000C350 0000018BCFE5687B 7F000001 00002A9F"
-    "00000000 0000000000000000 0000000E 48656C6C6F20526F636B65744D51"
-    "09 546F70696354657374 0014 4B455953 01 6B657931 02 54414753 01 54616741 02"
-)
+from tests.store.vectors import RECORD as GOLDEN
 
 
 def golden(**changes: object) -> bytes:
@@ -65,31 +59,8 @@ def test_golden_record_both_directions() -> None:
     assert message.parse_message_id(decoded.message_id) == (("127.0.0.1", 10911), 1024)
 
 
-def test_golden_consume_queue_unit_of_the_record() -> None:
-    decoded = message.decode_message(GOLDEN)
-    unit = fmt.CONSUME_QUEUE_UNIT.pack(decoded.position, decoded.size_bytes, decoded.tags_code)
-    assert unit == bytes.fromhex("0000000000000400 00000086 000000000027A807")
-
-
 def test_golden_blank() -> None:
     assert fmt.BLANK.pack(100, fmt.MAGIC_BLANK) == bytes.fromhex("00000064 CBD43194")
-
-
-@pytest.mark.parametrize(
-    ("text", "hash_code", "tags_code"),
-    [
-        ("TagA", 2598919, "000000000027A807"),
-        ("TagB", 2598920, "000000000027A808"),
-        ("TopicTest#key1", -1655984460, "FFFFFFFF9D4BAEB4"),
-        ("TopicTest-0", 1247014820, "000000004A53EFA4"),
-        ("polygenelubricants", -2147483648, "FFFFFFFF80000000"),
-        ("\u4e2d\u6587", 646394, "000000000009DCFA"),
-        ("", 0, "0000000000000000"),
-    ],
-)
-def test_golden_java_hash(text: str, hash_code: int, tags_code: str) -> None:
-    assert message.java_hash(text) == hash_code
-    assert struct.pack(">q", message.tags_code(text)) == bytes.fromhex(tags_code)
 
 
 @given(st.text(max_size=3000))

@@ -19,29 +19,24 @@ from store.errors import (
     FileSystemError,
     PositionRangeError,
     StoreError,
-    StoreFullError,
     SyncFailedError,
 )
 from store.files import failpoints
 from store.files.file_system import FileSystem
 from store.files.mapped_file_queue import InlineFiles, MappedFileQueue
 from store.files.meta_file import MetaFile
-from store.files.warm_up import WarmUp
 from store.fsck.plan import plan
 from store.fsck.repair import apply
 from store.fsck.types import Severity
 from store.ledger.entry import KIND_NO_OP
 from store.replicated.ledger_store import ReplicaStore
 from tests.patience import PATIENCE_S
+from tests.store.crash_check import must_not_die
 from tests.store.crashes import abandon
-from tests.store.fsck_stores import findings, flip, given_sizes
+from tests.store.fsck_stores import findings, flip, forget_sums, given_sizes
 from tests.store.records import BORN, PAGE, batch, numbers, small_config
 
 CONFIG = small_config(container="ledger", file_size_bytes=16 * PAGE, disk_reserve_bytes=0)
-
-
-def must_not_die(cause: BaseException) -> None:
-    raise AssertionError("the store wanted to end the process") from cause
 
 
 def open_store(root: Path, **changes: object) -> ReplicaStore:
@@ -109,9 +104,7 @@ def test_an_index_file_without_checksums_is_compared_with_the_log(tmp_path: Path
     with open_store(tmp_path, index_slot_count=64, index_entry_count=20) as store:
         end = put(store, 0, 30)
         store.dispatch_to(end)
-    for sums in (tmp_path / "checksums").rglob("*"):
-        if sums.is_file():
-            sums.unlink()
+    forget_sums(tmp_path)
     index = sorted((tmp_path / "index").iterdir())[0]
     flip(index, 8 * (40 + 64 * 4 + 20))
     reports: list[str] = []
@@ -169,71 +162,6 @@ def test_a_follower_leaves_the_reserve_free(tmp_path: Path) -> None:
         assert store.ledger.files.reserved_count == 0
     with open_store(tmp_path / "roomy", disk_reserve_bytes=free_bytes // 2) as store:
         assert store.has_room(100)
-
-
-def test_polling_for_a_file_never_waits_and_names_what_is_wrong(tmp_path: Path) -> None:
-    warm_up = WarmUp(
-        FileSystem(),
-        str(tmp_path),
-        PAGE,
-        file_count=1,
-        warm_up=False,
-        allocate_timeout_ms=0,
-        on_fatal=must_not_die,
-    )
-    with failpoints.armed("fs.allocate=ENOSPC@1+"):
-        warm_up.start()
-        with pytest.raises(StoreFullError):
-            poll_until(warm_up, 0)
-    poll_until(warm_up, 0)
-    poll_until(warm_up, 7 * PAGE)  # The log went elsewhere.
-    file = warm_up.take(7 * PAGE)
-    assert file.position == 7 * PAGE
-    file.close()
-    warm_up.stop()
-    with pytest.raises(ClosedError):
-        warm_up.poll(8 * PAGE)
-
-
-class SlowWrites(FileSystem):
-    """Writes wait until they may go on."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.may_go_on = threading.Event()
-
-    def warm(self, fd: int, path: str, position: int, size_bytes: int) -> None:
-        self.count += 1
-        assert self.may_go_on.wait(PATIENCE_S)
-        super().warm(fd, path, position, size_bytes)
-
-
-def test_a_file_that_is_polled_for_is_not_warmed_to_its_end(tmp_path: Path) -> None:
-    fs = SlowWrites()
-    warm_up = WarmUp(
-        fs,
-        str(tmp_path),
-        8 << 20,
-        file_count=1,
-        warm_up=True,
-        allocate_timeout_ms=0,
-        on_fatal=must_not_die,
-    )
-    warm_up.start(0)
-    assert not warm_up.poll(0)
-    fs.may_go_on.set()
-    poll_until(warm_up, 0)
-    assert fs.count <= 1, "one write of a MiB was under way"
-    warm_up.stop()
-
-
-def poll_until(warm_up: WarmUp, position: int) -> None:
-    pause = threading.Event()
-    for _ in range(2000):
-        if warm_up.poll(position):
-            return
-        pause.wait(0.002)
-    raise AssertionError(f"no file at {position}")
 
 
 def test_a_batch_is_refused_while_its_file_is_being_made(tmp_path: Path) -> None:

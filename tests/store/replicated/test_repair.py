@@ -89,7 +89,9 @@ def test_a_whole_ledger_has_no_damage(wreck: Wreck) -> None:
 def test_any_flipped_byte_is_found_and_repaired(wreck: Wreck) -> None:
     random = Random(5)
     header_bytes = [s.position + random.randrange(48) for s in wreck.spots]
+    middle = wreck.spots[len(wreck.spots) // 2].position
     positions = random.sample(range(wreck.end_position), 60) + header_bytes
+    positions += range(middle, middle + 48)
     for position in positions:
         wreck.flip(position, 1 << random.randrange(8))
         found = wreck.repair()
@@ -101,17 +103,6 @@ def test_any_flipped_byte_is_found_and_repaired(wreck: Wreck) -> None:
             assert (damaged.lo_index, damaged.hi_index) == (spot.index, spot.index + 1)
             assert damaged.position <= spot.position < spot.end <= damaged.end_position
         assert wreck.is_equal(), f"byte {position}"
-    check_repaired(wreck)
-
-
-def test_each_byte_of_one_header(wreck: Wreck) -> None:
-    spot = wreck.spots[len(wreck.spots) // 2]
-    for at in range(48):
-        for bits in (1, 0x80, 0xFF):
-            wreck.flip(spot.position + at, bits)
-            found = wreck.repair()
-            assert [(d.lo_index, d.hi_index) for d in found] == [(spot.index, spot.index + 1)]
-            assert wreck.is_equal(), f"byte {at}"
     check_repaired(wreck)
 
 

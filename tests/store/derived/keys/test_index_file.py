@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store import format as fmt
-from store.derived.keys.index_file import IndexFile, create_index_file, file_size_bytes, key_hash
+from store.derived.keys.index_file import IndexFile, create_index_file, file_size_bytes
 from store.errors import ClosedError, DerivedFileError
 from store.files.failpoints import armed
 from store.files.file_system import FileSystem
-from store.record.message import java_hash, positive_hash
+from store.record.message import java_hash, positive_hash, tags_code
 from tests.seeds import examples
 from tests.store.vectors import HASHES
 
@@ -51,18 +51,14 @@ def content(file: IndexFile) -> bytes:
 # --- Bytes ---
 
 
-@pytest.mark.parametrize(("text", "java", "tags_code", "index", "slot"), HASHES)
+@pytest.mark.parametrize(("text", "java", "code", "index", "slot"), HASHES)
 def test_hashes_have_the_published_values(
-    text: str, java: int, tags_code: str, index: int, slot: int
+    text: str, java: int, code: str, index: int, slot: int
 ) -> None:
     assert java_hash(text) == java
-    assert struct.pack(">q", java).hex().upper() == tags_code
+    assert struct.pack(">q", tags_code(text)).hex().upper() == code
     assert positive_hash(java) == index
     assert positive_hash(java) % 5_000_000 == slot
-
-
-def test_a_key_is_hashed_with_its_topic() -> None:
-    assert key_hash("TopicTest", "key1") == 1655984460
 
 
 def test_the_default_file_has_the_published_size() -> None:
@@ -132,12 +128,6 @@ def test_a_time_range_misses_no_record_by_rounding(tmp_path: Path) -> None:
     assert candidates(file, 1, begin_unix_ms=5500, end_unix_ms=9000, hi_position=99) == [30]
     assert candidates(file, 1, begin_unix_ms=0, end_unix_ms=3000, hi_position=99) == [20, 10]
     assert candidates(file, 1, begin_unix_ms=0, end_unix_ms=9000, hi_position=30) == [20, 10]
-
-
-def test_a_record_with_a_doubled_key_is_found_once(tmp_path: Path) -> None:
-    file = make(tmp_path)
-    put(file, (1, 10, NOW), (1, 10, NOW), (1, 20, NOW))
-    assert candidates(file, 1, **ALWAYS) == [20, 10]
 
 
 def test_a_sealed_file_is_read_without_a_map(tmp_path: Path) -> None:

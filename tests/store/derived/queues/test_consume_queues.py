@@ -8,19 +8,15 @@ from random import Random
 
 import pytest
 
-from store import format as fmt
-from store.derived.queues.consume_queue import ConsumeQueue, QueueEnvironment
+from store.derived.queues.consume_queue import ConsumeQueue
 from store.derived.queues.consume_queues import ConsumeQueues
-from store.derived.sum_files import SumFiles
 from store.errors import DerivedFileError, PositionRangeError, StoreError, SyncFailedError
-from store.files.descriptor_cache import DescriptorCache
 from store.files.failpoints import armed, census
 from store.files.file_system import FileSystem
+from tests.store.derived.queues.test_consume_queue import SIZE, environment, units
 from tests.store.fakes import CountingFileSystem, tree
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import small_config
-
-SIZE = 100
 
 
 def make(
@@ -30,10 +26,6 @@ def make(
     queues = ConsumeQueues(FileSystem(), str(root), config, open_files_max=limit)
     queues.recover(position, is_clean=is_clean)
     return queues
-
-
-def units(lo: int, hi: int) -> bytes:
-    return b"".join(fmt.CONSUME_QUEUE_UNIT.pack(n * SIZE, SIZE, n) for n in range(lo, hi))
 
 
 def put(queues: ConsumeQueues, topic: bytes, queue_id: int, lo: int, hi: int) -> int:
@@ -82,13 +74,10 @@ def test_a_set_of_many_queues_keeps_few_files_open(tmp_path: Path) -> None:
 
 
 def test_a_queue_takes_little_memory(tmp_path: Path) -> None:
-    fs = FileSystem()
-    environment = QueueEnvironment(
-        fs, str(tmp_path), 10, DescriptorCache(fs, 512), SumFiles(str(tmp_path), "units")
-    )
+    shared = environment(tmp_path)
     tracemalloc.start()
     try:
-        kept = [ConsumeQueue(environment, "orders", n) for n in range(1000)]
+        kept = [ConsumeQueue(shared, "orders", n) for n in range(1000)]
         size_bytes = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()

@@ -36,24 +36,6 @@ def find(
     return offset_by_time(queue, unix_ms, boundary, timestamp_of, min_position=min_position)
 
 
-@pytest.mark.parametrize(
-    ("unix_ms", "lower", "upper"),
-    [
-        (99, 0, 0),  # All are later.
-        (100, 0, 0),
-        (150, 1, 0),
-        (200, 1, 3),  # Equal times: to the correct edge.
-        (250, 4, 3),
-        (300, 4, 4),
-        (301, 5, 4),  # All are earlier: the next offset, and the last.
-    ],
-)
-def test_boundaries(tmp_path: Path, unix_ms: int, lower: int, upper: int) -> None:
-    log, queue = build(tmp_path, [100, 200, 200, 200, 300])
-    assert find(log, queue, unix_ms, Boundary.LOWER) == lower
-    assert find(log, queue, unix_ms, Boundary.UPPER) == upper
-
-
 def test_deleted_records_are_passed_over(tmp_path: Path) -> None:
     log, queue = build(tmp_path, list(range(0, 1000, 100)))
     kept = log.records[6][0]

@@ -5,21 +5,15 @@ from random import Random
 
 import pytest
 
-from store import format as fmt
 from store.derived.queues.consume_queues import ConsumeQueues
 from store.derived.queues.tail_files import TAIL_FILES_MAX, TailFiles
 from store.errors import StoreFullError
 from store.files.descriptor_cache import DescriptorCache
 from store.files.failpoints import armed
 from store.files.file_system import FileSystem
+from tests.store.derived.queues.test_consume_queue import SIZE, units
 from tests.store.fakes import CountingFileSystem, tree
 from tests.store.records import small_config
-
-SIZE = 100
-
-
-def units(lo: int, hi: int) -> bytes:
-    return b"".join(fmt.CONSUME_QUEUE_UNIT.pack(n * SIZE, SIZE, n) for n in range(lo, hi))
 
 
 def make(root: Path, fs: FileSystem, *, limit: int) -> ConsumeQueues:
