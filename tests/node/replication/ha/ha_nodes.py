@@ -310,6 +310,20 @@ class HaNodes:
             await gate.stop()
 
 
+async def shorten(node: WholeHaNode, position: int) -> None:
+    """Have the rounds of maintenance end, and delete the files below a position as they do."""
+    await node.maintenance.end_rounds()
+    checkpoint = node.applied.checkpoint()
+    if checkpoint is not None:
+        checkpoint.save()
+    node.log.store.maintain()
+    node.log.store.expire_below(position)
+    work = node.log.detach_expired(position)
+    assert work is not None
+    work()
+    assert node.log.min_position == position
+
+
 @asynccontextmanager
 async def group(
     root: Path,
