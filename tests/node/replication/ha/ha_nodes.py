@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -324,17 +324,16 @@ async def shorten(node: WholeHaNode, position: int) -> None:
     assert node.log.min_position == position
 
 
-@asynccontextmanager
-async def group(
-    root: Path,
-    count: int = 3,
-    replication: str = "sync_master",
-    *,
-    copies: int = 2,
-    **more: Any,
-) -> AsyncIterator[HaNodes]:
+def group(
+    root: Path, count: int = 3, replication: str = "sync_master", *, copies: int = 2, **more: Any
+) -> AbstractAsyncContextManager[HaNodes]:
     """A new group that serves, node 1 its master, with topic orders."""
-    world = HaNodes(root, count, replication, copies, **more)
+    return serving(HaNodes(root, count, replication, copies, **more))
+
+
+@asynccontextmanager
+async def serving(world: HaNodes) -> AsyncIterator[HaNodes]:
+    """The same of nodes that are not started yet."""
     try:
         master = await world.start()
         await master.create_topic()

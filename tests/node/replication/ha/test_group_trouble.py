@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,7 @@ from quorumlog.pb.log_pb2 import PullRequest
 from store.errors import CorruptionError, FileSystemError, StoreFullError
 from store.files.file_system import FileSystem
 from tests.node.replication.ha.ha_logs import log_bytes
-from tests.node.replication.ha.ha_nodes import HaNodes, WholeHaNode, group, shorten
+from tests.node.replication.ha.ha_nodes import HaNodes, WholeHaNode, group, serving, shorten
 from tests.patience import eventually
 
 
@@ -48,9 +47,9 @@ class Disk(FileSystem):
 class Disks(HaNodes):
     """A group whose disks fill up."""
 
-    def __init__(self, root: Path, count: int = 3, replication: str = "sync_master") -> None:
-        super().__init__(root, count, replication, 2)
-        self.disks = {n: Disk() for n in range(1, count + 1)}
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, 3, "sync_master", 2)
+        self.disks = {n: Disk() for n in (1, 2, 3)}
 
     def file_system(self, node_id: int) -> FileSystem:
         return self.disks[node_id]
@@ -305,11 +304,8 @@ async def test_a_full_disk_makes_a_change_of_masters_wait(tmp_path: Path, errno_
     """Nothing is promised that is not written, nothing is forgotten, and no process ends."""
 
     world = Disks(tmp_path)
-    try:
-        one = await world.start()
+    async with serving(world):
         two, three = world.nodes[2], world.nodes[3]
-        await one.create_topic()
-        await world.settled()
         world.disks[3].errno_value = errno_value
         assert await two.driver.promote(10_000) == 2
         assert tuple((await two.append(0, 1)).synced_by) == (1, 2)
@@ -343,20 +339,13 @@ async def test_a_full_disk_makes_a_change_of_masters_wait(tmp_path: Path, errno_
         assert await two.seen() == [0, 1, 2, 3]
         assert [loss.record_count for loss in two.losses.losses] == [1]
         assert not world.nodes[2].driver.save_error
-        world.check_alive()
-    finally:
-        await world.stop()
 
 
 async def test_a_node_that_cannot_write_its_promise_is_no_master_yet(tmp_path: Path) -> None:
     world = Disks(tmp_path)
-    try:
-        one = await world.start()
-        await one.create_topic()
-        await world.settled()
-        disk: Any = world.disks[2]
+    async with serving(world):
+        one, two, disk = world.nodes[1], world.nodes[2], world.disks[2]
         disk.errno_value = errno.ENOSPC
-        two = world.nodes[2]
         promotion = asyncio.create_task(two.driver.promote(15_000))
         await eventually(lambda: two.driver.save_error is not None, "it waits")
         await one.append(0, 1)
@@ -367,6 +356,3 @@ async def test_a_node_that_cannot_write_its_promise_is_no_master_yet(tmp_path: P
         await two.append(1, 2)
         await world.settled()
         assert await world.nodes[3].seen() == [0, 1]
-        world.check_alive()
-    finally:
-        await world.stop()

@@ -92,16 +92,6 @@ async def test_no_checkpoint_of_a_log_that_could_not_be_synced(
         assert len(saves) == 1, "tried again when it stopped, with a log that can be synced"
 
 
-class Damaged:
-    """Notes what a step found to be damaged."""
-
-    def __init__(self) -> None:
-        self.found: list[CorruptionError | DerivedFileError] = []
-
-    def __call__(self, error: CorruptionError | DerivedFileError) -> None:
-        self.found.append(error)
-
-
 @on_loop
 async def test_a_step_without_room_is_postponed_and_one_with_a_bug_ends_the_node(
     tmp_path: Path,
@@ -109,8 +99,8 @@ async def test_a_step_without_room_is_postponed_and_one_with_a_bug_ends_the_node
     fatal: list[BaseException] = []
     async with node_at(tmp_path) as node:
         maintenance = maintenance_of(node, tmp_path, fatal)
-        damaged = Damaged()
-        maintenance._on_damage = damaged
+        damaged = list[CorruptionError | DerivedFileError]()
+        maintenance._on_damage = damaged.append
         corruption = CorruptionError("file", 7, "body CRC", "1", "2")
         troubles = (StoreFullError("x", 2, 1), FileSystemError("read", "x", 5), corruption)
         for count, trouble in enumerate(troubles, 1):
@@ -120,7 +110,7 @@ async def test_a_step_without_room_is_postponed_and_one_with_a_bug_ends_the_node
 
             await maintenance.step("checkpoint", fails)
             assert maintenance.postponed_count == count
-        assert damaged.found == [corruption], "only damage is repaired"
+        assert damaged == [corruption], "only damage is repaired"
         assert not fatal
 
         async def is_wrong() -> None:

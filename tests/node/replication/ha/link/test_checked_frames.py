@@ -5,13 +5,13 @@ node that does not know it is spoken to without checks.
 """
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
 
+from deploy.local_process import free_ports
 from node.replication.ha.core.types import AckMode, EpochStart, HaBinding, HaStanding
 from node.replication.ha.core.wire import (
     Ack,
@@ -143,10 +143,7 @@ async def relayed(
     *, old: tuple[int, ...] = ()
 ) -> AsyncIterator[tuple[HaLink, Contacts, HaLink, Contacts, Relay]]:
     """Link 1 dials link 2 through a relay; link 2 dials into the void. `old` know no checks."""
-    probes = [socket.create_server((HOST, 0)) for _ in range(3)]
-    one, two, between = (probe.getsockname()[1] for probe in probes)
-    for probe in probes:
-        probe.close()
+    one, two, between = free_ports(3)
     on_contact = Contacts(), Contacts()
     relay = Relay((HOST, two))
     peers = ({1: (HOST, one), 2: (HOST, between)}, {1: (HOST, 1), 2: (HOST, two)})
@@ -175,14 +172,10 @@ def latest(on_contact: Contacts) -> HaConnection:
     return on_contact.open[-1]
 
 
-def changed_count(link: HaLink) -> int:
-    """Connections that ended since bytes were changed; a changed state is of no known frame."""
-    counts = link.stats().closed_counts
-    return counts.get("bad_checksum", 0) + counts.get("protocol_error", 0)
-
-
 def has_dropped(link: HaLink, count: int) -> bool:
-    return changed_count(link) == count
+    """Whether so many connections ended for changed bytes; a changed state is of no known frame."""
+    counts = link.stats().closed_counts
+    return counts.get("bad_checksum", 0) + counts.get("protocol_error", 0) == count
 
 
 def is_open_again(ends: tuple[Contacts, Contacts], before: tuple[int, int]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from deploy.local_process import free_ports
 from node.peers import handshake
 from node.peers.frames import FrameKind, FrameParser, encode_head
 from node.peers.stream import Side
@@ -54,10 +55,7 @@ class Contacts:
 @asynccontextmanager
 async def pair(**changes: Any) -> AsyncIterator[tuple[HaLink, Contacts, HaLink, Contacts]]:
     """Links of replicas 1 and 2; `changes` are of the identity of 2."""
-    probes = [socket.create_server((HOST, 0)) for _ in range(2)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
+    ports = free_ports(2)
     peers = {node: (HOST, port) for node, port in zip((1, 2), ports, strict=True)}
     on_contact = Contacts(), Contacts()
     links = [
