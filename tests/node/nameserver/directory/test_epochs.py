@@ -146,14 +146,13 @@ def test_versions_of_in_sync_sets_are_bounded_too() -> None:
 @pytest.mark.parametrize("number", [INTEGER_MAX, 10 * LIMITS.epoch_lead_max])
 def test_a_poisoned_dump_has_a_way_back(kind: str, number: int) -> None:
     directory = poisoned(kind, number)
-    name = {"ha": "ha", "raft": "raft"}[kind]
     stuck = {sight.name: sight.stuck for sight in sights(directory, NOW_MS)}
-    assert "far above all" in stuck[name]
+    assert "far above all" in stuck[kind]
     commands = FailoverWatch().commands(directory, NOW_MS, "n")
-    assert commands == [forget_group_command(name, number)]
-    refused(directory, forget_group_command(name, number - 1), "changed")
+    assert commands == [forget_group_command(kind, number)]
+    refused(directory, forget_group_command(kind, number - 1), "changed")
     accepted(directory, commands[0])
-    refused(directory, beat(name, 1, 1), "unknown_broker")
+    refused(directory, beat(kind, 1, 1), "unknown_broker")
     everybody_again(directory)
     assert FailoverWatch().commands(directory, NOW_MS, "n") == []
     assert not any(sight.stuck for sight in sights(directory, NOW_MS))

@@ -314,15 +314,16 @@ async def test_a_new_leader_takes_nothing_before_it_knows_what_was_committed(
             leader.append(batch(0, 1), accept)
 
 
+def full(data_or_index: object) -> Prepared:
+    raise StoreFullError("/disk", 4096, 0)
+
+
 async def test_a_full_disk_of_the_leader_moves_leadership_and_reads_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with drivers(tmp_path) as cluster:
         leader = await cluster.leader()
         await append(leader, 0, 4)
-
-        def full(data: bytes) -> Prepared:
-            raise StoreFullError(str(tmp_path), 4096, 0)
 
         monkeypatch.setattr(leader.log, "prepare", full)
         with pytest.raises(StoreFullError):
@@ -355,9 +356,6 @@ async def test_a_follower_without_room_stays_and_catches_up_later(
 async def test_entries_wait_while_the_queues_cannot_grow_and_no_append_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(hi: int) -> None:
-        raise StoreFullError(str(tmp_path), 4096, 0)
-
     async with drivers(tmp_path, 1) as cluster:
         leader = await cluster.leader()
         with monkeypatch.context() as stuck:
@@ -474,7 +472,10 @@ async def test_an_error_of_the_disk_within_a_turn_or_a_frame_ends_the_process_an
         leader = await cluster.leader()
         fatal = cluster.nodes[leader.node_id].fatal
         frame = *heartbeat(leader, leader.term), memoryview(b"")
-        calls = {"pump": leader._turn, "receive": lambda: leader.on_raft_frame(2, *frame)}
+        calls: dict[str, Callable[[], None]] = {
+            "pump": leader._turn,
+            "receive": lambda: leader.on_raft_frame(2, *frame),
+        }
         with monkeypatch.context() as disk:
             disk.setattr(leader.replica, call, broken)
             with pytest.raises(OSError, match="cannot be written"):
@@ -545,9 +546,6 @@ async def test_a_leader_without_room_asks_once_in_a_while_for_a_successor(
         def refuse(node: int) -> None:
             asked.append(node)
             raise TransferRefusedError(node, "it is too far behind")
-
-        def full(data: bytes) -> Prepared:
-            raise StoreFullError(str(tmp_path), 4096, 0)
 
         monkeypatch.setattr(leader.replica, "transfer_leadership", refuse)
         monkeypatch.setattr(leader.log, "prepare", full)

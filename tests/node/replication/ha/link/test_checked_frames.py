@@ -161,6 +161,7 @@ async def relayed(
     try:
         await links[1].start(HOST, two)
         await links[0].start(HOST, one)
+        await eventually(lambda: on_contact[0].open and on_contact[1].open)
         yield links[0], on_contact[0], links[1], on_contact[1], relay
     finally:
         for link in links:
@@ -185,7 +186,6 @@ def is_open_again(ends: tuple[Contacts, Contacts], before: tuple[int, int]) -> b
 @pytest.mark.parametrize("frame", FRAMES, ids=name)
 async def test_a_changed_byte_on_a_real_link_drops_it_and_hands_out_nothing(frame: Frame) -> None:
     async with relayed() as (one, contacts_one, two, contacts_two, relay):
-        await eventually(lambda: contacts_one.open and contacts_two.open)
         assert latest(contacts_one).is_checked
         assert latest(contacts_two).is_checked
         is_up = isinstance(frame, UpFrame)
@@ -213,7 +213,6 @@ async def test_a_changed_byte_on_a_real_link_drops_it_and_hands_out_nothing(fram
 @pytest.mark.parametrize("old", [(1,), (2,), (1, 2)])
 async def test_an_older_node_is_spoken_to_as_before(old: tuple[int, ...]) -> None:
     async with relayed(old=old) as (_, contacts_one, _, contacts_two, _):
-        await eventually(lambda: contacts_one.open and contacts_two.open)
         up, down = latest(contacts_one), latest(contacts_two)
         assert not up.is_checked
         assert not down.is_checked
@@ -231,7 +230,6 @@ async def test_without_checks_a_changed_ack_would_be_believed() -> None:
     """What is at stake, and that the relay does change bytes."""
 
     async with relayed(old=(1,)) as (_, contacts_one, _, contacts_two, relay):
-        await eventually(lambda: contacts_one.open and contacts_two.open)
         relay.flip_up = 8 * 11
         latest(contacts_one).send_frame(Ack(4096))
         await eventually(lambda: contacts_two.frames)
