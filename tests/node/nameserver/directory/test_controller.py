@@ -68,7 +68,7 @@ def test_silent_brokers_and_a_missing_epoch_propose_nothing() -> None:
     directory = ha_directory()
     assert _proposal(directory, LATER) is None
     fresh = Directory()
-    accepted(fresh, ha_report(1).command())
+    accepted(fresh, ha_report(1))
     assert _proposal(fresh, NOW_MS) is None
 
 
@@ -86,7 +86,7 @@ def test_a_fail_over_is_proposed_once_and_again_after_the_grace() -> None:
     assert (second["number"], second["master_id"]) == (3, 3)
     accepted(directory, second)
     bindings = {3: Binding(3, "y")}
-    accepted(directory, ha_master(3, 3, "y", bindings=bindings, now_ms=after + 2).command())
+    accepted(directory, ha_master(3, 3, "y", bindings=bindings, now_ms=after + 2))
     assert watch.commands(directory, after + 3, "z") == []
 
 
@@ -106,7 +106,7 @@ def test_a_clock_that_was_set_back_makes_nobody_wait_longer() -> None:
 
 def test_a_dead_broker_is_removed_within_thirty_seconds() -> None:
     directory, watch = Directory(), FailoverWatch()
-    accepted(directory, raft_leader(1, 4).command())
+    accepted(directory, raft_leader(1, 4))
     assert expired(directory, NOW_MS + 20_000) == []
     (command,) = watch.commands(directory, NOW_MS + 29_000, "x")
     accepted(directory, command)

@@ -43,11 +43,6 @@ def load(root: Path) -> NodeRecord:
     return NodeFile(FileSystem(), str(root)).load("c", 2, must_exist=True)
 
 
-def test_a_saved_hard_state_is_loaded(tmp_path: Path) -> None:
-    saved(tmp_path)
-    assert load(tmp_path) == RECORD
-
-
 def test_an_earlier_build_reads_a_diverged_node_as_one_that_joins(tmp_path: Path) -> None:
     """It knows no such standing. One that joins neither votes nor counts, with it as with us."""
     diverged = replace(RECORD, hard_state=HardState(7, 3, Standing.DIVERGED, 5))
