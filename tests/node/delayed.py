@@ -1,29 +1,15 @@
 """Delayed messages as tests send and find them."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from functools import wraps
-from typing import Any, ParamSpec
+from typing import Any
 
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from store.record.message import encode_message
 from tests.node.broker_fakes import Fixture
-from tests.node.links import run
 from tests.store.records import messages
 
-_Params = ParamSpec("_Params")
 NOW = 1_000_000
 """Of the broker's clock when a test begins."""
-
-
-def on_loop(test: Callable[_Params, Coroutine[Any, Any, None]]) -> Callable[_Params, None]:
-    """Run a test that is a coroutine."""
-
-    @wraps(test)
-    def whole(*args: _Params.args, **kwargs: _Params.kwargs) -> None:
-        run(test(*args, **kwargs))
-
-    return whole
 
 
 def delayed(number: int, *, topic: str = "orders", queue_id: int = 0, **properties: str) -> bytes:

@@ -7,10 +7,12 @@ from raft.messages import (
     NO_INDEX,
     AppendRequest,
     ConfigurationAt,
+    Index,
     TermRun,
 )
 from raft.ready import EntryKind
 from store.files.staging import TEMPORARY_SUFFIX
+from store.ledger.ledger import Deletion
 from tests.node.ledger_cluster import CLUSTER, open_log
 from tests.store.records import batch, numbers
 
@@ -28,6 +30,16 @@ def reopen(root: Path, applied_index: int = NO_INDEX, **how: object) -> LedgerLo
     log = open_log(root, **how)  # type: ignore[arg-type]
     log.start_at(applied_index)
     return log
+
+
+def delete_to(log: LedgerLog, index: Index) -> Deletion:
+    """Delete the files that end by an entry, as far as they have expired; return what was done."""
+    deletion = log.plan_deletion(index)
+    assert deletion is not None
+    assert deletion.write_start()
+    assert deletion.forget()
+    deletion.remove()
+    return deletion
 
 
 def put(log: LedgerLog, lo: int, hi: int, *, term: int = 1, **how: object) -> int:

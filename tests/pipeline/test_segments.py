@@ -17,13 +17,13 @@ from store.errors import CorruptionError, InnerBatchError, LockedError
 from store.record.message import encode_message
 from store.replicated.ledger_store import ReplicaStore
 from store.store import Store
+from tests.store.crash_check import must_not_die
 from tests.store.foreign_logs import BATCHES, inner_batch, plain, write_log
 from tests.store.fsck_stores import (
     flip,
     fsck_config,
     log_files,
     make_store,
-    must_not_die,
     open_store,
 )
 from tests.store.ledger_stores import make_restarted, make_wreck

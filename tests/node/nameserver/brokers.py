@@ -59,22 +59,23 @@ def raft_leader(broker_id: int, term: int, group: str = "raft", **changes: Any) 
     return raft_report(broker_id, group, **{**fields, **changes})
 
 
-def send(directory: Directory, command: Command, key: str | None = None) -> Result:
-    """Apply a command under an id of its own."""
+def send(directory: Directory, said: Command | BrokerReport, key: str | None = None) -> Result:
+    """Apply a command, or that of a report, under an id of its own."""
+    command = said.command() if isinstance(said, BrokerReport) else said
     return directory.apply(encoded_command(command, key or f"k{next(_keys)}"))
 
 
-def accepted(directory: Directory, command: Command) -> Result:
-    """Apply a command that must be accepted."""
-    result = send(directory, command)
+def accepted(directory: Directory, said: Command | BrokerReport) -> Result:
+    """Apply what must be accepted."""
+    result = send(directory, said)
     assert result.is_accepted, result
     return result
 
 
-def refused(directory: Directory, command: Command, reason: str) -> Result:
-    """Apply a command that must be refused, and change nothing."""
+def refused(directory: Directory, said: Command | BrokerReport, reason: str) -> Result:
+    """Apply what must be refused, and change nothing."""
     before = state_of(directory)
-    result = send(directory, command)
+    result = send(directory, said)
     assert (result.is_accepted, result.reason) == (False, reason)
     assert state_of(directory) == before
     return result
@@ -114,7 +115,7 @@ def ha_directory() -> Directory:
     """Three brokers, 1 is the master of epoch 1 with everybody in sync at version 3."""
     directory = Directory()
     for broker_id in (2, 3):
-        accepted(directory, ha_report(broker_id, log_end=LogEnd(1, 90)).command())
+        accepted(directory, ha_report(broker_id, log_end=LogEnd(1, 90)))
     master = ha_master(1, in_sync=(1, 2, 3), in_sync_version=3)
-    accepted(directory, master.command())
+    accepted(directory, master)
     return directory

@@ -1,6 +1,5 @@
 """Clusters of real name server replicas for tests: processes, or in the test's own event loop."""
 
-import asyncio
 import json
 import signal
 import socket
@@ -8,7 +7,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -143,9 +142,9 @@ def settings_of(directory: Path, count: int = 3, password: str | None = None) ->
 
 
 @contextmanager
-def processes(directory: Path, count: int = 3) -> Iterator[list[ReplicaProcess]]:
-    """Replicas as processes; ended by their ids."""
-    replicas = [ReplicaProcess(settings) for settings in settings_of(directory, count)]
+def processes(directory: Path, password: str | None = None) -> Iterator[list[ReplicaProcess]]:
+    """Three replicas as processes; ended by their ids."""
+    replicas = [ReplicaProcess(settings) for settings in settings_of(directory, 3, password)]
     try:
         for replica in replicas:
             replica.start()
@@ -199,13 +198,3 @@ async def servers(
     finally:
         for server in made:
             await server.stop()
-
-
-def run(main: Callable[[], Awaitable[None]]) -> None:
-    """Run a test on an event loop of its own, bounded in time."""
-
-    async def bounded() -> None:
-        async with asyncio.timeout(PATIENCE_S * 2):
-            await main()
-
-    asyncio.run(bounded())

@@ -31,7 +31,7 @@ class Case:
         self.accept(ha_master(1, now_ms=old_ms))
 
     def accept(self, report: Any) -> None:
-        accepted(self.access.directory, report.command())
+        accepted(self.access.directory, report)
 
     def look(self, after_ms: int) -> list[str]:
         """Let time pass in the steps of the controller; return what was sent."""

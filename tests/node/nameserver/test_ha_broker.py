@@ -80,7 +80,7 @@ def test_a_master_reports_its_epoch_its_binding_and_its_topics() -> None:
     assert (report.log_end, report.ha_address) == (LogEnd(4, 1_000), "a:2")
     assert report.topics == {"orders": TopicQueues(4, 4, 6)}
     directory = Directory()
-    accepted(directory, report.command())
+    accepted(directory, report)
     assert directory.groups["ha"].master_id == 1
 
 
@@ -119,7 +119,7 @@ def test_an_elected_master_that_never_serves_is_replaced() -> None:
     for broker_id, position in ((1, 300), (2, 200)):
         bound = {"bindings": {1: Binding(3, "n")}, "epoch": 1}
         end = LogEnd(1, position)
-        accepted(directory, ha_report(broker_id, log_end=end, **bound).command())
+        accepted(directory, ha_report(broker_id, log_end=end, **bound))
     group = directory.groups["ha"]
     chosen = []
     for number in (2, 3, 4):

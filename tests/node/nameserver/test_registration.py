@@ -148,7 +148,7 @@ def test_a_new_leader_hears_of_everybody_at_once() -> None:
 def test_a_refused_report_is_not_repeated_at_once() -> None:
     case = Case(raft_report(1))
     case.look()
-    send(case.access.directory, raft_leader(2, 9).command())
+    send(case.access.directory, raft_leader(2, 9))
     case.change(role="master", epoch=3)
     with pytest.raises(RegistrationRefusedError, match="stale_epoch"):
         case.look(HEARTBEAT_PERIOD_MS - 2_000)

@@ -1,6 +1,8 @@
 """The name server over gRPC: what one failed question does to the others."""
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -52,21 +54,33 @@ class Server:
         return pb.ReportResponse(leader=LEADER, result=result, challenge=challenge)
 
 
-async def started(server: Server) -> tuple[grpc.aio.Server, str]:
+@asynccontextmanager
+async def served(server: Server) -> AsyncIterator[Callable[..., RemoteDirectory]]:
+    """A server that runs, and what makes directories which ask it; all of them end with it."""
     found = grpc.aio.server()
     services.add(found, pb.DESCRIPTOR, server)
-    port = found.add_insecure_port("127.0.0.1:0")
+    address = f"127.0.0.1:{found.add_insecure_port('127.0.0.1:0')}"
     await found.start()
-    return found, f"127.0.0.1:{port}"
+    made = list[RemoteDirectory]()
+
+    def remote_to(period_ms: int = 100, *, count: int = 1, **options: Any) -> RemoteDirectory:
+        made.append(RemoteDirectory([address] * count, "g0", period_ms, **options))
+        return made[-1]
+
+    try:
+        yield remote_to
+    finally:
+        for remote in made:
+            await remote.close()
+        await found.stop(None)
 
 
 async def test_a_question_that_fails_ends_no_other_one() -> None:
     """They share a connection. The one that was held must get its answer."""
 
     server = Server()
-    grpc_server, address = await started(server)
-    remote = RemoteDirectory([address], "g0", 100)
-    try:
+    async with served(server) as remote_to:
+        remote = remote_to()
         held = asyncio.create_task(remote.change({"op": "x"}, timeout_ms=20_000))
         await server.holds.wait()
         server.is_mute = True
@@ -78,19 +92,15 @@ async def test_a_question_that_fails_ends_no_other_one() -> None:
         server.is_mute = False
         assert (await remote.change({"op": "y"})).is_accepted, "the next one is new"
         assert remote.leader == LEADER
-    finally:
-        await remote.close()
-        await grpc_server.stop(None)
 
 
 async def test_polling_goes_on_whatever_fails_beside_it() -> None:
     """A broker that asks no more is unknown for ever."""
 
     server = Server()
-    grpc_server, address = await started(server)
-    remote = RemoteDirectory([address, address], "g0", 10)
-    poll = asyncio.create_task(remote.run())
-    try:
+    async with served(server) as remote_to:
+        remote = remote_to(10, count=2)
+        poll = asyncio.create_task(remote.run())
         for _ in range(20):
             with pytest.raises(ChangeUnknownError):
                 await remote.change({"op": "x"}, timeout_ms=30)
@@ -102,22 +112,17 @@ async def test_polling_goes_on_whatever_fails_beside_it() -> None:
             return server.asked_count >= before + 3 and remote.leader == LEADER
 
         await eventually(goes_on)
-    finally:
         poll.cancel()
         await asyncio.gather(poll, return_exceptions=True)
-        await remote.close()
-        await grpc_server.stop(None)
 
 
 async def test_reports_are_proven_also_after_a_server_restart() -> None:
     server = Server()
     server.may_answer.set()
     server.challenges = Challenges(SECRET, "c")
-    grpc_server, address = await started(server)
-    remote = RemoteDirectory([address], "g0", 100, prover=Prover(SECRET, "c"))
-    stranger = RemoteDirectory([address], "g0", 100, prover=Prover(b"another", "c"))
-    silent = RemoteDirectory([address], "g0", 100)
-    try:
+    async with served(server) as remote_to:
+        remote = remote_to(prover=Prover(SECRET, "c"))
+        stranger, silent = remote_to(prover=Prover(b"another", "c")), remote_to()
         assert (await remote.change({"op": "x"})).is_accepted
         server.challenges = Challenges(SECRET, "c")  # Its old challenges are nobody's now.
         assert (await remote.change({"op": "y"})).is_accepted
@@ -127,10 +132,6 @@ async def test_reports_are_proven_also_after_a_server_restart() -> None:
             assert (found.is_accepted, found.reason) == (False, "unproven")
             assert "the same secret_file" in found.detail
         assert len(server.said) == 2
-    finally:
-        for one in (remote, stranger, silent):
-            await one.close()
-        await grpc_server.stop(None)
 
 
 async def test_a_server_of_before_there_were_proofs_takes_what_is_said() -> None:
@@ -138,12 +139,8 @@ async def test_a_server_of_before_there_were_proofs_takes_what_is_said() -> None
 
     server = Server()
     server.may_answer.set()
-    grpc_server, address = await started(server)
-    remote = RemoteDirectory([address], "g0", 100, prover=Prover(SECRET, "c"))
-    try:
+    async with served(server) as remote_to:
+        remote = remote_to(prover=Prover(SECRET, "c"))
         for _ in range(3):
             assert (await remote.change({"op": "x"})).is_accepted
         assert server.asked_count == 4, "asked once what it wants proven"
-    finally:
-        await remote.close()
-        await grpc_server.stop(None)

@@ -37,10 +37,10 @@ class Case:
 
 def test_a_group_without_a_master_is_named_after_a_while() -> None:
     case = Case(ha_directory())
-    accepted(case.directory, raft_leader(1, 4).command())
+    accepted(case.directory, raft_leader(1, 4))
     assert case.look() == {}
     accepted(case.directory, elect(2, 2, (1, 3)))
-    accepted(case.directory, raft_report(1, epoch=5).command())
+    accepted(case.directory, raft_report(1, epoch=5))
     assert case.look() == {}
     assert case.look(NO_MASTER_AFTER_MS - 1) == {}
     found = case.look(1)
@@ -48,9 +48,9 @@ def test_a_group_without_a_master_is_named_after_a_while() -> None:
     assert found["ha"] == (
         "group ha has had no master for 15 s, as far as the name server knows; alive: node 1, 2, 3"
     )
-    accepted(case.directory, ha_master(2, 2, "x").command())
+    accepted(case.directory, ha_master(2, 2, "x"))
     assert sorted(case.look()) == ["raft"]
-    accepted(case.directory, raft_leader(1, 5).command())
+    accepted(case.directory, raft_leader(1, 5))
     assert case.look() == {}
 
 
@@ -70,10 +70,10 @@ def test_new_groups_and_addresses_are_said_and_counted(caplog: pytest.LogCapture
     case = Case(ha_directory()).settled()
     assert case.watch.new_group_count == 0, "they were there before"
     assert "broker group ha of cluster c: 1 at ha:10001" in caplog.text
-    accepted(case.directory, raft_leader(7, 1, "far").command())
+    accepted(case.directory, raft_leader(7, 1, "far"))
     case.look()
     assert (case.watch.new_group_count, case.watch.new_address_count) == (1, 0)
-    accepted(case.directory, raft_leader(7, 1, "far", address="far:1").command())
+    accepted(case.directory, raft_leader(7, 1, "far", address="far:1"))
     case.look()
     case.look()
     assert (case.watch.new_group_count, case.watch.new_address_count) == (1, 1)
@@ -82,7 +82,7 @@ def test_new_groups_and_addresses_are_said_and_counted(caplog: pytest.LogCapture
         "broker group far of cluster c: 7 at far:10007",
         "broker 7 of group far is at far:1, was far:10007",
     ]
-    accepted(case.directory, raft_report(8, "far").command())
+    accepted(case.directory, raft_report(8, "far"))
     accepted(case.directory, unregister_command("far", 8, 1))
     case.look()
     assert case.watch.new_address_count == 1
@@ -90,7 +90,7 @@ def test_new_groups_and_addresses_are_said_and_counted(caplog: pytest.LogCapture
     accepted(case.directory, unregister_command("far", 7, 1))
     case.look()
     assert list(case.watch.groups) == ["ha"]
-    accepted(case.directory, raft_leader(7, 1, "far", address="far:1").command())
+    accepted(case.directory, raft_leader(7, 1, "far", address="far:1"))
     case.look()
     counts = (case.watch.new_group_count, case.watch.new_address_count)
     assert counts == (1, 1), "to come back is no news"
@@ -100,7 +100,7 @@ def test_the_memory_of_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("node.nameserver.watch._KNOWN_GROUP_COUNT_MAX", 2)
     case = Case(Directory()).settled()
     for at, name in enumerate("abca"):
-        accepted(case.directory, raft_leader(1, 1, name).command())
+        accepted(case.directory, raft_leader(1, 1, name))
         case.look()
         accepted(case.directory, unregister_command(name, 1, 1))
         case.look()

@@ -9,8 +9,7 @@ from node.monitoring import metrics
 from node.replication.derived_scrub import DerivedCare
 from node.replication.scrub import ScrubStats
 from store.derived.guard import DerivedPiece, DerivedScrubber
-from store.errors import CorruptionError, DerivedFileError
-from tests.node.links import run
+from store.errors import CorruptionError, DerivedFileError, StoreError
 from tests.patience import eventually
 
 
@@ -49,43 +48,26 @@ class Steps:
         raise AssertionError(f"nobody met {error}")
 
 
-def test_damage_of_the_log_that_a_pass_meets_is_repaired_and_counted(
-    monkeypatch: pytest.MonkeyPatch,
+_DAMAGE = CorruptionError("00000000000000000000", 258, "body CRC", "DB812D7D", "105DF88E")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "damage"),
+    [(_DAMAGE, [_DAMAGE]), (DerivedFileError("queue", 20, "unit", "one", "another"), [])],
+    ids=["of-the-log", "another"],
+)
+async def test_damage_of_the_log_that_a_pass_meets_is_repaired_and_counted(
+    monkeypatch: pytest.MonkeyPatch, trouble: StoreError, damage: list[CorruptionError]
 ) -> None:
     """The scrub may come too late to see it: what it counts is what both of them found."""
     monkeypatch.setattr("node.replication.derived_scrub.ROUND_MS", 1)
-    damage = CorruptionError("00000000000000000000", 258, "body CRC", "DB812D7D", "105DF88E")
-    steps = Steps(damage)
     told: list[CorruptionError] = []
     fatal: list[BaseException] = []
-
-    async def work() -> None:
-        care = DerivedCare(steps, 1, told.append, fatal.append)  # type: ignore[arg-type]
-        care.start()
-        await eventually(lambda: care.stats().pass_count >= 2)
-        await care.stop()
-        assert told == [damage]
-        assert care.stats().log_damage_count == 1
-        passes = metrics.Passes(ScrubStats(0, 0, 2, 0, 0, 0), care.stats())
-        assert metrics.PASSES["scrub_damage"].read(passes) == 3
-
-    run(work())
-    assert not fatal
-
-
-def test_another_trouble_is_no_damage_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.replication.derived_scrub.ROUND_MS", 1)
-    steps = Steps(DerivedFileError("queue", 20, "unit", "one", "another"))
-    told: list[CorruptionError] = []
-    fatal: list[BaseException] = []
-
-    async def work() -> None:
-        care = DerivedCare(steps, 1, told.append, fatal.append)  # type: ignore[arg-type]
-        care.start()
-        await eventually(lambda: care.stats().pass_count >= 1)
-        await care.stop()
-        assert care.stats().log_damage_count == 0
-
-    run(work())
-    assert not told
-    assert not fatal
+    care = DerivedCare(Steps(trouble), 1, told.append, fatal.append)  # type: ignore[arg-type]
+    care.start()
+    await eventually(lambda: care.stats().pass_count >= 2)
+    await care.stop()
+    assert (told, fatal) == (damage, [])
+    assert care.stats().log_damage_count == len(damage)
+    passes = metrics.Passes(ScrubStats(0, 0, 2, 0, 0, 0), care.stats())
+    assert metrics.PASSES["scrub_damage"].read(passes) == 2 + len(damage)

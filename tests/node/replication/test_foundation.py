@@ -4,48 +4,34 @@ import pytest
 
 from node.replication.foundation import Foundation, FoundingVerdict
 
-
-def test_founds_when_every_voter_is_empty() -> None:
-    """The first start of a cluster."""
-    foundation = Foundation(1, [1, 2, 3])
-    foundation.on_peer(2, -1)
-    assert (foundation.verdict, foundation.missing) == (FoundingVerdict.WAIT, (3,))
-    foundation.on_peer(3, -1)
-    assert (foundation.verdict, foundation.missing) == (FoundingVerdict.FOUND, ())
+WAIT, FOUND, JOIN = FoundingVerdict.WAIT, FoundingVerdict.FOUND, FoundingVerdict.JOIN
 
 
-@pytest.mark.parametrize("order", [(2, 3), (3, 2)])
-def test_joins_when_any_voter_has_an_entry(order: tuple[int, int]) -> None:
-    """R29: a wiped voter never founds a second cluster beside the living one."""
-    foundation = Foundation(1, [1, 2, 3])
-    for node in order:
-        foundation.on_peer(node, 7 if node == 3 else -1)
-    assert foundation.verdict is FoundingVerdict.JOIN
-
-
-def test_a_living_peer_is_enough() -> None:
-    """Nobody waits for a voter that is down."""
-    foundation = Foundation(1, [1, 2, 3])
-    foundation.on_peer(2, 0)
-    assert foundation.verdict is FoundingVerdict.JOIN
-
-
-def test_a_wiped_voter_waits_while_the_only_one_who_knows_is_away() -> None:
-    """Node 1 acked with node 3 and lost its disk; node 2 never got anything."""
-    foundation = Foundation(1, [1, 2, 3])
-    foundation.on_peer(2, -1)
-    foundation.on_peer(2, -1)
-    assert foundation.verdict is FoundingVerdict.WAIT
-
-
-def test_a_single_node_founds_at_once() -> None:
-    """There is nobody to ask."""
-    assert Foundation(1, [1]).verdict is FoundingVerdict.FOUND
-
-
-def test_a_node_that_is_no_voter_joins() -> None:
-    """A learner to be never founds."""
-    assert Foundation(4, [1, 2, 3]).verdict is FoundingVerdict.JOIN
+@pytest.mark.parametrize(
+    ("voters", "peers", "verdict", "missing"),
+    [
+        ((1, 2, 3), [(2, -1)], WAIT, (3,)),
+        ((1, 2, 3), [(2, -1), (3, -1)], FOUND, ()),
+        ((1,), [], FOUND, ()),  # There is nobody to ask.
+        ((1, 2, 3), [(2, 0)], JOIN, (3,)),  # Nobody waits for a voter that is down.
+        # R29: a wiped voter never founds a second cluster beside the living one.
+        ((1, 2, 3), [(2, -1), (3, 7)], JOIN, ()),
+        ((1, 2, 3), [(3, 7), (2, -1)], JOIN, ()),
+        # Node 1 acked with node 3 and lost its disk; node 2 never got anything.
+        ((1, 2, 3), [(2, -1), (2, -1)], WAIT, (3,)),
+        ((2, 3, 4), [], JOIN, (2, 3, 4)),  # A learner to be never founds.
+    ],
+)
+def test_an_empty_disk_founds_only_beside_empty_disks_of_all_voters(
+    voters: tuple[int, ...],
+    peers: list[tuple[int, int]],
+    verdict: FoundingVerdict,
+    missing: tuple[int, ...],
+) -> None:
+    foundation = Foundation(1, voters)
+    for node, last_index in peers:
+        foundation.on_peer(node, last_index)
+    assert (foundation.verdict, foundation.missing) == (verdict, missing)
 
 
 def test_no_node_begins_before_all_have_founded() -> None:

@@ -57,18 +57,12 @@ class Thread:
         return work()
 
 
-class Fatal:
-    def __init__(self) -> None:
-        self.errors: list[BaseException] = []
-
-    def __call__(self, error: BaseException) -> None:
-        self.errors.append(error)
-
-
-def of(scrubber: Any, interval_ms: int = INTERVAL_MS, **how: Any) -> tuple[Scrub, Fatal]:
+def of(
+    scrubber: Any, interval_ms: int = INTERVAL_MS, **how: Any
+) -> tuple[Scrub, list[BaseException]]:
     """A scrub that nobody has started."""
-    fatal: Any = Fatal()
-    usual: dict[str, Any] = {"on_damage": must_be_whole, "fail_stop": fatal}
+    fatal = list[BaseException]()
+    usual: dict[str, Any] = {"on_damage": must_be_whole, "fail_stop": fatal.append}
     usual["on_thread"] = Thread().on_thread
     return Scrub(scrubber, interval_ms, **{**usual, **how}), fatal
 
@@ -131,7 +125,7 @@ def paced(monkeypatch: pytest.MonkeyPatch, steps: Steps, interval_ms: int, moves
         made.start()
         await waiting.wait()
         await made.stop()
-        assert fatal.errors == []
+        assert fatal == []
 
     run(work())
     return counts[1:]
@@ -208,16 +202,16 @@ async def test_the_scrubber_ends_with_the_node_and_reports_fatal_errors() -> Non
     task = made._task
     assert task is not None
     await eventually(task.done)
-    assert fatal.errors == []
+    assert fatal == []
     error = SyncFailedError("path", 5)
     made, fatal = of(Steps(1 << 30, error))
     made.start()
-    await eventually(lambda: fatal.errors == [error])
+    await eventually(lambda: fatal == [error])
     made, fatal = of(steps := Steps(1 << 30, FileSystemError("read", "path", 5)))
     made.start()
     await eventually(lambda: steps.count > 2)
     await made.stop()
-    assert fatal.errors == []
+    assert fatal == []
 
 
 async def test_damage_is_found_and_repaired_from_a_peer_and_both_are_compared(wreck: Wreck) -> None:
@@ -225,9 +219,9 @@ async def test_damage_is_found_and_repaired_from_a_peer_and_both_are_compared(wr
 
     async with beside(wreck, wreck) as (store, scrubber, fetcher):
         reports: list[Any] = []
-        fatal: Any = Fatal()
-        live = LiveRepair(store, fetcher, reports.append, fatal, RepairLimits(retry_ms=5))
-        made, _ = of(scrubber, on_damage=live.on_damage, fetcher=fetcher, fail_stop=fatal)
+        fatal = list[BaseException]()
+        live = LiveRepair(store, fetcher, reports.append, fatal.append, RepairLimits(retry_ms=5))
+        made, _ = of(scrubber, on_damage=live.on_damage, fetcher=fetcher, fail_stop=fatal.append)
         for position in (wreck.spots[5].position + 60, 2 * FILE + Random(3).randrange(FILE)):
             wreck.flip(position)
         made.start()
@@ -240,7 +234,7 @@ async def test_damage_is_found_and_repaired_from_a_peer_and_both_are_compared(wr
         assert found.read_size_bytes >= 2 * scrubber.sealed_size_bytes
         assert found.compared_count >= len(scrubber.sealed())
         assert found.differing_count == 0
-        assert fatal.errors == []
+        assert fatal == []
     assert wreck.find() == []
 
 
@@ -250,7 +244,7 @@ async def one_pass(scrubber: LedgerScrubber, fetcher: EntryFetcher) -> ScrubStat
     made.start()
     await eventually(lambda: made.stats().pass_count, "a pass")
     await made.stop()
-    assert fatal.errors == []
+    assert fatal == []
     return made.stats()
 
 

@@ -39,39 +39,39 @@ from tests.node.nameserver.brokers import (
 
 def test_a_stale_leader_does_not_take_a_raft_group_back() -> None:
     directory = Directory()
-    accepted(directory, raft_leader(1, 4).command())
-    accepted(directory, raft_leader(2, 5).command())
-    told = refused(directory, raft_leader(1, 4).command(), "stale_epoch")
+    accepted(directory, raft_leader(1, 4))
+    accepted(directory, raft_leader(2, 5))
+    told = refused(directory, raft_leader(1, 4), "stale_epoch")
     assert told.values == {"master_id": 2, "master_epoch": 5}
-    refused(directory, raft_leader(1, 5).command(), "epoch_taken")
-    accepted(directory, raft_report(1, epoch=5).command())
+    refused(directory, raft_leader(1, 5), "epoch_taken")
+    accepted(directory, raft_report(1, epoch=5))
     assert directory.groups["raft"].master_id == 2
 
 
 def test_a_master_that_steps_down_leaves_no_master() -> None:
     directory = Directory()
-    accepted(directory, raft_leader(1, 4).command())
-    accepted(directory, raft_report(1, epoch=4).command())
+    accepted(directory, raft_leader(1, 4))
+    accepted(directory, raft_report(1, epoch=4))
     assert directory.groups["raft"].master_id == NO_MASTER
-    refused(directory, raft_leader(2, 3).command(), "stale_epoch")
+    refused(directory, raft_leader(2, 3), "stale_epoch")
 
 
 def test_topics_come_from_the_master_and_once() -> None:
     directory = Directory()
-    accepted(directory, raft_report(2, topics=ORDERS, topics_version=(9, 9)).command())
+    accepted(directory, raft_report(2, topics=ORDERS, topics_version=(9, 9)))
     assert not directory.groups["raft"].topics
-    told = accepted(directory, raft_leader(1, 4, topics=None).command())
+    told = accepted(directory, raft_leader(1, 4, topics=None))
     assert told.values["needs_topics"] is True
-    assert accepted(directory, raft_leader(1, 4).command()).values["needs_topics"] is False
-    told = accepted(directory, raft_leader(1, 4, topics=None).command())
+    assert accepted(directory, raft_leader(1, 4)).values["needs_topics"] is False
+    told = accepted(directory, raft_leader(1, 4, topics=None))
     assert told.values["needs_topics"] is False
     assert directory.groups["raft"].topics == ORDERS
 
 
 def test_an_old_process_of_a_broker_is_refused() -> None:
     directory = Directory()
-    accepted(directory, raft_report(1, start_ms=20).command())
-    refused(directory, raft_report(1, start_ms=10).command(), "stale_process")
+    accepted(directory, raft_report(1, start_ms=20))
+    refused(directory, raft_report(1, start_ms=10), "stale_process")
     beat = heartbeat("raft", 1, 10, NOW_MS, log_end=LogEnd())
     refused(directory, beat, "stale_process")
     stop: Command = {"op": "unregister", "group": "raft", "broker_id": 1, "start_ms": 10}
@@ -82,13 +82,13 @@ def test_a_broker_that_is_not_known_is_told_to_register() -> None:
     directory = Directory()
     beat = heartbeat("raft", 1, 1, NOW_MS, log_end=LogEnd())
     refused(directory, beat, "unknown_broker")
-    accepted(directory, raft_report(2).command())
+    accepted(directory, raft_report(2))
     refused(directory, beat, "unknown_broker")
 
 
 def test_heartbeats_never_take_time_back() -> None:
     directory = Directory()
-    accepted(directory, raft_report(1).command())
+    accepted(directory, raft_report(1))
     accepted(directory, heartbeat("raft", 1, 1, NOW_MS - 99, epoch=7, log_end=LogEnd(7, 5)))
     broker = directory.groups["raft"].brokers[1]
     assert (broker.last_seen_ms, broker.epoch, broker.log_end) == (NOW_MS, 7, LogEnd(7, 5))
@@ -96,8 +96,8 @@ def test_heartbeats_never_take_time_back() -> None:
 
 def test_silent_brokers_expire_within_thirty_seconds() -> None:
     directory = Directory()
-    accepted(directory, raft_leader(1, 4).command())
-    accepted(directory, raft_report(2, now_ms=NOW_MS + 20_000).command())
+    accepted(directory, raft_leader(1, 4))
+    accepted(directory, raft_report(2, now_ms=NOW_MS + 20_000))
     assert accepted(directory, expire_command(NOW_MS + 24_000)).values == {"expired": {}}
     told = accepted(directory, expire_command(NOW_MS + 30_000))
     assert told.values == {"expired": {"raft": [1]}}
@@ -108,8 +108,8 @@ def test_silent_brokers_expire_within_thirty_seconds() -> None:
 
 def test_a_dead_broker_leaves_the_routes_without_any_commit() -> None:
     directory = Directory()
-    accepted(directory, raft_leader(1, 4).command())
-    accepted(directory, raft_report(2, now_ms=NOW_MS + 20_000).command())
+    accepted(directory, raft_leader(1, 4))
+    accepted(directory, raft_report(2, now_ms=NOW_MS + 20_000))
     (share,) = route(directory, "orders", NOW_MS + 20_000).shares
     assert [broker.broker_id for broker in share.brokers] == [1, 2]
     assert (share.master_id, share.queues.permission) == (1, 6)
@@ -121,12 +121,10 @@ def test_a_dead_broker_leaves_the_routes_without_any_commit() -> None:
 
 def test_a_route_merges_all_groups_that_serve_the_topic() -> None:
     directory = Directory()
-    accepted(directory, raft_leader(1, 4, "b").command())
-    accepted(directory, raft_leader(0, 4, "a", topics={"orders": TopicQueues(8, 8, 6)}).command())
-    accepted(directory, raft_report(1, "a").command())
-    accepted(
-        directory, raft_leader(1, 4, "other", topics={"bills": TopicQueues(1, 1, 6)}).command()
-    )
+    accepted(directory, raft_leader(1, 4, "b"))
+    accepted(directory, raft_leader(0, 4, "a", topics={"orders": TopicQueues(8, 8, 6)}))
+    accepted(directory, raft_report(1, "a"))
+    accepted(directory, raft_leader(1, 4, "other", topics={"bills": TopicQueues(1, 1, 6)}))
     accepted(directory, put_pair_command("ORDER_TOPIC_CONFIG", "orders", "a:8;b:4"))
     found = route(directory, "orders", NOW_MS)
     assert [(share.group, share.queues.write_queue_count) for share in found.shares] == [
@@ -169,14 +167,14 @@ def test_every_limit_refuses_by_name() -> None:
         group_count_max=1, broker_count_max=1, state_size_bytes_max=100, name_size_chars_max=20
     )
     directory = Directory(limits)
-    accepted(directory, raft_leader(1, 1).command())
-    refused(directory, raft_leader(1, 1, "other").command(), "too_many_groups")
-    refused(directory, raft_report(2).command(), "too_many_brokers")
+    accepted(directory, raft_leader(1, 1))
+    refused(directory, raft_leader(1, 1, "other"), "too_many_groups")
+    refused(directory, raft_report(2), "too_many_brokers")
     many = {f"t{number}": TopicQueues(1, 1, 6) for number in range(3)}
-    refused(directory, raft_leader(1, 1, topics=many).command(), "state_full")
+    refused(directory, raft_leader(1, 1, topics=many), "state_full")
     refused(directory, put_pair_command("ns", "k", "v" * 100), "state_full")
     refused(directory, put_pair_command("ns", "k" * 21, "v"), "malformed")
-    accepted(directory, raft_leader(1, 1, topics={}).command())
+    accepted(directory, raft_leader(1, 1, topics={}))
     accepted(directory, put_pair_command("ns", "k", "v"))
     assert directory.size_bytes == 52
     assert directory.apply(b" " * (COMMAND_SIZE_BYTES_MAX + 1)).reason == "too_large"
@@ -202,13 +200,13 @@ def test_epochs_are_compare_and_set() -> None:
     refused(directory, elect(2, 9, (1, 3)), "unknown_broker")
     accepted(directory, elect(2, 2, (1, 3)))
     refused(directory, elect(3, 3, (1, 3)), "changed")
-    refused(directory, ha_master(3, 2).command(), "epoch_taken")
-    refused(directory, ha_master(2, 2, "other").command(), "epoch_taken")
-    refused(directory, ha_master(2, 5, bindings={}).command(), "epoch_unbound")
-    accepted(directory, ha_master(2, 2, "x").command())
+    refused(directory, ha_master(3, 2), "epoch_taken")
+    refused(directory, ha_master(2, 2, "other"), "epoch_taken")
+    refused(directory, ha_master(2, 5, bindings={}), "epoch_unbound")
+    accepted(directory, ha_master(2, 2, "x"))
     assert directory.groups["ha"].master_id == 2
-    refused(directory, ha_master(1, 1).command(), "stale_epoch")
-    accepted(directory, raft_leader(1, 1).command())
+    refused(directory, ha_master(1, 1), "stale_epoch")
+    accepted(directory, raft_leader(1, 1))
     refused(directory, {**elect(9, 1, (1, 0)), "group": "raft"}, "wrong_group")
 
 
@@ -228,8 +226,8 @@ def test_in_sync_sets_are_compare_and_set() -> None:
 
 def test_a_master_starts_its_set_alone_and_lets_others_in() -> None:
     directory = Directory()
-    accepted(directory, ha_report(2).command())
-    accepted(directory, ha_master(1).command())
+    accepted(directory, ha_report(2))
+    accepted(directory, ha_master(1))
     accepted(directory, alter(1, [1], (1, 0)))
     accepted(directory, alter(1, [1, 2], (1, 1)))
     refused(directory, alter(1, [1], (1, 2)), "too_few_copies")
@@ -238,8 +236,7 @@ def test_a_master_starts_its_set_alone_and_lets_others_in() -> None:
 def test_the_first_binding_of_an_epoch_number_stays() -> None:
     directory = ha_directory()
     told = accepted(
-        directory,
-        ha_report(3, epoch=1, bindings={1: Binding(3, "n3")}, now_ms=NOW_MS + 1).command(),
+        directory, ha_report(3, epoch=1, bindings={1: Binding(3, "n3")}, now_ms=NOW_MS + 1)
     )
     assert told.values["conflicts"] == [1]
     assert directory.groups["ha"].epochs == {1: Binding(1, "n1")}
@@ -254,9 +251,7 @@ def test_an_empty_ha_group_keeps_its_numbers() -> None:
 
 def test_old_bindings_are_dropped_and_their_numbers_stay_used() -> None:
     directory = Directory(DirectoryLimits(epoch_count_max=2))
-    accepted(
-        directory, ha_master(1, 5, bindings={5: Binding(1, "n1"), 3: Binding(1, "o")}).command()
-    )
+    accepted(directory, ha_master(1, 5, bindings={5: Binding(1, "n1"), 3: Binding(1, "o")}))
     accepted(directory, elect(6, 1, (5, 0)))
     assert sorted(directory.groups["ha"].epochs) == [5, 6]
     refused(directory, elect(3, 1, (6, 0)), "epoch_too_low")
@@ -264,12 +259,9 @@ def test_old_bindings_are_dropped_and_their_numbers_stay_used() -> None:
 
 def test_everything_is_rebuilt_from_broker_reports() -> None:
     directory = ha_directory()
-    accepted(directory, raft_leader(1, 7).command())
+    accepted(directory, raft_leader(1, 7))
     accepted(directory, elect(2, 2, (1, 3)))
-    accepted(
-        directory,
-        ha_master(2, 2, "x", bindings={1: Binding(1, "n1"), 2: Binding(2, "x")}).command(),
-    )
+    accepted(directory, ha_master(2, 2, "x", bindings={1: Binding(1, "n1"), 2: Binding(2, "x")}))
     accepted(directory, alter(2, [2, 3], (2, 3)))
     reports = [
         raft_leader(1, 7),
@@ -285,10 +277,10 @@ def test_everything_is_rebuilt_from_broker_reports() -> None:
         ha_report(1, epoch=1, bindings={1: Binding(1, "n1")}, log_end=LogEnd(1, 100)),
     ]
     for again in reports:
-        send(directory, again.command())
+        send(directory, again)
     empty = Directory()
     for again in reports:
-        accepted(empty, again.command())
+        accepted(empty, again)
     assert state_of(empty) == state_of(directory)
 
 

@@ -42,7 +42,7 @@ def beat(group: str, broker_id: int, epoch: int) -> Command:
 def poisoned(kind: str, number: int) -> Directory:
     """A directory of before there were bounds, in which a stranger named that epoch once."""
     directory = ha_directory()
-    accepted(directory, raft_leader(1, 4).command())
+    accepted(directory, raft_leader(1, 4))
     found: Any = directory.snapshot()
     (group,) = (group for group in found["groups"] if group["kind"] == kind)
     group["epoch_highest"] = group["master_epoch"] = number
@@ -53,7 +53,7 @@ def poisoned(kind: str, number: int) -> Directory:
 def everybody_again(directory: Directory) -> None:
     """What the brokers do when they are unknown."""
     for report in (ha_report(2), ha_report(3), ha_master(1), raft_leader(1, 4)):
-        accepted(directory, replace(report, log_end=LogEnd(1, 90)).command())
+        accepted(directory, replace(report, log_end=LogEnd(1, 90)))
 
 
 def test_the_room_for_elections_is_never_named_away() -> None:
@@ -66,61 +66,61 @@ def test_the_room_for_elections_is_never_named_away() -> None:
 @pytest.mark.parametrize("number", [INTEGER_MAX, LIMITS.epoch_first_max + 1])
 def test_the_first_report_of_a_group_may_be_high_and_not_absurd(number: int) -> None:
     directory = Directory()
-    accepted(directory, ha_report(3).command())
+    accepted(directory, ha_report(3))
     for report in (
         ha_report(2, epoch=number),
         ha_report(2, bindings={number: Binding(2, "n")}),
         ha_master(2, number),
     ):
-        refused(directory, report.command(), "epoch_too_high")
+        refused(directory, report, "epoch_too_high")
     if number == INTEGER_MAX:
-        refused(directory, raft_leader(1, number).command(), "epoch_too_high")
-    accepted(directory, raft_leader(1, LIMITS.term_max).command())
+        refused(directory, raft_leader(1, number), "epoch_too_high")
+    accepted(directory, raft_leader(1, LIMITS.term_max))
     refused(directory, beat("ha", 3, number), "epoch_too_high")
-    accepted(directory, ha_master(2, LIMITS.epoch_first_max).command())
+    accepted(directory, ha_master(2, LIMITS.epoch_first_max))
     accepted(directory, elect_command(directory.groups["ha"], 3, "n"))
 
 
 @pytest.mark.parametrize("number", [INTEGER_MAX, 1 + JUMP + 1])
 def test_epochs_rise_by_bounded_jumps(number: int) -> None:
     directory = ha_directory()
-    told = refused(directory, ha_report(2, epoch=number).command(), "epoch_too_high")
+    told = refused(directory, ha_report(2, epoch=number), "epoch_too_high")
     assert told.values == {"epoch_highest": 1}
     refused(directory, beat("ha", 2, number), "epoch_too_high")
-    refused(directory, ha_master(2, number).command(), "epoch_too_high")
-    refused(directory, ha_report(2, bindings={number: Binding(2, "n")}).command(), "epoch_too_high")
+    refused(directory, ha_master(2, number), "epoch_too_high")
+    refused(directory, ha_report(2, bindings={number: Binding(2, "n")}), "epoch_too_high")
     is_last = number > LIMITS.epoch_max
     refused(directory, elect(number, 2, (1, 3)), "epoch_exhausted" if is_last else "epoch_too_high")
     accepted(directory, beat("ha", 2, 1 + JUMP))
-    accepted(directory, raft_leader(1, 4).command())
+    accepted(directory, raft_leader(1, 4))
     far = raft_report(2, epoch=4 + LIMITS.term_jump_max + 1)
-    refused(directory, far.command(), "epoch_too_high")
+    refused(directory, far, "epoch_too_high")
 
 
 def test_a_node_that_slept_may_be_the_first_after_everything_was_lost() -> None:
     """Rule C1, in any order: the others have long had higher epochs."""
     directory = Directory()
-    accepted(directory, ha_report(3, epoch=2, bindings={2: Binding(1, "o")}).command())
-    accepted(directory, ha_master(1, JUMP).command())
+    accepted(directory, ha_report(3, epoch=2, bindings={2: Binding(1, "o")}))
+    accepted(directory, ha_master(1, JUMP))
     assert directory.groups["ha"].master_id == 1
 
 
 def test_when_nobody_of_a_group_is_there_what_was_known_bounds_nobody() -> None:
     """Its nodes were given other epochs while the directory was away."""
     directory = ha_directory()
-    accepted(directory, raft_leader(1, 4).command())
+    accepted(directory, raft_leader(1, 4))
     for group, nodes in (("ha", (1, 2, 3)), ("raft", (1,))):
         for node in nodes:
             accepted(directory, unregister_command(group, node, 1))
-    accepted(directory, ha_master(2, LIMITS.epoch_first_max).command())
-    accepted(directory, raft_leader(1, LIMITS.term_max).command())
+    accepted(directory, ha_master(2, LIMITS.epoch_first_max))
+    accepted(directory, raft_leader(1, LIMITS.term_max))
 
 
 def test_the_end_of_the_epochs_is_an_end_by_name() -> None:
     limits = replace(LIMITS, epoch_max=3)
     directory = Directory(limits)
-    accepted(directory, ha_report(2, epoch=3).command())
-    accepted(directory, ha_master(1, 3).command())
+    accepted(directory, ha_report(2, epoch=3))
+    accepted(directory, ha_master(1, 3))
     refused(directory, elect(4, 2, (3, 0)), "epoch_exhausted")
     (sight,) = sights(directory, NOW_MS)
     assert sight.stuck == "epoch 3 is the last one"
@@ -132,28 +132,27 @@ def test_versions_of_in_sync_sets_are_bounded_too() -> None:
     """One above the largest integer could be made, and never be read again from a dump."""
     directory = ha_directory()
     wild = ha_master(1, in_sync=(1, 2, 3), in_sync_version=INTEGER_MAX)
-    refused(directory, wild.command(), "version_too_high")
+    refused(directory, wild, "version_too_high")
     limits = replace(LIMITS, epoch_max=7)
     small = Directory(limits)
-    accepted(small, ha_report(2).command())
-    accepted(small, ha_master(1, in_sync=(1,), in_sync_version=7).command())
+    accepted(small, ha_report(2))
+    accepted(small, ha_master(1, in_sync=(1,), in_sync_version=7))
     refused(small, alter(1, [1, 2], (1, 7)), "version_exhausted")
     Directory(limits).restore(json.loads(json.dumps(small.snapshot())))
-    refused(directory, ha_report(2, copy_count=17).command(), "malformed")
+    refused(directory, ha_report(2, copy_count=17), "malformed")
 
 
 @pytest.mark.parametrize("kind", ["ha", "raft"])
 @pytest.mark.parametrize("number", [INTEGER_MAX, 10 * LIMITS.epoch_lead_max])
 def test_a_poisoned_dump_has_a_way_back(kind: str, number: int) -> None:
     directory = poisoned(kind, number)
-    name = {"ha": "ha", "raft": "raft"}[kind]
     stuck = {sight.name: sight.stuck for sight in sights(directory, NOW_MS)}
-    assert "far above all" in stuck[name]
+    assert "far above all" in stuck[kind]
     commands = FailoverWatch().commands(directory, NOW_MS, "n")
-    assert commands == [forget_group_command(name, number)]
-    refused(directory, forget_group_command(name, number - 1), "changed")
+    assert commands == [forget_group_command(kind, number)]
+    refused(directory, forget_group_command(kind, number - 1), "changed")
     accepted(directory, commands[0])
-    refused(directory, beat(name, 1, 1), "unknown_broker")
+    refused(directory, beat(kind, 1, 1), "unknown_broker")
     everybody_again(directory)
     assert FailoverWatch().commands(directory, NOW_MS, "n") == []
     assert not any(sight.stuck for sight in sights(directory, NOW_MS))
@@ -171,21 +170,21 @@ def test_a_sound_group_is_not_forgotten() -> None:
 def test_two_groups_are_never_at_one_address() -> None:
     directory = ha_directory()
     taken = directory.groups["ha"].brokers[2].address
-    refused(directory, raft_leader(7, 1, "far", address=taken).command(), "address_taken")
+    refused(directory, raft_leader(7, 1, "far", address=taken), "address_taken")
     unregister: Command = {"op": "unregister", "group": "ha", "broker_id": 2, "start_ms": 1}
     accepted(directory, unregister)
-    accepted(directory, raft_leader(7, 1, "far", address=taken).command())
+    accepted(directory, raft_leader(7, 1, "far", address=taken))
 
 
 def test_an_empty_group_gives_its_name_and_place_up() -> None:
     """An empty group keeps its numbers, and neither its name nor its place for ever."""
     directory = Directory(replace(LIMITS, group_count_max=2))
     for name in ("a", "b"):
-        accepted(directory, ha_master(1, group=name, cluster="forged").command())
+        accepted(directory, ha_master(1, group=name, cluster="forged"))
         accepted(directory, {"op": "unregister", "group": name, "broker_id": 1, "start_ms": 1})
     assert sorted(directory.groups) == ["a", "b"]
-    accepted(directory, raft_leader(1, 1, "b").command())
+    accepted(directory, raft_leader(1, 1, "b"))
     assert (directory.groups["b"].kind, directory.groups["b"].cluster) == ("raft", "c")
-    accepted(directory, raft_leader(2, 1, "c").command())
+    accepted(directory, raft_leader(2, 1, "c"))
     assert sorted(directory.groups) == ["b", "c"]
-    refused(directory, raft_leader(3, 1, "d").command(), "too_many_groups")
+    refused(directory, raft_leader(3, 1, "d"), "too_many_groups")

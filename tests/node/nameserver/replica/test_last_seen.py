@@ -23,8 +23,8 @@ class Case:
         self.clocks = {1: NOW_MS, 2: NOW_MS + YEARS_MS, 3: NOW_MS - 3_600_000}
         for broker_id in (2, 3):
             report = ha_report(broker_id, now_ms=self.clocks[broker_id])
-            accepted(self.directory, report.command())
-        accepted(self.directory, ha_master(1, now_ms=self.clocks[1]).command())
+            accepted(self.directory, report)
+        accepted(self.directory, ha_master(1, now_ms=self.clocks[1]))
         self.view()
 
     def view(self) -> Directory:

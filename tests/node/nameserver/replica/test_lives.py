@@ -17,12 +17,7 @@ from raft.lives import Known, ToldLife
 from raft.messages import NO_INDEX, Standing
 from store.files.file_system import FileSystem
 from tests.node.nameserver.replica.followers import Leader, entry, follower
-from tests.node.nameserver.replicas import (
-    ReplicaProcess,
-    counting,
-    free_addresses,
-    settings_of,
-)
+from tests.node.nameserver.replicas import counting, free_addresses, processes
 from tests.patience import wait_for
 
 MEMBERS = ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]
@@ -352,11 +347,7 @@ def test_lives_told_to_another_replica_are_refused(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_without_the_password_nobody_is_made_an_old_copy(tmp_path: Path) -> None:
     """A stranger says in the clear that the other replica had many more lives."""
-    settings = settings_of(tmp_path, 3, "0123456789abcdef0123456789abcdef")
-    replicas = [ReplicaProcess(one) for one in settings]
-    try:
-        for one in replicas:
-            one.start()
+    with processes(tmp_path, "0123456789abcdef0123456789abcdef") as replicas:
         asked = replicas[0]
         for _ in range(5):
             lives = encode_lives(ToldLife(99, 1, 0, 1, 9, 9, Standing.FULL, 0, 0), {})
@@ -365,6 +356,3 @@ def test_without_the_password_nobody_is_made_an_old_copy(tmp_path: Path) -> None
         replicas[1].start()
         counting(replicas)
         assert [one.ask("status")["old_copy_count"] for one in replicas] == [0, 0, 0]
-    finally:
-        for one in replicas:
-            one.kill()

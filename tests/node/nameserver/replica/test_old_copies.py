@@ -16,7 +16,7 @@ from tests.node.nameserver.replicas import (
     counting,
     leader_of,
     pairs_of,
-    settings_of,
+    processes,
 )
 from tests.patience import wait_for
 
@@ -27,14 +27,8 @@ ACCEPTED = {"is_accepted": True, "reason": ""}
 
 @pytest.fixture
 def replicas(tmp_path: Path) -> Iterator[list[ReplicaProcess]]:
-    made = [ReplicaProcess(one) for one in settings_of(tmp_path)]
-    try:
-        for replica in made:
-            replica.start()
+    with processes(tmp_path) as made:
         yield made
-    finally:
-        for replica in made:
-            replica.kill()
 
 
 def put(replica: ReplicaProcess, key: str) -> Any:

@@ -358,9 +358,9 @@ def test_epoch_bound_to_first_master() -> None:
     refused(directory, elect(2, 3, (1, 3), "three"), "changed")
     refused(directory, elect(2, 3, (2, 3), "three"), "epoch_taken")
     refused(directory, elect(2, 2, (2, 3), "again"), "epoch_taken")
-    refused(directory, ha_master(3, 2, "three").command(), "epoch_taken")
-    refused(directory, ha_master(2, 2, "again").command(), "epoch_taken")
-    accepted(directory, ha_master(2, 2, "two").command())
+    refused(directory, ha_master(3, 2, "three"), "epoch_taken")
+    refused(directory, ha_master(2, 2, "again"), "epoch_taken")
+    accepted(directory, ha_master(2, 2, "two"))
 
 
 def test_amnesia_cannot_reuse_epoch() -> None:
@@ -368,7 +368,7 @@ def test_amnesia_cannot_reuse_epoch() -> None:
     bindings = {7: Binding(1, "seven"), 8: Binding(2, "eight")}
     directory = Directory()
     report = ha_report(3, epoch=8, bindings=bindings, now_ms=NOW_MS)
-    accepted(directory, report.command())
+    accepted(directory, report)
     for number in (1, 6):
         refused(directory, elect(number, 3, (8, 0)), "epoch_too_low")
     for number in (7, 8):

@@ -29,7 +29,7 @@ from node.nameserver.replica.pysyncobj import Callback, DirectoryReplica
 from node.nameserver.replica.replicated import NameServer
 from node.nameserver.replica.status import IN_FLIGHT_COUNT_MAX
 from tests.node.nameserver.brokers import NOW_MS, raft_leader
-from tests.node.nameserver.replicas import free_addresses, run, servers, settings_of
+from tests.node.nameserver.replicas import free_addresses, servers, settings_of
 from tests.patience import eventually
 
 PASSWORD = "0123456789abcdef0123456789abcdef"
@@ -186,13 +186,13 @@ async def test_a_directory_of_another_replica_is_refused(tmp_path: Path) -> None
         await NameServer(NameServerSettings(**settings)).start()
 
 
-def test_another_version_of_the_library_is_refused(
+async def test_another_version_of_the_library_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pysyncobj.version.VERSION", "0.3.18")
     (settings,) = settings_of(tmp_path, 1)
     with pytest.raises(PysyncobjVersionError):
-        run(NameServer(NameServerSettings(**settings)).start)
+        await NameServer(NameServerSettings(**settings)).start()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 from node.config.limits import Limits
 from node.replication.ha.applied import AppliedState
 from node.replication.ha.core.epochs import Epochs
-from node.replication.ha.core.types import EpochStart, HaBinding, HaSettings, HaStanding
+from node.replication.ha.core.types import HaBinding, HaSettings, HaStanding
 from node.replication.ha.storage.log import HaLog
 from node.state.command_records import CommandEncoder
 from quorumlog.pb.state_pb2 import Command
@@ -165,7 +165,3 @@ def log_bytes(log: HaLog) -> bytes:
     """All bytes of a log, from where it begins."""
     files = log.store.log.files.files
     return b"".join(f.read(f.position, f.wrote_position - f.position) for f in files)
-
-
-def epochs_of(log: HaLog) -> tuple[EpochStart, ...]:
-    return log.epochs.entries

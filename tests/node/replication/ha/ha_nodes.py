@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -310,17 +310,30 @@ class HaNodes:
             await gate.stop()
 
 
-@asynccontextmanager
-async def group(
-    root: Path,
-    count: int = 3,
-    replication: str = "sync_master",
-    *,
-    copies: int = 2,
-    **more: Any,
-) -> AsyncIterator[HaNodes]:
+async def shorten(node: WholeHaNode, position: int) -> None:
+    """Have the rounds of maintenance end, and delete the files below a position as they do."""
+    await node.maintenance.end_rounds()
+    checkpoint = node.applied.checkpoint()
+    if checkpoint is not None:
+        checkpoint.save()
+    node.log.store.maintain()
+    node.log.store.expire_below(position)
+    work = node.log.detach_expired(position)
+    assert work is not None
+    work()
+    assert node.log.min_position == position
+
+
+def group(
+    root: Path, count: int = 3, replication: str = "sync_master", *, copies: int = 2, **more: Any
+) -> AbstractAsyncContextManager[HaNodes]:
     """A new group that serves, node 1 its master, with topic orders."""
-    world = HaNodes(root, count, replication, copies, **more)
+    return serving(HaNodes(root, count, replication, copies, **more))
+
+
+@asynccontextmanager
+async def serving(world: HaNodes) -> AsyncIterator[HaNodes]:
+    """The same of nodes that are not started yet."""
     try:
         master = await world.start()
         await master.create_topic()

@@ -25,7 +25,7 @@ from quorumlog.pb.log_pb2 import PullRequest, QueueOffsetsRequest
 from simulation.ha.world import HaWorld
 from store.files.file_system import FileSystem
 from tests.node.replication.ha.ha_logs import log_bytes
-from tests.node.replication.ha.ha_nodes import HaNodes, WholeHaNode, group
+from tests.node.replication.ha.ha_nodes import HaNodes, WholeHaNode, group, shorten
 from tests.patience import eventually
 
 
@@ -266,8 +266,7 @@ async def test_a_new_disk_counts_once_it_is_safe(tmp_path: Path) -> None:
             await one.append(n, n + 8, size_bytes=500)
         await world.settled()
         await world.nodes[3].crash()
-        await one.maintenance.end_rounds()
-        await shorten(one)
+        await shorten(one, one.log.store.log.files.files[0].end_position)
         for path in sorted((tmp_path / "n3").rglob("*"), reverse=True):
             path.unlink() if path.is_file() else path.rmdir()
         three = await world.restart(3)
@@ -283,20 +282,6 @@ async def test_a_new_disk_counts_once_it_is_safe(tmp_path: Path) -> None:
         await one.crash()
         assert await three.driver.promote(10_000) > 1
         await three.append(900, 901)
-
-
-async def shorten(node: WholeHaNode) -> None:
-    """Delete the first file as retention does."""
-    checkpoint = node.applied.checkpoint()
-    if checkpoint is not None:
-        checkpoint.save()
-    node.log.store.maintain()
-    first = node.log.store.log.files.files[0].end_position
-    node.log.store.expire_below(first)
-    work = node.log.detach_expired(first)
-    assert work is not None
-    work()
-    assert node.log.min_position == first
 
 
 async def test_a_slave_without_room_takes_nothing_and_goes_on_later(tmp_path: Path) -> None:

@@ -76,19 +76,6 @@ async def test_advice_for_an_epoch_that_was_reached_or_for_another_node_is_none(
     assert (driver.machine.advised, promotion.advice_refused_count) == ([5], 0)
 
 
-async def test_a_promotion_ends_with_a_higher_epoch_also_of_a_candidate() -> None:
-    """As when a controller's advice made it begin anew: the epoch that was asked for is over."""
-
-    driver, promotion = made()
-    call = asyncio.ensure_future(promotion.promote(MS))
-    await asyncio.sleep(0)
-    assert driver.machine.role is HaRole.CANDIDATE
-    driver.term, driver.is_ready = 6, False
-    promotion.changed.set()
-    with pytest.raises(PromotionLostError):
-        await asyncio.wait_for(call, MS / 2000)
-
-
 async def test_a_promotion_ends_once_the_node_serves() -> None:
     driver, promotion = made()
     call = asyncio.ensure_future(promotion.promote(MS))
@@ -101,14 +88,22 @@ async def test_a_promotion_ends_once_the_node_serves() -> None:
     assert await call == 5
 
 
-async def test_a_candidate_that_becomes_a_slave_again_has_lost_its_promotion() -> None:
+@pytest.mark.parametrize(
+    ("role", "term"),
+    [
+        (HaRole.SLAVE, 5),  # It resigned.
+        (HaRole.CANDIDATE, 6),  # Advice made it begin anew: the epoch that was asked for is over.
+    ],
+)
+async def test_a_promotion_that_is_lost_is_told(role: HaRole, term: int) -> None:
     driver, promotion = made()
     call = asyncio.ensure_future(promotion.promote(MS))
     await asyncio.sleep(0)
-    driver.machine.role = HaRole.SLAVE  # In the same epoch: it resigned.
+    assert (driver.machine.role, driver.term) == (HaRole.CANDIDATE, 5)
+    driver.machine.role, driver.term = role, term
     promotion.changed.set()
     with pytest.raises(PromotionLostError):
-        await call
+        await asyncio.wait_for(call, MS / 2000)
 
 
 async def test_what_the_machine_refuses_is_refused_with_its_reason() -> None:

@@ -247,9 +247,12 @@ async def test_leadership_moves_on_request_and_appends_go_on(tmp_path: Path) -> 
     async with drivers(tmp_path) as cluster:
         leader = await cluster.leader()
         await append(leader, 0, 1)
+        roles: list[Role] = []
+        leader.add_role_listener(lambda change: roles.append(change.role))
         target = leader.transfer_leadership()
         assert target != leader.node_id
         await eventually(lambda: leader.leader_id == target, "hand-over")
+        assert Role.FOLLOWER in roles, "listeners hear of it"
         moved = await cluster.leader()
         assert moved.node_id == target
         await append(moved, 1, 2)
@@ -311,15 +314,16 @@ async def test_a_new_leader_takes_nothing_before_it_knows_what_was_committed(
             leader.append(batch(0, 1), accept)
 
 
+def full(data_or_index: object) -> Prepared:
+    raise StoreFullError("/disk", 4096, 0)
+
+
 async def test_a_full_disk_of_the_leader_moves_leadership_and_reads_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with drivers(tmp_path) as cluster:
         leader = await cluster.leader()
         await append(leader, 0, 4)
-
-        def full(data: bytes) -> Prepared:
-            raise StoreFullError(str(tmp_path), 4096, 0)
 
         monkeypatch.setattr(leader.log, "prepare", full)
         with pytest.raises(StoreFullError):
@@ -349,36 +353,16 @@ async def test_a_follower_without_room_stays_and_catches_up_later(
         assert stored(cluster, follower.node_id) == list(range(6))
 
 
-async def test_committed_entries_wait_while_the_queues_cannot_grow(
+async def test_entries_wait_while_the_queues_cannot_grow_and_no_append_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
-        await append(leader, 0, 1)
-
-        def full(hi: int) -> None:
-            raise StoreFullError(str(tmp_path), 4096, 0)
-
-        with monkeypatch.context() as stuck:
-            stuck.setattr(leader.log, "dispatch", full)
-            pending = leader.append(batch(1, 2), accept)
-            await eventually(lambda: leader.apply_retry_count > 2, "retries")
-            assert not pending.done()
-        assert (await pending).result.queue_offsets == [1]
-
-
-async def test_no_append_is_taken_while_those_before_cannot_be_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(hi: int) -> None:
-        raise StoreFullError(str(tmp_path), 4096, 0)
-
     async with drivers(tmp_path, 1) as cluster:
         leader = await cluster.leader()
         with monkeypatch.context() as stuck:
             stuck.setattr(leader.log, "dispatch", full)
             pending = leader.append(batch(0, 1), accept)
-            await eventually(lambda: leader.apply_retry_count > 0, "a full disk")
+            await eventually(lambda: leader.apply_retry_count > 2, "retries")
+            assert not pending.done()
             last = leader.last_index
             with pytest.raises(StoreFullError):
                 leader.append(batch(1, 2), accept)
@@ -433,17 +417,6 @@ async def test_the_next_tick_is_due_an_interval_behind_this_one(tmp_path: Path) 
         assert driver._next_tick_s >= now, "what was missed is not caught up with"
 
 
-async def test_role_listeners_hear_of_a_hand_over(tmp_path: Path) -> None:
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
-        await cluster.settled()
-        roles: list[Role] = []
-        leader.add_role_listener(lambda change: roles.append(change.role))
-        leader.transfer_leadership()
-        await eventually(lambda: leader.role is Role.FOLLOWER, "the hand-over")
-        assert Role.FOLLOWER in roles
-
-
 async def test_acks_go_on_without_ticks_in_small_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -478,23 +451,6 @@ async def test_a_sync_that_ends_at_once_begins_no_turn_within_the_turn(tmp_path:
         assert deepest == 1
 
 
-async def test_a_turn_that_fails_ends_the_process_and_is_no_success_for_its_caller(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken() -> Effects:
-        raise OSError("the log cannot be written")
-
-    async with drivers(tmp_path, 1) as cluster:
-        leader = await cluster.leader()
-        fatal = cluster.nodes[leader.node_id].fatal
-        with monkeypatch.context() as disk:
-            disk.setattr(leader.replica, "pump", broken)
-            with pytest.raises(OSError, match="cannot be written"):
-                leader._turn()
-        assert [str(error) for error in fatal] == ["the log cannot be written"]
-        fatal.clear()  # It was meant.
-
-
 def heartbeat(driver: RaftDriver, term: int) -> tuple[FrameKind, bytes]:
     """What node 2 sends when it leads in a term and knows nothing of the receiver's log."""
     begin = NO_INDEX + 1
@@ -503,19 +459,27 @@ def heartbeat(driver: RaftDriver, term: int) -> tuple[FrameKind, bytes]:
     )
 
 
-async def test_an_error_of_the_disk_within_a_frame_ends_the_process_and_the_connection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("call", ["pump", "receive"])
+async def test_an_error_of_the_disk_within_a_turn_or_a_frame_ends_the_process_and_its_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    def broken(*_: object) -> bool:
+    """Within a frame the caller is the connection."""
+
+    def broken(*_: object) -> Effects:
         raise OSError("the log cannot be written")
 
     async with drivers(tmp_path, 1) as cluster:
         leader = await cluster.leader()
         fatal = cluster.nodes[leader.node_id].fatal
+        frame = *heartbeat(leader, leader.term), memoryview(b"")
+        calls: dict[str, Callable[[], None]] = {
+            "pump": leader._turn,
+            "receive": lambda: leader.on_raft_frame(2, *frame),
+        }
         with monkeypatch.context() as disk:
-            disk.setattr(leader.replica, "receive", broken)
+            disk.setattr(leader.replica, call, broken)
             with pytest.raises(OSError, match="cannot be written"):
-                leader.on_raft_frame(2, *heartbeat(leader, leader.term), memoryview(b""))
+                calls[call]()
         assert [str(error) for error in fatal] == ["the log cannot be written"]
         fatal.clear()  # It was meant.
 
@@ -582,9 +546,6 @@ async def test_a_leader_without_room_asks_once_in_a_while_for_a_successor(
         def refuse(node: int) -> None:
             asked.append(node)
             raise TransferRefusedError(node, "it is too far behind")
-
-        def full(data: bytes) -> Prepared:
-            raise StoreFullError(str(tmp_path), 4096, 0)
 
         monkeypatch.setattr(leader.replica, "transfer_leadership", refuse)
         monkeypatch.setattr(leader.log, "prepare", full)

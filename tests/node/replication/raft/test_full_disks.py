@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from node.state.appends import Prepared
-from raft.errors import ChangeRefusedError, TransferRefusedError
+from raft.errors import ChangeRefusedError
 from raft.rules.membership import Change, ChangeKind
 from raft.transitions import Role
 from store.errors import StoreFullError
@@ -45,23 +44,6 @@ async def test_a_full_follower_does_not_take_leadership_over(
         await eventually(lambda: not state.transferee, "the end of the hand-over")
         assert (leader.role, leader.term) == (Role.LEADER, term)
         await leader.append(batch(3, 4), accept)
-
-
-async def test_an_append_to_a_full_leader_is_refused_without_a_successor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(data: bytes) -> Prepared:
-        raise StoreFullError("/disk", 1, 0)
-
-    def refuse(node: int) -> None:
-        raise TransferRefusedError(node, "it is 2000 entries behind, at most 1000 allowed")
-
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
-        monkeypatch.setattr(leader.log, "prepare", full)
-        monkeypatch.setattr(leader.replica, "transfer_leadership", refuse)
-        with pytest.raises(StoreFullError):
-            leader.append(batch(0, 1), accept)
 
 
 async def test_a_full_leader_refuses_a_change_of_members_and_lives_on(

@@ -31,7 +31,6 @@ from tests.node.broker.delay.test_retention import (
     maintenance_of,
 )
 from tests.node.broker_fakes import Fixture, node_at
-from tests.node.delayed import on_loop
 from tests.node.replication.raft.storage.test_snapshot import MEMBERS
 
 CONFIG: Any = {"flush": "async", "flush_interval_ms": 60_000, "flush_thorough_interval_ms": 600_000}
@@ -50,7 +49,6 @@ def note_saves(node: Fixture, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int
     return saves
 
 
-@on_loop
 async def test_a_checkpoint_waits_until_its_log_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,7 +69,6 @@ async def test_a_checkpoint_waits_until_its_log_is_on_the_disk(
     assert not fatal
 
 
-@on_loop
 async def test_no_checkpoint_of_a_log_that_could_not_be_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,25 +89,14 @@ async def test_no_checkpoint_of_a_log_that_could_not_be_synced(
         assert len(saves) == 1, "tried again when it stopped, with a log that can be synced"
 
 
-class Damaged:
-    """Notes what a step found to be damaged."""
-
-    def __init__(self) -> None:
-        self.found: list[CorruptionError | DerivedFileError] = []
-
-    def __call__(self, error: CorruptionError | DerivedFileError) -> None:
-        self.found.append(error)
-
-
-@on_loop
 async def test_a_step_without_room_is_postponed_and_one_with_a_bug_ends_the_node(
     tmp_path: Path,
 ) -> None:
     fatal: list[BaseException] = []
     async with node_at(tmp_path) as node:
         maintenance = maintenance_of(node, tmp_path, fatal)
-        damaged = Damaged()
-        maintenance._on_damage = damaged
+        damaged = list[CorruptionError | DerivedFileError]()
+        maintenance._on_damage = damaged.append
         corruption = CorruptionError("file", 7, "body CRC", "1", "2")
         troubles = (StoreFullError("x", 2, 1), FileSystemError("read", "x", 5), corruption)
         for count, trouble in enumerate(troubles, 1):
@@ -120,7 +106,7 @@ async def test_a_step_without_room_is_postponed_and_one_with_a_bug_ends_the_node
 
             await maintenance.step("checkpoint", fails)
             assert maintenance.postponed_count == count
-        assert damaged.found == [corruption], "only damage is repaired"
+        assert damaged == [corruption], "only damage is repaired"
         assert not fatal
 
         async def is_wrong() -> None:
@@ -133,7 +119,6 @@ async def test_a_step_without_room_is_postponed_and_one_with_a_bug_ends_the_node
             await maintenance.on_thread(lambda: None)
 
 
-@on_loop
 async def test_files_that_went_are_gone_from_the_disk(tmp_path: Path) -> None:
     fatal: list[BaseException] = []
     async with node_at(
@@ -150,7 +135,6 @@ async def test_files_that_went_are_gone_from_the_disk(tmp_path: Path) -> None:
     assert not fatal
 
 
-@on_loop
 async def test_a_snapshot_that_is_installed_beside_a_checkpoint_is_not_taken_for_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,7 +192,6 @@ class Follower(NoFollowers):
         return self.match_index
 
 
-@on_loop
 async def test_files_stay_as_long_as_a_follower_needs_them(tmp_path: Path) -> None:
     async with node_at(
         tmp_path, flush="sync", retention_size_bytes=8 * 4096, retention_interval_ms=0

@@ -164,37 +164,24 @@ async def test_a_cancelled_search_ends_after_its_thread(
     assert task.cancelled()
 
 
-class _Repair:
-    """Has something to do once."""
-
-    def __init__(self) -> None:
-        self.reports = [_DONE]
-
-    async def run(self) -> list[RepairReport]:
-        done, self.reports = self.reports, []
-        return done
-
-
 @pytest.mark.parametrize(
     "error", [_MET, LayoutError("data", "a file of 8192 bytes", "one of 4096")]
 )
 async def test_a_store_that_cannot_be_opened_is_repaired_first(error: StoreError) -> None:
-    errors = [error]
+    errors, reports = [error], [_DONE]
 
     def open_store() -> str:
         if errors:
             raise errors.pop()
         return "open"
 
-    assert await open_repaired(open_store, _Repair().run) == ("open", [_DONE])
-    errors = [error, error]
+    async def repair() -> list[RepairReport]:
+        return reports
+
+    assert await open_repaired(open_store, repair) == ("open", [_DONE])
+    errors, reports = [error, error], []
     with pytest.raises(type(error)):
-        await open_repaired(open_store, _NothingToDo().run)
-
-
-class _NothingToDo:
-    async def run(self) -> list[RepairReport]:
-        return []
+        await open_repaired(open_store, repair)
 
 
 class _Session:

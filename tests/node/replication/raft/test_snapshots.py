@@ -1,6 +1,7 @@
 """Snapshots on nodes in trouble: full disks, checkpoints beside them, ends of processes."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +13,11 @@ from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.log_pb2 import AppendRequest
 from raft.messages import InstallSnapshot
 from store.errors import StoreFullError
-from tests.node.links import run
 from tests.node.whole_nodes import WholeNode, WholeNodes
 from tests.patience import eventually
 from tests.store.records import PAGE, batch, small_config
 
 CONFIG = small_config(container="ledger", file_size_bytes=4 * PAGE, disk_reserve_bytes=0)
-Check = Callable[[WholeNodes, WholeNode], Awaitable[None]]
 
 
 async def outrun(world: WholeNodes) -> WholeNode:
@@ -39,24 +38,21 @@ async def outrun(world: WholeNodes) -> WholeNode:
     return behind
 
 
-def with_one_outrun(root: Path, check: Check) -> None:
-    """Run a check with a node that is down and needs a snapshot."""
-
-    async def work() -> None:
-        world = WholeNodes(root, 1, CONFIG, retained_lag_entry_count_max=1)
-        try:
-            await check(world, await outrun(world))
-        finally:
-            await world.stop()
-        world.check_alive()
-
-    run(work())
+@asynccontextmanager
+async def with_one_outrun(root: Path) -> AsyncIterator[tuple[WholeNodes, WholeNode]]:
+    """Nodes that run, and one that is down and needs a snapshot."""
+    world = WholeNodes(root, 1, CONFIG, retained_lag_entry_count_max=1)
+    try:
+        yield world, await outrun(world)
+    finally:
+        await world.stop()
+    world.check_alive()
 
 
-def test_a_full_disk_refuses_a_snapshot_and_takes_it_later(
+async def test_a_full_disk_refuses_a_snapshot_and_takes_it_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def check(world: WholeNodes, behind: WholeNode) -> None:
+    async with with_one_outrun(tmp_path) as (world, behind):
         await behind.listen()
         refused: list[str] = []
 
@@ -75,15 +71,13 @@ def test_a_full_disk_refuses_a_snapshot_and_takes_it_later(
         await world.settled()
         assert behind.log.base_index > 0
 
-    with_one_outrun(tmp_path, check)
 
-
-def test_state_and_log_are_replaced_in_one_step(
+async def test_state_and_log_are_replaced_in_one_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A checkpoint in between would take the old state for that of the snapshot."""
 
-    async def check(world: WholeNodes, behind: WholeNode) -> None:
+    async with with_one_outrun(tmp_path) as (world, behind):
         await world.restart(behind)
         found: list[tuple[int, int]] = []
         install = behind.driver.install_snapshot
@@ -100,11 +94,11 @@ def test_state_and_log_are_replaced_in_one_step(
         assert behind.log.installed is None
         assert behind.files.applied_index >= base_index
 
-    with_one_outrun(tmp_path, check)
 
-
-def test_a_checkpoint_of_older_state_does_not_pass_for_that_of_a_snapshot(tmp_path: Path) -> None:
-    async def check(world: WholeNodes, behind: WholeNode) -> None:
+async def test_a_checkpoint_of_older_state_does_not_pass_for_that_of_a_snapshot(
+    tmp_path: Path,
+) -> None:
+    async with with_one_outrun(tmp_path) as (world, behind):
         await world.restart(behind)
         await eventually(lambda: behind.log.installed, "a snapshot")
         machine: Any = SimpleNamespace(applied_index=behind.files.applied_index)
@@ -112,13 +106,11 @@ def test_a_checkpoint_of_older_state_does_not_pass_for_that_of_a_snapshot(tmp_pa
         await behind.maintenance.steps.checkpoint()
         assert behind.log.installed is not None
 
-    with_one_outrun(tmp_path, check)
 
-
-def test_a_leader_that_stops_builds_no_snapshot_and_that_is_no_defect(
+async def test_a_leader_that_stops_builds_no_snapshot_and_that_is_no_defect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def check(world: WholeNodes, behind: WholeNode) -> None:
+    async with with_one_outrun(tmp_path) as (world, behind):
         leader = await world.leader()
         await leader.maintenance.stop()
         with pytest.raises(ShuttingDownError):
@@ -128,13 +120,11 @@ def test_a_leader_that_stops_builds_no_snapshot_and_that_is_no_defect(
         await world.restart(behind)
         await eventually(lambda: failed == [behind.node_id], "a snapshot that is not built")
 
-    with_one_outrun(tmp_path, check)
 
-
-def test_a_snapshot_that_arrived_is_not_reported_as_lost(
+async def test_a_snapshot_that_arrived_is_not_reported_as_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def check(world: WholeNodes, behind: WholeNode) -> None:
+    async with with_one_outrun(tmp_path) as (world, behind):
         leader = await world.leader()
         moved: list[int] = []
         monkeypatch.setattr(leader.driver.replica, "report_snapshot_moved", moved.append)
@@ -146,5 +136,3 @@ def test_a_snapshot_that_arrived_is_not_reported_as_lost(
         failed_count = sender.stats().failed_count  # Connections that were replaced on the way.
         await eventually(lambda: not sender.stats().transfer_count, "the end of the transfer")
         assert sender.stats().failed_count == failed_count
-
-    with_one_outrun(tmp_path, check)

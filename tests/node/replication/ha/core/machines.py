@@ -64,15 +64,22 @@ def bound(
     return Bound(binding, epoch, end, 0, known, standing, 11)
 
 
-def master(end: int = 0, *epochs: tuple[int, int], mode: AckMode = AckMode.SYNC) -> HaMachine:
-    """A serving master of epoch 5 with a slave 1 on link 'one' that streams from its end."""
-    m = machine(0, end, *epochs, mode=mode)
+def promoted(
+    m: HaMachine, promise: Bound | None = None, handshake: Handshake | None = None
+) -> HaMachine:
+    """Make it master of epoch 5; slave 1 on link 'one' promised it and shook hands."""
     joined(m, "one", 1)
     m.promote(7, 5)
-    last = epochs[-1][0] if epochs else 0
-    m.received("one", bound(HaBinding(5, 0, 7), last, end))
+    m.received("one", promise or bound(HaBinding(5, 0, 7)))
     assert m.role is HaRole.MASTER
-    m.received("one", Handshake(1))
+    m.received("one", handshake or Handshake(1))
+    return m
+
+
+def master(end: int = 0, *epochs: tuple[int, int], mode: AckMode = AckMode.SYNC) -> HaMachine:
+    """A serving master of epoch 5 with a slave 1 on link 'one' that streams from its end."""
+    last = epochs[-1][0] if epochs else 0
+    m = promoted(machine(0, end, *epochs, mode=mode), bound(HaBinding(5, 0, 7), last, end))
     m.received("one", Ack(end))
     return m
 

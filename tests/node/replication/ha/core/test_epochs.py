@@ -28,10 +28,6 @@ from store.files.file_system import FileSystem
 from store.files.meta_file import MetaFile
 
 
-def pairs_of(found: Epochs) -> list[tuple[int, int]]:
-    return [(entry.number, entry.start) for entry in found.entries]
-
-
 def epochs(*entries: tuple[int, int]) -> Epochs:
     return Epochs(EpochStart(*entry) for entry in entries)
 
@@ -66,7 +62,7 @@ def test_an_empty_epoch_gives_way_to_the_next() -> None:
     found = epochs((1, 0))
     found.append(2, 500)
     found.append(3, 500)
-    assert pairs_of(found) == [(1, 0), (3, 500)]
+    assert found.entries == ((1, 0), (3, 500))
     # The log of epoch 2 that went on in secret shares nothing from 500 on.
     assert epochs((1, 0), (2, 500)).consistent_point(800, found, 900) == 500
 
@@ -74,9 +70,9 @@ def test_an_empty_epoch_gives_way_to_the_next() -> None:
 def test_truncation_keeps_an_epoch_that_begins_at_the_point_if_both_have_it() -> None:
     mine = epochs((1, 0), (4, 500), (6, 800))
     mine.truncate(500, epochs((1, 0), (4, 500), (7, 500 + 1)))
-    assert pairs_of(mine) == [(1, 0), (4, 500)]
+    assert mine.entries == ((1, 0), (4, 500))
     mine.truncate(500, epochs((1, 0), (5, 500)))
-    assert pairs_of(mine) == [(1, 0)]
+    assert list(mine.entries) == [(1, 0)]
 
 
 def test_adoption_goes_as_far_as_the_log() -> None:
@@ -198,7 +194,6 @@ def test_an_unchanged_state_is_not_written_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [{"standing": 99}, {"number": "5"}, {"mode": "later"}])
 def test_a_binding_of_another_shape_is_an_error(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    BindingFile(FileSystem(), str(tmp_path)).load(must_exist=False)
     file = BindingFile(FileSystem(), str(tmp_path))
     file.load(must_exist=False)
     file.save(FIRST)

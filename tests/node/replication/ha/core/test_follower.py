@@ -97,9 +97,8 @@ def test_bytes_that_do_not_fit_close_the_link(transfer: Transfer) -> None:
     "reply",
     [
         HandshakeReply(100, 6, (EpochStart(5, 0),)),
-        HandshakeReply(
-            100, 6, (EpochStart(6, 0),)
-        ),  # Nobody who is followed is ahead of his fence.
+        # Nobody who is followed is ahead of his fence.
+        HandshakeReply(100, 6, (EpochStart(6, 0),)),
         HandshakeReply(100, 5, (EpochStart(6, 0), EpochStart(5, 9))),
         HandshakeReply(100, 6, (EpochStart(5, 9), EpochStart(6, 9))),
         HandshakeReply(8, 5, (EpochStart(5, 9),)),

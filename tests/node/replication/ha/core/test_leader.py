@@ -37,6 +37,7 @@ from tests.node.replication.ha.core.machines import (
     joined,
     machine,
     master,
+    promoted,
 )
 
 # The fence.
@@ -197,21 +198,18 @@ def test_the_master_counts_itself_only_when_synced() -> None:
 def test_acks_count_per_replica_and_not_per_link() -> None:
     """H10, with k = 3: two links of one slave are one copy."""
     settings = SETTINGS._replace(copies=3)
-    m = HaMachine(settings, 0, Log(), ReplicaState(HaBinding(), HaStanding.FULL, 10), Epochs(), 0)
-    joined(m, "a", 1)
-    m.promote(7, 5)
-    m.received("a", bound(HaBinding(5, 0, 7)))
-    m.received("a", Handshake(1))
-    m.received("a", Ack(0))
+    state = ReplicaState(HaBinding(), HaStanding.FULL, 10)
+    m = promoted(HaMachine(settings, 0, Log(), state, Epochs(), 0))
+    m.received("one", Ack(0))
     m.appended(10, "x")
     m.durable_to(10)
-    m.received("a", Ack(10))
+    m.received("one", Ack(10))
     fx = joined(m, "b", 1)
-    assert [close.link for close in fx.close] == ["a"]
+    assert [close.link for close in fx.close] == ["one"]
     m.received("b", bound(HaBinding(5, 0, 7), 5, 10))
     m.received("b", Handshake(1))
     assert m.received("b", Ack(10)).resolved == []
-    assert m.received("a", Ack(10)).resolved == []
+    assert m.received("one", Ack(10)).resolved == []
     joined(m, "c", 2)
     m.received("c", bound(HaBinding(5, 0, 7)))
     m.received("c", Handshake(2))
@@ -223,11 +221,7 @@ def test_an_ack_below_the_epoch_start_is_no_copy() -> None:
     m = master(100, (1, 0))
     m.durable_to(100)
     assert m.confirm == 100  # The slave holds all of it, and so knows the epoch.
-    m = machine(0, 100, (1, 0))
-    joined(m, "one", 1)
-    m.promote(7, 5)
-    m.received("one", bound(HaBinding(5, 0, 7), 1, 50))
-    m.received("one", Handshake(1))
+    m = promoted(machine(0, 100, (1, 0)), bound(HaBinding(5, 0, 7), 1, 50))
     m.received("one", Ack(50))
     assert m.received("one", Ack(99)).confirm is None
     assert m.received("one", Ack(100)).confirm == 100
@@ -270,18 +264,6 @@ def test_waiting_appends_are_limited() -> None:
         m.check_append()
 
 
-@pytest.mark.parametrize("position", [101, 1 << 60, -1])
-def test_the_first_reported_offset_is_checked(position: int) -> None:
-    m = machine(0, 100, (1, 0))
-    joined(m, "one", 1)
-    m.promote(7, 5)
-    m.received("one", bound(HaBinding(5, 0, 7)))
-    m.received("one", Handshake(1))
-    fx = m.received("one", Ack(position))
-    assert [close.link for close in fx.close] == ["one"]
-    assert m.confirm == 0
-
-
 def test_later_acks_are_checked_too() -> None:
     for position in (9, 11):  # Going back, and more than was shipped.
         m = master(10)
@@ -292,11 +274,8 @@ def test_a_slave_may_start_from_the_first_or_the_last_file() -> None:
     log = Log()
     log.min_position, log.last_file_start = 20, 60
     for is_last, start in ((False, 20), (True, 60)):
-        m = machine(0, 100, (1, 0), log=log)
-        joined(m, "one", 1)
-        m.promote(7, 5)
-        m.received("one", bound(HaBinding(5, 0, 7)))
-        m.received("one", Handshake(1, is_from_last_file=is_last))
+        handshake = Handshake(1, is_from_last_file=is_last)
+        m = promoted(machine(0, 100, (1, 0), log=log), handshake=handshake)
         fx = m.received("one", Ack(0))
         shipped = [(item.lo, item.hi) for item in fx.send if isinstance(item, Ship)]
         assert shipped == [(start, 100)]
@@ -307,11 +286,7 @@ def test_a_slave_may_start_from_the_first_or_the_last_file() -> None:
 def test_a_slave_below_the_first_file_gets_it_and_is_no_copy_before_it_has_it() -> None:
     log = Log()
     log.min_position = 60
-    m = machine(0, 100, (1, 0), log=log)
-    joined(m, "one", 1)
-    m.promote(7, 5)
-    m.received("one", bound(HaBinding(5, 0, 7)))
-    m.received("one", Handshake(1))
+    m = promoted(machine(0, 100, (1, 0), log=log))
     fx = m.received("one", Ack(59))
     assert [(item.lo, item.hi) for item in fx.send if isinstance(item, Ship)] == [(60, 100)]
     assert m.received("one", Ack(59)).close == [], "it says so again until it begins anew"
@@ -334,24 +309,19 @@ def test_a_candidate_that_is_cut_and_serves_at_once_says_both_losses() -> None:
 
 def test_a_window_bounds_what_is_under_way() -> None:
     settings = SETTINGS._replace(window_size_bytes=30, transfer_size_bytes=20)
-    m = HaMachine(settings, 0, Log(), ReplicaState(HaBinding(), HaStanding.FULL, 10), Epochs(), 100)
-    joined(m, "one", 1)
-    m.promote(7, 5)
-    m.received("one", bound(HaBinding(5, 0, 7)))
-    m.received("one", Handshake(1))
+    state = ReplicaState(HaBinding(), HaStanding.FULL, 10)
+    m = promoted(HaMachine(settings, 0, Log(), state, Epochs(), 100))
     fx = m.received("one", Ack(0))
     assert [(s.lo, s.hi) for s in fx.send if isinstance(s, Ship)] == [(0, 20), (20, 40)]
     fx = m.received("one", Ack(20))
     assert [(s.lo, s.hi) for s in fx.send if isinstance(s, Ship)] == [(40, 60)]
 
 
-def test_a_master_does_not_ship_to_who_claims_more_than_there_is() -> None:
-    m = machine(0, 100, (1, 0))
-    joined(m, "one", 1)
-    m.promote(7, 5)
-    m.received("one", bound(HaBinding(5, 0, 7)))
-    m.received("one", Handshake(1))
-    assert m.received("one", Ack(101)).close
+@pytest.mark.parametrize("position", [101, 1 << 60, -1])
+def test_a_master_does_not_ship_to_who_claims_more_than_there_is(position: int) -> None:
+    m = promoted(machine(0, 100, (1, 0)))
+    fx = m.received("one", Ack(position))
+    assert ([close.link for close in fx.close], fx.send) == (["one"], [])
     assert m.confirm == 0
 
 

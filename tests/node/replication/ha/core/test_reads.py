@@ -29,10 +29,6 @@ from tests.node.replication.ha.core.machines import (
 HERE = HaBinding(5, 0, 7)
 
 
-def begin(m: HaMachine, read: str) -> list[object]:
-    return m.confirm_master(read).reads
-
-
 def test_a_read_waits_for_an_answer_that_was_asked_for_after_it_began() -> None:
     m = master(0)
     fx = m.confirm_master("first")
@@ -72,7 +68,7 @@ def test_a_replica_with_a_new_disk_confirms_no_read() -> None:
 def test_a_replica_that_comes_back_is_asked_for_the_reads_that_wait() -> None:
     m = master(0)
     m.disconnected("one")
-    assert begin(m, "read") == []
+    assert m.confirm_master("read").reads == []
     fx = joined(m, "again", 1)
     assert frames(fx, "again") == [Bind(HERE)]
     assert m.received("again", bound(HERE)).reads == ["read"]

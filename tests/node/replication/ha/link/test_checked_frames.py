@@ -5,13 +5,13 @@ node that does not know it is spoken to without checks.
 """
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
 
+from deploy.local_process import free_ports
 from node.replication.ha.core.types import AckMode, EpochStart, HaBinding, HaStanding
 from node.replication.ha.core.wire import (
     Ack,
@@ -143,10 +143,7 @@ async def relayed(
     *, old: tuple[int, ...] = ()
 ) -> AsyncIterator[tuple[HaLink, Contacts, HaLink, Contacts, Relay]]:
     """Link 1 dials link 2 through a relay; link 2 dials into the void. `old` know no checks."""
-    probes = [socket.create_server((HOST, 0)) for _ in range(3)]
-    one, two, between = (probe.getsockname()[1] for probe in probes)
-    for probe in probes:
-        probe.close()
+    one, two, between = free_ports(3)
     on_contact = Contacts(), Contacts()
     relay = Relay((HOST, two))
     peers = ({1: (HOST, one), 2: (HOST, between)}, {1: (HOST, 1), 2: (HOST, two)})
@@ -164,6 +161,7 @@ async def relayed(
     try:
         await links[1].start(HOST, two)
         await links[0].start(HOST, one)
+        await eventually(lambda: on_contact[0].open and on_contact[1].open)
         yield links[0], on_contact[0], links[1], on_contact[1], relay
     finally:
         for link in links:
@@ -175,14 +173,10 @@ def latest(on_contact: Contacts) -> HaConnection:
     return on_contact.open[-1]
 
 
-def changed_count(link: HaLink) -> int:
-    """Connections that ended since bytes were changed; a changed state is of no known frame."""
-    counts = link.stats().closed_counts
-    return counts.get("bad_checksum", 0) + counts.get("protocol_error", 0)
-
-
 def has_dropped(link: HaLink, count: int) -> bool:
-    return changed_count(link) == count
+    """Whether so many connections ended for changed bytes; a changed state is of no known frame."""
+    counts = link.stats().closed_counts
+    return counts.get("bad_checksum", 0) + counts.get("protocol_error", 0) == count
 
 
 def is_open_again(ends: tuple[Contacts, Contacts], before: tuple[int, int]) -> bool:
@@ -192,7 +186,6 @@ def is_open_again(ends: tuple[Contacts, Contacts], before: tuple[int, int]) -> b
 @pytest.mark.parametrize("frame", FRAMES, ids=name)
 async def test_a_changed_byte_on_a_real_link_drops_it_and_hands_out_nothing(frame: Frame) -> None:
     async with relayed() as (one, contacts_one, two, contacts_two, relay):
-        await eventually(lambda: contacts_one.open and contacts_two.open)
         assert latest(contacts_one).is_checked
         assert latest(contacts_two).is_checked
         is_up = isinstance(frame, UpFrame)
@@ -220,7 +213,6 @@ async def test_a_changed_byte_on_a_real_link_drops_it_and_hands_out_nothing(fram
 @pytest.mark.parametrize("old", [(1,), (2,), (1, 2)])
 async def test_an_older_node_is_spoken_to_as_before(old: tuple[int, ...]) -> None:
     async with relayed(old=old) as (_, contacts_one, _, contacts_two, _):
-        await eventually(lambda: contacts_one.open and contacts_two.open)
         up, down = latest(contacts_one), latest(contacts_two)
         assert not up.is_checked
         assert not down.is_checked
@@ -238,7 +230,6 @@ async def test_without_checks_a_changed_ack_would_be_believed() -> None:
     """What is at stake, and that the relay does change bytes."""
 
     async with relayed(old=(1,)) as (_, contacts_one, _, contacts_two, relay):
-        await eventually(lambda: contacts_one.open and contacts_two.open)
         relay.flip_up = 8 * 11
         latest(contacts_one).send_frame(Ack(4096))
         await eventually(lambda: contacts_two.frames)

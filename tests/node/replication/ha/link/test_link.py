@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from deploy.local_process import free_ports
 from node.peers import handshake
 from node.peers.frames import FrameKind, FrameParser, encode_head
 from node.peers.stream import Side
@@ -53,11 +54,8 @@ class Contacts:
 
 @asynccontextmanager
 async def pair(**changes: Any) -> AsyncIterator[tuple[HaLink, Contacts, HaLink, Contacts]]:
-    """Links of replicas 1 and 2; `changes` are of the identity of 2."""
-    probes = [socket.create_server((HOST, 0)) for _ in range(2)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
+    """Links of replicas 1 and 2, which have met unless there are `changes` of the identity of 2."""
+    ports = free_ports(2)
     peers = {node: (HOST, port) for node, port in zip((1, 2), ports, strict=True)}
     on_contact = Contacts(), Contacts()
     links = [
@@ -73,6 +71,8 @@ async def pair(**changes: Any) -> AsyncIterator[tuple[HaLink, Contacts, HaLink, 
     try:
         for link, port in zip(links, ports, strict=True):
             await link.start(HOST, port)
+        if not changes:
+            await eventually(lambda: len(on_contact[0].open) == len(on_contact[1].open) == 2)
         yield links[0], on_contact[0], links[1], on_contact[1]
     finally:
         for link in links:
@@ -84,7 +84,6 @@ async def pair(**changes: Any) -> AsyncIterator[tuple[HaLink, Contacts, HaLink, 
 
 async def test_each_dials_the_other_and_frames_go_both_ways() -> None:
     async with pair() as (one, contacts_one, _, contacts_two):
-        await eventually(lambda: len(contacts_one.open) == len(contacts_two.open) == 2)
         assert one.is_connected(2)
         body = bytes(range(256)) * 2000
         down: list[Frame] = [
@@ -108,7 +107,6 @@ async def test_each_dials_the_other_and_frames_go_both_ways() -> None:
 
 async def test_a_receiver_without_room_stops_reading_until_it_has_some() -> None:
     async with pair() as (_, contacts_one, _, contacts_two):
-        await eventually(lambda: len(contacts_one.open) == len(contacts_two.open) == 2)
         contacts_two.is_full = True
         source = contacts_one.accepted()
         frames = [Transfer(n, 1, 0, n, b"x" * 60_000) for n in range(200)]
@@ -124,7 +122,6 @@ async def test_a_receiver_without_room_stops_reading_until_it_has_some() -> None
 
 async def test_a_link_that_is_closed_is_dialled_again() -> None:
     async with pair() as (one, contacts_one, _, contacts_two):
-        await eventually(lambda: len(contacts_one.open) == len(contacts_two.open) == 2)
         first = contacts_one.dialled()
         one.close(first, "a reason")
         await eventually(lambda: len(contacts_one.open) == 3)
@@ -136,8 +133,7 @@ async def test_a_link_that_is_closed_is_dialled_again() -> None:
 @pytest.mark.parametrize("turns", range(5))
 async def test_a_connection_that_comes_as_the_link_stops_is_closed(turns: int) -> None:
     """Whatever the loop has done with it by then."""
-    async with pair() as (one, contacts_one, two, _):
-        await eventually(lambda: len(contacts_one.open) == 2)
+    async with pair() as (one, _, two, _):
         port = two.stats().peers[0].port  # Where replica 2 finds replica 1.
         with socket.create_connection((HOST, port), PATIENCE_S) as stranger:
             for _ in range(turns):
@@ -168,7 +164,6 @@ async def test_a_node_that_does_not_belong_here_is_refused_by_name(
 @pytest.mark.long
 async def test_strangers_cost_little_and_go_soon() -> None:
     async with pair() as (one, contacts_one, two, _):
-        await eventually(lambda: len(contacts_one.open) == 2)
         port = two.stats().peers[0].port  # Where replica 2 finds replica 1.
         garbage = [
             b"GET / HTTP/1.1\r\n\r\n" * 10,
@@ -195,7 +190,6 @@ async def test_strangers_cost_little_and_go_soon() -> None:
 
 async def test_bytes_that_are_no_frame_end_a_known_link() -> None:
     async with pair() as (one, contacts_one, two, contacts_two):
-        await eventually(lambda: len(contacts_one.open) == len(contacts_two.open) == 2)
         contacts_one.accepted().send(b"\x00\x00\x00\x63 is no state")
         await eventually(lambda: two.stats().closed_counts.get("protocol_error"))
         await eventually(lambda: len(contacts_two.open) == 3, "and it is dialled again")
@@ -204,8 +198,7 @@ async def test_bytes_that_are_no_frame_end_a_known_link() -> None:
 
 
 async def test_a_second_hello_is_a_breach() -> None:
-    async with pair() as (one, contacts_one, two, _):
-        await eventually(lambda: len(contacts_one.open) == 2)
+    async with pair() as (one, _, two, _):
         port = two.stats().peers[0].port
         reader, writer = await asyncio.open_connection(HOST, port)
         parser = FrameParser()

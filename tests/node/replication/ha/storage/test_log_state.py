@@ -34,6 +34,7 @@ def test_the_state_follows_what_readers_see(tmp_path: Path) -> None:
     replica, ends = master_at(tmp_path / "m")
     with replica:
         assert (replica.state.applied, replica.topics) == (0, set())
+        assert not replica.state.wants_image
         replica.confirm(ends[3])
         assert replica.state.applied == ends[3] == replica.state.machine.applied_index + 1
         assert (replica.seen, replica.topics) == (list(range(12)), names(0, 12))
@@ -41,6 +42,7 @@ def test_the_state_follows_what_readers_see(tmp_path: Path) -> None:
         assert (replica.state.applied, replica.topics) == (ends[3], names(0, 12))
         replica.confirm()
         assert (replica.state.applied, replica.topics) == (replica.log.end, names(0, 60))
+        assert not replica.state.wants_image
 
 
 def test_equal_logs_make_equal_states_however_they_came(tmp_path: Path) -> None:
@@ -342,14 +344,6 @@ def test_a_log_that_begins_anew_behind_a_checkpoint_has_no_state_of_it(tmp_path:
         slave.follow(master)
         slave.confirm()
         assert slave.topics == master.topics
-
-
-def test_a_replica_with_its_state_wants_no_image(tmp_path: Path) -> None:
-    master, _ = master_at(tmp_path / "m")
-    with master:
-        assert not master.state.wants_image
-        master.confirm()
-        assert not master.state.wants_image
 
 
 def test_an_image_serves_once(tmp_path: Path) -> None:

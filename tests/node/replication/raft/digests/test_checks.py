@@ -91,7 +91,9 @@ async def test_only_a_digest_of_this_form_tells_of_the_state(tmp_path: Path, for
         checks = world.checks
         checks.look()
         await world.settled()
+        offset = checks._offset
         checks.on_digest(to_pb(Digest(checks._point, form, (("topics", bytes(16)),))))
+        assert checks._offset == offset + 1, "a command of checks is no reason for a point"
         stats = checks.stats()
         assert (stats.differing_count, stats.passed_over_count) == (form == FORM, form != FORM)
         assert stats.is_fenced == (form == FORM)

@@ -1,13 +1,14 @@
 """Three nodes that compare their states, one of which is made to differ."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from node.errors.common import NotReadyError, ReservedTopicError, StateDivergedError
+from node.errors.common import ReservedTopicError, StateDivergedError
 from node.peers.frames import FrameKind
 from node.replication.raft.digests import checks
 from node.state.command_records import CommandEncoder
@@ -17,18 +18,15 @@ from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.log_pb2 import AppendRequest, PullRequest
 from quorumlog.pb.state_pb2 import Command, StateDigest, TableDigest
-from raft.errors import NotLeaderError, PeerProtocolError
+from raft.errors import PeerProtocolError
 from raft.messages import NO_INDEX, NO_NODE, InstallSnapshot
 from raft.transitions import Role
-from store.errors import StoreFullError
-from tests.node.links import run
 from tests.node.whole_nodes import WholeNode, WholeNodes
 from tests.patience import eventually
 from tests.store.records import PAGE, batch, small_config
 
 pytestmark = pytest.mark.long
 CONFIG = small_config(container="ledger", file_size_bytes=4 * PAGE, disk_reserve_bytes=0)
-Check = Callable[[WholeNodes], Awaitable[None]]
 
 
 @pytest.fixture(autouse=True)
@@ -39,22 +37,19 @@ def _compared_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "DIGEST_SHARE", 0)
 
 
-def with_nodes(root: Path, check: Check, **options: Any) -> None:
-    async def work() -> None:
-        world = WholeNodes(root, 1, CONFIG, **options)
-        await world.start()
-        try:
-            leader = await world.leader()
-            await leader.broker.topics.create_topic(
-                CreateTopicRequest(topic="orders", queue_count=1)
-            )
-            await world.settled()
-            await check(world)
-        finally:
-            await world.stop()
-        world.check_alive()
-
-    run(work())
+@asynccontextmanager
+async def compared_often(root: Path, **options: Any) -> AsyncIterator[WholeNodes]:
+    """Three nodes with a topic; none of them may have died at the end."""
+    world = WholeNodes(root, 1, CONFIG, **options)
+    await world.start()
+    try:
+        leader = await world.leader()
+        await leader.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
+        await world.settled()
+        yield world
+    finally:
+        await world.stop()
+    world.check_alive()
 
 
 def differ(node: WholeNode) -> None:
@@ -102,23 +97,19 @@ def fenced(world: WholeNodes) -> list[int]:
     return [node.node_id for node in world.up if node.fence.reason]
 
 
-def test_replicas_that_agree_go_on(tmp_path: Path) -> None:
-    async def check(world: WholeNodes) -> None:
-        for _ in range(3):
-            await compared(world)
-        assert fenced(world) == []
-        assert all(node.checks.stats().differing_count == 0 for node in world.up)
+async def with_one_fenced(world: WholeNodes) -> tuple[WholeNode, WholeNode]:
+    """Have a follower differ and put its fence up; return the leader and it."""
+    leader = await world.leader()
+    node = next(one for one in world.up if one is not leader)
+    differ(node)
+    await compared(world)
+    await eventually(lambda: fenced(world) == [node.node_id], "a fence")
+    return leader, node
 
-    with_nodes(tmp_path, check)
 
-
-def test_follower_that_differs_fences_itself_and_the_others_go_on(tmp_path: Path) -> None:
-    async def check(world: WholeNodes) -> None:
-        leader = await world.leader()
-        node = next(one for one in world.up if one is not leader)
-        differ(node)
-        await compared(world)
-        await eventually(lambda: fenced(world) == [node.node_id], "a fence")
+async def test_follower_that_differs_fences_itself_and_the_others_go_on(tmp_path: Path) -> None:
+    async with compared_often(tmp_path) as world:
+        leader, node = await with_one_fenced(world)
         assert node.fence.reason.startswith("members behind log position ")
         assert "A state that differs" in node.fence.problem
         assert node.log.node_file.record.state_fence == node.fence.reason
@@ -140,13 +131,11 @@ def test_follower_that_differs_fences_itself_and_the_others_go_on(tmp_path: Path
             lambda: node.driver.applied_index == leader.driver.applied_index, "entries"
         )
 
-    with_nodes(tmp_path, check)
 
-
-def test_leader_that_differs_writes_what_the_majority_has_and_another_one_leads(
+async def test_leader_that_differs_writes_what_the_majority_has_and_another_one_leads(
     tmp_path: Path,
 ) -> None:
-    async def check(world: WholeNodes) -> None:
+    async with compared_often(tmp_path) as world:
         old = await world.leader()
         differ(old)
         await change(world, 2)
@@ -159,16 +148,10 @@ def test_leader_that_differs_writes_what_the_majority_has_and_another_one_leads(
         await compared(world, *(node for node in world.up if node is not old))
         assert fenced(world) == [old.node_id]
 
-    with_nodes(tmp_path, check)
 
-
-def test_fenced_node_votes_and_is_never_elected(tmp_path: Path) -> None:
-    async def check(world: WholeNodes) -> None:
-        leader = await world.leader()
-        node = next(one for one in world.up if one is not leader)
-        differ(node)
-        await compared(world)
-        await eventually(lambda: fenced(world) == [node.node_id], "a fence")
+async def test_fenced_node_votes_and_is_never_elected(tmp_path: Path) -> None:
+    async with compared_often(tmp_path) as world:
+        leader, node = await with_one_fenced(world)
         await world.settled()
         roles: list[Role] = []
         node.driver.add_role_listener(lambda change: roles.append(change.role))
@@ -189,15 +172,13 @@ def test_fenced_node_votes_and_is_never_elected(tmp_path: Path) -> None:
             node.driver._on_tick()
         assert set(roles) <= {Role.FOLLOWER}
 
-    with_nodes(tmp_path, check)
 
-
-def test_without_a_majority_nobody_is_fenced_and_the_leader_says_so(
+async def test_without_a_majority_nobody_is_fenced_and_the_leader_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "UNDECIDED_MS", 1)
 
-    async def check(world: WholeNodes) -> None:
+    async with compared_often(tmp_path) as world:
         for node in world.up:
             differ(node)
         await change(world, 2)
@@ -208,11 +189,6 @@ def test_without_a_majority_nobody_is_fenced_and_the_leader_says_so(
         await eventually(is_told, "three states")
         assert fenced(world) == []
         leader = await world.leader()
-        told, point = leader.checks.stats().undecided_count, leader.checks._point
-        for _ in range(3):
-            leader.checks.look()
-        assert point == leader.checks._point
-        assert leader.checks.stats().undecided_count <= max(told, 1), "once for a point"
         # Two agree again: now a majority decides against the third.
         agreeing = [leader, next(one for one in world.up if one is not leader)]
         for node in agreeing:
@@ -221,11 +197,9 @@ def test_without_a_majority_nobody_is_fenced_and_the_leader_says_so(
         other = next(one for one in world.up if one not in agreeing)
         await eventually(lambda: fenced(world) == [other.node_id], "a fence")
 
-    with_nodes(tmp_path, check)
 
-
-def test_minority_that_is_reachable_decides_nothing(tmp_path: Path) -> None:
-    async def check(world: WholeNodes) -> None:
+async def test_minority_that_is_reachable_decides_nothing(tmp_path: Path) -> None:
+    async with compared_often(tmp_path) as world:
         leader = await world.leader()
         node, third = (one for one in world.up if one is not leader)
         await third.crash()
@@ -241,18 +215,12 @@ def test_minority_that_is_reachable_decides_nothing(tmp_path: Path) -> None:
         await compared(world, leader, third)
         await eventually(lambda: fenced(world) == [node.node_id], "a fence")
 
-    with_nodes(tmp_path, check)
 
-
-def test_fence_survives_a_restart_and_goes_when_the_state_built_anew_is_equal(
+async def test_fence_survives_a_restart_and_goes_when_the_state_built_anew_is_equal(
     tmp_path: Path,
 ) -> None:
-    async def check(world: WholeNodes) -> None:
-        leader = await world.leader()
-        node = next(one for one in world.up if one is not leader)
-        differ(node)
-        await compared(world)
-        await eventually(lambda: fenced(world) == [node.node_id], "a fence")
+    async with compared_often(tmp_path) as world:
+        _, node = await with_one_fenced(world)
         await node.maintain()
         assert node.files.applied_index > NO_INDEX, "the checkpoint holds the state that differs"
         await node.crash()
@@ -268,13 +236,11 @@ def test_fence_survives_a_restart_and_goes_when_the_state_built_anew_is_equal(
             PullRequest(topic="orders", consistency=common_pb2.CONSISTENCY_LOCAL)
         )
 
-    with_nodes(tmp_path, check)
 
-
-def test_checkpoint_that_was_changed_behind_its_checksums_is_found(tmp_path: Path) -> None:
+async def test_checkpoint_that_was_changed_behind_its_checksums_is_found(tmp_path: Path) -> None:
     """What a defect of a checkpoint would do: the node begins with another state than it had."""
 
-    async def check(world: WholeNodes) -> None:
+    async with compared_often(tmp_path) as world:
         leader = await world.leader()
         node = next(one for one in world.up if one is not leader)
         await compared(world)
@@ -290,16 +256,10 @@ def test_checkpoint_that_was_changed_behind_its_checksums_is_found(tmp_path: Pat
         await eventually(lambda: fenced(world) == [node.node_id], "a fence")
         assert node.fence.reason.startswith("topics ")
 
-    with_nodes(tmp_path, check)
 
-
-def test_state_of_a_snapshot_lifts_the_fence(tmp_path: Path) -> None:
-    async def check(world: WholeNodes) -> None:
-        leader = await world.leader()
-        node = next(one for one in world.up if one is not leader)
-        differ(node)
-        await compared(world)
-        await eventually(lambda: fenced(world) == [node.node_id], "a fence")
+async def test_state_of_a_snapshot_lifts_the_fence(tmp_path: Path) -> None:
+    async with compared_often(tmp_path, retained_lag_entry_count_max=1) as world:
+        leader, node = await with_one_fenced(world)
         await node.crash()
         for lo in range(0, 400, 20):
             records = batch(lo, lo + 20)
@@ -313,24 +273,9 @@ def test_state_of_a_snapshot_lifts_the_fence(tmp_path: Path) -> None:
         await compared(world, node)
         await eventually(lambda: fenced(world) == [], "no fence")
 
-    with_nodes(tmp_path, check, retained_lag_entry_count_max=1)
 
-
-def test_idle_log_does_not_grow(tmp_path: Path) -> None:
-    async def check(world: WholeNodes) -> None:
-        leader = await quiet(world)
-        last = leader.driver.last_index
-        leader.checks._point_s -= 1e6  # Long ago.
-        for _ in range(50):
-            leader.checks.look()
-        await world.settled()
-        assert leader.driver.last_index == last
-
-    with_nodes(tmp_path, check)
-
-
-def test_new_leader_goes_on_with_the_points_of_the_old_one(tmp_path: Path) -> None:
-    async def check(world: WholeNodes) -> None:
+async def test_new_leader_goes_on_with_the_points_of_the_old_one(tmp_path: Path) -> None:
+    async with compared_often(tmp_path) as world:
         await compared(world)
         old = await world.leader()
         await old.crash()
@@ -340,33 +285,12 @@ def test_new_leader_goes_on_with_the_points_of_the_old_one(tmp_path: Path) -> No
         await compared(world, old)
         assert fenced(world) == []
 
-    with_nodes(tmp_path, check)
-
-
-def test_digest_that_cannot_be_written_now_is_written_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def check(world: WholeNodes) -> None:
-        leader = await quiet(world)
-        for error in (NotReadyError(1), StoreFullError("/disk", 1, 0), NotLeaderError(2)):
-
-            def refuse(batch: bytes, check: object, error: Exception = error) -> None:
-                raise error
-
-            with monkeypatch.context() as driver:
-                driver.setattr(leader.driver, "append", refuse)
-                leader.checks._write(Command())
-            assert not leader.checks._is_writing
-        await compared(world)
-
-    with_nodes(tmp_path, check)
-
 
 # --- Hostile and strange ---
 
 
-def test_client_can_write_no_digest(tmp_path: Path) -> None:
-    async def check(world: WholeNodes) -> None:
+async def test_client_can_write_no_digest(tmp_path: Path) -> None:
+    async with compared_often(tmp_path) as world:
         leader = await world.leader()
         forged = Command(state_digest=to_pb(Digest(1, FORM, (("topics", bytes(16)),))))
         forged.put_member.SetInParent()
@@ -382,11 +306,11 @@ def test_client_can_write_no_digest(tmp_path: Path) -> None:
         await compared(world)
         assert fenced(world) == []
 
-    with_nodes(tmp_path, check)
 
-
-def test_frames_that_are_no_digest_end_the_connection_and_nothing_else(tmp_path: Path) -> None:
-    async def check(world: WholeNodes) -> None:
+async def test_frames_that_are_no_digest_end_the_connection_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    async with compared_often(tmp_path) as world:
         leader = await world.leader()
         nothing = memoryview(b"")
         long = to_pb(Digest(1, FORM, (("topics", bytes(16)),)))
@@ -396,11 +320,9 @@ def test_frames_that_are_no_digest_end_the_connection_and_nothing_else(tmp_path:
                 leader.checks.on_frame(2, FrameKind.STATE_DIGEST, header, nothing)
         await compared(world)
 
-    with_nodes(tmp_path, check)
 
-
-def test_reports_of_nodes_that_are_no_voters_decide_nothing(tmp_path: Path) -> None:
-    async def check(world: WholeNodes) -> None:
+async def test_reports_of_nodes_that_are_no_voters_decide_nothing(tmp_path: Path) -> None:
+    async with compared_often(tmp_path) as world:
         await compared(world)
         leader = await quiet(world)
         nothing = memoryview(b"")
@@ -420,29 +342,11 @@ def test_reports_of_nodes_that_are_no_voters_decide_nothing(tmp_path: Path) -> N
         await world.settled()
         assert fenced(world) == []
 
-    with_nodes(tmp_path, check)
 
-
-def test_digest_of_another_form_is_not_compared(tmp_path: Path) -> None:
-    async def check(world: WholeNodes) -> None:
-        await compared(world)
-        node = world.up[0]
-        before = node.checks.stats()
-        strange, offset = StateDigest(position=1, form=FORM + 1), node.checks._offset
-        node.checks.on_digest(strange)
-        assert node.checks._offset == offset + 1, "a command of checks is no reason for a point"
-        after = node.checks.stats()
-        assert after.passed_over_count == before.passed_over_count + 1
-        assert after.differing_count == 0
-        assert not node.fence.reason
-
-    with_nodes(tmp_path, check)
-
-
-def test_points_that_come_while_a_digest_is_made_are_passed_over_but_the_newest(
+async def test_points_that_come_while_a_digest_is_made_are_passed_over_but_the_newest(
     tmp_path: Path,
 ) -> None:
-    async def check(world: WholeNodes) -> None:
+    async with compared_often(tmp_path) as world:
         node = world.up[0]
         await eventually(lambda: not node.checks._is_digesting)
 
@@ -464,11 +368,11 @@ def test_points_that_come_while_a_digest_is_made_are_passed_over_but_the_newest(
         assert node.checks._point in node.checks._own
         await compared(world, *(one for one in world.up if one is not node))
 
-    with_nodes(tmp_path, check)
 
-
-def test_point_that_comes_while_an_earlier_one_is_digested_has_its_turn(tmp_path: Path) -> None:
-    async def check(world: WholeNodes) -> None:
+async def test_point_that_comes_while_an_earlier_one_is_digested_has_its_turn(
+    tmp_path: Path,
+) -> None:
+    async with compared_often(tmp_path) as world:
         await compared(world)
         node = world.up[0]
         await eventually(lambda: not node.checks._is_digesting)
@@ -485,11 +389,9 @@ def test_point_that_comes_while_an_earlier_one_is_digested_has_its_turn(tmp_path
         await node.checks._digest_all()
         assert {20_000_000, 30_000_000} <= node.checks._own.keys()
 
-    with_nodes(tmp_path, check)
 
-
-def test_digest_made_of_a_state_that_was_replaced_counts_no_more(tmp_path: Path) -> None:
-    async def check(world: WholeNodes) -> None:
+async def test_digest_made_of_a_state_that_was_replaced_counts_no_more(tmp_path: Path) -> None:
+    async with compared_often(tmp_path) as world:
         await compared(world)
         node = world.up[0]
         await eventually(lambda: not node.checks._is_digesting)
@@ -510,13 +412,11 @@ def test_digest_made_of_a_state_that_was_replaced_counts_no_more(tmp_path: Path)
         await node.checks._digest(20_000_000, image)
         assert node.checks._own == {}
 
-    with_nodes(tmp_path, check)
 
-
-def test_leader_behind_its_fence_sends_no_snapshot(
+async def test_leader_behind_its_fence_sends_no_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def check(world: WholeNodes) -> None:
+    async with compared_often(tmp_path) as world:
         leader = await quiet(world)
         driver, snapshots = leader.driver, leader.snapshots
         node = next(one for one in world.up if one is not leader)
@@ -540,13 +440,11 @@ def test_leader_behind_its_fence_sends_no_snapshot(
             assert driver.role is Role.LEADER
             assert begun == [message]
 
-    with_nodes(tmp_path, check)
 
-
-def test_state_and_entry_without_a_digest_end_no_replica(tmp_path: Path) -> None:
+async def test_state_and_entry_without_a_digest_end_no_replica(tmp_path: Path) -> None:
     """It is in every log or state, so all replicas would end, each time anew."""
 
-    async def check(world: WholeNodes) -> None:
+    async with compared_often(tmp_path) as world:
         leader = await quiet(world)
         for node in world.up:
             node.machine.state.members[88] = Member(float("nan"), "")  # type: ignore[arg-type]
@@ -567,5 +465,3 @@ def test_state_and_entry_without_a_digest_end_no_replica(tmp_path: Path) -> None
             del node.machine.state.members[88]
         await compared(world)
         assert fenced(world) == []
-
-    with_nodes(tmp_path, check)

@@ -26,7 +26,15 @@ from store.files import failpoints
 from store.replicated.ledger_store import ReplicaStore
 from store.store import Store
 from tests.node.ledger_cluster import CONFIG, crash, open_log, sync
-from tests.node.ledger_logs import VOTERS, data_image, new_log, put, queue_numbers, reopen
+from tests.node.ledger_logs import (
+    VOTERS,
+    data_image,
+    delete_to,
+    new_log,
+    put,
+    queue_numbers,
+    reopen,
+)
 from tests.store.records import PAGE, batch
 
 # --- What a node is ---
@@ -311,11 +319,7 @@ def test_a_configuration_that_begins_the_log_is_found_again(tmp_path: Path) -> N
     log.dispatch(first_index + 1)
     log.store.maintain()
     log.store.expire_below(files.files[1].position)
-    deletion = log.plan_deletion(first_index)
-    assert deletion is not None
-    assert deletion.write_start()
-    assert deletion.forget()
-    deletion.remove()
+    delete_to(log, first_index)
     log.close()
     with reopen(tmp_path, first_index) as log:
         assert log.store.ledger.first_index == first_index

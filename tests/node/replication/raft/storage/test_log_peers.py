@@ -1,11 +1,13 @@
 """What a follower takes from its leader, and what a truncation gives back."""
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from node.replication.raft.storage.log import LedgerLog
 from raft.errors import ForeignChainError, PeerProtocolError
 from raft.messages import (
     AppendRequest,
@@ -33,12 +35,24 @@ from tests.node.ledger_logs import (
 from tests.patience import PATIENCE_S
 from tests.store.records import batch
 
+
+@pytest.fixture
+def leader(tmp_path: Path) -> Iterator[LedgerLog]:
+    with new_log(tmp_path / "leader") as log:
+        yield log
+
+
+@pytest.fixture
+def follower(tmp_path: Path) -> Iterator[LedgerLog]:
+    with new_log(tmp_path / "follower", 2) as log:
+        yield log
+
+
 # --- A follower ---
 
 
-def test_a_follower_becomes_equal_across_files(tmp_path: Path) -> None:
+def test_a_follower_becomes_equal_across_files(leader: LedgerLog, follower: LedgerLog) -> None:
     random = Random(4)
-    leader, follower = new_log(tmp_path / "a"), new_log(tmp_path / "b", 2)
     number = 0
     for step in range(120):
         if random.random() < 0.2:
@@ -62,12 +76,9 @@ def test_a_follower_becomes_equal_across_files(tmp_path: Path) -> None:
     assert queue_numbers(follower) == list(range(number))
     for index in (1, 40, hi):
         assert follower.position_of(index) == leader.position_of(index)
-    leader.close()
-    follower.close()
 
 
-def test_the_part_that_is_stored_already_is_skipped(tmp_path: Path) -> None:
-    leader, follower = new_log(tmp_path / "a"), new_log(tmp_path / "b", 2)
+def test_the_part_that_is_stored_already_is_skipped(leader: LedgerLog, follower: LedgerLog) -> None:
     for lo in range(0, 60, 3):
         put(leader, lo, lo + 3, term=1 + lo // 21, size_bytes=2000)
     ship(leader, follower, 0, 9)
@@ -80,12 +91,11 @@ def test_the_part_that_is_stored_already_is_skipped(tmp_path: Path) -> None:
     follower.write_raw(9, 20, checked)
     assert data_image(follower) == data_image(leader)
     assert follower.load().runs == leader.load().runs
-    leader.close()
-    follower.close()
 
 
-def test_bytes_that_are_not_what_the_message_says_are_refused(tmp_path: Path) -> None:
-    leader, follower = new_log(tmp_path / "a"), new_log(tmp_path / "b", 2)
+def test_bytes_that_are_not_what_the_message_says_are_refused(
+    leader: LedgerLog, follower: LedgerLog
+) -> None:
     for lo in range(0, 12, 3):
         put(leader, lo, lo + 3, term=1 + lo // 6)
     leader.append(4, 3, EntryKind.CONFIGURATION, Configuration(VOTERS, (9,)))
@@ -120,38 +130,36 @@ def test_bytes_that_are_not_what_the_message_says_are_refused(tmp_path: Path) ->
     follower.check_raw(message, rest)
     with pytest.raises(PeerProtocolError, match="announced"):
         follower.check_raw(message._replace(runs=((1, 1),)), rest)
-    leader.close()
-    follower.close()
 
 
-def test_another_history_under_the_same_terms_is_refused(tmp_path: Path) -> None:
+def test_another_history_under_the_same_terms_is_refused(
+    leader: LedgerLog, follower: LedgerLog
+) -> None:
     """Two leaders of one term wrote it; what differs first is named, however much was sent."""
-    leader, other = new_log(tmp_path / "a"), new_log(tmp_path / "b", 2)
     for lo in range(0, 30, 3):
         put(leader, lo, lo + 3, term=1, size_bytes=2000)
-    ship(leader, other, 0, 4)
-    put(other, 50, 51, term=1)
+    ship(leader, follower, 0, 4)
+    put(follower, 50, 51, term=1)
     for lo in range(60, 90, 3):
-        put(other, lo, lo + 3, term=1, size_bytes=2000)
-    before = data_image(other)
+        put(follower, lo, lo + 3, term=1, size_bytes=2000)
+    before = data_image(follower)
 
     for lo, hi in ((0, 10), (2, 7), (4, 5), (4, 10)):
         raw = leader.read_raw(lo, hi)
         with pytest.raises(ForeignChainError, match="the log through entry 4 is") as caught:
-            other.check_raw(append_request(leader, lo, hi), raw, hi - 1)
+            follower.check_raw(append_request(leader, lo, hi), raw, hi - 1)
         assert (caught.value.index, caught.value.content) == (4, leader.chain_at(4))
-    other.check_raw(append_request(leader, 1, 4), leader.read_raw(1, 4), 3)
-    assert data_image(other) == before
-    assert leader.chain_at(3) == other.chain_at(3)
-    assert leader.chain_at(4) != other.chain_at(4)
+    follower.check_raw(append_request(leader, 1, 4), leader.read_raw(1, 4), 3)
+    assert data_image(follower) == before
+    assert leader.chain_at(3) == follower.chain_at(3)
+    assert leader.chain_at(4) != follower.chain_at(4)
     assert leader.chain_at(10) is None
-    leader.close()
-    other.close()
 
 
-def test_two_changes_on_the_way_are_no_other_history(tmp_path: Path) -> None:
+def test_two_changes_on_the_way_are_no_other_history(
+    leader: LedgerLog, follower: LedgerLog
+) -> None:
     """Both leave the stored chain CRC as it was, and each of them makes it a wrong one."""
-    leader, follower = new_log(tmp_path / "a"), new_log(tmp_path / "b", 2)
     put(leader, 0, 3)
     put(leader, 3, 6)
     ship(leader, follower, 0, 1)
@@ -166,13 +174,12 @@ def test_two_changes_on_the_way_are_no_other_history(tmp_path: Path) -> None:
         follower.check_raw(message, changed)
     assert chains.is_again(caught.value)
     follower.check_raw(message, raw)
-    leader.close()
-    follower.close()
 
 
 @pytest.mark.parametrize("at", [8, 20, 36])  # Index, term, chain.
-def test_a_bit_that_flipped_is_no_other_history(tmp_path: Path, at: int) -> None:
-    leader, follower = new_log(tmp_path / "a"), new_log(tmp_path / "b", 2)
+def test_a_bit_that_flipped_is_no_other_history(
+    leader: LedgerLog, follower: LedgerLog, at: int
+) -> None:
     for lo in range(0, 30, 3):
         put(leader, lo, lo + 3)
     ship(leader, follower, 0, 10)
@@ -189,20 +196,17 @@ def test_a_bit_that_flipped_is_no_other_history(tmp_path: Path, at: int) -> None
         with pytest.raises(CorruptionError):
             follower.check_raw(append_request(leader, lo, hi), leader.read_raw(lo, hi), hi - 1)
     assert follower.chain_at(9) == leader.chain_at(9)
-    leader.close()
-    follower.close()
 
 
-def test_offsets_are_counted_again_after_raw_entries(tmp_path: Path) -> None:
-    leader, follower = new_log(tmp_path / "a"), new_log(tmp_path / "b", 2)
+def test_offsets_are_counted_again_after_raw_entries(
+    leader: LedgerLog, follower: LedgerLog
+) -> None:
     for lo in range(0, 9, 3):
         put(leader, lo, lo + 3)
     ship(leader, follower, 0, 1)
     assert follower.prepare(batch(50, 51)).queues == {(b"orders", 0): (3, 1)}
     ship(leader, follower, 1, 3)
     assert follower.prepare(batch(50, 51)).queues == {(b"orders", 0): (9, 1)}
-    leader.close()
-    follower.close()
 
 
 # --- Truncation ---
@@ -228,8 +232,9 @@ def test_a_truncation_gives_the_queue_offsets_back(tmp_path: Path) -> None:
             log.truncate_from(4)
 
 
-def test_a_new_leader_counts_on_from_what_others_wrote(tmp_path: Path) -> None:
-    leader, follower = new_log(tmp_path / "a"), new_log(tmp_path / "b", 2)
+def test_a_new_leader_counts_on_from_what_others_wrote(
+    leader: LedgerLog, follower: LedgerLog
+) -> None:
     clock_late = Clock(leader.store.engine.clock() + 10**6)
     leader.store.engine.clock = clock_late
     for lo in range(0, 30, 3):
@@ -242,8 +247,6 @@ def test_a_new_leader_counts_on_from_what_others_wrote(tmp_path: Path) -> None:
     follower.append(10, 2, EntryKind.DATA, other)
     assert other.result is not None
     assert other.result.store_unix_ms >= clock_late.unix_ms - 2, "the log's time does not go back"
-    leader.close()
-    follower.close()
 
 
 def test_a_sync_that_a_truncation_overtakes_still_reports(tmp_path: Path) -> None:

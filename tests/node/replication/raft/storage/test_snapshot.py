@@ -23,12 +23,12 @@ from store.errors import FileSystemError, PositionRangeError
 from store.files import failpoints
 from store.files.checksum import crc32c
 from store.files.file_system import FileSystem
-from store.ledger.ledger import Deletion
 from store.maintenance.retention import DELETE_COUNT_MAX
 from store.record.stamp import QueueKey
 from tests.node.ledger_cluster import CONFIG, crash, open_log, sync
 from tests.node.ledger_logs import (
     data_image,
+    delete_to,
     new_log,
     put,
     queue_numbers,
@@ -70,17 +70,11 @@ def leader(tmp_path: Path) -> Iterator[LedgerLog]:
     log.close()
 
 
-def delete_files(log: LedgerLog, count: int) -> Deletion:
+def delete_files(log: LedgerLog, count: int) -> None:
     log.store.expire_below(log.store.ledger.files.files[count].position)
     index = log.retention_candidate(log.store.dispatched_index)
-    deletion = log.plan_deletion(index)
-    assert deletion is not None
-    assert deletion.start.link.entry_index == index
-    assert deletion.write_start()
-    assert deletion.forget()
-    deletion.remove()
+    assert delete_to(log, index).start.link.entry_index == index
     log.store.delete_expired_derived()
-    return deletion
 
 
 # --- The bytes ---
@@ -426,12 +420,8 @@ def test_files_that_come_fast_are_not_left_to_the_next_interval(tmp_path: Path) 
         rounds = 0
         while len(store.ledger.files.files) > 3:
             store.maintain()
-            deletion = log.plan_deletion(log.retention_candidate(log.last_index))
-            assert deletion is not None
+            deletion = delete_to(log, log.retention_candidate(log.last_index))
             assert deletion.file_count <= DELETE_COUNT_MAX
-            assert deletion.write_start()
-            assert deletion.forget()
-            deletion.remove()
             rounds += 1
         assert rounds > 2
 
@@ -447,12 +437,7 @@ def test_the_policy_decides_what_goes(tmp_path: Path) -> None:
         log.store.maintain()
         files = len(log.store.ledger.files.files)
         candidate = log.retention_candidate(log.last_index)
-        deletion = log.plan_deletion(candidate)
-        assert deletion is not None
-        assert deletion.file_count == files - 3
-        assert deletion.write_start()
-        assert deletion.forget()
-        deletion.remove()
+        assert delete_to(log, candidate).file_count == files - 3
         assert log.retention_candidate(log.last_index) == log.base_index == candidate
         log.store.maintain()
         assert log.retention_candidate(log.last_index) == candidate
