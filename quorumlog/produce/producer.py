@@ -85,7 +85,7 @@ class Producer:
         self._bug: errors.QuorumlogError | None = None
         self._unfinished: dict[Batch, None] = {}  # In the order of their making.
         self._held_size_bytes = 0
-        self._room_waiters: deque[asyncio.Future[None]] = deque()
+        self._room_waiters: deque[asyncio.Event] = deque()
         self._failures: list[Batch] = []  # Failed since the last flush; the first 1,000.
         self._leader_changes_before = self._leader_changes()
 
@@ -399,32 +399,24 @@ class Producer:
     async def _wait_for_room(self, size_bytes: int) -> None:
         """Wait in line for room. Raises BusyError when the deadline passes first."""
         deadline = Deadline(self._options.timeout_ms)
-        at_head = not self._room_waiters
-        while not at_head or not self._has_room(size_bytes):
-            self._check_open()
-            waiter = asyncio.get_running_loop().create_future()
-            # A waiter that was woken and found too little room keeps its place.
-            (self._room_waiters.appendleft if at_head else self._room_waiters.append)(waiter)
-            try:
+        line, turn = self._room_waiters, asyncio.Event()
+        line.append(turn)  # Until its message has taken its share, so that none comes before it.
+        try:
+            while line[0] is not turn or not self._has_room(size_bytes):
+                self._check_open()
+                turn.clear()
                 async with asyncio.timeout(max(0.0, deadline.remaining_s)):
-                    await waiter
-            except BaseException as error:
-                if waiter in self._room_waiters:
-                    self._room_waiters.remove(waiter)
-                self._wake_room_waiter()  # This waiter may have had the one wake-up for the next.
-                if isinstance(error, TimeoutError):
-                    raise self._busy(f"was full for {deadline.timeout_ms:.0f} ms") from None
-                raise
-            at_head = True
-        # The next in line checks the room, once this message has taken its share.
-        asyncio.get_running_loop().call_soon(self._wake_room_waiter)
+                    await turn.wait()
+        except TimeoutError:
+            raise self._busy(f"was full for {deadline.timeout_ms:.0f} ms") from None
+        finally:
+            line.remove(turn)
+            # The next in line checks the room, once this message has taken its share.
+            asyncio.get_running_loop().call_soon(self._wake_room_waiter)
 
     def _wake_room_waiter(self) -> None:
-        while self._room_waiters and self._has_room(1):
-            waiter = self._room_waiters.popleft()
-            if not waiter.done():  # A waiter may be cancelled without having run yet.
-                waiter.set_result(None)
-                return
+        if self._room_waiters and self._has_room(1):
+            self._room_waiters[0].set()
 
     def _busy(self, what: str) -> errors.BusyError:
         return errors.BusyError(
@@ -460,10 +452,8 @@ class Producer:
             if not batch.is_done:
                 self._accumulator.home.sender.stats.failed_count += batch.record_count
                 batch.fail(error)
-        for waiter in self._room_waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._room_waiters.clear()
+        for turn in self._room_waiters:
+            turn.set()
 
 
 def _growth(batch: Batch) -> int:

@@ -179,6 +179,49 @@ async def test_the_buffer_is_bounded() -> None:
         assert bodies == sorted(bodies)
 
 
+async def test_callers_that_wait_for_room_keep_their_order_when_two_are_woken_at_once() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        for node in cluster.nodes.values():
+            node.gate.clear()
+        producer = client.producer(buffer_size_bytes_max=1_000, batch_count_max=1)
+        for _ in range(3):
+            producer.send_nowait("orders", bytes(200))
+        left = 1_000 - producer.stats().held_size_bytes
+        got: list[int] = []
+
+        async def hand_over(number: int, size_bytes: int) -> None:
+            await producer.enqueue("orders", bytes(size_bytes))
+            got.append(number)
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(3):  # Each has room only once the others are gone.
+                group.create_task(hand_over(number, 700))
+            await asyncio.sleep(0)
+            assert left < 700
+            for batch in list(producer._unfinished):  # Two in one turn: room, but too little.
+                if len(producer._unfinished) == 1:
+                    await turns()
+                    late = asyncio.create_task(hand_over(3, 10))
+                    await turns()
+                    assert got == [], "a small one does not overtake those that wait"
+                batch.fail(errors.BusyError("a test"))
+            for _ in range(3):
+                await turns()
+                for batch in list(producer._unfinished):
+                    batch.fail(errors.BusyError("a test"))
+            await late
+        assert got == [0, 1, 2, 3]
+        await producer.abort()
+        for node in cluster.nodes.values():
+            node.gate.set()
+
+
+async def turns() -> None:
+    """Let the loop run what is ready."""
+    for _ in range(8):
+        await asyncio.sleep(0)
+
+
 async def test_the_buffer_takes_what_fits_exactly_and_any_message_when_it_is_empty() -> None:
     async with fake_cluster(1) as cluster, connect(cluster) as client:
         roomy = client.producer()
