@@ -150,6 +150,7 @@ def test_a_table_that_is_begun_goes_on_from_where_it_is(
         ingest(spark, given | {"startingOffsets": "900"}, str(tmp_path / "other"))
 
 
+@pytest.mark.long  # Spark waits 10 s for the process of a stream, and no longer.
 def test_a_table_of_real_input_gives_the_files_back(
     spark: SparkSession, cluster: Running, tmp_path: Path
 ) -> None:
