@@ -9,6 +9,7 @@ import quorumlog
 from deploy.local import LocalCluster
 from quorumlog import ClientTls, errors
 from tests.node.peers.certificates import Authority, tls_settings
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.long
 
@@ -20,12 +21,12 @@ def test_messages_travel_over_tls_and_strangers_get_nowhere(tmp_path: Path) -> N
     other = Authority(tmp_path, "others").files("stranger")
     stranger = ClientTls(str(authority.path), str(other.certificate), str(other.key))
 
-    async def send(tls: ClientTls) -> None:
+    async def send(tls: ClientTls, connect_timeout_ms: int) -> None:
         async with quorumlog.connect(
             cluster.bootstrap,
             credentials=tls.credentials(),
             transport="framed",
-            connect_timeout_ms=3_000,
+            connect_timeout_ms=connect_timeout_ms,
         ) as client:
             await client.admin.create_topic("orders", queue_count=1)
             producer = client.producer()
@@ -36,9 +37,9 @@ def test_messages_travel_over_tls_and_strangers_get_nowhere(tmp_path: Path) -> N
             assert client.stats().framed_connections == 1
 
     with LocalCluster.create(tmp_path / "cluster", 1, settings=settings) as cluster:
-        asyncio.run(send(tls))
+        asyncio.run(send(tls, 1000 * PATIENCE_S))
         with pytest.raises(errors.UnavailableError):
-            asyncio.run(send(stranger))
+            asyncio.run(send(stranger, 3_000))
 
 
 def test_files_that_are_no_pem_are_refused_by_name(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ async def test_a_port_that_swallows_everything_costs_one_short_wait(
 async def test_a_required_port_that_cannot_be_reached_is_an_error_without_effect() -> None:
     async with (
         unreachable() as cluster,
-        quorumlog.connect(cluster.bootstrap, transport="framed", timeout_ms=300) as client,
+        quorumlog.connect(cluster.bootstrap, transport="framed", timeout_ms=1_500) as client,
     ):
         with pytest.raises(errors.DeadlineError, match="cannot be reached"):
             await client.pull("orders", 0, 0)
