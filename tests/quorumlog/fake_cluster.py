@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+import quorumlog
 from quorumlog.errors import ERROR_TRAILER
 from quorumlog.pb import (
     admin_pb2,
@@ -520,3 +521,8 @@ async def fake_cluster(count: int = 3) -> AsyncIterator[FakeCluster]:
     finally:
         for node in cluster.nodes.values():
             await node.stop()
+
+
+def connect(cluster: FakeCluster, timeout_ms: int = 30_000) -> quorumlog.Client:
+    """Make a client with the addresses of all nodes."""
+    return quorumlog.connect(cluster.bootstrap, timeout_ms=timeout_ms)
