@@ -106,7 +106,7 @@ def test_transfer_order_leaves_with_the_same_turn() -> None:
 
 def test_accepted_loss_is_durable_before_the_node_votes_and_is_reported_once() -> None:
     cluster = filled()
-    with pytest.raises(RecoveryRefusedError):
+    with pytest.raises(RecoveryRefusedError, match="standing is full"):
         cluster.nodes[1].replica.accept_loss()
     cluster.crash(1)
     cluster.restart(1, recovering=True)

@@ -209,26 +209,6 @@ def test_learner_that_knows_an_uncommitted_configuration_never_campaigns(
     assert (cluster.role(4), cluster.state(4).term) == (Role.FOLLOWER, 1)
 
 
-def test_only_a_caught_up_learner_is_promoted() -> None:
-    cluster = Cluster(promote_lag_entry_count_max=2)
-    cluster.elect(1)
-    cluster.start_joining(4)
-    cluster.isolate(4)
-    change(cluster, 1, ChangeKind.ADD_LEARNER, 4)
-    cluster.deliver()
-
-    for body in "abc":
-        cluster.propose(1, body)
-    cluster.deliver()
-    cluster.state(1).progress[4].incarnation = 0
-    with pytest.raises(ChangeRefusedError, match="behind"):
-        change(cluster, 1, ChangeKind.PROMOTE, 4)
-    cluster.heal()
-    cluster.tick_all(3 * HEARTBEAT_TICKS)
-    change(cluster, 1, ChangeKind.PROMOTE, 4)
-    assert cluster.state(1).voters == (1, 2, 3, 4)
-
-
 def test_a_change_that_nobody_could_wait_for_is_not_appended() -> None:
     cluster = Cluster(waiter_count_max=1)
     cluster.elect(1)

@@ -54,17 +54,6 @@ def test_granted_once_the_leader_was_silent_for_the_minimum_time() -> None:
     assert last_reply(cluster).granted
 
 
-def test_leader_refuses_without_stepping_down() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-
-    for pre in (True, False):
-        cluster.receive(1, vote_request(3, 1, 5, last=(9, 4), pre=pre))
-        assert last_reply(cluster).refusal is Refusal.LEADER_ALIVE
-
-    assert (cluster.role(1), cluster.state(1).term) == (Role.LEADER, 1)
-
-
 def test_real_request_is_refused_after_leader_contact() -> None:
     cluster = Cluster()
     cluster.elect(1)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from raft.errors import RecoveryRefusedError
 from raft.messages import NO_INDEX, Refusal, Standing
 from raft.ready import recovering_state
 from raft.transitions import Role
@@ -148,18 +147,6 @@ def test_ack_given_before_the_loss_is_not_believed_after_it() -> None:
     assert cluster.state(1).commit == 0
 
 
-def test_match_is_forgotten_when_memory_is_lost() -> None:
-    cluster = async_cluster()
-    for body in "ab":
-        cluster.propose(1, body)
-    cluster.deliver()
-    assert cluster.state(1).progress[3].match == 2
-
-    cluster.receive(1, append_reply(3, 1, 1, match=0, standing=Standing.RECOVERING, incarnation=1))
-
-    assert cluster.state(1).progress[3].match == 0
-
-
 def test_no_admission_before_an_own_term_commit() -> None:
     """Until then the new leader's commit index may be lower than what a quorum once acked."""
     cluster = Cluster(voters=(1, 2, 3, 4, 5))
@@ -283,12 +270,6 @@ def test_accepted_loss_counts_from_the_commit_index_if_a_newer_term_may_be_lost(
     cluster.nodes[1].replica.accept_loss()
     cluster.settle(1)
     assert cluster.nodes[1].losses == [2]
-
-
-def test_a_full_node_has_no_loss_to_accept() -> None:
-    cluster = Cluster()
-    with pytest.raises(RecoveryRefusedError, match="standing is full"):
-        cluster.nodes[1].core.accept_loss()
 
 
 def test_leader_that_kept_its_memory_admits_a_majority_in_doubt() -> None:

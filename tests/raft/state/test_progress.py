@@ -55,29 +55,6 @@ def test_what_a_follower_may_have_got_and_not_acked_begins_there(
     assert progress.first_unacked == first
 
 
-def test_a_single_snapshot_is_under_way_under_many_proposals() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.isolate(3)
-    for body in "abcd":
-        cluster.propose(1, body)
-    cluster.deliver()
-    core = cluster.nodes[1].core
-    core.snapshot_durable(core.snapshot_meta_at(core.state.applied))
-    core.compact_to(core.state.applied)
-    cluster.nodes[1].log.cut(core.state.applied)
-    core.state.progress[3].become_probe()
-    cluster.sent.clear()
-
-    cluster.tick(1, HEARTBEAT_TICKS)
-    assert core.state.progress[3].state is ProgressState.SNAPSHOT
-    for body in "ef":
-        cluster.propose(1, body)
-        cluster.deliver()
-
-    assert len([m for m in cluster.sent if isinstance(m, InstallSnapshot)]) == 1
-
-
 def test_follower_that_gets_a_snapshot_is_not_probed() -> None:
     cluster = Cluster()
     cluster.elect(1)
