@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -44,6 +45,12 @@ class Qlog:
         found = json.loads(self(*arguments, "-o", "json", code=code).stdout)
         check_keys(found, *arguments)
         return found
+
+    def produce(self, directory: Path, topic: str, text: str, *options: object) -> None:
+        """Send the lines of a text, by way of a file."""
+        path = directory / "in"
+        path.write_text(text)
+        assert self.json("produce", topic, "--file", path, *options)["complete"] is True
 
     def start(self, *arguments: object) -> "subprocess.Popen[bytes]":
         """Start a command as a process with pipes."""

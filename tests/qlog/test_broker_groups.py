@@ -56,9 +56,7 @@ def test_nodes_are_shown_with_their_group(qlog: Qlog) -> None:
 
 def test_queues_are_named_with_their_group(qlog: Qlog, tmp_path: Path) -> None:
     for name, queue in (("first", 1), ("second", "g1/1")):
-        path = tmp_path / name
-        path.write_text(f"{name}\n")
-        assert qlog.json("produce", TOPIC, "--file", path, "--queue", queue)["complete"]
+        qlog.produce(tmp_path, TOPIC, f"{name}\n", "--queue", queue)
     queues = qlog.json("topic", "describe", TOPIC)["queues"]
     assert [(q["group"], q["queue_id"], q["message_count"]) for q in queues] == [
         ("g0", 0, 0),
@@ -82,10 +80,8 @@ def test_queues_are_named_with_their_group(qlog: Qlog, tmp_path: Path) -> None:
 
 
 def test_a_consumer_group_is_shown_over_all_groups(qlog: Qlog, tmp_path: Path) -> None:
-    path = tmp_path / "lines"
-    path.write_text("".join(f"{i}\n" for i in range(8)))
     for queue in ("g0/0", "g1/0"):
-        assert qlog.json("produce", TOPIC, "--file", path, "--queue", queue)["complete"]
+        qlog.produce(tmp_path, TOPIC, "".join(f"{i}\n" for i in range(8)), "--queue", queue)
     taken = qlog("consume", TOPIC, "--group", "billing", "--until", "end").stdout.splitlines()
     assert len(taken) >= 16
     found = qlog.json("group", "describe", "billing")

@@ -57,15 +57,17 @@ def test_help_imports_no_command_and_no_server_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "code"),
-    [(None, 0), (ExitCode.FINDINGS, 1), (ExitCode.FAILED, 3), ("text", 0)],
+    ("body", "code"),
+    [
+        (lambda: None, 0),
+        (lambda: ExitCode.FINDINGS, 1),
+        (lambda: ExitCode.FAILED, 3),
+        (lambda: "text", 0),
+        (lambda: click.get_current_context().exit(1), 1),
+    ],
 )
-def test_the_result_of_a_command_is_the_exit_code(result: object, code: int) -> None:
-    assert run_command(lambda: result).exit_code == code
-
-
-def test_context_exit_is_the_exit_code() -> None:
-    assert run_command(lambda: click.get_current_context().exit(1)).exit_code == 1
+def test_the_result_of_a_command_is_the_exit_code(body: Callable[[], Any], code: int) -> None:
+    assert run_command(body).exit_code == code
 
 
 def test_wrong_usage_is_three_lines_and_code_2() -> None:

@@ -7,11 +7,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
 import pytest
-from click.testing import CliRunner
 
-from qlog.output import Format, output_option, print_record, print_rows
+from qlog.output import Format, print_record, print_rows
 
 ROWS = [
     {"name": "orders", "count": 12, "share": 0.5},
@@ -43,11 +41,6 @@ def test_a_table_that_is_piped_is_aligned_text(capsys: pytest.CaptureFixture[str
     ]
 
 
-def test_an_empty_table_still_names_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    print_rows([], Format.TABLE, columns=COLUMNS)
-    assert capsys.readouterr().out == "name  count  share\n"
-
-
 def test_a_table_on_a_terminal_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -72,11 +65,6 @@ def test_json_is_one_document_with_the_same_keys(capsys: pytest.CaptureFixture[s
 def test_jsonl_is_one_document_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     print_rows([{"name": "a\nb"}, {"name": "c"}], Format.JSONL, columns=["name"])
     assert capsys.readouterr().out == '{"name": "a\\nb"}\n{"name": "c"}\n'
-
-
-def test_an_unknown_key_is_refused() -> None:
-    with pytest.raises(ValueError, match="size"):
-        print_rows([{"name": "a", "size": 1}], Format.JSON, columns=["name"])
 
 
 def test_a_record_is_names_and_values_and_tables(capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,14 +104,3 @@ def test_values_that_json_lacks_are_refused() -> None:
 def test_control_characters_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     print_rows([{"topic": "a\x1b[31m\nb"}], Format.TABLE, columns=["topic"])
     assert capsys.readouterr().out.splitlines() == ["topic", r"a\x1b[31m\nb"]
-
-
-def test_the_option_hands_over_a_format() -> None:
-    @click.command()
-    @output_option
-    def act(output: Format) -> None:
-        click.echo(repr(output))
-
-    assert "Format.TABLE" in CliRunner().invoke(act, []).stdout
-    assert "Format.JSONL" in CliRunner().invoke(act, ["-o", "jsonl"]).stdout
-    assert CliRunner().invoke(act, ["-o", "xml"]).exit_code == 2

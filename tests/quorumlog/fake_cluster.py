@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+import quorumlog
 from quorumlog.errors import ERROR_TRAILER
 from quorumlog.pb import (
     admin_pb2,
@@ -520,3 +521,23 @@ async def fake_cluster(count: int = 3) -> AsyncIterator[FakeCluster]:
     finally:
         for node in cluster.nodes.values():
             await node.stop()
+
+
+def connect(cluster: FakeCluster, timeout_ms: int = 30_000) -> quorumlog.Client:
+    """Make a client with the addresses of all nodes."""
+    return quorumlog.connect(cluster.bootstrap, timeout_ms=timeout_ms)
+
+
+def port_of(cluster: FakeCluster) -> FakeFramedPort:
+    """The framed port of the leader."""
+    found = cluster.nodes[1].framed
+    assert found is not None
+    return found
+
+
+def learned(client: quorumlog.Client, cluster: FakeCluster) -> Any:
+    """What the client knows of the framed port of the leader."""
+    address = cluster.nodes[1].address
+    found = client._started().groups.home.router.channels.get(address).framed
+    assert found is not None
+    return found

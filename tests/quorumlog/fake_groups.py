@@ -31,14 +31,12 @@ async def fake_groups(*names: str, count: int = 1) -> AsyncIterator[dict[str, Fa
     }
     for group in groups.values():
         group.neighbours = [other for other in groups.values() if other is not group]
-        for node in group.nodes.values():
-            await node.start()
+        await start(group)
     try:
         yield groups
     finally:
         for group in groups.values():
-            for node in group.nodes.values():
-                await node.stop()
+            await stop(group)
 
 
 async def stop(group: FakeCluster) -> None:

@@ -207,16 +207,19 @@ def accept(error: BaseException, call: Call, strange: dict[str, Any]) -> None:
         assert "; " in str(error), f"{call}({strange}) does not say what to do: {error}"
 
 
+def target_of(env: Environment, call: Call) -> tuple[Any, Any]:
+    """The object that has the call, if one has, and what is called."""
+    if not call.owner:
+        return None, call.function
+    made = env.made[call.owner]
+    made = made() if inspect.isfunction(made) else made
+    return made, getattr(made, call.name)
+
+
 async def make_call(env: Environment, call: Call, strange: dict[str, Any]) -> None:
     named = {**surface.arguments(call, env), **strange}
     try:
-        if call.owner == "":
-            made: Any = None
-            function = call.function
-        else:
-            made = env.made[call.owner]
-            made = made() if inspect.isfunction(made) else made
-            function = getattr(made, call.name)
+        made, function = target_of(env, call)
         try:
             async with asyncio.timeout(CALL_S):
                 result = variadic(call, function, named)
@@ -232,13 +235,7 @@ async def make_call(env: Environment, call: Call, strange: dict[str, Any]) -> No
 def make_blocking_call(env: Environment, call: Call, strange: dict[str, Any]) -> None:
     named = {**surface.arguments(call, env), **strange}
     try:
-        if call.owner == "":
-            made: Any = None
-            function = call.function
-        else:
-            made = env.made[call.owner]
-            made = made() if inspect.isfunction(made) else made
-            function = getattr(made, call.name)
+        made, function = target_of(env, call)
         try:
             finish_blocking(variadic(call, function, named))
         finally:

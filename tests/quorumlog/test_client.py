@@ -10,11 +10,7 @@ import quorumlog
 from quorumlog import errors
 from quorumlog.errors import Outcome
 from tests.patience import PATIENCE_S, eventually
-from tests.quorumlog.fake_cluster import CLUSTER_ID, FakeCluster, fake_cluster
-
-
-def connect(cluster: FakeCluster, timeout_ms: int = 10_000) -> quorumlog.Client:
-    return quorumlog.connect(cluster.bootstrap, timeout_ms=timeout_ms)
+from tests.quorumlog.fake_cluster import CLUSTER_ID, connect, fake_cluster
 
 
 async def test_a_single_address_is_enough() -> None:

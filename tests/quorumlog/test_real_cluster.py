@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import quorumlog
-from quorumlog import errors, sync
+from quorumlog import errors
 from quorumlog.testing import Cluster
 from tests.patience import PATIENCE_S
 
@@ -116,19 +116,5 @@ def test_half_of_a_batch_that_a_real_node_refuses_costs_the_other_half_one_more_
                 if len(bodies) == 501:
                     break
             assert sorted(bodies) == [*(b"%04d" % i for i in range(1, 1_000, 2)), b"first"]
-
-    run(directory, scenario)
-
-
-def test_the_blocking_client_on_real_nodes(directory: Path) -> None:
-    async def scenario(cluster: Cluster, client: quorumlog.Client) -> None:
-        def work() -> list[bytes]:
-            with sync.connect(cluster.bootstrap) as blocking, blocking.producer() as producer:
-                for i in range(100):
-                    producer.enqueue("orders", b"%02d" % i, queue_id=1)
-                producer.flush()
-                return [m.body for m in blocking.consume("orders", until="end")]
-
-        assert await asyncio.to_thread(work) == [b"%02d" % i for i in range(100)]
 
     run(directory, scenario)

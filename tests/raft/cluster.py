@@ -33,7 +33,7 @@ from raft.ready import (
     recovering_state,
 )
 from raft.state.state import RaftState
-from raft.transitions import TRANSITIONS, Role
+from raft.transitions import Role
 from tests.raft.memory_log import Image, MemoryLog
 
 GROUP = "test"
@@ -402,10 +402,3 @@ class Cluster:
     def appends_to(self, node: NodeId) -> list[AppendRequest]:
         """Return every append ever sent to a node."""
         return [m for m in self.sent if isinstance(m, AppendRequest) and m.to == node]
-
-    def check_transitions(self) -> None:
-        """Every role change seen is in the table."""
-        reasons = {reason for listed in TRANSITIONS.values() for reason in listed}
-        for found in self.nodes.values():
-            for change in found.role_changes:
-                assert change.reason in reasons

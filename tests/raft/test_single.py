@@ -6,21 +6,6 @@ from raft.transitions import Role
 from tests.raft.cluster import ELECTION_TICKS, Cluster
 
 
-def test_single_node_ack_after_sync() -> None:
-    cluster = Cluster(voters=(1,))
-    node = cluster.nodes[1]
-    cluster.elect(1)
-    node.syncs_at_once = False
-
-    cluster.propose(1, "a", waiter="w")
-
-    assert (cluster.state(1).commit, node.completed) == (0, [])
-    cluster.sync(1)
-    assert cluster.state(1).commit == 1
-    assert [done.waiter for done in node.completed] == ["w"]
-    assert node.log.durable_last_index == 1
-
-
 def test_single_node_leads_only_when_its_vote_is_durable() -> None:
     cluster = Cluster(voters=(1,))
     cluster.nodes[1].syncs_at_once = False

@@ -79,45 +79,28 @@ def _held() -> Any:
     return vars(acceptor)["socket"]
 
 
-async def _tls() -> None:
-    await _loop().create_connection(asyncio.Protocol, "host1", 7, ssl=True)
-
-
-async def _own_address() -> None:
-    await _loop().create_connection(asyncio.Protocol, "host1", 7, local_addr=("host1", 8))
-
-
-async def _given_socket() -> None:
-    await _loop().create_server(asyncio.Protocol, sock=cast(Any, object()))
-
-
-async def _server_of_ipv6() -> None:
-    _held().create_server(("::1", 0), family=socket.AF_INET6)
-
-
-async def _name_of_ipv6() -> None:
-    await _loop().getaddrinfo("host1", 7, family=socket.AF_INET6)
-
-
-async def _option_of_a_socket() -> None:
-    made = _held().create_server(("0.0.0.0", 0))
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
-
-
-async def _initializer() -> None:
-    vars(lives)["ThreadPoolExecutor"](1, initializer=print)
-
-
 @pytest.mark.parametrize(
     ("ask", "what"),
     [
-        (_tls, "ssl"),
-        (_own_address, "local_addr"),
-        (_given_socket, "sock"),
-        (_server_of_ipv6, "family"),
-        (_name_of_ipv6, "family"),
-        (_option_of_a_socket, "option"),
-        (_initializer, "initializer"),
+        (lambda: _loop().create_connection(asyncio.Protocol, "host1", 7, ssl=True), "ssl"),
+        (
+            lambda: _loop().create_connection(
+                asyncio.Protocol, "host1", 7, local_addr=("host1", 8)
+            ),
+            "local_addr",
+        ),
+        (lambda: _loop().create_server(asyncio.Protocol, sock=cast(Any, object())), "sock"),
+        (lambda: _held().create_server(("::1", 0), family=socket.AF_INET6), "family"),
+        (lambda: _loop().getaddrinfo("host1", 7, family=socket.AF_INET6), "family"),
+        (
+            lambda: (
+                _held()
+                .create_server(("0.0.0.0", 0))
+                .setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            ),
+            "option",
+        ),
+        (lambda: vars(lives)["ThreadPoolExecutor"](1, initializer=print), "initializer"),
     ],
 )
 def test_a_parameter_that_is_not_simulated_is_refused(ask: Callable[[], Any], what: str) -> None:

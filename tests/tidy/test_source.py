@@ -139,7 +139,6 @@ def test_a_misplaced_test_is_found() -> None:
         "tests/store/crash/test_kill.py",
         "tests/store/ledger/mending/test_mend.py",
         "tests/cluster/test_kill.py",
-        "tests/raft/paper/test_elections.py",
         "store/store.py",
     ]
     found = [(finding.path, finding.detail) for finding in checks.misplaced_tests(files)]

@@ -96,6 +96,9 @@ def test_a_calibration_is_read(tmp_path: Path) -> None:
     result = qlog("plan", *SAFE, "--calibration", str(path))
     assert "calibration       a test\n" in result.stdout
     assert result.stderr == ""
+    fleet = ("fleet", *SAFE, "--placement")
+    assert "note: nothing was measured" in qlog(*fleet).stderr
+    assert qlog(*fleet, "--calibration", str(path)).stderr == ""
 
 
 @pytest.mark.parametrize(
@@ -108,14 +111,6 @@ def test_another_file_is_no_calibration(tmp_path: Path, text: str) -> None:
     stderr = qlog("plan", *SAFE, "--calibration", str(path), code=2).stderr
     assert "is no calibration" in stderr
     assert f"calibrate {path}" not in stderr, "the advice would overwrite a file of something else"
-
-
-def test_a_fleet_without_a_calibration_says_so_as_well(tmp_path: Path) -> None:
-    words = ("fleet", *SAFE, "--placement")
-    assert "note: nothing was measured" in qlog(*words).stderr
-    path = tmp_path / "here.json"
-    calibration_file.save(calibration(), str(path))
-    assert qlog(*words, "--calibration", str(path)).stderr == ""
 
 
 def test_a_calibration_that_is_not_there_is_an_error(tmp_path: Path) -> None:

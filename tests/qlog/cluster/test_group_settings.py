@@ -8,12 +8,6 @@ import quorumlog.sync
 from tests.qlog.running import Qlog
 
 
-def produce(qlog: Qlog, tmp_path: Path, topic: str, text: str) -> None:
-    path = tmp_path / "in"
-    path.write_text(text)
-    assert qlog.json("produce", topic, "--file", path)["complete"] is True
-
-
 def test_settings_of_a_group(qlog: Qlog) -> None:
     assert len(qlog("group", "settings", "nobody", code=3).stderr.splitlines()) == 3
     made = qlog.json(
@@ -39,7 +33,7 @@ def test_settings_of_a_group(qlog: Qlog) -> None:
 
 
 def test_a_group_goes_on_from_another_place(qlog: Qlog, tmp_path: Path, topic: str) -> None:
-    produce(qlog, tmp_path, topic, "a\nb\nc\n")
+    qlog.produce(tmp_path, topic, "a\nb\nc\n")
     assert qlog("consume", topic, "--group", "moved", "--max-count", 3).stdout == "a\nb\nc\n"
     [row] = qlog.json("group", "progress", "moved")
     assert (row["topic"], row["queue_id"], row["group"]) == (topic, 0, "g0")
@@ -69,7 +63,7 @@ def test_a_group_goes_on_from_another_place(qlog: Qlog, tmp_path: Path, topic: s
 
 
 def test_dead_letters_are_seen_and_sent_again(qlog: Qlog, tmp_path: Path, topic: str) -> None:
-    produce(qlog, tmp_path, topic, "a\nb\nc\n")
+    qlog.produce(tmp_path, topic, "a\nb\nc\n")
     with (
         quorumlog.sync.connect(qlog.nodes.bootstrap) as client,
         client.group_consumer("dying", topic) as consumer,
@@ -130,7 +124,7 @@ def test_more_letters_than_a_batch_holds_are_sent_but_for_those_that_cannot(
 
 
 def test_tables_come_and_go(qlog: Qlog, tmp_path: Path, topic: str) -> None:
-    produce(qlog, tmp_path, topic, "a\nb\n")
+    qlog.produce(tmp_path, topic, "a\nb\n")
     qlog("consume", topic, "--group", "tables", "--max-count", 1)
     tables = tmp_path / "tables"
     written = qlog.json("config-files", "export", tables)
@@ -196,7 +190,7 @@ def test_the_nodes_are_listed_with_their_rates(qlog: Qlog) -> None:
 
 
 def test_messages_are_chosen_by_their_properties(qlog: Qlog, tmp_path: Path, topic: str) -> None:
-    produce(qlog, tmp_path, topic, "a\nb\n")
+    qlog.produce(tmp_path, topic, "a\nb\n")
     with quorumlog.sync.connect(qlog.nodes.bootstrap) as client, client.producer() as producer:
         producer.send(topic, b"c", properties={"amount": "7"})
         producer.send(topic, b"d", properties={"amount": "70"})

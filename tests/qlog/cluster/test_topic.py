@@ -7,12 +7,6 @@ from quorumlog import sync
 from tests.qlog.running import Qlog
 
 
-def produce(qlog: Qlog, tmp_path: Path, topic: str, text: str, *options: object) -> None:
-    path = tmp_path / "in"
-    path.write_text(text)
-    assert qlog.json("produce", topic, "--file", path, *options)["complete"] is True
-
-
 def test_a_topic_from_create_to_delete(qlog: Qlog, tmp_path: Path) -> None:
     made = qlog.json("topic", "create", "life", "--queues", 2)
     share = {"group": "g0", "queue_count": 2, "permission": "rw"}
@@ -26,7 +20,7 @@ def test_a_topic_from_create_to_delete(qlog: Qlog, tmp_path: Path) -> None:
     [listed] = [row for row in qlog.json("topic", "list") if row["topic"] == "life"]
     assert listed == {**made, "queue_count": 4, "shares": [{**share, "queue_count": 4}]}
 
-    produce(qlog, tmp_path, "life", "a\nb\nc\n", "--queue", 3)
+    qlog.produce(tmp_path, "life", "a\nb\nc\n", "--queue", 3)
     found = qlog.json("topic", "describe", "life")
     assert (found["topic"], found["queue_count"], found["message_count"]) == ("life", 4, 3)
     assert [(q["queue_id"], q["min_offset"], q["max_offset"]) for q in found["queues"]] == [
@@ -48,7 +42,7 @@ def test_a_topic_from_create_to_delete(qlog: Qlog, tmp_path: Path) -> None:
 def test_a_recreated_topic_has_no_message_of_the_old_one(qlog: Qlog, tmp_path: Path) -> None:
     for text in ("old 1\nold 2\n", "new\n"):
         qlog("topic", "create", "twice", "--queues", 1)
-        produce(qlog, tmp_path, "twice", text)
+        qlog.produce(tmp_path, "twice", text)
         seen = qlog("consume", "twice", "--from", "first", "--until", "end").stdout
         assert seen == text
         qlog("topic", "delete", "twice", "--yes")
@@ -63,7 +57,7 @@ def test_system_topics_are_listed_when_asked_for(qlog: Qlog, topic: str) -> None
 
 
 def test_a_group_is_seen_and_deleted(qlog: Qlog, tmp_path: Path, topic: str) -> None:
-    produce(qlog, tmp_path, topic, "a\nb\nc\n")
+    qlog.produce(tmp_path, topic, "a\nb\nc\n")
     taken = qlog("consume", topic, "--group", "seen", "--max-count", 2)
     assert taken.stdout == "a\nb\n"
     [row] = [row for row in qlog.json("group", "list") if row["group"] == "seen"]
@@ -86,7 +80,7 @@ def test_a_group_is_seen_and_deleted(qlog: Qlog, tmp_path: Path, topic: str) -> 
 
 
 def test_a_message_is_found_by_id_and_by_key(qlog: Qlog, tmp_path: Path, topic: str) -> None:
-    produce(qlog, tmp_path, topic, "k1=one\nk2=two\nk1=three\n", "--key-separator", "=")
+    qlog.produce(tmp_path, topic, "k1=one\nk2=two\nk1=three\n", "--key-separator", "=")
     rows = qlog.json("consume", topic, "--until", "end")
     assert [row["body"] for row in rows] == ["one", "two", "three"]
     assert qlog.json("message", "get", rows[1]["message_id"]) == rows[1]
@@ -144,7 +138,7 @@ def test_transactions_are_seen_and_ended_by_hand(qlog: Qlog, topic: str) -> None
 
 
 def test_sizes_of_messages_are_shown(qlog: Qlog, tmp_path: Path, topic: str) -> None:
-    produce(qlog, tmp_path, topic, "a\nb\nc\n")
+    qlog.produce(tmp_path, topic, "a\nb\nc\n")
     [sizes] = qlog.json("topic", "stats", topic)
     assert sizes["record_count"] == sum(b["record_count"] for b in sizes["buckets"]) == 3
     assert 91 < sizes["mean_size_bytes"] < 256

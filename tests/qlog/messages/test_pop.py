@@ -9,9 +9,7 @@ from tests.qlog.running import Qlog
 def test_single_messages_are_written_and_acknowledged(
     qlog: Qlog, tmp_path: Path, topic: str
 ) -> None:
-    path = tmp_path / "in"
-    path.write_bytes(b"a\nb\nc\n")
-    qlog("produce", topic, "--file", path)
+    qlog.produce(tmp_path, topic, "a\nb\nc\n")
     pop = ("consume", topic, "--group", "workers", "--pop")
     assert qlog(*pop, "--max-count", 2).stdout == "a\nb\n"
     assert qlog.json(*pop, "--until", "end")[0]["body"] == "c"
@@ -28,9 +26,7 @@ def test_single_messages_are_written_and_acknowledged(
 
 
 def test_messages_in_flight_are_shown(qlog: Qlog, tmp_path: Path, topic: str) -> None:
-    path = tmp_path / "in"
-    path.write_bytes(b"a\nb\nc\n")
-    qlog("produce", topic, "--file", path)
+    qlog.produce(tmp_path, topic, "a\nb\nc\n")
     with (
         sync.connect(qlog.nodes.bootstrap) as client,
         client.pop_consumer("readers", topic) as consumer,

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from qlog import main
 from store.config import StoreConfig
+from tests.qlog.running import PROGRAM
 from tests.store.fsck_stores import (
     contents,
     flip,
@@ -22,8 +23,6 @@ from tests.store.fsck_stores import (
     open_store,
     tree,
 )
-
-COMMAND = [sys.executable, "-c", "from qlog import main; main(prog_name='qlog')"]
 
 
 def run(*arguments: str | Path) -> Result:
@@ -191,7 +190,7 @@ def test_a_terminal_sees_progress_on_stderr_only(root: Path) -> None:
     ours, theirs = pty.openpty()
     try:
         done = subprocess.run(
-            [*COMMAND, "store", "verify", str(root), "-o", "json"],
+            [sys.executable, "-c", PROGRAM, "store", "verify", str(root), "-o", "json"],
             stdout=subprocess.PIPE,
             stderr=theirs,
             env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from quorumlog.cluster.grpc_engine import OLDER_ENGINE, VARIABLE, choose_engine
+from quorumlog.cluster.grpc_engine import VARIABLE, choose_engine
 from tests.patience import PATIENCE_S
 
 _CALLS = """
@@ -66,13 +66,6 @@ def test_with_the_older_engine_a_call_needs_no_thread_of_grpc(
     monkeypatch.delenv(VARIABLE, raising=False)
     newer, older = _thread_switches("newer"), _thread_switches("chosen")
     assert 2 * older < newer, f"{older} switches instead of {newer}: has grpcio changed?"
-
-
-def test_the_engine_is_chosen_for_the_pinned_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "")  # So that it is put back afterwards.
-    monkeypatch.delenv(VARIABLE)
-    choose_engine()
-    assert os.environ[VARIABLE] == OLDER_ENGINE
 
 
 def test_an_engine_chosen_before_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,23 +72,27 @@ def outcome_of(
     return late.value
 
 
-def test_a_late_repeatable_call_may_have_been_applied() -> None:
-    late = outcome_of(Outcome.UNKNOWN, is_repeatable=True)
-    assert isinstance(late, DeadlineError)
-    assert late.outcome is Outcome.UNKNOWN
-    assert late.retryable
-
-
-def test_a_late_call_that_never_arrived_had_no_effect() -> None:
-    late = outcome_of(Outcome.NOT_APPLIED, is_repeatable=True)
-    assert isinstance(late, DeadlineError)
-    assert late.outcome is Outcome.NOT_APPLIED
-
-
-def test_a_read_has_no_effect() -> None:
-    late = outcome_of(Outcome.UNKNOWN, is_repeatable=True, is_read=True)
-    assert isinstance(late, DeadlineError)
-    assert late.outcome is Outcome.NOT_APPLIED
+@pytest.mark.parametrize(
+    ("first", "is_repeatable", "is_read", "family", "outcome"),
+    [
+        (Outcome.UNKNOWN, True, False, DeadlineError, Outcome.UNKNOWN),
+        (Outcome.NOT_APPLIED, True, False, DeadlineError, Outcome.NOT_APPLIED),
+        (Outcome.UNKNOWN, True, True, DeadlineError, Outcome.NOT_APPLIED),
+        (Outcome.UNKNOWN, False, False, OutcomeUnknownError, Outcome.UNKNOWN),
+    ],
+    ids=["a call that may be done", "one that never arrived", "a read", "an unrepeatable one"],
+)
+def test_a_late_call_says_whether_it_may_have_been_applied(
+    first: Outcome,
+    is_repeatable: bool,
+    is_read: bool,
+    family: type[QuorumlogError],
+    outcome: Outcome,
+) -> None:
+    late = outcome_of(first, is_repeatable=is_repeatable, is_read=is_read)
+    assert type(late) is family
+    assert late.outcome is outcome
+    assert late.retryable is (family is DeadlineError)
 
 
 def test_a_refusal_of_a_repeated_call_says_nothing_about_the_first_one() -> None:
@@ -116,9 +120,3 @@ def test_of_several_calls_a_refusal_is_in_doubt_if_another_one_was_done() -> Non
         told = calls.beside(refused, [*others, refused])
         assert isinstance(told, ConflictError)
         assert told.outcome is expected
-
-
-def test_a_late_unrepeatable_call_is_unknown_at_once() -> None:
-    late = outcome_of(Outcome.UNKNOWN, is_repeatable=False)
-    assert isinstance(late, OutcomeUnknownError)
-    assert late.outcome is Outcome.UNKNOWN

@@ -13,13 +13,9 @@ from quorumlog import Message, Queue, errors
 from quorumlog.consume.group import GroupConsumer
 from quorumlog.consume.redelivery import Redelivery
 from tests.patience import PATIENCE_S, eventually
-from tests.quorumlog.fake_cluster import FakeCluster, Node, abort, error, fake_cluster
+from tests.quorumlog.fake_cluster import Node, abort, connect, error, fake_cluster
 from tests.quorumlog.fake_groups import connect as connect_all
 from tests.quorumlog.fake_groups import fake_groups
-
-
-def connect(cluster: FakeCluster, timeout_ms: int = 10_000) -> quorumlog.Client:
-    return quorumlog.connect(cluster.bootstrap, timeout_ms=timeout_ms)
 
 
 async def fill(client: quorumlog.Client, lo: int, hi: int) -> None:
@@ -92,36 +88,6 @@ async def test_offsets_are_stored_by_interval_and_by_hand() -> None:
         await manual.close()
         stored["h", "orders", 0] = 2
         assert {key: v for key, v in cluster.offsets.items() if key[0] == "h"} == stored
-
-
-@pytest.mark.parametrize("strategy", ["averagely", "circle", "consistent_hash"])
-async def test_members_share_the_queues_and_take_over_from_those_who_leave(strategy: str) -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        cluster.topics["orders"] = 8
-        members = [client.group_consumer("g", "orders", strategy=strategy) for _ in range(3)]
-        for member in members:
-            await member.start()
-
-        def is_settled() -> bool:
-            shares = [queue for member in members for queue in member.assignment()]
-            return sorted(shares) == [("orders", q) for q in range(8)]
-
-        await eventually(lambda: is_settled() and all(len(m.members()) == 3 for m in members))
-        await members.pop().close()
-        await eventually(is_settled)
-        got: list[bytes] = []
-        producer = client.producer()
-        for i in range(80):
-            await producer.enqueue("orders", b"%d" % i, queue_id=i % 8)
-        await producer.close()
-        readers = [
-            asyncio.create_task(read_until(m, got, lambda: len(set(got)) == 80)) for m in members
-        ]
-        await eventually(lambda: len(set(got)) == 80)
-        for reader in readers:
-            reader.cancel()
-        await asyncio.gather(*readers, return_exceptions=True)
-        assert len(got) == 80
 
 
 async def test_a_rebalance_loses_nothing() -> None:
@@ -276,19 +242,6 @@ async def test_giving_back_some_of_a_batch_does_not_process_the_rest(
         assert consumer._processed() == {("orders", 0): 3}
         assert sent == [{}, {}, {Queue("orders", 0): 3}]
         await consumer.close(is_processed=False)
-
-
-async def test_consume_is_a_short_way() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        await fill(client, 0, 12)
-        bodies = [m.body async for m in client.consume("orders", until="end")]
-        assert sorted(bodies) == [b"%03d" % i for i in range(12)]
-        got: list[bytes] = []
-        async for message in client.consume("orders", group="g"):
-            got.append(message.body)
-            if len(got) == 12:
-                break
-        assert sorted(got) == sorted(bodies)
 
 
 async def test_a_member_reads_all_its_queues_at_once_if_some_have_stored_offsets() -> None:

@@ -9,23 +9,15 @@ import quorumlog
 from quorumlog import errors
 from quorumlog.errors import Outcome
 from quorumlog.pb import common_pb2
-from store.record.message import decode_message
-from tests.quorumlog.fake_cluster import BREAK_BEFORE, FakeCluster, fake_cluster
+from tests.quorumlog.fake_cluster import (
+    BREAK_BEFORE,
+    FakeCluster,
+    connect,
+    decode_all,
+    fake_cluster,
+)
 
 CODE = "node.delay_too_long"
-
-
-def connect(cluster: FakeCluster) -> quorumlog.Client:
-    return quorumlog.connect(cluster.bootstrap, timeout_ms=30_000)
-
-
-def bodies_of(records: bytes) -> list[bytes]:
-    found, at = list[bytes](), 0
-    while at < len(records):
-        message = decode_message(records, at)
-        found.append(message.body)
-        at += message.size_bytes
-    return found
 
 
 class Refusing:
@@ -41,7 +33,7 @@ class Refusing:
 
     async def refuse(self, _node: Any, request: Any) -> common_pb2.Error | None:
         self._cluster.script.actions.appendleft(self.refuse)
-        bodies = bodies_of(request.records)
+        bodies = [message.body for message in decode_all(request.records)]
         self.batches.append(len(bodies))
         faulty = [i for i, body in enumerate(bodies) if body.startswith(b"bad")]
         if not faulty:

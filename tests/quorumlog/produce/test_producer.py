@@ -14,11 +14,7 @@ from quorumlog.produce.outgoing_messages import BATCH_SIZE_BYTES_LIMIT
 from quorumlog.records.batch import key_queue
 from store.record.message import message_id
 from tests.patience import eventually
-from tests.quorumlog.fake_cluster import FakeCluster, Node, error, fake_cluster
-
-
-def connect(cluster: FakeCluster, timeout_ms: int = 10_000) -> quorumlog.Client:
-    return quorumlog.connect(cluster.bootstrap, timeout_ms=timeout_ms)
+from tests.quorumlog.fake_cluster import Node, connect, error, fake_cluster
 
 
 async def test_a_receipt_says_all_about_a_message() -> None:

@@ -22,15 +22,12 @@ from tests.quorumlog.fake_cluster import (
     BREAK_BEFORE,
     HANG_AFTER,
     FakeCluster,
+    connect,
     error,
     fake_cluster,
 )
 
 UNKNOWN = common_pb2.OUTCOME_UNKNOWN
-
-
-def connect(cluster: FakeCluster, timeout_ms: int = 10_000) -> quorumlog.Client:
-    return quorumlog.connect(cluster.bootstrap, timeout_ms=timeout_ms)
 
 
 async def send_all(producer: quorumlog.Producer, count: int) -> list[Any]:

@@ -29,6 +29,7 @@ from tests.quorumlog.fake_cluster import (
     FakeCluster,
     error,
     fake_cluster,
+    port_of,
 )
 from tests.quorumlog.fake_frames import RESPONSE, ROUTE, Context, frame
 from tests.seeds import examples
@@ -90,9 +91,7 @@ async def _calls_of_sends() -> float:
 
 async def _count(port: int) -> float:
     async with fake_cluster(1) as cluster:
-        framed = cluster.nodes[1].framed
-        assert framed is not None
-        framed.port = port
+        port_of(cluster).port = port
         async with quorumlog.connect(cluster.bootstrap) as client:
             producer = client.producer()
             for _ in range(3):  # The way there: leader, topic, connection.
@@ -285,9 +284,7 @@ async def test_answers_in_any_order_make_receipts_in_the_order_of_the_batches() 
     async with fake_cluster(1) as cluster:
         node = cluster.nodes[1]
         server = await asyncio.start_server(serve, HOST, 0)
-        framed = node.framed
-        assert framed is not None
-        framed.port = server.sockets[0].getsockname()[1]
+        port_of(cluster).port = server.sockets[0].getsockname()[1]
         async with quorumlog.connect(cluster.bootstrap) as client:
             producer = client.producer(batch_count_max=2, in_flight_max=4)
             deliveries = [producer.send_nowait("orders", b"x", queue_id=0) for _ in range(16)]

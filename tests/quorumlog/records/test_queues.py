@@ -40,13 +40,6 @@ def test_a_dict_finds_the_same_in_whatever_order_it_was_filled() -> None:
         assert [numbers[name] for name in NAMES] == [0, 0, 2, 3, 4], names
 
 
-def test_queues_of_two_groups_are_two() -> None:
-    first, second = Queue("orders", 0, "g0"), Queue("orders", 0, "g1")
-    assert first != second
-    assert not first == second  # noqa: SIM201 - both operators are ours.
-    assert len({first, second, Queue("orders", 0, "g1")}) == 2
-
-
 def test_queues_are_in_order_of_topic_group_and_number() -> None:
     queues = [Queue("b", 0, "g0"), Queue("a", 0, "g1"), Queue("a", 10, "g0"), Queue("a", 9, "g0")]
     in_order = [(q.topic, q.group, q.queue_id) for q in sorted(queues)]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from raft.errors import BusyError
 from raft.pump.effects import Resolution
 from tests.raft.builders import append_reply
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster
@@ -38,23 +35,6 @@ def test_appended_then_deposed_is_unknown() -> None:
 
     assert outcomes(cluster) == [("w", Resolution.UNKNOWN)]
     assert cluster.nodes[1].replica.stats().waiter_count == 0
-
-
-def test_waiter_matches_term() -> None:
-    """Another term's entry is committed at the index: that proposal can never be applied."""
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.isolate(1)
-    cluster.propose(1, "lost", waiter="w")
-    cluster.elect(2)
-    cluster.propose(2, "kept")
-    cluster.deliver()
-    cluster.heal()
-
-    cluster.tick_all(3 * HEARTBEAT_TICKS)
-
-    assert outcomes(cluster) == [("w", Resolution.NOT_APPLIED)]
-    assert "lost" not in cluster.nodes[1].applied
 
 
 def test_deposed_proposal_that_survives_is_reported_committed() -> None:
@@ -145,17 +125,3 @@ def test_stopping_leaves_nobody_waiting() -> None:
         ("a", Resolution.UNKNOWN),
         ("b", Resolution.UNKNOWN),
     ]
-
-
-def test_waiters_are_bounded() -> None:
-    cluster = Cluster(waiter_count_max=2)
-    cluster.elect(1)
-    cluster.isolate(1)
-    for waiter in "ab":
-        cluster.propose(1, waiter, waiter=waiter)
-    last = cluster.nodes[1].log.last_index
-
-    with pytest.raises(BusyError, match="waiting proposals"):
-        cluster.propose(1, "c", waiter="c")
-    assert cluster.nodes[1].log.last_index == last
-    cluster.propose(1, "nobody waits for this")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from raft.messages import Configuration
 from tests.raft.builders import vote_request
 from tests.raft.cluster import HEARTBEAT_TICKS, Cluster, state_of
-from tests.raft.memory_log import MemoryLog
 
 
 def test_restart_loads_term_vote_log_and_members() -> None:
@@ -46,22 +44,6 @@ def test_applied_state_is_never_ahead_of_the_durable_log() -> None:
     assert cluster.nodes[2].applied == ["a", "b"]
 
 
-def test_unsynced_tail_is_gone_and_fetched_again() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.nodes[2].syncs_at_once = False
-    for body in "ab":
-        cluster.propose(1, body)
-    cluster.deliver()
-    cluster.crash(2)
-    assert cluster.nodes[2].log.last_index == 0
-
-    cluster.restart(2)
-    cluster.tick_all(3 * HEARTBEAT_TICKS)
-
-    assert cluster.nodes[2].applied == ["a", "b"]
-
-
 def test_commit_hint_above_the_log_is_lowered() -> None:
     cluster = Cluster(states={2: state_of([1, 1], commit=99)})
     assert cluster.state(2).commit == 1
@@ -76,11 +58,3 @@ def test_log_with_a_term_the_hard_state_never_saw_is_refused() -> None:
     """Term and vote were lost while the log was kept (D10)."""
     with pytest.raises(AssertionError, match="never saw"):
         Cluster(states={2: state_of([1, 5], term=3)})
-
-
-def test_log_round_trips_through_load() -> None:
-    log = MemoryLog(state_of([1, 1, 4], term=6, vote=2))
-    found = log.load()
-    assert found.runs == ((0, 1), (2, 4))
-    assert found.hard_state[:2] == (6, 2)
-    assert found.configurations[0].configuration == Configuration((1, 2, 3))

@@ -66,14 +66,6 @@ def test_append_without_matching_prev_is_refused(prev: tuple[int, int]) -> None:
     assert (cluster.state(2).log.last_index, cluster.state(2).commit) == (2, NO_INDEX)
 
 
-def test_refusal_carries_the_newest_runs() -> None:
-    cluster = follower([1, 1, 2, 3, 3])
-
-    reply = receive(cluster, append(1, 2, 5, prev=(3, 4)))
-
-    assert (reply.hint_last, reply.hint_runs) == (3, ((0, 1), (2, 2), (3, 3)))
-
-
 def test_refusal_is_bounded() -> None:
     cluster = follower(list(range(1, 21)), term=30)
 
@@ -137,16 +129,6 @@ def test_only_missing_entries_are_written() -> None:
     assert cluster.nodes[2].log.operations[-2:] == ["write 2..2", "sync"]
 
 
-def test_committed_entries_are_never_cut() -> None:
-    """R11; more of what follows is in test_divergence."""
-    cluster = follower([1, 2, 2], commit=1)
-
-    reply = receive(cluster, append(1, 2, 5, prev=(0, 1), terms=[5]))
-
-    assert reply.standing is Standing.DIVERGED
-    assert cluster.nodes[2].log.terms() == [1, 2, 2]
-
-
 def test_truncating_committed_stops_node() -> None:
     """R11: the second guard, behind the comparison with the leader."""
     cluster = follower([1, 2, 2], commit=1)
@@ -177,20 +159,6 @@ def test_commit_never_goes_back() -> None:
     assert cluster.state(2).commit == 2
 
 
-def test_ack_waits_for_the_sync() -> None:
-    cluster = follower([1])
-    cluster.nodes[2].syncs_at_once = False
-    cluster.receive(2, append(1, 2, 5, prev=(0, 1)))
-    cluster.sent.clear()
-    message = append(1, 2, 5, prev=(0, 1), terms=[5, 5])
-
-    cluster.receive(2, message, payload_of(message))
-    assert cluster.sent == []
-    cluster.sync(2)
-
-    assert [m.match for m in cluster.sent if isinstance(m, AppendReply)] == [2]
-
-
 def test_acks_of_one_sync_are_sent_as_one() -> None:
     cluster = follower([1])
     replica = cluster.nodes[2].replica
@@ -203,21 +171,6 @@ def test_acks_of_one_sync_are_sent_as_one() -> None:
     cluster.sync(2)
 
     assert [m.match for m in cluster.sent if isinstance(m, AppendReply)] == [3]
-
-
-def test_heartbeat_during_a_slow_sync_claims_only_what_is_durable() -> None:
-    cluster = follower([1])
-    cluster.receive(2, append(1, 2, 5, prev=(0, 1)))
-    cluster.nodes[2].syncs_at_once = False
-    message = append(1, 2, 5, prev=(0, 1), terms=[5])
-    cluster.receive(2, message, payload_of(message))
-    cluster.sent.clear()
-
-    cluster.receive(2, append(1, 2, 5, prev=(1, 5)))
-    assert [m.match for m in cluster.sent if isinstance(m, AppendReply)] == [0]
-
-    cluster.sync(2)
-    assert {m.match for m in cluster.sent if isinstance(m, AppendReply)} == {0, 1}
 
 
 @pytest.mark.parametrize(

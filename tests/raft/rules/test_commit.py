@@ -24,51 +24,6 @@ def make_leader(cluster: Cluster, node: int) -> None:
     cluster.drop()
 
 
-def test_figure_8() -> None:
-    """Raft paper figure 8: an old entry on a majority is not committed by counting."""
-    states = {
-        1: state_of([1, 2], term=3),
-        2: state_of([1, 2], term=3),
-        3: state_of([1], term=3),
-        4: state_of([1], term=3),
-        5: state_of([1, 3], term=3),
-    }
-    states = {
-        node: state._replace(
-            configurations=state_of([], voters=(1, 2, 3, 4, 5)).configurations, commit=0
-        )
-        for node, state in states.items()
-    }
-    cluster = Cluster(voters=(1, 2, 3, 4, 5), states=states)
-    make_leader(cluster, 1)
-    assert cluster.state(1).term == 4
-
-    # Entry 1 of term 2 reaches node 3: it is on a majority now, the no-op is not.
-    for follower in (2, 3):
-        cluster.receive(1, append_reply(follower, 1, 4, match=1))
-    assert cluster.state(1).commit == 0
-
-    # Situation (d): node 5 wins with a newer log and overwrites it. Nothing committed is lost.
-    cluster.isolate(1)
-    make_leader(cluster, 5)
-    cluster.tick(5, 2)
-    cluster.deliver()
-    cluster.tick_all(4)
-    assert cluster.nodes[2].log.terms()[1] == 3
-    assert [entry.term for entry in cluster.nodes[3].log.entries][:2] == [1, 3]
-
-
-def test_own_term_entry_commits_what_is_below() -> None:
-    """Situation (e) of figure 8."""
-    cluster = Cluster(states={1: state_of([1, 2], term=3, commit=0)})
-    make_leader(cluster, 1)
-
-    cluster.receive(1, append_reply(2, 1, 4, match=1))
-    assert cluster.state(1).commit == 0
-    cluster.receive(1, append_reply(2, 1, 4, match=2))
-    assert cluster.state(1).commit == 2
-
-
 def test_ack_of_previous_leadership_ignored() -> None:
     cluster = Cluster(voters=(1, 2, 3))
     cluster.elect(1)
@@ -117,37 +72,6 @@ def test_ack_beyond_the_log_is_a_protocol_error() -> None:
         cluster.receive(1, append_reply(2, 1, 1, match=99))
 
     assert cluster.state(1).progress[2].match == 0
-
-
-def test_leader_counts_only_synced_self() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.isolate(3)
-    cluster.nodes[1].syncs_at_once = False
-
-    cluster.propose(1, "a", waiter="w")
-    cluster.deliver()
-
-    assert cluster.state(1).progress[2].match == 1, "one follower has it"
-    assert cluster.state(1).commit == 0, "and the leader's own disk does not yet"
-    assert cluster.nodes[1].completed == []
-    cluster.sync(1)
-    assert cluster.state(1).commit == 1
-    assert [done.waiter for done in cluster.nodes[1].completed] == ["w"]
-
-
-def test_followers_alone_can_commit_while_the_leader_syncs() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.nodes[1].syncs_at_once = False
-
-    cluster.propose(1, "a")
-    cluster.deliver()
-
-    assert cluster.state(1).commit == 1
-    assert cluster.nodes[1].applied == [], "applied never runs ahead of the own durable log (R45)"
-    cluster.sync(1)
-    assert cluster.nodes[1].applied == ["a"]
 
 
 def test_late_sync_report_for_overwritten_entry() -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from raft.messages import NO_NODE, AppendReply, Refusal, Standing, VoteReply
 from raft.ready import HardState
-from raft.rules.membership import Change, ChangeKind
 from raft.transitions import Role
 from tests.raft.builders import append, vote_request
-from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
+from tests.raft.cluster import ELECTION_TICKS, Cluster, state_of
 
 INCARNATION = 7
 
@@ -77,15 +76,6 @@ def test_a_leader_steps_down() -> None:
     assert cluster.nodes[1].reads_failed == [9]
 
 
-def test_a_promise_that_waits_for_a_sync_is_not_made() -> None:
-    cluster = Cluster()
-    cluster.nodes[2].syncs_at_once = False
-    cluster.receive(2, vote_request(3, 2, 4, last=(9, 1)))
-    told(cluster, 2)
-    cluster.sync(2)
-    assert cluster.sent == []
-
-
 def test_a_promise_of_this_turn_is_not_made() -> None:
     """It does not even wait for a sync yet."""
     cluster = Cluster()
@@ -94,35 +84,3 @@ def test_a_promise_of_this_turn_is_not_made() -> None:
     told(cluster, 2)
     cluster.sync(2)
     assert cluster.sent == []
-
-
-def test_acks_of_an_old_copy_count_no_more() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.isolate(2)
-    cluster.propose(1, "a")
-    told(cluster, 3)
-    cluster.deliver()
-    cluster.tick(1, HEARTBEAT_TICKS)
-    cluster.deliver()
-
-    progress = cluster.state(1).progress[3]
-    assert (progress.is_counted, progress.incarnation) == (False, INCARNATION)
-    assert cluster.state(1).commit == 0
-
-
-def test_under_its_number_it_is_admitted_as_a_learner_only() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.propose(1, "a")
-    told(cluster, 3)
-    cluster.tick_all(4 * HEARTBEAT_TICKS)
-    assert cluster.state(3).standing is Standing.JOINING
-    assert cluster.nodes[3].applied == ["a"]
-
-    for kind in (ChangeKind.REMOVE, ChangeKind.ADD_LEARNER):
-        cluster.nodes[1].replica.propose_change(Change(kind, 3))
-        cluster.settle(1)
-        cluster.tick_all(4 * HEARTBEAT_TICKS)
-
-    assert cluster.state(3).standing is Standing.FULL

@@ -4,31 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from raft.errors import BusyError, NotLeaderError
+from raft.errors import BusyError
 from raft.messages import NO_NODE, AppendReply, AppendRequest, VoteReply
 from raft.ready import ReadConfirmed
 from raft.transitions import Role
 from tests.raft.builders import append_reply, vote_request
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, config_of
-
-
-def test_no_read_before_own_term_commit() -> None:
-    cluster = Cluster()
-    for node in (2, 3):
-        cluster.nodes[node].syncs_at_once = True
-    cluster.tick(1, ELECTION_TICKS + 1)
-    while cluster.role(1) is not Role.LEADER:
-        assert cluster.deliver(count=1) == 1
-    cluster.drop()
-    assert cluster.state(1).commit == -1
-
-    cluster.read(1, 7)
-    cluster.receive(1, append_reply(2, 1, 1, match=-1, round_id=cluster.state(1).round))
-    assert cluster.nodes[1].reads == []
-
-    cluster.tick(1, HEARTBEAT_TICKS)
-    cluster.deliver()
-    assert cluster.nodes[1].reads == [ReadConfirmed(7, 0)]
 
 
 def test_a_read_that_waits_for_the_first_commit_waits_for_no_sync_of_the_leader() -> None:
@@ -47,19 +28,6 @@ def test_a_read_that_waits_for_the_first_commit_waits_for_no_sync_of_the_leader(
 
     assert (cluster.state(1).commit, cluster.state(1).synced) == (0, -1)
     assert cluster.nodes[1].reads == [ReadConfirmed(7, 0)]
-
-
-def test_read_sees_everything_acked_before_it() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.propose(1, "a")
-    cluster.deliver()
-
-    cluster.read(1, 7)
-    cluster.deliver()
-
-    assert cluster.nodes[1].reads == [ReadConfirmed(7, 1)]
-    assert cluster.state(1).read_count == 0
 
 
 def test_old_round_cannot_confirm_new_read() -> None:
@@ -170,19 +138,6 @@ def test_lost_round_is_repeated_by_the_heartbeat() -> None:
     assert [read.read_id for read in cluster.nodes[1].reads] == [7]
 
 
-def test_reads_fail_when_leadership_is_lost() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.read(1, 7)
-    cluster.drop()
-
-    cluster.receive(1, append_reply(2, 1, 5))
-
-    assert cluster.nodes[1].reads_failed == [7]
-    assert cluster.nodes[1].reads == []
-    assert cluster.state(1).read_count == 0
-
-
 def test_cut_off_leader_confirms_nothing() -> None:
     cluster = Cluster()
     cluster.elect(1)
@@ -193,16 +148,7 @@ def test_cut_off_leader_confirms_nothing() -> None:
 
     assert cluster.nodes[1].reads == []
     assert cluster.nodes[1].reads_failed == [7]
-
-
-def test_follower_refuses_reads_with_a_hint() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-
-    with pytest.raises(NotLeaderError) as caught:
-        cluster.read(2, 7)
-
-    assert caught.value.leader_hint == 1
+    assert cluster.state(1).read_count == 0
 
 
 def test_reads_are_bounded() -> None:
@@ -261,17 +207,6 @@ def leased_cluster(drift: int = 10) -> Cluster:
     cluster.elect(1)
     cluster.tick_all(HEARTBEAT_TICKS)
     return cluster
-
-
-def test_lease_serves_without_a_round() -> None:
-    cluster = leased_cluster()
-    cluster.isolate(1)
-    before = len(cluster.sent)
-
-    cluster.read(1, 7)
-
-    assert [read.read_id for read in cluster.nodes[1].reads] == [7]
-    assert len(cluster.sent) == before
 
 
 @pytest.mark.parametrize(("drift", "ticks"), [(0, 9), (10, 8), (50, 6)])

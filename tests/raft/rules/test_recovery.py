@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from raft.errors import RecoveryRefusedError
-from raft.messages import NO_INDEX, Refusal, Standing, VoteReply
+from raft.messages import NO_INDEX, Refusal, Standing
 from raft.ready import recovering_state
 from raft.transitions import Role
-from tests.raft.builders import append_reply, vote_request
+from tests.raft.builders import append_reply
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
 
 
@@ -31,17 +30,6 @@ def lose_power(cluster: Cluster, node: int, *, keep: int) -> None:
         found.log.sync()
 
 
-def test_recovering_node_grants_nothing() -> None:
-    cluster = Cluster(states={2: recovering_state(state_of([1, 1]))})
-
-    cluster.receive(2, vote_request(1, 2, 5, last=(9, 4), pre=True))
-    cluster.receive(2, vote_request(1, 2, 5, last=(9, 4)))
-
-    refusals = [m.refusal for m in cluster.sent if isinstance(m, VoteReply)]
-    assert refusals == [Refusal.NO_STANDING, Refusal.NO_STANDING]
-    assert (cluster.state(2).term, cluster.state(2).vote) == (5, 0)
-
-
 def test_each_loss_of_power_is_a_new_incarnation() -> None:
     once = recovering_state(state_of([1], term=3, vote=2))
     twice = recovering_state(once)
@@ -54,23 +42,6 @@ def test_standing_survives_a_restart_within_the_same_boot() -> None:
     cluster.crash(2)
     cluster.restart(2)
     assert cluster.state(2).standing is Standing.RECOVERING
-
-
-def test_recovering_node_counts_again_once_caught_up() -> None:
-    cluster = async_cluster()
-    for body in "abcd":
-        cluster.propose(1, body)
-    cluster.deliver()
-    cluster.tick_all(HEARTBEAT_TICKS)
-    lose_power(cluster, 3, keep=2)
-    cluster.restart(3, recovering=True)
-
-    cluster.tick_all(4 * HEARTBEAT_TICKS)
-
-    assert cluster.state(3).standing is Standing.FULL
-    assert cluster.nodes[3].log.hard_state.standing is Standing.FULL
-    assert cluster.state(1).progress[3].is_counted
-    assert cluster.nodes[3].applied == list("abcd")
 
 
 def test_acks_of_a_recovering_node_commit_nothing() -> None:
@@ -176,18 +147,6 @@ def test_ack_given_before_the_loss_is_not_believed_after_it() -> None:
     assert cluster.state(1).commit == 0
 
 
-def test_match_is_forgotten_when_memory_is_lost() -> None:
-    cluster = async_cluster()
-    for body in "ab":
-        cluster.propose(1, body)
-    cluster.deliver()
-    assert cluster.state(1).progress[3].match == 2
-
-    cluster.receive(1, append_reply(3, 1, 1, match=0, standing=Standing.RECOVERING, incarnation=1))
-
-    assert cluster.state(1).progress[3].match == 0
-
-
 def test_no_admission_before_an_own_term_commit() -> None:
     """Until then the new leader's commit index may be lower than what a quorum once acked."""
     cluster = Cluster(voters=(1, 2, 3, 4, 5))
@@ -207,25 +166,6 @@ def test_no_admission_before_an_own_term_commit() -> None:
     assert cluster.state(1).progress[5].admitted == 1
 
 
-def test_minority_in_doubt_does_not_stop_the_rest() -> None:
-    cluster = async_cluster()
-    cluster.propose(1, "a")
-    cluster.deliver()
-    cluster.tick_all(HEARTBEAT_TICKS)
-    cluster.crash(1)
-    lose_power(cluster, 3, keep=1)
-    cluster.restart(3, recovering=True)
-
-    cluster.tick_all(4 * ELECTION_TICKS)
-    assert cluster.leaders() == [], "node 2 alone is no quorum, node 3 cannot help"
-
-    cluster.restart(1)
-    cluster.tick_all(4 * ELECTION_TICKS)
-    assert len(cluster.leaders()) == 1
-    assert cluster.state(3).standing is Standing.FULL
-    assert cluster.nodes[3].applied == ["a"]
-
-
 def power_loss_of_all(keeps: dict[int, int], **settings: Any) -> Cluster:
     cluster = async_cluster(len(keeps), **settings)
     for body in "abcd":
@@ -236,32 +176,6 @@ def power_loss_of_all(keeps: dict[int, int], **settings: Any) -> Cluster:
         lose_power(cluster, node, keep=keep)
         cluster.nodes[node].applied.clear()
     return cluster
-
-
-def test_after_a_power_loss_of_all_the_longest_log_leads() -> None:
-    cluster = power_loss_of_all({1: 2, 2: 4, 3: 3})
-    for node in (1, 2, 3):
-        cluster.restart(node, recovering=True)
-
-    cluster.tick_all(6 * ELECTION_TICKS)
-
-    assert cluster.leaders() == [2]
-    assert cluster.nodes[2].losses == [4], "entry 4 was acked by all and is gone: say so"
-    assert [cluster.state(node).standing for node in (1, 2, 3)] == [Standing.FULL] * 3
-    assert [cluster.nodes[node].applied for node in (1, 2, 3)] == [["a", "b", "c"]] * 3
-
-
-def test_no_recovery_election_while_a_voter_is_missing() -> None:
-    cluster = power_loss_of_all({1: 2, 2: 4, 3: 3})
-    for node in (1, 3):
-        cluster.restart(node, recovering=True)
-
-    cluster.tick_all(10 * ELECTION_TICKS)
-    assert cluster.leaders() == [], "node 2 may hold more"
-
-    cluster.restart(2, recovering=True)
-    cluster.tick_all(6 * ELECTION_TICKS)
-    assert cluster.leaders() == [2]
 
 
 def test_recovery_leader_that_crashes_can_lead_again() -> None:
@@ -356,12 +270,6 @@ def test_accepted_loss_counts_from_the_commit_index_if_a_newer_term_may_be_lost(
     cluster.nodes[1].replica.accept_loss()
     cluster.settle(1)
     assert cluster.nodes[1].losses == [2]
-
-
-def test_a_full_node_has_no_loss_to_accept() -> None:
-    cluster = Cluster()
-    with pytest.raises(RecoveryRefusedError, match="standing is full"):
-        cluster.nodes[1].core.accept_loss()
 
 
 def test_leader_that_kept_its_memory_admits_a_majority_in_doubt() -> None:

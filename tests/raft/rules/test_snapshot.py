@@ -18,7 +18,7 @@ from raft.messages import (
     SnapshotMeta,
 )
 from raft.state.progress import ProgressState
-from tests.raft.builders import append, install, payload_of
+from tests.raft.builders import append, install
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
 
 MEMBERS = ConfigurationAt(4, Configuration((1, 2, 3), (8,)))
@@ -28,17 +28,15 @@ def meta(index: int, term: int) -> SnapshotMeta:
     return SnapshotMeta(index, term, MEMBERS)
 
 
-def take_snapshot(cluster: Cluster, node: int, *, cut: bool = True) -> SnapshotMeta:
+def take_snapshot(cluster: Cluster, node: int) -> None:
     """Let a node snapshot what it has applied and cut its log there."""
-    found = cluster.nodes[node]
-    taken = found.core.snapshot_meta_at(found.state.applied)
-    found.log.snapshot = taken
-    found.log.sync()
-    found.core.snapshot_durable(taken)
-    if cut:
-        found.core.compact_to(taken.index)
-        found.log.cut(taken.index)
-    return taken
+    log, replica = cluster.nodes[node].log, cluster.nodes[node].replica
+    taken = replica.snapshot_meta_at(replica.applied)
+    log.snapshot = taken
+    log.sync()
+    replica.snapshot_durable(taken)
+    replica.compact_to(taken.index)
+    log.cut(taken.index)
 
 
 def lagging_cluster(**settings: Any) -> Cluster:
@@ -97,30 +95,6 @@ def test_answers_leave_at_once_when_the_snapshot_is_durable() -> None:
     assert acks(cluster) == [7], "a heartbeat is answered without a sync"
 
 
-def test_ack_of_a_snapshot_waits_for_its_sync() -> None:
-    cluster = Cluster(states={2: state_of([1, 1], term=3)})
-    cluster.nodes[2].syncs_at_once = False
-
-    cluster.receive(2, install(1, 2, 3, meta(7, 2)))
-    cluster.receive(2, append(1, 2, 3, prev=(7, 2)))
-
-    assert acks(cluster) == [], "not even a heartbeat is answered as if the snapshot were there"
-    cluster.sync(2)
-    assert set(acks(cluster)) == {7}
-
-
-def test_crash_before_the_sync_leaves_the_old_state() -> None:
-    cluster = Cluster(states={2: state_of([1, 1], term=3)})
-    cluster.nodes[2].syncs_at_once = False
-    cluster.receive(2, install(1, 2, 3, meta(7, 2)))
-
-    cluster.crash(2)
-    cluster.restart(2)
-
-    assert cluster.nodes[2].log.terms() == [1, 1]
-    assert cluster.state(2).log.base_index == NO_INDEX
-
-
 def test_older_snapshot_changes_nothing() -> None:
     cluster = Cluster(states={2: state_of([1, 1, 1, 2, 2], term=3, commit=3)})
 
@@ -129,18 +103,6 @@ def test_older_snapshot_changes_nothing() -> None:
     assert cluster.state(2).log.last_index == 4
     assert "install" not in " ".join(cluster.nodes[2].log.operations)
     assert acks(cluster) == [3]
-
-
-def test_suffix_is_kept_only_if_it_matches() -> None:
-    same = Cluster(states={2: state_of([1, 1, 2, 2], term=3)})
-    same.receive(2, install(1, 2, 3, meta(2, 2)))
-    assert (same.state(2).log.last_index, same.state(2).commit) == (3, 2)
-    assert same.nodes[2].log.terms() == [1, 1, 2, 2]
-
-    other = Cluster(states={2: state_of([1, 1, 1, 1], term=3)})
-    other.receive(2, install(1, 2, 3, meta(2, 2)))
-    assert (other.state(2).log.last_index, other.state(2).log.base_index) == (2, 2)
-    assert other.nodes[2].log.terms() == []
 
 
 def test_two_in_a_row() -> None:
@@ -156,26 +118,6 @@ def test_two_in_a_row() -> None:
 
     assert (cluster.state(2).log.base_index, cluster.state(2).commit) == (9, 9)
     assert max(acks(cluster)) == 9
-
-
-def test_snapshot_of_an_old_term_is_refused() -> None:
-    cluster = Cluster(states={2: state_of([1, 1], term=3)})
-
-    cluster.receive(2, install(1, 2, 2, meta(7, 2)))
-
-    assert cluster.state(2).log.last_index == 1
-
-
-def test_lagging_follower_gets_a_snapshot_and_then_entries() -> None:
-    cluster = lagging_cluster()
-    cluster.propose(1, "e")
-
-    cluster.tick_all(4 * HEARTBEAT_TICKS)
-
-    assert sum(isinstance(m, InstallSnapshot) for m in cluster.sent) == 1
-    assert cluster.state(3).commit == cluster.state(1).commit
-    assert cluster.nodes[3].applied[1:] == ["e"]
-    assert cluster.state(1).progress[3].state is ProgressState.REPLICATE
 
 
 def test_no_snapshot_for_a_silent_follower() -> None:
@@ -205,7 +147,7 @@ def test_failed_and_overdue_transfers_lead_back_to_probe() -> None:
 
     lose_snapshots()
     assert is_in(ProgressState.SNAPSHOT)
-    cluster.nodes[1].core.report_snapshot_failed(3)
+    cluster.nodes[1].replica.report_snapshot_failed(3)
     assert is_in(ProgressState.PROBE)
 
     lose_snapshots()
@@ -236,16 +178,16 @@ def test_no_cut_before_snapshot_is_durable() -> None:
     for body in "abc":
         cluster.propose(1, body)
     cluster.deliver()
-    core = cluster.nodes[1].core
+    replica = cluster.nodes[1].replica
 
     with pytest.raises(CompactionRefusedError, match="allowed through -1"):
-        core.compact_to(1)
-    assert core.compactable_to() == NO_INDEX
-    core.snapshot_durable(core.snapshot_meta_at(2))
+        replica.compact_to(1)
+    assert replica.compactable_to() == NO_INDEX
+    replica.snapshot_durable(replica.snapshot_meta_at(2))
     with pytest.raises(CompactionRefusedError, match="allowed through 2"):
-        core.compact_to(3)
-    core.compact_to(2)
-    assert core.state.log.base_index == 2
+        replica.compact_to(3)
+    replica.compact_to(2)
+    assert cluster.state(1).log.base_index == 2
 
 
 def test_log_is_kept_for_a_slow_follower_within_limits() -> None:
@@ -276,14 +218,3 @@ def test_snapshot_answers_waiters_it_covers_with_unknown() -> None:
     assert [(done.waiter, done.resolution.value) for done in cluster.nodes[1].completed] == [
         ("w", "unknown")
     ]
-
-
-def test_append_after_install_continues_from_it() -> None:
-    cluster = Cluster(states={2: state_of([1, 1], term=3)})
-    cluster.receive(2, install(1, 2, 3, meta(7, 2)))
-    message = append(1, 2, 3, prev=(7, 2), terms=[3], commit=8)
-
-    cluster.receive(2, message, payload_of(message))
-
-    assert acks(cluster)[-1] == 8
-    assert cluster.nodes[2].applied == ["state through 7", "8@3"]

@@ -109,19 +109,6 @@ def test_old_leader_requests_change_nothing(kind: str) -> None:
     assert (reply.term, reply.refusal, reply.match) == (5, Refusal.OLD_TERM, NO_INDEX)
 
 
-def test_old_leader_learns_the_term_from_the_refusal() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.isolate(1)
-    cluster.elect(2)
-    cluster.heal()
-
-    cluster.tick(1, 2)
-    cluster.deliver()
-
-    assert (cluster.role(1), cluster.state(1).term) == (Role.FOLLOWER, 2)
-
-
 @pytest.mark.parametrize(
     "message",
     [

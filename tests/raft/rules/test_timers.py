@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from raft.config import RaftConfig
 from raft.messages import NO_INDEX, Configuration, ConfigurationAt, Message, SnapshotMeta
 from raft.transitions import Role
 from tests.raft.builders import (
@@ -122,10 +121,3 @@ def test_a_leader_stepping_down_gets_a_whole_time_out() -> None:
 def test_impossible_settings_are_refused(settings: dict[str, object], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         config_of(1, **settings)
-
-
-def test_default_times_are_those_of_the_design() -> None:
-    config = RaftConfig(group="g", node_id=1)
-    assert config.heartbeat_ticks * config.tick_interval_ms == 75
-    assert config.election_ticks_min * config.tick_interval_ms == 500
-    assert config.election_ticks_max * config.tick_interval_ms == 1000

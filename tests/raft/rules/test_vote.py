@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from raft.messages import Refusal, VoteReply, VoteRequest
@@ -26,19 +24,6 @@ def start_campaign(cluster: Cluster, node: int) -> None:
             cluster.receive(node, vote_reply(voter, node, term, vote_term=term + 1, pre=True))
     assert cluster.role(node) is Role.CANDIDATE
     cluster.drop()
-
-
-def test_vote_is_durable_before_reply() -> None:
-    cluster = Cluster()
-    cluster.nodes[2].syncs_at_once = False
-
-    cluster.receive(2, vote_request(1, 2, 1))
-
-    assert cluster.state(2).vote == 1
-    assert replies(cluster) == []
-    cluster.sync(2)
-    assert cluster.nodes[2].log.durable_hard_state[:2] == (1, 1)
-    assert [reply.granted for reply in replies(cluster)] == [True]
 
 
 def test_vote_in_a_known_term_is_durable_before_reply() -> None:
@@ -86,40 +71,6 @@ def test_refusal_of_a_new_term_waits_for_the_term_to_be_durable() -> None:
     assert [reply.refusal for reply in replies(cluster)] == [Refusal.OLD_LOG]
 
 
-def test_candidate_persists_before_asking() -> None:
-    cluster = Cluster()
-    node = cluster.nodes[1]
-    node.syncs_at_once = False
-    cluster.tick(1, ELECTION_TICKS + 1)
-    cluster.sent.clear()
-
-    cluster.receive(1, vote_reply(2, 1, 0, vote_term=1, pre=True))
-
-    assert cluster.role(1) is Role.CANDIDATE
-    assert cluster.sent == []
-    assert cluster.state(1).votes == {}, "its own vote is not durable, so it does not count"
-    cluster.sync(1)
-    assert node.log.durable_hard_state[:2] == (1, 1)
-    requests = [m for m in cluster.sent if isinstance(m, VoteRequest)]
-    assert [(m.to, m.pre, m.vote_term) for m in requests] == [(2, False, 1), (3, False, 1)]
-    assert cluster.state(1).votes == {1: True}
-
-
-def test_failed_meta_write_refuses_vote() -> None:
-    cluster = Cluster()
-    node = cluster.nodes[2]
-    node.log.fails_hard_state = True
-
-    cluster.receive(2, vote_request(1, 2, 7))
-
-    assert (cluster.state(2).term, cluster.state(2).vote) == (0, 0)
-    assert cluster.sent == []
-    assert node.replica.stats().hard_state_write_failures == 1
-    node.log.fails_hard_state = False
-    cluster.receive(2, vote_request(3, 2, 7))
-    assert [(m.to, m.granted) for m in replies(cluster)] == [(3, True)]
-
-
 def test_failed_meta_write_stops_a_campaign() -> None:
     cluster = Cluster()
     cluster.nodes[1].log.fails_hard_state = True
@@ -129,6 +80,7 @@ def test_failed_meta_write_stops_a_campaign() -> None:
 
     assert cluster.role(1) is Role.FOLLOWER
     assert cluster.state(1).term == 0
+    assert cluster.nodes[1].replica.stats().hard_state_write_failures == 1
     assert not any(isinstance(m, VoteRequest) and not m.pre for m in cluster.sent)
 
 
@@ -154,21 +106,6 @@ def test_failed_meta_write_of_a_leader_keeps_its_log() -> None:
     assert cluster.nodes[1].applied == ["kept", "after"]
 
 
-def test_repeated_request_same_answer() -> None:
-    cluster = Cluster()
-
-    for sender in (1, 1, 3, 1):
-        cluster.receive(2, vote_request(sender, 2, 1))
-
-    assert [(m.to, m.granted) for m in replies(cluster)] == [
-        (1, True),
-        (1, True),
-        (3, False),
-        (1, True),
-    ]
-    assert cluster.state(2).vote == 1
-
-
 def test_repeated_request_does_not_reset_the_timer_again() -> None:
     cluster = Cluster()
     cluster.receive(2, vote_request(1, 2, 1))
@@ -178,29 +115,6 @@ def test_repeated_request_does_not_reset_the_timer_again() -> None:
     cluster.receive(2, vote_request(1, 2, 1))
 
     assert cluster.state(2).timer_start == started == 0
-
-
-def test_vote_survives_a_crash() -> None:
-    cluster = Cluster()
-    cluster.receive(2, vote_request(1, 2, 1))
-    cluster.crash(2)
-    cluster.restart(2)
-
-    cluster.receive(2, vote_request(3, 2, 1))
-
-    assert [(m.to, m.granted) for m in replies(cluster)] == [(1, True), (3, False)]
-
-
-def test_duplicate_grants_count_once() -> None:
-    cluster = Cluster(voters=(1, 2, 3, 4, 5))
-    start_campaign(cluster, 1)
-
-    for _ in range(3):
-        cluster.receive(1, vote_reply(2, 1, 1))
-    assert cluster.role(1) is Role.CANDIDATE
-
-    cluster.receive(1, vote_reply(3, 1, 1))
-    assert cluster.role(1) is Role.LEADER
 
 
 def test_a_later_refusal_does_not_take_a_grant_back() -> None:
@@ -214,24 +128,6 @@ def test_a_later_refusal_does_not_take_a_grant_back() -> None:
     assert cluster.role(1) is Role.LEADER
 
 
-def test_grant_from_old_term_ignored() -> None:
-    cluster = Cluster()
-    start_campaign(cluster, 1)
-    cluster.tick(1, 2 * ELECTION_TICKS)
-    cluster.receive(1, vote_reply(2, 1, 1, vote_term=2, pre=True))
-    assert (cluster.role(1), cluster.state(1).term) == (Role.CANDIDATE, 2)
-
-    cluster.receive(1, vote_reply(2, 1, 1))
-    cluster.receive(1, vote_reply(3, 1, 1))
-    assert cluster.role(1) is Role.CANDIDATE
-    # The header may carry the newer term while the grant is for the older election.
-    cluster.receive(1, vote_reply(2, 1, 2, vote_term=1))
-    assert cluster.role(1) is Role.CANDIDATE
-
-    cluster.receive(1, vote_reply(2, 1, 2))
-    assert cluster.role(1) is Role.LEADER
-
-
 def test_pre_vote_grant_is_no_vote() -> None:
     cluster = Cluster()
     start_campaign(cluster, 1)
@@ -242,25 +138,11 @@ def test_pre_vote_grant_is_no_vote() -> None:
     assert cluster.role(1) is Role.CANDIDATE
 
 
-TERM_ORDERS = (-1, 0, 1)
-
-
-@pytest.mark.parametrize(
-    ("term_order", "index_order"), list(itertools.product(TERM_ORDERS, TERM_ORDERS))
-)
+@pytest.mark.parametrize("term_order", [-1, 0, 1])
+@pytest.mark.parametrize("index_order", [-1, 0, 1])
 def test_log_comparison_table(term_order: int, index_order: int) -> None:
     """All nine orders of (candidate's last term, candidate's last index) against the voter's."""
-    expected = {
-        (-1, -1): False,
-        (-1, 0): False,
-        (-1, 1): False,
-        (0, -1): False,
-        (0, 0): True,
-        (0, 1): True,
-        (1, -1): True,
-        (1, 0): True,
-        (1, 1): True,
-    }[term_order, index_order]
+    expected = (term_order, index_order) >= (0, 0)
     cluster = Cluster(states={2: state_of([1, 3, 3, 3], term=3)})
 
     cluster.receive(2, vote_request(1, 2, 9, last=(3 + index_order, 3 + term_order)))
@@ -280,3 +162,11 @@ def test_no_vote_in_a_term_whose_leader_is_known() -> None:
 
     assert not replies(cluster)[-1].granted
     assert cluster.state(2).leader == 1
+
+
+def test_a_request_of_an_old_term_is_refused_with_the_newer_one() -> None:
+    cluster = Cluster(states={1: state_of([], term=5)})
+
+    cluster.receive(1, vote_request(2, 1, 4))
+
+    assert [(m.granted, m.term) for m in replies(cluster)] == [(False, 5)]

@@ -177,38 +177,6 @@ def test_impossible_logs_are_refused(last_index: int, runs: list[tuple[int, int]
         LogView(last_index=last_index, runs=runs)
 
 
-@pytest.mark.parametrize("large", [(1 << bits) + at for bits in (31, 32, 62) for at in (-1, 0, 1)])
-def test_large_indexes_and_terms_are_as_good_as_small_ones(large: int) -> None:
-    """R5: a twin with small numbers says the same, index by index and term by term."""
-    small = 5
-    shift = large - small
-
-    def grown(at: int) -> LogView:
-        view = LogView(base_index=at - 2, base_term=at - 2, last_index=at - 2)
-        view.append(at - 1, 2)
-        view.append_runs(at + 1, at + 4, ((at, at - 1), (at + 1, at), (at + 3, at + 1)))
-        view.truncate_from(at + 3)
-        view.compact_to(at - 1)
-        view.append(at + 2, 1)
-        return view
-
-    one, other = grown(large), grown(small)
-    indexes = range(small - 3, small + 5)
-    assert one.all_runs() == tuple((i + shift, t + shift) for i, t in other.all_runs())
-    assert (one.base_index, one.last_index) == (other.base_index + shift, other.last_index + shift)
-    for index in indexes:
-        mine, theirs = one.term_of(index + shift), other.term_of(index)
-        assert mine == (theirs if theirs == UNKNOWN_TERM else theirs + shift)
-        for term in indexes:
-            is_newer = one.is_up_to_date(index + shift, term + shift)
-            assert is_newer == other.is_up_to_date(index, term)
-    runs = ((small, small - 1), (small + 1, small + 1))
-    lifted = tuple((i + shift, t + shift) for i, t in runs)
-    conflict = other.first_conflict(small, small + 3, runs)
-    assert one.first_conflict(large, large + 3, lifted) == conflict + shift
-    assert one.agreement(large + 2, lifted) == other.agreement(small + 2, runs) + shift
-
-
 def test_a_hint_for_what_was_compacted_says_where_the_log_begins() -> None:
     view = LogView()
     view.reset(5, 2)

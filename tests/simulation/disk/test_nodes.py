@@ -62,18 +62,7 @@ def test_a_defect_is_found(defect: str, seed_count: int) -> None:
 
 
 @pytest.mark.long
-def test_a_sync_that_does_nothing_is_found_at_once() -> None:
-    (result,) = run("no_sync", "whole", hash_seed="1")
-    assert result["problem"]
-
-
-@pytest.mark.long
 def test_a_seed_is_one_run() -> None:
-    first, second = (run("none", "all", hash_seed=seed) for seed in ("1", "2"))
+    first, second = (results_of(MODULE, "none", "all", "[3]", hash_seed=one) for one in ("1", "2"))
     assert first == second
     assert not first[0]["problem"]
-
-
-def run(defect: str, faults: str, *, hash_seed: str) -> list[dict[str, Any]]:
-    """Run seed 3 in a process of its own."""
-    return results_of(MODULE, defect, faults, "[3]", hash_seed=hash_seed)

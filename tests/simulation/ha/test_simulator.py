@@ -31,10 +31,6 @@ def test_seeds_pass_and_faults_happen() -> None:
     assert sum(r.acked for r in reports) > 1000
 
 
-def test_a_run_repeats() -> None:
-    assert HaWorld(7).run() == HaWorld(7).run()
-
-
 def test_a_run_repeats_in_another_process() -> None:
     program = "from simulation.ha.world import HaWorld; print(HaWorld(5).run().digest)"
     digests = {

@@ -191,24 +191,19 @@ def test_a_writer_waits_for_a_reader_that_does_not_read(net: Net) -> None:
 
 
 def test_a_write_that_waits_when_the_server_dies_fails_as_in_grpc(net: Net) -> None:
-    details, _ = net.run(_blocked(net))
-    assert details == "Internal error from Core"
-
-
-def _blocked(net: Net) -> Callable[[Any], Awaitable[Any]]:
     async def fill(call: Any) -> None:
         while True:
             await call.write(bytes(9_000))
 
     async def work(channel: Any) -> Any:
-        call = channel.stream_stream("/s/copy")()
-        filling = asyncio.ensure_future(fill(call))
+        filling = asyncio.ensure_future(fill(channel.stream_stream("/s/copy")()))
         await asyncio.sleep(1)
         assert not filling.done()
         net.process.kill()
         return await net.error(filling)
 
-    return work
+    details, _ = net.run(work)
+    assert details == "Internal error from Core"
 
 
 def test_many_calls_share_one_connection(net: Net) -> None:

@@ -65,6 +65,11 @@ async def connected(serve: Serve) -> AsyncIterator[NodeConnection]:
         await asyncio.gather(*served, return_exceptions=True)
 
 
+async def idle(reader: Any, writer: Any) -> None:
+    """Answer nothing."""
+    await asyncio.Event().wait()
+
+
 class Forgetful:
     """A caller that drops its answers."""
 
@@ -82,10 +87,7 @@ async def call(connection: NodeConnection, timeout_s: float = 30) -> Any:
 
 
 async def test_silently_dead_node_is_noticed_in_ten_seconds() -> None:
-    async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-        await reader.read()
-
-    async with connected(silent) as connection:
+    async with connected(idle) as connection:
         own = connection._transport.get_extra_info("socket")
         option = partial(own.getsockopt, socket.IPPROTO_TCP)
         idle_s, interval_s = option(socket.TCP_KEEPIDLE), option(socket.TCP_KEEPINTVL)
@@ -283,10 +285,7 @@ async def test_senders_that_wait_for_room_have_their_turns_in_order() -> None:
 
 
 async def test_waiter_that_gives_up_passes_its_turn_on() -> None:
-    async def serve(reader: Any, writer: Any) -> None:
-        await asyncio.Event().wait()
-
-    async with connected(serve) as connection:
+    async with connected(idle) as connection:
         connection.pause_writing()
         first = asyncio.create_task(connection.wait_for_room())
         second = asyncio.create_task(connection.wait_for_room())
@@ -303,9 +302,6 @@ async def test_waiter_that_gives_up_passes_its_turn_on() -> None:
 
 
 async def test_waiters_that_give_up_leave_at_a_cost_that_others_do_not_raise() -> None:
-    async def serve(reader: Any, writer: Any) -> None:
-        await asyncio.Event().wait()
-
     compared = 0
 
     class Counted(asyncio.Future[None]):
@@ -316,7 +312,7 @@ async def test_waiters_that_give_up_leave_at_a_cost_that_others_do_not_raise() -
 
         __hash__ = asyncio.Future.__hash__
 
-    async with connected(serve) as connection:
+    async with connected(idle) as connection:
         connection.pause_writing()
         with pytest.MonkeyPatch.context() as patch:
             loop = asyncio.get_running_loop()

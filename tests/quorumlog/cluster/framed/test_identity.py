@@ -12,13 +12,12 @@ from quorumlog import errors
 from quorumlog.cluster.channels import Channels
 from quorumlog.cluster.framed import port
 from quorumlog.cluster.framed.frames import APPEND, ROUTE
-from quorumlog.cluster.framed.port import OTHER_NODE, FramedPort
+from quorumlog.cluster.framed.port import OTHER_NODE
 from quorumlog.errors import Outcome
 from quorumlog.pb import log_pb2
 from tests.loopback import HOST
 from tests.patience import PATIENCE_S, eventually
-from tests.quorumlog.fake_cluster import CLUSTER_ID, FakeCluster, error, fake_cluster
-from tests.quorumlog.fake_frames import FakeFramedPort
+from tests.quorumlog.fake_cluster import CLUSTER_ID, error, fake_cluster, learned, port_of
 
 OTHERS: tuple[dict[str, Any], ...] = (
     {"node_id": 2},
@@ -26,21 +25,6 @@ OTHERS: tuple[dict[str, Any], ...] = (
     {"node_id": 0},
     {"cluster_id": ""},
 )
-
-
-def port_of(cluster: FakeCluster) -> FakeFramedPort:
-    """The framed port of the leader."""
-    found = cluster.nodes[1].framed
-    assert found is not None
-    return found
-
-
-def learned(client: quorumlog.Client, cluster: FakeCluster) -> FramedPort:
-    """What the client knows of the framed port of the leader."""
-    address = cluster.nodes[1].address
-    found = client._started().groups.home.router.channels.get(address).framed
-    assert found is not None
-    return found
 
 
 async def send(client: quorumlog.Client, count: int) -> None:

@@ -18,7 +18,7 @@ from quorumlog.errors import Outcome
 from quorumlog.pb import log_pb2
 from tests.loopback import HOST
 from tests.patience import eventually
-from tests.quorumlog.fake_cluster import FakeCluster, Node, fake_cluster
+from tests.quorumlog.fake_cluster import FakeCluster, fake_cluster, learned, port_of
 
 
 async def send(producer: quorumlog.Producer, *bodies: bytes) -> list[Any]:
@@ -35,9 +35,7 @@ async def test_calls_on_the_path_of_a_message_take_frames_by_themselves() -> Non
         await send(producer, b"0", b"1")
         assert [m.body for m in (await client.pull("orders", 0, 0)).messages] == [b"0", b"1"]
         await client.admin.commit_offsets("billing", {("orders", 0): 2})
-        node = cluster.nodes[1]
-        assert node.framed is not None
-        assert [method for method, _ in node.framed.requests] == [1, 1, 2, 4]
+        assert [method for method, _ in port_of(cluster).requests] == [1, 1, 2, 4]
         assert client.stats().framed_connections == 1
 
 
@@ -110,12 +108,8 @@ async def test_a_port_that_refuses_fails_nothing_and_is_tried_again_later(
         await client.pull("orders", 0, 0)
         assert tried == 1
         # The port is there, and 30 s have passed: the open stream of gRPC moves to it.
-        node = cluster.nodes[1]
-        assert node.framed is not None
-        await node.framed.start()
-        port = client._started().groups.home.router.channels.get(node.address).framed
-        assert port is not None
-        port._retry_s = 0.0
+        await port_of(cluster).start()
+        learned(client, cluster)._retry_s = 0.0
         await eventually(lambda: client.stats().framed_connections == 1)
         await send(producer, b"20", b"21")
         await eventually(lambda: framed_requests(cluster) >= 1)
@@ -130,12 +124,8 @@ async def test_a_stream_under_load_moves_to_frames_and_loses_nothing() -> None:
         cluster.append_delay_s = 0.001
         deliveries = [await producer.enqueue("orders", b"%04d" % i, queue_id=0) for i in range(600)]
         await eventually(lambda: len(cluster.entries) > 20)
-        node = cluster.nodes[1]
-        assert node.framed is not None
-        await node.framed.start()
-        port = client._started().groups.home.router.channels.get(node.address).framed
-        assert port is not None
-        port._retry_s = 0.0
+        await port_of(cluster).start()
+        learned(client, cluster)._retry_s = 0.0
         receipts = [await delivery.receipt() for delivery in deliveries]
         assert cluster.bodies() == [b"%04d" % i for i in range(600)]
         assert [r.queue_offset for r in receipts] == list(range(600))
@@ -204,8 +194,7 @@ async def test_a_node_that_restarts_is_used_over_frames_again() -> None:
         await node.stop()
         sending = asyncio.create_task(send(producer, b"1"))
         await eventually(lambda: client.stats().questions > 5)
-        assert node.framed is not None
-        node.framed.port = 0  # Another one than before.
+        port_of(cluster).port = 0  # Another one than before.
         await node.start()
         await sending
         await send(producer, b"2")
@@ -301,7 +290,5 @@ async def test_a_reconnect_finds_nothing_of_a_closed_client() -> None:
     async with fake_cluster() as cluster:
         async with quorumlog.connect(cluster.bootstrap) as client:
             await send(client.producer(), b"0")
-            node: Node = cluster.nodes[1]
-            assert node.framed is not None
-            assert len(node.framed.connections) == 1
-        await eventually(lambda: not node.framed.connections)  # type: ignore[union-attr]
+            assert len(port_of(cluster).connections) == 1
+        await eventually(lambda: not port_of(cluster).connections)
