@@ -317,12 +317,12 @@ def test_a_window_bounds_what_is_under_way() -> None:
     assert [(s.lo, s.hi) for s in fx.send if isinstance(s, Ship)] == [(40, 60)]
 
 
-@pytest.mark.parametrize("position", [101, 1 << 60, -1])
-def test_a_master_does_not_ship_to_who_claims_more_than_there_is(position: int) -> None:
-    m = promoted(machine(0, 100, (1, 0)))
-    fx = m.received("one", Ack(position))
-    assert ([close.link for close in fx.close], fx.send) == (["one"], [])
-    assert m.confirm == 0
+def test_a_master_does_not_ship_to_a_slave_that_claims_more_than_there_is() -> None:
+    for position in (101, 1 << 60, -1):
+        m = promoted(machine(0, 100, (1, 0)))
+        fx = m.received("one", Ack(position))
+        assert ([close.link for close in fx.close], fx.send) == (["one"], [])
+        assert m.confirm == 0
 
 
 def test_a_new_master_proves_no_read_before_its_epoch_is_confirmed() -> None:
