@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from deploy.local import LocalCluster
-from deploy.local_process import free_ports
 from quorumlog import errors
 from quorumlog.testing import Cluster
 
 
 def test_a_node_that_cannot_start_again_says_so_in_the_words_of_the_client(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-    cluster = Cluster(LocalCluster.create(tmp_path / "c", 1, base_port=port))
+    local = LocalCluster.create(tmp_path / "c", 1)
+    cluster, port = Cluster(local), int(local.address(1).rpartition(":")[2])
     with (
         socket.create_server(("127.0.0.1", port)),
         pytest.raises(errors.QuorumlogError, match=f"port {port} of node 1") as caught,
