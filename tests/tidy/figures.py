@@ -5,6 +5,7 @@ set of modules that import each other directly or through others.
 """
 
 import ast
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -14,19 +15,6 @@ from tests.tidy.checks import Source
 
 PRODUCT: Final = ("node", "store", "quorumlog", "qlog", "raft", "deploy")
 OTHERS: Final = ("simulation", "bench", "chaos-tests", "pipeline", "campaign")
-RANKS: Final = {
-    "raft": 0,
-    "store": 0,
-    "quorumlog": 0,
-    "node": 1,
-    "deploy": 2,
-    "pipeline": 3,
-    "bench": 4,
-    "simulation": 5,
-    "campaign": 5,
-    "qlog": 6,
-}
-"""The layers of ARCHITECTURE.md, from below."""
 
 
 def main() -> None:
@@ -49,11 +37,12 @@ def figures(sources: Iterable[Source]) -> Iterator[tuple[str, int]]:
         protocols = {node.name for source in part for node in _protocols(source)}
         yield f"Protocols {title}", len(protocols)
     imports = _imports(house)
+    ranks = _ranks()
     upward = {
         (importer, imported)
         for importer, names in imports.items()
         for imported in names
-        if RANKS.get(_package(imported), 0) > RANKS.get(_package(importer), 9)
+        if ranks.get(_package(imported), 0) > ranks.get(_package(importer), len(ranks))
     }
     yield "imports of a higher folder", len(upward)
     yield "circles of modules", len(circles(imports))
@@ -69,6 +58,17 @@ def _protocols(source: Source) -> Iterator[ast.ClassDef]:
             bases = {ast.unparse(base).partition("[")[0] for base in node.bases}
             if bases & {"Protocol", "typing.Protocol"}:
                 yield node
+
+
+def _ranks() -> dict[str, int]:
+    """Return the layer of each package, from below, as the first import contract has it."""
+    settings = tomllib.loads(repository.text("pyproject.toml") or "")
+    layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
+    return {
+        package: rank
+        for rank, layer in enumerate(reversed(layers))
+        for package in layer.split(" | ")
+    }
 
 
 def _package(module: str) -> str:
