@@ -9,6 +9,7 @@ import random
 import sys
 import time
 from collections.abc import Iterable
+from typing import Final
 
 import click
 from rich.console import Console
@@ -30,6 +31,10 @@ Examples:
   python -m tests.mutate --module store/record/stamp.py --all --long
   python -m tests.mutate --fault NAME --test tests/raft/rules/test_reads.py::test_x
 """
+
+
+_REPORTED_COUNT: Final = 40
+"""Without a terminal a line says how far the run is after so many verdicts."""
 
 
 @click.command(epilog=EXAMPLES)
@@ -76,7 +81,10 @@ def main(
             click.echo(f"{name}  {change.mark}  {change.before} -> {change.after}")
         return
     findings = Findings(known, stale=sorted(rows.keys() - known.keys()))
-    say = lambda text: console.print(f"mutate: {text}")  # noqa: E731 - as short as it is.
+
+    def say(text: str) -> None:
+        console.print(f"mutate: {text}", soft_wrap=True)
+
     judging = Judging(THIS, jobs, say)
     columns = (TextColumn("mutate"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     began_s = time.monotonic()
@@ -86,7 +94,12 @@ def main(
         def note(verdicts: Iterable[Verdict]) -> None:
             for verdict in verdicts:
                 findings.verdicts.append(verdict)
-                progress.update(bar, completed=len(findings.verdicts))
+                count = len(findings.verdicts)
+                progress.update(bar, completed=count)
+                if verdict.is_alive and verdict.fault.name not in known:
+                    say(f"{verdict.how}: {verdict.fault.name}")
+                if count % _REPORTED_COUNT == 0 and not console.is_terminal:
+                    say(f"{count} of {len(chosen)} judged")
 
         if test is not None:
             note(judging.with_test(chosen, test))

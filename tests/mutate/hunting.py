@@ -112,10 +112,6 @@ class Hunter:
         """Whether this test was collected."""
         return node_id in self._items
 
-    def is_slow(self, node_id: str) -> bool:
-        """Whether this test is marked slow."""
-        return self._items[node_id].get_closest_marker("slow") is not None
-
     def outcomes(self, tasks: Iterator[Task]) -> Iterator[Outcome]:
         """Run the tasks, several at a time; yield what came of each as it ends."""
         children: list[_Child] = []
