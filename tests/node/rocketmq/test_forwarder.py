@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
@@ -114,6 +115,10 @@ async def test_a_send_whose_answer_was_lost_is_not_sent_again(tmp_path: Path) ->
         assert status.code == Code.MASTER_PERSISTENCE_TIMEOUT
         assert "not known" in status.message
         assert stored_count(pair.leader) == 2, "it is there once"
+        # gRPC fails the call before it knows that the connection is gone.
+        (channel,) = pair.follower.rocketmq.forwarder._channels.values()
+        ready = grpc.ChannelConnectivity.READY
+        await eventually(lambda: channel.get_state() is not ready, "the end of the connection")
         assert (await pair.follower.send(b"third")).status.code == Code.OK
         assert stored_count(pair.leader) == 3
 
