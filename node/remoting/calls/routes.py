@@ -1,0 +1,88 @@
+"""Routes: what a name server of RocketMQ is asked, answered from this node's memory.
+
+Owns the documents. Each broker name has the broker id 0 and one address; what each name owns of a
+topic is its share of every group's queues. Source: protocol sections 5 and 16.3.
+"""
+
+from typing import Any, Final
+
+from node.remoting.calls.groups import json_body
+from node.remoting.calls.shared import Shared
+from node.remoting.conversation import Request
+from node.remoting.places import NamedPlace
+from node.remoting.protocol.answers import Answer, RefusedError
+from node.remoting.protocol.codes import ResponseCode
+from node.remoting.protocol.fields import bool_of, text_of
+from node.rocketmq.cluster import GatewayCluster, Share
+from node.rocketmq.protocol.statuses import CallRefusedError
+
+STANDARD_JSON_VERSION: Final = 401
+"""Clients from this version on read standard JSON; older ones want numbers as keys."""
+
+
+class RouteCalls:
+    """Answers the requests of a name server. One per gateway."""
+
+    def __init__(self, shared: Shared, cluster: GatewayCluster, cluster_name: str) -> None:
+        self._shared = shared
+        self._cluster = cluster
+        self._cluster_name = cluster_name
+
+    async def route(self, request: Request) -> Answer:
+        """Return the route of a topic."""
+        command = request.command
+        topic = text_of(command.ext, "topic")
+        try:
+            shares = self._cluster.shares(topic)
+        except CallRefusedError as error:
+            raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, error.message) from None
+        brokers: list[dict[str, Any]] = []
+        queues: list[dict[str, Any]] = []
+        for share in shares:
+            for place in self._shared.places.brokers(share.group, share.places):
+                brokers.append(self._broker(place))
+                queues.append(self._queues(share, place))
+        if not brokers:
+            text = "no node of the group has told its address yet; try again"
+            raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, text)
+        body = json_body({"brokerDatas": brokers, "filterServerTable": {}, "queueDatas": queues})
+        is_standard = command.version >= STANDARD_JSON_VERSION
+        if not is_standard and not bool_of(command.ext, "acceptStandardJsonOnly"):
+            body = body.replace(b'"brokerAddrs":{"0":', b'"brokerAddrs":{0:')
+        return Answer(body=body)
+
+    def _broker(self, place: NamedPlace) -> dict[str, Any]:
+        return {
+            "brokerAddrs": {"0": place.address},
+            "brokerName": place.name,
+            "cluster": self._cluster_name,
+            "enableActingMaster": False,
+        }
+
+    def _queues(self, share: Share, place: NamedPlace) -> dict[str, Any]:
+        names = self._shared.places.names_of(share.group)
+        own_count = names.queue_count(place.number, share.queue_count)
+        return {
+            "brokerName": place.name,
+            "perm": share.permission,
+            "readQueueNums": own_count,
+            "topicSysFlag": 0,
+            # A name without a queue of its own takes messages for the queues of others.
+            "writeQueueNums": max(1, own_count),
+        }
+
+    async def cluster_info(self, request: Request) -> Answer:
+        """Return all broker names with their addresses."""
+        table = {
+            place.name: self._broker(place)
+            for group, nodes in self._cluster.groups().items()
+            for place in self._shared.places.brokers(group, nodes)
+        }
+        body = json_body(
+            {"brokerAddrTable": table, "clusterAddrTable": {self._cluster_name: list(table)}}
+        )
+        return Answer(body=body)
+
+    async def topics(self, request: Request) -> Answer:
+        """Return the names of all topics."""
+        return Answer(body=json_body({"topicList": self._cluster.topic_names()}))

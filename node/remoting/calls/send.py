@@ -1,0 +1,272 @@
+"""Sends: from the fields of a command to an append, and from its receipt to the answer.
+
+Owns what a message may have and which queue takes it. One record is made of a message, its body and
+properties as they came: a compressed body stays compressed, and consumers decompress it. A queue id
+belongs to the broker name that the client means, not to the node that it reached.
+"""
+
+import asyncio
+import random
+import struct
+import uuid
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from node.broker import Broker
+from node.errors.common import TopicNotWritableError
+from node.remoting.calls.shared import Shared
+from node.remoting.conversation import Request
+from node.remoting.places import host_of
+from node.remoting.protocol.answers import Answer, RefusedError
+from node.remoting.protocol.codes import RequestCode, ResponseCode
+from node.remoting.protocol.fields import INT32_MAX, INT64_MAX, bool_of, int_of, text_of
+from node.state.state import PERMISSION_WRITE
+from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
+from store import format as fmt
+from store.errors import LimitExceededError
+from store.record.message import decode_properties, encode_message, message_id
+from store.record.topic_names import is_reserved
+
+RETRY_PREFIX: Final = fmt.RETRY_TOPIC_PREFIX
+BATCH_COUNT_MAX: Final = 16_384
+"""Messages of one batch; 4 MiB of empty ones are more."""
+_SHORT: Final = {
+    "producerGroup": "a",
+    "topic": "b",
+    "queueId": "e",
+    "sysFlag": "f",
+    "bornTimestamp": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsumeTimes": "j",
+    "maxReconsumeTimes": "l",
+}
+_LONG: Final = {name: name for name in _SHORT}
+_ENTRY: Final = struct.Struct(">iIIii")
+"""Of a message in a batch: total size, magic, CRC, flag, size of the body."""
+_DELAYS: Final = (
+    fmt.PROPERTY_DELAY_LEVEL,
+    "TIMER_DELAY_SEC",
+    "TIMER_DELAY_MS",
+    "TIMER_DELIVER_MS",
+)
+_COMPRESSED: Final = 0x1 | 0x700
+"""Bits of sysFlag that a client may set: compressed, and how."""
+_TRANSACTION: Final = 0x4 | 0x8
+
+
+class _Message(NamedTuple):
+    """A message as its record will hold it."""
+
+    flag: int
+    body: bytes
+    properties: dict[str, str]
+
+
+class Sends:
+    """Answers the three requests that send messages. One per gateway."""
+
+    def __init__(self, shared: Shared, broker: Broker) -> None:
+        self._shared = shared
+        self._context = shared.context
+        self._broker = broker
+
+    def begin(self, request: Request) -> "asyncio.Future[Answer] | None":
+        """Begin a send at once if this node leads; None: `send` has to wait or to forward."""
+        if not self._shared.forwarder.leads_here():
+            return None
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        pending = self._appended(request)
+        pending.future.add_done_callback(lambda _: _pass_on(pending, answered))
+        return answered
+
+    async def send(self, request: Request) -> Answer:
+        """Send at the leader, wherever it is."""
+        number = self._shared.number_of(request)
+        return await self._shared.forwarder.answer(
+            request, number, lambda: self._send_here(request), is_repeatable=False
+        )
+
+    async def _send_here(self, request: Request) -> Answer:
+        pending = self._appended(request)
+        return pending.answer(await pending.future)
+
+    def _appended(self, request: Request) -> "_Pending":
+        """Hand the messages of a command to the broker. Raises RefusedError and errors of the
+        broker."""
+        command = request.command
+        names = _LONG if command.code == RequestCode.SEND_MESSAGE else _SHORT
+        ext = command.ext
+        topic = text_of(ext, names["topic"])
+        self._check_topic(topic)
+        shown = int_of(ext, names["queueId"], lo=-(1 << 31), hi=INT32_MAX)
+        number = self._shared.number_of(request)
+        queue_id = self._queue(topic, number, shown)
+        sys_flag = int_of(ext, names["sysFlag"], 0, hi=INT32_MAX)
+        if sys_flag & _TRANSACTION:
+            text = "transactions over remoting are not served yet; use the gRPC client"
+            raise RefusedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
+        is_batch = command.code == RequestCode.SEND_BATCH_MESSAGE or bool_of(ext, "m")
+        flag = int_of(ext, names["flag"], 0, lo=-(1 << 31), hi=INT32_MAX)
+        properties = properties_of(ext.get(names["properties"], ""))
+        if is_batch:
+            messages = messages_of(command.body)
+        else:
+            messages = [_Message(flag, command.body, properties)]
+        born_host = self._shared.born_host(request)
+        born_unix_ms = int_of(ext, names["bornTimestamp"], 0, hi=INT64_MAX)
+        reconsume_times = int_of(ext, names["reconsumeTimes"], 0, hi=INT32_MAX)
+        store_host = self._context.store.config.store_host
+        records, has_delayed = [], False
+        for message in messages:
+            message.properties.setdefault(fmt.PROPERTY_UNIQUE_KEY, new_key())
+            has_delayed = has_delayed or any(name in message.properties for name in _DELAYS)
+            records.append(
+                encode_message(
+                    topic,
+                    queue_id,
+                    message.body,
+                    message.properties,
+                    flag=message.flag,
+                    sys_flag=sys_flag & _COMPRESSED,
+                    born_unix_ms=born_unix_ms,
+                    born_host=born_host,
+                    store_host=store_host,
+                    reconsume_times=reconsume_times,
+                )
+            )
+        if is_batch and has_delayed:
+            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, "a batch has no delayed messages")
+        append = AppendRequest(record_count=len(records), has_delayed=has_delayed)
+        first = messages[0].properties[fmt.PROPERTY_UNIQUE_KEY]
+        return _Pending(
+            self._broker.append_nowait(append, b"".join(records)),
+            shown if shown >= 0 else self._shown(queue_id),
+            properties.get(fmt.PROPERTY_UNIQUE_KEY, first),
+            [len(record) for record in records],
+            self._shared.own_address(number),
+        )
+
+    def _check_topic(self, topic: str) -> None:
+        if is_reserved(topic) and not topic.startswith(RETRY_PREFIX):
+            text = f"topic {topic[:200]!r} belongs to the system; use another name"
+            raise RefusedError(ResponseCode.NO_PERMISSION, text)
+
+    def _queue(self, topic: str, number: int, shown: int) -> int:
+        """Return the group's queue for a queue id of a broker name. Raises UnknownTopicError,
+        TopicNotWritableError, RefusedError."""
+        found, names = self._context.topic(topic), self._shared.names
+        if not found.permission & PERMISSION_WRITE:
+            raise TopicNotWritableError(topic, found.permission)
+        count = found.queue_count
+        if shown < 0:
+            return random.randrange(count)
+        own_count = max(1, names.queue_count(number, count))
+        if shown >= own_count:
+            text = f"queue {shown} of topic {topic[:200]!r}; {names.all[number]} has {own_count}"
+            raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+        # A name without a queue of its own takes messages, too, so that a topic with few queues
+        # has other names to try.
+        return names.queue(number, shown) % count
+
+    def _shown(self, queue: int) -> int:
+        return self._shared.names.shown(queue)[1]
+
+
+class _Pending(NamedTuple):
+    """A send under way."""
+
+    future: "asyncio.Future[AppendResponse]"
+    queue_id: int
+    """As the broker name shows it."""
+    key: str
+    sizes: list[int]
+    """Sizes of the records in bytes."""
+    address: str
+
+    def answer(self, receipt: AppendResponse) -> Answer:
+        """Return the answer of a batch that is as durable as the cluster promises."""
+        host, ids, position = host_of(self.address), [], receipt.position
+        for number, size_bytes in enumerate(self.sizes):
+            if receipt.positions:
+                position = receipt.positions[number]
+            ids.append(message_id(host, position))
+            position += size_bytes
+        offset = receipt.queues[0].first_offset if receipt.queues else 0
+        return Answer(
+            ext={
+                "msgId": ",".join(ids),
+                "queueId": str(self.queue_id),
+                "queueOffset": str(offset),
+                "transactionId": self.key,
+                "MSG_REGION": "DefaultRegion",
+                "TRACE_ON": "true",
+            }
+        )
+
+
+def _pass_on(pending: _Pending, answered: "asyncio.Future[Answer]") -> None:
+    """Complete the future of the answer from that of the append."""
+    if pending.future.cancelled():
+        answered.cancel()
+        return
+    error = pending.future.exception()
+    if answered.done():
+        return
+    if error is not None:
+        answered.set_exception(error)
+    else:
+        answered.set_result(pending.answer(pending.future.result()))
+
+
+def new_key() -> str:
+    """Return a unique key for a message whose client made none."""
+    return uuid.uuid4().hex.upper()
+
+
+def properties_of(text: str) -> dict[str, str]:
+    """Read the properties of a message; the last separator may be missing. Raises RefusedError."""
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        raise RefusedError(
+            ResponseCode.MESSAGE_ILLEGAL, "properties that are no valid text"
+        ) from None
+    if len(data) > fmt.PROPERTIES_SIZE_BYTES_MAX:
+        raise LimitExceededError("properties", len(data), fmt.PROPERTIES_SIZE_BYTES_MAX)
+    return decode_properties(data)
+
+
+def messages_of(body: bytes) -> list[_Message]:
+    """Read the messages of a batch. Raises RefusedError."""
+    found: list[_Message] = []
+    at = 0
+    while at < len(body):
+        try:
+            size_bytes, _, _, flag, body_size_bytes = _ENTRY.unpack_from(body, at)
+            body_at = at + _ENTRY.size
+            properties_at = body_at + body_size_bytes
+            (properties_size_bytes,) = fmt.INT16.unpack_from(body, properties_at)
+        except struct.error:
+            raise _bad_batch(len(found)) from None
+        hi = properties_at + 2 + properties_size_bytes
+        is_whole = body_size_bytes >= 0 <= properties_size_bytes and hi == at + size_bytes
+        if not is_whole or hi > len(body) or len(found) == BATCH_COUNT_MAX:
+            raise _bad_batch(len(found))
+        properties = decode_properties(body[properties_at + 2 : hi])
+        found.append(_Message(flag, body[body_at:properties_at], properties))
+        at = hi
+    if not found:
+        raise _bad_batch(0)
+    return found
+
+
+def _bad_batch(number: int) -> RefusedError:
+    text = f"message {number} of a batch: its sizes do not fit, or there are too many"
+    return RefusedError(ResponseCode.MESSAGE_ILLEGAL, text)
+
+
+def retry_attempts(ext: Mapping[str, str]) -> int:
+    """Return the limit of attempts that a consumer names; 0: the group's."""
+    limit = int_of(ext, "maxReconsumeTimes", -1, lo=-1, hi=INT32_MAX)
+    return 0 if limit < 0 else limit + 1
