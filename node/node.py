@@ -52,9 +52,9 @@ from node.peers.security.tls import (
     grpc_client_credentials,
     grpc_server_credentials,
 )
-from node.replication.derived_scrub import DerivedCare
 from node.remoting.conversation import RemotingCalls
 from node.remoting.service import Remoting
+from node.replication.derived_scrub import DerivedCare
 from node.replication.ha.driver import HaDriver
 from node.replication.ha.link.link import HaLink
 from node.replication.lives import NodeLives

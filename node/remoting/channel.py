@@ -53,7 +53,8 @@ class RemotingChannel(asyncio.BufferedProtocol):
                     lambda: cls(on_end), host, port, ssl=context
                 )
         except OSError as error:  # A time-out is one, and so are errors of TLS.
-            raise NotConnectedError(f"{host}:{port}: {str(error) or 'no connection in time'}") from error
+            why = str(error) or "no connection in time"
+            raise NotConnectedError(f"{host}:{port}: {why}") from error
         return made
 
     async def ask(self, command: Command, timeout_s: float) -> Command:

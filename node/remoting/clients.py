@@ -70,10 +70,12 @@ class Clients:
     def __init__(
         self,
         on_changed: Callable[[str], None],
+        on_left: Callable[[str, str], None],
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_changed` is called with a consumer group whose members or subscriptions changed."""
-        self._on_changed = on_changed
+        """`on_changed` is called with a consumer group whose members or subscriptions changed,
+        `on_left` with group and client id of a consumer that left."""
+        self._on_changed, self._on_left = on_changed, on_left
         self._monotonic_s = monotonic_s
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[str, Member]] = {}
@@ -139,6 +141,7 @@ class Clients:
         if is_consumer:
             known = self.consumers.get(group)
             if known is not None and known.members.pop(client_id, None) is not None:
+                self._on_left(group, client_id)
                 self._after_leave(group, known)
             return
         members = self.producers.get(group)
@@ -160,6 +163,13 @@ class Clients:
             gone = [one for one, member in members.items() if member.connection is connection]
             for client_id in gone:
                 self.remove(is_consumer, group, client_id)
+
+    def producer(self, client_id: str) -> Member | None:
+        """Return a producer by its client id; None if none is registered here."""
+        for members in self.producers.values():
+            if client_id in members:
+                return members[client_id]
+        return None
 
     def expire(self) -> None:
         """Take clients out that were silent for too long."""

@@ -267,6 +267,20 @@ class RemotingConnection:
         command.opaque, command.flag = self._next_opaque(), ONEWAY
         self.connection.queue(encode_head(command) + command.body)
 
+    async def ask(self, command: Command, timeout_s: float) -> Command:
+        """Send a request and return the client's answer. Raises TimeoutError, ConnectionError."""
+        if self.connection.is_ended:
+            raise ConnectionError("the client has gone")
+        command.opaque, command.flag = self._next_opaque(), 0
+        future: asyncio.Future[Command] = self._loop.create_future()
+        self._waiting[command.opaque] = future
+        self.connection.queue(encode_head(command) + command.body)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        finally:
+            self._waiting.pop(command.opaque, None)
+
     def _next_opaque(self) -> int:
         self._last_opaque = self._last_opaque + 1 if self._last_opaque < _OPAQUE_MAX else 1
         return self._last_opaque
@@ -278,6 +292,7 @@ class RemotingConnection:
         self._calls.forget(self.connection)
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
-            future.cancel()
+            if not future.done():
+                future.set_exception(ConnectionError("the client has gone"))
         for task in list(self._tasks):
             task.cancel()

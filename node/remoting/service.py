@@ -12,12 +12,16 @@ import structlog
 
 from node.broker import Broker
 from node.remoting.calls.groups import GroupCalls
+from node.remoting.calls.locks import LockCalls
+from node.remoting.calls.messages import MessageCalls
 from node.remoting.calls.offsets import OffsetCalls
 from node.remoting.calls.pulls import Pulls
+from node.remoting.calls.replies import ReplyCalls
 from node.remoting.calls.retries import RetryCalls
 from node.remoting.calls.routes import RouteCalls
 from node.remoting.calls.send import Sends
 from node.remoting.calls.shared import Shared
+from node.remoting.calls.transactions import TransactionCalls
 from node.remoting.conversation import Handler, RemotingCalls, RemotingConnection, Request
 from node.remoting.forwarder import Forwarder
 from node.remoting.places import AskRoute, Places
@@ -59,10 +63,18 @@ class Remoting:
         shared = Shared(broker.context, self.places, self.forwarder, node_address)
         self._sends = Sends(shared, broker)
         self._retries = RetryCalls(shared, broker)
-        self.groups: Final = GroupCalls(shared, self._on_consumer)
+        self._locks = LockCalls(shared)
+        self.transactions: Final = TransactionCalls(shared, broker)
+        self.groups: Final = GroupCalls(
+            shared, self._on_consumer, self.transactions.watch, self._locks.release
+        )
+        self.transactions.clients = self.groups.clients
+        self._replies = ReplyCalls(shared, self.groups.clients)
+        self._messages = MessageCalls(shared, broker)
         self._offsets = OffsetCalls(shared, broker)
         self._pulls = Pulls(shared, broker, self.groups, self._offsets)
         self._routes = RouteCalls(shared, cluster, broker.context.identity.cluster_id)
+        broker.add_leader_work(self.transactions)
         self._topics_under_way: dict[str, asyncio.Task[None]] = {}
         self._looker: asyncio.Task[None] | None = None
 
@@ -84,6 +96,13 @@ class Remoting:
             RequestCode.HEART_BEAT: self.groups.heartbeat,
             RequestCode.UNREGISTER_CLIENT: self.groups.unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.groups.members,
+            RequestCode.LOCK_BATCH_MQ: self._locks.lock,
+            RequestCode.UNLOCK_BATCH_MQ: self._locks.unlock,
+            RequestCode.END_TRANSACTION: self.transactions.end_transaction,
+            RequestCode.SEND_REPLY_MESSAGE: self._replies.reply,
+            RequestCode.SEND_REPLY_MESSAGE_V2: self._replies.reply,
+            RequestCode.VIEW_MESSAGE_BY_ID: self._messages.by_position,
+            RequestCode.QUERY_MESSAGE: self._messages.by_key,
             RequestCode.CHECK_CLIENT_CONFIG: self.groups.check_config,
             RequestCode.CONSUMER_SEND_MSG_BACK: self._retries.send_back,
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._routes.route,
@@ -100,6 +119,7 @@ class Remoting:
     async def stop(self) -> None:
         """Release everything that is held for clients."""
         self.groups.stop()
+        self.transactions.end()
         tasks = [*self._topics_under_way.values(), self._looker]
         for task in tasks:
             if task is not None:

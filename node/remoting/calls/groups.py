@@ -5,11 +5,11 @@ members is the leader's, so that all members share out the queues by the same li
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from node.remoting.calls.documents import document_of, json_body, rows_of, text_in
 from node.remoting.calls.shared import Shared
 from node.remoting.clients import (
     TOPICS_OF_GROUP_MAX,
@@ -30,40 +30,28 @@ TOLD_AFTER_S: Final = 0.05
 _SQL: Final = "SQL92"
 
 
-def document_of(body: bytes) -> dict[str, Any]:
-    """Read the JSON object of a body. Raises RefusedError."""
-    try:
-        document = json.loads(body.decode())
-    except (ValueError, RecursionError) as error:
-        text = f"a body that is no JSON: {error}"
-        raise RefusedError(ResponseCode.INVALID_PARAMETER, text) from None
-    if type(document) is not dict:
-        raise RefusedError(ResponseCode.INVALID_PARAMETER, "a body that is no JSON object")
-    return document
-
-
-def json_body(document: object) -> bytes:
-    """Return the bytes of a JSON body, without blanks: some clients cut it at commas."""
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode(
-        "utf-8", "replace"
-    )
-
-
 class GroupCalls:
     """Answers the requests about members. One per gateway."""
 
-    def __init__(self, shared: Shared, on_consumer: Callable[[str], None]) -> None:
-        """`on_consumer` is called with each group that a consumer belongs to."""
+    def __init__(
+        self,
+        shared: Shared,
+        on_consumer: Callable[[str], None],
+        on_producer: Callable[[str], None],
+        on_left: Callable[[str, str], None],
+    ) -> None:
+        """`on_consumer` and `on_producer` are called with each group of a heartbeat, `on_left` with
+        group and client id of a consumer that left."""
         self._shared = shared
-        self._on_consumer = on_consumer
-        self.clients: Final = Clients(self._on_changed)
+        self._on_consumer, self._on_producer = on_consumer, on_producer
+        self.clients: Final = Clients(self._on_changed, on_left)
         self._to_tell: dict[str, asyncio.TimerHandle] = {}
 
     async def heartbeat(self, request: Request) -> Answer:
         """Register a client in all groups that it names."""
         command = request.command
         document = document_of(command.body)
-        client_id = _text(document, "clientID")
+        client_id = text_in(document, "clientID")
         if not 1 <= len(client_id) <= CLIENT_ID_LENGTH_MAX:
             text = f"clientID must have 1 to {CLIENT_ID_LENGTH_MAX} characters"
             raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
@@ -74,17 +62,19 @@ class GroupCalls:
             command.version,
             time.monotonic(),
         )
-        for row in _rows(document, "producerDataSet"):
-            self.clients.put_producer(self._group(_text(row, "groupName")), member)
-        for row in _rows(document, "consumerDataSet"):
-            group = self._group(_text(row, "groupName"))
+        for row in rows_of(document, "producerDataSet"):
+            group = self._group(text_in(row, "groupName"))
+            self.clients.put_producer(group, member)
+            self._on_producer(group)
+        for row in rows_of(document, "consumerDataSet"):
+            group = self._group(text_in(row, "groupName"))
             told = ConsumerGroup(
-                _text(row, "consumeType"),
-                _text(row, "messageModel"),
-                _text(row, "consumeFromWhere"),
+                text_in(row, "consumeType"),
+                text_in(row, "messageModel"),
+                text_in(row, "consumeFromWhere"),
             )
             topics = {
-                one.topic: one for one in map(_subscription, _rows(row, "subscriptionDataSet"))
+                one.topic: one for one in map(_subscription, rows_of(row, "subscriptionDataSet"))
             }
             if len(topics) > TOPICS_OF_GROUP_MAX:
                 text = f"{len(topics)} topics of a group, the limit is {TOPICS_OF_GROUP_MAX}"
@@ -154,26 +144,12 @@ class GroupCalls:
         self._to_tell.clear()
 
 
-def _text(row: dict[str, Any], name: str) -> str:
-    value = row.get(name)
-    return value if type(value) is str else ""
-
-
-def _rows(document: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    rows = document.get(name)
-    if rows is None:
-        return []
-    if type(rows) is not list or not all(type(row) is dict for row in rows):
-        raise RefusedError(ResponseCode.INVALID_PARAMETER, f"{name} is no list of objects")
-    return rows
-
-
 def _subscription(row: dict[str, Any]) -> Subscription:
     version = row.get("subVersion", 0)
     return Subscription(
-        _text(row, "topic"),
-        _text(row, "subString"),
-        _text(row, "expressionType") == _SQL,
+        text_in(row, "topic"),
+        text_in(row, "subString"),
+        text_in(row, "expressionType") == _SQL,
         version if type(version) is int else 0,
         row,
     )

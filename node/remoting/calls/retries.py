@@ -14,11 +14,11 @@ from node.remoting.conversation import Request
 from node.remoting.protocol.answers import Answer, RefusedError
 from node.remoting.protocol.codes import ResponseCode
 from node.remoting.protocol.fields import INT32_MAX, int_of, text_of
+from node.state.state import PERMISSION_ALL
 from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryMessage
 from quorumlog.pb.state_pb2 import Command as StateCommand
 from store.errors import PositionRangeError, RecordFormatError
 from store.record.topic_names import retry_topic
-from node.state.state import PERMISSION_ALL
 
 _DEAD: Final = -1
 

@@ -6,7 +6,7 @@ topic is its share of every group's queues. Source: protocol sections 5 and 16.3
 
 from typing import Any, Final
 
-from node.remoting.calls.groups import json_body
+from node.remoting.calls.documents import json_body
 from node.remoting.calls.shared import Shared
 from node.remoting.conversation import Request
 from node.remoting.places import NamedPlace
@@ -15,7 +15,11 @@ from node.remoting.protocol.codes import ResponseCode
 from node.remoting.protocol.fields import bool_of, text_of
 from node.rocketmq.cluster import GatewayCluster, Share
 from node.rocketmq.protocol.statuses import CallRefusedError
+from node.state.state import PERMISSION_ALL
+from node.state.tables.topic_types import MIXED
 
+REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+"""With the name of the cluster before it: the topic to which consumers send their replies."""
 STANDARD_JSON_VERSION: Final = 401
 """Clients from this version on read standard JSON; older ones want numbers as keys."""
 
@@ -33,7 +37,7 @@ class RouteCalls:
         command = request.command
         topic = text_of(command.ext, "topic")
         try:
-            shares = self._cluster.shares(topic)
+            shares = self._shares(topic)
         except CallRefusedError as error:
             raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, error.message) from None
         brokers: list[dict[str, Any]] = []
@@ -50,6 +54,16 @@ class RouteCalls:
         if not is_standard and not bool_of(command.ext, "acceptStandardJsonOnly"):
             body = body.replace(b'"brokerAddrs":{"0":', b'"brokerAddrs":{0:')
         return Answer(body=body)
+
+    def _shares(self, topic: str) -> list[Share]:
+        """Return who has queues of a topic. Raises CallRefusedError."""
+        if topic != f"{self._cluster_name}{REPLY_SUFFIX}":
+            return self._cluster.shares(topic)
+        count = self._shared.names.count  # Replies are never stored: any node passes them on.
+        return [
+            Share(group, count, PERMISSION_ALL, MIXED, nodes)
+            for group, nodes in self._cluster.groups().items()
+        ]
 
     def _broker(self, place: NamedPlace) -> dict[str, Any]:
         return {

@@ -22,11 +22,15 @@ from node.remoting.protocol.codes import RequestCode, ResponseCode
 from node.remoting.protocol.fields import INT32_MAX, INT64_MAX, bool_of, int_of, text_of
 from node.state.state import PERMISSION_WRITE
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
+from quorumlog.pb.transaction_pb2 import HalfMessages
 from store import format as fmt
 from store.errors import LimitExceededError
 from store.record.message import decode_properties, encode_message, message_id
 from store.record.topic_names import is_reserved
 
+REPLY_TO: Final = "REPLY_TO_CLIENT"
+CLUSTER: Final = "CLUSTER"
+"""Property from which a consumer builds the topic of its reply."""
 RETRY_PREFIX: Final = fmt.RETRY_TOPIC_PREFIX
 BATCH_COUNT_MAX: Final = 16_384
 """Messages of one batch; 4 MiB of empty ones are more."""
@@ -52,7 +56,8 @@ _DELAYS: Final = (
 )
 _COMPRESSED: Final = 0x1 | 0x700
 """Bits of sysFlag that a client may set: compressed, and how."""
-_TRANSACTION: Final = 0x4 | 0x8
+_HALF: Final = 0x4
+"""Bit of sysFlag of a half message."""
 
 
 class _Message(NamedTuple):
@@ -103,9 +108,6 @@ class Sends:
         number = self._shared.number_of(request)
         queue_id = self._queue(topic, number, shown)
         sys_flag = int_of(ext, names["sysFlag"], 0, hi=INT32_MAX)
-        if sys_flag & _TRANSACTION:
-            text = "transactions over remoting are not served yet; use the gRPC client"
-            raise RefusedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
         is_batch = command.code == RequestCode.SEND_BATCH_MESSAGE or bool_of(ext, "m")
         flag = int_of(ext, names["flag"], 0, lo=-(1 << 31), hi=INT32_MAX)
         properties = properties_of(ext.get(names["properties"], ""))
@@ -120,6 +122,8 @@ class Sends:
         records, has_delayed = [], False
         for message in messages:
             message.properties.setdefault(fmt.PROPERTY_UNIQUE_KEY, new_key())
+            if REPLY_TO in message.properties:
+                message.properties[CLUSTER] = self._context.identity.cluster_id
             has_delayed = has_delayed or any(name in message.properties for name in _DELAYS)
             records.append(
                 encode_message(
@@ -138,6 +142,9 @@ class Sends:
         if is_batch and has_delayed:
             raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, "a batch has no delayed messages")
         append = AppendRequest(record_count=len(records), has_delayed=has_delayed)
+        if sys_flag & _HALF:
+            group = properties.get(fmt.PROPERTY_PRODUCER_GROUP) or ext.get(names["producerGroup"])
+            append.transaction.CopyFrom(HalfMessages(producer_group=group))
         first = messages[0].properties[fmt.PROPERTY_UNIQUE_KEY]
         return _Pending(
             self._broker.append_nowait(append, b"".join(records)),

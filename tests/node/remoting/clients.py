@@ -24,7 +24,8 @@ from tests.patience import PATIENCE_S
 RESPONSE, ONEWAY = 1, 2
 SEND, PULL, GET_OFFSET, COMMIT, BY_TIME, MAX, MIN, EARLIEST = 310, 11, 14, 15, 29, 30, 31, 32
 HEARTBEAT, UNREGISTER, SEND_BACK, MEMBERS, CHANGED, ROUTE, CLUSTER = 34, 35, 36, 38, 40, 105, 106
-BATCH = 320
+BATCH, KEY, VIEW, END, CHECK, LOCK, UNLOCK = 320, 12, 33, 37, 39, 41, 42
+REPLY, PUSH_REPLY = 325, 326
 
 
 class Heard(NamedTuple):
@@ -123,12 +124,21 @@ class ClassicClient:
             return await self.told.get()
 
     async def send(
-        self, body: bytes = b"x", topic: str = "orders", queue: int = 0, name: str = "g0.n1", **p: str
+        self,
+        body: bytes = b"x",
+        topic: str = "orders",
+        queue: int = 0,
+        name: str = "g0.n1",
+        sys_flag: int = 0,
+        **properties: str,
     ) -> Heard:
         """Send one message with properties."""
-        return await self.ask(SEND, send_fields(topic, queue, name, **p), body)
+        fields = send_fields(topic, queue, name, **properties) | {"f": str(sys_flag)}
+        return await self.ask(SEND, fields, body)
 
-    async def pull(self, queue: int, offset: int, wait_ms: int = 0, **ext: str) -> Heard:
+    async def pull(
+        self, queue: int, offset: int, wait_ms: int = 0, ext: dict[str, str] | None = None
+    ) -> Heard:
         """Pull from a queue of topic orders, of broker name g0.n1, with a subscription of all."""
         fields = {
             "consumerGroup": "readers",
@@ -143,9 +153,11 @@ class ClassicClient:
             "subVersion": "1",
             "bname": "g0.n1",
         }
-        return await self.ask(PULL, fields | ext)
+        return await self.ask(PULL, fields | (ext or {}))
 
-    async def heartbeat(self, client_id: str, group: str = "readers", topic: str = "orders") -> Heard:
+    async def heartbeat(
+        self, client_id: str, group: str = "readers", topic: str = "orders"
+    ) -> Heard:
         """Register as a consumer of a topic."""
         subscription = {
             "topic": topic,
@@ -166,6 +178,16 @@ class ClassicClient:
         }
         document = {"clientID": client_id, "producerDataSet": [], "consumerDataSet": [consumer]}
         return await self.ask(HEARTBEAT, body=json.dumps(document).encode())
+
+    async def produce_for(self, client_id: str, group: str) -> Heard:
+        """Register as a producer."""
+        document = {"clientID": client_id, "producerDataSet": [{"groupName": group}]}
+        return await self.ask(HEARTBEAT, body=json.dumps(document).encode())
+
+    def answer(self, heard: Heard, code: int = 0) -> None:
+        """Answer a request of the node."""
+        document = {"code": code, "opaque": heard.opaque, "flag": RESPONSE}
+        self.write(json_frame(document))
 
     async def close(self) -> None:
         self._writer.close()

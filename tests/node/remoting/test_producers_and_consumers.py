@@ -7,19 +7,20 @@ from pathlib import Path
 
 from store.record.message import decode_message, message_id
 from tests.node.remoting.clients import (
+    BATCH,
     CHANGED,
     COMMIT,
     GET_OFFSET,
     MAX,
     MEMBERS,
     MIN,
-    PULL,
     ROUTE,
     SEND,
     UNREGISTER,
     gateway_at,
     send_fields,
 )
+from tests.patience import eventually
 
 SUCCESS, NOT_FOUND, NO_TOPIC, MOVED, INVALID = 0, 19, 17, 21, 29
 
@@ -133,8 +134,8 @@ async def test_the_retry_topic_of_a_group_is_made_with_its_first_consumer(tmp_pa
     async with gateway_at(tmp_path) as gateway:
         client = await gateway.client()
         await client.heartbeat("a@1")
-        while (await client.ask(ROUTE, {"topic": "%RETRY%readers"})).code == NO_TOPIC:
-            await asyncio.sleep(0)
+        topics = gateway.node.broker.context.state.topics
+        await eventually(lambda: "%RETRY%readers" in topics, "the retry topic")
 
 
 async def test_offsets_of_a_group_are_those_of_the_name_s_queue(tmp_path: Path) -> None:
@@ -157,7 +158,9 @@ async def test_a_batch_becomes_records_of_their_own(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         client = await gateway.client()
         fields = send_fields("orders", 0, "g0.n1") | {"m": "true"}
-        answer = await client.ask(320, fields, entry(b"one", "K\x01a\x02") + entry(b"two", "K\x01b"))
+        answer = await client.ask(
+            320, fields, entry(b"one", "K\x01a\x02") + entry(b"two", "K\x01b")
+        )
         assert answer.code == SUCCESS, answer
         ids = answer.ext["msgId"].split(",")
         pulled = await client.pull(0, 0)
@@ -168,7 +171,7 @@ async def test_a_batch_becomes_records_of_their_own(tmp_path: Path) -> None:
             (b"two", "b"),
         ]
         assert [m.message_id for m in (first, second)] == ids
-        broken = await client.ask(320, fields, entry(b"one", "")[:-1])
+        broken = await client.ask(BATCH, fields, entry(b"one", "")[:-1])
         assert broken.code == 13
 
 
@@ -196,8 +199,7 @@ async def test_a_pull_of_a_consumer_uses_its_registered_subscription(tmp_path: P
     async with gateway_at(tmp_path) as gateway:
         client = await gateway.client()
         fields = {"sysFlag": "0", "subVersion": "1"}
-        assert (await client.pull(0, 0, **fields)).code == 24
+        assert (await client.pull(0, 0, ext=fields)).code == 24
         await client.heartbeat("a@1")
-        assert (await client.pull(0, 0, **fields)).code == NOT_FOUND
-        assert (await client.pull(0, 0, sysFlag="0", subVersion="2")).code == 25
-        assert PULL == 11
+        assert (await client.pull(0, 0, ext=fields)).code == NOT_FOUND
+        assert (await client.pull(0, 0, ext=fields | {"subVersion": "2"})).code == 25
