@@ -428,6 +428,7 @@ class Node:
             node_address=self.address,
             addresses=self.remoting_addresses,
             name_count=self.settings.rocketmq_name_count,
+            settings=self.settings,
         )
 
     # --- The steps of the stop that are more than the end of one part ---

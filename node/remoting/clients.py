@@ -51,6 +51,7 @@ class Member:
     language: str
     version: int
     last_seen_s: float
+    last_seen_unix_ms: int
 
 
 @dataclass(slots=True)

@@ -56,6 +56,13 @@ class Places:
             found = self._names[group] = BrokerNames(group, self._name_count)
         return found
 
+    def group_of(self, name: str) -> str | None:
+        """Return the group of a broker name; None if no group has it."""
+        for group in self._cluster.groups():
+            if self.names_of(group).number_of(name) is not None:
+                return group
+        return None
+
     def learn(self, node_address: str, remoting_addresses: Sequence[str]) -> None:
         """Take what a node tells of itself: one address for each broker name, or one for all. An
         empty host stands for the host of the node's client service."""

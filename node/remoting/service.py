@@ -11,16 +11,22 @@ from typing import Final
 import structlog
 
 from node.broker import Broker
+from node.config.settings import Settings
+from node.remoting.calls.group_admin import GroupAdmin
 from node.remoting.calls.groups import GroupCalls
 from node.remoting.calls.locks import LockCalls
 from node.remoting.calls.messages import MessageCalls
+from node.remoting.calls.meters import SAMPLE_S
+from node.remoting.calls.node_admin import NodeAdmin
 from node.remoting.calls.offsets import OffsetCalls
 from node.remoting.calls.pulls import Pulls
+from node.remoting.calls.relays import RelayCalls
 from node.remoting.calls.replies import ReplyCalls
 from node.remoting.calls.retries import RetryCalls
 from node.remoting.calls.routes import RouteCalls
 from node.remoting.calls.send import Sends
 from node.remoting.calls.shared import Shared
+from node.remoting.calls.topic_admin import TopicAdmin
 from node.remoting.calls.transactions import TransactionCalls
 from node.remoting.conversation import Handler, RemotingCalls, RemotingConnection, Request
 from node.remoting.forwarder import Forwarder
@@ -30,7 +36,6 @@ from node.remoting.protocol.codes import RequestCode
 from node.rocketmq.cluster import GatewayCluster
 from raft.messages import NodeId
 
-_LOOK_S: Final = 10.0
 _SENDS: Final = frozenset(
     {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 )
@@ -51,6 +56,7 @@ class Remoting:
         node_address: str,
         addresses: tuple[str, ...],
         name_count: int,
+        settings: Settings | None = None,
     ) -> None:
         """`ask` asks other nodes for their addresses, `context` is for connections to them;
         `addresses` are those at which this node answers, one for each broker name or one for all.
@@ -72,8 +78,14 @@ class Remoting:
         self._replies = ReplyCalls(shared, self.groups.clients)
         self._messages = MessageCalls(shared, broker)
         self._offsets = OffsetCalls(shared, broker)
-        self._pulls = Pulls(shared, broker, self.groups, self._offsets)
-        self._routes = RouteCalls(shared, cluster, broker.context.identity.cluster_id)
+        self._node = NodeAdmin(shared, broker, settings)
+        self._pulls = Pulls(shared, broker, self.groups, self._node.got)
+        self._routes = RouteCalls(
+            shared, cluster, broker.context.identity.cluster_id, self._node.closed_names
+        )
+        self._topics = TopicAdmin(shared, broker, self._routes.own_topics)
+        self._group_admin = GroupAdmin(shared, broker, self.groups.clients)
+        self._relays = RelayCalls(shared, broker, self.groups.clients)
         broker.add_leader_work(self.transactions)
         self._topics_under_way: dict[str, asyncio.Task[None]] = {}
         self._looker: asyncio.Task[None] | None = None
@@ -88,7 +100,7 @@ class Remoting:
             RequestCode.PULL_MESSAGE: self._pulls.pull,
             RequestCode.LITE_PULL_MESSAGE: self._pulls.pull,
             RequestCode.QUERY_CONSUMER_OFFSET: at_leader(offsets.fetch),
-            RequestCode.UPDATE_CONSUMER_OFFSET: at_leader(offsets.commit),
+            RequestCode.UPDATE_CONSUMER_OFFSET: offsets.unless_moved(at_leader(offsets.commit)),
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: at_leader(offsets.by_time),
             RequestCode.GET_MAX_OFFSET: at_leader(offsets.max_offset),
             RequestCode.GET_MIN_OFFSET: at_leader(offsets.min_offset),
@@ -108,6 +120,41 @@ class Remoting:
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._routes.route,
             RequestCode.GET_BROKER_CLUSTER_INFO: self._routes.cluster_info,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._routes.topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self._routes.topics,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._topics.system_topics,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._topics.system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self._topics.none,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._topics.none,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._topics.none,
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self._topics.put,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self._topics.put_all,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self._topics.all,
+            RequestCode.GET_TOPIC_CONFIG: self._topics.describe,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self._topics.delete,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._topics.forget,
+            RequestCode.GET_TOPIC_STATS_INFO: self._topics.stats,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._group_admin.put,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self._group_admin.put_all,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._group_admin.all,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self._group_admin.describe,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self._group_admin.delete,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self._group_admin.consumers,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self._group_admin.producers,
+            RequestCode.GET_ALL_PRODUCER_INFO: self._group_admin.all_producers,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._group_admin.groups_of_topic,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: self._group_admin.topics_of_group,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self._group_admin.subscription,
+            RequestCode.GET_CONSUME_STATS: self._group_admin.progress,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self._group_admin.reset,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self._relays.running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._relays.consume,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self._node.runtime,
+            RequestCode.VIEW_BROKER_STATS_DATA: self._node.stats,
+            RequestCode.GET_BROKER_CONFIG: self._node.config,
+            RequestCode.GET_NAMESRV_CONFIG: self._node.config,
+            RequestCode.UPDATE_BROKER_CONFIG: self._node.put_config,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._node.wipe,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._node.restore,
         }
 
     def start(self) -> None:
@@ -135,10 +182,11 @@ class Remoting:
         self.groups.clients.on_closed(connection)
 
     async def _look(self) -> None:
-        """Take silent clients out, at intervals."""
+        """Take silent clients out and samples of counters, at intervals."""
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(SAMPLE_S)
             self.groups.clients.expire()
+            self._node.sample()
 
     def _on_consumer(self, group: str) -> None:
         """Have the leader make the retry topic of a group, once at a time."""

@@ -23,6 +23,7 @@ from node.remoting.protocol.answers import Answer, RefusedError
 from node.remoting.protocol.codes import RequestCode, ResponseCode
 from node.remoting.protocol.command import Command
 from node.remoting.protocol.fields import text_of
+from node.runtime.clock import unix_ms
 
 CLIENT_ID_LENGTH_MAX: Final = 255
 TOLD_AFTER_S: Final = 0.05
@@ -61,6 +62,7 @@ class GroupCalls:
             command.language,
             command.version,
             time.monotonic(),
+            unix_ms(),
         )
         for row in rows_of(document, "producerDataSet"):
             group = self._group(text_in(row, "groupName"))

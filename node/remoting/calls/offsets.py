@@ -45,6 +45,23 @@ class OffsetCalls:
 
         return handler
 
+    def unless_moved(
+        self, handler: Callable[[Request], Awaitable[Answer]]
+    ) -> Callable[[Request], Awaitable[Answer]]:
+        """Make a handler that ignores commits of a queue whose offset a person has moved."""
+
+        async def checked(request: Request) -> Answer:
+            ext, names = request.command.ext, self._shared.names
+            queue_id = names.queue(
+                self._shared.number_of(request), int_of(ext, "queueId", hi=INT32_MAX)
+            )
+            group, topic = text_of(ext, "consumerGroup"), text_of(ext, "topic")
+            if self._shared.resets.is_pending(group, topic, queue_id):
+                return Answer()  # The consumer has not noticed yet.
+            return await handler(request)
+
+        return checked
+
     # --- Queues ---
 
     async def max_offset(self, request: Request, topic: str, queue_id: int) -> Answer:
@@ -117,7 +134,8 @@ class OffsetCalls:
         """Store how far a group is."""
         ext = request.command.ext
         offset = int_of(ext, "commitOffset")
-        await self.store(text_of(ext, "consumerGroup"), topic, queue_id, offset)
+        group = text_of(ext, "consumerGroup")
+        await self.store(group, topic, queue_id, offset)
         return Answer()
 
     async def store(self, group: str, topic: str, queue_id: int, offset: int) -> None:

@@ -6,12 +6,12 @@ end: a replica that lags would send the consumer back.
 """
 
 import struct
+from collections import Counter
 from typing import Final
 
 from node.broker import Broker
 from node.errors.common import NodeError
 from node.remoting.calls.groups import GroupCalls
-from node.remoting.calls.offsets import OffsetCalls
 from node.remoting.calls.shared import Shared
 from node.remoting.clients import Subscription
 from node.remoting.conversation import Request
@@ -49,17 +49,21 @@ class Pulls:
     """Answers pulls of both codes. One per gateway."""
 
     def __init__(
-        self, shared: Shared, broker: Broker, groups: GroupCalls, offsets: OffsetCalls
+        self, shared: Shared, broker: Broker, groups: GroupCalls, got: Counter[str]
     ) -> None:
+        """`got` counts the messages that consumers get, by topic@group."""
         self._shared = shared
         self._broker = broker
         self._groups = groups
-        self._offsets = offsets
+        self._got = got
 
     async def pull(self, request: Request) -> Answer:
         """Return records, or what to do next."""
         ext = request.command.ext
         number = self._shared.number_of(request)
+        moved = self._moved(request, number)
+        if moved is not None:
+            return moved
         if FORWARDED in ext:  # Another replica asks whether an offset is beyond the end.
             return await self._read(request, number, is_leader=True)
         try:
@@ -76,6 +80,24 @@ class Pulls:
             lambda: self._read(request, number, is_leader=True),
             is_repeatable=True,
         )
+
+    def _moved(self, request: Request, number: int) -> Answer | None:
+        """Return the answer that sends a consumer where a person moved its group; None: it was
+        not moved."""
+        ext, shared = request.command.ext, self._shared
+        queue_id = shared.names.queue(number, int_of(ext, "queueId", hi=INT32_MAX))
+        topic = text_of(ext, "topic")
+        offset = shared.resets.take(text_of(ext, "consumerGroup"), topic, queue_id)
+        if offset is None:
+            return None
+        lo, hi = shared.context.store.queue_range(topic, queue_id)
+        found = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(offset),
+            "minOffset": str(lo),
+            "maxOffset": str(hi),
+        }
+        return Answer(ResponseCode.PULL_OFFSET_MOVED, found, remark="OFFSET_RESET")
 
     @staticmethod
     def _is_beyond(answer: Answer) -> bool:
@@ -115,6 +137,7 @@ class Pulls:
         }
         body = pulled.records
         if body:
+            self._got[f"{topic}@{group}"] += response.record_count
             body = seen_by_clients(body, shown, self._shared.own_address(number))
         return Answer(code, ext_of_answer, body, remark)
 

@@ -4,6 +4,7 @@ Owns the documents. Each broker name has the broker id 0 and one address; what e
 topic is its share of every group's queues. Source: protocol sections 5 and 16.3.
 """
 
+from collections.abc import Set
 from typing import Any, Final
 
 from node.remoting.calls.documents import json_body
@@ -15,7 +16,7 @@ from node.remoting.protocol.codes import ResponseCode
 from node.remoting.protocol.fields import bool_of, text_of
 from node.rocketmq.cluster import GatewayCluster, Share
 from node.rocketmq.protocol.statuses import CallRefusedError
-from node.state.state import PERMISSION_ALL
+from node.state.state import PERMISSION_ALL, PERMISSION_WRITE
 from node.state.tables.topic_types import MIXED
 
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
@@ -27,8 +28,12 @@ STANDARD_JSON_VERSION: Final = 401
 class RouteCalls:
     """Answers the requests of a name server. One per gateway."""
 
-    def __init__(self, shared: Shared, cluster: GatewayCluster, cluster_name: str) -> None:
+    def __init__(
+        self, shared: Shared, cluster: GatewayCluster, cluster_name: str, closed_names: Set[str]
+    ) -> None:
+        """`closed_names` are broker names that take no messages."""
         self._shared = shared
+        self._closed_names = closed_names
         self._cluster = cluster
         self._cluster_name = cluster_name
 
@@ -76,9 +81,10 @@ class RouteCalls:
     def _queues(self, share: Share, place: NamedPlace) -> dict[str, Any]:
         names = self._shared.places.names_of(share.group)
         own_count = names.queue_count(place.number, share.queue_count)
+        is_closed = place.name in self._closed_names
         return {
             "brokerName": place.name,
-            "perm": share.permission,
+            "perm": share.permission & ~PERMISSION_WRITE if is_closed else share.permission,
             "readQueueNums": own_count,
             "topicSysFlag": 0,
             # A name without a queue of its own takes messages for the queues of others.
@@ -97,6 +103,15 @@ class RouteCalls:
         )
         return Answer(body=body)
 
-    async def topics(self, request: Request) -> Answer:
+    def own_topics(self) -> set[str]:
+        """Return the names that tools treat as topics, and that are the cluster's."""
+        names = {
+            name
+            for group in self._cluster.groups()
+            for name in self._shared.places.names_of(group).all
+        }
+        return {self._cluster_name, *names}
+
+    async def topics(self, _request: Request) -> Answer:
         """Return the names of all topics."""
         return Answer(body=json_body({"topicList": self._cluster.topic_names()}))

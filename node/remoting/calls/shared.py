@@ -4,10 +4,13 @@ Owns the way from a request to a broker name: the ext field of newer clients, el
 accepted the connection, else the name of this node.
 """
 
+import json
+from collections.abc import Iterator
 from typing import Final
 
 from node.broker.core.context import Context
 from node.broker.read.sql_filter import SqlFilter
+from node.remoting.calls.resets import Resets
 from node.remoting.conversation import Request
 from node.remoting.forwarder import FORWARDED, NAME, Forwarder
 from node.remoting.places import Places, parsed_host
@@ -30,6 +33,7 @@ class Shared:
         self.places: Final = places
         self.forwarder: Final = forwarder
         self.names: Final[BrokerNames] = places.names_of(context.identity.group)
+        self.resets: Final = Resets()
         self._own_node_address = own_node_address
         ids = sorted({*context.identity.addresses, *context.state.members})
         own = context.driver.node_id
@@ -51,6 +55,18 @@ class Shared:
             return number
         number = request.connection.port_number
         return number if 0 <= number < count else self._own_number
+
+    def queues_of(self, topic: str, number: int) -> Iterator[tuple[int, int]]:
+        """Yield the queues of a topic that a broker name owns: as it shows them, and the group's.
+        Raises UnknownTopicError."""
+        count = self.names.queue_count(number, self.context.topic(topic).queue_count)
+        for shown in range(count):
+            yield shown, self.names.queue(number, shown)
+
+    def queue_key(self, topic: str, number: int, shown: int) -> str:
+        """Return a queue as key of a JSON object: the text of an object, which Java reads."""
+        key = {"brokerName": self.names.all[number], "queueId": shown, "topic": topic}
+        return json.dumps(key, separators=(",", ":"))
 
     def own_address(self, number: int) -> str:
         """Return the address at which this node answers for a broker name."""
