@@ -428,6 +428,7 @@ class Node:
             node_address=self.address,
             addresses=self.remoting_addresses,
             name_count=self.settings.rocketmq_name_count,
+            keys=self.settings.rocketmq_keys(),
             settings=self.settings,
         )
 

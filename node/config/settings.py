@@ -145,6 +145,11 @@ class Settings(BaseModel):
         ge=1,
         le=16,
     )
+    rocketmq_auto_topics: bool = _setting(
+        False,
+        "Make a topic when a client of the remoting protocol sends to a name that does not exist. "
+        "A misspelt name is then a second topic, and no error.",
+    )
     peer_listen: AddressText = _setting(
         Address("127.0.0.1", 40911), "Peer link. Port 0 takes a free one."
     )

@@ -3,7 +3,7 @@
 Owns the table and its bounds. A consumer sends its heartbeats to every address of its route, so
 each node knows all members of a group; a client belongs to the connection that its last heartbeat
 came on, and leaves with it. The node tells members of a group when it changes, and then each of
-them shares out its queues anew.
+them shares out its queues again.
 """
 
 import time
@@ -95,15 +95,16 @@ class Clients:
         self._put(False, group, members, member)
 
     def put_consumer(
-        self, group: str, member: Member, told: ConsumerGroup, topics: dict[str, Subscription]
+        self, group: str, member: Member, described: ConsumerGroup, topics: dict[str, Subscription]
     ) -> None:
-        """Note that a client consumes for a group, in the way that `told` describes. Raises
+        """Note that a client consumes for a group, as `described` says. Raises
         RefusedError."""
         known = self.consumers.get(group)
         if known is None:
             known = self.consumers[group] = ConsumerGroup()
-        known.consume_type, known.message_model = told.consume_type, told.message_model
-        known.consume_from = told.consume_from
+        known.consume_type = described.consume_type
+        known.message_model = described.message_model
+        known.consume_from = described.consume_from
         is_new = self._put(True, group, known.members, member)
         if self._subscribe(known, topics) or is_new:
             self._on_changed(group)

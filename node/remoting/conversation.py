@@ -60,6 +60,8 @@ class RemotingCalls:
         """Makes the error of every new call; None: calls are served."""
         self.handlers: Mapping[int, Handler] = {}
         self.begin: Begin = lambda _request: None
+        self.check: Callable[[Command], None] = lambda _command: None
+        """Raises RefusedError for a command that nobody with access sent."""
         self.on_closed: Callable[[RemotingConnection], None] = lambda _connection: None
         self._connections: dict[FramedConnection, RemotingConnection] = {}
 
@@ -67,10 +69,12 @@ class RemotingCalls:
         self,
         handlers: Mapping[int, Handler],
         begin: Begin,
+        check: Callable[[Command], None],
         on_closed: "Callable[[RemotingConnection], None]",
     ) -> None:
         """Serve requests from now on."""
-        self.handlers, self.begin, self.on_closed = handlers, begin, on_closed
+        self.handlers, self.begin, self.check = handlers, begin, check
+        self.on_closed = on_closed
         self.refusal = None
 
     def stop(self) -> None:
@@ -149,6 +153,7 @@ class RemotingConnection:
         request = Request(command, self)
         try:
             self._check_room()
+            calls.check(command)
             handler = calls.handlers.get(command.code)
             if handler is None:
                 text = f" request type {command.code} not supported"

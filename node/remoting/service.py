@@ -12,6 +12,7 @@ import structlog
 
 from node.broker import Broker
 from node.config.settings import Settings
+from node.remoting.access import Signatures
 from node.remoting.calls.group_admin import GroupAdmin
 from node.remoting.calls.groups import GroupCalls
 from node.remoting.calls.locks import LockCalls
@@ -56,20 +57,23 @@ class Remoting:
         node_address: str,
         addresses: tuple[str, ...],
         name_count: int,
+        keys: Mapping[str, str],
         settings: Settings | None = None,
     ) -> None:
-        """`ask` asks other nodes for their addresses, `context` is for connections to them;
-        `addresses` are those at which this node answers, one for each broker name or one for all.
-        """
+        """`keys` are access keys with their secrets, none: everybody may call. `ask` asks other
+        nodes for their addresses, `context` is for connections to them; `addresses` are those at
+        which this node answers, one for each broker name or one for all."""
         self._calls = calls
+        self._signatures = Signatures(keys)
         cluster = GatewayCluster(broker.context, broker.other_groups, is_connected)
         self.places: Final = Places(cluster, ask, name_count)
         self.places.learn(node_address, addresses)
         self.forwarder: Final = Forwarder(cluster, self.places, context)
         shared = Shared(broker.context, self.places, self.forwarder, node_address)
-        self._sends = Sends(shared, broker)
         self._retries = RetryCalls(shared, broker)
         self._locks = LockCalls(shared)
+        has_auto_topics = settings is not None and settings.rocketmq_auto_topics
+        self._sends = Sends(shared, broker, self._locks.is_locked, has_auto_topics=has_auto_topics)
         self.transactions: Final = TransactionCalls(shared, broker)
         self.groups: Final = GroupCalls(
             shared, self._on_consumer, self.transactions.watch, self._locks.release
@@ -81,7 +85,7 @@ class Remoting:
         self._node = NodeAdmin(shared, broker, settings)
         self._pulls = Pulls(shared, broker, self.groups, self._node.got)
         self._routes = RouteCalls(
-            shared, cluster, broker.context.identity.cluster_id, self._node.closed_names
+            shared, cluster, self._node.closed_names, has_auto_topics=has_auto_topics
         )
         self._topics = TopicAdmin(shared, broker, self._routes.own_topics)
         self._group_admin = GroupAdmin(shared, broker, self.groups.clients)
@@ -161,7 +165,7 @@ class Remoting:
         """Serve from now on."""
         self.places.start()
         self._looker = asyncio.create_task(self._look())
-        self._calls.open(self.handlers(), self._begin, self._on_closed)
+        self._calls.open(self.handlers(), self._begin, self._signatures.check, self._on_closed)
 
     async def stop(self) -> None:
         """Release everything that is held for clients."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from node.broker import Broker
 from node.broker.groups.settings import settings_of
-from node.remoting.calls.documents import document_of, json_body, rows_of, text_in
+from node.remoting.calls.json_bodies import document_of, json_body, rows_of, text_in
 from node.remoting.calls.shared import Shared
 from node.remoting.calls.topic_admin import data_version
 from node.remoting.clients import Clients, Member

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from node.remoting.calls.documents import document_of, json_body, rows_of, text_in
+from node.remoting.calls.json_bodies import document_of, json_body, rows_of, text_in
 from node.remoting.calls.shared import Shared
 from node.remoting.clients import (
     TOPICS_OF_GROUP_MAX,
@@ -122,7 +122,7 @@ class GroupCalls:
         self._shared.context.check_name("group", name)
         return name
 
-    # --- Telling members ---
+    # --- Notices ---
 
     def _on_changed(self, group: str) -> None:
         if group not in self._to_tell:
@@ -130,7 +130,7 @@ class GroupCalls:
             self._to_tell[group] = loop.call_later(TOLD_AFTER_S, self._tell, group)
 
     def _tell(self, group: str) -> None:
-        """Tell the members of a group that they share out its queues anew."""
+        """Notify the members of a group: they share out its queues again."""
         self._to_tell.pop(group, None)
         known = self.clients.consumers.get(group)
         if known is None or known.message_model == "BROADCASTING":

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
-from node.remoting.calls.documents import document_of, json_body, rows_of, text_in
+from node.remoting.calls.json_bodies import document_of, json_body, rows_of, text_in
 from node.remoting.calls.shared import Shared
 from node.remoting.conversation import Request
 from node.remoting.protocol.answers import Answer, RefusedError

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from node.broker import Broker
 from node.config.settings import Settings
-from node.remoting.calls.documents import json_body
+from node.remoting.calls.json_bodies import json_body
 from node.remoting.calls.meters import METER_COUNT_MAX, Meter
 from node.remoting.calls.shared import Shared
 from node.remoting.calls.topic_admin import data_version

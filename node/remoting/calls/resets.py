@@ -30,7 +30,7 @@ class Resets:
         return (group, topic, queue_id) in self._pending
 
     def take(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return where a queue was moved to, and forget it: the consumer is told now."""
+        """Return where a queue was moved to, and forget it: the answer tells the consumer."""
         if not self._pending:
             return None
         return self._pending.pop((group, topic, queue_id), None)

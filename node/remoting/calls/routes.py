@@ -1,4 +1,4 @@
-"""Routes: what a name server of RocketMQ is asked, answered from this node's memory.
+"""Routes: the requests to a name server of RocketMQ, answered from this node's memory.
 
 Owns the documents. Each broker name has the broker id 0 and one address; what each name owns of a
 topic is its share of every group's queues. Source: protocol sections 5 and 16.3.
@@ -7,7 +7,8 @@ topic is its share of every group's queues. Source: protocol sections 5 and 16.3
 from collections.abc import Set
 from typing import Any, Final
 
-from node.remoting.calls.documents import json_body
+from node.remoting.calls.json_bodies import json_body
+from node.remoting.calls.send import AUTO_QUEUE_COUNT_MAX
 from node.remoting.calls.shared import Shared
 from node.remoting.conversation import Request
 from node.remoting.places import NamedPlace
@@ -19,6 +20,10 @@ from node.rocketmq.protocol.statuses import CallRefusedError
 from node.state.state import PERMISSION_ALL, PERMISSION_WRITE
 from node.state.tables.topic_types import MIXED
 
+AUTO_TOPIC: Final = "TBW102"
+"""The topic whose route a producer takes for a topic that does not exist yet."""
+_INHERIT: Final = 1
+"""Permission to make topics like this one."""
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 """With the name of the cluster before it: the topic to which consumers send their replies."""
 STANDARD_JSON_VERSION: Final = 401
@@ -29,13 +34,20 @@ class RouteCalls:
     """Answers the requests of a name server. One per gateway."""
 
     def __init__(
-        self, shared: Shared, cluster: GatewayCluster, cluster_name: str, closed_names: Set[str]
+        self,
+        shared: Shared,
+        cluster: GatewayCluster,
+        closed_names: Set[str],
+        *,
+        has_auto_topics: bool,
     ) -> None:
-        """`closed_names` are broker names that take no messages."""
+        """`closed_names` are broker names that take no messages; `has_auto_topics` says whether a
+        send makes its topic."""
         self._shared = shared
         self._closed_names = closed_names
+        self._has_auto_topics = has_auto_topics
         self._cluster = cluster
-        self._cluster_name = cluster_name
+        self._cluster_name = shared.context.identity.cluster_id
 
     async def route(self, request: Request) -> Answer:
         """Return the route of a topic."""
@@ -62,11 +74,14 @@ class RouteCalls:
 
     def _shares(self, topic: str) -> list[Share]:
         """Return who has queues of a topic. Raises CallRefusedError."""
-        if topic != f"{self._cluster_name}{REPLY_SUFFIX}":
+        if topic == f"{self._cluster_name}{REPLY_SUFFIX}":
+            count, permission = 1, PERMISSION_ALL  # Replies are never stored: any node passes them.
+        elif topic == AUTO_TOPIC and self._has_auto_topics:
+            count, permission = AUTO_QUEUE_COUNT_MAX, PERMISSION_ALL | _INHERIT
+        else:
             return self._cluster.shares(topic)
-        count = self._shared.names.count  # Replies are never stored: any node passes them on.
         return [
-            Share(group, count, PERMISSION_ALL, MIXED, nodes)
+            Share(group, count * self._shared.names.count, permission, MIXED, nodes)
             for group, nodes in self._cluster.groups().items()
         ]
 

@@ -9,10 +9,12 @@ import asyncio
 import random
 import struct
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from node.broker import Broker
+from node.broker.groups.settings import settings_of
+from node.broker.records.retry import PROPERTY_ORIGIN_ID
 from node.errors.common import TopicNotWritableError
 from node.remoting.calls.shared import Shared
 from node.remoting.conversation import Request
@@ -21,6 +23,7 @@ from node.remoting.protocol.answers import Answer, RefusedError
 from node.remoting.protocol.codes import RequestCode, ResponseCode
 from node.remoting.protocol.fields import INT32_MAX, INT64_MAX, bool_of, int_of, text_of
 from node.state.state import PERMISSION_WRITE
+from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from quorumlog.pb.transaction_pb2 import HalfMessages
 from store import format as fmt
@@ -32,6 +35,10 @@ REPLY_TO: Final = "REPLY_TO_CLIENT"
 CLUSTER: Final = "CLUSTER"
 """Property from which a consumer builds the topic of its reply."""
 RETRY_PREFIX: Final = fmt.RETRY_TOPIC_PREFIX
+RETRY_QUEUE: Final = 0
+"""The only queue of a retry topic."""
+AUTO_QUEUE_COUNT_MAX: Final = 8
+"""Queues of a broker name that a send may ask for when it makes its topic."""
 BATCH_COUNT_MAX: Final = 16_384
 """Messages of one batch; 4 MiB of empty ones are more."""
 _SHORT: Final = {
@@ -44,8 +51,9 @@ _SHORT: Final = {
     "properties": "i",
     "reconsumeTimes": "j",
     "maxReconsumeTimes": "l",
+    "count": "d",
 }
-_LONG: Final = {name: name for name in _SHORT}
+_LONG: Final = {name: name for name in _SHORT} | {"count": "defaultTopicQueueNums"}
 _ENTRY: Final = struct.Struct(">iIIii")
 """Of a message in a batch: total size, magic, CRC, flag, size of the body."""
 _DELAYS: Final = (
@@ -60,6 +68,10 @@ _HALF: Final = 0x4
 """Bit of sysFlag of a half message."""
 
 
+_NO_ORIGIN: Final = "0" * 32
+"""The id of no message: where a copy came from is only the consumer's word."""
+
+
 class _Message(NamedTuple):
     """A message as its record will hold it."""
 
@@ -68,17 +80,36 @@ class _Message(NamedTuple):
     properties: dict[str, str]
 
 
+def _names(request: Request) -> Mapping[str, str]:
+    """Return the names of the fields of a send."""
+    return _LONG if request.command.code == RequestCode.SEND_MESSAGE else _SHORT
+
+
 class Sends:
     """Answers the three requests that send messages. One per gateway."""
 
-    def __init__(self, shared: Shared, broker: Broker) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        broker: Broker,
+        is_locked: Callable[[str], bool],
+        *,
+        has_auto_topics: bool,
+    ) -> None:
+        """`is_locked` returns whether a group reads in order; `has_auto_topics` whether a send
+        makes its topic."""
         self._shared = shared
         self._context = shared.context
         self._broker = broker
+        self._is_locked = is_locked
+        self._has_auto_topics = has_auto_topics
 
     def begin(self, request: Request) -> "asyncio.Future[Answer] | None":
         """Begin a send at once if this node leads; None: `send` has to wait or to forward."""
         if not self._shared.forwarder.leads_here():
+            return None
+        topic = request.command.ext.get(_names(request)["topic"], "")
+        if topic.startswith(RETRY_PREFIX) or self._is_to_be_made(topic):
             return None
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         pending = self._appended(request)
@@ -92,16 +123,63 @@ class Sends:
             request, number, lambda: self._send_here(request), is_repeatable=False
         )
 
+    def _is_to_be_made(self, topic: str) -> bool:
+        return self._has_auto_topics and self._context.state.topic(topic) is None
+
     async def _send_here(self, request: Request) -> Answer:
+        topic = text_of(request.command.ext, _names(request)["topic"])
+        if topic.startswith(RETRY_PREFIX):
+            return await self._send_copy(request, topic)
+        if self._is_to_be_made(topic):
+            self._check_topic(topic)
+            asked = int_of(request.command.ext, _names(request)["count"], 4, hi=INT32_MAX)
+            count = min(max(1, asked), AUTO_QUEUE_COUNT_MAX) * self._shared.names.count
+            await self._broker.topics.create_topic(
+                CreateTopicRequest(topic=topic, queue_count=count)
+            )
         pending = self._appended(request)
         return pending.answer(await pending.future)
+
+    async def _send_copy(self, request: Request, topic: str) -> Answer:
+        """Append a message that a consumer copied to its group's retry topic: it is tried again,
+        or a dead letter when it was tried too often, or when the group reads in order."""
+        command, names = request.command, _names(request)
+        group = topic.removeprefix(RETRY_PREFIX)
+        times = int_of(command.ext, names["reconsumeTimes"], 0, hi=INT32_MAX)
+        limit = int_of(command.ext, names["maxReconsumeTimes"], -1, lo=-1, hi=INT32_MAX)
+        if limit < 0:
+            limit = settings_of(self._context, group).retry_count_max
+        properties = properties_of(command.ext.get(names["properties"], ""))
+        level = properties.pop(fmt.PROPERTY_DELAY_LEVEL, "0")
+        properties[PROPERTY_ORIGIN_ID] = _NO_ORIGIN
+        record = encode_message(
+            topic,
+            RETRY_QUEUE,
+            command.body,
+            properties,
+            flag=int_of(command.ext, names["flag"], 0, lo=-(1 << 31), hi=INT32_MAX),
+            sys_flag=int_of(command.ext, names["sysFlag"], 0, hi=INT32_MAX) & _COMPRESSED,
+            born_unix_ms=int_of(command.ext, names["bornTimestamp"], 0, hi=INT64_MAX),
+            born_host=self._shared.born_host(request),
+            store_host=self._context.store.config.store_host,
+            reconsume_times=times,
+        )
+        receipt = await self._broker.retry.take_copy(
+            group,
+            record,
+            is_dead=times > limit or self._is_locked(group),
+            level=int(level) if level.isdecimal() and len(level) <= 2 else 0,
+        )
+        key = properties.get(fmt.PROPERTY_UNIQUE_KEY, "")
+        address = self._shared.own_address(self._shared.number_of(request))
+        done = asyncio.get_running_loop().create_future()
+        return _Pending(done, RETRY_QUEUE, key, [len(record)], address).answer(receipt)
 
     def _appended(self, request: Request) -> "_Pending":
         """Hand the messages of a command to the broker. Raises RefusedError and errors of the
         broker."""
         command = request.command
-        names = _LONG if command.code == RequestCode.SEND_MESSAGE else _SHORT
-        ext = command.ext
+        ext, names = command.ext, _names(request)
         topic = text_of(ext, names["topic"])
         self._check_topic(topic)
         shown = int_of(ext, names["queueId"], lo=-(1 << 31), hi=INT32_MAX)
@@ -155,7 +233,7 @@ class Sends:
         )
 
     def _check_topic(self, topic: str) -> None:
-        if is_reserved(topic) and not topic.startswith(RETRY_PREFIX):
+        if is_reserved(topic):
             text = f"topic {topic[:200]!r} belongs to the system; use another name"
             raise RefusedError(ResponseCode.NO_PERMISSION, text)
 
@@ -246,7 +324,7 @@ def properties_of(text: str) -> dict[str, str]:
 
 def messages_of(body: bytes) -> list[_Message]:
     """Read the messages of a batch. Raises RefusedError."""
-    found: list[_Message] = []
+    messages: list[_Message] = []
     at = 0
     while at < len(body):
         try:
@@ -255,17 +333,17 @@ def messages_of(body: bytes) -> list[_Message]:
             properties_at = body_at + body_size_bytes
             (properties_size_bytes,) = fmt.INT16.unpack_from(body, properties_at)
         except struct.error:
-            raise _bad_batch(len(found)) from None
+            raise _bad_batch(len(messages)) from None
         hi = properties_at + 2 + properties_size_bytes
         is_whole = body_size_bytes >= 0 <= properties_size_bytes and hi == at + size_bytes
-        if not is_whole or hi > len(body) or len(found) == BATCH_COUNT_MAX:
-            raise _bad_batch(len(found))
+        if not is_whole or hi > len(body) or len(messages) == BATCH_COUNT_MAX:
+            raise _bad_batch(len(messages))
         properties = decode_properties(body[properties_at + 2 : hi])
-        found.append(_Message(flag, body[body_at:properties_at], properties))
+        messages.append(_Message(flag, body[body_at:properties_at], properties))
         at = hi
-    if not found:
+    if not messages:
         raise _bad_batch(0)
-    return found
+    return messages
 
 
 def _bad_batch(number: int) -> RefusedError:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from node.broker import Broker
-from node.remoting.calls.documents import document_of, json_body, rows_of, text_in
+from node.remoting.calls.json_bodies import document_of, json_body, rows_of, text_in
 from node.remoting.calls.shared import Shared
 from node.remoting.conversation import Request
 from node.remoting.protocol.answers import Answer
@@ -52,7 +52,7 @@ class TopicAdmin:
         return await self._shared.forwarder.answer(request, 0, here, is_repeatable=True)
 
     async def put_all(self, request: Request) -> Answer:
-        """Make or change the topics of a list, one after the other."""
+        """Make or change the topics of a list, in order."""
         rows = rows_of(document_of(request.command.body), "topicConfigList")
 
         async def here() -> Answer:
@@ -77,7 +77,7 @@ class TopicAdmin:
         return Answer()
 
     async def delete(self, request: Request) -> Answer:
-        """Delete a topic; the first broker name that is asked does it for all."""
+        """Delete a topic; the first request does it for all broker names."""
         topic = text_of(request.command.ext, "topic")
 
         async def here() -> Answer:
@@ -108,14 +108,14 @@ class TopicAdmin:
         document = {"dataVersion": data_version(), "topicConfigTable": topics}
         return Answer(body=json_body(document))
 
-    def _row(self, name: str, found: TopicSettings, number: int) -> dict[str, Any]:
-        count = self._shared.names.queue_count(number, found.queue_count)
-        attributes = {} if found.message_type == MIXED else {ATTRIBUTE: found.message_type}
+    def _row(self, name: str, settings: TopicSettings, number: int) -> dict[str, Any]:
+        count = self._shared.names.queue_count(number, settings.queue_count)
+        attributes = {} if settings.message_type == MIXED else {ATTRIBUTE: settings.message_type}
         return {
             "topicName": name,
             "readQueueNums": count,
             "writeQueueNums": max(1, count),
-            "perm": found.permission,
+            "perm": settings.permission,
             "topicFilterType": "SINGLE_TAG",
             "topicSysFlag": 0,
             "order": False,

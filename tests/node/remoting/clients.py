@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from node.config.settings import Settings
 from node.config.types import Address
 from node.framed.calls import FramedCalls
 from node.framed.server import FramedServer
@@ -250,7 +251,12 @@ class Gateway:
 
 
 @asynccontextmanager
-async def gateway_at(root: Path, **how: Any) -> AsyncIterator[Gateway]:
+async def gateway_at(
+    root: Path,
+    keys: dict[str, str] | None = None,
+    settings: Settings | None = None,
+    **how: Any,
+) -> AsyncIterator[Gateway]:
     """A gateway over one node with topic orders of 4 queues and three broker names."""
     async with node_at(root, **how) as node:
         served = ServedCalls(on_fatal=_raise)
@@ -269,6 +275,8 @@ async def gateway_at(root: Path, **how: Any) -> AsyncIterator[Gateway]:
             node_address=ADDRESSES[1],
             addresses=(f"127.0.0.1:{port}",),
             name_count=3,
+            keys=keys or {},
+            settings=settings,
         )
         remoting.start()
         gateway = Gateway(node, remoting, server, port)

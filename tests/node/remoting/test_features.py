@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from node.config.settings import Settings
 from store.record.message import decode_message, parse_message_id
 from tests.node.remoting.clients import (
     CHECK,
@@ -13,6 +14,7 @@ from tests.node.remoting.clients import (
     PUSH_REPLY,
     REPLY,
     ROUTE,
+    SEND,
     SEND_BACK,
     UNLOCK,
     VIEW,
@@ -23,6 +25,7 @@ from tests.node.remoting.clients import (
 from tests.patience import eventually
 
 HALF = 4
+NO_PERMISSION, NO_TOPIC = 16, 17
 COMMIT, ROLLBACK = "8", "12"
 QUEUES = [{"topic": "orders", "brokerName": f"g0.n{n}", "queueId": 0} for n in (1, 2)]
 
@@ -154,3 +157,51 @@ async def test_a_message_is_found_by_its_id_and_by_its_keys(tmp_path: Path) -> N
             assert decode_message(answer.body).body == body
         nothing = await client.ask(KEY, asked | {"key": "red", "bname": "g0.n2"})
         assert (nothing.code, nothing.body) == (22, b"")
+
+
+def copy_fields(times: int, limit: int, **properties: str) -> dict[str, str]:
+    """Return the fields of a message that a consumer copies to its retry topic itself."""
+    properties.setdefault("RETRY_TOPIC", "orders")
+    fields = send_fields("%RETRY%readers", 0, "g0.n1", **properties)
+    return fields | {"j": str(times), "l": str(limit), "a": "CLIENT_INNER_PRODUCER"}
+
+
+async def test_a_consumer_may_copy_a_message_to_its_retry_topic(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        store = gateway.node.broker.context.store
+        retried, dead = ("%RETRY%readers", 0), ("%DLQ%readers", 0)
+        answer = await client.ask(SEND, copy_fields(1, 16), b"again")
+        assert answer.code == 0, answer
+        assert (store.queue_range(*retried), store.queue_range(*dead)) == ((0, 1), (0, 0))
+        await client.ask(SEND, copy_fields(1, 16, DELAY="3"), b"later")
+        assert store.queue_range(*retried) == (0, 1), "held"
+        await client.ask(SEND, copy_fields(17, 16, DELAY="3"), b"given up")
+        await locked(client, "a")
+        await client.ask(SEND, copy_fields(1, 16), b"out of order")
+        assert (store.queue_range(*retried), store.queue_range(*dead)) == ((0, 1), (0, 2))
+
+
+async def test_a_copy_is_of_no_topic_of_the_system(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        forged = copy_fields(1, 16, RETRY_TOPIC="RMQ_SYS_TRANS_HALF_TOPIC")
+        assert (await client.ask(SEND, forged, b"x")).code == NO_PERMISSION
+        assert (await client.send(topic="%DLQ%readers")).code == NO_PERMISSION
+        assert (await client.send(topic="SCHEDULE_TOPIC_XXXX")).code == NO_PERMISSION
+
+
+async def test_a_topic_is_made_by_a_send_only_where_that_is_set(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path / "off") as gateway:
+        client = await gateway.client()
+        assert (await client.ask(ROUTE, {"topic": "TBW102"})).code == NO_TOPIC
+        refused = await client.send(topic="new")
+        assert (refused.code, "qlog topic create" in str(refused.remark)) == (NO_TOPIC, True)
+    on = Settings(node_id=1, directory=tmp_path, rocketmq_auto_topics=True)
+    async with gateway_at(tmp_path / "on", settings=on) as gateway:
+        client = await gateway.client()
+        route = json.loads((await client.ask(ROUTE, {"topic": "TBW102"})).body)
+        assert [(q["writeQueueNums"], q["perm"]) for q in route["queueDatas"]] == [(8, 7)] * 3
+        assert (await client.send(topic="new", queue=3)).code == 0
+        assert gateway.node.broker.context.state.topics["new"].queue_count == 12
+        assert (await client.send(topic="%DLQ%x")).code == NO_PERMISSION
