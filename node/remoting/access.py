@@ -1,9 +1,9 @@
 """Access keys of the remoting protocol: who may send a command.
 
 Owns the check of a signature. It covers the values of all ext fields, in the order of their names,
-and the body, so a command that is forwarded is checked again as the client sent it. A recorded
-command can be sent again by whoever recorded it: the protocol has no number that would show it,
-and TLS keeps it from being recorded. Source: protocol section 12.1.
+and the body, so a command that is forwarded is checked again as the client sent it. An
+eavesdropper can repeat a command: no number of the protocol shows that, so networks that are not
+trusted need TLS. Source: protocol section 12.1.
 """
 
 import base64

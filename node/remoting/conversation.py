@@ -61,7 +61,7 @@ class RemotingCalls:
         self.handlers: Mapping[int, Handler] = {}
         self.begin: Begin = lambda _request: None
         self.check: Callable[[Command], None] = lambda _command: None
-        """Raises RefusedError for a command that nobody with access sent."""
+        """Raises RefusedError for a command of a client without access."""
         self.on_closed: Callable[[RemotingConnection], None] = lambda _connection: None
         self._connections: dict[FramedConnection, RemotingConnection] = {}
 
@@ -169,7 +169,7 @@ class RemotingConnection:
             return
         task = self._loop.create_task(self._serve(name, request, handler))
         self._tasks.add(task)
-        task.add_done_callback(self._on_ended)
+        task.add_done_callback(partial(self._on_ended, name, len(command.body)))
 
     def _check_room(self) -> None:
         calls = self._calls
@@ -190,11 +190,10 @@ class RemotingConnection:
             self._answer_error(name, command, error)
         else:
             self._answer(command, answer)
-        finally:
-            self._let_go(name, len(command.body))
 
-    def _on_ended(self, task: "asyncio.Task[None]") -> None:
+    def _on_ended(self, name: str, size_bytes: int, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
+        self._let_go(name, size_bytes)  # Here, since a task may be cancelled before it begins.
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._loop.call_exception_handler(

@@ -32,8 +32,8 @@ from node.remoting.calls.transactions import TransactionCalls
 from node.remoting.conversation import Handler, RemotingCalls, RemotingConnection, Request
 from node.remoting.forwarder import Forwarder
 from node.remoting.places import AskRoute, Places
-from node.remoting.protocol.answers import Answer
-from node.remoting.protocol.codes import RequestCode
+from node.remoting.protocol.answers import Answer, RefusedError
+from node.remoting.protocol.codes import REFUSED, RequestCode
 from node.rocketmq.cluster import GatewayCluster
 from raft.messages import NodeId
 
@@ -156,9 +156,9 @@ class Remoting:
             RequestCode.VIEW_BROKER_STATS_DATA: self._node.stats,
             RequestCode.GET_BROKER_CONFIG: self._node.config,
             RequestCode.GET_NAMESRV_CONFIG: self._node.config,
-            RequestCode.UPDATE_BROKER_CONFIG: self._node.put_config,
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._node.wipe,
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self._node.restore,
+            **dict.fromkeys(REFUSED, _refuse),
         }
 
     def start(self) -> None:
@@ -205,3 +205,9 @@ class Remoting:
             await self._retries.make_retry_topic(group)
         except Exception as error:  # noqa: BLE001 - the next heartbeat of the group tries again.
             _log.warning("a retry topic could not be made", group=group, reason=str(error))
+
+
+async def _refuse(request: Request) -> Answer:
+    """Answer a request that has no meaning here with the reason."""
+    refusal = REFUSED[RequestCode(request.command.code)]
+    raise RefusedError(refusal.code, refusal.why)

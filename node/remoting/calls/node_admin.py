@@ -177,11 +177,6 @@ class NodeAdmin:
         body = "".join(f"{line}\n" for line in lines).encode()
         return Answer(ext={"version": json_body(version).decode()}, body=body)
 
-    async def put_config(self, _request: Request) -> Answer:
-        """Refuse a change of settings."""
-        text = "settings are those of the node's file: change it there and restart the node"
-        raise RefusedError(ResponseCode.NO_PERMISSION, text)
-
     # --- What its names take ---
 
     async def wipe(self, request: Request) -> Answer:

@@ -1,9 +1,11 @@
 """Numbers of the remoting protocol: requests, and results of requests.
 
-Owns the numbers. Source: RocketMQ's RequestCode and ResponseCode.
+Owns the numbers, and which requests are refused whatever they say.
+Source: RocketMQ RequestCode, ResponseCode.
 """
 
 from enum import IntEnum
+from typing import Final, NamedTuple
 
 
 class RequestCode(IntEnum):
@@ -35,6 +37,9 @@ class RequestCode(IntEnum):
     LOCK_BATCH_MQ = 41
     UNLOCK_BATCH_MQ = 42
     CHECK_CLIENT_CONFIG = 46
+    PUT_KV_CONFIG = 100
+    GET_KV_CONFIG = 101
+    DELETE_KV_CONFIG = 102
     GET_ROUTEINFO_BY_TOPIC = 105
     GET_BROKER_CLUSTER_INFO = 106
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
@@ -48,6 +53,7 @@ class RequestCode(IntEnum):
     GET_CONSUME_STATS = 208
     DELETE_TOPIC_IN_BROKER = 215
     DELETE_TOPIC_IN_NAMESRV = 216
+    GET_KVLIST_BY_NAMESPACE = 219
     INVOKE_BROKER_TO_RESET_OFFSET = 222
     GET_TOPICS_BY_CLUSTER = 224
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST = 225
@@ -61,6 +67,7 @@ class RequestCode(IntEnum):
     GET_HAS_UNIT_SUB_TOPIC_LIST = 312
     GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST = 313
     VIEW_BROKER_STATS_DATA = 315
+    UPDATE_NAMESRV_CONFIG = 318
     GET_NAMESRV_CONFIG = 319
     SEND_BATCH_MESSAGE = 320
     SEND_REPLY_MESSAGE = 324
@@ -97,3 +104,36 @@ class ResponseCode(IntEnum):
     INVALID_PARAMETER = 29
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
+
+
+class Refusal(NamedTuple):
+    """The answer to a request that has no meaning here."""
+
+    code: ResponseCode
+    why: str
+
+    @property
+    def name(self) -> str:
+        """Name of the code."""
+        return self.code.name
+
+
+SENT: Final = frozenset(
+    {
+        RequestCode.CHECK_TRANSACTION_STATE,
+        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+        RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+    }
+)
+"""Requests of the node to its clients."""
+_SETTINGS: Final = "settings are those of the node's file: change it there and restart the node"
+_KV: Final = "there is no key-value configuration; ordered topics need none"
+REFUSED: Final = {
+    RequestCode.UPDATE_BROKER_CONFIG: Refusal(ResponseCode.NO_PERMISSION, _SETTINGS),
+    RequestCode.UPDATE_NAMESRV_CONFIG: Refusal(ResponseCode.NO_PERMISSION, _SETTINGS),
+    RequestCode.PUT_KV_CONFIG: Refusal(ResponseCode.NO_PERMISSION, _KV),
+    RequestCode.GET_KV_CONFIG: Refusal(ResponseCode.QUERY_NOT_FOUND, _KV),
+    RequestCode.DELETE_KV_CONFIG: Refusal(ResponseCode.NO_PERMISSION, _KV),
+    RequestCode.GET_KVLIST_BY_NAMESPACE: Refusal(ResponseCode.QUERY_NOT_FOUND, _KV),
+}
+"""Requests that are answered with a reason."""

@@ -236,8 +236,16 @@ def send_fields(topic: str, queue: int, name: str, **properties: str) -> dict[st
 class Gateway:
     """A gateway over one node, and its port."""
 
-    def __init__(self, node: Fixture, remoting: Remoting, server: FramedServer, port: int) -> None:
-        self.node, self.remoting, self.server, self.port = node, remoting, server, port
+    def __init__(
+        self,
+        node: Fixture,
+        remoting: Remoting,
+        calls: RemotingCalls,
+        server: FramedServer,
+        port: int,
+    ) -> None:
+        self.node, self.remoting, self.calls = node, remoting, calls
+        self.server, self.port = server, port
         self._clients: list[ClassicClient] = []
 
     async def client(self) -> ClassicClient:
@@ -279,7 +287,7 @@ async def gateway_at(
             settings=settings,
         )
         remoting.start()
-        gateway = Gateway(node, remoting, server, port)
+        gateway = Gateway(node, remoting, calls, server, port)
         try:
             yield gateway
         finally:

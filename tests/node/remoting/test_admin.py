@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from node.remoting.protocol.codes import REFUSED, SENT, RequestCode
+from node.remoting.reference import table
 from tests.node.remoting.clients import (
     COMMIT,
     CONFIG,
@@ -194,6 +196,17 @@ async def test_a_consumer_is_asked_what_it_does(tmp_path: Path) -> None:
         await consumer.hear()
         await consumer.close()
         assert (await lost).code == 1
+
+
+async def test_every_request_is_served_or_refused_with_a_reason(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        assert gateway.remoting.handlers().keys() == set(RequestCode) - SENT
+        client = await gateway.client()
+        for code, refusal in REFUSED.items():
+            answer = await client.ask(code)
+            assert (answer.code, answer.remark) == (refusal.code, refusal.why)
+    page = (Path(__file__).parents[3] / "docs" / "rocketmq.md").read_text()
+    assert "\n".join(table()) in page
 
 
 async def test_clients_ask_side_by_side(tmp_path: Path) -> None:
