@@ -53,7 +53,7 @@ class RemotingCalls:
         """Refuse every request until `open`. `call_count_max` bounds the calls under way."""
         self.served: Final = served
         self.limits: Final = limits or FramedLimits()
-        self.call_count_max: Final = call_count_max
+        self.call_count_max = call_count_max
         self.count = 0
         """Calls under way."""
         self.refusal: Callable[[], NodeError] | None = lambda: NotReadyError(NO_TERM)
