@@ -11,10 +11,12 @@ import asyncio
 import dataclasses
 import gc
 import os
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -27,7 +29,7 @@ from node.broker import Broker, BrokerIdentity
 from node.config.environment import raise_descriptor_limit, tls_files
 from node.config.exposure import exposures
 from node.config.limits import Limits, PortLimits
-from node.config.settings import Settings
+from node.config.settings import VIP_PORT_DISTANCE, Settings
 from node.config.types import Address
 from node.framed.calls import FramedCalls
 from node.framed.server import FramedServer
@@ -44,11 +46,14 @@ from node.peers.handshake import LinkIdentity
 from node.peers.link import PeerLink
 from node.peers.security.tls import (
     TlsFiles,
+    client_context,
     client_port_context,
     ends_unix_s,
     grpc_client_credentials,
     grpc_server_credentials,
 )
+from node.remoting.conversation import RemotingCalls
+from node.remoting.service import Remoting
 from node.replication.derived_scrub import DerivedCare
 from node.replication.ha.driver import HaDriver
 from node.replication.ha.link.link import HaLink
@@ -90,6 +95,8 @@ class Node:
     rocketmq: RocketMq
     grpc: GrpcServer
     framed: FramedServer
+    remoting_calls: RemotingCalls
+    remoting: Remoting
     http: HttpServer
 
     def __init__(
@@ -109,6 +116,7 @@ class Node:
         self.sync_watch: Final = SyncWatch(watched, settings.sync_hang_limit_ms, fail_stop)
         self.lives: Final = NodeLives(settings.node_id, fail_stop)
         self.address = self.peer_address = self.http_address = self.framed_address = ""
+        self.remoting_addresses: tuple[str, ...] = ()
         self.tls_ends_unix_s: dict[str, int] = {}
         self.began_s: Final = time.monotonic()
         self.pages: Final = Pages()
@@ -138,8 +146,11 @@ class Node:
         raise_descriptor_limit()
         limits = PortLimits.from_environment(os.environ)
         self.grpc = GrpcServer(rpc_count_max=self.settings.rpc_count_max, limits=limits)
+        call_count_max = self.settings.rpc_count_max
+        self.remoting_calls = RemotingCalls(self.calls, call_count_max=call_count_max)
         self.framed = FramedServer(
-            FramedCalls(self.calls, call_count_max=self.settings.rpc_count_max)
+            FramedCalls(self.calls, call_count_max=call_count_max),
+            others=self.remoting_calls.conversations(),
         )
         self.http = self._http(limits)
         self.pages.add_status(self._status)
@@ -273,16 +284,35 @@ class Node:
             _log.warning("strangers could misuse a port", port=one.setting, what=str(one))
 
     async def _open_framed(self, tls: TlsFiles | None) -> None:
-        settings = self.settings
-        if settings.framed_listen is None:
-            return
-        context = None
+        """Open all ports for frames: our own and those of RocketMQ's remoting protocol."""
+        settings, context = self.settings, None
         if tls is not None:
             context = client_port_context(tls, require_client_certificate=settings.tls_client_auth)
-        port = await self.framed.bind(settings.framed_listen, context)
         self.ports.push_async_callback(self.framed.stop, 0)
+        if settings.framed_listen is not None:
+            port = await self.framed.bind(settings.framed_listen, context)
+            self.framed_address = settings.framed_advertised(port)
+            self.remoting_addresses = (self.framed_address,)
+        if settings.rocketmq_listen is not None:
+            names = range(settings.rocketmq_name_count)
+            self.remoting_addresses = tuple(
+                [await self._open_remoting(number, context) for number in names]
+            )
+        if settings.rocketmq_nameserver_listen is not None:
+            address = settings.rocketmq_nameserver_listen
+            await self.framed.bind(address, context, setting="rocketmq_nameserver_listen")
         self.framed.open()
-        self.framed_address = settings.framed_advertised(port)
+
+    async def _open_remoting(self, number: int, context: ssl.SSLContext | None) -> str:
+        """Open the ports of one broker name; return what routes tell of them."""
+        settings, setting = self.settings, "rocketmq_listen"
+        address = settings.remoting_listen(number)
+        assert address is not None, "the name has an address"
+        bind = partial(self.framed.bind, setting=setting, port_number=number)
+        port = await bind(address, context)
+        if address.port > VIP_PORT_DISTANCE:
+            await bind(Address(address.host, address.port - VIP_PORT_DISTANCE), context)
+        return settings.remoting_advertised(number, port)
 
     def _make_broker(self) -> None:
         settings, replication = self.settings, self.replication
@@ -345,6 +375,7 @@ class Node:
         life.push_async_callback(self.nameserver.stop)
         self.broker.other_groups = self.nameserver.other_groups
         self.broker.framed_address = self.framed_address
+        self.broker.remoting_addresses = self.remoting_addresses
         self.pages.add_status(lambda: {"nameserver": nameserver_status(self.nameserver)})
         self.pages.add_metrics(
             Source(metrics.NAMESERVER, lambda: self.nameserver),
@@ -360,10 +391,13 @@ class Node:
         self.rocketmq = self._rocketmq()
         life.push_async_callback(self.rocketmq.stop)
         self.pages.add_metrics(Source(metrics.ROCKETMQ, lambda: self.rocketmq))
+        self.remoting = self._remoting()
+        life.push_async_callback(self.remoting.stop)
         directory = NameServerCalls(self.nameserver)
         own = handlers(self.calls, self.broker, self.admin, directory)
         life.push_async_callback(self._end_calls)
         self.framed.calls.open(self.broker)
+        self.remoting.start()
         await self.grpc.start(own, (self.rocketmq.handler(),))
         # Objects made at start-up live as long as the process; a full collection that traverses
         # them stops the loop for long.
@@ -381,6 +415,21 @@ class Node:
         access = Access(self.settings.rocketmq_keys())
         return RocketMq(
             self.broker, self.calls, access, credentials, self.replication.link.is_connected
+        )
+
+    def _remoting(self) -> Remoting:
+        tls = tls_files(self.settings)
+        return Remoting(
+            self.broker,
+            self.remoting_calls,
+            self.rocketmq.forwarder.route,
+            None if tls is None else client_context(tls),
+            self.replication.link.is_connected,
+            node_address=self.address,
+            addresses=self.remoting_addresses,
+            name_count=self.settings.rocketmq_name_count,
+            keys=self.settings.rocketmq_keys(),
+            settings=self.settings,
         )
 
     # --- The steps of the stop that are more than the end of one part ---
@@ -413,6 +462,7 @@ class Node:
     async def _end_calls(self) -> None:
         self.health.enter(Phase.STOPPING)
         grace_ms = 0 if self.hurry.is_set() else CALL_GRACE_MS
+        self.remoting_calls.stop()
         await asyncio.gather(self.grpc.stop(grace_ms), self.framed.stop(grace_ms))
 
     async def _end_tasks(self) -> None:

@@ -101,6 +101,8 @@ class Broker:
         self.other_groups: OtherGroups = lambda _topics: ()
         self.framed_address = ""
         """Address of the framed port, for routes (`RouteResponse.framed_address`)."""
+        self.remoting_addresses: tuple[str, ...] = ()
+        """The same for RocketMQ's remoting protocol."""
 
         self.incarnations: Final = Incarnations(context, self.own_appends)
         self.produce = Produce(context, self.incarnations.check)
@@ -204,6 +206,7 @@ class Broker:
             group=context.identity.group,
             groups=self.other_groups(request.topics),
             framed_address=self.framed_address,
+            remoting_addresses=self.remoting_addresses,
         )
         for name in request.topics:
             topic = context.state.topic(name)

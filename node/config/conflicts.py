@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from node.config.exposure import PROOF_REQUIRED, is_peer_port_open
-from node.config.settings import Settings
+from node.config.settings import PORT_MAX, VIP_PORT_DISTANCE, Settings
 from node.config.types import Address
 from node.errors.nameserver import NameServerSettingsError
 from node.peers.security.proof import SECRET_SIZE_BYTES_MIN
@@ -120,6 +120,13 @@ def _address_conflicts(settings: Settings) -> list[Conflict]:
     if settings.advertise is not None and settings.advertise.is_wildcard:
         what = f"{settings.advertise} cannot be dialled"
         found.append(Conflict(("advertise",), what, "name a host"))
+    if settings.rocketmq_advertise is not None and settings.rocketmq_advertise.is_wildcard:
+        what = f"{settings.rocketmq_advertise} cannot be dialled"
+        found.append(Conflict(("rocketmq_advertise",), what, "name a host"))
+    last = settings.remoting_listen(settings.rocketmq_name_count - 1)
+    if last is not None and last.port > PORT_MAX:
+        what = f"the last broker name would have port {last.port}"
+        found.append(Conflict(("rocketmq_listen",), what, f"the highest is {PORT_MAX}"))
     if settings.advertise_framed is not None and settings.advertise_framed.is_wildcard:
         what = f"{settings.advertise_framed} cannot be dialled"
         found.append(Conflict(("advertise_framed",), what, "name a host"))
@@ -130,14 +137,26 @@ def _address_conflicts(settings: Settings) -> list[Conflict]:
         "http_listen": settings.http_listen,
         "nameserver_listen": settings.nameserver_listen,
         "listen_framed": settings.framed_listen,
+        "rocketmq_nameserver_listen": settings.rocketmq_nameserver_listen,
     }
-    for name, address in listening.items():
+    remoting = [("rocketmq_listen", address) for address in _remoting_addresses(settings)]
+    for name, address in (*listening.items(), *remoting):
         if address is None or not address.port:
             continue
         if address in used:
             what = f"{address} is also {used[address]}"
             found.append(Conflict((name, used[address]), what, "give each its own port"))
         used[address] = name
+    return found
+
+
+def _remoting_addresses(settings: Settings) -> list[Address]:
+    """Return all addresses of the broker names of the remoting protocol."""
+    found = []
+    for number in range(settings.rocketmq_name_count):
+        address = settings.remoting_listen(number)
+        if address is not None and address.port:
+            found += [address, Address(address.host, max(1, address.port - VIP_PORT_DISTANCE))]
     return found
 
 

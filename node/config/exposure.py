@@ -60,6 +60,7 @@ def exposures(settings: Settings) -> list[Exposure]:
         _peer_port(settings),
         _client_port(settings),
         _framed_port(settings),
+        _remoting_port(settings),
         _http_port(settings),
     ]
     return [one for one in found if one is not None]
@@ -115,8 +116,24 @@ def _framed_port(settings: Settings) -> Exposure | None:
         "listen_framed",
         address,
         "any caller that can dial it",
-        f"may read, append and commit offsets{seen}: there are no users",
+        f"may read, append and commit offsets{seen}, and administer over RocketMQ's remoting "
+        "protocol unless rocketmq_keys_file is set: there are no users",
         "keep it in a network you trust, set tls_client_auth, or listen_framed = off",
+    )
+
+
+def _remoting_port(settings: Settings) -> Exposure | None:
+    both = (settings.rocketmq_listen, settings.rocketmq_nameserver_listen)
+    address = next((one for one in both if one and not is_loopback(one.host)), None)
+    if address is None or settings.tls_client_auth or settings.rocketmq_keys_file is not None:
+        return None
+    seen = " in clear text" if settings.tls_certificate_file is None else ""
+    return Exposure(
+        "rocketmq_listen" if address is both[0] else "rocketmq_nameserver_listen",
+        address,
+        "any caller that can dial it",
+        f"may read, append and administer{seen}: there are no users",
+        "keep it in a network you trust, or set rocketmq_keys_file or tls_client_auth",
     )
 
 

@@ -37,6 +37,10 @@ ENVIRONMENT_PREFIX: Final = "QUORUMLOG_"
 TICK_MS: Final = 25
 FRAMED_PORT_DISTANCE: Final = 1_000
 """From the port of `listen` to that of `listen_framed`: keeps nodes of one machine apart."""
+REMOTING_PORT_STEP: Final = 10
+"""From the port of one broker name to that of the next."""
+VIP_PORT_DISTANCE: Final = 2
+"""A port of RocketMQ's brokers has a second one so much lower, which some clients prefer."""
 PORT_MAX: Final = 65_535
 _HOUR_MS: Final = 3_600_000
 _LEDGER_INDEX_UNITS_PER_PAGE: Final = 128
@@ -115,6 +119,36 @@ class Settings(BaseModel):
         "Address that clients dial for frames. Default: the host at which they reach `listen`, "
         "and the port of `listen_framed`; its host as well if that is another one than in "
         "`listen`.",
+    )
+    rocketmq_listen: AddressOrOff = _setting(
+        None,
+        "Brokers for clients of RocketMQ's remoting protocol (docs/rocketmq.md): the port of the "
+        "first broker name, usually 10911; each further name has a port 10 higher, and each port a "
+        "second one 2 lower for clients with a VIP channel. `off`: `listen_framed` alone serves "
+        "them, for clients that name the broker in a request.",
+    )
+    rocketmq_nameserver_listen: AddressOrOff = _setting(
+        None,
+        "Name server for clients of RocketMQ's remoting protocol, usually port 9876. `off`: they "
+        "may use the ports above as name server, too.",
+    )
+    rocketmq_advertise: AddressText | None = _setting(
+        None,
+        "Address of the first broker name that routes tell clients of the remoting protocol. "
+        "Default: as `advertise` and `rocketmq_listen`.",
+    )
+    rocketmq_name_count: int = _setting(
+        3,
+        "Broker names of this group for clients of the remoting protocol, the same on all nodes. "
+        "They share the queues of each topic: another count moves queues to other names, so stop "
+        "those clients before it is changed.",
+        ge=1,
+        le=16,
+    )
+    rocketmq_auto_topics: bool = _setting(
+        False,
+        "Make a topic when a client of the remoting protocol sends to a name that does not exist. "
+        "A misspelt name is then a second topic, and no error.",
     )
     peer_listen: AddressText = _setting(
         Address("127.0.0.1", 40911), "Peer link. Port 0 takes a free one."
@@ -350,6 +384,24 @@ class Settings(BaseModel):
             chosen = self.advertise_framed
             return str(chosen if chosen.port else Address(chosen.host, bound_port))
         listen = self.framed_listen
+        is_same = listen is None or listen.is_wildcard or listen.host == self.listen.host
+        return str(Address("" if is_same or listen is None else listen.host, bound_port))
+
+    def remoting_listen(self, number: int) -> Address | None:
+        """Return the address of a broker name of the remoting protocol; None: it has none."""
+        first = self.rocketmq_listen
+        if first is None or not first.port:
+            return first
+        return Address(first.host, first.port + number * REMOTING_PORT_STEP)
+
+    def remoting_advertised(self, number: int, bound_port: int) -> str:
+        """Return what routes tell of a broker name: host:port, or only a port at the host of the
+        client service. `bound_port` is the port that the name got."""
+        chosen = self.rocketmq_advertise
+        if chosen is not None:
+            port = chosen.port + number * REMOTING_PORT_STEP if chosen.port else bound_port
+            return str(Address(chosen.host, port))
+        listen = self.rocketmq_listen
         is_same = listen is None or listen.is_wildcard or listen.host == self.listen.host
         return str(Address("" if is_same or listen is None else listen.host, bound_port))
 

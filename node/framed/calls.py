@@ -119,7 +119,7 @@ class CallConversation:
 
     # --- Frames ---
 
-    def on_frame(self, header: bytes, body: bytes) -> None:
+    def on_frame(self, _kind: int, header: bytes, body: bytes) -> None:
         """Begin the call of a frame, or cancel one. Raises FrameFault."""
         try:
             method, flags, reserved, opaque, timeout_ms = _unpack(header)

@@ -19,17 +19,19 @@ NOT_TAKEN: Final = 2
 """The node does not read: the client does not take its answers."""
 TURN: Final = 4
 """The node does not read: other connections have their turn."""
+SHARED_PORT: Final = -1
+"""Number of a port that serves everything, and is not the port of one broker name."""
 _JOINED_SIZE_BYTES_MAX: Final = 16 << 10
 """Joining smaller buffers is cheaper than passing them one by one."""
 
 
 class Conversation(Protocol):
-    """The reader of the frames of one kind of header on one connection."""
+    """The reader of frames on one connection, of one kind of header or of several."""
 
     call_count: int
     """Calls under way."""
 
-    def on_frame(self, header: bytes, body: bytes) -> None:
+    def on_frame(self, kind: int, header: bytes, body: bytes) -> None:
         """Take a frame. Raises FrameFault: the connection is closed."""
         ...
 
@@ -82,11 +84,14 @@ class FramedConnection(asyncio.BufferedProtocol):
         "is_taken",
         "lost",
         "not_taken_since_s",
+        "port_number",
         "remote",
         "waiting_size_bytes",
     )
 
-    def __init__(self, owner: FramedConnectionOwner) -> None:
+    def __init__(self, owner: FramedConnectionOwner, port_number: int = SHARED_PORT) -> None:
+        """`port_number` is the number of the listening address that accepted it."""
+        self.port_number: Final = port_number
         self._loop = asyncio.get_running_loop()
         self._owner = owner
         self._scratch = owner.scratch
@@ -123,7 +128,7 @@ class FramedConnection(asyncio.BufferedProtocol):
     @property
     def call_count(self) -> int:
         """Calls under way."""
-        return sum(conversation.call_count for conversation in self._conversations.values())
+        return sum(conversation.call_count for conversation in set(self._conversations.values()))
 
     def is_held(self) -> bool:
         """Whether the node does not read, by its own decision. A method, since every answer may
@@ -238,7 +243,7 @@ class FramedConnection(asyncio.BufferedProtocol):
                 else:
                     make = self._owner.conversations[kind]
                     conversation = conversations[kind] = make(self)
-                conversation.on_frame(header, body)
+                conversation.on_frame(kind, header, body)
                 count += 1
                 if not parser.rest or self._holds or self.is_ended:
                     break
@@ -289,7 +294,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         """Let go of what is under way."""
         self._out.clear()
         self._wake_next()
-        for conversation in self._conversations.values():
+        for conversation in set(self._conversations.values()):
             conversation.on_closed()
 
     def _finish(self) -> None:

@@ -1,6 +1,6 @@
-"""The framed port of a node: its address, TLS, accepting, its start and its stop.
+"""The framed port of a node: its addresses, TLS, accepting, its start and its stop.
 
-Owns the listening socket. Must not know what a frame says. The server accepts connections itself,
+Owns the listening sockets. Must not know what a frame says. The server accepts connections itself,
 so that unfinished handshakes of TLS are counted and limited, too.
 """
 
@@ -12,11 +12,12 @@ import ssl
 import time
 from collections.abc import Callable
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 from node.config.types import Address
 from node.framed.calls import FramedCalls
-from node.framed.connection import FramedConnection
+from node.framed.connection import SHARED_PORT, Conversations, FramedConnection
 from node.framed.connections import FramedConnections
 from node.framed.frames import Reason
 from node.framed.header import KIND
@@ -41,31 +42,46 @@ _log: Final = logging.getLogger(__name__)
 
 
 class FramedServer:
-    """Serves frames at one address. Build it on the running loop.
+    """Serves frames at one address or several. Build it on the running loop.
 
     Call `bind` first: clients have to be told the port. From `open` on the port answers; what it
     says until `calls.open` is NotReadyError.
     """
 
-    def __init__(self, calls: FramedCalls, monotonic_s: Callable[[], float] | None = None) -> None:
-        """`monotonic_s` is for tests, which then look at the connections themselves."""
+    def __init__(
+        self,
+        calls: FramedCalls,
+        monotonic_s: Callable[[], float] | None = None,
+        *,
+        others: Conversations = MappingProxyType({}),
+    ) -> None:
+        """`others` makes the conversations of other protocols, by kind of header. `monotonic_s` is
+        for tests, which then look at the connections themselves."""
         self.calls: Final = calls
         self.connections: Final = FramedConnections(
-            calls.limits, {KIND: calls.conversation}, monotonic_s
+            calls.limits, {KIND: calls.conversation, **others}, monotonic_s
         )
         self.accept_failure_count = 0
         self._loop = asyncio.get_running_loop()
         self._rate_limited = RateLimitedLog(
             _log, interval_ms=_LOG_INTERVAL_MS, monotonic_s=time.monotonic
         )
-        self._listener: socket.socket | None = None
+        self._listeners: dict[socket.socket, int] = {}
+        """The listening sockets, with the number of each."""
         self._tls: ssl.SSLContext | None = None
         self._handshakes: dict[asyncio.Task[None], None] = {}
         self._accept_later: asyncio.TimerHandle | None = None
 
-    async def bind(self, address: Address, tls: ssl.SSLContext | None = None) -> int:
-        """Take an address; return the port. Raises PortTakenError."""
-        assert self._listener is None, "the server was bound already"
+    async def bind(
+        self,
+        address: Address,
+        tls: ssl.SSLContext | None = None,
+        *,
+        setting: str = SETTING,
+        port_number: int = SHARED_PORT,
+    ) -> int:
+        """Take an address, one of several; return the port. Raises PortTakenError, which names
+        `setting`. Connections that it accepts have its `port_number`."""
         try:
             found = await self._loop.getaddrinfo(
                 address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -75,20 +91,21 @@ class FramedServer:
                 (str(at[0]), int(at[1])), family=family, backlog=_BACKLOG
             )
         except OSError as error:
-            raise PortTakenError(SETTING, str(address), error.strerror or str(error)) from error
+            raise PortTakenError(setting, str(address), error.strerror or str(error)) from error
         listener.setblocking(False)
-        self._listener, self._tls = listener, tls
+        self._listeners[listener] = port_number
+        self._tls = tls
         return int(listener.getsockname()[1])
 
     def open(self) -> None:
-        """Answer at the bound address."""
-        assert self._listener is not None, "a server is bound before it is opened"
-        self._loop.add_reader(self._listener, self._accept)
+        """Answer at the bound addresses."""
+        for listener in self._listeners:
+            self._loop.add_reader(listener, self._accept, listener)
 
     async def stop(self, grace_ms: int) -> None:
         """Take no connection and no call; end calls under way after `grace_ms` at the latest. A
         repeated call only shortens the grace."""
-        self._close_listener()
+        self._close_listeners()
         for task in list(self._handshakes):
             task.cancel()
         await asyncio.gather(*self._handshakes, return_exceptions=True)
@@ -101,24 +118,24 @@ class FramedServer:
             connection.close()
         await asyncio.gather(*(asyncio.shield(connection.lost) for connection in left))
 
-    def _close_listener(self) -> None:
-        listener, self._listener = self._listener, None
+    def _close_listeners(self) -> None:
+        listeners, self._listeners = self._listeners, {}
         if self._accept_later is not None:
             self._accept_later.cancel()
             self._accept_later = None
-        if listener is not None:
+        for listener in listeners:
             self._loop.remove_reader(listener)
             listener.close()
 
     # --- Accepting ---
 
-    def _accept(self) -> None:
-        """Accept what waits at the listening socket."""
+    def _accept(self, listener: socket.socket) -> None:
+        """Accept what waits at a listening socket."""
         for _ in range(_ACCEPT_COUNT_MAX):
-            if self._listener is None:
+            if listener not in self._listeners:
                 return
             try:
-                accepted, remote = self._listener.accept()
+                accepted, remote = listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
@@ -129,7 +146,7 @@ class FramedServer:
                 self.connections.note(Reason.NO_ROOM, str(remote[0]), f"{limit} are connected")
                 accepted.close()
                 continue
-            connection = FramedConnection(self.connections)
+            connection = FramedConnection(self.connections, self._listeners[listener])
             self.connections.on_accepted(connection)
             work = self._shake_hands(connection, accepted, str(remote[0]))
             task = self._loop.create_task(work)
@@ -139,14 +156,16 @@ class FramedServer:
     def _on_accept_failed(self, error: OSError) -> None:
         self.accept_failure_count += 1
         self._rate_limited.warn("accept failed", str(error))
-        if error.errno != errno.ECONNABORTED and self._listener is not None:
-            # Without a descriptor the listening socket would wake the loop without a pause.
-            self._loop.remove_reader(self._listener)
+        if error.errno != errno.ECONNABORTED and self._accept_later is None:
+            # Without a descriptor the listening sockets would wake the loop without a pause.
+            for listener in self._listeners:
+                self._loop.remove_reader(listener)
             self._accept_later = self._loop.call_later(_ACCEPT_PAUSE_S, self._accept_again)
 
     def _accept_again(self) -> None:
         self._accept_later = None
-        self.open()
+        if self._listeners:
+            self.open()
 
     async def _shake_hands(
         self, connection: FramedConnection, accepted: socket.socket, host: str

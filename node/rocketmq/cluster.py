@@ -14,6 +14,7 @@ from node.broker.core.context import Context
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.state.state import PERMISSION_WRITE
 from node.state.tables.topic_types import MIXED
+from quorumlog.pb.log_pb2 import GroupRoute
 from quorumlog.pb.rocketmq_pb2 import Code
 from raft.messages import NO_NODE, NodeId
 
@@ -114,6 +115,31 @@ class GatewayCluster:
                 raise CallRefusedError(Code.HA_NOT_AVAILABLE, text)
             await asyncio.sleep(_LOOK_AGAIN_S)
 
+    # --- Nodes ---
+
+    def node_ids(self, group: str) -> list[NodeId]:
+        """Return the nodes of a group, up or not; of another group those heard of lately."""
+        if group == self.own_group:
+            context = self._context
+            return sorted({*context.identity.addresses, *context.state.members})
+        others = (other for other in self._other_groups(()) if other.group == group)
+        return sorted(node.node_id for other in others for node in other.nodes)
+
+    def node_addresses(self) -> list[str]:
+        """Return the addresses of all other nodes, of all groups."""
+        context, own = self._context, self._context.driver.node_id
+        ids = (node for node in self.node_ids(self.own_group) if node != own)
+        found = [context.address_of(node) for node in ids]
+        found += [node.address for other in self._other_groups(()) for node in other.nodes]
+        return [address for address in found if address]
+
+    def groups(self) -> dict[str, tuple[GroupNode, ...]]:
+        """Return all groups, and the nodes of each that are up."""
+        found = {self.own_group: tuple(self._own_places())}
+        for other in self._other_groups(()):
+            found[other.group] = _places_of(other)
+        return found
+
     # --- Topics ---
 
     def shares(self, topic: str) -> list[Share]:
@@ -126,10 +152,7 @@ class GatewayCluster:
             share = Share(self.own_group, own.queue_count, own.permission, own.message_type, places)
             found.append(share)
         for other in self._other_groups((topic,)):
-            places = tuple(
-                GroupNode(node.node_id, node.address, node.node_id == other.leader_id)
-                for node in sorted(other.nodes, key=lambda node: node.node_id)
-            )
+            places = _places_of(other)
             found += [
                 Share(other.group, row.queue_count, row.permission, MIXED, places)
                 for row in other.topics
@@ -143,11 +166,15 @@ class GatewayCluster:
     def _own_places(self) -> Iterator[GroupNode]:
         """Yield this node and those of its group that it is connected to."""
         context, driver = self._context, self._context.driver
-        for node in sorted({*context.identity.addresses, *context.state.members}):
+        for node in self.node_ids(self.own_group):
             address = context.address_of(node)
             is_up = node == driver.node_id or self._is_connected(node)
             if address and is_up:
                 yield GroupNode(node, address, node == driver.leader_id)
+
+    def topic_names(self) -> list[str]:
+        """Return the topics of this group, and those of others that this node knows."""
+        return sorted(self._context.state.topics)
 
     def queue_of_message_group(self, topic: str, message_group: str) -> GatewayQueue:
         """Return the queue of a message group: one for all clients, at whichever node they write.
@@ -165,6 +192,13 @@ class GatewayCluster:
             raise CallRefusedError(Code.FORBIDDEN, f"topic {topic!r} takes no messages")
         share = max(shares, key=lambda share: _number(f"{share.group}\n{message_group}"))
         return GatewayQueue(share.group, _number(message_group) % share.queue_count)
+
+
+def _places_of(other: GroupRoute) -> tuple[GroupNode, ...]:
+    return tuple(
+        GroupNode(node.node_id, node.address, node.node_id == other.leader_id)
+        for node in sorted(other.nodes, key=lambda node: node.node_id)
+    )
 
 
 def _number(text: str) -> int:

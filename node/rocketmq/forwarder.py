@@ -27,11 +27,14 @@ from node.errors.ha import NotMasterError
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.runtime.channel_options import CHANNEL_OPTIONS
+from quorumlog.pb.log_pb2 import RouteRequest, RouteResponse
 from quorumlog.pb.rocketmq_pb2 import Code
 from quorumlog.pb.transaction_pb2 import CheckTransactionsRequest, TransactionCheck
 
 SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 _CHECK_TRANSACTIONS: Final = "/quorumlog.v1.TransactionService/CheckTransactions"
+_ROUTE: Final = "/quorumlog.v1.LogService/Route"
+_ROUTE_S: Final = 1.0
 HOPS_HEADER: Final = "x-quorumlog-hops"
 HOP_COUNT_MAX: Final = 3
 """Forwards after which a call is refused: the nodes that were asked disagree about the leader."""
@@ -215,6 +218,20 @@ class Forwarder:
             raise _not_reached(address, error) from error
         finally:
             answer.cancel()
+
+    async def route(self, address: str) -> RouteResponse | None:
+        """Ask the node at an address for its route; None if it does not answer in time."""
+        method = self._channel(address).unary_unary(
+            _ROUTE,
+            request_serializer=RouteRequest.SerializeToString,
+            response_deserializer=RouteResponse.FromString,
+        )
+        asked: Any = method(RouteRequest(), timeout=_ROUTE_S)
+        try:
+            found: RouteResponse = await asked
+        except grpc.aio.AioRpcError:
+            return None
+        return found
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         channel = self._channels.get(address)

@@ -307,7 +307,7 @@ class GroupRoute(_message.Message):
     def __init__(self, group: _Optional[str] = ..., kind: _Optional[str] = ..., term: _Optional[int] = ..., leader_id: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeAddress, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicRoute, _Mapping]]] = ...) -> None: ...
 
 class RouteResponse(_message.Message):
-    __slots__ = ("cluster_id", "node_id", "term", "leader_id", "nodes", "topics", "batch_size_bytes_max", "body_size_bytes_max", "group", "groups", "framed_address")
+    __slots__ = ("cluster_id", "node_id", "term", "leader_id", "nodes", "topics", "batch_size_bytes_max", "body_size_bytes_max", "group", "groups", "framed_address", "remoting_addresses")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -319,6 +319,7 @@ class RouteResponse(_message.Message):
     GROUP_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     FRAMED_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    REMOTING_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     node_id: int
     term: int
@@ -330,4 +331,5 @@ class RouteResponse(_message.Message):
     group: str
     groups: _containers.RepeatedCompositeFieldContainer[GroupRoute]
     framed_address: str
-    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., term: _Optional[int] = ..., leader_id: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeAddress, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicRoute, _Mapping]]] = ..., batch_size_bytes_max: _Optional[int] = ..., body_size_bytes_max: _Optional[int] = ..., group: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupRoute, _Mapping]]] = ..., framed_address: _Optional[str] = ...) -> None: ...
+    remoting_addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., term: _Optional[int] = ..., leader_id: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeAddress, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicRoute, _Mapping]]] = ..., batch_size_bytes_max: _Optional[int] = ..., body_size_bytes_max: _Optional[int] = ..., group: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupRoute, _Mapping]]] = ..., framed_address: _Optional[str] = ..., remoting_addresses: _Optional[_Iterable[str]] = ...) -> None: ...

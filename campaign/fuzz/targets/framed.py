@@ -123,7 +123,7 @@ async def _converse(frames: list[Frame]) -> None:
     expected: list[int] = []
     try:
         for _, header, body in frames:
-            conversation.on_frame(header, body)
+            conversation.on_frame(KIND, header, body)
             _, flags, _, opaque, _ = HEADER.unpack_from(header)
             if not flags:
                 expected.append(opaque)

@@ -17,7 +17,7 @@ from node.broker.append.produce import Produce
 from node.broker.core.context import Context
 from node.broker.groups.settings import check_reader, settings_of
 from node.broker.records.delayed import level_delay_ms, scheduled
-from node.broker.records.retry import dead_letter, given_back, times_of
+from node.broker.records.retry import dead_letter, given_back, origin_topic, times_of
 from node.errors.common import (
     BadRequestError,
     ReservedTopicError,
@@ -124,6 +124,33 @@ class Retry:
         )
         attached_commands = self._attached_commands(request, commands, frozenset(queues))
         return self._answer(await self._produce.append(append, attached_commands))
+
+    async def take_copy(
+        self, group: str, record: bytes, *, is_dead: bool, level: int
+    ) -> AppendResponse:
+        """Append a message of the group's retry topic that a consumer copied itself, held for the
+        delay of a level, or make it a dead letter. Its properties say which topic it is of, in the
+        consumer's word: not one of the system. Errors as `retry_later`."""
+        context, topic = self._context, origin_topic(record)
+        if is_reserved(topic):
+            raise ReservedTopicError(topic)
+        context.check_name("group", group)
+        context.check_leads()
+        if is_dead:
+            moved = dead_letter(record, group)
+        elif level > 0:
+            moved = scheduled(record, self._unix_ms() + level_delay_ms(level), level=level)
+        else:
+            moved = record
+        limit = self._own_appends.entry_size_bytes_max - _ROOM_SIZE_BYTES
+        if len(moved) > limit:
+            raise LimitExceededError("message to be tried again", len(moved), limit)
+        request = RetryLaterRequest(group=group, messages=[RetryMessage()])
+        await self._make_room(request)
+        queues = frozenset({_queue_of(moved)})
+        attached_commands = self._attached_commands(request, self._topics_of(group), queues)
+        append = AppendRequest(records=moved, record_count=1)
+        return await self._produce.append(append, attached_commands)
 
     def _record(self, group: str, message: RetryMessage) -> bytes:
         """Read the message that a consumer gives back."""

@@ -557,7 +557,7 @@ async def test_a_stop_lets_calls_end_and_refuses_new_ones(tmp_path: Path) -> Non
         client.send(append(1, 0, 1))
         await eventually(lambda: it.append_count == 1, "the append")
         stopping = asyncio.create_task(it.server.stop(20_000))
-        await eventually(lambda: it.server._listener is None, "the stop")
+        await eventually(lambda: not it.server._listeners, "the stop")
         with pytest.raises(ConnectionRefusedError):
             await it.client()
         client.send(append(2, 1, 2))
