@@ -32,6 +32,7 @@ from node.config.limits import Limits, PortLimits
 from node.config.settings import VIP_PORT_DISTANCE, Settings
 from node.config.types import Address
 from node.framed.calls import FramedCalls
+from node.framed.connection import NAMESERVER_PORT
 from node.framed.server import FramedServer
 from node.monitoring import metrics
 from node.monitoring.health import Health, Phase
@@ -300,7 +301,8 @@ class Node:
             )
         if settings.rocketmq_nameserver_listen is not None:
             address = settings.rocketmq_nameserver_listen
-            await self.framed.bind(address, context, setting="rocketmq_nameserver_listen")
+            setting = "rocketmq_nameserver_listen"
+            await self.framed.bind(address, context, setting=setting, port_number=NAMESERVER_PORT)
         self.framed.open()
 
     async def _open_remoting(self, number: int, context: ssl.SSLContext | None) -> str:

@@ -116,8 +116,7 @@ def _framed_port(settings: Settings) -> Exposure | None:
         "listen_framed",
         address,
         "any caller that can dial it",
-        f"may read, append and commit offsets{seen}, and administer over RocketMQ's remoting "
-        "protocol unless rocketmq_keys_file is set: there are no users",
+        f"may read, append and commit offsets{seen}: there are no users",
         "keep it in a network you trust, set tls_client_auth, or listen_framed = off",
     )
 

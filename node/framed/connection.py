@@ -20,7 +20,9 @@ NOT_TAKEN: Final = 2
 TURN: Final = 4
 """The node does not read: other connections have their turn."""
 SHARED_PORT: Final = -1
-"""Number of a port that serves everything, and is not the port of one broker name."""
+"""Number of the port of `listen_framed`."""
+NAMESERVER_PORT: Final = -2
+"""Number of the port of a name server of RocketMQ's remoting protocol."""
 _JOINED_SIZE_BYTES_MAX: Final = 16 << 10
 """Joining smaller buffers is cheaper than passing them one by one."""
 

@@ -60,8 +60,8 @@ class RemotingCalls:
         """Makes the error of every new call; None: calls are served."""
         self.handlers: Mapping[int, Handler] = {}
         self.begin: Begin = lambda _request: None
-        self.check: Callable[[Command], None] = lambda _command: None
-        """Raises RefusedError for a command of a client without access."""
+        self.check: Callable[[Request], None] = lambda _request: None
+        """Raises RefusedError for a request of a client without access."""
         self.on_closed: Callable[[RemotingConnection], None] = lambda _connection: None
         self._connections: dict[FramedConnection, RemotingConnection] = {}
 
@@ -69,7 +69,7 @@ class RemotingCalls:
         self,
         handlers: Mapping[int, Handler],
         begin: Begin,
-        check: Callable[[Command], None],
+        check: Callable[[Request], None],
         on_closed: "Callable[[RemotingConnection], None]",
     ) -> None:
         """Serve requests from now on."""
@@ -134,7 +134,7 @@ class RemotingConnection:
 
     @property
     def port_number(self) -> int:
-        """Number of the broker name whose port accepted the connection; -1: a shared port."""
+        """Number of the broker name whose port accepted the connection, or what stands for it."""
         return self.connection.port_number
 
     # --- Requests of the client ---
@@ -153,7 +153,7 @@ class RemotingConnection:
         request = Request(command, self)
         try:
             self._check_room()
-            calls.check(command)
+            calls.check(request)
             handler = calls.handlers.get(command.code)
             if handler is None:
                 text = f" request type {command.code} not supported"

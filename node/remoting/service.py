@@ -12,6 +12,7 @@ import structlog
 
 from node.broker import Broker
 from node.config.settings import Settings
+from node.framed.connection import SHARED_PORT
 from node.remoting.access import Signatures
 from node.remoting.calls.group_admin import GroupAdmin
 from node.remoting.calls.groups import GroupCalls
@@ -33,7 +34,12 @@ from node.remoting.conversation import Handler, RemotingCalls, RemotingConnectio
 from node.remoting.forwarder import Forwarder
 from node.remoting.places import AskRoute, Places
 from node.remoting.protocol.answers import Answer, RefusedError
-from node.remoting.protocol.codes import REFUSED, RequestCode
+from node.remoting.protocol.codes import (
+    ADMINISTRATION,
+    REFUSED,
+    RequestCode,
+    ResponseCode,
+)
 from node.rocketmq.cluster import GatewayCluster
 from raft.messages import NodeId
 
@@ -165,7 +171,7 @@ class Remoting:
         """Serve from now on."""
         self.places.start()
         self._looker = asyncio.create_task(self._look())
-        self._calls.open(self.handlers(), self._begin, self._signatures.check, self._on_closed)
+        self._calls.open(self.handlers(), self._begin, self._check, self._on_closed)
 
     async def stop(self) -> None:
         """Release everything that is held for clients."""
@@ -181,6 +187,14 @@ class Remoting:
 
     def _begin(self, request: Request) -> "asyncio.Future[Answer] | None":
         return self._sends.begin(request) if request.command.code in _SENDS else None
+
+    def _check(self, request: Request) -> None:
+        """Raise RefusedError unless the client may send a request, at this port."""
+        self._signatures.check(request.command)
+        is_shared = request.connection.port_number == SHARED_PORT
+        if is_shared and request.command.code in ADMINISTRATION:
+            text = "this port administers nothing; use that of rocketmq_listen, or qlog"
+            raise RefusedError(ResponseCode.NO_PERMISSION, text)
 
     def _on_closed(self, connection: RemotingConnection) -> None:
         self.groups.clients.on_closed(connection)

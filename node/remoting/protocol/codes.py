@@ -126,6 +126,20 @@ SENT: Final = frozenset(
     }
 )
 """Requests of the node to its clients."""
+ADMINISTRATION: Final = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+        RequestCode.ADD_WRITE_PERM_OF_BROKER,
+    }
+)
+"""Requests that change more than messages and offsets: not at the port that the SDK uses."""
 _SETTINGS: Final = "settings are those of the node's file: change it there and restart the node"
 _KV: Final = "there is no key-value configuration; ordered topics need none"
 REFUSED: Final = {

@@ -263,6 +263,7 @@ async def gateway_at(
     root: Path,
     keys: dict[str, str] | None = None,
     settings: Settings | None = None,
+    port_number: int = 0,
     **how: Any,
 ) -> AsyncIterator[Gateway]:
     """A gateway over one node with topic orders of 4 queues and three broker names."""
@@ -272,7 +273,7 @@ async def gateway_at(
         server = FramedServer(
             FramedCalls(served, call_count_max=1_024), others=calls.conversations()
         )
-        port = await server.bind(Address("127.0.0.1", 0))
+        port = await server.bind(Address("127.0.0.1", 0), port_number=port_number)
         server.open()
         remoting = Remoting(
             node.broker,

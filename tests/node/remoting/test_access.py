@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+from node.framed.connection import SHARED_PORT
 from node.remoting.access import Signatures, signature
+from node.remoting.protocol.codes import ADMINISTRATION
 from node.remoting.protocol.command import Command, decode
 from tests.node.remoting.clients import HEARTBEAT, ROUTE, gateway_at
 from tests.node.remoting.test_command import FRAMES, parts_of
@@ -37,6 +39,16 @@ async def test_commands_without_a_fitting_signature_are_refused(tmp_path: Path) 
         assert (await client.ask(ROUTE, told)).code == 0
         assert (await client.ask(ROUTE, told | {"topic": "other"})).code == DENIED
         assert (await client.ask(ROUTE, told, b"more")).code == DENIED
+
+
+async def test_the_port_of_the_sdk_administers_nothing(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path, port_number=SHARED_PORT) as gateway:
+        client = await gateway.client()
+        for code in ADMINISTRATION:
+            answer = await client.ask(code, {"topic": "orders", "groupName": "readers"}, b"{}")
+            assert answer.code == DENIED
+        assert "orders" in gateway.node.broker.context.state.topics
+        assert (await client.send()).code == 0
 
 
 def base64(data: bytes) -> str:
