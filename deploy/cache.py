@@ -87,12 +87,18 @@ def _client_go(directory: Path) -> None:
     _run("go", "build", "-C", str(OFFICIAL / "go"), "-mod=readonly", "-o", program, ".")
 
 
-def _client_java(directory: Path) -> None:
-    pom = OFFICIAL / "java" / "pom.xml"
-    for _, version in re.findall(r"<client\.(older|newest)>(.+)</client", pom.read_text("utf-8")):
-        at = directory / version
-        _copy_jars(pom, at / "lib", f"-Dclient.version={version}")
-        _compile([OFFICIAL / "java"], at / "lib", at / "classes")
+def _java_client(folder: str) -> Callable[[Path], None]:
+    """The jars of each line of a client that a pom names, and our program for them."""
+
+    def make(directory: Path) -> None:
+        pom = OFFICIAL / folder / "pom.xml"
+        lines = r"<client\.(?:older|middle|newest)>(.+)</client"
+        for version in re.findall(lines, pom.read_text("utf-8")):
+            at = directory / version
+            _copy_jars(pom, at / "lib", f"-Dclient.version={version}")
+            _compile([OFFICIAL / folder], at / "lib", at / "classes")
+
+    return make
 
 
 def _go_peer(peer: str, program: str, package: str) -> Callable[[Path], None]:
@@ -181,7 +187,12 @@ PARTS: Final = {
         ("tests/compat/official/node/package*.json",), ("npm",), _client_node
     ),
     "client-go": CachedProgram(("tests/compat/official/go/*",), ("go",), _client_go),
-    "client-java": CachedProgram(("tests/compat/official/java/*",), ("mvn", "javac"), _client_java),
+    "client-java": CachedProgram(
+        ("tests/compat/official/java/*",), ("mvn", "javac"), _java_client("java")
+    ),
+    "client-classic": CachedProgram(
+        ("tests/compat/official/classic/*",), ("mvn", "javac"), _java_client("classic")
+    ),
     "rocketmq": CachedProgram(
         ("bench/peers/rocketmq/*", "bench/peers/java/*", "tests/compat/java/*"),
         ("mvn", "javac"),

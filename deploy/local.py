@@ -33,6 +33,7 @@ from deploy.local_nodes import (
     last_words,
     node_toml,
     place_nameserver,
+    rocketmq_settings,
 )
 from deploy.local_process import NodeProcess, is_free, spawn
 from deploy.private_files import make_directory, make_missing, open_private, write_private
@@ -95,6 +96,7 @@ class LocalCluster:
         flush: str = "sync",
         replication: str = "raft",
         base_port: int | None = None,
+        rocketmq: bool = False,
         settings: Mapping[str, object] | None = None,
         relay: Relay | None = None,
         hosts: Sequence[NodeHost] = (),
@@ -104,9 +106,10 @@ class LocalCluster:
         Each of the `groups` (g0, g1...) has `nodes` nodes, which are numbered through. With
         `replication` `sync_master` or `async_master` the first node of each group is its first
         master, the others are slaves. Several groups share a secret, in the file SECRET_FILE: their
-        nodes believe each other by it. `settings` go into every node's file. `relay` puts a relay
-        between the nodes. With `hosts`, one for each node, nodes run there, know each other by
-        their names, and share a secret as well. Raises LocalError: `local.exists`,
+        nodes believe each other by it. With `rocketmq` they are at RocketMQ's own ports, too, name
+        server and broker, and a send makes its topic. `settings` go into every node's file. `relay`
+        puts a relay between the nodes. With `hosts`, one for each node, nodes run there, know each
+        other by their names, and share a secret as well. Raises LocalError: `local.exists`,
         `local.bad_count`, `local.port_taken`.
         """
         root = Path(directory).absolute()
@@ -133,6 +136,8 @@ class LocalCluster:
         for node_id in cluster._nodes:
             is_first = (node_id - 1) % nodes == 0
             own = _replication_settings(replication, nodes, is_first=is_first)
+            if rocketmq:
+                own |= rocketmq_settings(node_id - 1)
             given = {**DEFAULTS, "flush": flush, **own, **shared}
             path = cluster.node_directory(node_id)
             make_directory(path)
@@ -188,6 +193,11 @@ class LocalCluster:
     def flush(self) -> str:
         """`sync` or `async`, by the first node's settings."""
         return self._setting("flush", "sync")
+
+    @property
+    def has_rocketmq(self) -> bool:
+        """Whether the nodes are at RocketMQ's own ports, too."""
+        return self._setting("rocketmq_listen", "") != ""
 
     @property
     def replication(self) -> str:

@@ -22,6 +22,12 @@ FRAMED_PORT_DISTANCE: Final = 1_000
 """From the port of a node's client service to that of its framed one, by the node's own default:
 settings of directories that were made before there were frames do not name it, and neither do
 those that an older build has to read."""
+ROCKETMQ_NAMESERVER_PORT: Final = 9_876
+"""Port of a name server of RocketMQ; further nodes have the next ones."""
+ROCKETMQ_PORT: Final = 10_911
+"""Port of a broker of RocketMQ, of the first broker name of the first node."""
+ROCKETMQ_PORT_STEP: Final = 200
+"""From the ports of one node to those of the next: room for 16 broker names."""
 _PORT_MAX: Final = 65_535
 _ASK_TIMEOUT_S: Final = 5.0
 _LOG_LINES_SHOWN: Final = 3
@@ -181,6 +187,15 @@ def node_toml(
             f'peer_address = "{node.host}:{dialled}"',
         ]
     return "\n".join([*lines, ""])
+
+
+def rocketmq_settings(number: int) -> dict[str, object]:
+    """Return the settings of a node, counted from 0, that is at RocketMQ's own ports."""
+    return {
+        "rocketmq_nameserver_listen": f"{HOST}:{ROCKETMQ_NAMESERVER_PORT + number}",
+        "rocketmq_listen": f"{HOST}:{ROCKETMQ_PORT + ROCKETMQ_PORT_STEP * number}",
+        "rocketmq_auto_topics": True,
+    }
 
 
 def place_nameserver(nodes: Iterable[LocalNode]) -> None:

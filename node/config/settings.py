@@ -145,6 +145,14 @@ class Settings(BaseModel):
         ge=1,
         le=16,
     )
+    rocketmq_unique_ms: DurationMs = _setting(
+        0,
+        "A send of the remoting protocol with a unique key that came within this time is stored "
+        "once: clients repeat a send whose answer was lost. Not for batches, delayed messages and "
+        "transactions. 0: each is stored.",
+        ge=0,
+        le=_HOUR_MS,
+    )
     rocketmq_auto_topics: bool = _setting(
         False,
         "Make a topic when a client of the remoting protocol sends to a name that does not exist. "

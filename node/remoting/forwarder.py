@@ -30,8 +30,8 @@ LED_ELSEWHERE_EXT: Final = "__QL_LED_ELSEWHERE"
 ADDED: Final = frozenset({FORWARDED, NAME})
 """Ext fields that a client did not sign."""
 _AGAIN_S: Final = 0.02
-_ANSWER_S: Final = 10.0
-"""Time for a leader's answer; clients give up earlier."""
+_ANSWER_S: Final = 30.0
+"""Time for a leader's answer, the longest wait of a pop and some; clients give up earlier."""
 
 
 class Forwarder:

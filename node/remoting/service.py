@@ -21,6 +21,7 @@ from node.remoting.calls.messages import MessageCalls
 from node.remoting.calls.meters import SAMPLE_S
 from node.remoting.calls.node_admin import NodeAdmin
 from node.remoting.calls.offsets import OffsetCalls
+from node.remoting.calls.pops import PopCalls
 from node.remoting.calls.pulls import Pulls
 from node.remoting.calls.relays import RelayCalls
 from node.remoting.calls.replies import ReplyCalls
@@ -30,6 +31,7 @@ from node.remoting.calls.send import Sends
 from node.remoting.calls.shared import Shared
 from node.remoting.calls.topic_admin import TopicAdmin
 from node.remoting.calls.transactions import TransactionCalls
+from node.remoting.calls.unique_keys import UniqueKeys
 from node.remoting.conversation import Handler, RemotingCalls, RemotingConnection, Request
 from node.remoting.forwarder import Forwarder
 from node.remoting.places import AskRoute, Places
@@ -41,6 +43,7 @@ from node.remoting.protocol.codes import (
     ResponseCode,
 )
 from node.rocketmq.cluster import GatewayCluster
+from node.runtime.clock import unix_ms
 from raft.messages import NodeId
 
 _SENDS: Final = frozenset(
@@ -79,7 +82,17 @@ class Remoting:
         self._retries = RetryCalls(shared, broker)
         self._locks = LockCalls(shared)
         has_auto_topics = settings is not None and settings.rocketmq_auto_topics
-        self._sends = Sends(shared, broker, self._locks.is_locked, has_auto_topics=has_auto_topics)
+        window_ms = settings.rocketmq_unique_ms if settings is not None else 0
+        unique_keys = UniqueKeys(broker.context, window_ms, unix_ms) if window_ms else None
+        self._sends = Sends(
+            shared,
+            broker,
+            self._locks.is_locked,
+            has_auto_topics=has_auto_topics,
+            unique_keys=unique_keys,
+        )
+        if unique_keys is not None:
+            broker.add_leader_work(unique_keys)
         self.transactions: Final = TransactionCalls(shared, broker)
         self.groups: Final = GroupCalls(
             shared, self._on_consumer, self.transactions.watch, self._locks.release
@@ -95,6 +108,7 @@ class Remoting:
         )
         self._topics = TopicAdmin(shared, broker, self._routes.own_topics)
         self._group_admin = GroupAdmin(shared, broker, self.groups.clients)
+        self._pops = PopCalls(shared, broker, cluster, self.groups.clients)
         self._relays = RelayCalls(shared, broker, self.groups.clients)
         broker.add_leader_work(self.transactions)
         self._topics_under_way: dict[str, asyncio.Task[None]] = {}
@@ -164,6 +178,11 @@ class Remoting:
             RequestCode.GET_NAMESRV_CONFIG: self._node.config,
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._node.wipe,
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self._node.restore,
+            RequestCode.QUERY_ASSIGNMENT: self._pops.assignment,
+            RequestCode.SET_MESSAGE_REQUEST_MODE: self._pops.set_mode,
+            RequestCode.POP_MESSAGE: self._pops.pop,
+            RequestCode.ACK_MESSAGE: self._pops.ack,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self._pops.change_invisible,
             **dict.fromkeys(REFUSED, _refuse),
         }
 

@@ -59,6 +59,13 @@ def _dir_option(command: _Command) -> _Command:
     type=click.Choice(["raft", "sync_master", "async_master"]),
     help="How a new cluster replicates; with a master, node 1 begins as it.  [default: raft]",
 )
+@click.option(
+    "--rocketmq",
+    is_flag=True,
+    default=None,
+    help="A new cluster is at RocketMQ's own ports, too: name servers from 9876 on, brokers from "
+    "10911 on; a send makes its topic.",
+)
 @output_option
 def start(
     directory: str | None,
@@ -67,6 +74,7 @@ def start(
     port: int | None,
     flush: str | None,
     replication: str | None,
+    rocketmq: bool | None,
     output: Format,
 ) -> int:
     """Make a cluster if there is none, start the nodes that do not run, wait until they serve.
@@ -80,10 +88,11 @@ def start(
       qlog local start --dir /tmp/try --nodes 1 --port 18080
       qlog local start --groups 2
       qlog local start --replication sync_master && qlog ha status
+      qlog local start --rocketmq
       qlog local start -o json | jq -r '.[].address'
     """
     with _explained():
-        given = _Given(nodes, groups, port, flush, replication)
+        given = _Given(nodes, groups, port, flush, replication, rocketmq)
         cluster = _made(directory, given)
         started = cluster.start()
         with _progress() as progress:
@@ -190,6 +199,7 @@ class _Given(NamedTuple):
     port: int | None
     flush: str | None
     replication: str | None
+    rocketmq: bool | None
 
 
 def _made(directory: str | None, given: _Given) -> "LocalCluster":
@@ -209,10 +219,18 @@ def _made(directory: str | None, given: _Given) -> "LocalCluster":
             flush=given.flush or "sync",
             replication=given.replication or "raft",
             base_port=given.port,
+            rocketmq=bool(given.rocketmq),
         )
     group_count = len(cluster.groups)
     node_count = len(cluster.node_ids) // group_count
-    own = _Given(node_count, group_count, cluster.base_port, cluster.flush, cluster.replication)
+    own = _Given(
+        node_count,
+        group_count,
+        cluster.base_port,
+        cluster.flush,
+        cluster.replication,
+        cluster.has_rocketmq,
+    )
     differs = [
         f"--{name}"
         for name, said, found in zip(_Given._fields, given, own, strict=True)
@@ -223,7 +241,8 @@ def _made(directory: str | None, given: _Given) -> "LocalCluster":
             f"{cluster.directory} holds a cluster that was made with another {differs[0]}",
             f"it has {node_count} nodes in each of {_counted(group_count, 'group')}, "
             f"from port {cluster.base_port} on, flush={cluster.flush}, "
-            f"replication={cluster.replication}",
+            f"replication={cluster.replication}"
+            f"{', at RocketMQ ports' if cluster.has_rocketmq else ''}",
             f"start it without {differs[0]}, or name another directory with --dir",
         )
     return cluster

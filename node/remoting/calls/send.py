@@ -17,6 +17,7 @@ from node.broker.groups.settings import settings_of
 from node.broker.records.retry import PROPERTY_ORIGIN_ID
 from node.errors.common import TopicNotWritableError
 from node.remoting.calls.shared import Shared
+from node.remoting.calls.unique_keys import UniqueKeys
 from node.remoting.conversation import Request
 from node.remoting.places import host_of
 from node.remoting.protocol.answers import Answer, RefusedError
@@ -24,6 +25,7 @@ from node.remoting.protocol.codes import RequestCode, ResponseCode
 from node.remoting.protocol.fields import INT32_MAX, INT64_MAX, bool_of, int_of, text_of
 from node.state.state import PERMISSION_WRITE
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
+from quorumlog.pb.common_pb2 import QueueRange
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from quorumlog.pb.transaction_pb2 import HalfMessages
 from store import format as fmt
@@ -85,6 +87,12 @@ def _names(request: Request) -> Mapping[str, str]:
     return _LONG if request.command.code == RequestCode.SEND_MESSAGE else _SHORT
 
 
+def _is_special(properties: str) -> bool:
+    """Whether a message is held before it is stored in its queue: delayed, or a half message."""
+    is_half = fmt.PROPERTY_HALF in properties
+    return is_half or any(f"{name}\x01" in properties for name in _DELAYS)
+
+
 class Sends:
     """Answers the three requests that send messages. One per gateway."""
 
@@ -95,9 +103,11 @@ class Sends:
         is_locked: Callable[[str], bool],
         *,
         has_auto_topics: bool,
+        unique_keys: UniqueKeys | None,
     ) -> None:
         """`is_locked` returns whether a group reads in order; `has_auto_topics` whether a send
-        makes its topic."""
+        makes its topic; `unique_keys` knows the sends that came before, None: all are new."""
+        self._unique_keys = unique_keys
         self._shared = shared
         self._context = shared.context
         self._broker = broker
@@ -120,8 +130,18 @@ class Sends:
         """Send at the leader, wherever it is."""
         number = self._shared.number_of(request)
         return await self._shared.forwarder.answer(
-            request, number, lambda: self._send_here(request), is_repeatable=False
+            request,
+            number,
+            lambda: self._send_here(request),
+            is_repeatable=self._unique_keys is not None and self._has_key(request),
         )
+
+    def _has_key(self, request: Request) -> bool:
+        """Whether a send that is carried out twice is stored once."""
+        ext, names = request.command.ext, _names(request)
+        is_single = request.command.code != RequestCode.SEND_BATCH_MESSAGE
+        text = ext.get(names["properties"], "")
+        return is_single and f"{fmt.PROPERTY_UNIQUE_KEY}\x01" in text and not _is_special(text)
 
     def _is_to_be_made(self, topic: str) -> bool:
         return self._has_auto_topics and self._context.state.topic(topic) is None
@@ -193,6 +213,12 @@ class Sends:
             messages = messages_of(command.body)
         else:
             messages = [_Message(flag, command.body, properties)]
+        keys, key = self._unique_keys, properties.get(fmt.PROPERTY_UNIQUE_KEY, "")
+        is_once = keys is not None and self._has_key(request)
+        if keys is not None and is_once:
+            before = self._before(keys, topic, key)
+            if before is not None:
+                return before
         born_host = self._shared.born_host(request)
         born_unix_ms = int_of(ext, names["bornTimestamp"], 0, hi=INT64_MAX)
         reconsume_times = int_of(ext, names["reconsumeTimes"], 0, hi=INT32_MAX)
@@ -224,13 +250,33 @@ class Sends:
             group = properties.get(fmt.PROPERTY_PRODUCER_GROUP) or ext.get(names["producerGroup"])
             append.transaction.CopyFrom(HalfMessages(producer_group=group))
         first = messages[0].properties[fmt.PROPERTY_UNIQUE_KEY]
-        return _Pending(
+        pending = _Pending(
             self._broker.append_nowait(append, b"".join(records)),
             shown if shown >= 0 else self._shown(queue_id),
             properties.get(fmt.PROPERTY_UNIQUE_KEY, first),
             [len(record) for record in records],
             self._shared.own_address(number),
         )
+        if keys is not None and is_once:
+            keys.note(topic, key, pending)
+        return pending
+
+    def _before(self, keys: UniqueKeys, topic: str, key: str) -> "_Pending | None":
+        """Return the send that stored, or stores, the message of a key; None if it is new."""
+        send = keys.send_of(topic, key)
+        if isinstance(send, _Pending):
+            return send
+        message = keys.stored(topic, key)
+        if message is None:
+            return None
+        done: asyncio.Future[AppendResponse] = asyncio.get_running_loop().create_future()
+        rows = [
+            QueueRange(topic=topic, queue_id=message.queue_id, first_offset=message.queue_offset)
+        ]
+        done.set_result(AppendResponse(position=message.position, queues=rows))
+        number, shown = self._shared.names.shown(message.queue_id)
+        address = self._shared.own_address(number)
+        return _Pending(done, shown, key, [message.size_bytes], address)
 
     def _check_topic(self, topic: str) -> None:
         if is_reserved(topic):

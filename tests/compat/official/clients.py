@@ -1,7 +1,8 @@
 """The official clients that run while a leader is killed: versions and programs.
 
 Owns where each version is pinned and how its program is called. There is one program for each
-language, `java/`, `go/`, `python/` and `node/`, and all do the same:
+language, `java/`, `go/`, `python/` and `node/`, and one for the classic client for Java,
+`classic/`. All do the same:
 
     produce ENDPOINTS PREFIX COUNT   sends COUNT messages of each kind, to the topic PREFIX-KIND, in
                                      ten lanes a kind: each sends one after the other, and again
@@ -9,7 +10,9 @@ language, `java/`, `go/`, `python/` and `node/`, and all do the same:
                                      message group. Every seventh transaction is rolled back. Then
                                      it stays, to be asked about transactions.
     consume ENDPOINTS PREFIX COUNT   receives from all topics, with a simple and a push consumer for
-                                     a group that is ordinary and one that is set `--orderly`.
+                                     a group that is ordinary and one that is set `--orderly`; the
+                                     classic one with push consumers, concurrent, orderly and
+                                     broadcasting, and a lite pull consumer.
 
 Each prints a line of JSON for an event (`ready`, `acked`, `received`, `failed`, `done`) and ends
 when its input does.
@@ -21,16 +24,21 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from deploy.cache import place
+from tests.compat.official.account import GROUPS
 from tests.java import SHORT_LIVED
 
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parents[2]
+CLASSIC_PAUSE_MS_MAX: Final = 40_000
+"""Ordered sends of a classic client go to one broker name, whose route it reads every 30 s."""
 PAUSE_MS_MAX: Final = 2_000
 """Of a message group while its leader dies, for a client that turns to another address itself."""
 NODE_PAUSE_MS_MAX: Final = 50_000
 """The client for Node.js waits for the dead node itself: a start, and what gRPC waits to dial."""
+CLASSIC_GROUPS: Final = ("push", "push-orderly", "broadcasting", "lite")
 _PARTS: Final = {
     "Java": "client-java",
+    "Classic Java": "client-classic",
     "Go": "client-go",
     "Python": "client-python",
     "Node.js": "client-node",
@@ -48,6 +56,21 @@ class Official(NamedTuple):
         return f"{self.language} {self.version}"
 
     @property
+    def is_classic(self) -> bool:
+        """Whether it speaks the remoting protocol."""
+        return self.language == "Classic Java"
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The consumer groups of its program."""
+        return CLASSIC_GROUPS if self.is_classic else GROUPS
+
+    @property
+    def ordered_groups(self) -> tuple[str, ...]:
+        """Those that keep the order of a lane."""
+        return ("push-orderly",) if self.is_classic else GROUPS
+
+    @property
     def takes_addresses(self) -> bool:
         """Whether it takes several addresses of the cluster."""
         return self.language != "Node.js"
@@ -55,6 +78,8 @@ class Official(NamedTuple):
     @property
     def pause_ms_max(self) -> int:
         """How long a message group may stand still at most."""
+        if self.is_classic:
+            return CLASSIC_PAUSE_MS_MAX
         return PAUSE_MS_MAX if self.takes_addresses else NODE_PAUSE_MS_MAX
 
     @property
@@ -75,7 +100,7 @@ class Official(NamedTuple):
     def command(self, home: Path) -> list[str]:
         """Return the program without its arguments; `home` takes its own log."""
         match self.language:
-            case "Java":
+            case "Java" | "Classic Java":
                 at = place(self.part) / self.version
                 return [
                     "java",
@@ -84,7 +109,7 @@ class Official(NamedTuple):
                     f"-Duser.home={home}",
                     "-cp",
                     f"{at}/classes:{at}/lib/*",
-                    "OfficialClient",
+                    "ClassicClient" if self.is_classic else "OfficialClient",
                 ]
             case "Go":
                 return [str(place(self.part) / "client")]
@@ -97,7 +122,8 @@ class Official(NamedTuple):
 
 def pinned() -> list[Official]:
     """Return the clients in the versions that the files of their package managers pin."""
-    java = (HERE / "java" / "pom.xml").read_text("utf-8")
+    java = _text("java/pom.xml")
+    classic = _text("classic/pom.xml")
     lock = json.loads((HERE / "node" / "package-lock.json").read_text("utf-8"))
     node = lock["packages"]["node_modules/rocketmq-client-nodejs"]["version"]
     return [
@@ -106,6 +132,10 @@ def pinned() -> list[Official]:
         Official("Go", _only(r"rocketmq-clients/golang/v5 v(\S+)", _text("go/go.mod"))),
         Official("Python", _only(r"^rocketmq-python-client==(\S+)", _text("python/pins.txt"))),
         Official("Node.js", node),
+        *(
+            Official("Classic Java", _only(rf"<client\.{which}>(.+)</client\.{which}>", classic))
+            for which in ("older", "middle", "newest")
+        ),
     ]
 
 

@@ -8,7 +8,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -101,9 +101,9 @@ class Program:
 class _Received:
     """Whether every group has everything that was acknowledged."""
 
-    def __init__(self, sent: list[dict[str, Any]]) -> None:
+    def __init__(self, sent: list[dict[str, Any]], groups: Sequence[str]) -> None:
         kept = {f"{e['kind']}:{e['number']}" for e in sent if e["event"] == "acked" and e["kept"]}
-        self._open = {(group, body) for group in GROUPS for body in kept}
+        self._open = {(group, body) for group in groups for body in kept}
 
     def __call__(self, event: dict[str, Any]) -> bool:
         if event["event"] == "received":
@@ -133,7 +133,8 @@ def run(
     prepare(cluster, prefix)
     leader = cluster.leader_id()
     first = sorted(cluster.node_ids, key=lambda node: node != leader)
-    addresses = [cluster.address(node) for node in first]
+    address = cluster.framed_address if client.is_classic else cluster.address
+    addresses = [address(node) for node in first]
     endpoints = ";".join(addresses) if client.takes_addresses else addresses[-1]
     arguments = (endpoints, prefix, str(count))
     ordered = 0
@@ -156,5 +157,11 @@ def run(
             cluster.restart(leader)
         with Program(client, home / "consume", "consume", *arguments) as consumer:
             consumer.wait_for(lambda event: event["event"] == "ready", START_S)
-            consumer.wait_for(_Received(producer.events), RECEIVE_S)
-            return account(producer.events, consumer.events, killed_at=killed_at)
+            consumer.wait_for(_Received(producer.events, client.groups), RECEIVE_S)
+            return account(
+                producer.events,
+                consumer.events,
+                killed_at=killed_at,
+                groups=client.groups,
+                ordered_groups=client.ordered_groups,
+            )
