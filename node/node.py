@@ -395,6 +395,7 @@ class Node:
         self.pages.add_metrics(Source(metrics.ROCKETMQ, lambda: self.rocketmq))
         self.remoting = self._remoting()
         life.push_async_callback(self.remoting.stop)
+        self.pages.add_metrics(Source(metrics.REMOTING, lambda: self.remoting))
         directory = NameServerCalls(self.nameserver)
         own = handlers(self.calls, self.broker, self.admin, directory)
         life.push_async_callback(self._end_calls)

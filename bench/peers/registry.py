@@ -19,6 +19,7 @@ from bench.peers.installed import installed_version
 from bench.peers.kafka import KafkaPeer
 from bench.peers.nats_jetstream import NatsPeer
 from bench.peers.own import OwnPeer
+from bench.peers.own_remoting import OwnRemotingPeer
 from bench.peers.peer import MeasuredPeer
 from bench.peers.pysyncobj_dict import PySyncObjPeer
 from bench.peers.redis_streams import RedisPeer
@@ -58,6 +59,9 @@ _ROCKETMQ_VERSION: Final = partial(installed_version, "rocketmq")
 
 ENTRIES: Final[dict[str, ListedPeer]] = {
     OWN: ListedPeer(OwnPeer, _never, lambda: quorumlog.__version__),
+    "quorumlog-remoting": ListedPeer(
+        OwnRemotingPeer, rocketmq.why_missing, lambda: quorumlog.__version__
+    ),
     "etcd": ListedPeer(EtcdPeer, etcd.why_missing, partial(installed_version, "etcd")),
     "nats": ListedPeer(NatsPeer, nats_jetstream.why_missing, partial(installed_version, "nats")),
     "kafka": ListedPeer(KafkaPeer, kafka.why_missing, partial(installed_version, "kafka")),

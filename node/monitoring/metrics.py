@@ -18,6 +18,9 @@ from node.nameserver.replica.status import STATES, NameServerStatus
 from node.nameserver.service import NameServerService
 from node.peers.handshake import CloseCode
 from node.peers.types import LinkStats
+from node.remoting.calls.locks import LOCK_COUNT_MAX
+from node.remoting.clients import CLIENT_COUNT_MAX as MEMBERSHIP_COUNT_MAX
+from node.remoting.service import Remoting
 from node.replication.contract import ReplicaStatus
 from node.replication.derived_scrub import CareStats
 from node.replication.ha.driver import HaDriver
@@ -303,6 +306,24 @@ ROCKETMQ: Final[Table[RocketMq]] = {
         lambda r: r.end_calls.asked_total),
 }  # fmt: skip
 """The gateway for RocketMQ clients."""
+
+REMOTING: Final[Table[Remoting]] = {
+    "remoting_memberships": gauge("Memberships of classic clients in groups, at this node.",
+        lambda r: r.groups.clients.count),
+    "remoting_memberships_limit": gauge("Limit of these: new ones are refused.",
+        lambda _: MEMBERSHIP_COUNT_MAX),
+    "remoting_locks": gauge("Queues that consumers locked to read them in order.",
+        lambda r: r.locks.count),
+    "remoting_locks_limit": gauge("Limit of these: no more are given.",
+        lambda _: LOCK_COUNT_MAX),
+    "remoting_forwarded": counter("Commands of classic clients forwarded to the leader.",
+        lambda r: r.forwarder.forwarded_total),
+    "remoting_repeated": counter("Sends with a unique key that came again, stored once.",
+        lambda r: r.repeated_total),
+    "remoting_checks_asked": counter("Classic producers asked what became of a transaction.",
+        lambda r: r.transactions.asked_total),
+}  # fmt: skip
+"""The gateway for clients of RocketMQ's remoting protocol."""
 BROKER: Final[Table[Broker]] = {
     "acked_records": counter("Records acknowledged to clients by this node.",
         lambda b: b.produce.records_total),
@@ -507,6 +528,7 @@ METRICS: Final[Mapping[str, Spec[Any]]] = {
     **LOG_LINES,
     **HTTP,
     **ROCKETMQ,
+    **REMOTING,
     **BROKER,
     **DELAY,
     **POP,

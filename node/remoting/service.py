@@ -80,14 +80,15 @@ class Remoting:
         self.forwarder: Final = Forwarder(cluster, self.places, context)
         shared = Shared(broker.context, self.places, self.forwarder, node_address)
         self._retries = RetryCalls(shared, broker)
-        self._locks = LockCalls(shared)
+        self.locks: Final = LockCalls(shared)
         has_auto_topics = settings is not None and settings.rocketmq_auto_topics
         window_ms = settings.rocketmq_unique_ms if settings is not None else 0
         unique_keys = UniqueKeys(broker.context, window_ms, unix_ms) if window_ms else None
+        self._unique_keys = unique_keys
         self._sends = Sends(
             shared,
             broker,
-            self._locks.is_locked,
+            self.locks.is_locked,
             has_auto_topics=has_auto_topics,
             unique_keys=unique_keys,
         )
@@ -95,7 +96,7 @@ class Remoting:
             broker.add_leader_work(unique_keys)
         self.transactions: Final = TransactionCalls(shared, broker)
         self.groups: Final = GroupCalls(
-            shared, self._on_consumer, self.transactions.watch, self._locks.release
+            shared, self._on_consumer, self.transactions.watch, self.locks.release
         )
         self.transactions.clients = self.groups.clients
         self._replies = ReplyCalls(shared, self.groups.clients)
@@ -132,8 +133,8 @@ class Remoting:
             RequestCode.HEART_BEAT: self.groups.heartbeat,
             RequestCode.UNREGISTER_CLIENT: self.groups.unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.groups.members,
-            RequestCode.LOCK_BATCH_MQ: self._locks.lock,
-            RequestCode.UNLOCK_BATCH_MQ: self._locks.unlock,
+            RequestCode.LOCK_BATCH_MQ: self.locks.lock,
+            RequestCode.UNLOCK_BATCH_MQ: self.locks.unlock,
             RequestCode.END_TRANSACTION: self.transactions.end_transaction,
             RequestCode.SEND_REPLY_MESSAGE: self._replies.reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: self._replies.reply,
@@ -185,6 +186,11 @@ class Remoting:
             RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self._pops.change_invisible,
             **dict.fromkeys(REFUSED, _refuse),
         }
+
+    @property
+    def repeated_total(self) -> int:
+        """Sends that came again and were stored once."""
+        return 0 if self._unique_keys is None else self._unique_keys.repeated_total
 
     def start(self) -> None:
         """Serve from now on."""

@@ -40,6 +40,11 @@ class LockCalls:
         self._monotonic_s = monotonic_s
         self._locks: dict[_Key, _Lock] = {}
 
+    @property
+    def count(self) -> int:
+        """Locks, those that ran out and were not replaced included."""
+        return len(self._locks)
+
     async def lock(self, request: Request) -> Answer:
         """Lock the queues of a list that are free, or the caller's already; return these."""
         return await self._shared.forwarder.answer(

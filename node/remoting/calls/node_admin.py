@@ -20,10 +20,13 @@ from node.remoting.protocol.answers import Answer, RefusedError
 from node.remoting.protocol.codes import ResponseCode
 from node.remoting.protocol.command import VERSION
 from node.remoting.protocol.fields import text_of
+from node.runtime.clock import unix_ms
 from quorumlog.version import __version__
+from store.record.check import store_timestamp
 
 _SPANS_S: Final = (10, 60, 600)
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
+_TOPICS_LOOKED_AT_MAX: Final = 16
 _HIDDEN: Final = ("secret", "key", "password")
 
 
@@ -133,7 +136,7 @@ class NodeAdmin:
             **today,
             **queues,
             "pageCacheLockTimeMills": "0",
-            "earliestMessageTimeStamp": "-1",
+            "earliestMessageTimeStamp": str(self._earliest_unix_ms()),
             "commitLogDiskRatio": ratio,
             "consumeQueueDiskRatio": ratio,
             "timerReadBehind": "0",
@@ -159,6 +162,16 @@ class NodeAdmin:
             "remainTransientStoreBufferNumbs": "2147483647",
             **delays,
         }
+
+    def _earliest_unix_ms(self) -> int:
+        """Return when the oldest message of the first topics was stored; now, without one."""
+        store, found = self._shared.context.store, unix_ms()
+        for topic in list(self._shared.context.state.topics)[:_TOPICS_LOOKED_AT_MAX]:
+            lo, hi = store.queue_range(topic, 0)
+            if lo < hi:
+                first = store.pull(topic, 0, lo, max_count=1, max_size_bytes=1)
+                found = min(found, store_timestamp(first.data) if first.record_count else found)
+        return found
 
     @staticmethod
     def _three(meter: Meter) -> str:

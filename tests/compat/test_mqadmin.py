@@ -1,0 +1,116 @@
+"""RocketMQ's own tool, mqadmin, against a cluster: what it prints is right."""
+
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from deploy.cache import place
+from deploy.local import LocalCluster
+from quorumlog.pb.log_pb2 import RouteRequest, RouteResponse
+from tests import missing
+from tests.compat.official.clients import pinned
+from tests.java import SHORT_LIVED
+
+NEWEST = next(client for client in reversed(pinned()) if client.is_classic)
+CALL_S = 120
+Tool = Callable[..., str]
+
+
+def broker_addresses(cluster: LocalCluster) -> list[str]:
+    """Return the address of the first broker name of each node."""
+    found = []
+    for node in cluster.node_ids:
+        with grpc.insecure_channel(cluster.address(node)) as channel:
+            method = channel.unary_unary(
+                "/quorumlog.v1.LogService/Route",
+                request_serializer=RouteRequest.SerializeToString,
+                response_deserializer=RouteResponse.FromString,
+            )
+            port = method(RouteRequest()).remoting_addresses[0].rpartition(":")[2]
+        found.append(f"127.0.0.1:{port}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    missing.installed(NEWEST.part)
+    settings = {
+        "file_size_bytes": "16MiB",
+        "rocketmq_listen": "127.0.0.1:0",
+        "rocketmq_auto_topics": True,
+    }
+    root = tmp_path_factory.mktemp("mqadmin")
+    with LocalCluster.create(root / "c", settings=settings) as cluster:
+        yield broker_addresses(cluster)
+
+
+@pytest.fixture
+def tool(addresses: list[str], tmp_path: Path) -> Tool:
+    (tmp_path / "conf").mkdir()
+    jars = place(NEWEST.part) / NEWEST.version / "lib"
+
+    def run(name: str, *arguments: str) -> str:
+        """Run a command of the tool; return what it printed, without its own log lines."""
+        command = [
+            "java",
+            *SHORT_LIVED,
+            f"-Drocketmq.home.dir={tmp_path}",
+            f"-Duser.home={tmp_path}",
+        ]
+        command += ["-cp", f"{jars}/*", "org.apache.rocketmq.tools.command.MQAdminStartup"]
+        command += [name, "-n", ";".join(addresses), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=CALL_S, check=True)
+        assert "Exception" not in done.stdout + done.stderr, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the lines of a table below its head, cut at blanks."""
+    return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+
+
+@pytest.mark.long
+def test_the_tool_administers_sends_and_finds(addresses: list[str], tool: Tool) -> None:
+    lines = rows(tool("clusterList"))
+    assert [line[1] for line in lines] == ["g0.n1", "g0.n2", "g0.n3"]
+    assert {line[3] for line in lines} == set(addresses)
+    cluster = lines[0][0]
+
+    made = tool("updateTopic", "-c", cluster, "-t", "tools", "-r", "2", "-w", "2")
+    assert made.count("success") == 3
+    assert "tools" in tool("topicList").split()
+    assert tool("updateSubGroup", "-c", cluster, "-g", "readers").count("success") == 3
+
+    (sent,) = rows(tool("sendMessage", "-t", "tools", "-p", "hello", "-k", "key1", "-c", "tag1"))
+    assert sent[2] == "SEND_OK"
+    assert sent[3] in tool("queryMsgByKey", "-t", "tools", "-k", "key1")
+    found = tool("queryMsgByUniqueKey", "-t", "tools", "-i", sent[3])
+    (offset_id,) = re.findall(r"(?:Offset )?Message ?ID: +([0-9A-F]{32})\b", found, re.I)[:1] or [
+        ""
+    ]
+    assert "tag1" in found
+    if offset_id:
+        assert "tag1" in tool("queryMsgById", "-t", "tools", "-i", offset_id)
+    assert "hello" in tool("printMsg", "-t", "tools", "-d", "true")
+
+    status = [line for line in rows(tool("topicStatus", "-t", "tools")) if line[0].startswith("g0")]
+    assert len(status) == 6
+    assert sum(int(line[3]) for line in status) == 1
+    moved = tool("resetOffsetByTime", "-g", "readers", "-t", "tools", "-s", "-1")
+    assert sum(line[0].startswith("g0") for line in rows(moved)) == 6
+    progress = tool("consumerProgress", "-g", "readers")
+    assert sum(line[0] == "tools" for line in rows(progress)) == 6
+
+    assert "OK" in tool("wipeWritePerm", "-b", "g0.n2")
+    assert "OK" in tool("addWritePerm", "-b", "g0.n2")
+    assert "brokerVersionDesc" in tool("brokerStatus", "-b", addresses[0])
+    assert "rpc_count_max" in tool("getBrokerConfig", "-b", addresses[0])
+    assert '"brokerName":"g0.n1"' in tool("topicRoute", "-t", "tools").replace(" ", "")
+    assert "success" in tool("deleteTopic", "-c", cluster, "-t", "tools")
+    assert "tools" not in tool("topicList").split()
