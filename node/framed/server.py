@@ -111,7 +111,7 @@ class FramedServer:
         await asyncio.gather(*self._handshakes, return_exceptions=True)
         self.calls.stop()
         deadline = self._loop.time() + grace_ms / 1000
-        while self.calls.count and self._loop.time() < deadline:  # noqa: ASYNC110 - once in a life.
+        while self.connections.call_count and self._loop.time() < deadline:  # noqa: ASYNC110 - once in a life.
             await asyncio.sleep(_POLL_S)
         left = self.connections.all
         for connection in left:

@@ -229,6 +229,7 @@ class Remoting:
         while True:
             await asyncio.sleep(SAMPLE_S)
             self.groups.clients.expire()
+            self.transactions.forget_absent()
             self._node.sample()
 
     def _on_consumer(self, group: str) -> None:

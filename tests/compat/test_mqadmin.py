@@ -16,6 +16,7 @@ from tests.compat.official.clients import pinned
 from tests.java import SHORT_LIVED
 
 NEWEST = next(client for client in reversed(pinned()) if client.is_classic)
+MAIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
 CALL_S = 120
 Tool = Callable[..., str]
 

@@ -36,6 +36,8 @@ _OUTCOMES: Final = {
     _ROLLBACK: TRANSACTION_OUTCOME_ROLLED_BACK,
 }
 _CHECKER: Final = "remoting"
+_INNER_PRODUCERS: Final = "CLIENT_INNER_PRODUCER"
+"""Group of the producer inside each consumer, which has no transactions."""
 PRODUCER_GROUP_COUNT_MAX: Final = 1_024
 """Producer groups that are asked; others wait until there is room."""
 _log: Final = structlog.get_logger(component="remoting")
@@ -87,10 +89,18 @@ class TransactionCalls:
     def watch(self, group: str) -> None:
         """Pass questions on to producers of a group, if this node leads."""
         is_ready = self._shared.context.driver.is_ready and not self._shared.context.is_stopped
+        if group == _INNER_PRODUCERS:
+            return
         if is_ready and group not in self._checks and len(self._checks) < PRODUCER_GROUP_COUNT_MAX:
             task = asyncio.create_task(self._ask_all(group))
             self._checks[group] = task
             task.add_done_callback(lambda done: self._ended(group, done))
+
+    def forget_absent(self) -> None:
+        """Ask no more for groups without a producer at this node."""
+        known = self.clients.producers if self.clients is not None else {}
+        for group in [group for group in self._checks if group not in known]:
+            self._checks.pop(group).cancel()
 
     def _ended(self, group: str, task: "asyncio.Task[None]") -> None:
         if self._checks.get(group) is task:

@@ -101,6 +101,20 @@ async def test_a_producer_is_asked_about_a_transaction_that_stays_open(tmp_path:
         assert (record.body, record.properties["PGROUP"]) == (b"paid", "payers")
 
 
+async def test_a_group_without_producers_is_not_asked(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        await client.produce_for("p@1", "payers")
+        await client.produce_for("p@1", "CLIENT_INNER_PRODUCER")
+        producers = gateway.node.broker.transactions.checks.producers
+        await eventually(lambda: producers.is_there("payers"), "the producer")
+        assert producers.count == 1
+        await client.close()
+        await eventually(lambda: not gateway.remoting.groups.clients.count, "its end")
+        gateway.remoting.transactions.forget_absent()
+        await eventually(lambda: not producers.count, "the end of the questions")
+
+
 async def test_a_reply_reaches_the_producer_that_waits_for_it(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         asker, replier = await gateway.client(), await gateway.client()
