@@ -11,6 +11,7 @@ import pytest
 from deploy.cache import place
 from deploy.local import LocalCluster
 from quorumlog.pb.log_pb2 import RouteRequest, RouteResponse
+from store.record.message import message_id
 from tests import missing
 from tests.compat.official.clients import pinned
 from tests.java import SHORT_LIVED
