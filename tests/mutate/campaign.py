@@ -13,7 +13,7 @@ from tests.mutate.hunting import Outcome, Task
 from tests.mutate.recording import Run, TestMap
 from tests.mutate.targets import Project
 
-STAGES: Final = (("near", 3.0), ("wide", 12.0))
+STAGES: Final = (("near", 3.0), ("wide", 12.0), ("far", 90.0))
 """How long the tests of a stage may take by the map, for one fault."""
 BATCH_COUNT: Final = 40
 """Faults that go through the stages together: what survives is told after each batch."""
@@ -39,7 +39,7 @@ class Verdict:
     """failed, timeout, ended: killed so. survived, not run, not plantable, not loaded. Where one
     test was asked also not judged: it is not there, or does not pass without the fault."""
     stage: str = ""
-    """near, wide or long: the stage of the search that found the killer. asked: the one test."""
+    """near, wide, far or long: the stage of the search that found the killer. asked: the one test."""
     tests: tuple[str, ...] = ()
     """Those that were asked, the best ones first; of a killed one none."""
     seconds: float = 0.0

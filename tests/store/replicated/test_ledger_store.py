@@ -30,7 +30,7 @@ from store.fsck.repair import apply
 from store.fsck.types import Severity
 from store.ledger.entry import KIND_NO_OP
 from store.replicated.ledger_store import ReplicaStore
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_for
 from tests.store.crash_check import must_not_die
 from tests.store.crashes import abandon
 from tests.store.fsck_stores import findings, flip, forget_sums, given_sizes
@@ -162,6 +162,13 @@ def test_a_follower_leaves_the_reserve_free(tmp_path: Path) -> None:
         assert store.ledger.files.reserved_count == 0
     with open_store(tmp_path / "roomy", disk_reserve_bytes=free_bytes // 2) as store:
         assert store.has_room(100)
+
+
+def test_room_takes_as_many_files_as_it_needs(tmp_path: Path) -> None:
+    with open_store(tmp_path, preallocate_file_count=2) as store:
+        put(store, 0, 3)
+        wait_for("room in the next file", lambda: store.has_room(20 * PAGE))
+        assert store.ledger.files.reserved_count == store.log.file_count_for(20 * PAGE)
 
 
 def test_a_batch_is_refused_while_its_file_is_being_made(tmp_path: Path) -> None:
