@@ -39,7 +39,8 @@ class Verdict:
     """failed, timeout, ended: killed so. survived, not run, not plantable, not loaded. Where one
     test was asked also not judged: it is not there, or does not pass without the fault."""
     stage: str = ""
-    """near, wide, far or long: the stage of the search that found the killer. asked: the one test."""
+    """near, wide, far or long: the stage of the search that found the killer. asked: the one
+    test."""
     tests: tuple[str, ...] = ()
     """Those that were asked, the best ones first; of a killed one none."""
     seconds: float = 0.0
