@@ -27,8 +27,8 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _NODE_COUNT = 3
 _TIMEOUT_MS = 30_000
 _PEERS = (
-    "etcd", "nats", "kafka", "bookkeeper", "redis-wait1", "redis-wait2", "pysyncobj",
-    "rocketmq-dledger", "rocketmq-master-slave",
+    "quorumlog-remoting", "etcd", "nats", "kafka", "bookkeeper", "redis-wait1", "redis-wait2",
+    "pysyncobj", "rocketmq-dledger", "rocketmq-master-slave",
 )  # fmt: skip
 
 

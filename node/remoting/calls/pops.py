@@ -1,10 +1,10 @@
-"""Pop: messages of any queue, taken for a time, acknowledged one by one.
+"""Pop: messages of any queue, invisible to others for a time, acknowledged one by one.
 
 Owns how a delivery is named on the wire. The client builds the name from the fields of an answer:
 the start of a queue is the generation of the deliveries, which a queue of an answer has in common,
 and after another invisible time the revive queue has its last 31 bits. Queue ids of pop are the
-group's own, whichever broker name is asked, and a message that was not acknowledged comes again in
-place: there is no retry topic for it.
+group's own, whichever broker name the request names. A message that was not acknowledged comes
+again in place: there is no retry topic for it.
 """
 
 from typing import Any, Final
@@ -80,7 +80,7 @@ class PopCalls:
         """Accept pop for a group and topic; consumers that ask for an assignment get no other."""
         document = document_of(request.command.body)
         if text_in(document, "mode") != _POP:
-            text = "a consumer that asks for an assignment reads by pop; let it rebalance by itself"
+            text = "consumers that ask for an assignment read by pop; set their clientRebalance"
             raise RefusedError(ResponseCode.NO_PERMISSION, text)
         return Answer()
 
@@ -127,17 +127,17 @@ class PopCalls:
         return Answer(ext=times | named, body=body)
 
     def _deliveries(
-        self, group: str, topic: str, found: pop_pb2.ReceiveResponse, number: int
+        self, group: str, topic: str, received: pop_pb2.ReceiveResponse, number: int
     ) -> tuple[str, str, str, bytes]:
         """Return the deliveries of an answer as its fields name them, and the records."""
         generations: dict[int, int] = {}
         offsets: dict[int, list[int]] = {}
         counts, parts, at = [], [], 0
         address = self._shared.own_address(number)
-        for delivery in found.deliveries:
+        for delivery in received.deliveries:
             handle = decode_handle(group, topic, delivery.handle)
-            hi = at + int(fmt.INT32.unpack_from(found.records, at)[0])
-            data, at = found.records[at:hi], hi
+            hi = at + int(fmt.INT32.unpack_from(received.records, at)[0])
+            data, at = received.records[at:hi], hi
             parts.append(seen_by_clients(data, handle.queue_id, address))
             generations[handle.queue_id] = handle.generation
             offsets.setdefault(handle.queue_id, []).append(handle.offset)

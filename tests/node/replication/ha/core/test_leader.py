@@ -56,6 +56,17 @@ def test_fence_before_serving() -> None:
         m.check_append()
 
 
+def test_a_new_master_answers_a_handshake_once_it_came() -> None:
+    m = machine(0, 100, (1, 0))
+    joined(m, "one", 1)
+    m.promote(7, 5)
+    fx = m.received("one", bound(HaBinding(5, 0, 7)))
+    assert m.role is HaRole.MASTER
+    assert not [frame for frame in frames(fx, "one") if isinstance(frame, HandshakeReply)]
+    fx = m.received("one", Handshake(1))
+    assert [frame for frame in frames(fx, "one") if isinstance(frame, HandshakeReply)]
+
+
 def test_a_candidate_alone_never_serves() -> None:
     m = machine(0, 100, (3, 0), bound=HaBinding(3, 1, 9))
     m.promote(7)
