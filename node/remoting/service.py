@@ -108,7 +108,7 @@ class Remoting:
             shared, cluster, self._node.closed_names, has_auto_topics=has_auto_topics
         )
         self._topics = TopicAdmin(shared, broker, self._routes.own_topics)
-        self._group_admin = GroupAdmin(shared, broker, self.groups.clients)
+        self._group_admin = GroupAdmin(shared, broker, self.groups.clients, self._retries)
         self._pops = PopCalls(shared, broker, cluster, self.groups.clients)
         self._relays = RelayCalls(shared, broker, self.groups.clients)
         broker.add_leader_work(self.transactions)

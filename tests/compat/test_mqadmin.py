@@ -23,16 +23,16 @@ Tool = Callable[..., str]
 
 
 def broker_addresses(cluster: LocalCluster) -> list[str]:
-    """Return the address of the first broker name of each node."""
+    """Return the address of each node's own broker name."""
     found = []
-    for node in cluster.node_ids:
+    for number, node in enumerate(cluster.node_ids):
         with grpc.insecure_channel(cluster.address(node)) as channel:
             method = channel.unary_unary(
                 "/quorumlog.v1.LogService/Route",
                 request_serializer=RouteRequest.SerializeToString,
                 response_deserializer=RouteResponse.FromString,
             )
-            port = method(RouteRequest()).remoting_addresses[0].rpartition(":")[2]
+            port = method(RouteRequest()).remoting_addresses[number].rpartition(":")[2]
         found.append(f"127.0.0.1:{port}")
     return found
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from node.broker import Broker
 from node.broker.groups.settings import settings_of
 from node.remoting.calls.json_bodies import document_of, json_body, rows_of, text_in
+from node.remoting.calls.retries import RetryCalls
 from node.remoting.calls.shared import Shared
 from node.remoting.calls.topic_admin import data_version
 from node.remoting.clients import Clients, Member
@@ -34,10 +35,13 @@ RETRY_COUNT_MAX: Final = 1_000_000
 class GroupAdmin:
     """Answers the requests about groups. One per gateway."""
 
-    def __init__(self, shared: Shared, broker: Broker, clients: Clients) -> None:
+    def __init__(
+        self, shared: Shared, broker: Broker, clients: Clients, retries: RetryCalls
+    ) -> None:
         self._shared = shared
         self._broker = broker
         self._clients = clients
+        self._retries = retries
 
     # --- Settings ---
 
@@ -57,6 +61,7 @@ class GroupAdmin:
                     group=text_in(row, "groupName"), settings=_settings_in(row)
                 )
                 await self._broker.group_settings.set_group_settings(put)
+                await self._retries.make_retry_topic(put.group)
             return Answer()
 
         return await self._shared.forwarder.answer(request, 0, here, is_repeatable=True)

@@ -110,6 +110,7 @@ async def test_settings_of_a_group(tmp_path: Path) -> None:
         assert (await client.ask(GROUP, {"group": "readers"})).code == 26
         row = {"groupName": "readers", "retryMaxTimes": 3, "consumeBroadcastEnable": False}
         assert (await client.ask(PUT_GROUP, body=json.dumps(row).encode())).code == 0
+        assert (await client.ask(ROUTE, {"topic": "%RETRY%readers"})).code == 0
         found = document((await client.ask(GROUP, {"group": "readers"})).body)
         assert {name: found[name] for name in row} == row
 
