@@ -27,6 +27,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 public final class ClassicClient {
     private static final String[] KINDS = {"ordered", "ordinary", "delayed", "transactional"};
     private static final int LANE_COUNT = 10;
+    private static final int START_TRIES_MAX = 5;
     private static final int[] LEVEL_MS = {0, 1_000, 5_000};
 
     private static String servers;
@@ -140,12 +141,39 @@ public final class ClassicClient {
         return true;
     }
 
+    /** What starts a client, with the number of the try. */
+    private interface Start {
+        void begin(int number) throws Exception;
+    }
+
+    /** Start a client, again if need be: it asks one name server, which may be the dead node. */
+    private static void started(Start start) throws Exception {
+        for (int number = 1; ; number++) {
+            try {
+                start.begin(number);
+                return;
+            } catch (Exception error) {
+                if (number == START_TRIES_MAX) {
+                    throw error;
+                }
+                sayFailed("start", error);
+                Thread.sleep(500);
+            }
+        }
+    }
+
     private static void consume() throws Exception {
-        push("push", false, false);
-        push("push-orderly", true, false);
-        push("broadcasting", false, true);
+        started(number -> push("push", number, false, false));
+        started(number -> push("push-orderly", number, true, false));
+        started(number -> push("broadcasting", number, false, true));
+        started(ClassicClient::pull);
+        say("{\"event\":\"ready\"}");
+    }
+
+    private static void pull(int number) throws Exception {
         DefaultLitePullConsumer lite = new DefaultLitePullConsumer(prefix + "-lite");
         lite.setNamesrvAddr(servers);
+        lite.setInstanceName("lite-" + number);
         lite.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         for (String kind : KINDS) {
             lite.subscribe(prefix + "-" + kind, "*");
@@ -160,14 +188,13 @@ public final class ClassicClient {
                             }
                         })
                 .start();
-        say("{\"event\":\"ready\"}");
     }
 
-    private static void push(String group, boolean isOrderly, boolean isBroadcasting)
+    private static void push(String group, int number, boolean isOrderly, boolean isBroadcasting)
             throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(prefix + "-" + group);
         consumer.setNamesrvAddr(servers);
-        consumer.setInstanceName(group);
+        consumer.setInstanceName(group + "-" + number);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         if (isBroadcasting) {
             // The package of this type is another one in each line of the client.
