@@ -361,6 +361,17 @@ async def test_after_the_last_delivery_a_message_is_a_dead_letter(tmp_path: Path
         assert await ack(node, *found) == 0, "it is not in flight any more"
 
 
+async def test_a_receive_before_the_timer_does_not_hand_a_dead_letter_out(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await configure(node, GROUP, retry_count_max=0)
+        await send(node, "1", "2")
+        assert bodies(await receive(node, 1, queue_id=0)) == ["1"]
+        node.clock.now_ms += 1_000  # The message is due, and the timer has not looked.
+        assert bodies(await receive(node)) == ["2"]
+        await eventually(lambda: node.broker.pop.stats().dead_total == 1)
+        assert await dead_letters(node) == ["1"]
+
+
 async def test_a_receive_gets_what_comes_behind_a_dead_letter_of_its_message_group(
     tmp_path: Path,
 ) -> None:
