@@ -68,6 +68,19 @@ async def test_unprocessed_messages_come_again() -> None:
         assert {m.body for m in got[:2]}.isdisjoint(m.body for m in again)
 
 
+async def test_a_member_that_waits_for_the_next_message_has_processed_the_last() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await fill(client, 0, 1)
+        consumer = client.group_consumer("g", "orders", commit_interval_ms=20)
+        await take(consumer, 1)
+        waiting = asyncio.create_task(anext(consumer))
+        await eventually(lambda: cluster.offsets.get(("g", "orders", 0)) == 1)
+        await consumer.close(is_processed=False)
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+        assert cluster.offsets["g", "orders", 0] == 1
+
+
 async def test_offsets_are_stored_by_interval_and_by_hand() -> None:
     async with fake_cluster() as cluster, connect(cluster) as client:
         await fill(client, 0, 40)

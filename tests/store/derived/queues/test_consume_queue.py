@@ -108,6 +108,14 @@ def test_the_largest_numbers_fit(tmp_path: Path) -> None:
     assert again.built_position == position + (1 << 31) - 2
 
 
+def test_a_put_that_overlaps_what_is_built_appends_only_the_rest(tmp_path: Path) -> None:
+    queue = make(tmp_path)
+    put(queue, 0, 12)
+    assert put(queue, 10, 15) == 3
+    assert put(queue, 0, 15) == 0, "a repetition changes nothing"
+    assert (queue.max_offset, queue.read_units(0, 15)) == (15, units(0, 15))
+
+
 def test_a_unit_that_was_written_again_is_in_the_next_sync(tmp_path: Path) -> None:
     queue = make(tmp_path)
     put(queue, 0, 25)

@@ -39,6 +39,13 @@ def test_a_slave_acks_what_is_synced_and_reads_to_the_confirm_offset() -> None:
     assert m.received("up", Transfer(10, 5, 0, 40)).confirm == 10  # No further than the own log.
 
 
+def test_a_slave_acks_nothing_before_its_master_has_answered() -> None:
+    m = follower(100, (1, 0))
+    assert frames(m.durable_to(100), "up") == []
+    fx = m.received("up", HandshakeReply(100, 5, (EpochStart(1, 0), EpochStart(5, 100))))
+    assert frames(fx, "up") == [Ack(100)]
+
+
 def test_an_old_master_is_cut_and_says_what_it_lost() -> None:
     """H6, I19."""
     m = master(100, (1, 0), mode=AckMode.ASYNC)
