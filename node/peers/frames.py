@@ -232,7 +232,8 @@ class FrameParser:
         """Return kind, protobuf header and payload of the next whole frame; None: read more.
 
         The payload is a view into the buffer, valid until the next call of `buffer`. Raises
-        FrameError as soon as the first eight bytes are invalid.
+        FrameError as soon as the first eight bytes are invalid, or everything before the payload is
+        there and does not match its checksum.
         """
         while True:
             lo = self.lo
@@ -255,18 +256,22 @@ class FrameParser:
                 or (kind is None and word >> 24 < OPTIONAL_KIND_MIN)
             ):
                 raise self._fault(length, word)
-            end = lo + 4 + length
-            if end > self.hi:
-                return None
             view = self.view
             crc_at = lo + 4 + header_size_bytes
             body_at = crc_at + 4
+            if body_at > self.hi:
+                return None
             if header is None:
                 header, (crc,) = bytes(view[lo + 8 : crc_at]), _CRC.unpack_from(view, crc_at)
                 if header_size_bytes <= _SHAPE_HEADER_SIZE_BYTES_MAX:
                     self._shape, self._shape_word = _shape_of(header_size_bytes), word
+            # Before the payload is there: a parser that trusted a damaged length would swallow
+            # frames for megabytes, on a connection that looks alive.
             if _crc32(view[lo:crc_at]) != crc:
                 raise FrameError(f"the checksum of a frame of type {word >> 24} is wrong")
+            end = lo + 4 + length
+            if end > self.hi:
+                return None
             self.lo = end
             if kind is not None:
                 payload = view[body_at:end] if body_at < end else _NO_PAYLOAD

@@ -117,6 +117,17 @@ def test_a_flipped_bit_never_makes_another_frame(before: list[Frame]) -> None:
         pytest.fail(f"the flip of bit {bit} was never found")
 
 
+@pytest.mark.parametrize("payload", [b"", b"entries"])
+def test_a_flipped_bit_before_the_payload_is_found_without_any_later_frame(payload: bytes) -> None:
+    """A length that was believed made a link deaf: the votes of an election were its payload."""
+    head = encode_head(FrameKind.VOTE_REQUEST, b"a header", len(payload))
+    for bit in range(8 * len(head)):
+        data = bytearray(head + payload)
+        data[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(FrameError):
+            put(FrameParser(), bytes(data))
+
+
 @pytest.mark.parametrize("length", [0, 7, HANDSHAKE_SIZE_BYTES_MAX + 1, 0x47455420, 0xFFFFFFFF])
 def test_a_wrong_length_is_refused_with_the_first_eight_bytes(length: int) -> None:
     parser = FrameParser(
