@@ -91,21 +91,21 @@ class Clients:
 
     def put_producer(self, group: str, member: Member) -> None:
         """Note that a client produces for a group. Raises RefusedError."""
-        members = self.producers.setdefault(group, {})
+        members = self.producers.get(group, {})
         self._put(False, group, members, member)
+        self.producers[group] = members  # Not before: a refused client leaves no group behind.
 
     def put_consumer(
         self, group: str, member: Member, described: ConsumerGroup, topics: dict[str, Subscription]
     ) -> None:
         """Note that a client consumes for a group, as `described` says. Raises
         RefusedError."""
-        known = self.consumers.get(group)
-        if known is None:
-            known = self.consumers[group] = ConsumerGroup()
+        known = self.consumers.get(group, ConsumerGroup())
+        is_new = self._put(True, group, known.members, member)
+        self.consumers[group] = known
         known.consume_type = described.consume_type
         known.message_model = described.message_model
         known.consume_from = described.consume_from
-        is_new = self._put(True, group, known.members, member)
         if self._subscribe(known, topics) or is_new:
             self._on_changed(group)
 
@@ -136,19 +136,30 @@ class Clients:
             raise RefusedError(ResponseCode.SYSTEM_BUSY, text)
         groups.add(key)
         members[member.client_id] = member
+        if old is not None:
+            self._unbind(key, members, old)
         return old is None
+
+    def _unbind(self, key: tuple[bool, str], members: dict[str, Member], gone: Member) -> None:
+        """Take a group from the connection of a member that is gone, if it has no other there."""
+        if all(member.connection is not gone.connection for member in members.values()):
+            self._groups_of.get(gone.connection, set()).discard(key)
 
     def remove(self, is_consumer: bool, group: str, client_id: str) -> None:
         """Take a client out of a group, because it said so."""
         if is_consumer:
             known = self.consumers.get(group)
-            if known is not None and known.members.pop(client_id, None) is not None:
+            gone = known.members.pop(client_id, None) if known is not None else None
+            if known is not None and gone is not None:
+                self._unbind((True, group), known.members, gone)
                 self._on_left(group, client_id)
                 self._after_leave(group, known)
             return
         members = self.producers.get(group)
         if members is not None:
-            members.pop(client_id, None)
+            gone = members.pop(client_id, None)
+            if gone is not None:
+                self._unbind((False, group), members, gone)
             if not members:
                 del self.producers[group]
 
