@@ -47,7 +47,7 @@ class Reason(StrEnum):
     """The length, or the size of the header, is impossible or above the limit."""
     KIND = "kind"
     ROCKETMQ = "rocketmq"
-    """A client of RocketMQ's remoting protocol, which this node does not speak."""
+    """A client of RocketMQ's remoting protocol, at a port that does not speak it."""
     HEADER = "header"
     """The header is too short, or one of its reserved bits is set."""
     FLAGS = "flags"
