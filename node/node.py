@@ -53,8 +53,6 @@ from node.peers.security.tls import (
     grpc_client_credentials,
     grpc_server_credentials,
 )
-from node.remoting.conversation import RemotingCalls
-from node.remoting.service import Remoting
 from node.replication.derived_scrub import DerivedCare
 from node.replication.ha.driver import HaDriver
 from node.replication.ha.link.link import HaLink
@@ -62,6 +60,8 @@ from node.replication.lives import NodeLives
 from node.replication.replication import Replication
 from node.replication.scrub import Scrub
 from node.rocketmq.access import Access
+from node.rocketmq.remoting.conversation import RemotingCalls
+from node.rocketmq.remoting.service import Remoting
 from node.rocketmq.service import RocketMq
 from node.runtime.fail_stop import FailStop
 from node.runtime.logs.line_budget import left_out
@@ -400,7 +400,7 @@ class Node:
         own = handlers(self.calls, self.broker, self.admin, directory)
         life.push_async_callback(self._end_calls)
         self.framed.calls.open(self.broker)
-        self.remoting.start()
+        await self.remoting.start()
         await self.grpc.start(own, (self.rocketmq.handler(),))
         # Objects made at start-up live as long as the process; a full collection that traverses
         # them stops the loop for long.

@@ -18,9 +18,6 @@ from node.nameserver.replica.status import STATES, NameServerStatus
 from node.nameserver.service import NameServerService
 from node.peers.handshake import CloseCode
 from node.peers.types import LinkStats
-from node.remoting.calls.locks import LOCK_COUNT_MAX
-from node.remoting.clients import CLIENT_COUNT_MAX as MEMBERSHIP_COUNT_MAX
-from node.remoting.service import Remoting
 from node.replication.contract import ReplicaStatus
 from node.replication.derived_scrub import CareStats
 from node.replication.ha.driver import HaDriver
@@ -32,6 +29,9 @@ from node.replication.raft.repair import LiveRepairStats
 from node.replication.scrub import ScrubStats
 from node.rocketmq.calls.renewals import COUNT_MAX as RENEWED_COUNT_MAX
 from node.rocketmq.clients import CLIENT_COUNT_MAX, QUESTION_SIZE_BYTES_MAX
+from node.rocketmq.remoting.calls.locks import LOCK_COUNT_MAX
+from node.rocketmq.remoting.clients import CLIENT_COUNT_MAX as MEMBERSHIP_COUNT_MAX
+from node.rocketmq.remoting.service import Remoting
 from node.rocketmq.service import RocketMq
 from node.services.bounds.request_watch import HALF_SIZE_BYTES_MAX, SLOW_COUNT_MAX, STREAM_COUNT_MAX
 from node.services.bounds.response_watch import WAITING_SIZE_BYTES_MAX

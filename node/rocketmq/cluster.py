@@ -4,7 +4,6 @@ Owns the view that the gateway has of the cluster: this node's own group from it
 from the name server. The view is advice: a node that leads no longer forwards the call.
 """
 
-import asyncio
 import hashlib
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
@@ -17,8 +16,6 @@ from node.state.tables.topic_types import MIXED
 from quorumlog.pb.log_pb2 import GroupRoute
 from quorumlog.pb.rocketmq_pb2 import Code
 from raft.messages import NO_NODE, NodeId
-
-_LOOK_AGAIN_S: Final = 0.02
 
 
 class GatewayQueue(NamedTuple):
@@ -97,23 +94,6 @@ class GatewayCluster:
             return None
         address = context.address_of(leader)
         return Leader(False, address) if address else None
-
-    async def wait_for_leader(self, group: str, deadline_s: float) -> Leader:
-        """Return the leader of a group, waiting for an election. Raises CallRefusedError if it is
-        late.
-
-        No event tells that another node begins to lead, so this looks again every 20 ms, and only
-        while no leader is known.
-        """
-        loop = asyncio.get_running_loop()
-        while True:
-            leader = self.leader_of(group)
-            if leader is not None:
-                return leader
-            if loop.time() >= deadline_s:
-                text = f"group {group!r} has no leader at the moment; try again"
-                raise CallRefusedError(Code.HA_NOT_AVAILABLE, text)
-            await asyncio.sleep(_LOOK_AGAIN_S)
 
     # --- Nodes ---
 

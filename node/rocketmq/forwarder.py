@@ -1,30 +1,19 @@
 """Forwards calls, unchanged, to the leader of the group that they are about.
 
-Owns connections between gateways, how long a call is held while no node leads, and how often it is
-forwarded. Must not know what a call means. Clients try three times within milliseconds and then
-report to the application, so a call is held for longer than an election takes (protocol section
-16.3), and so is one that this node refuses because its leadership is about to end. A call that
-reached a leader and has no answer may have been done: it is forwarded again only if that changes
-nothing.
+Owns connections between gateways, and how often a call is forwarded. Must not know what a call
+means. A call that reached a leader and has no answer may have been done: it is forwarded again only
+if that changes nothing.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import grpc
 
-from node.errors.common import (
-    DrainingError,
-    NodeError,
-    NotAppliedError,
-    NotLeaderError,
-    NotReadyError,
-    ShuttingDownError,
-    TransferringError,
-)
-from node.errors.ha import NotMasterError
 from node.rocketmq.cluster import GatewayCluster
+from node.rocketmq.hold import NothingDoneError, T, answer_of_leader
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.runtime.channel_options import CHANNEL_OPTIONS
 from quorumlog.pb.log_pb2 import RouteRequest, RouteResponse
@@ -38,12 +27,8 @@ _ROUTE_S: Final = 1.0
 HOPS_HEADER: Final = "x-quorumlog-hops"
 HOP_COUNT_MAX: Final = 3
 """Forwards after which a call is refused: the nodes that were asked disagree about the leader."""
-HOLD_S: Final = 2.5
-"""Time that a call waits for a leader: below the 3 s after which clients give one up."""
 DEADLINE_MARGIN_S: Final = 0.3
 """Part of a caller's time that is left for the answer to reach it."""
-AGAIN_S: Final = 0.05
-"""Pause before a call is tried again."""
 _CONNECT_S: Final = 0.5
 """Time after which the leader is looked up again; the attempt to connect goes on."""
 _ON_THE_WAY: Final = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
@@ -58,17 +43,6 @@ _NOTHING_HAPPENED: Final = (
     grpc.StatusCode.UNIMPLEMENTED,
 )
 """Statuses of a node's gRPC before any handler saw the call."""
-LED_ELSEWHERE: Final[tuple[type[NodeError], ...]] = (
-    DrainingError,
-    NotAppliedError,
-    NotLeaderError,
-    NotMasterError,
-    NotReadyError,
-    ShuttingDownError,
-    TransferringError,
-)
-"""Errors of a node whose leadership begins or ends just then. The call changed nothing, and soon a
-leader can take it."""
 _PASSED_ON: Final = ("authorization", "x-mq-")
 
 
@@ -103,70 +77,40 @@ class Forwarder:
     ) -> Any:
         """Return the answer of a group's leader: that of `here`, or another node's as bytes.
 
-        Raises as `unary`, and the errors of `here`. A refusal because the leadership moves is tried
-        again, at the new leader.
+        `lost` refuses a call whose outcome is unknown; None: doing it twice is as good as once.
+        Raises CallRefusedError, and the errors of `here`.
         """
-        loop = asyncio.get_running_loop()
-        until_s, pause_s = self.hold_until(call), AGAIN_S
-        while True:
-            forwarded = await self.unary(call, group, lost)
-            if forwarded is not None:
-                return forwarded
-            try:
-                return await here()
-            except LED_ELSEWHERE:
-                if loop.time() + pause_s >= until_s:
-                    raise
-            await asyncio.sleep(pause_s)
-            pause_s *= 2  # Many calls may wait, and each is done from the start.
+        return await self.hold(call, group, here, partial(self._unary, call, lost))
 
-    async def must_forward(self, call: ForwardedCall, group: str) -> str | None:
-        """Return the address of a group's leader, None if this node leads. Raises CallRefusedError.
+    async def hold(
+        self,
+        call: ForwardedCall,
+        group: str,
+        here: Callable[[], Awaitable[T]],
+        there: Callable[[str], Awaitable[T]],
+    ) -> T:
+        """Hold a call until a leader answers: see `answer_of_leader`."""
+        until_s = call.deadline_s - DEADLINE_MARGIN_S
+        return await answer_of_leader(self._cluster, group, here, there, until_s)
 
-        Waits for an election that is under way, as long as the caller can.
+    async def _unary(self, call: ForwardedCall, lost: Code | None, address: str) -> bytes:
+        """Forward to the leader at an address. Raises CallRefusedError, NothingDoneError.
+
+        A node that cannot be connected to has not seen the call. When the connection breaks before
+        the answer comes, the outcome is unknown.
         """
-        leader = await self._cluster.wait_for_leader(group, self.hold_until(call))
-        if leader.is_here:
-            return None
-        if call.hop_count >= HOP_COUNT_MAX:
-            text = f"sent on {call.hop_count} times without a leader of {group!r}; try again"
-            raise CallRefusedError(Code.HA_NOT_AVAILABLE, text)
-        return leader.address
-
-    @staticmethod
-    def hold_until(call: ForwardedCall) -> float:
-        """Return the time until which a call waits, if the wait begins now."""
-        now_s = asyncio.get_running_loop().time()
-        return min(now_s + HOLD_S, call.deadline_s - DEADLINE_MARGIN_S)
-
-    async def unary(
-        self, call: ForwardedCall, group: str, lost: Code | None = None
-    ) -> bytes | None:
-        """Forward to a group's leader and return its answer; None if that is this node.
-
-        A node that cannot be connected to has not seen the call: it is tried again, or another
-        leader once there is one. When the connection breaks before the answer comes, the outcome is
-        unknown. The call is then refused with the code `lost`; None: doing it twice is as good as
-        once, so it is sent again. Raises CallRefusedError.
-        """
-        loop = asyncio.get_running_loop()
-        until_s = self.hold_until(call)
-        while True:
-            address = await self.must_forward(call, group)
-            if address is None:
-                return None
-            try:
-                if await self._is_connected(address):
-                    return await self._ask(call, address)
-            except grpc.aio.AioRpcError as error:
-                if lost is not None and error.code() not in _NOTHING_HAPPENED:
-                    raise _unanswered(lost, address, error) from error
-                if error.code() is not grpc.StatusCode.UNAVAILABLE or loop.time() >= until_s:
-                    raise _not_reached(address, error) from error
-            if loop.time() >= until_s:
-                text = f"the leader at {address} cannot be connected to; try again"
-                raise CallRefusedError(Code.HA_NOT_AVAILABLE, text)
-            await asyncio.sleep(AGAIN_S)
+        _check_hops(call)
+        try:
+            if await self._is_connected(address):
+                return await self._ask(call, address)
+        except grpc.aio.AioRpcError as error:
+            if lost is not None and error.code() not in _NOTHING_HAPPENED:
+                raise _unanswered(lost, address, error) from error
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                raise NothingDoneError(_not_reached(address, error)) from error
+            raise _not_reached(address, error) from error
+        text = f"the leader at {address} cannot be connected to; try again"
+        raise NothingDoneError(CallRefusedError(Code.HA_NOT_AVAILABLE, text))
 
     async def _is_connected(self, address: str) -> bool:
         """Try to connect; return whether there is a connection."""
@@ -190,6 +134,7 @@ class Forwarder:
 
     async def stream(self, call: ForwardedCall, address: str) -> AsyncIterator[bytes]:
         """Yield the answers of the node at an address. Raises CallRefusedError."""
+        _check_hops(call)
         self.forwarded_total += 1
         method = self._channel(address).unary_stream(f"/{SERVICE}/{call.method}")
         answer: Any = method(call.data, metadata=_metadata(call), timeout=_left_s(call))
@@ -248,6 +193,12 @@ class Forwarder:
         channels, self._channels = list(self._channels.values()), {}
         for channel in channels:
             await channel.close()
+
+
+def _check_hops(call: ForwardedCall) -> None:
+    if call.hop_count >= HOP_COUNT_MAX:
+        text = f"forwarded {call.hop_count} times, and no node was the leader; try again"
+        raise CallRefusedError(Code.HA_NOT_AVAILABLE, text)
 
 
 def _metadata(call: ForwardedCall) -> tuple[tuple[str, str], ...]:

@@ -4,7 +4,6 @@ Owns the table of methods and the way of one call through the gateway. Must not 
 is. Every answer has a status; a transport error is for faults between client and node.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -23,7 +22,7 @@ from node.rocketmq.calls.renewals import Renewals
 from node.rocketmq.calls.send import SendCalls, body_size_bytes_max
 from node.rocketmq.clients import GatewayClients
 from node.rocketmq.cluster import GatewayCluster
-from node.rocketmq.forwarder import AGAIN_S, LED_ELSEWHERE, SERVICE, Forwarder
+from node.rocketmq.forwarder import SERVICE, Forwarder
 from node.rocketmq.protocol import handles
 from node.rocketmq.protocol.client_settings import answer
 from node.rocketmq.protocol.names import group_name
@@ -183,22 +182,14 @@ class RocketMq:
             request = _parse(pb.ReceiveMessageRequest, data)
             name_of_broker = request.message_queue.broker.name
             group = group_of_broker(name_of_broker) or self._cluster.own_group
-            until_s = 0.0
-            while True:
-                address = await self.forwarder.must_forward(caller.call, group)
-                if address is not None:
-                    async for element in self.forwarder.stream(caller.call, address):
-                        yield element
-                    return
-                try:
-                    async for response in self._receive_calls.receive_message(caller, request):
-                        yield response.SerializeToString()
-                    return
-                except LED_ELSEWHERE:  # Before the first element, maybe after a long wait.
-                    until_s = until_s or self.forwarder.hold_until(caller.call)
-                    if asyncio.get_running_loop().time() >= until_s:
-                        raise
-                await asyncio.sleep(AGAIN_S)
+            elements = await self.forwarder.hold(
+                caller.call,
+                group,
+                lambda: _begun(self._receive_calls.receive_message(caller, request)),
+                lambda address: _begun(self.forwarder.stream(caller.call, address)),
+            )
+            async for element in elements:
+                yield element
         except Exception as error:  # noqa: BLE001 - each of them is reported to the client.
             yield self._failure(name, error, pb.ReceiveMessageResponse).SerializeToString()
         finally:
@@ -300,6 +291,22 @@ def _parse(kind: type[Any], data: bytes) -> Any:
     except DecodeError as error:
         text = f"{len(data)} bytes that are no {kind.DESCRIPTOR.name}"
         raise CallRefusedError(Code.BAD_REQUEST, text) from error
+
+
+async def _begun(elements: AsyncIterator[bytes | Message]) -> AsyncIterator[bytes]:
+    """Return a stream, encoded, whose first element is there. Raises what comes in its place."""
+    first = []
+    async for element in elements:
+        first.append(element)
+        break
+
+    async def encoded() -> AsyncIterator[bytes]:
+        for element in first:
+            yield element if isinstance(element, bytes) else element.SerializeToString()
+        async for element in elements:
+            yield element if isinstance(element, bytes) else element.SerializeToString()
+
+    return encoded()
 
 
 def _told_language(run: Callable[[Any, str], Any]) -> Answer:

@@ -10,7 +10,7 @@ from typing import Final
 from node.broker import Broker
 from node.broker.core.context import Context
 from node.rocketmq.cluster import GatewayCluster, GatewayQueue
-from node.rocketmq.forwarder import LED_ELSEWHERE
+from node.rocketmq.hold import LED_ELSEWHERE
 from node.rocketmq.protocol import handles
 from node.rocketmq.protocol.messages import check_message, to_record, type_of, unix_ms_of
 from node.rocketmq.protocol.names import topic_name

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from node.rocketmq import forwarder
+from node.rocketmq import hold
 from node.rocketmq.cluster import Leader
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code
@@ -22,7 +22,7 @@ from tests.patience import eventually
 @pytest.fixture(autouse=True)
 def holds_calls_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine needs longer than clients wait."""
-    monkeypatch.setattr(forwarder, "HOLD_S", 15.0)
+    monkeypatch.setattr(hold, "HOLD_S", 15.0)
 
 
 class Wire:
@@ -183,7 +183,7 @@ async def test_a_send_waits_for_a_leader_that_cannot_be_connected_to(
         assert (await sending).status.code == Code.OK
         assert stored_count(pair.leader) == 0
         pair.follower.node.driver.lose()
-        monkeypatch.setattr(forwarder, "HOLD_S", 0.2)
+        monkeypatch.setattr(hold, "HOLD_S", 0.2)
         status = (await pair.follower.send(b"second")).status
         assert status.code == Code.HA_NOT_AVAILABLE
         assert stored_count(pair.leader) == 0

@@ -11,7 +11,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from structlog.testing import capture_logs
 
-from node.rocketmq import forwarder
+from node.rocketmq import hold
 from node.rocketmq.cluster import GatewayCluster
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.log_pb2 import GroupRoute, NodeAddress, TopicRoute
@@ -34,7 +34,7 @@ SEND = "MessagingService/SendMessage"
 @pytest.fixture(autouse=True)
 def holds_calls_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine needs longer than clients wait."""
-    monkeypatch.setattr(forwarder, "HOLD_S", 20.0)
+    monkeypatch.setattr(hold, "HOLD_S", 20.0)
 
 
 class Pair(NamedTuple):
@@ -99,7 +99,7 @@ async def test_a_call_that_meets_a_hand_over_that_fails_is_answered_here(tmp_pat
 async def test_a_send_is_refused_by_name_when_nobody_takes_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forwarder, "HOLD_S", 0.2)
+    monkeypatch.setattr(hold, "HOLD_S", 0.2)
 
     async with gateway_at(tmp_path) as gateway:
         gateway.node.broker.set_draining(True)

@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from node.rocketmq import forwarder
+from node.rocketmq import hold
 from node.rocketmq.access import Access
 from node.rocketmq.calls.renewals import RENEWED_MS
 from node.rocketmq.cluster import GroupNode, Share
@@ -462,7 +462,7 @@ async def test_without_a_leader_a_call_is_held_then_refused(
         driver.lead()
         assert (await sending).status.code == Code.OK
         driver.lose(leader_id=0)
-        monkeypatch.setattr(forwarder, "HOLD_S", 0.2)
+        monkeypatch.setattr(hold, "HOLD_S", 0.2)
         assert (await gateway.send()).status.code == Code.HA_NOT_AVAILABLE
 
 

@@ -1,0 +1,300 @@
+"""Consumer groups for tools: settings, progress, members, and offsets that are moved.
+
+Owns the documents. Progress and offsets are those of one broker name's queues, everything else is
+the group's.
+"""
+
+import json
+from typing import Any, Final
+
+from node.broker import Broker
+from node.broker.groups.settings import settings_of
+from node.rocketmq.remoting.calls.json_bodies import document_of, json_body, rows_of, text_in
+from node.rocketmq.remoting.calls.retries import RetryCalls
+from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.calls.topic_admin import data_version
+from node.rocketmq.remoting.clients import Clients, Member
+from node.rocketmq.remoting.conversation import Request
+from node.rocketmq.remoting.forwarder import FORWARDED
+from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
+from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.rocketmq.remoting.protocol.fields import INT64_MAX, int_of, text_of
+from node.state.tables.topic_types import Offsets
+from quorumlog.pb import common_pb2
+from quorumlog.pb.admin_pb2 import DeleteGroupRequest
+from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER
+from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset
+from quorumlog.pb.log_pb2 import OffsetByTimeRequest
+from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
+from store.record.check import store_timestamp
+
+_END: Final = -1
+RETRY_COUNT_MAX: Final = 1_000_000
+
+
+class GroupAdmin:
+    """Answers the requests about groups. One per gateway."""
+
+    def __init__(
+        self, shared: Shared, broker: Broker, clients: Clients, retries: RetryCalls
+    ) -> None:
+        self._shared = shared
+        self._broker = broker
+        self._clients = clients
+        self._retries = retries
+
+    # --- Settings ---
+
+    async def put(self, request: Request) -> Answer:
+        """Make a group, or change its settings."""
+        return await self._put_rows(request, [document_of(request.command.body)])
+
+    async def put_all(self, request: Request) -> Answer:
+        """Make or change the groups of a list."""
+        rows = rows_of(document_of(request.command.body), "groupConfigList")
+        return await self._put_rows(request, rows)
+
+    async def _put_rows(self, request: Request, rows: list[dict[str, Any]]) -> Answer:
+        async def here() -> Answer:
+            for row in rows:
+                put = SetGroupSettingsRequest(
+                    group=text_in(row, "groupName"), settings=_settings_in(row)
+                )
+                await self._broker.group_settings.set_group_settings(put)
+                await self._retries.make_retry_topic(put.group)
+            return Answer()
+
+        return await self._shared.forwarder.answer(request, 0, here, is_repeatable=True)
+
+    async def delete(self, request: Request) -> Answer:
+        """Forget a group and its offsets; one that does not exist is gone already."""
+        group = text_of(request.command.ext, "groupName")
+
+        async def here() -> Answer:
+            if group in self._shared.context.state.groups:
+                await self._broker.groups.delete_group(DeleteGroupRequest(group=group))
+            return Answer()
+
+        return await self._shared.forwarder.answer(request, 0, here, is_repeatable=True)
+
+    async def describe(self, request: Request) -> Answer:
+        """Return the settings of a group."""
+        group = text_of(request.command.ext, "group")
+        if group not in self._shared.context.state.groups and group not in self._clients.consumers:
+            text = f"there is no group {group[:200]!r}"
+            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+        return Answer(body=json_body(self._row(group)))
+
+    async def all(self, _request: Request) -> Answer:
+        """Return the settings of all groups."""
+        names = sorted({*self._shared.context.state.groups, *self._clients.consumers})
+        document = {
+            "subscriptionGroupTable": {name: self._row(name) for name in names},
+            "forbiddenTable": {},
+            "dataVersion": data_version(),
+        }
+        return Answer(body=json_body(document))
+
+    def _row(self, group: str) -> dict[str, Any]:
+        found = settings_of(self._shared.context, group)
+        return {
+            "groupName": group,
+            "consumeEnable": found.is_consume_enabled,
+            "consumeFromMinEnable": True,
+            "consumeBroadcastEnable": found.is_broadcast_enabled,
+            "consumeMessageOrderly": found.is_orderly,
+            "retryQueueNums": 1,
+            "retryMaxTimes": found.retry_count_max,
+            "brokerId": 0,
+            "whichBrokerWhenConsumeSlowly": 1,
+            "notifyConsumerIdsChangedEnable": True,
+            "groupSysFlag": 0,
+            "consumeTimeoutMinute": 15,
+            "attributes": {},
+        }
+
+    # --- Members ---
+
+    async def consumers(self, request: Request) -> Answer:
+        """Return the consumers of a group that are connected to this node."""
+        group = text_of(request.command.ext, "consumerGroup")
+        known = self._clients.consumers.get(group)
+        if known is None:
+            text = f"the consumer group[{group[:200]}] not online"
+            raise RefusedError(ResponseCode.CONSUMER_NOT_ONLINE, text)
+        document = {
+            "connectionSet": [_connection(member) for member in known.members.values()],
+            "consumeFromWhere": known.consume_from,
+            "consumeType": known.consume_type,
+            "messageModel": known.message_model,
+            "subscriptionTable": {
+                topic: one.document for topic, one in known.subscriptions.items()
+            },
+        }
+        return Answer(body=json_body(document))
+
+    async def producers(self, request: Request) -> Answer:
+        """Return the producers of a group that are connected to this node."""
+        group = text_of(request.command.ext, "producerGroup")
+        members = self._clients.producers.get(group, {})
+        if not members:
+            text = f"the producer group[{group[:200]}] not exist"
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
+        found = [_connection(member) for member in members.values()]
+        return Answer(body=json_body({"connectionSet": found}))
+
+    async def all_producers(self, _request: Request) -> Answer:
+        """Return all producers that are connected to this node, by group."""
+        data = {
+            group: [
+                {
+                    "clientId": member.client_id,
+                    "remoteIP": f"/{member.connection.remote}",
+                    "language": member.language,
+                    "version": member.version,
+                    "lastUpdateTimestamp": member.last_seen_unix_ms,
+                }
+                for member in members.values()
+            ]
+            for group, members in self._clients.producers.items()
+        }
+        return Answer(body=json_body({"data": data}))
+
+    async def groups_of_topic(self, request: Request) -> Answer:
+        """Return the groups that read a topic, or did."""
+        topic = text_of(request.command.ext, "topic")
+        stored = (g for g, table in self._shared.context.state.groups.items() if topic in table)
+        online = (g for g, one in self._clients.consumers.items() if topic in one.subscriptions)
+        return Answer(body=json_body({"groupList": sorted({*stored, *online})}))
+
+    async def topics_of_group(self, request: Request) -> Answer:
+        """Return the topics of which a group has offsets."""
+        stored = self._shared.context.state.groups.get(text_of(request.command.ext, "group"), {})
+        return Answer(body=json_body({"topicList": sorted(stored)}))
+
+    async def subscription(self, request: Request) -> Answer:
+        """Return what a group subscribes to of a topic."""
+        ext = request.command.ext
+        group, topic = text_of(ext, "group"), ext.get("topic", "")
+        known = self._clients.consumers.get(group)
+        found = known.subscriptions.get(topic) if known is not None else None
+        document: dict[str, Any] = {"group": group, "topic": topic}
+        if found is not None:
+            document |= {"subscriptionData": found.document}
+        return Answer(body=json_body(document))
+
+    # --- Progress ---
+
+    async def progress(self, request: Request) -> Answer:
+        """Return how far a group is in the queues of one broker name."""
+        number, ext = self._shared.number_of(request), request.command.ext
+
+        async def here() -> Answer:
+            group = text_of(ext, "consumerGroup")
+            self._shared.context.check_leads()
+            table: dict[str, Any] = {}
+            stored = self._shared.context.state.groups.get(group, {})
+            for topic in self._topics(group, stored, ext.get("topic", "")):
+                for shown, queue in self._shared.queues_of(topic, number):
+                    key = self._shared.queue_key(topic, number, shown)
+                    table[key] = self._queue_progress(topic, queue, stored)
+            return Answer(body=json_body({"consumeTps": 0.0, "offsetTable": table}))
+
+        return await self._shared.forwarder.answer(request, number, here, is_repeatable=True)
+
+    def _topics(self, group: str, stored: Offsets, asked: str) -> list[str]:
+        if asked:
+            return [asked] if self._shared.context.state.topic(asked) is not None else []
+        known = self._clients.consumers.get(group)
+        topics = {*stored, *(known.subscriptions if known is not None else ())}
+        return sorted(t for t in topics if self._shared.context.state.topic(t) is not None)
+
+    def _queue_progress(self, topic: str, queue: int, stored: Offsets) -> dict[str, int]:
+        store = self._shared.context.store
+        lo, hi = store.queue_range(topic, queue)
+        offset = stored.get(topic, {}).get(queue, 0)
+        last_ms = 0
+        if lo < offset <= hi:
+            found = store.pull(topic, queue, offset - 1, max_count=1)
+            last_ms = store_timestamp(found.data) if found.record_count else 0
+        return {
+            "brokerOffset": hi,
+            "consumerOffset": offset,
+            "pullOffset": offset,
+            "lastTimestamp": last_ms,
+        }
+
+    # --- Offsets that are moved ---
+
+    async def reset(self, request: Request) -> Answer:
+        """Move a group in the queues of one broker name, to a time or to an offset."""
+        number = self._shared.number_of(request)
+
+        async def here() -> Answer:
+            return await self._reset(request, number)
+
+        answer = await self._shared.forwarder.answer(request, number, here, is_repeatable=True)
+        if answer.code == ResponseCode.SUCCESS and FORWARDED not in request.command.ext:
+            # Consumers pull and commit at the node that answers for the name: at this one.
+            table = document_of(answer.body).get("offsetTable", {})
+            group = text_of(request.command.ext, "group")
+            for key, offset in table.items():
+                queue = json.loads(key)
+                queue_id = self._shared.names.queue(number, queue["queueId"])
+                self._shared.resets.begin(group, queue["topic"], queue_id, offset)
+        return answer
+
+    async def _reset(self, request: Request, number: int) -> Answer:
+        ext = request.command.ext
+        topic, group = text_of(ext, "topic"), text_of(ext, "group")
+        context = self._shared.context
+        context.topic(topic)
+        only, to_offset = int_of(ext, "queueId", -1, lo=-1), int_of(ext, "offset", -1, lo=-1)
+        unix_ms = int_of(ext, "timestamp", lo=-INT64_MAX)
+        moved: dict[str, int] = {}
+        rows = []
+        for shown, queue in self._shared.queues_of(topic, number):
+            if only in (-1, shown):
+                offset = to_offset if to_offset >= 0 else await self._at(topic, queue, unix_ms)
+                moved[self._shared.queue_key(topic, number, shown)] = offset
+                rows.append(GroupOffset(topic=topic, queue_id=queue, offset=offset))
+        if rows:
+            await self._broker.groups.commit_offsets(
+                CommitOffsetsRequest(group=group, offsets=rows)
+            )
+        return Answer(body=json_body({"offsetTable": moved}))
+
+    async def _at(self, topic: str, queue: int, unix_ms: int) -> int:
+        """Return the first offset at a time or later; -1 as time: the end."""
+        lo, hi = self._shared.context.store.queue_range(topic, queue)
+        if unix_ms <= _END or lo == hi:
+            return hi
+        asked = OffsetByTimeRequest(
+            topic=topic, queue_id=queue, unix_ms=unix_ms, consistency=CONSISTENCY_LEADER
+        )
+        return (await self._broker.queries.offset_by_time(asked)).offset
+
+
+def _connection(member: Member) -> dict[str, Any]:
+    return {
+        "clientId": member.client_id,
+        "clientAddr": member.connection.remote,
+        "language": member.language,
+        "version": member.version,
+    }
+
+
+def _settings_in(row: dict[str, Any]) -> common_pb2.GroupSettings:
+    """Return the settings of a document, those that are known here."""
+    settings = common_pb2.GroupSettings()
+    for name, field in (
+        ("consumeEnable", "is_consume_enabled"),
+        ("consumeBroadcastEnable", "is_broadcast_enabled"),
+        ("consumeMessageOrderly", "is_orderly"),
+    ):
+        if type(row.get(name)) is bool:
+            setattr(settings, field, row[name])
+    times = row.get("retryMaxTimes")
+    if type(times) is int and 0 <= times <= RETRY_COUNT_MAX:
+        settings.retry_count_max = times
+    return settings

@@ -1,0 +1,104 @@
+"""Single messages: by position, and by key.
+
+Owns which of a group's messages a broker name answers for: tools ask every name of a route and put
+the answers together.
+"""
+
+import struct
+from typing import Final
+
+from node.broker import Broker
+from node.rocketmq.remoting.calls.pulls import seen_by_clients
+from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.calls.transactions import unknown
+from node.rocketmq.remoting.conversation import Request
+from node.rocketmq.remoting.protocol.answers import Answer
+from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.rocketmq.remoting.protocol.fields import INT32_MAX, int_of, text_of
+from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER
+from quorumlog.pb.log_pb2 import QueryByKeyRequest
+from store import format as fmt
+from store.errors import PositionRangeError, RecordFormatError
+from store.record.check import store_timestamp
+
+_HEAD: Final = struct.Struct(">i")
+_COUNT_MAX: Final = 64
+_CALL_COUNT_MAX: Final = 16
+"""Calls of the broker for one query; each goes on where the one before stopped."""
+
+
+class MessageCalls:
+    """Answers the requests for single messages. One per gateway."""
+
+    def __init__(self, shared: Shared, broker: Broker) -> None:
+        self._shared = shared
+        self._broker = broker
+
+    async def by_position(self, request: Request) -> Answer:
+        """Return the message at a position, which is in a message id."""
+        number = self._shared.number_of(request)
+        return await self._shared.forwarder.answer(
+            request, number, lambda: self._at(request), is_repeatable=True
+        )
+
+    async def _at(self, request: Request) -> Answer:
+        position, context = int_of(request.command.ext, "offset"), self._shared.context
+        context.check_leads()
+        try:
+            message = context.store.message_at(position)
+        except (PositionRangeError, RecordFormatError):
+            raise unknown(position) from None
+        if context.state.topic(message.topic) is None:
+            raise unknown(position)
+        with context.store.view(position, message.size_bytes) as view:
+            record = bytes(view)
+        number, shown = self._shared.names.shown(message.queue_id)
+        return Answer(body=seen_by_clients(record, shown, self._shared.own_host(number)))
+
+    async def by_key(self, request: Request) -> Answer:
+        """Return the messages of a topic with a key, the newest first, of one broker name."""
+        number = self._shared.number_of(request)
+        return await self._shared.forwarder.answer(
+            request, number, lambda: self._by_key(request, number), is_repeatable=True
+        )
+
+    async def _by_key(self, request: Request, number: int) -> Answer:
+        ext = request.command.ext
+        count_max = min(int_of(ext, "maxNum", _COUNT_MAX, hi=INT32_MAX) or _COUNT_MAX, _COUNT_MAX)
+        asked = QueryByKeyRequest(
+            topic=text_of(ext, "topic"),
+            key=text_of(ext, "key"),
+            lo_unix_ms=int_of(ext, "beginTimestamp", 0),
+            hi_unix_ms=int_of(ext, "endTimestamp", 0),
+            consistency=CONSISTENCY_LEADER,
+        )
+        found: list[bytes] = []
+        for _ in range(_CALL_COUNT_MAX):
+            response = await self._broker.queries.query_by_key(asked)
+            found += reversed(list(self._own(response.records, number)))
+            if len(found) >= count_max or not response.HasField("next_position"):
+                break
+            asked.next_position = response.next_position
+        del found[count_max:]
+        newest_ms = store_timestamp(found[0]) if found else 0
+        ext_of_answer = {
+            "indexLastUpdateTimestamp": str(newest_ms),
+            "indexLastUpdatePhyoffset": "0",
+        }
+        if not found:
+            text = "no message of this broker name has the key"
+            return Answer(ResponseCode.QUERY_NOT_FOUND, ext_of_answer, remark=text)
+        return Answer(ext=ext_of_answer, body=b"".join(found))
+
+    def _own(self, records: bytes, number: int) -> "list[bytes]":
+        """Return the records of a broker name's queues, each as its clients see it."""
+        found, at = [], 0
+        host = self._shared.own_host(number)
+        while at < len(records):
+            (size_bytes,) = _HEAD.unpack_from(records, at)
+            queue = fmt.INT32.unpack_from(records, at + fmt.QUEUE_ID_AT)[0]
+            of_number, shown = self._shared.names.shown(queue)
+            if of_number == number:
+                found.append(seen_by_clients(records[at : at + size_bytes], shown, host))
+            at += size_bytes
+        return found

@@ -1,0 +1,220 @@
+"""The node itself for tools: what it does, how it is set, and what its names take.
+
+Owns the documents. Tools parse some of the values without a look, so each is there, and a number.
+A setting is changed by a restart of the node and not by a tool.
+"""
+
+import shutil
+import time
+from collections import Counter
+from typing import Any, Final
+
+from node.broker import Broker
+from node.config.settings import Settings
+from node.rocketmq.remoting.calls.json_bodies import json_body
+from node.rocketmq.remoting.calls.meters import METER_COUNT_MAX, Meter
+from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.calls.topic_admin import data_version
+from node.rocketmq.remoting.conversation import Request
+from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
+from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.rocketmq.remoting.protocol.command import VERSION
+from node.rocketmq.remoting.protocol.fields import text_of
+from node.runtime.clock import unix_ms
+from quorumlog.version import __version__
+from store.record.check import store_timestamp
+
+_SPANS_S: Final = (10, 60, 600)
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
+_TOPICS_LOOKED_AT_MAX: Final = 16
+_HIDDEN: Final = ("secret", "key", "password")
+
+
+class NodeAdmin:
+    """Answers the requests about this node. One per gateway."""
+
+    def __init__(self, shared: Shared, broker: Broker, settings: Settings | None) -> None:
+        self._shared = shared
+        self._broker = broker
+        self._settings = settings
+        self._began_s = time.time()
+        self.got: Final[Counter[str]] = Counter()
+        """Messages that consumers got, by topic@group."""
+        self._meters: dict[tuple[str, str], Meter] = {}
+        self.closed_names: Final[set[str]] = set()
+        """Broker names that take no messages, because a person said so."""
+        self._meter("put", "")
+        self._meter("get", "")
+
+    # --- Counters ---
+
+    def sample(self) -> None:
+        """Take a sample of every counter."""
+        for meter in self._meters.values():
+            meter.sample()
+
+    def _meter(self, kind: str, key: str) -> Meter:
+        found = self._meters.get((kind, key))
+        if found is None:
+            found = Meter(lambda: self._count(kind, key))
+            if len(self._meters) < METER_COUNT_MAX:
+                self._meters[kind, key] = found
+        return found
+
+    def _count(self, kind: str, key: str) -> int:
+        """Return a counter since the start."""
+        if kind == "put":
+            return self._broker.produce.records_total if not key else self._sizes(key)[0]
+        if kind == "put bytes":
+            return self._sizes(key)[1]
+        return self._broker.pulls.records_total if not key else self.got[key]
+
+    def _sizes(self, topic: str) -> tuple[int, int]:
+        sizes = self._broker.produce.sizes.of(topic)
+        return sizes.record_count, sizes.size_bytes
+
+    async def stats(self, request: Request) -> Answer:
+        """Return a counter in windows of a minute, an hour and a day."""
+        ext = request.command.ext
+        name, key = text_of(ext, "statsName"), text_of(ext, "statsKey")
+        kinds = {
+            "TOPIC_PUT_NUMS": ("put", key),
+            "TOPIC_PUT_SIZE": ("put bytes", key),
+            "GROUP_GET_NUMS": ("get", key),
+            "BROKER_PUT_NUMS": ("put", ""),
+            "BROKER_GET_NUMS": ("get", ""),
+        }
+        if name not in kinds:
+            text = f"The stats <{name[:200]}> not exist"
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
+        meter = self._meter(*kinds[name])
+        spans = {"statsMinute": _MINUTE_S, "statsHour": _HOUR_S, "statsDay": _DAY_S}
+        document = {}
+        for field, seconds in spans.items():
+            window = meter.last(seconds)
+            document[field] = {"sum": window.growth, "tps": window.per_s, "avgpt": 1.0}
+        return Answer(body=json_body(document))
+
+    # --- What the node does ---
+
+    async def runtime(self, request: Request) -> Answer:
+        """Return what the node does, in RocketMQ's words; all values are texts."""
+        return Answer(body=json_body({"table": self._runtime()}))
+
+    def _runtime(self) -> dict[str, str]:
+        store = self._shared.context.store
+        put, got = self._count("put", ""), self._count("get", "")
+        put_tps, get_tps = (self._three(self._meter(kind, "")) for kind in ("put", "get"))
+        disk = shutil.disk_usage(self._settings.directory if self._settings else "/")
+        ratio = f"{disk.used / disk.total:.4f}"
+        alive_s = int(time.time() - self._began_s)
+        lo, hi = store.log.min_position, store.log.max_position
+        today = dict.fromkeys(
+            ("msgPutTotalTodayMorning", "msgPutTotalYesterdayMorning"), "0"
+        ) | dict.fromkeys(("msgGetTotalTodayMorning", "msgGetTotalYesterdayMorning"), "0")
+        queues = {
+            f"{kind}ThreadPoolQueue{what}": value
+            for kind in ("send", "pull", "query", "ack")
+            for what, value in (
+                ("Size", "0"),
+                ("Capacity", str(self._broker.context.limits.in_flight_count_max)),
+                ("HeadWaitTimeMills", "0"),
+            )
+        }
+        delays = {f"scheduleMessageOffset_{level}": "0,0" for level in range(1, 19)}
+        return {
+            "brokerVersionDesc": f"quorumlog_{__version__}",
+            "brokerVersion": str(VERSION),
+            "brokerActive": "true",
+            "putTps": put_tps,
+            "getTransferredTps": get_tps,
+            "getTotalTps": get_tps,
+            "getFoundTps": get_tps,
+            "getMissTps": "0.0 0.0 0.0",
+            "msgPutTotalTodayNow": str(put),
+            "msgGetTotalTodayNow": str(got),
+            **today,
+            **queues,
+            "pageCacheLockTimeMills": "0",
+            "earliestMessageTimeStamp": str(self._earliest_unix_ms()),
+            "commitLogDiskRatio": ratio,
+            "consumeQueueDiskRatio": ratio,
+            "timerReadBehind": "0",
+            "timerOffsetBehind": "0",
+            "timerCongestNum": "0",
+            "timerEnqueueTps": "0.0",
+            "timerDequeueTps": "0.0",
+            "commitLogDirCapacity": f"Total : {_size(disk.total)}, Free : {_size(disk.free)}.",
+            "commitLogMinOffset": str(lo),
+            "commitLogMaxOffset": str(hi),
+            "remainHowManyDataToFlush": "0 B",
+            "bootTimestamp": str(int(self._began_s * 1000)),
+            "runtime": _duration(alive_s),
+            "dispatchMaxBuffer": "0",
+            "dispatchBehindBytes": "0",
+            "getMessageEntireTimeMax": "0",
+            "putMessageEntireTimeMax": "0",
+            "putMessageTimesTotal": str(put),
+            "putMessageSizeTotal": str(hi),
+            "putMessageAverageSize": f"{hi / put if put else 0:.1f}",
+            "putMessageDistributeTime": "[<=0ms]:0 [0~10ms]:0 ",
+            "startAcceptSendRequestTimeStamp": "0",
+            "remainTransientStoreBufferNumbs": "2147483647",
+            **delays,
+        }
+
+    def _earliest_unix_ms(self) -> int:
+        """Return when the oldest message of the first topics was stored; now, without one."""
+        store, found = self._shared.context.store, unix_ms()
+        for topic in list(self._shared.context.state.topics)[:_TOPICS_LOOKED_AT_MAX]:
+            lo, hi = store.queue_range(topic, 0)
+            if lo < hi:
+                first = store.pull(topic, 0, lo, max_count=1, max_size_bytes=1)
+                found = min(found, store_timestamp(first.data) if first.record_count else found)
+        return found
+
+    @staticmethod
+    def _three(meter: Meter) -> str:
+        return " ".join(f"{meter.last(seconds).per_s:.1f}" for seconds in _SPANS_S)
+
+    # --- How it is set ---
+
+    async def config(self, _request: Request) -> Answer:
+        """Return the settings as lines, without what is secret."""
+        lines = [f"brokerName={self._shared.names.all[0]}", "brokerId=0"]
+        if self._settings is not None:
+            for name, value in sorted(self._settings.model_dump(mode="json").items()):
+                if not any(part in name for part in _HIDDEN):
+                    lines.append(f"{name}={value}")
+        version: dict[str, Any] = data_version()
+        body = "".join(f"{line}\n" for line in lines).encode()
+        return Answer(ext={"version": json_body(version).decode()}, body=body)
+
+    # --- What its names take ---
+
+    async def wipe(self, request: Request) -> Answer:
+        """Have routes of this node say that a broker name takes no messages."""
+        return self._perm("wipeTopicCount", request, self.closed_names.add)
+
+    async def restore(self, request: Request) -> Answer:
+        """Have routes of this node say again that a broker name takes messages."""
+        return self._perm("addTopicCount", request, self.closed_names.discard)
+
+    def _perm(self, field: str, request: Request, change: Any) -> Answer:
+        name = text_of(request.command.ext, "brokerName")
+        if self._shared.places.group_of(name) is None:
+            text = f"no broker is named {name[:200]!r}"
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
+        change(name)
+        return Answer(ext={field: str(len(self._shared.context.state.topics))})
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 30):.1f} GiB"
+
+
+def _duration(seconds: int) -> str:
+    minutes, rest_s = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {rest_s} seconds ]"

@@ -1,0 +1,147 @@
+"""Offsets: where queues begin and end, and how far groups are.
+
+Owns the answers for queues without messages and groups without offsets, which decide where a new
+consumer begins. All are the leader's: a reader that was told an offset by one node must not be told
+an earlier one by the next.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from node.broker import Broker
+from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.conversation import Request
+from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
+from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.rocketmq.remoting.protocol.fields import INT32_MAX, INT64_MAX, int_of, text_of
+from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER, QueueId
+from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, FetchOffsetsRequest, GroupOffset
+from quorumlog.pb.log_pb2 import OffsetByTimeRequest, QueueOffsetsRequest
+from store.record.check import store_timestamp
+
+_UPPER: Final = "UPPER"
+Run = Callable[[Request, str, int], Awaitable[Answer]]
+
+
+class OffsetCalls:
+    """Answers the requests about offsets. One per gateway."""
+
+    def __init__(self, shared: Shared, broker: Broker) -> None:
+        self._shared = shared
+        self._broker = broker
+
+    def at_leader(self, run: Run) -> Callable[[Request], Awaitable[Answer]]:
+        """Make the handler of a request about one queue, which the leader answers."""
+
+        async def handler(request: Request) -> Answer:
+            number = self._shared.number_of(request)
+
+            async def here() -> Answer:
+                ext = request.command.ext
+                queue_id = self._shared.names.queue(number, int_of(ext, "queueId", hi=INT32_MAX))
+                return await run(request, text_of(ext, "topic"), queue_id)
+
+            return await self._shared.forwarder.answer(request, number, here, is_repeatable=True)
+
+        return handler
+
+    def unless_moved(
+        self, handler: Callable[[Request], Awaitable[Answer]]
+    ) -> Callable[[Request], Awaitable[Answer]]:
+        """Make a handler that ignores commits of a queue whose offset a person has moved."""
+
+        async def checked(request: Request) -> Answer:
+            ext, names = request.command.ext, self._shared.names
+            queue_id = names.queue(
+                self._shared.number_of(request), int_of(ext, "queueId", hi=INT32_MAX)
+            )
+            group, topic = text_of(ext, "consumerGroup"), text_of(ext, "topic")
+            if self._shared.resets.is_pending(group, topic, queue_id):
+                return Answer()  # The consumer has not noticed yet.
+            return await handler(request)
+
+        return checked
+
+    # --- Queues ---
+
+    async def max_offset(self, request: Request, topic: str, queue_id: int) -> Answer:
+        """Return the next offset to be written."""
+        return Answer(ext={"offset": str((await self._range(topic, queue_id))[1])})
+
+    async def min_offset(self, request: Request, topic: str, queue_id: int) -> Answer:
+        """Return the first offset that can be read."""
+        return Answer(ext={"offset": str((await self._range(topic, queue_id))[0])})
+
+    async def _range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return where a queue begins and ends; 0, 0 for one that does not exist."""
+        found = self._shared.context.state.topic(topic)
+        if found is None or queue_id >= found.queue_count:
+            return 0, 0
+        asked = QueueOffsetsRequest(
+            queues=[QueueId(topic=topic, queue_id=queue_id)], consistency=CONSISTENCY_LEADER
+        )
+        row = (await self._broker.queries.queue_offsets(asked)).queues[0]
+        return row.min_offset, row.max_offset
+
+    async def by_time(self, request: Request, topic: str, queue_id: int) -> Answer:
+        """Return the first offset stored at a time or later; UPPER: the last one not after it."""
+        lo, hi = await self._range(topic, queue_id)
+        unix_ms = int_of(request.command.ext, "timestamp", lo=-INT64_MAX)
+        is_upper = request.command.ext.get("boundaryType", "").upper() == _UPPER
+        if lo == hi:
+            return Answer(ext={"offset": "0"})
+        asked = OffsetByTimeRequest(
+            topic=topic,
+            queue_id=queue_id,
+            unix_ms=max(0, unix_ms) + is_upper,
+            consistency=CONSISTENCY_LEADER,
+        )
+        offset = (await self._broker.queries.offset_by_time(asked)).offset
+        if is_upper:
+            offset = offset - 1 if offset > lo else 0
+        return Answer(ext={"offset": str(offset)})
+
+    async def earliest_time(self, request: Request, topic: str, queue_id: int) -> Answer:
+        """Return when the first message of a queue was stored, -1 without one."""
+        lo, hi = await self._range(topic, queue_id)
+        unix_ms = -1
+        if lo < hi:
+            found = self._shared.context.store.pull(topic, queue_id, lo, max_count=1)
+            unix_ms = store_timestamp(found.data) if found.record_count else -1
+        return Answer(ext={"timestamp": str(unix_ms)})
+
+    # --- Groups ---
+
+    async def fetch(self, request: Request, topic: str, queue_id: int) -> Answer:
+        """Return how far a group is in a queue; where it has no offset, where it begins.
+
+        A group without an offset begins at 0 where nothing of the queue was deleted yet: a consumer
+        that starts after its producer gets what was sent before. Else the client decides.
+        """
+        ext = request.command.ext
+        group = text_of(ext, "consumerGroup")
+        asked = FetchOffsetsRequest(group=group, queues=[QueueId(topic=topic, queue_id=queue_id)])
+        offset = (await self._broker.groups.fetch_offsets(asked)).offsets[0].offset
+        if offset < 0:
+            is_told = ext.get("setZeroIfNotFound", "").lower() == "false"
+            if is_told or (await self._range(topic, queue_id))[0] != 0:
+                text = f"group {group[:200]!r} has no offset of this queue"
+                raise RefusedError(ResponseCode.QUERY_NOT_FOUND, text)
+            offset = 0
+        return Answer(ext={"offset": str(offset)})
+
+    async def commit(self, request: Request, topic: str, queue_id: int) -> Answer:
+        """Store how far a group is."""
+        ext = request.command.ext
+        offset = int_of(ext, "commitOffset")
+        group = text_of(ext, "consumerGroup")
+        await self.store(group, topic, queue_id, offset)
+        return Answer()
+
+    async def store(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Store an offset, unless it is there already: clients repeat theirs every 5 s."""
+        known = self._shared.context.state.groups.get(group, {}).get(topic, {}).get(queue_id)
+        if known == offset:
+            return
+        row = GroupOffset(topic=topic, queue_id=queue_id, offset=offset)
+        await self._broker.groups.commit_offsets(CommitOffsetsRequest(group=group, offsets=[row]))

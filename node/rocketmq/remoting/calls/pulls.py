@@ -1,0 +1,193 @@
+"""Pulls: records of one queue, from this node's own copy of the log, waiting for the first one.
+
+Owns the subscription by which records are filtered, and what tells a consumer to move its offset.
+Any replica answers from what it has applied. Only the leader may say that an offset is beyond the
+end: a replica that lags would send the consumer back.
+"""
+
+import struct
+from collections import Counter
+from typing import Final
+
+from node.broker import Broker
+from node.errors.common import NodeError
+from node.rocketmq.remoting.calls.groups import GroupCalls
+from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.clients import Subscription
+from node.rocketmq.remoting.conversation import Request
+from node.rocketmq.remoting.forwarder import FORWARDED
+from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
+from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.rocketmq.remoting.protocol.fields import INT32_MAX, int_of, text_of
+from quorumlog.pb import log_pb2
+from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER, CONSISTENCY_LOCAL
+from quorumlog.pb.log_pb2 import PullRequest, PullResponse
+from store import format as fmt
+from store.format import Host
+from store.record.message import encode_host
+
+_COMMIT: Final = 1
+_SUSPEND: Final = 2
+_HAS_SUBSCRIPTION: Final = 4
+_SQL: Final = "SQL92"
+_MESSAGE_COUNT_MAX: Final = 1_024
+_CODES: Final = {
+    log_pb2.PULL_STATUS_FOUND: (ResponseCode.SUCCESS, "FOUND"),
+    log_pb2.PULL_STATUS_NO_NEW_MESSAGE: (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE"),
+    log_pb2.PULL_STATUS_NO_MATCHED_MESSAGE: (
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        "NO_MATCHED_MESSAGE",
+    ),
+    log_pb2.PULL_STATUS_OFFSET_TOO_SMALL: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL"),
+    log_pb2.PULL_STATUS_OFFSET_TOO_BIG: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY"),
+}
+_HEAD: Final = struct.Struct(">i")
+_STORE_HOST_AT: Final = fmt.STORE_TIMESTAMP_AT + 8
+
+
+class Pulls:
+    """Answers pulls of both codes. One per gateway."""
+
+    def __init__(
+        self, shared: Shared, broker: Broker, groups: GroupCalls, got: Counter[str]
+    ) -> None:
+        """`got` counts the messages that consumers get, by topic@group."""
+        self._shared = shared
+        self._broker = broker
+        self._groups = groups
+        self._got = got
+
+    async def pull(self, request: Request) -> Answer:
+        """Return records, or what to do next."""
+        ext = request.command.ext
+        number = self._shared.number_of(request)
+        moved = self._moved(request, number)
+        if moved is not None:
+            return moved
+        if FORWARDED in ext:  # Another replica asks whether an offset is beyond the end.
+            return await self._read(request, number, is_leader=True)
+        try:
+            answer = await self._read(request, number, is_leader=False)
+        except NodeError as error:
+            if not error.retryable:
+                raise
+            answer = None  # This replica may not answer now; the leader may.
+        if answer is not None and not self._is_beyond(answer):
+            return answer
+        return await self._shared.forwarder.answer(
+            request,
+            number,
+            lambda: self._read(request, number, is_leader=True),
+            is_repeatable=True,
+        )
+
+    def _moved(self, request: Request, number: int) -> Answer | None:
+        """Return the answer that sends a consumer where a person moved its group; None: it was
+        not moved."""
+        ext, shared = request.command.ext, self._shared
+        queue_id = shared.names.queue(number, int_of(ext, "queueId", hi=INT32_MAX))
+        topic = text_of(ext, "topic")
+        offset = shared.resets.take(text_of(ext, "consumerGroup"), topic, queue_id)
+        if offset is None:
+            return None
+        lo, hi = shared.context.store.queue_range(topic, queue_id)
+        found = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(offset),
+            "minOffset": str(lo),
+            "maxOffset": str(hi),
+        }
+        return Answer(ResponseCode.PULL_OFFSET_MOVED, found, remark="OFFSET_RESET")
+
+    @staticmethod
+    def _is_beyond(answer: Answer) -> bool:
+        return answer.remark == "OFFSET_OVERFLOW_BADLY"
+
+    async def _read(self, request: Request, number: int, *, is_leader: bool) -> Answer:
+        ext = request.command.ext
+        topic, group = text_of(ext, "topic"), text_of(ext, "consumerGroup")
+        shown = int_of(ext, "queueId", hi=INT32_MAX)
+        queue_id = self._shared.names.queue(number, shown)
+        flags, offset = int_of(ext, "sysFlag", 0), int_of(ext, "queueOffset")
+        subscription = self._subscription(request, group, topic, flags)
+        asked = PullRequest(
+            topic=topic,
+            queue_id=queue_id,
+            offset=offset,
+            max_count=min(int_of(ext, "maxMsgNums", 32), _MESSAGE_COUNT_MAX),
+            max_size_bytes=min(int_of(ext, "maxMsgBytes", 0), INT32_MAX),
+            wait_ms=min(int_of(ext, "suspendTimeoutMillis", 0), INT32_MAX)
+            if flags & _SUSPEND and not is_leader
+            else 0,
+            consistency=CONSISTENCY_LEADER if is_leader else CONSISTENCY_LOCAL,
+            group=group,
+            tags=subscription.tags,
+            sql=subscription.expression if subscription.is_sql else "",
+        )
+        pulled = await self._broker.pulls.pull(asked)
+        response = pulled.response
+        code, remark = _CODES[response.status]
+        ext_of_answer = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(_next(response, offset)),
+            "minOffset": str(response.min_offset),
+            "maxOffset": str(response.max_offset),
+            "topicSysFlag": "0",
+            "groupSysFlag": "0",
+        }
+        body = pulled.records
+        if body:
+            self._got[f"{topic}@{group}"] += response.record_count
+            body = seen_by_clients(body, shown, self._shared.own_host(number))
+        return Answer(code, ext_of_answer, body, remark)
+
+    def _subscription(self, request: Request, group: str, topic: str, flags: int) -> Subscription:
+        """Return what the group reads of a topic. Raises RefusedError."""
+        ext = request.command.ext
+        version = int_of(ext, "subVersion", 0)
+        if flags & _HAS_SUBSCRIPTION:
+            expression, kind = ext.get("subscription", "*"), ext.get("expressionType", "TAG")
+            return Subscription(topic, expression, kind == _SQL, version, {})
+        known = self._groups.clients.consumers.get(group)
+        if known is None:
+            text = f"no consumer of group {group[:200]!r} is registered at this node"
+            raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
+        found = known.subscriptions.get(topic)
+        if found is None:
+            text = f"group {group[:200]!r} does not subscribe to {topic[:200]!r}"
+            raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
+        if version > found.version:
+            text = f"the subscription of {topic[:200]!r} is newer than the one registered"
+            raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_LATEST, text)
+        return found
+
+
+def _next(response: PullResponse, offset: int) -> int:
+    """Return where a consumer goes on."""
+    if response.status == log_pb2.PULL_STATUS_OFFSET_TOO_SMALL:
+        return response.min_offset
+    if response.status == log_pb2.PULL_STATUS_OFFSET_TOO_BIG:
+        return response.max_offset
+    return max(response.next_offset, offset)
+
+
+def seen_by_clients(records: bytes, queue_id: int, host: Host) -> bytes:
+    """Return records with the queue id that a broker name shows, and with this node as store host.
+
+    Clients build message ids of host and position, and turn to that host with them. Neither field
+    is covered by the CRC of the body.
+    """
+    out, at = bytearray(records), 0
+    encoded = encode_host(host)
+    while at < len(out):
+        (size_bytes,) = _HEAD.unpack_from(out, at)
+        fmt.INT32.pack_into(out, at + fmt.QUEUE_ID_AT, queue_id)
+        (sys_flag,) = fmt.INT32.unpack_from(out, at + fmt.SYS_FLAG_AT)
+        is_v6 = sys_flag & fmt.SYS_FLAG_STORE_HOST_V6 != 0
+        if is_v6 == (len(encoded) == fmt.HOST_V6_SIZE_BYTES):
+            host_at = at + _STORE_HOST_AT
+            if sys_flag & fmt.SYS_FLAG_BORN_HOST_V6:
+                host_at += fmt.HOST_V6_EXTRA_BYTES
+            out[host_at : host_at + len(encoded)] = encoded
+        at += size_bytes
+    return bytes(out)

@@ -1,0 +1,80 @@
+"""Questions of tools that a client answers: what it does, and whether it can process a message.
+
+Owns the way to the client and back: its answer is passed on as it is.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from node.broker import Broker
+from node.rocketmq.remoting.calls.pulls import seen_by_clients
+from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.calls.transactions import unknown
+from node.rocketmq.remoting.clients import Clients, Member
+from node.rocketmq.remoting.conversation import Request
+from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
+from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
+from node.rocketmq.remoting.protocol.command import Command
+from node.rocketmq.remoting.protocol.fields import text_of
+from store.errors import PositionRangeError, RecordFormatError
+from store.record.message import parse_message_id
+
+_ANSWER_S: Final = 10.0
+
+
+class RelayCalls:
+    """Answers the requests that are passed on to a client. One per gateway."""
+
+    def __init__(self, shared: Shared, broker: Broker, clients: Clients) -> None:
+        self._shared = shared
+        self._broker = broker
+        self._clients = clients
+
+    async def running_info(self, request: Request) -> Answer:
+        """Return what a consumer tells of itself."""
+        member = self._member(request, is_any=False)
+        return await self._asked(member, Command(request.command.code, ext=request.command.ext))
+
+    async def consume(self, request: Request) -> Answer:
+        """Have a consumer process one message now."""
+        ext = request.command.ext
+        member = self._member(request, is_any=True)
+        message_id = text_of(ext, "msgId")
+        context = self._shared.context
+        try:
+            position = parse_message_id(message_id)[1]
+            message = context.store.message_at(position)
+        except RecordFormatError as error:
+            raise RefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from None
+        except PositionRangeError:
+            raise unknown(parse_message_id(message_id)[1]) from None
+        with context.store.view(position, message.size_bytes) as view:
+            record = bytes(view)
+        number, shown = self._shared.names.shown(message.queue_id)
+        body = seen_by_clients(record, shown, self._shared.own_host(number))
+        told = ext | {"brokerName": self._shared.names.all[number]}
+        code = RequestCode.CONSUME_MESSAGE_DIRECTLY
+        return await self._asked(member, Command(code, ext=told, body=body))
+
+    def _member(self, request: Request, *, is_any: bool) -> Member:
+        ext = request.command.ext
+        group, client_id = text_of(ext, "consumerGroup"), ext.get("clientId", "")
+        known = self._clients.consumers.get(group)
+        members = known.members if known is not None else {}
+        if is_any and not client_id and members:
+            return next(iter(members.values()))
+        if client_id not in members:
+            text = f"The Consumer <{group[:200]}> <{client_id[:200]}> not online"
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
+        return members[client_id]
+
+    @staticmethod
+    async def _asked(member: Member, command: Command) -> Answer:
+        try:
+            answered = await member.connection.ask(replace(command), _ANSWER_S)
+        except TimeoutError:
+            text = f"{member.client_id} did not answer within {_ANSWER_S:.0f} s"
+            raise RefusedError(ResponseCode.CONSUME_MSG_TIMEOUT, text) from None
+        except ConnectionError as error:
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        return Answer(answered.code, answered.ext, answered.body, answered.remark)

@@ -1,0 +1,70 @@
+"""Messages that a consumer gives back: to its retry topic, or to the dead letters.
+
+Owns the way from a position of the log to the message. What becomes of it is the broker's: the same
+pauses and limits as for consumers of other protocols.
+"""
+
+from typing import Final
+
+from node.broker import Broker
+from node.broker.records.delayed import level_delay_ms
+from node.rocketmq.remoting.calls.send import retry_attempts
+from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.conversation import Request
+from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
+from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.rocketmq.remoting.protocol.fields import INT32_MAX, int_of, text_of
+from node.state.state import PERMISSION_ALL
+from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryMessage
+from quorumlog.pb.state_pb2 import Command as StateCommand
+from store.errors import PositionRangeError, RecordFormatError
+from store.record.topic_names import retry_topic
+
+_DEAD: Final = -1
+
+
+class RetryCalls:
+    """Answers the request that gives a message back. One per gateway."""
+
+    def __init__(self, shared: Shared, broker: Broker) -> None:
+        self._shared = shared
+        self._broker = broker
+
+    async def send_back(self, request: Request) -> Answer:
+        """Have a message delivered again after a pause, or make it a dead letter."""
+        number = self._shared.number_of(request)
+        return await self._shared.forwarder.answer(
+            request, number, lambda: self._send_back(request), is_repeatable=False
+        )
+
+    async def _send_back(self, request: Request) -> Answer:
+        ext = request.command.ext
+        position = int_of(ext, "offset")
+        level = int_of(ext, "delayLevel", 0, lo=_DEAD, hi=INT32_MAX)
+        try:
+            message = self._shared.context.store.message_at(position)
+        except (PositionRangeError, RecordFormatError) as error:
+            text = f"there is no message at position {position} any more: {error}"
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, text) from None
+        given = RetryMessage(
+            topic=message.topic,
+            queue_id=message.queue_id,
+            offset=message.queue_offset,
+            delay_ms=level_delay_ms(level) if level > 0 else 0,
+            is_dead=level == _DEAD,
+        )
+        retry = RetryLaterRequest(
+            group=text_of(ext, "group"),
+            messages=[given],
+            attempt_count_max=retry_attempts(ext),
+        )
+        await self._broker.retry.retry_later(retry)
+        return Answer()
+
+    async def make_retry_topic(self, group: str) -> None:
+        """Make the retry topic of a group that has consumers: their tools find groups by it."""
+        context, name = self._shared.context, retry_topic(group)
+        if name in context.state.topics or not context.driver.is_ready:
+            return
+        put = StateCommand.PutTopic(topic=name, queue_count=1, permission=PERMISSION_ALL)
+        await self._broker.commands.submit(context.create_command(put))

@@ -1,0 +1,132 @@
+"""Routes: the requests to a name server of RocketMQ, answered from this node's memory.
+
+Owns the documents. Each broker name has the broker id 0 and one address; what each name owns of a
+topic is its share of every group's queues. Source: protocol sections 5 and 16.3.
+"""
+
+from collections.abc import Set
+from typing import Any, Final
+
+from node.rocketmq.cluster import GatewayCluster, Share
+from node.rocketmq.protocol.statuses import CallRefusedError
+from node.rocketmq.remoting.calls.json_bodies import json_body
+from node.rocketmq.remoting.calls.send import AUTO_QUEUE_COUNT_MAX
+from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.conversation import Request
+from node.rocketmq.remoting.places import NamedPlace
+from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
+from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.rocketmq.remoting.protocol.fields import bool_of, text_of
+from node.state.state import PERMISSION_ALL, PERMISSION_WRITE
+from node.state.tables.topic_types import MIXED
+
+AUTO_TOPIC: Final = "TBW102"
+"""The topic whose route a producer takes for a topic that does not exist yet."""
+_INHERIT: Final = 1
+"""Permission to make topics like this one."""
+REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+"""With the name of the cluster before it: the topic to which consumers send their replies."""
+STANDARD_JSON_VERSION: Final = 401
+"""Clients from this version on read standard JSON; older ones want numbers as keys."""
+
+
+class RouteCalls:
+    """Answers the requests of a name server. One per gateway."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        cluster: GatewayCluster,
+        closed_names: Set[str],
+        *,
+        has_auto_topics: bool,
+    ) -> None:
+        """`closed_names` are broker names that take no messages; `has_auto_topics` says whether a
+        send makes its topic."""
+        self._shared = shared
+        self._closed_names = closed_names
+        self._has_auto_topics = has_auto_topics
+        self._cluster = cluster
+        self._cluster_name = shared.context.identity.cluster_id
+
+    async def route(self, request: Request) -> Answer:
+        """Return the route of a topic."""
+        command = request.command
+        topic = text_of(command.ext, "topic")
+        try:
+            shares = self._shares(topic)
+        except CallRefusedError as error:
+            raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, error.message) from None
+        brokers: list[dict[str, Any]] = []
+        queues: list[dict[str, Any]] = []
+        for share in shares:
+            for place in self._shared.places.brokers(share.group, share.places):
+                brokers.append(self._broker(place))
+                queues.append(self._queues(share, place))
+        if not brokers:
+            text = "no node of the group has told its address yet; try again"
+            raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, text)
+        body = json_body({"brokerDatas": brokers, "filterServerTable": {}, "queueDatas": queues})
+        is_standard = command.version >= STANDARD_JSON_VERSION
+        if not is_standard and not bool_of(command.ext, "acceptStandardJsonOnly"):
+            body = body.replace(b'"brokerAddrs":{"0":', b'"brokerAddrs":{0:')
+        return Answer(body=body)
+
+    def _shares(self, topic: str) -> list[Share]:
+        """Return who has queues of a topic. Raises CallRefusedError."""
+        if topic == f"{self._cluster_name}{REPLY_SUFFIX}":
+            count, permission = 1, PERMISSION_ALL  # Replies are never stored: any node passes them.
+        elif topic == AUTO_TOPIC and self._has_auto_topics:
+            count, permission = AUTO_QUEUE_COUNT_MAX, PERMISSION_ALL | _INHERIT
+        else:
+            return self._cluster.shares(topic)
+        return [
+            Share(group, count * self._shared.names.count, permission, MIXED, nodes)
+            for group, nodes in self._cluster.groups().items()
+        ]
+
+    def _broker(self, place: NamedPlace) -> dict[str, Any]:
+        return {
+            "brokerAddrs": {"0": place.address},
+            "brokerName": place.name,
+            "cluster": self._cluster_name,
+            "enableActingMaster": False,
+        }
+
+    def _queues(self, share: Share, place: NamedPlace) -> dict[str, Any]:
+        names = self._shared.places.names_of(share.group)
+        own_count = names.queue_count(place.number, share.queue_count)
+        is_closed = place.name in self._closed_names
+        return {
+            "brokerName": place.name,
+            "perm": share.permission & ~PERMISSION_WRITE if is_closed else share.permission,
+            "readQueueNums": own_count,
+            "topicSysFlag": 0,
+            # A name without a queue of its own takes messages for the queues of others.
+            "writeQueueNums": max(1, own_count),
+        }
+
+    async def cluster_info(self, request: Request) -> Answer:
+        """Return all broker names with their addresses."""
+        table = {
+            place.name: self._broker(place)
+            for group, nodes in self._cluster.groups().items()
+            for place in self._shared.places.brokers(group, nodes)
+        }
+        body = json_body(
+            {"brokerAddrTable": table, "clusterAddrTable": {self._cluster_name: list(table)}}
+        )
+        return Answer(body=body)
+
+    def own_topics(self) -> set[str]:
+        """Return the names that tools treat as topics, and that are the cluster's."""
+        names = {
+            name
+            for group in self._cluster.groups()
+            for name in self._shared.places.names_of(group).all
+        }
+        return {self._cluster_name, *names}
+
+    async def topics(self, _request: Request) -> Answer:
+        """Return the names of all topics."""
+        return Answer(body=json_body({"topicList": self._cluster.topic_names()}))

@@ -1,0 +1,115 @@
+"""What all requests share: the broker name that a request means, its client, this node's address.
+
+Owns the way from a request to a broker name: the ext field of newer clients, else the port that
+accepted the connection, else the name of this node.
+"""
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from typing import Final
+
+import structlog
+
+from node.broker.core.context import Context
+from node.broker.read.sql_filter import SqlFilter
+from node.rocketmq.remoting.calls.resets import Resets
+from node.rocketmq.remoting.conversation import Request
+from node.rocketmq.remoting.forwarder import FORWARDED, NAME, Forwarder
+from node.rocketmq.remoting.places import Places, parsed_host
+from node.rocketmq.remoting.protocol.answers import RefusedError
+from node.rocketmq.remoting.protocol.broker_names import BrokerNames
+from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
+from store.format import LOOPBACK, Host
+
+_SHORT_NAME_CODES: Final = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
+"""Requests whose fields have one letter: the broker name is `n`."""
+_log: Final = structlog.get_logger(component="remoting")
+
+
+class Shared:
+    """The parts that the requests of all subjects use. One per gateway."""
+
+    def __init__(
+        self, context: Context, places: Places, forwarder: Forwarder, own_node_address: str
+    ) -> None:
+        self.context: Final = context
+        self.places: Final = places
+        self.forwarder: Final = forwarder
+        self.names: Final[BrokerNames] = places.names_of(context.identity.group)
+        self.resets: Final = Resets()
+        self._own_node_address = own_node_address
+        self._hosts: dict[str, Host] = {}
+        """Addresses that were looked up."""
+        self._unknown_names: set[str] = set()
+        ids = sorted({*context.identity.addresses, *context.state.members})
+        own = context.driver.node_id
+        self._own_number = (ids.index(own) if own in ids else 0) % self.names.count
+
+    def number_of(self, request: Request) -> int:
+        """Return the number of the broker name that a request means. Raises RefusedError."""
+        command = request.command
+        ext, count = command.ext, self.names.count
+        told = ext.get(NAME)
+        if told is not None and told.isdecimal() and len(told) <= 4 and int(told) < count:
+            return int(told)
+        name = ext.get("n" if command.code in _SHORT_NAME_CODES else "bname")
+        if name:
+            number = self.names.number_of(name)
+            if number is None:
+                text = f"no broker is named {name[:200]!r} here; ask for the route again"
+                raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+            return number
+        number = request.connection.port_number
+        return number if 0 <= number < count else self._own_number
+
+    def queues_of(self, topic: str, number: int) -> Iterator[tuple[int, int]]:
+        """Yield the queues of a topic that a broker name owns: as it shows them, and the group's.
+        Raises UnknownTopicError."""
+        count = self.names.queue_count(number, self.context.topic(topic).queue_count)
+        for shown in range(count):
+            yield shown, self.names.queue(number, shown)
+
+    def queue_key(self, topic: str, number: int, shown: int) -> str:
+        """Return a queue as key of a JSON object: the text of an object, which Java reads."""
+        key = {"brokerName": self.names.all[number], "queueId": shown, "topic": topic}
+        return json.dumps(key, separators=(",", ":"))
+
+    def own_address(self, number: int) -> str:
+        """Return the address at which this node answers for a broker name."""
+        return self.places.address_of(self._own_node_address, number)
+
+    def own_host(self, number: int) -> Host:
+        """Return that address as records hold it; 127.0.0.1 for a name without an address."""
+        address = self.own_address(number)
+        host = self._hosts.get(address) or parsed_host(address)
+        return host or (LOOPBACK[0], int(address.rpartition(":")[2]))
+
+    async def resolve(self) -> None:
+        """Look up the names by which this node is known: message ids hold addresses."""
+        loop = asyncio.get_running_loop()
+        for address in {self.own_address(number) for number in range(self.names.count)}:
+            if address in self._hosts or parsed_host(address) is not None:
+                continue
+            name, _, port = address.rpartition(":")
+            try:
+                rows = await loop.getaddrinfo(
+                    name, int(port), family=socket.AF_INET, type=socket.SOCK_STREAM
+                )
+            except OSError as error:
+                if name not in self._unknown_names:
+                    self._unknown_names.add(name)
+                    text = "message ids hold 127.0.0.1 while this node's name has no address"
+                    _log.warning(text, name=name, reason=str(error))
+            else:
+                self._hosts[address] = (str(rows[0][4][0]), int(port))
+
+    def born_host(self, request: Request) -> Host:
+        """Return the address of the client that sent a request, also of a forwarded one."""
+        told = request.command.ext.get(FORWARDED) or request.connection.remote
+        return parsed_host(told) or LOOPBACK
+
+    def check_sql(self, text: str) -> None:
+        """Raise BadFilterError unless a text is a filter that this node can evaluate."""
+        SqlFilter(text)

@@ -1,0 +1,181 @@
+"""Topics for tools: made, changed, deleted, listed and described.
+
+Owns the documents. Tools ask each broker name and put the answers together, so a name answers for
+its own queues, and what they order arrives once for each name: a count of queues is per name, and
+the topic gets as many for all names together.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from node.broker import Broker
+from node.rocketmq.remoting.calls.json_bodies import document_of, json_body, rows_of, text_in
+from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.conversation import Request
+from node.rocketmq.remoting.protocol.answers import Answer
+from node.rocketmq.remoting.protocol.fields import INT32_MAX, int_of, text_of
+from node.state.state import PERMISSION_ALL, SYSTEM_TOPICS
+from node.state.tables.topic_types import ATTRIBUTE, MIXED, TOPIC_TYPES, TopicSettings
+from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
+from store.record.check import store_timestamp
+
+_QUEUE_COUNT_MAX: Final = 65_536
+_AT_ONCE: Final = 16  # Queues described before other tasks get their turn.
+_UNSPECIFIED: Final = "UNSPECIFIED"
+
+
+class TopicAdmin:
+    """Answers the requests about topics. One per gateway."""
+
+    def __init__(self, shared: Shared, broker: Broker, own_topics: Callable[[], set[str]]) -> None:
+        """`own_topics` returns names that stand for the cluster and its brokers."""
+        self._shared = shared
+        self._broker = broker
+        self._own_topics = own_topics
+
+    async def put(self, request: Request) -> Answer:
+        """Make a topic, or change it."""
+        ext = request.command.ext
+        count = max(
+            int_of(ext, "readQueueNums", hi=_QUEUE_COUNT_MAX),
+            int_of(ext, "writeQueueNums", hi=_QUEUE_COUNT_MAX),
+        )
+        permission = int_of(ext, "perm", PERMISSION_ALL, hi=INT32_MAX)
+        message_type = _type_in(ext.get("attributes", ""))
+        topic = text_of(ext, "topic")
+
+        async def here() -> Answer:
+            return await self._put(topic, count, permission, message_type)
+
+        return await self._shared.forwarder.answer(request, 0, here, is_repeatable=True)
+
+    async def put_all(self, request: Request) -> Answer:
+        """Make or change the topics of a list, in order."""
+        rows = rows_of(document_of(request.command.body), "topicConfigList")
+
+        async def here() -> Answer:
+            for row in rows:
+                count = max(_number(row, "readQueueNums"), _number(row, "writeQueueNums"))
+                attributes = row.get("attributes")
+                found = attributes.get(ATTRIBUTE, "") if type(attributes) is dict else ""
+                name, permission = text_in(row, "topicName"), _number(row, "perm", PERMISSION_ALL)
+                await self._put(name, count, permission, found if found in TOPIC_TYPES else "")
+            return Answer()
+
+        return await self._shared.forwarder.answer(request, 0, here, is_repeatable=True)
+
+    async def _put(self, topic: str, count: int, permission: int, message_type: str) -> Answer:
+        create = CreateTopicRequest(
+            topic=topic,
+            queue_count=count * self._shared.names.count,
+            permission=permission & PERMISSION_ALL,
+            message_type=message_type,
+        )
+        await self._broker.topics.create_topic(create)
+        return Answer()
+
+    async def delete(self, request: Request) -> Answer:
+        """Delete a topic; the first request does it for all broker names."""
+        topic = text_of(request.command.ext, "topic")
+
+        async def here() -> Answer:
+            if topic in self._shared.context.state.topics:
+                await self._broker.topics.delete_topic(DeleteTopicRequest(topic=topic))
+            return Answer()
+
+        return await self._shared.forwarder.answer(request, 0, here, is_repeatable=True)
+
+    async def forget(self, request: Request) -> Answer:
+        """Answer that a route is forgotten: it goes with its topic."""
+        text_of(request.command.ext, "topic")
+        return Answer()
+
+    async def describe(self, request: Request) -> Answer:
+        """Return the settings of a topic, with the queues of one broker name."""
+        name = text_of(request.command.ext, "topic")
+        found = self._shared.context.topic(name)
+        number = self._shared.number_of(request)
+        return Answer(body=json_body(self._row(name, found, number)))
+
+    async def all(self, request: Request) -> Answer:
+        """Return the settings of all topics, with the queues of one broker name."""
+        state, number = self._shared.context.state, self._shared.number_of(request)
+        topics = {
+            name: self._row(name, found, number) for name, found in sorted(state.topics.items())
+        }
+        document = {"dataVersion": data_version(), "topicConfigTable": topics}
+        return Answer(body=json_body(document))
+
+    def _row(self, name: str, settings: TopicSettings, number: int) -> dict[str, Any]:
+        count = self._shared.names.queue_count(number, settings.queue_count)
+        attributes = {} if settings.message_type == MIXED else {ATTRIBUTE: settings.message_type}
+        return {
+            "topicName": name,
+            "readQueueNums": count,
+            "writeQueueNums": max(1, count),
+            "perm": settings.permission,
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": 0,
+            "order": False,
+            "attributes": attributes,
+        }
+
+    async def system_topics(self, request: Request) -> Answer:
+        """Return the names that belong to the cluster and not to its users."""
+        own = {*self._own_topics(), *SYSTEM_TOPICS}
+        number = self._shared.number_of(request)
+        address = self._shared.own_address(number)
+        return Answer(body=json_body({"topicList": sorted(own), "brokerAddr": address}))
+
+    async def none(self, _request: Request) -> Answer:
+        """Return an empty list: there are no units here."""
+        return Answer(body=json_body({"topicList": []}))
+
+    async def stats(self, request: Request) -> Answer:
+        """Return where the queues of one broker name begin and end, and when they last grew."""
+        number = self._shared.number_of(request)
+
+        async def here() -> Answer:
+            return await self._stats(text_of(request.command.ext, "topic"), number)
+
+        return await self._shared.forwarder.answer(request, number, here, is_repeatable=True)
+
+    async def _stats(self, topic: str, number: int) -> Answer:
+        context, table = self._shared.context, {}
+        context.check_leads()
+        for shown, queue in self._shared.queues_of(topic, number):
+            if shown % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            lo, hi = context.store.queue_range(topic, queue)
+            last_ms = 0
+            if hi > lo:
+                last = context.store.pull(topic, queue, hi - 1, max_count=1)
+                last_ms = store_timestamp(last.data) if last.record_count else 0
+            table[self._shared.queue_key(topic, number, shown)] = {
+                "minOffset": lo,
+                "maxOffset": hi,
+                "lastUpdateTimestamp": last_ms,
+            }
+        return Answer(body=json_body({"topicPutTps": 0.0, "offsetTable": table}))
+
+
+def data_version() -> dict[str, int]:
+    """Return a version that is newer each time: tools compare versions of tables."""
+    now_ms = int(time.time() * 1000)
+    return {"stateVersion": 0, "timestamp": now_ms, "counter": now_ms}
+
+
+def _type_in(attributes: str) -> str:
+    """Return the type in `+message.type=FIFO,...`; empty without one that topics have here."""
+    for part in attributes.split(","):
+        name, _, value = part.partition("=")
+        if name.strip() == f"+{ATTRIBUTE}":
+            return MIXED if value == _UNSPECIFIED else value
+    return ""
+
+
+def _number(row: dict[str, Any], name: str, default: int = 0) -> int:
+    value = row.get(name, default)
+    return value if type(value) is int and 0 <= value <= _QUEUE_COUNT_MAX else default

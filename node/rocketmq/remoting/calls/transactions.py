@@ -1,0 +1,152 @@
+"""Ends of transactions, and the questions to producers whose transactions stay open.
+
+Owns the way between the positions of the protocol and the broker's transactions: the id of one is
+the position of its half message. A producer is connected to every node of its routes, so the leader
+asks those that are connected to it.
+"""
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from node.broker import Broker
+from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.clients import Clients
+from node.rocketmq.remoting.conversation import Request
+from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
+from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
+from node.rocketmq.remoting.protocol.command import Command
+from node.rocketmq.remoting.protocol.fields import INT32_MAX, int_of, text_of
+from quorumlog.pb.transaction_pb2 import (
+    TRANSACTION_OUTCOME_COMMITTED,
+    TRANSACTION_OUTCOME_ROLLED_BACK,
+    CheckTransactionsRequest,
+    EndTransactionRequest,
+    TransactionCheck,
+)
+from store import format as fmt
+from store.record.message import decode_message, message_id
+
+_COMMIT: Final = 8
+_ROLLBACK: Final = 12
+_OUTCOMES: Final = {
+    _COMMIT: TRANSACTION_OUTCOME_COMMITTED,
+    _ROLLBACK: TRANSACTION_OUTCOME_ROLLED_BACK,
+}
+_CHECKER: Final = "remoting"
+_INNER_PRODUCERS: Final = "CLIENT_INNER_PRODUCER"
+"""Group of the producer inside each consumer, which has no transactions."""
+PRODUCER_GROUP_COUNT_MAX: Final = 1_024
+"""Producer groups that are asked; others wait until there is room."""
+_log: Final = structlog.get_logger(component="remoting")
+
+
+class TransactionCalls:
+    """Answers the request that ends a transaction, and asks producers. One per gateway."""
+
+    def __init__(self, shared: Shared, broker: Broker) -> None:
+        self._shared = shared
+        self._broker = broker
+        self.clients: Clients | None = None
+        self._checks: dict[str, asyncio.Task[None]] = {}
+        self._turn = 0
+        self.asked_total = 0
+
+    async def end_transaction(self, request: Request) -> Answer:
+        """Commit or roll back; an undecided transaction stays open for another question."""
+        number = self._shared.number_of(request)
+        return await self._shared.forwarder.answer(
+            request, number, lambda: self._end(request), is_repeatable=True
+        )
+
+    async def _end(self, request: Request) -> Answer:
+        ext = request.command.ext
+        outcome = _OUTCOMES.get(int_of(ext, "commitOrRollback", hi=INT32_MAX))
+        if outcome is not None:
+            end = EndTransactionRequest(
+                transaction_id=int_of(ext, "commitLogOffset"),
+                producer_group=text_of(ext, "producerGroup"),
+                outcome=outcome,
+            )
+            await self._broker.transactions.end_transaction(end)
+        return Answer()
+
+    # --- Questions ---
+
+    def begin(self) -> None:
+        """See `LeaderWork.begin`: this node's broker asks from now on."""
+        for group in list(self.clients.producers) if self.clients is not None else ():
+            self.watch(group)
+
+    def end(self) -> None:
+        """See `LeaderWork.end`: ask no more."""
+        checks, self._checks = self._checks, {}
+        for task in checks.values():
+            task.cancel()
+
+    def watch(self, group: str) -> None:
+        """Pass questions on to producers of a group, if this node leads."""
+        is_ready = self._shared.context.driver.is_ready and not self._shared.context.is_stopped
+        if group == _INNER_PRODUCERS:
+            return
+        if is_ready and group not in self._checks and len(self._checks) < PRODUCER_GROUP_COUNT_MAX:
+            task = asyncio.create_task(self._ask_all(group))
+            self._checks[group] = task
+            task.add_done_callback(lambda done: self._ended(group, done))
+
+    def forget_absent(self) -> None:
+        """Ask no more for groups without a producer at this node."""
+        known = self.clients.producers if self.clients is not None else {}
+        for group in [group for group in self._checks if group not in known]:
+            self._checks.pop(group).cancel()
+
+    def _ended(self, group: str, task: "asyncio.Task[None]") -> None:
+        if self._checks.get(group) is task:
+            del self._checks[group]
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, AssertionError):
+            raise error  # Reaches the loop's handler, which ends the process.
+        if error is not None:
+            _log.info("producers are not asked at the moment", group=group, reason=str(error))
+
+    async def _ask_all(self, group: str) -> None:
+        request = CheckTransactionsRequest(producer_group=group, client_id=_CHECKER)
+        checks = self._broker.transactions.check_transactions(request)
+        async for check in checks:
+            if check.record_count and not self._ask(group, check):
+                return  # No producer is left; the next one's heartbeat begins again.
+
+    def _ask(self, group: str, check: TransactionCheck) -> bool:
+        """Ask one producer of a group; return whether there is one."""
+        members = list(self.clients.producers.get(group, {}).values()) if self.clients else []
+        if not members:
+            return False
+        self._turn += 1
+        member = members[self._turn % len(members)]
+        message = decode_message(check.records)
+        key = message.properties.get(fmt.PROPERTY_UNIQUE_KEY, "")
+        number, _ = self._shared.names.shown(message.queue_id)
+        host = self._shared.own_host(number)
+        ext = {
+            "commitLogOffset": str(check.transaction_id),
+            "tranStateTableOffset": "0",
+            "msgId": key,
+            "transactionId": key,
+            "offsetMsgId": message_id(host, check.transaction_id),
+            "topic": message.topic,
+            "bname": self._shared.names.all[number],
+        }
+        member.connection.tell(
+            Command(RequestCode.CHECK_TRANSACTION_STATE, ext=ext, body=check.records)
+        )
+        self.asked_total += 1
+        return True
+
+
+def unknown(position: int) -> RefusedError:
+    """Return the refusal for a position at which nothing is."""
+    text = f"can not find message by the offset, {position}"
+    return RefusedError(ResponseCode.SYSTEM_ERROR, text)

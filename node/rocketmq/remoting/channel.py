@@ -1,0 +1,122 @@
+"""A connection to the remoting port of another node: commands out, their answers back.
+
+Owns one connection and the commands on it that wait for an answer. Must not know what a command
+means. A command that was written before the connection broke may have been carried out.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Final, cast
+
+from node.framed.frames import JSON_KIND, ROCKETMQ_KIND, FramedParser, FrameFault
+from node.framed.limits import FramedLimits
+from node.rocketmq.remoting.protocol.command import Command, decode, encode_head
+
+CONNECT_S: Final = 0.5
+"""Time to connect; then the caller looks again for the leader."""
+_OPAQUE_MAX: Final = (1 << 31) - 1
+
+
+class NotConnectedError(Exception):
+    """There is no connection: the command was not sent."""
+
+
+class BrokenError(Exception):
+    """The connection broke before the answer: whether the command was carried out is unknown."""
+
+
+class RemotingChannel(asyncio.BufferedProtocol):
+    """One connection to host and port, made by `connect`."""
+
+    def __init__(self, on_end: "Callable[[RemotingChannel], None]") -> None:
+        limits = FramedLimits()
+        self._scratch = memoryview(bytearray(limits.read_size_bytes))
+        self._parser = FramedParser(self._scratch, (JSON_KIND, ROCKETMQ_KIND), limits)
+        self._on_end = on_end
+        self._transport: asyncio.Transport | None = None
+        self._waiting: dict[int, asyncio.Future[Command]] = {}
+        self._last_opaque = 0
+
+    @classmethod
+    async def connect(
+        cls,
+        host: str,
+        port: int,
+        context: ssl.SSLContext | None,
+        on_end: "Callable[[RemotingChannel], None]",
+    ) -> "RemotingChannel":
+        """Connect. Raises NotConnectedError."""
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                _, made = await asyncio.get_running_loop().create_connection(
+                    lambda: cls(on_end), host, port, ssl=context
+                )
+        except OSError as error:  # A time-out is one, and so are errors of TLS.
+            why = str(error) or "no connection in time"
+            raise NotConnectedError(f"{host}:{port}: {why}") from error
+        return made
+
+    async def ask(self, command: Command, timeout_s: float) -> Command:
+        """Send a command with a number of this connection's own, and return its answer.
+
+        Raises NotConnectedError, or BrokenError for an outcome that is unknown."""
+        transport = self._transport
+        if transport is None:
+            raise NotConnectedError("the connection was closed")
+        self._last_opaque = self._last_opaque + 1 if self._last_opaque < _OPAQUE_MAX else 1
+        opaque = command.opaque = self._last_opaque
+        future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        self._waiting[opaque] = future
+        head = encode_head(command)
+        if command.body:
+            transport.writelines((head, command.body))
+        else:
+            transport.write(head)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError as error:
+            raise BrokenError(f"no answer within {timeout_s:.1f} s") from error
+        finally:
+            self._waiting.pop(opaque, None)
+
+    def close(self) -> None:
+        """Close; commands without an answer fail."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._end("it was closed")
+
+    def _end(self, why: str) -> None:
+        if self._transport is None:
+            return
+        self._transport = None
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(BrokenError(why))
+        self._on_end(self)
+
+    # --- asyncio.BufferedProtocol ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            frame = self._parser.take(nbytes)
+            while frame is not None:
+                command = decode(*frame)
+                future = self._waiting.get(command.opaque)
+                if command.is_response and future is not None and not future.done():
+                    future.set_result(command)
+                frame = self._parser.next_frame() if self._parser.rest else None
+        except FrameFault as fault:
+            self.close()
+            self._end(str(fault))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(f"it broke: {exc or 'closed by the other side'}")

@@ -1,0 +1,132 @@
+"""Has the leader answer: this node if it leads, else the command travels on as it came.
+
+Owns the connections to other nodes. Must not know what a command means. One that reached a leader
+and has no answer may have been carried out: it is forwarded again only if that changes nothing.
+"""
+
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from node.rocketmq.cluster import GatewayCluster
+from node.rocketmq.hold import LED_ELSEWHERE, NothingDoneError, answer_of_leader
+from node.rocketmq.protocol.statuses import CallRefusedError
+from node.rocketmq.remoting.channel import BrokenError, NotConnectedError, RemotingChannel
+from node.rocketmq.remoting.conversation import Request
+from node.rocketmq.remoting.places import Places
+from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
+from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.rocketmq.remoting.protocol.command import Command
+
+FORWARDED: Final = "__QL_FORWARDED"
+"""Ext field of a forwarded command: the address of the client. Such a command is not forwarded
+again, and ends with `LED_ELSEWHERE_EXT` where this node does not lead."""
+NAME: Final = "__QL_NAME"
+"""Ext field of a forwarded command: number of the broker name that the client meant."""
+LED_ELSEWHERE_EXT: Final = "__QL_LED_ELSEWHERE"
+ADDED: Final = frozenset({FORWARDED, NAME})
+"""Ext fields that a client did not sign."""
+_ANSWER_S: Final = 30.0
+"""Time for a leader's answer, the longest wait of a pop and some; clients give up earlier."""
+_LED_ELSEWHERE: Final = Answer(ResponseCode.SERVICE_NOT_AVAILABLE, {LED_ELSEWHERE_EXT: "true"})
+
+
+class Forwarder:
+    """Has the leader of this node's group answer. One per gateway."""
+
+    def __init__(
+        self, cluster: GatewayCluster, places: Places, context: ssl.SSLContext | None
+    ) -> None:
+        """`context` is for connections to nodes whose ports have TLS."""
+        self._cluster = cluster
+        self._places = places
+        self._context = context
+        self._channels: dict[str, RemotingChannel] = {}
+        self.forwarded_total = 0
+
+    def leads_here(self) -> bool:
+        """Whether this node is the leader, as far as it knows."""
+        leader = self._cluster.leader_of(self._cluster.own_group)
+        return leader is not None and leader.is_here
+
+    async def answer(
+        self,
+        request: Request,
+        number: int,
+        here: Callable[[], Awaitable[Answer]],
+        *,
+        is_repeatable: bool,
+    ) -> Answer:
+        """Return the leader's answer. `number` is that of the broker name which is meant.
+
+        Raises the errors of `here`, and RefusedError when there is no leader in time.
+        """
+        if FORWARDED in request.command.ext:
+            return await self._answer_forwarded(here)
+        there = partial(self._forward, request, number, is_repeatable=is_repeatable)
+        try:
+            return await answer_of_leader(self._cluster, self._cluster.own_group, here, there)
+        except CallRefusedError as error:
+            raise _unavailable(error.message) from error
+
+    async def _answer_forwarded(self, here: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Answer a command of another node, which tries again where this one does not lead."""
+        if not self.leads_here():
+            return _LED_ELSEWHERE
+        try:
+            return await here()
+        except LED_ELSEWHERE:
+            return _LED_ELSEWHERE
+
+    async def _forward(
+        self, request: Request, number: int, node_address: str, *, is_repeatable: bool
+    ) -> Answer:
+        """Return the answer of the leader at an address. Raises RefusedError, NothingDoneError."""
+        try:
+            answered = await self._ask(request, node_address, number)
+        except NotConnectedError as error:
+            raise NothingDoneError(_unavailable(f"{error}; try again")) from error
+        except BrokenError as error:
+            why = f"{node_address} got it and did not answer: {error}; whether it was done "
+            refusal = _unavailable(f"{why}is not known")
+            if is_repeatable:
+                raise NothingDoneError(refusal) from error
+            raise refusal from error
+        if LED_ELSEWHERE_EXT in answered.ext:
+            text = f"{node_address} does not lead any more; try again"
+            raise NothingDoneError(_unavailable(text))
+        return Answer(answered.code, answered.ext, answered.body, answered.remark)
+
+    async def _ask(self, request: Request, node_address: str, number: int) -> Command:
+        """Forward a command to a node. Raises NotConnectedError, BrokenError."""
+        address = self._places.address_of(node_address, number)
+        if not address:
+            raise NotConnectedError(f"{node_address} has not told where it speaks remoting")
+        channel = self._channels.get(address)
+        if channel is None:
+            host, _, port = address.rpartition(":")
+            made = await RemotingChannel.connect(
+                host.removeprefix("[").removesuffix("]"), int(port), self._context, self._on_end
+            )
+            channel = self._channels.setdefault(address, made)
+            if channel is not made:  # Another call was faster.
+                made.close()
+        self.forwarded_total += 1
+        ext = {**request.command.ext, FORWARDED: request.connection.remote, NAME: str(number)}
+        return await channel.ask(replace(request.command, ext=ext, flag=0), _ANSWER_S)
+
+    def _on_end(self, channel: RemotingChannel) -> None:
+        for address, known in list(self._channels.items()):
+            if known is channel:
+                del self._channels[address]
+
+    async def stop(self) -> None:
+        """Close all connections."""
+        for channel in list(self._channels.values()):
+            channel.close()
+
+
+def _unavailable(text: str) -> RefusedError:
+    return RefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, text)

@@ -1,0 +1,135 @@
+"""Places: at which addresses the nodes of the cluster speak the remoting protocol.
+
+Owns what each node told of itself, and which node answers for which broker name. A name stays with
+its node while that node is up, and is answered for by the next one otherwise: clients keep a route
+for 30 s, and a name without an address is an error in their tools. Other nodes are asked in the
+background, so a route is answered from memory.
+"""
+
+import asyncio
+import ipaddress
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple
+
+from node.rocketmq.cluster import GatewayCluster, GroupNode
+from node.rocketmq.remoting.protocol.broker_names import BrokerNames
+from quorumlog.pb.log_pb2 import RouteResponse
+from raft.messages import NodeId
+from store.format import Host
+
+ASK_INTERVAL_S: Final = 2.0
+
+
+class NamedPlace(NamedTuple):
+    """A broker name, and the address at which a node answers for it."""
+
+    name: str
+    number: int
+    address: str
+
+
+AskRoute = Callable[[str], Awaitable[RouteResponse | None]]
+"""Asks the node at an address for its route; None: it does not answer."""
+
+
+class Places:
+    """The remoting addresses of all nodes. One per gateway."""
+
+    def __init__(self, cluster: GatewayCluster, ask: AskRoute, name_count: int) -> None:
+        self._cluster = cluster
+        self._ask_route = ask
+        self._name_count = name_count
+        self._by_node: dict[str, tuple[str, ...]] = {}
+        """Addresses by broker name, by the address of the node's client service."""
+        self._names: dict[str, BrokerNames] = {}
+        self._seen: dict[str, set[NodeId]] = {}
+        """Nodes of each group that were seen up since the start."""
+        self._task: asyncio.Task[None] | None = None
+
+    def names_of(self, group: str) -> BrokerNames:
+        """Return the broker names of a group."""
+        found = self._names.get(group)
+        if found is None:
+            found = self._names[group] = BrokerNames(group, self._name_count)
+        return found
+
+    def group_of(self, name: str) -> str | None:
+        """Return the group of a broker name; None if no group has it."""
+        for group in self._cluster.groups():
+            if self.names_of(group).number_of(name) is not None:
+                return group
+        return None
+
+    def learn(self, node_address: str, remoting_addresses: Sequence[str]) -> None:
+        """Take what a node tells of itself: one address for each broker name, or one for all. An
+        empty host stands for the host of the node's client service."""
+        host = node_address.rpartition(":")[0]
+        found = tuple(f"{host}{one}" if one.startswith(":") else one for one in remoting_addresses)
+        if found:
+            self._by_node[node_address] = found
+        else:
+            self._by_node.pop(node_address, None)
+
+    def address_of(self, node_address: str, number: int = 0) -> str:
+        """Return the address at which a node answers for a broker name; empty if it is unknown."""
+        found = self._by_node.get(node_address, ())
+        if not found:
+            return ""
+        return found[number] if number < len(found) else found[0]
+
+    def brokers(self, group: str, nodes: Sequence[GroupNode]) -> list[NamedPlace]:
+        """Return the names of a group and where each is answered for; none if no node told where.
+
+        `nodes` are those that are up. The n-th name is that of the n-th node of the group, up or
+        not, and the next one's while that node is down or has not told its address.
+        """
+        up = {node.node_id: node.address for node in nodes if self._by_node.get(node.address)}
+        if not up:
+            return []
+        seen = self._seen.setdefault(group, set(self._cluster.node_ids(group)))
+        seen |= {node.node_id for node in nodes}
+        in_order = sorted(seen)
+        found = []
+        for number, name in enumerate(self.names_of(group).all):
+            at = number % len(in_order)
+            node_id = next(one for one in (*in_order[at:], *in_order[:at]) if one in up)
+            found.append(NamedPlace(name, number, self.address_of(up[node_id], number)))
+        return found
+
+    # --- Asking ---
+
+    def start(self) -> None:
+        """Begin to ask the other nodes."""
+        self._task = asyncio.create_task(self._ask_again())
+
+    async def stop(self) -> None:
+        """Ask no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _ask_again(self) -> None:
+        while True:
+            await self.ask()
+            await asyncio.sleep(ASK_INTERVAL_S)
+
+    async def ask(self) -> None:
+        """Ask each known node once where it speaks the protocol."""
+        addresses = self._cluster.node_addresses()
+        await asyncio.gather(*(self._ask(address) for address in addresses))
+
+    async def _ask(self, address: str) -> None:
+        route = await self._ask_route(address)
+        if route is not None:  # Else what the node told before stays true until it tells otherwise.
+            self.learn(address, route.remoting_addresses)
+
+
+def parsed_host(text: str) -> Host | None:
+    """Return IP address and port of a text; None if it is anything else."""
+    name, _, port = text.rpartition(":")
+    try:
+        address = ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return None
+    is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) < 65_536
+    return (str(address), int(port)) if is_port else None

@@ -1,0 +1,50 @@
+"""Ext fields of a request: read with their types, and refused by name.
+
+Owns how the texts of ext fields are read. Source: protocol sections 2.3 and 18.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from node.rocketmq.remoting.protocol.answers import RefusedError
+from node.rocketmq.remoting.protocol.codes import ResponseCode
+
+_DIGITS_MAX: Final = 20
+INT32_MAX: Final = (1 << 31) - 1
+INT64_MAX: Final = (1 << 63) - 1
+
+
+def text_of(ext: Mapping[str, str], name: str, default: str | None = None) -> str:
+    """Return a text. Raises RefusedError if it is missing and has no default."""
+    value = ext.get(name, default)
+    if value is None:
+        raise RefusedError(ResponseCode.INVALID_PARAMETER, f"ext field {name} is missing")
+    return value
+
+
+def int_of(
+    ext: Mapping[str, str],
+    name: str,
+    default: int | None = None,
+    *,
+    lo: int = 0,
+    hi: int = INT64_MAX,
+) -> int:
+    """Return a whole number from `lo` to `hi`. Raises RefusedError."""
+    text = ext.get(name)
+    if text is None:
+        if default is None:
+            raise RefusedError(ResponseCode.INVALID_PARAMETER, f"ext field {name} is missing")
+        return default
+    digits = text.removeprefix("-")
+    if digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX:
+        value = int(text)
+        if lo <= value <= hi:
+            return value
+    rule = f"ext field {name} is {text[:40]!r}, it must be a number from {lo} to {hi}"
+    raise RefusedError(ResponseCode.INVALID_PARAMETER, rule)
+
+
+def bool_of(ext: Mapping[str, str], name: str) -> bool:
+    """Whether a field is "true", in any case; absent and all else is false, as for Java."""
+    return ext.get(name, "").lower() == "true"

@@ -1,0 +1,23 @@
+"""Prints the table of requests of the remoting protocol, for docs/rocketmq.md.
+
+Owns the form of the table. A test compares it with the handlers of the gateway.
+"""
+
+from collections.abc import Iterator
+
+from node.rocketmq.remoting.protocol.codes import REFUSED, SENT, RequestCode
+
+
+def table() -> Iterator[str]:
+    """Yield the lines of the table."""
+    yield "| code | request | |"
+    yield "|---|---|---|"
+    for code in RequestCode:
+        answer = "sent to clients, not served" if code in SENT else "served"
+        if code in REFUSED:
+            answer = f"refused with {REFUSED[code].name}: {REFUSED[code].why}"
+        yield f"| {int(code)} | {code.name} | {answer} |"
+
+
+if __name__ == "__main__":
+    print("\n".join(table()))

@@ -1,0 +1,256 @@
+"""The gateway of one node for RocketMQ's remoting protocol: the table of requests.
+
+Owns which request is answered by which part. Must not know bytes.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import structlog
+
+from node.broker import Broker
+from node.config.settings import Settings
+from node.framed.connection import SHARED_PORT
+from node.rocketmq.cluster import GatewayCluster
+from node.rocketmq.remoting.access import Signatures
+from node.rocketmq.remoting.calls.group_admin import GroupAdmin
+from node.rocketmq.remoting.calls.groups import GroupCalls
+from node.rocketmq.remoting.calls.locks import LockCalls
+from node.rocketmq.remoting.calls.messages import MessageCalls
+from node.rocketmq.remoting.calls.meters import SAMPLE_S
+from node.rocketmq.remoting.calls.node_admin import NodeAdmin
+from node.rocketmq.remoting.calls.offsets import OffsetCalls
+from node.rocketmq.remoting.calls.pops import PopCalls
+from node.rocketmq.remoting.calls.pulls import Pulls
+from node.rocketmq.remoting.calls.relays import RelayCalls
+from node.rocketmq.remoting.calls.replies import ReplyCalls
+from node.rocketmq.remoting.calls.retries import RetryCalls
+from node.rocketmq.remoting.calls.routes import RouteCalls
+from node.rocketmq.remoting.calls.send import Sends
+from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.calls.topic_admin import TopicAdmin
+from node.rocketmq.remoting.calls.transactions import TransactionCalls
+from node.rocketmq.remoting.calls.unique_keys import UniqueKeys
+from node.rocketmq.remoting.conversation import Handler, RemotingCalls, RemotingConnection, Request
+from node.rocketmq.remoting.forwarder import Forwarder
+from node.rocketmq.remoting.places import AskRoute, Places
+from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
+from node.rocketmq.remoting.protocol.codes import (
+    ADMINISTRATION,
+    REFUSED,
+    RequestCode,
+    ResponseCode,
+)
+from node.runtime.clock import unix_ms
+from raft.messages import NodeId
+
+_SENDS: Final = frozenset(
+    {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
+)
+_log: Final = structlog.get_logger(component="remoting")
+
+
+class Remoting:
+    """The gateway of one node."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        calls: RemotingCalls,
+        ask: AskRoute,
+        context: ssl.SSLContext | None,
+        is_connected: Callable[[NodeId], bool],
+        *,
+        node_address: str,
+        addresses: tuple[str, ...],
+        name_count: int,
+        keys: Mapping[str, str],
+        settings: Settings | None = None,
+    ) -> None:
+        """`keys` are access keys with their secrets, none: everybody may call. `ask` asks other
+        nodes for their addresses, `context` is for connections to them; `addresses` are those at
+        which this node answers, one for each broker name or one for all."""
+        self._calls = calls
+        self._signatures = Signatures(keys)
+        cluster = GatewayCluster(broker.context, broker.other_groups, is_connected)
+        self.places: Final = Places(cluster, ask, name_count)
+        self.places.learn(node_address, addresses)
+        self.forwarder: Final = Forwarder(cluster, self.places, context)
+        shared = self._shared = Shared(broker.context, self.places, self.forwarder, node_address)
+        self._retries = RetryCalls(shared, broker)
+        self.locks: Final = LockCalls(shared)
+        has_auto_topics = settings is not None and settings.rocketmq_auto_topics
+        window_ms = settings.rocketmq_unique_ms if settings is not None else 0
+        unique_keys = UniqueKeys(broker.context, window_ms, unix_ms) if window_ms else None
+        self._unique_keys = unique_keys
+        self._sends = Sends(
+            shared,
+            broker,
+            self.locks.is_locked,
+            has_auto_topics=has_auto_topics,
+            unique_keys=unique_keys,
+        )
+        if unique_keys is not None:
+            broker.add_leader_work(unique_keys)
+        self.transactions: Final = TransactionCalls(shared, broker)
+        self.groups: Final = GroupCalls(
+            shared, self._on_consumer, self.transactions.watch, self.locks.release
+        )
+        self.transactions.clients = self.groups.clients
+        self._replies = ReplyCalls(shared, self.groups.clients)
+        self._messages = MessageCalls(shared, broker)
+        self._offsets = OffsetCalls(shared, broker)
+        self._node = NodeAdmin(shared, broker, settings)
+        self._pulls = Pulls(shared, broker, self.groups, self._node.got)
+        self._routes = RouteCalls(
+            shared, cluster, self._node.closed_names, has_auto_topics=has_auto_topics
+        )
+        self._topics = TopicAdmin(shared, broker, self._routes.own_topics)
+        self._group_admin = GroupAdmin(shared, broker, self.groups.clients, self._retries)
+        self._pops = PopCalls(shared, broker, cluster, self.groups.clients)
+        self._relays = RelayCalls(shared, broker, self.groups.clients)
+        broker.add_leader_work(self.transactions)
+        self._topics_under_way: dict[str, asyncio.Task[None]] = {}
+        self._looker: asyncio.Task[None] | None = None
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """Return the handler of each request that is served."""
+        at_leader, offsets = self._offsets.at_leader, self._offsets
+        return {
+            RequestCode.SEND_MESSAGE: self._sends.send,
+            RequestCode.SEND_MESSAGE_V2: self._sends.send,
+            RequestCode.SEND_BATCH_MESSAGE: self._sends.send,
+            RequestCode.PULL_MESSAGE: self._pulls.pull,
+            RequestCode.LITE_PULL_MESSAGE: self._pulls.pull,
+            RequestCode.QUERY_CONSUMER_OFFSET: at_leader(offsets.fetch),
+            RequestCode.UPDATE_CONSUMER_OFFSET: offsets.unless_moved(at_leader(offsets.commit)),
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: at_leader(offsets.by_time),
+            RequestCode.GET_MAX_OFFSET: at_leader(offsets.max_offset),
+            RequestCode.GET_MIN_OFFSET: at_leader(offsets.min_offset),
+            RequestCode.GET_EARLIEST_MSG_STORETIME: at_leader(offsets.earliest_time),
+            RequestCode.HEART_BEAT: self.groups.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.groups.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.groups.members,
+            RequestCode.LOCK_BATCH_MQ: self.locks.lock,
+            RequestCode.UNLOCK_BATCH_MQ: self.locks.unlock,
+            RequestCode.END_TRANSACTION: self.transactions.end_transaction,
+            RequestCode.SEND_REPLY_MESSAGE: self._replies.reply,
+            RequestCode.SEND_REPLY_MESSAGE_V2: self._replies.reply,
+            RequestCode.VIEW_MESSAGE_BY_ID: self._messages.by_position,
+            RequestCode.QUERY_MESSAGE: self._messages.by_key,
+            RequestCode.CHECK_CLIENT_CONFIG: self.groups.check_config,
+            RequestCode.CONSUMER_SEND_MSG_BACK: self._retries.send_back,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._routes.route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._routes.cluster_info,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._routes.topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self._routes.topics,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._topics.system_topics,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._topics.system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self._topics.none,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._topics.none,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._topics.none,
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self._topics.put,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self._topics.put_all,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self._topics.all,
+            RequestCode.GET_TOPIC_CONFIG: self._topics.describe,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self._topics.delete,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._topics.forget,
+            RequestCode.GET_TOPIC_STATS_INFO: self._topics.stats,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._group_admin.put,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self._group_admin.put_all,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._group_admin.all,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self._group_admin.describe,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self._group_admin.delete,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self._group_admin.consumers,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self._group_admin.producers,
+            RequestCode.GET_ALL_PRODUCER_INFO: self._group_admin.all_producers,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._group_admin.groups_of_topic,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: self._group_admin.topics_of_group,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self._group_admin.subscription,
+            RequestCode.GET_CONSUME_STATS: self._group_admin.progress,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self._group_admin.reset,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self._relays.running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._relays.consume,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self._node.runtime,
+            RequestCode.VIEW_BROKER_STATS_DATA: self._node.stats,
+            RequestCode.GET_BROKER_CONFIG: self._node.config,
+            RequestCode.GET_NAMESRV_CONFIG: self._node.config,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._node.wipe,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._node.restore,
+            RequestCode.QUERY_ASSIGNMENT: self._pops.assignment,
+            RequestCode.SET_MESSAGE_REQUEST_MODE: self._pops.set_mode,
+            RequestCode.POP_MESSAGE: self._pops.pop,
+            RequestCode.ACK_MESSAGE: self._pops.ack,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self._pops.change_invisible,
+            **dict.fromkeys(REFUSED, _refuse),
+        }
+
+    @property
+    def repeated_total(self) -> int:
+        """Sends that came again and were stored once."""
+        return 0 if self._unique_keys is None else self._unique_keys.repeated_total
+
+    async def start(self) -> None:
+        """Serve from now on."""
+        await self._shared.resolve()
+        self.places.start()
+        self._looker = asyncio.create_task(self._look())
+        self._calls.open(self.handlers(), self._begin, self._check, self._on_closed)
+
+    async def stop(self) -> None:
+        """Release everything that is held for clients."""
+        self.groups.stop()
+        self.transactions.end()
+        tasks = [*self._topics_under_way.values(), self._looker]
+        for task in tasks:
+            if task is not None:
+                task.cancel()
+        await asyncio.gather(*(t for t in tasks if t is not None), return_exceptions=True)
+        await self.forwarder.stop()
+        await self.places.stop()
+
+    def _begin(self, request: Request) -> "asyncio.Future[Answer] | None":
+        return self._sends.begin(request) if request.command.code in _SENDS else None
+
+    def _check(self, request: Request) -> None:
+        """Raise RefusedError unless the client may send a request, at this port."""
+        self._signatures.check(request.command)
+        is_shared = request.connection.port_number == SHARED_PORT
+        if is_shared and request.command.code in ADMINISTRATION:
+            text = "this port administers nothing; use that of rocketmq_listen, or qlog"
+            raise RefusedError(ResponseCode.NO_PERMISSION, text)
+
+    def _on_closed(self, connection: RemotingConnection) -> None:
+        self.groups.clients.on_closed(connection)
+
+    async def _look(self) -> None:
+        """Take silent clients out and samples of counters, at intervals, and look for a name that
+        had no address."""
+        while True:
+            await asyncio.sleep(SAMPLE_S)
+            self.groups.clients.expire()
+            self.transactions.forget_absent()
+            self._node.sample()
+            await self._shared.resolve()
+
+    def _on_consumer(self, group: str) -> None:
+        """Have the leader make the retry topic of a group, once at a time."""
+        if group in self._topics_under_way:
+            return
+        task = asyncio.create_task(self._retry_topic(group))
+        self._topics_under_way[group] = task
+        task.add_done_callback(lambda _: self._topics_under_way.pop(group, None))
+
+    async def _retry_topic(self, group: str) -> None:
+        try:
+            await self._retries.make_retry_topic(group)
+        except Exception as error:  # noqa: BLE001 - the next heartbeat of the group tries again.
+            _log.warning("a retry topic could not be made", group=group, reason=str(error))
+
+
+async def _refuse(request: Request) -> Answer:
+    """Answer a request that has no meaning here with the reason."""
+    refusal = REFUSED[RequestCode(request.command.code)]
+    raise RefusedError(refusal.code, refusal.why)

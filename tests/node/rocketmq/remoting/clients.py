@@ -1,0 +1,305 @@
+"""A classic client as a raw socket, over a gateway in the process of the test.
+
+Its codec is its own, written from the protocol, and shares nothing with the node's.
+"""
+
+import asyncio
+import json
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from node.config.settings import Settings
+from node.config.types import Address
+from node.framed.calls import FramedCalls
+from node.framed.server import FramedServer
+from node.rocketmq.remoting.conversation import RemotingCalls
+from node.rocketmq.remoting.service import Remoting
+from node.services.calls import ServedCalls
+from quorumlog.pb.log_pb2 import RouteResponse
+from tests.node.broker_fakes import ADDRESSES, Fixture, node_at
+from tests.patience import PATIENCE_S
+
+RESPONSE, ONEWAY = 1, 2
+SEND, PULL, GET_OFFSET, COMMIT, BY_TIME, MAX, MIN, EARLIEST = 310, 11, 14, 15, 29, 30, 31, 32
+HEARTBEAT, UNREGISTER, SEND_BACK, MEMBERS, CHANGED, ROUTE, CLUSTER = 34, 35, 36, 38, 40, 105, 106
+BATCH, KEY, VIEW, END, CHECK, LOCK, UNLOCK = 320, 12, 33, 37, 39, 41, 42
+REPLY, PUSH_REPLY = 325, 326
+PUT_TOPIC, TOPIC, DELETE_TOPIC, TOPICS, TOPIC_STATS, PUT_GROUP, GROUP = (
+    17,
+    351,
+    215,
+    206,
+    202,
+    200,
+    352,
+)
+PROGRESS, CONSUMERS, RESET, RUNTIME, CONFIG, STATS, WIPE, RESTORE = (
+    208,
+    203,
+    222,
+    28,
+    26,
+    315,
+    205,
+    327,
+)
+RUNNING = 307
+
+
+class Heard(NamedTuple):
+    """A command as a client reads it."""
+
+    code: int
+    opaque: int
+    flag: int
+    ext: dict[str, str]
+    body: bytes
+    remark: str | None
+    version: int
+
+
+def json_frame(document: dict[str, Any], body: bytes = b"") -> bytes:
+    header = json.dumps(document).encode()
+    return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
+
+
+def binary_frame(
+    code: int, opaque: int, flag: int, ext: dict[str, str], body: bytes = b"", version: int = 479
+) -> bytes:
+    fields = b"".join(
+        struct.pack(">h", len(k)) + k + struct.pack(">i", len(v)) + v
+        for k, v in ((k.encode(), v.encode()) for k, v in ext.items())
+    )
+    header = struct.pack(">hBhii", code, 0, version, opaque, flag)
+    header += struct.pack(">i", 0) + struct.pack(">i", len(fields)) + fields
+    word = 1 << 24 | len(header)
+    return struct.pack(">II", 4 + len(header) + len(body), word) + header + body
+
+
+class ClassicClient:
+    """One connection: requests with answers, and what the node says by itself."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._opaque = 100
+        self._answers: dict[int, asyncio.Future[Heard]] = {}
+        self.told: asyncio.Queue[Heard] = asyncio.Queue()
+        """Requests of the node."""
+        self.has_ended = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._read())
+
+    @classmethod
+    async def connect(cls, port: int) -> Self:
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                length, word = struct.unpack(">II", await self._reader.readexactly(8))
+                rest = await self._reader.readexactly(length - 4)
+                assert word >> 24 == 0, "answers are JSON"
+                size = word & 0xFFFFFF
+                document = json.loads(rest[:size])
+                heard = Heard(
+                    document["code"],
+                    document["opaque"],
+                    document["flag"],
+                    document["extFields"],
+                    rest[size:],
+                    document.get("remark"),
+                    document["version"],
+                )
+                if heard.flag & RESPONSE:
+                    self._answers.pop(heard.opaque).set_result(heard)
+                else:
+                    self.told.put_nowait(heard)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self.has_ended.set_result(None)
+
+    def write(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    def begin(
+        self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", **more: Any
+    ) -> "asyncio.Future[Heard]":
+        """Send a request; return the future of its answer."""
+        self._opaque += 1
+        future: asyncio.Future[Heard] = asyncio.get_running_loop().create_future()
+        self._answers[self._opaque] = future
+        document = {"code": code, "opaque": self._opaque, "flag": 0, "version": 479, **more}
+        self.write(json_frame({**document, "extFields": ext or {}}, body))
+        return future
+
+    async def ask(
+        self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", **more: Any
+    ) -> Heard:
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.begin(code, ext, body, **more)
+
+    async def hear(self) -> Heard:
+        """Return the next request of the node."""
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.told.get()
+
+    async def send(
+        self,
+        body: bytes = b"x",
+        topic: str = "orders",
+        queue: int = 0,
+        name: str = "g0.n1",
+        sys_flag: int = 0,
+        **properties: str,
+    ) -> Heard:
+        """Send one message with properties."""
+        fields = send_fields(topic, queue, name, **properties) | {"f": str(sys_flag)}
+        return await self.ask(SEND, fields, body)
+
+    async def pull(
+        self, queue: int, offset: int, wait_ms: int = 0, ext: dict[str, str] | None = None
+    ) -> Heard:
+        """Pull from a queue of topic orders, of broker name g0.n1, with a subscription of all."""
+        fields = {
+            "consumerGroup": "readers",
+            "topic": "orders",
+            "queueId": str(queue),
+            "queueOffset": str(offset),
+            "maxMsgNums": "32",
+            "sysFlag": "6" if wait_ms else "4",
+            "commitOffset": "0",
+            "suspendTimeoutMillis": str(wait_ms),
+            "subscription": "*",
+            "subVersion": "1",
+            "bname": "g0.n1",
+        }
+        return await self.ask(PULL, fields | (ext or {}))
+
+    async def heartbeat(
+        self, client_id: str, group: str = "readers", topic: str = "orders"
+    ) -> Heard:
+        """Register as a consumer of a topic."""
+        subscription = {
+            "topic": topic,
+            "subString": "*",
+            "subVersion": 1,
+            "expressionType": "TAG",
+            "tagsSet": [],
+            "codeSet": [],
+            "classFilterMode": False,
+        }
+        consumer = {
+            "groupName": group,
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+            "unitMode": False,
+            "subscriptionDataSet": [subscription],
+        }
+        document = {"clientID": client_id, "producerDataSet": [], "consumerDataSet": [consumer]}
+        return await self.ask(HEARTBEAT, body=json.dumps(document).encode())
+
+    async def produce_for(self, client_id: str, group: str) -> Heard:
+        """Register as a producer."""
+        document = {"clientID": client_id, "producerDataSet": [{"groupName": group}]}
+        return await self.ask(HEARTBEAT, body=json.dumps(document).encode())
+
+    def answer(self, heard: Heard, code: int = 0) -> None:
+        """Answer a request of the node."""
+        document = {"code": code, "opaque": heard.opaque, "flag": RESPONSE}
+        self.write(json_frame(document))
+
+    async def close(self) -> None:
+        self._writer.close()
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+def send_fields(topic: str, queue: int, name: str, **properties: str) -> dict[str, str]:
+    """Return the fields of a send in their short form."""
+    properties.setdefault("UNIQ_KEY", "0A0000090001272A58B4000000000001")
+    return {
+        "a": "producers",
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue),
+        "f": "0",
+        "g": "1700000000000",
+        "h": "0",
+        "i": "".join(f"{name}\x01{value}\x02" for name, value in properties.items()),
+        "n": name,
+    }
+
+
+class Gateway:
+    """A gateway over one node, and its port."""
+
+    def __init__(
+        self,
+        node: Fixture,
+        remoting: Remoting,
+        calls: RemotingCalls,
+        server: FramedServer,
+        port: int,
+    ) -> None:
+        self.node, self.remoting, self.calls = node, remoting, calls
+        self.server, self.port = server, port
+        self._clients: list[ClassicClient] = []
+
+    async def client(self) -> ClassicClient:
+        client = await ClassicClient.connect(self.port)
+        self._clients.append(client)
+        return client
+
+    async def close(self) -> None:
+        for client in self._clients:
+            await client.close()
+
+
+@asynccontextmanager
+async def gateway_at(
+    root: Path,
+    keys: dict[str, str] | None = None,
+    settings: Settings | None = None,
+    port_number: int = 0,
+    **how: Any,
+) -> AsyncIterator[Gateway]:
+    """A gateway over one node with topic orders of 4 queues and three broker names."""
+    async with node_at(root, **how) as node:
+        served = ServedCalls(on_fatal=_raise)
+        calls = RemotingCalls(served, call_count_max=1_024)
+        server = FramedServer(
+            FramedCalls(served, call_count_max=1_024), others=calls.conversations()
+        )
+        port = await server.bind(Address("127.0.0.1", 0), port_number=port_number)
+        server.open()
+        remoting = Remoting(
+            node.broker,
+            calls,
+            _no_route,
+            None,
+            lambda _node: False,
+            node_address=ADDRESSES[1],
+            addresses=(f"127.0.0.1:{port}",),
+            name_count=3,
+            keys=keys or {},
+            settings=settings,
+        )
+        await remoting.start()
+        gateway = Gateway(node, remoting, calls, server, port)
+        try:
+            yield gateway
+        finally:
+            await gateway.close()
+            await server.stop(0)
+            await remoting.stop()
+
+
+async def _no_route(_address: str) -> RouteResponse | None:
+    return None
+
+
+def _raise(error: BaseException) -> None:
+    raise error

@@ -1,0 +1,57 @@
+"""Signatures: those of RocketMQ's own client are taken, and no command without one."""
+
+from pathlib import Path
+
+from node.framed.connection import SHARED_PORT
+from node.rocketmq.remoting.access import Signatures, signature
+from node.rocketmq.remoting.protocol.codes import ADMINISTRATION
+from node.rocketmq.remoting.protocol.command import Command, decode
+from tests.node.rocketmq.remoting.clients import HEARTBEAT, ROUTE, gateway_at
+from tests.node.rocketmq.remoting.test_command import FRAMES, parts_of
+
+KEYS = {"rocketmq2": "12345678"}
+DENIED = 16
+
+
+def test_a_command_that_the_java_client_signed_is_taken() -> None:
+    signed = decode(*parts_of(FRAMES["105 request, signed"]))
+    Signatures(KEYS).check(signed)
+    send = decode(*parts_of(FRAMES["310 request, JSON"]))
+    send.ext["AccessKey"] = "rocketmq2"
+    send.ext["Signature"] = "vAlTTA0fFHKRi/jdCUwL2W7Gcko="
+    Signatures(KEYS).check(send)
+
+
+async def test_commands_without_a_fitting_signature_are_refused(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path, keys=KEYS) as gateway:
+        client = await gateway.client()
+        asked = {"topic": "orders"}
+        assert (await client.ask(ROUTE, asked)).code == DENIED
+        assert (await client.ask(ROUTE, asked | {"AccessKey": "other"})).code == DENIED
+        wrong = asked | {"AccessKey": "rocketmq2", "Signature": "AAAA"}
+        assert (await client.ask(ROUTE, wrong)).code == DENIED
+        assert (await client.ask(HEARTBEAT, body=b"{}")).code == DENIED
+        assert gateway.remoting.groups.clients.count == 0
+
+        signed = asked | {"AccessKey": "rocketmq2"}
+        made = signature(Command(ROUTE, ext=signed, version=479), b"12345678")
+        told = signed | {"Signature": base64(made)}
+        assert (await client.ask(ROUTE, told)).code == 0
+        assert (await client.ask(ROUTE, told | {"topic": "other"})).code == DENIED
+        assert (await client.ask(ROUTE, told, b"more")).code == DENIED
+
+
+async def test_the_port_of_the_sdk_administers_nothing(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path, port_number=SHARED_PORT) as gateway:
+        client = await gateway.client()
+        for code in ADMINISTRATION:
+            answer = await client.ask(code, {"topic": "orders", "groupName": "readers"}, b"{}")
+            assert answer.code == DENIED
+        assert "orders" in gateway.node.broker.context.state.topics
+        assert (await client.send()).code == 0
+
+
+def base64(data: bytes) -> str:
+    import base64 as encoding
+
+    return encoding.b64encode(data).decode()

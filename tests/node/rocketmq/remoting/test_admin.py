@@ -1,0 +1,219 @@
+"""What tools ask and order: topics, groups, progress, members, the node."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from node.rocketmq.remoting.protocol.codes import REFUSED, SENT, RequestCode
+from node.rocketmq.remoting.reference import table
+from tests.node.rocketmq.remoting.clients import (
+    COMMIT,
+    CONFIG,
+    CONSUMERS,
+    DELETE_TOPIC,
+    GET_OFFSET,
+    GROUP,
+    PROGRESS,
+    PUT_GROUP,
+    PUT_TOPIC,
+    RESET,
+    RESTORE,
+    ROUTE,
+    RUNNING,
+    RUNTIME,
+    STATS,
+    TOPIC,
+    TOPIC_STATS,
+    TOPICS,
+    WIPE,
+    ClassicClient,
+    gateway_at,
+)
+
+NAMES = ("g0.n1", "g0.n2", "g0.n3")
+QUEUE = {"topic": "orders", "queueId": "1", "bname": "g0.n1", "consumerGroup": "readers"}
+
+
+def document(body: bytes) -> Any:
+    return json.loads(body)
+
+
+def by_queue(table: dict[str, Any]) -> dict[tuple[str, int], Any]:
+    """Return a table whose keys are queues as texts of objects, by broker name and queue id."""
+    found = {}
+    for key, row in table.items():
+        queue = json.loads(key)
+        found[queue["brokerName"], queue["queueId"]] = row
+    return found
+
+
+async def test_a_topic_gets_its_queues_for_each_name(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        order = {
+            "topic": "bills",
+            "defaultTopic": "TBW102",
+            "readQueueNums": "2",
+            "writeQueueNums": "2",
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+            "attributes": "+message.type=FIFO",
+        }
+        for name in NAMES:
+            assert (await client.ask(PUT_TOPIC, order | {"bname": name})).code == 0
+        assert gateway.node.broker.context.state.topics["bills"] == (6, 6, "FIFO")
+        row = document((await client.ask(TOPIC, {"topic": "bills", "bname": "g0.n2"})).body)
+        assert (row["readQueueNums"], row["perm"], row["attributes"]) == (
+            2,
+            6,
+            {"message.type": "FIFO"},
+        )
+        assert "bills" in document((await client.ask(TOPICS)).body)["topicList"]
+        for _ in NAMES:
+            assert (await client.ask(DELETE_TOPIC, {"topic": "bills"})).code == 0
+        assert (await client.ask(TOPIC, {"topic": "bills"})).code == 17
+        assert (await client.ask(PUT_TOPIC, order | {"topic": "a b"})).code == 13
+
+
+async def test_each_name_counts_its_own_queues(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        await client.send(name="g0.n1", queue=1)
+        await client.send(name="g0.n3")
+        found: dict[tuple[str, int], int] = {}
+        for name in NAMES:
+            answer = await client.ask(TOPIC_STATS, {"topic": "orders", "bname": name})
+            for queue, row in by_queue(document(answer.body)["offsetTable"]).items():
+                found[queue] = row["maxOffset"]
+                assert (row["lastUpdateTimestamp"] > 0) == bool(row["maxOffset"])
+        assert found == {("g0.n1", 0): 0, ("g0.n1", 1): 1, ("g0.n2", 0): 0, ("g0.n3", 0): 1}
+
+
+async def test_the_progress_of_a_group(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        for _ in range(3):
+            await client.send(queue=1)
+        of_group = {"consumerGroup": "readers", "bname": "g0.n1"}
+        assert document((await client.ask(PROGRESS, of_group)).body)["offsetTable"] == {}
+        await client.ask(COMMIT, QUEUE | {"commitOffset": "2"})
+        table = document((await client.ask(PROGRESS, of_group)).body)["offsetTable"]
+        row = by_queue(table)["g0.n1", 1]
+        assert (row["brokerOffset"], row["consumerOffset"]) == (3, 2)
+        assert row["lastTimestamp"] > 0
+
+
+async def test_settings_of_a_group(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        assert (await client.ask(GROUP, {"group": "readers"})).code == 26
+        row = {"groupName": "readers", "retryMaxTimes": 3, "consumeBroadcastEnable": False}
+        assert (await client.ask(PUT_GROUP, body=json.dumps(row).encode())).code == 0
+        assert (await client.ask(ROUTE, {"topic": "%RETRY%readers"})).code == 0
+        found = document((await client.ask(GROUP, {"group": "readers"})).body)
+        assert {name: found[name] for name in row} == row
+
+
+async def test_members_are_shown_with_what_they_read(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        assert (await client.ask(CONSUMERS, {"consumerGroup": "readers"})).code == 206
+        await client.heartbeat("a@1")
+        found = document((await client.ask(CONSUMERS, {"consumerGroup": "readers"})).body)
+        assert [one["clientId"] for one in found["connectionSet"]] == ["a@1"]
+        assert found["subscriptionTable"]["orders"]["subString"] == "*"
+        assert found["consumeType"] == "CONSUME_PASSIVELY"
+
+
+async def test_a_consumer_goes_where_its_group_was_moved(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        for _ in range(3):
+            await client.send(queue=1)
+        await client.ask(COMMIT, QUEUE | {"commitOffset": "3"})
+        order = {"topic": "orders", "group": "readers", "timestamp": "0", "isForce": "true"}
+        moved = await client.ask(RESET, order | {"bname": "g0.n1"})
+        table = by_queue(document(moved.body)["offsetTable"])
+        assert table == {("g0.n1", 0): 0, ("g0.n1", 1): 0}
+        assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "0"
+
+        await client.ask(COMMIT, QUEUE | {"commitOffset": "3"})  # It has not noticed yet.
+        assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "0"
+        told = await client.pull(1, 3)
+        assert (told.code, told.ext["nextBeginOffset"]) == (21, "0")
+        assert (await client.pull(1, 0)).code == 0
+        await client.ask(COMMIT, QUEUE | {"commitOffset": "1"})
+        assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "1"
+
+
+async def test_what_tools_parse_is_there_and_a_number(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        await client.send()
+        table = document((await client.ask(RUNTIME)).body)["table"]
+        assert all(type(value) is str for value in table.values())
+        for name in ("putTps", "getTotalTps", "getTransferredTps", "getFoundTps", "getMissTps"):
+            assert len([float(part) for part in table[name].split(" ")]) == 3
+        for name in ("msgPutTotalTodayNow", "commitLogMaxOffset", "bootTimestamp"):
+            assert int(table[name]) > 0
+        assert float(table["commitLogDiskRatio"]) < 1
+        assert (await client.ask(CONFIG)).body.startswith(b"brokerName=g0.n1\n")
+        asked = {"statsName": "TOPIC_PUT_NUMS", "statsKey": "orders"}
+        assert document((await client.ask(STATS, asked)).body)["statsDay"]["sum"] >= 0
+        assert (await client.ask(STATS, asked | {"statsName": "none"})).code == 1
+
+
+async def test_a_name_takes_no_messages_until_it_is_restored(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+
+        async def perms() -> list[int]:
+            route = document((await client.ask(ROUTE, {"topic": "orders"})).body)
+            return [queue["perm"] for queue in route["queueDatas"]]
+
+        wiped = await client.ask(WIPE, {"brokerName": "g0.n2"})
+        assert wiped.ext == {"wipeTopicCount": "1"}
+        assert await perms() == [6, 4, 6]
+        await client.ask(RESTORE, {"brokerName": "g0.n2"})
+        assert await perms() == [6, 6, 6]
+        assert (await client.ask(WIPE, {"brokerName": "x"})).code == 1
+
+
+async def test_a_consumer_is_asked_what_it_does(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        consumer, tool = await gateway.client(), await gateway.client()
+        await consumer.heartbeat("a@1")
+        await consumer.hear()
+        asked = {"consumerGroup": "readers", "clientId": "a@1", "jstackEnable": "false"}
+        answer = tool.begin(RUNNING, asked)
+        heard = await consumer.hear()
+        assert (heard.code, heard.ext) == (RUNNING, asked)
+        consumer.answer(heard)
+        assert (await answer).code == 0
+        assert (await tool.ask(RUNNING, asked | {"clientId": "b"})).code == 1
+
+        lost = tool.begin(RUNNING, asked)
+        await consumer.hear()
+        await consumer.close()
+        assert (await lost).code == 1
+
+
+async def test_every_request_is_served_or_refused_with_a_reason(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        assert gateway.remoting.handlers().keys() == set(RequestCode) - SENT
+        client = await gateway.client()
+        for code, refusal in REFUSED.items():
+            answer = await client.ask(code)
+            assert (answer.code, answer.remark) == (refusal.code, refusal.why)
+    page = (Path(__file__).parents[4] / "docs" / "rocketmq.md").read_text()
+    assert "\n".join(table()) in page
+
+
+async def test_clients_ask_side_by_side(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        clients: list[ClassicClient] = [await gateway.client() for _ in range(4)]
+        answers = await asyncio.gather(
+            *(client.send(b"%d" % n) for n, client in enumerate(clients))
+        )
+        assert sorted(answer.ext["queueOffset"] for answer in answers) == ["0", "1", "2", "3"]

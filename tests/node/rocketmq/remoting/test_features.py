@@ -1,0 +1,249 @@
+"""Locks, transactions, replies, messages given back, and single messages by id and key."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.config.settings import Settings
+from store.record.message import decode_message, parse_message_id
+from tests.node.broker_fakes import ADDRESSES
+from tests.node.rocketmq.remoting.clients import (
+    CHECK,
+    END,
+    KEY,
+    LOCK,
+    PUSH_REPLY,
+    REPLY,
+    ROUTE,
+    SEND,
+    SEND_BACK,
+    UNLOCK,
+    VIEW,
+    ClassicClient,
+    gateway_at,
+    send_fields,
+)
+from tests.patience import eventually
+
+HALF = 4
+NO_PERMISSION, NO_TOPIC = 16, 17
+COMMIT, ROLLBACK = "8", "12"
+QUEUES = [{"topic": "orders", "brokerName": f"g0.n{n}", "queueId": 0} for n in (1, 2)]
+
+
+async def locked(client: ClassicClient, client_id: str, code: int = LOCK) -> Any:
+    body = {"consumerGroup": "readers", "clientId": client_id, "mqSet": QUEUES}
+    answer = await client.ask(code, body=json.dumps(body).encode())
+    assert answer.code == 0, answer
+    return json.loads(answer.body)["lockOKMQSet"] if code == LOCK else None
+
+
+async def test_a_queue_is_locked_by_one_consumer_at_a_time(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        assert await locked(client, "a") == QUEUES
+        assert await locked(client, "a") == QUEUES
+        assert await locked(client, "b") == []
+        await locked(client, "b", UNLOCK)
+        assert await locked(client, "b") == []
+        await locked(client, "a", UNLOCK)
+        assert await locked(client, "b") == QUEUES
+
+
+async def test_the_locks_of_a_consumer_end_with_its_connection(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        first, second = await gateway.client(), await gateway.client()
+        await first.heartbeat("a")
+        assert await locked(first, "a") == QUEUES
+        await first.close()
+        await eventually(lambda: not gateway.remoting.groups.clients.count, "the end of a member")
+        assert await locked(second, "b") == QUEUES
+
+
+async def begun(client: ClassicClient, key: str) -> dict[str, str]:
+    """Send a half message; return the fields of its end."""
+    sent = await client.send(b"paid", sys_flag=HALF, TRAN_MSG="true", PGROUP="payers", UNIQ_KEY=key)
+    assert sent.code == 0, sent
+    return {
+        "producerGroup": "payers",
+        "tranStateTableOffset": sent.ext["queueOffset"],
+        "commitLogOffset": str(parse_message_id(sent.ext["msgId"])[1]),
+        "fromTransactionCheck": "false",
+        "msgId": key,
+    }
+
+
+async def test_a_half_message_is_seen_once_it_is_committed(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        kept, dropped = await begun(client, "A"), await begun(client, "B")
+        assert (await client.pull(0, 0)).body == b""
+        await client.ask(END, dropped | {"commitOrRollback": ROLLBACK})
+        await client.ask(END, kept | {"commitOrRollback": COMMIT})
+        assert (await client.ask(END, kept | {"commitOrRollback": COMMIT})).code == 0
+        record = decode_message((await client.pull(0, 0)).body)
+        assert (record.body, record.properties["UNIQ_KEY"]) == (b"paid", "A")
+        assert (await client.pull(0, 1)).body == b""
+
+
+async def test_a_producer_is_asked_about_a_transaction_that_stays_open(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        await client.produce_for("p@1", "payers")
+        end = await begun(client, "A")
+        gateway.node.clock.now_ms += 600_000
+        checks = gateway.node.broker.transactions.checks
+        await eventually(lambda: checks.producers.is_there("payers"), "the producer")
+        await checks.round()
+        asked = await client.hear()
+        assert (asked.code, asked.flag) == (CHECK, 2)
+        assert asked.ext["commitLogOffset"] == end["commitLogOffset"]
+        record = decode_message(asked.body)
+        assert (record.body, record.properties["PGROUP"]) == (b"paid", "payers")
+
+
+async def test_a_group_without_producers_is_not_asked(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        await client.produce_for("p@1", "payers")
+        await client.produce_for("p@1", "CLIENT_INNER_PRODUCER")
+        producers = gateway.node.broker.transactions.checks.producers
+        await eventually(lambda: producers.is_there("payers"), "the producer")
+        assert producers.count == 1
+        await client.close()
+        await eventually(lambda: not gateway.remoting.groups.clients.count, "its end")
+        gateway.remoting.transactions.forget_absent()
+        await eventually(lambda: not producers.count, "the end of the questions")
+
+
+async def test_a_reply_reaches_the_producer_that_waits_for_it(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        asker, replier = await gateway.client(), await gateway.client()
+        await asker.produce_for("asker@1", "askers")
+        await asker.send(b"question", CORRELATION_ID="c1", REPLY_TO_CLIENT="asker@1")
+        question = decode_message((await replier.pull(0, 0)).body)
+        topic = f"{question.properties['CLUSTER']}_REPLY_TOPIC"
+        route = json.loads((await replier.ask(ROUTE, {"topic": topic})).body)
+        assert [q["writeQueueNums"] for q in route["queueDatas"]] == [1, 1, 1]
+
+        told = {"CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "asker@1", "MSG_TYPE": "reply"}
+        reply = replier.begin(REPLY, send_fields(topic, 0, "g0.n1", **told), b"answer")
+        pushed = await asker.hear()
+        assert (pushed.code, pushed.body) == (PUSH_REPLY, b"answer")
+        assert "CORRELATION_ID\x01c1\x02" in pushed.ext["properties"]
+        asker.answer(pushed)
+        assert (await reply).code == 0
+
+        told["REPLY_TO_CLIENT"] = "nobody@1"
+        lost = await replier.ask(REPLY, send_fields(topic, 0, "g0.n1", **told), b"answer")
+        assert (lost.code, "nobody@1" in str(lost.remark)) == (1, True)
+
+
+async def test_a_message_given_back_waits_for_its_pause(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        sent = await client.send(b"hard")
+        position = str(parse_message_id(sent.ext["msgId"])[1])
+        fields = {"group": "readers", "offset": position, "delayLevel": "0"}
+        assert (await client.ask(SEND_BACK, fields)).code == 0
+        retried, dead = "%RETRY%readers", "%DLQ%readers"
+        store = gateway.node.broker.context.store
+        assert store.queue_range(retried, 0) == (0, 0)
+
+        assert (await client.ask(SEND_BACK, fields | {"delayLevel": "-1"})).code == 0
+        assert store.queue_range(dead, 0) == (0, 1)
+        assert (await client.ask(SEND_BACK, fields | {"offset": "7"})).code == 1
+
+
+async def test_a_message_is_found_by_its_id_and_by_its_keys(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        sent = await client.send(b"one", KEYS="red blue", UNIQ_KEY="U1")
+        await client.send(b"two", name="g0.n2", KEYS="blue", UNIQ_KEY="U2")
+        position = str(parse_message_id(sent.ext["msgId"])[1])
+        record = decode_message((await client.ask(VIEW, {"offset": position})).body)
+        assert (record.body, record.message_id) == (b"one", sent.ext["msgId"])
+        assert (await client.ask(VIEW, {"offset": str(int(position) + 1)})).code == 1
+
+        hi = {"beginTimestamp": "0", "endTimestamp": str((1 << 63) - 1), "maxNum": "64"}
+        asked = hi | {"topic": "orders", "key": "blue"}
+        for name, body in (("g0.n1", b"one"), ("g0.n2", b"two")):
+            answer = await client.ask(KEY, asked | {"bname": name})
+            assert decode_message(answer.body).body == body
+        nothing = await client.ask(KEY, asked | {"key": "red", "bname": "g0.n2"})
+        assert (nothing.code, nothing.body) == (22, b"")
+
+
+def copy_fields(times: int, limit: int, **properties: str) -> dict[str, str]:
+    """Return the fields of a message that a consumer copies to its retry topic itself."""
+    properties.setdefault("RETRY_TOPIC", "orders")
+    fields = send_fields("%RETRY%readers", 0, "g0.n1", **properties)
+    return fields | {"j": str(times), "l": str(limit), "a": "CLIENT_INNER_PRODUCER"}
+
+
+async def test_a_consumer_may_copy_a_message_to_its_retry_topic(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        store = gateway.node.broker.context.store
+        retried, dead = ("%RETRY%readers", 0), ("%DLQ%readers", 0)
+        answer = await client.ask(SEND, copy_fields(1, 16), b"again")
+        assert answer.code == 0, answer
+        assert (store.queue_range(*retried), store.queue_range(*dead)) == ((0, 1), (0, 0))
+        await client.ask(SEND, copy_fields(1, 16, DELAY="3"), b"later")
+        assert store.queue_range(*retried) == (0, 1), "held"
+        await client.ask(SEND, copy_fields(17, 16, DELAY="3"), b"given up")
+        await locked(client, "a")
+        await client.ask(SEND, copy_fields(1, 16), b"out of order")
+        assert (store.queue_range(*retried), store.queue_range(*dead)) == ((0, 1), (0, 2))
+
+
+async def test_a_copy_is_of_no_topic_of_the_system(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        forged = copy_fields(1, 16, RETRY_TOPIC="RMQ_SYS_TRANS_HALF_TOPIC")
+        assert (await client.ask(SEND, forged, b"x")).code == NO_PERMISSION
+        assert (await client.send(topic="%DLQ%readers")).code == NO_PERMISSION
+        assert (await client.send(topic="SCHEDULE_TOPIC_XXXX")).code == NO_PERMISSION
+
+
+async def test_a_topic_is_made_by_a_send_only_where_that_is_set(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path / "off") as gateway:
+        client = await gateway.client()
+        assert (await client.ask(ROUTE, {"topic": "TBW102"})).code == NO_TOPIC
+        refused = await client.send(topic="new")
+        assert (refused.code, "qlog topic create" in str(refused.remark)) == (NO_TOPIC, True)
+    on = Settings(node_id=1, directory=tmp_path, rocketmq_auto_topics=True)
+    async with gateway_at(tmp_path / "on", settings=on) as gateway:
+        client = await gateway.client()
+        route = json.loads((await client.ask(ROUTE, {"topic": "TBW102"})).body)
+        assert [(q["writeQueueNums"], q["perm"]) for q in route["queueDatas"]] == [(8, 7)] * 3
+        assert (await client.send(topic="new", queue=3)).code == 0
+        assert gateway.node.broker.context.state.topics["new"].queue_count == 12
+        assert (await client.send(topic="%DLQ%x")).code == NO_PERMISSION
+
+
+async def test_message_ids_hold_the_address_of_a_name_as_soon_as_it_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, rows = asyncio.get_running_loop(), [(2, 1, 6, "", ("10.0.0.9", 7))]
+    answers = [OSError("no such name"), rows]
+
+    async def getaddrinfo(name: str, port: int, **_: Any) -> Any:
+        assert (name, port) == ("broker.example", 7)
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
+        gateway.remoting.places.learn(ADDRESSES[1], ("broker.example:7",))
+        for host in ("7F000001", "0A000009"):
+            await gateway.remoting._shared.resolve()
+            assert (await client.send()).ext["msgId"][:16] == f"{host}00000007"
+        await gateway.remoting._shared.resolve()
+        assert not answers, "a name with an address is not looked up again"

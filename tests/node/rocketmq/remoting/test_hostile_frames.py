@@ -1,0 +1,181 @@
+"""Frames that no client sends: each ends in an answer or a closed connection, and none inside."""
+
+import asyncio
+import json
+import random
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.rocketmq.remoting.clients import CLIENT_COUNT_MAX, GROUPS_OF_CLIENT_MAX
+from node.rocketmq.remoting.conversation import CALL_COUNT_MAX
+from node.rocketmq.remoting.forwarder import FORWARDED, NAME
+from node.rocketmq.remoting.protocol.codes import RequestCode
+from store.record.message import decode_message
+from tests.node.rocketmq.remoting.clients import (
+    HEARTBEAT,
+    LOCK,
+    ROUTE,
+    SEND,
+    Gateway,
+    gateway_at,
+    json_frame,
+    send_fields,
+)
+from tests.node.rocketmq.remoting.test_command import FRAMES
+from tests.patience import eventually
+
+UNAVAILABLE = 14
+_VALUES = (
+    "", "0", "-1", "1", "2147483648", "9223372036854775807", "9" * 40, "true", "nan", "x" * 300,
+    "%RETRY%", "%RETRY%readers", "%DLQ%x", "RMQ_SYS_TRANS_HALF_TOPIC", "orders", "readers",
+    "a\x01b\x02c", "\x00", "\ud800", "g0.n1", "g0.n9", "TAG", "SQL92", "a = ", "1" * 19,
+)  # fmt: skip
+_FIELDS: list[str] = re.findall(
+    r"\S+",
+    """
+    topic consumerGroup producerGroup group queueId queueOffset maxMsgNums sysFlag commitOffset
+    suspendTimeoutMillis subscription subVersion expressionType bname n offset timestamp key maxNum
+    beginTimestamp endTimestamp clientID clientId msgId delayLevel originMsgId commitLogOffset
+    commitOrRollback readQueueNums writeQueueNums perm attributes groupName brokerName statsName
+    statsKey a b c d e f g h i j k l m __QL_NAME __QL_FORWARDED
+    """,
+)
+_SQL = {"expressionType": "SQL92"}
+_BODIES: tuple[Any, ...] = (
+    {}, [], {"clientID": "c"}, {"clientID": "c", "consumerDataSet": [{"groupName": "readers"}]},
+    {"mqSet": [{"topic": "orders", "brokerName": "g0.n1", "queueId": 0}], "clientId": "c"},
+    {"mqSet": [{"queueId": "x"}]}, {"topicConfigList": [{}]}, {"groupConfigList": [{}]},
+    {"groupName": "readers", "retryMaxTimes": -1}, {"subscriptionData": _SQL},
+)  # fmt: skip
+
+
+def hostile(chance: random.Random, opaque: int) -> bytes:
+    """Return a frame that is wrong in one way or several."""
+    if chance.random() < 0.3:
+        frame = bytearray(chance.choice(list(FRAMES.values())))
+        for _ in range(chance.randint(1, 4)):
+            frame[chance.randrange(8, len(frame))] ^= 1 << chance.randrange(8)
+        return bytes(frame)
+    code = int(chance.choice(list(RequestCode))) if chance.random() < 0.95 else 4711
+    names = chance.sample(_FIELDS, chance.randint(0, 14))
+    ext = {name: chance.choice(_VALUES) for name in names}
+    if chance.random() < 0.5:
+        ext |= send_fields("orders", chance.randrange(3), "g0.n1")
+    if chance.random() < 0.5:
+        body = json.dumps(chance.choice(_BODIES)).encode()
+    else:
+        body = chance.randbytes(chance.choice((0, 3, 60, 400)))
+    flag = chance.choice((0, 0, 0, 2, 1, 3, 7))
+    return json_frame({"code": code, "opaque": opaque, "flag": flag, "extFields": ext}, body)
+
+
+async def fire(gateway: Gateway, count: int, seed: int) -> None:
+    """Send frames on connections that are opened again when the node closes one."""
+    chance, sent = random.Random(seed), 0
+    while sent < count:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        draining = asyncio.create_task(reader.read(-1))
+        for opaque in range(chance.randint(1, 200)):
+            writer.write(hostile(chance, opaque % 50))
+            sent += 1
+            if opaque % 16 == 0:
+                await writer.drain()
+            if draining.done():
+                break
+        writer.close()
+        await asyncio.gather(draining, return_exceptions=True)
+        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+
+async def judged(tmp_path: Path, count: int, seed: int) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        await client.send(b"before")
+        await fire(gateway, count, seed)
+        calls = gateway.calls
+        counters = calls.served.counters
+        unforeseen = {key: n for key, n in counters.failed.items() if key[1] == "node.internal"}
+        assert not unforeseen, unforeseen
+        await eventually(lambda: calls.count == 0, "the end of all calls")
+        await eventually(lambda: gateway.server.connections.count == 1, "the end of connections")
+        assert counters.begun.total() == counters.ended.total()
+        assert (await client.ask(ROUTE, {"topic": "orders"})).code == 0
+        assert (await client.send(b"after")).code == 0
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_hostile_frames_end_in_answers(tmp_path: Path, seed: int) -> None:
+    await judged(tmp_path, 1_500, seed)
+
+
+@pytest.mark.long
+async def test_a_million_hostile_frames_end_in_answers(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    await judged(tmp_path, 1_000_000, 7)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [struct.pack(">II", 3, 0), struct.pack(">II", 1 << 24, 0), struct.pack(">II", 20, 1 << 20)],
+    ids=["short", "giant", "header beyond the frame"],
+)
+async def test_an_impossible_size_closes_the_connection(tmp_path: Path, head: bytes) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        client.write(head)
+        await client.has_ended
+
+
+async def test_a_client_has_only_so_many_groups(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        groups = [{"groupName": f"p{n}"} for n in range(GROUPS_OF_CLIENT_MAX + 1)]
+        body = json.dumps({"clientID": "c", "producerDataSet": groups}).encode()
+        answer = await client.ask(HEARTBEAT, body=body)
+        assert (answer.code, str(GROUPS_OF_CLIENT_MAX) in str(answer.remark)) == (2, True)
+        assert gateway.remoting.groups.clients.count == GROUPS_OF_CLIENT_MAX < CLIENT_COUNT_MAX
+        await client.close()
+        await eventually(lambda: not gateway.remoting.groups.clients.count, "the end of members")
+
+
+async def test_calls_of_one_connection_are_limited(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        gateway.node.driver.is_holding = True
+        client = await gateway.client()
+        gateway.calls.call_count_max = 4
+        sends = [client.begin(SEND, send_fields("orders", 0, "g0.n1"), b"x") for _ in range(4)]
+        refused = await client.send()
+        assert refused.code == 14
+        assert "remoting calls" in str(refused.remark)
+        gateway.node.driver.is_holding = False
+        gateway.node.driver.commit()
+        assert [(await send).code for send in sends] == [0] * 4
+        assert CALL_COUNT_MAX > 4
+
+
+async def test_a_lock_of_too_many_queues_is_refused(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        row = {"topic": "orders", "brokerName": "g0.n1", "queueId": 0}
+        body = {"consumerGroup": "g", "clientId": "c", "mqSet": [row] * 16_385}
+        assert (await client.ask(LOCK, body=json.dumps(body).encode())).code == 29
+
+
+async def test_a_forged_forward_names_another_sender_and_does_nothing_else(tmp_path: Path) -> None:
+    """No client signs the fields that a node adds; what they can do is no more than a message."""
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        for forged, born in (("10.1.2.3:9", ("10.1.2.3", 9)), ("nonsense", ("127.0.0.1", 0))):
+            fields = send_fields("orders", 0, "g0.n1") | {FORWARDED: forged, NAME: "99"}
+            assert (await client.ask(SEND, fields, b"x")).code == 0
+            found = await client.pull(0, int(born[0] == "127.0.0.1"))
+            assert decode_message(found.body).born_host == born
+        gateway.node.driver.lose()
+        fields = send_fields("orders", 0, "g0.n1") | {FORWARDED: "10.1.2.3:9"}
+        assert (await client.ask(SEND, fields, b"x")).code == UNAVAILABLE, "at once, and not held"
+        assert gateway.remoting.forwarder.forwarded_total == 0
