@@ -300,9 +300,13 @@ class Node:
                 [await self._open_remoting(number, context) for number in names]
             )
         if settings.rocketmq_nameserver_listen is not None:
-            address = settings.rocketmq_nameserver_listen
-            setting = "rocketmq_nameserver_listen"
-            await self.framed.bind(address, context, setting=setting, port_number=NAMESERVER_PORT)
+            await self.framed.bind(
+                settings.rocketmq_nameserver_listen,
+                context,
+                setting="rocketmq_nameserver_listen",
+                port_number=NAMESERVER_PORT,
+                is_permissive=settings.rocketmq_tls == "permissive",
+            )
         self.framed.open()
 
     async def _open_remoting(self, number: int, context: ssl.SSLContext | None) -> str:
@@ -310,7 +314,12 @@ class Node:
         settings, setting = self.settings, "rocketmq_listen"
         address = settings.remoting_listen(number)
         assert address is not None, "the name has an address"
-        bind = partial(self.framed.bind, setting=setting, port_number=number)
+        bind = partial(
+            self.framed.bind,
+            setting=setting,
+            port_number=number,
+            is_permissive=settings.rocketmq_tls == "permissive",
+        )
         port = await bind(address, context)
         if address.port > VIP_PORT_DISTANCE:
             await bind(Address(address.host, address.port - VIP_PORT_DISTANCE), context)

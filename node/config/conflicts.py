@@ -172,6 +172,10 @@ def _security_conflicts(settings: Settings) -> list[Conflict]:
     if settings.tls_client_auth and settings.tls_ca_file is None:
         what = "certificates of clients cannot be checked"
         found.append(Conflict(("tls_client_auth",), what, "set tls_ca_file"))
+    if settings.tls_client_auth and settings.rocketmq_tls != "required":
+        what = "clients without TLS show no certificate"
+        names = ("rocketmq_tls", "tls_client_auth")
+        found.append(Conflict(names, what, "set rocketmq_tls = required"))
     for name in _FILES:
         path = getattr(settings, name)
         missing = None if path is None else _why_no_file(path)

@@ -126,7 +126,8 @@ def _remoting_port(settings: Settings) -> Exposure | None:
     address = next((one for one in both if one and not is_loopback(one.host)), None)
     if address is None or settings.tls_client_auth or settings.rocketmq_keys_file is not None:
         return None
-    seen = " in clear text" if settings.tls_certificate_file is None else ""
+    has_clear_text = settings.tls_certificate_file is None or settings.rocketmq_tls != "required"
+    seen = " in clear text" if has_clear_text else ""
     return Exposure(
         "rocketmq_listen" if address is both[0] else "rocketmq_nameserver_listen",
         address,

@@ -137,6 +137,12 @@ class Settings(BaseModel):
         "Address of the first broker name that routes tell clients of the remoting protocol. "
         "Default: as `advertise` and `rocketmq_listen`.",
     )
+    rocketmq_tls: Literal["required", "permissive"] = _setting(
+        "required",
+        "At the ports of `rocketmq_listen` and `rocketmq_nameserver_listen`, where this node has a "
+        "certificate: `permissive` serves clients without TLS as well, as RocketMQ does, while "
+        "they move to it.",
+    )
     rocketmq_name_count: int = _setting(
         3,
         "Broker names of this group for clients of the remoting protocol, the same on all nodes. "

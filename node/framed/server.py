@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from node.config.types import Address
 from node.framed.calls import FramedCalls
@@ -37,8 +37,18 @@ _KEEPALIVE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 )
 """A client whose machine is gone is noticed within a minute, also while its calls wait."""
+_TLS_HANDSHAKE: Final = b"\x16"
+"""First byte of a client with TLS. As length of a frame it would be above any limit."""
 _LOG_INTERVAL_MS: Final = 10_000
 _log: Final = logging.getLogger(__name__)
+
+
+class _Listener(NamedTuple):
+    """How a listening socket serves those whom it accepts."""
+
+    port_number: int
+    tls: ssl.SSLContext | None
+    is_permissive: bool
 
 
 class FramedServer:
@@ -66,9 +76,7 @@ class FramedServer:
         self._rate_limited = RateLimitedLog(
             _log, interval_ms=_LOG_INTERVAL_MS, monotonic_s=time.monotonic
         )
-        self._listeners: dict[socket.socket, int] = {}
-        """The listening sockets, with the number of each."""
-        self._tls: ssl.SSLContext | None = None
+        self._listeners: dict[socket.socket, _Listener] = {}
         self._handshakes: dict[asyncio.Task[None], None] = {}
         self._accept_later: asyncio.TimerHandle | None = None
 
@@ -79,9 +87,11 @@ class FramedServer:
         *,
         setting: str = SETTING,
         port_number: int = SHARED_PORT,
+        is_permissive: bool = False,
     ) -> int:
         """Take an address, one of several; return the port. Raises PortTakenError, which names
-        `setting`. Connections that it accepts have its `port_number`."""
+        `setting`. Connections that it accepts have its `port_number`; `is_permissive` serves
+        clients without TLS, too."""
         try:
             found = await self._loop.getaddrinfo(
                 address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -93,8 +103,7 @@ class FramedServer:
         except OSError as error:
             raise PortTakenError(setting, str(address), error.strerror or str(error)) from error
         listener.setblocking(False)
-        self._listeners[listener] = port_number
-        self._tls = tls
+        self._listeners[listener] = _Listener(port_number, tls, is_permissive)
         return int(listener.getsockname()[1])
 
     def open(self) -> None:
@@ -146,9 +155,10 @@ class FramedServer:
                 self.connections.note(Reason.NO_ROOM, str(remote[0]), f"{limit} are connected")
                 accepted.close()
                 continue
-            connection = FramedConnection(self.connections, self._listeners[listener])
+            how = self._listeners[listener]
+            connection = FramedConnection(self.connections, how.port_number)
             self.connections.on_accepted(connection)
-            work = self._shake_hands(connection, accepted, str(remote[0]))
+            work = self._shake_hands(connection, accepted, str(remote[0]), how)
             task = self._loop.create_task(work)
             self._handshakes[task] = None
             task.add_done_callback(partial(self._on_shaken, connection, accepted))
@@ -168,25 +178,39 @@ class FramedServer:
             self.open()
 
     async def _shake_hands(
-        self, connection: FramedConnection, accepted: socket.socket, host: str
+        self, connection: FramedConnection, accepted: socket.socket, host: str, how: _Listener
     ) -> None:
-        """Give an accepted socket to its connection, with TLS if the node has it."""
+        """Give an accepted socket to its connection, with TLS if the port has it."""
         connections = self.connections
         seconds = connections.limits.handshake_ms_max / 1000
         try:
             accepted.setblocking(False)
             for level, option, value in _KEEPALIVE:
                 accepted.setsockopt(level, option, value)
+            tls = how.tls
+            if how.is_permissive and tls is not None:
+                async with asyncio.timeout(seconds):
+                    tls = tls if await self._begins_with_tls(accepted) else None
             await self._loop.connect_accepted_socket(
                 lambda: connection,
                 accepted,
-                ssl=self._tls,
-                ssl_handshake_timeout=seconds if self._tls is not None else None,
+                ssl=tls,
+                ssl_handshake_timeout=seconds if tls is not None else None,
             )
         except OSError as error:  # Errors of TLS are OSErrors, and so is a time-out.
             connections.note(Reason.HANDSHAKE, host, str(error) or "it was not finished in time")
             connection.abandon()
             accepted.close()
+
+    async def _begins_with_tls(self, accepted: socket.socket) -> bool:
+        """Whether the first byte of a client is one of TLS. It stays unread."""
+        readable = self._loop.create_future()
+        self._loop.add_reader(accepted, _complete, readable)
+        try:
+            await readable
+        finally:
+            self._loop.remove_reader(accepted)
+        return accepted.recv(1, socket.MSG_PEEK) == _TLS_HANDSHAKE
 
     def _on_shaken(
         self, connection: FramedConnection, accepted: socket.socket, task: asyncio.Task[None]
@@ -201,3 +225,8 @@ class FramedServer:
             self._loop.call_exception_handler(
                 {"message": "accepting a framed connection failed", "exception": error}
             )
+
+
+def _complete(readable: "asyncio.Future[None]") -> None:
+    if not readable.done():
+        readable.set_result(None)

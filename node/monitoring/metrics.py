@@ -322,6 +322,8 @@ REMOTING: Final[Table[Remoting]] = {
         lambda r: r.repeated_total),
     "remoting_checks_asked": counter("Classic producers asked what became of a transaction.",
         lambda r: r.transactions.asked_total),
+    "remoting_cut_off": counter("Connections of classic clients closed while cut off.",
+        lambda r: r.isolation.closed_total),
 }  # fmt: skip
 """The gateway for clients of RocketMQ's remoting protocol."""
 BROKER: Final[Table[Broker]] = {

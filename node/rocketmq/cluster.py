@@ -95,6 +95,14 @@ class GatewayCluster:
         address = context.address_of(leader)
         return Leader(False, address) if address else None
 
+    def is_cut_off(self) -> bool:
+        """Whether this node knows no leader of its group and hears no majority of it."""
+        if self._own_leader() is not None:
+            return False
+        own, nodes = self._context.driver.node_id, self.node_ids(self.own_group)
+        heard_count = sum(node == own or self._is_connected(node) for node in nodes)
+        return 2 * heard_count <= len(nodes)
+
     # --- Nodes ---
 
     def node_ids(self, group: str) -> list[NodeId]:

@@ -91,6 +91,13 @@ class RemotingCalls:
             found = self._connections[connection] = RemotingConnection(self, connection)
         return found
 
+    def close_all(self) -> int:
+        """Close all connections; return how many there were."""
+        connections = [one for one in self._connections if not one.is_ended]
+        for connection in connections:
+            connection.close()
+        return len(connections)
+
     def forget(self, connection: FramedConnection) -> None:
         """Forget a connection that was closed."""
         found = self._connections.pop(connection, None)

@@ -5,6 +5,7 @@ Owns which request is answered by which part. Must not know bytes.
 
 import asyncio
 import ssl
+import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -35,6 +36,7 @@ from node.rocketmq.remoting.calls.transactions import TransactionCalls
 from node.rocketmq.remoting.calls.unique_keys import UniqueKeys
 from node.rocketmq.remoting.conversation import Handler, RemotingCalls, RemotingConnection, Request
 from node.rocketmq.remoting.forwarder import Forwarder
+from node.rocketmq.remoting.isolation import Isolation
 from node.rocketmq.remoting.places import AskRoute, Places
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import (
@@ -77,6 +79,7 @@ class Remoting:
         cluster = GatewayCluster(broker.context, broker.other_groups, is_connected)
         self.places: Final = Places(cluster, ask, name_count)
         self.places.learn(node_address, addresses)
+        self.isolation: Final = Isolation(cluster, calls, time.monotonic)
         self.forwarder: Final = Forwarder(cluster, self.places, context)
         shared = self._shared = Shared(broker.context, self.places, self.forwarder, node_address)
         self._retries = RetryCalls(shared, broker)
@@ -113,7 +116,7 @@ class Remoting:
         self._relays = RelayCalls(shared, broker, self.groups.clients)
         broker.add_leader_work(self.transactions)
         self._topics_under_way: dict[str, asyncio.Task[None]] = {}
-        self._looker: asyncio.Task[None] | None = None
+        self._lookers: list[asyncio.Task[None]] = []
 
     def handlers(self) -> Mapping[int, Handler]:
         """Return the handler of each request that is served."""
@@ -196,18 +199,19 @@ class Remoting:
         """Serve from now on."""
         await self._shared.resolve()
         self.places.start()
-        self._looker = asyncio.create_task(self._look())
+        self._lookers = [
+            asyncio.create_task(work) for work in (self._look(), self.isolation.watch())
+        ]
         self._calls.open(self.handlers(), self._begin, self._check, self._on_closed)
 
     async def stop(self) -> None:
         """Release everything that is held for clients."""
         self.groups.stop()
         self.transactions.end()
-        tasks = [*self._topics_under_way.values(), self._looker]
+        tasks = [*self._topics_under_way.values(), *self._lookers]
         for task in tasks:
-            if task is not None:
-                task.cancel()
-        await asyncio.gather(*(t for t in tasks if t is not None), return_exceptions=True)
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.forwarder.stop()
         await self.places.stop()
 

@@ -114,6 +114,19 @@ def test_open_ports_are_named_with_what_a_stranger_can_do(files: dict[str, str])
     assert framed.setting == "listen_framed"
 
 
+def test_a_remoting_port_that_also_takes_clear_text_is_named_with_it(
+    files: dict[str, str],
+) -> None:
+    given = {**files, "rocketmq_listen": "0.0.0.0:3", "rocketmq_advertise": "a:3"}
+    (both,) = exposures(settings(**given, rocketmq_tls="permissive"))
+    assert both.setting == "rocketmq_listen"
+    assert "in clear text" in both.how
+    (one,) = exposures(settings(**given))
+    assert "clear text" not in one.how
+    keys = keys_of_problems(**given, rocketmq_tls="permissive", tls_client_auth="true")
+    assert keys == ["rocketmq_tls + tls_client_auth"]
+
+
 def test_clients_whose_certificates_make_them_nodes_are_named(files: dict[str, str]) -> None:
     del files["secret_file"]
     (one,) = exposures(settings(peer_listen=OUTSIDE, **files, tls_client_auth="true"))

@@ -87,6 +87,7 @@ async def served(
     limits: FramedLimits | None = None,
     call_count_max: int = 10_000,
     tls: ssl.SSLContext | None = None,
+    is_permissive: bool = False,
     is_open: bool = True,
     limits_of_broker: Limits | None = None,
     monotonic_s: Callable[[], float] | None = None,
@@ -97,7 +98,7 @@ async def served(
         fatal: list[BaseException] = []
         calls = FramedCalls(ServedCalls(fatal.append), limits, call_count_max=call_count_max)
         server = FramedServer(calls, monotonic_s)
-        port = await server.bind(Address("127.0.0.1", 0), tls)
+        port = await server.bind(Address("127.0.0.1", 0), tls, is_permissive=is_permissive)
         server.open()
         if is_open:
             calls.open(fixture.broker)

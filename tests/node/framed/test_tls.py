@@ -77,6 +77,25 @@ async def test_plain_bytes_at_a_tls_port_get_nowhere(tmp_path: Path) -> None:
         assert it.append_count == 0
 
 
+async def test_a_permissive_port_serves_clients_with_and_without_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    tls = server(node_files(authority))
+    async with served(tmp_path / "n", tls=tls, is_permissive=True) as it:
+        for number, own in enumerate((None, client_of(authority.path))):
+            client = await it.client(own)
+            client.send(append(1, number, number + 1))
+            assert (await client.read()).append().record_count == 1
+
+
+async def test_a_client_that_says_nothing_at_a_permissive_port_is_cut(tmp_path: Path) -> None:
+    limits = FramedLimits(handshake_ms_max=50)
+    tls = server(node_files(Authority(tmp_path)))
+    async with served(tmp_path / "n", tls=tls, is_permissive=True, limits=limits) as it:
+        silent = await it.client()
+        assert await silent.read_to_the_end() == b""
+        await eventually(lambda: it.closed == {Reason.HANDSHAKE: 1}, "the silent one")
+
+
 async def test_tls_at_a_plain_port_gets_nowhere(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     async with served(tmp_path / "n") as it:

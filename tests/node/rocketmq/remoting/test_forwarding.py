@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.rocketmq import hold
+from node.rocketmq.remoting.isolation import ISOLATED_S, Isolation
 from raft.transitions import Role
 from store.record.message import decode_message
 from tests.node.broker_fakes import ADDRESSES
@@ -110,3 +111,30 @@ async def test_a_send_with_an_unknown_outcome_is_not_sent_again(tmp_path: Path) 
         answer = await sent
         assert (answer.code, "not known" in str(answer.remark)) == (UNAVAILABLE, True)
         assert follower.remoting.forwarder.forwarded_total == 1
+
+
+async def test_a_node_that_is_cut_off_closes_its_connections_and_one_in_an_election_does_not(
+    tmp_path: Path,
+) -> None:
+    clock, connected = [0.0], {2}
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        assert (await client.send()).code == 0
+        cluster = gateway.remoting.forwarder._cluster
+        cluster._is_connected = connected.__contains__
+        isolation = Isolation(cluster, gateway.calls, lambda: clock[0])
+
+        def closed_at(now_s: float) -> int:
+            clock[0] = now_s
+            isolation.look()
+            return isolation.closed_total
+
+        follow(gateway, 0)
+        assert [closed_at(now_s) for now_s in (0.0, 60.0)] == [0, 0], "an election that takes long"
+        connected.clear()
+        times = (100.0, 100.0 + ISOLATED_S - 0.1, 100.0 + ISOLATED_S)
+        assert [closed_at(now_s) for now_s in times] == [0, 0, 1]
+        await client.has_ended
+        follow(gateway, 2)
+        await (await gateway.client()).heartbeat("a@1")
+        assert closed_at(200.0) == 1, "a leader is known again"
