@@ -13,6 +13,8 @@ from store.format import (
     SCHEDULE_TOPIC,
 )
 
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+"""The topic to which clients of RocketMQ write what became of each message, as any other topic."""
 _OF_GROUPS: Final = (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX)
 _PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_", *_OF_GROUPS)
 _NAMES: Final = frozenset(
@@ -28,7 +30,7 @@ _NAMES: Final = frozenset(
 
 def is_reserved(topic: str) -> bool:
     """Whether clients may not create, delete or write a topic of this name."""
-    return topic.startswith(_PREFIXES) or topic in _NAMES
+    return topic != TRACE_TOPIC and (topic.startswith(_PREFIXES) or topic in _NAMES)
 
 
 def is_of_group(topic: str) -> bool:

@@ -17,7 +17,7 @@ from deploy.local import LocalCluster
 from tests import missing
 from tests.compat.official.account import KINDS
 from tests.compat.official.clients import Official, pinned
-from tests.compat.official.run import run
+from tests.compat.official.run import run, run_requests, traced_count
 
 COUNT: Final = 30
 NEWEST: Final = {client.language: client for client in pinned()}.values()
@@ -33,7 +33,18 @@ def test_no_acknowledged_message_is_lost_and_order_is_kept(
     missing.installed(official.part)
     with LocalCluster.create(tmp_path / "c", settings={"file_size_bytes": "16MiB"}) as cluster:
         found = run(official, cluster, tmp_path, COUNT, leader_returns=False)
+        assert not official.is_classic or traced_count(cluster), "its ordinary sends are traced"
     assert found.acked == dict.fromkeys(KINDS, COUNT)
     assert (found.lost, found.leaked, found.out_of_order, found.early) == (0, 0, 0, 0), found
     if official.takes_addresses and not official.is_classic:
         assert found.pause_ms < ROUTE_MS, found
+
+
+@pytest.mark.long
+def test_every_request_of_a_classic_client_is_answered(tmp_path: Path) -> None:
+    (official,) = (client for client in NEWEST if client.is_classic)
+    missing.installed(official.part)
+    with LocalCluster.create(tmp_path / "c", settings={"file_size_bytes": "16MiB"}) as cluster:
+        events = run_requests(official, cluster, tmp_path / "p", COUNT).events
+    assert sum(event["event"] == "acked" for event in events) == COUNT
+    assert not [event for event in events if event["event"] == "wrong"]

@@ -12,7 +12,10 @@ language, `java/`, `go/`, `python/` and `node/`, and one for the classic client 
     consume ENDPOINTS PREFIX COUNT   receives from all topics, with a simple and a push consumer for
                                      a group that is ordinary and one that is set `--orderly`; the
                                      classic one with push consumers, concurrent, orderly and
-                                     broadcasting, and a lite pull consumer.
+                                     broadcasting, a lite pull consumer, and from version 5 on
+                                     one that reads by pop.
+    request ENDPOINTS PREFIX COUNT   the classic one only: asks COUNT questions, which a consumer
+                                     of the same process answers.
 
 Each prints a line of JSON for an event (`ready`, `acked`, `received`, `failed`, `done`) and ends
 when its input does.
@@ -63,7 +66,9 @@ class Official(NamedTuple):
     @property
     def groups(self) -> tuple[str, ...]:
         """The consumer groups of its program."""
-        return CLASSIC_GROUPS if self.is_classic else GROUPS
+        if not self.is_classic:
+            return GROUPS
+        return CLASSIC_GROUPS if self.version.startswith("4.") else (*CLASSIC_GROUPS, "pop")
 
     @property
     def ordered_groups(self) -> tuple[str, ...]:

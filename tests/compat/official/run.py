@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 from deploy.local import LocalCluster
 from quorumlog.sync import connect
+from store.record.topic_names import TRACE_TOPIC
 from tests.compat.official.account import GROUPS, KINDS, Account, account
 from tests.compat.official.clients import Official
 
@@ -111,14 +112,57 @@ class _Received:
         return not self._open
 
 
+class _Acked:
+    """Whether so many ordered messages were acknowledged."""
+
+    def __init__(self, count: int) -> None:
+        self._left_count = count
+
+    def __call__(self, event: dict[str, Any]) -> bool:
+        self._left_count -= event["event"] == "acked" and event["kind"] == "ordered"
+        return self._left_count <= 0
+
+
 def prepare(cluster: LocalCluster, prefix: str) -> None:
     """Make a topic of each type, and the groups that are set to be orderly."""
     with connect(cluster.bootstrap) as client:
         for kind in KINDS:
             client.admin.create_topic(f"{prefix}-{kind}", queue_count=4, message_type=_TYPES[kind])
+        if not any(topic.topic == TRACE_TOPIC for topic in client.admin.list_topics()):
+            client.admin.create_topic(TRACE_TOPIC)
         for group in GROUPS:
             if group.endswith("-orderly"):
                 client.admin.set_group_settings(f"{prefix}-{group}", is_orderly=True)
+
+
+def _arguments(client: Official, cluster: LocalCluster, count: int) -> tuple[str, ...]:
+    """Prepare the topics of a client; return what its program takes."""
+    prefix = "".join(c if c.isalnum() else "-" for c in client.name).lower()
+    prepare(cluster, prefix)
+    leader = cluster.leader_id()
+    first = sorted(cluster.node_ids, key=lambda node: node != leader)
+    address = cluster.framed_address if client.is_classic else cluster.address
+    addresses = [address(node) for node in first]
+    endpoints = ";".join(addresses) if client.takes_addresses else addresses[-1]
+    return endpoints, prefix, str(count)
+
+
+def traced_count(cluster: LocalCluster) -> int:
+    """Return the messages in the topic of traces."""
+    with connect(cluster.bootstrap) as client:
+        queues = client.admin.describe_topic(TRACE_TOPIC).queues
+    return sum(queue.max_offset for queue in queues)
+
+
+def run_requests(client: Official, cluster: LocalCluster, home: Path, count: int) -> Program:
+    """Ask questions and kill the leader half-way; return the program when all were answered."""
+    arguments, leader = _arguments(client, cluster, count), cluster.leader_id()
+    with Program(client, home, "request", *arguments) as program:
+        program.wait_for(lambda event: event["event"] == "ready", START_S)
+        program.wait_for(_Acked(count // 2), SEND_S)
+        cluster.kill(leader)
+        program.wait_for(lambda event: event["event"] == "done", SEND_S)
+        return program
 
 
 def run(
@@ -129,25 +173,10 @@ def run(
     The leader is dead until all was acknowledged; then it comes back, if it is to. The client for
     Node.js never takes a newer route for sending, so for it the leader comes back at once.
     """
-    prefix = "".join(c if c.isalnum() else "-" for c in client.name).lower()
-    prepare(cluster, prefix)
-    leader = cluster.leader_id()
-    first = sorted(cluster.node_ids, key=lambda node: node != leader)
-    address = cluster.framed_address if client.is_classic else cluster.address
-    addresses = [address(node) for node in first]
-    endpoints = ";".join(addresses) if client.takes_addresses else addresses[-1]
-    arguments = (endpoints, prefix, str(count))
-    ordered = 0
-
-    def is_half_way(event: dict[str, Any]) -> bool:
-        nonlocal ordered
-        if event["event"] == "acked":
-            ordered += event["kind"] == "ordered"
-        return ordered >= count // 2
-
+    arguments, leader = _arguments(client, cluster, count), cluster.leader_id()
     with Program(client, home / "produce", "produce", *arguments) as producer:
         producer.wait_for(lambda event: event["event"] == "ready", START_S)
-        producer.wait_for(is_half_way, SEND_S)
+        producer.wait_for(_Acked(count // 2), SEND_S)
         killed_at = len(producer.events)
         cluster.kill(leader)
         if not client.takes_addresses:

@@ -15,6 +15,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -22,12 +23,15 @@ import org.apache.rocketmq.common.message.MessageExt;
 /**
  * Sends or receives with RocketMQ's classic client for Java; tests/compat/official/clients.py says
  * how such a program is called and what it prints. Its groups are a concurrent push consumer, an
- * orderly one, a lite pull consumer and a broadcasting one.
+ * orderly one, a lite pull consumer, a broadcasting one, and in version 5 one that reads by pop.
+ * Ordinary messages travel in batches and are traced.
  */
 public final class ClassicClient {
     private static final String[] KINDS = {"ordered", "ordinary", "delayed", "transactional"};
     private static final int LANE_COUNT = 10;
+    private static final int BATCH_COUNT = 3;
     private static final int START_TRIES_MAX = 5;
+    private static final long ANSWER_MS = 5_000;
     private static final int[] LEVEL_MS = {0, 1_000, 5_000};
 
     private static String servers;
@@ -40,6 +44,8 @@ public final class ClassicClient {
         count = Integer.parseInt(arguments[3]);
         if (arguments[0].equals("produce")) {
             produce();
+        } else if (arguments[0].equals("request")) {
+            request();
         } else {
             consume();
         }
@@ -69,12 +75,21 @@ public final class ClassicClient {
                     }
                 });
         producer.start();
+        DefaultMQProducer traced = new DefaultMQProducer(prefix + "-traced", null, true, null);
+        traced.setNamesrvAddr(servers);
+        traced.setInstanceName("traced");
+        traced.start();
         say("{\"event\":\"ready\"}");
         List<Thread> lanes = new ArrayList<>();
         for (String kind : KINDS) {
             for (int lane = 0; lane < LANE_COUNT; lane++) {
                 int first = lane;
-                lanes.add(new Thread(() -> sendLane(producer, kind, first)));
+                boolean isBatch = kind.equals("ordinary");
+                lanes.add(
+                        new Thread(
+                                isBatch
+                                        ? () -> sendBatches(traced, kind, first)
+                                        : () -> sendLane(producer, kind, first)));
             }
         }
         lanes.forEach(Thread::start);
@@ -99,6 +114,111 @@ public final class ClassicClient {
                     return;
                 }
             }
+        }
+    }
+
+    private static void sendBatches(DefaultMQProducer producer, String kind, int lane) {
+        for (int first = lane; first < count; first += BATCH_COUNT * LANE_COUNT) {
+            List<Message> batch = new ArrayList<>();
+            for (int at = 0; at < BATCH_COUNT && first + at * LANE_COUNT < count; at++) {
+                int number = first + at * LANE_COUNT;
+                byte[] body = (kind + ":" + number).getBytes(StandardCharsets.US_ASCII);
+                batch.add(new Message(prefix + "-" + kind, "tag", "key" + number, body));
+            }
+            again(
+                    "send " + kind + ":" + first,
+                    () -> {
+                        SendResult result = producer.send(batch);
+                        if (result.getSendStatus() != SendStatus.SEND_OK) {
+                            throw new IllegalStateException("status " + result.getSendStatus());
+                        }
+                    });
+            for (int at = 0; at < batch.size(); at++) {
+                sayAcked(kind, first + at * LANE_COUNT, 0, true);
+            }
+        }
+    }
+
+    /** What is done until it ends well. */
+    private interface Attempt {
+        void make() throws Exception;
+    }
+
+    private static void again(String what, Attempt attempt) {
+        while (true) {
+            try {
+                attempt.make();
+                return;
+            } catch (InterruptedException error) {
+                throw new IllegalStateException(error);
+            } catch (Exception error) {
+                sayFailed(what, error);
+            }
+            try {
+                Thread.sleep(50);
+            } catch (InterruptedException error) {
+                throw new IllegalStateException(error);
+            }
+        }
+    }
+
+    /** Ask COUNT questions in lanes; a consumer of this process answers each with its own text. */
+    private static void request() throws Exception {
+        String topic = prefix + "-" + KINDS[1];
+        DefaultMQProducer producer = new DefaultMQProducer(prefix + "-asking");
+        producer.setNamesrvAddr(servers);
+        producer.setInstanceName("asking");
+        producer.start();
+        DefaultMQProducer answering = new DefaultMQProducer(prefix + "-answering");
+        answering.setNamesrvAddr(servers);
+        answering.setInstanceName("answering");
+        answering.start();
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(prefix + "-answers");
+        consumer.setNamesrvAddr(servers);
+        consumer.setInstanceName("answers");
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener(
+                (MessageListenerConcurrently)
+                        (messages, context) -> {
+                            for (MessageExt message : messages) {
+                                try {
+                                    byte[] body = message.getBody();
+                                    answering.send(MessageUtil.createReplyMessage(message, body));
+                                } catch (Exception error) {
+                                    sayFailed("reply", error);
+                                }
+                            }
+                            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+                        });
+        consumer.start();
+        say("{\"event\":\"ready\"}");
+        List<Thread> lanes = new ArrayList<>();
+        for (int lane = 0; lane < LANE_COUNT; lane++) {
+            int first = lane;
+            lanes.add(new Thread(() -> askLane(producer, topic, first)));
+        }
+        lanes.forEach(Thread::start);
+        for (Thread lane : lanes) {
+            lane.join();
+        }
+        say("{\"event\":\"done\"}");
+    }
+
+    private static void askLane(DefaultMQProducer producer, String topic, int lane) {
+        for (int number = lane; number < count; number += LANE_COUNT) {
+            String text = "ordered:" + number;
+            byte[] body = text.getBytes(StandardCharsets.US_ASCII);
+            again(
+                    "request " + number,
+                    () -> {
+                        Message answer =
+                                producer.request(new Message(topic, "tag", body), ANSWER_MS);
+                        String found = new String(answer.getBody(), StandardCharsets.US_ASCII);
+                        if (!found.equals(text)) {
+                            say("{\"event\":\"wrong\",\"body\":\"" + found + "\"}");
+                        }
+                    });
+            sayAcked("ordered", number, 0, true);
         }
     }
 
@@ -166,8 +286,20 @@ public final class ClassicClient {
         started(number -> push("push", number, false, false));
         started(number -> push("push-orderly", number, true, false));
         started(number -> push("broadcasting", number, false, true));
+        if (hasPop()) {
+            started(number -> push("pop", number, false, false));
+        }
         started(ClassicClient::pull);
         say("{\"event\":\"ready\"}");
+    }
+
+    private static boolean hasPop() {
+        try {
+            DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class);
+            return true;
+        } catch (NoSuchMethodException error) {
+            return false; // A client of version 4.
+        }
     }
 
     private static void pull(int number) throws Exception {
@@ -200,6 +332,10 @@ public final class ClassicClient {
             // The package of this type is another one in each line of the client.
             var model = consumer.getMessageModel();
             consumer.setMessageModel(Enum.valueOf(model.getDeclaringClass(), "BROADCASTING"));
+        }
+        if (group.equals("pop")) {
+            var setter = DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class);
+            setter.invoke(consumer, false);
         }
         for (String kind : KINDS) {
             consumer.subscribe(prefix + "-" + kind, "*");

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from node.config.settings import Settings
+from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from store.record.message import decode_message, parse_message_id
 from tests.node.broker_fakes import ADDRESSES
 from tests.node.rocketmq.remoting.clients import (
@@ -175,6 +176,18 @@ async def test_a_message_is_found_by_its_id_and_by_its_keys(tmp_path: Path) -> N
             assert decode_message(answer.body).body == body
         nothing = await client.ask(KEY, asked | {"key": "red", "bname": "g0.n2"})
         assert (nothing.code, nothing.body) == (22, b"")
+
+
+async def test_traces_are_messages_of_a_topic_that_is_made_like_any_other(tmp_path: Path) -> None:
+    trace = "RMQ_SYS_TRACE_TOPIC"
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        assert (await client.send(b"Pub", trace, KEYS="U1")).code == NO_TOPIC
+        await gateway.node.broker.topics.create_topic(CreateTopicRequest(topic=trace))
+        assert (await client.send(b"Pub", trace, KEYS="U1")).code == 0
+        asked = {"topic": trace, "key": "U1", "beginTimestamp": "0", "bname": "g0.n1"}
+        hi = {"endTimestamp": str((1 << 63) - 1), "maxNum": "64"}
+        assert decode_message((await client.ask(KEY, asked | hi)).body).body == b"Pub"
 
 
 def copy_fields(times: int, limit: int, **properties: str) -> dict[str, str]:
