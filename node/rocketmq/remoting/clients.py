@@ -82,12 +82,8 @@ class Clients:
         self.producers: dict[str, dict[str, Member]] = {}
         self._groups_of: dict[RemotingConnection, set[tuple[bool, str]]] = {}
         """Groups with a member on a connection; True: of consumers."""
-
-    @property
-    def count(self) -> int:
+        self.count = 0
         """Memberships."""
-        consumers = sum(len(group.members) for group in self.consumers.values())
-        return consumers + sum(map(len, self.producers.values()))
 
     def put_producer(self, group: str, member: Member) -> None:
         """Note that a client produces for a group. Raises RefusedError."""
@@ -136,7 +132,9 @@ class Clients:
             raise RefusedError(ResponseCode.SYSTEM_BUSY, text)
         groups.add(key)
         members[member.client_id] = member
-        if old is not None:
+        if old is None:
+            self.count += 1
+        else:
             self._unbind(key, members, old)
         return old is None
 
@@ -151,6 +149,7 @@ class Clients:
             known = self.consumers.get(group)
             gone = known.members.pop(client_id, None) if known is not None else None
             if known is not None and gone is not None:
+                self.count -= 1
                 self._unbind((True, group), known.members, gone)
                 self._on_left(group, client_id)
                 self._after_leave(group, known)
@@ -159,6 +158,7 @@ class Clients:
         if members is not None:
             gone = members.pop(client_id, None)
             if gone is not None:
+                self.count -= 1
                 self._unbind((False, group), members, gone)
             if not members:
                 del self.producers[group]

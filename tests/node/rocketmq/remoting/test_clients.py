@@ -51,6 +51,7 @@ def test_a_group_that_a_client_left_gives_its_place_back(
     put("two", connection)
     put("two", other)  # The client goes on over another connection.
     put("three", connection)
+    assert known.count == 2
     known.on_closed(other)
     known.on_closed(connection)
     assert known.count == 0
