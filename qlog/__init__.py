@@ -2,10 +2,10 @@
 
 Owns the top level only: the list of command groups, exit codes and the last handler of errors. A
 group lives in a module of its own, in the folder of its subject (`messages`, `cluster`, `server`,
-`bench`, `capacity`, `pipeline`), named in `COMMANDS` by an import string and imported when it is
-used: help and completion stay fast, and no server code is loaded before a command asks for it.
-`@group.command()` in that module adds a command, and `qlog.reference` writes docs/cli.md from the
-help.
+`bench`, `capacity`, `pipeline`, `rocketmq`), named in `COMMANDS` by an import string and imported
+when it is used: help and completion stay fast, and no server code is loaded before a command asks
+for it. `@group.command()` in that module adds a command, and `qlog.reference` writes docs/cli.md
+from the help.
 """
 
 import importlib
@@ -107,6 +107,10 @@ COMMANDS = {
         "fault.",
     ),
     "produce": LazyCommand("qlog.messages.produce:produce", "Send messages from a file or a pipe."),
+    "rocketmq": LazyCommand(
+        "qlog.rocketmq.commands:rocketmq",
+        "Move topics, messages and groups from a cluster of Apache RocketMQ.",
+    ),
     "serve": LazyCommand(
         "qlog.server.serve:serve", "Run one node, until it gets SIGTERM or SIGINT."
     ),

@@ -1,0 +1,122 @@
+"""Consumer groups: made with their settings, and set to where they are in the source.
+
+Owns which groups, and the rule that no group moves back: a second run stores an offset only where
+it is larger, so a group that already reads here keeps its place. Settings of a group that is there
+stay. Must not know how messages were copied.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from qlog.rocketmq.shapes import SourceError, is_system_group
+from qlog.rocketmq.source import RocketSource
+from qlog.rocketmq.target import TargetQueue
+from qlog.rocketmq.topics import FORESEEN, Copies, Refused, all_of
+from quorumlog.errors import NotFoundError
+from quorumlog.records.queues import Queue
+
+if TYPE_CHECKING:
+    from quorumlog.client import Client
+
+RETRY_DELAY_COUNT_MAX: Final = 64
+_SWITCHES: Final = {
+    "consumeEnable": "is_consume_enabled",
+    "consumeBroadcastEnable": "is_broadcast_enabled",
+    "consumeMessageOrderly": "is_orderly",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCopy:
+    """A group. `offset_count`: queues in which it has an offset in the source; `stored_count`:
+    those in which it was moved on here."""
+
+    group: str
+    is_new: bool
+    offset_count: int
+    stored_count: int
+
+
+async def copy_groups(
+    source: RocketSource, client: "Client", wanted: frozenset[str], copies: Copies, *, only_of: bool
+) -> list[GroupCopy]:
+    """Copy the groups that are named, or all but RocketMQ's own.
+
+    With `only_of` those without an offset in a topic of the copy are left out, unless named.
+    Refusals go to `copies`.
+    """
+    masters, _ = await source.brokers()
+    settings: dict[str, Mapping[str, Any]] = {}
+    for _, address in sorted(masters.items()):
+        settings = await source.groups(address) | settings
+    for group in sorted(wanted.difference(settings)):
+        error = SourceError(f"group {group} is unknown", "no broker has it", "correct --group")
+        copies.refused.append(Refused.of(group, error))
+    done: list[GroupCopy] = []
+    for group in sorted(settings):
+        if group not in wanted if wanted else is_system_group(group):
+            continue
+        try:
+            offsets = await _offsets(source, group, sorted(masters.values()), copies)
+            if offsets or group in wanted or not only_of:
+                done.append(await _store(client, group, settings[group], offsets))
+        except FORESEEN as error:
+            copies.refused.append(Refused.of(group, error))
+    return done
+
+
+async def _offsets(
+    source: RocketSource, group: str, addresses: list[str], copies: Copies
+) -> dict[Queue, int]:
+    """Return the offsets of a group in the queues of the target."""
+    answers = [await source.topics_of_group(group, address) for address in addresses]
+    known = None if None in answers else {name for names in answers for name in names or ()}
+    queues = [
+        queue
+        for copy in copies.topics
+        if known is None or copy.topic in known
+        for queue in copy.queues
+    ]
+
+    async def offset(target: TargetQueue) -> tuple[Queue, int | None]:
+        found = await source.group_offset(group, target.source)
+        return target.queue, None if found is None else target.offset_of(found)
+
+    return {queue: found for queue, found in await all_of(map(offset, queues)) if found is not None}
+
+
+async def _store(
+    client: "Client", group: str, settings: Mapping[str, Any], offsets: Mapping[Queue, int]
+) -> GroupCopy:
+    is_new = False
+    try:
+        await client.admin.group_settings(group)
+    except NotFoundError:
+        is_new = True
+        await client.admin.set_group_settings(group, **_settings(settings))
+    there = await client.admin.fetch_offsets(group, list(offsets)) if offsets else {}
+    ahead = {queue: offset for queue, offset in offsets.items() if offset > there.get(queue, -1)}
+    if ahead:
+        await client.admin.commit_offsets(group, ahead)
+    return GroupCopy(group, is_new, len(offsets), len(ahead))
+
+
+def _settings(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that have a counterpart here, as far as they are well-formed."""
+    settings: dict[str, Any] = {
+        ours: row[theirs] for theirs, ours in _SWITCHES.items() if type(row.get(theirs)) is bool
+    }
+    times = row.get("retryMaxTimes")
+    if type(times) is int and times >= 0:  # -1 is RocketMQ's default, 16, as here.
+        settings["retry_count_max"] = times
+    policy = row.get("groupRetryPolicy")
+    custom = policy.get("customizedRetryPolicy") if type(policy) is dict else None
+    delays = custom.get("next") if type(custom) is dict else None
+    if (
+        type(delays) is list
+        and 0 < len(delays) <= RETRY_DELAY_COUNT_MAX
+        and all(type(delay) is int and delay >= 0 for delay in delays)
+    ):
+        settings["retry_delays_ms"] = delays
+    return settings

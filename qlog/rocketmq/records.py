@@ -1,0 +1,110 @@
+"""Messages on their way: read out of a pulled body, and made records of the target.
+
+Owns the mark by which a copied message is known, and what of a message stays. Must not know either
+cluster. Everything stays but the place: topic, body as it was sent (compressed or not), flag, born
+time and host, properties. What is no UTF-8 in a property is replaced, since nothing could be
+stored beside it.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from node.rocketmq.protocol.properties import IMPORTED_FROM
+from qlog.rocketmq.shapes import SourceError
+from quorumlog.records.queues import Queue
+from store import format as fmt
+from store.errors import StoreError
+from store.record.message import Message, decode_message, encode_message, valid_text
+
+_PART_COUNT: Final = 5
+_DIGITS_MAX: Final = 19
+_PACKED: Final = fmt.SYS_FLAG_NEED_UNWRAP | fmt.SYS_FLAG_INNER_BATCH
+_HOST_FLAGS: Final = fmt.SYS_FLAG_ANY_V6 | fmt.SYS_FLAG_TRANSACTION_MASK
+"""Flags that are not kept: those of hosts follow from the hosts, and a message that can be read has
+no open transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where a copied message comes from, and the number of the batch that stored it.
+
+    It is a property of the message. Batches of a queue are numbered: the cluster stores each number
+    once, also when several runs send it. A new `generation` counts from 0 again, where a topic that
+    was deleted has used the numbers of the one before.
+    """
+
+    broker: str
+    queue_id: int
+    offset: int
+    generation: int
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.broker}/{self.queue_id}/{self.offset}/{self.generation}/{self.sequence}"
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> "Mark | None":
+        """Return the mark of a message; None for one that was not copied."""
+        parts = properties.get(IMPORTED_FROM, "").rsplit("/", _PART_COUNT - 1)
+        digits = parts[1:]
+        if len(parts) < _PART_COUNT or not all(
+            text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX for text in digits
+        ):
+            return None
+        return cls(parts[0], *map(int, digits))
+
+
+def producer_id_of(queue: Queue, generation: int) -> int:
+    """Return the id under which the batches of a generation are numbered, the same in each run."""
+    text = f"rocketmq import\0{queue.topic}\0{queue.group}\0{queue.queue_id}\0{generation}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") | 1
+
+
+def messages_in(body: bytes, topic: str, offset: int, where: str) -> list[Message]:
+    """Read the messages of a pull from `offset` on; sizes, CRCs, topic and order are checked.
+
+    Raises SourceError.
+    """
+    messages: list[Message] = []
+    at = 0
+    while at < len(body):
+        try:
+            message = decode_message(body, at)
+        except StoreError as error:
+            raise SourceError.foreign(where, str(error)) from error
+        if message.topic != topic or message.queue_offset < offset:
+            got = f"offset {message.queue_offset} of topic {message.topic!r}"
+            raise SourceError.foreign(where, f"{got} where offset {offset} comes next")
+        if message.sys_flag & _PACKED:
+            raise SourceError(
+                f"{where}: offset {message.queue_offset} is a batch of several messages",
+                "the topic has queues of RocketMQ's type BatchCQ",
+                "leave it out with --topic; consume and send its messages again",
+            )
+        messages.append(message)
+        at, offset = at + message.size_bytes, message.queue_offset + 1
+    return messages
+
+
+def record_of(message: Message, queue: Queue, mark: Mark) -> bytes:
+    """Return the record that is stored for a message. Raises SourceError."""
+    properties = {valid_text(name): valid_text(text) for name, text in message.properties.items()}
+    properties.pop(fmt.PROPERTY_CRC, None)  # The log makes its own.
+    properties[IMPORTED_FROM] = str(mark)
+    try:
+        return encode_message(
+            message.topic,
+            queue.queue_id,
+            message.body,
+            properties,
+            flag=message.flag,
+            sys_flag=message.sys_flag & ~_HOST_FLAGS,
+            born_unix_ms=message.born_unix_ms,
+            born_host=message.born_host,
+            reconsume_times=message.reconsume_times,
+        )
+    except StoreError as error:
+        what = f"{message.topic} {mark.broker}/{mark.queue_id}: offset {mark.offset} is not stored"
+        raise SourceError(what, str(error), "leave the topic out with --topic") from error

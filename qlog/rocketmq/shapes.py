@@ -1,0 +1,174 @@
+"""Answers of a RocketMQ cluster, read with suspicion: JSON, routes, names, numbers.
+
+Owns their forms and the limits of what a foreign process may make this one hold. Must not know how
+an answer came. Java writes maps with whole numbers as bare keys (`{0:"10.0.0.1:10911"}`), which is
+no JSON; they are read as well.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from node.rocketmq.remoting.protocol.fields import INT64_MAX
+from node.state.state import SYSTEM_TOPICS
+from quorumlog.cluster.routes import is_address
+from quorumlog.command_errors import CliError
+from store.format import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+
+TOPIC_COUNT_MAX: Final = 100_000
+"""Topics of a source, those of the system included: a few MiB of names."""
+GROUP_COUNT_MAX: Final = 100_000
+BROKER_COUNT_MAX: Final = 1_024
+QUEUE_COUNT_MAX: Final = 65_536
+"""Read queues of a topic, over all brokers."""
+NAME_LENGTH_MAX: Final = 255
+_SHOWN_LENGTH_MAX: Final = 200
+
+_MASTER: Final = "0"
+_READ: Final = 4
+_STRING_OR_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])-?[0-9]{1,20}(?=:)')
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}\Z", re.ASCII)
+_SYSTEM_TOPICS: Final = frozenset(
+    {"TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", *SYSTEM_TOPICS}
+    | {"SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME_TOPIC"}
+)
+_SYSTEM_PREFIXES: Final = (
+    RETRY_TOPIC_PREFIX,
+    DEAD_LETTER_TOPIC_PREFIX,
+    "%LMQ%",
+    "RMQ_SYS_",
+    "rmq_sys_",
+)
+_SYSTEM_GROUPS: Final = frozenset(
+    {"TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "DEFAULT_CONSUMER"}
+)
+_SYSTEM_GROUP_PREFIXES: Final = ("CID_RMQ_SYS_", "CID_ONSAPI_", "CID_ONS-HTTP-PROXY")
+
+
+class SourceError(CliError):
+    """The source gave no answer, refused, or answered what cannot be trusted."""
+
+    @classmethod
+    def foreign(cls, where: str, why: str) -> "SourceError":
+        """Return the error of an answer that is not one of RocketMQ."""
+        return cls(
+            f"{where}: an answer that cannot be trusted, nothing of it was stored",
+            why[:_SHOWN_LENGTH_MAX],
+            "check the address and the broker's log, then run it again: it goes on from here",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SourceQueue:
+    """A queue of the source, at the master of its broker."""
+
+    topic: str
+    broker: str
+    address: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic} {self.broker}/{self.queue_id}"
+
+
+def document_of(body: bytes, where: str) -> dict[str, Any]:
+    """Read a JSON object, with bare numbers as keys or without. Raises SourceError."""
+    try:
+        text = body.decode()
+        document = json.loads(
+            _STRING_OR_KEY.sub(lambda m: m[0] if m[0][0] == '"' else f'"{m[0]}"', text)
+        )
+    except (ValueError, RecursionError) as error:
+        raise SourceError.foreign(where, f"a body that is no JSON: {error}") from None
+    return mapping_of(document, where)
+
+
+def mapping_of(value: object, where: str, count_max: int = TOPIC_COUNT_MAX) -> dict[str, Any]:
+    """Return an object as it is. Raises SourceError for another value or too many members."""
+    if type(value) is not dict or len(value) > count_max:
+        raise SourceError.foreign(where, f"no object of at most {count_max} members")
+    return value
+
+
+def list_of(value: object, where: str, count_max: int) -> list[Any]:
+    """Return a list as it is. Raises SourceError for another value or too many items."""
+    if type(value) is not list or len(value) > count_max:
+        raise SourceError.foreign(where, f"no list of at most {count_max} items")
+    return value
+
+
+def name_of(value: object, where: str) -> str:
+    """Return a name. Raises SourceError for what is none."""
+    if type(value) is str and 0 < len(value) <= NAME_LENGTH_MAX and value.isprintable():
+        return value
+    raise SourceError.foreign(where, f"{str(value)[:40]!r} is no name")
+
+
+def number_of(ext: Mapping[str, str], name: str, where: str) -> int:
+    """Return a whole number from 0 on of an ext field. Raises SourceError."""
+    text = ext.get(name, "")
+    if _NUMBER.match(text) and 0 <= int(text) <= INT64_MAX:
+        return int(text)
+    raise SourceError.foreign(where, f"{name} is {text[:40]!r}, no offset")
+
+
+def masters_of(rows: Mapping[str, object], where: str) -> dict[str, str]:
+    """Return the address of each broker's master, by the broker's name. Raises SourceError."""
+    masters: dict[str, str] = {}
+    for name, row in rows.items():
+        addresses = mapping_of(mapping_of(row, where).get("brokerAddrs"), where, BROKER_COUNT_MAX)
+        address = addresses.get(_MASTER)
+        if address is None:
+            raise SourceError(
+                f"{where}: broker {name} has no master now",
+                "only a master has all messages of its broker",
+                "wait until it is back, then run it again",
+            )
+        if type(address) is not str or not is_address(address):
+            raise SourceError.foreign(where, f"{str(address)[:40]!r} is no address")
+        masters[name_of(name, where)] = address
+    return masters
+
+
+def queues_of(route: Mapping[str, object], topic: str, where: str) -> list[SourceQueue]:
+    """Return the read queues of a route, by broker and number. Raises SourceError."""
+    brokers = list_of(route.get("brokerDatas"), where, BROKER_COUNT_MAX)
+    masters = masters_of(
+        {str(mapping_of(row, where).get("brokerName")): row for row in brokers}, where
+    )
+    counts: dict[str, int] = {}
+    for row in list_of(route.get("queueDatas"), where, BROKER_COUNT_MAX):
+        broker, count = mapping_of(row, where).get("brokerName"), row.get("readQueueNums")
+        if broker not in masters or type(count) is not int or not 0 <= count <= QUEUE_COUNT_MAX:
+            raise SourceError.foreign(where, f"queues of broker {str(broker)[:40]!r}")
+        if not (type(row.get("perm")) is int and row["perm"] & _READ):
+            raise SourceError(
+                f"{where}: broker {broker} lets no client read the topic",
+                "its permission has no 4 (read)",
+                "give it one with mqadmin updateTopicPerm, or choose topics with --topic",
+            )
+        counts[broker] = count
+    if not 0 < sum(counts.values()) <= QUEUE_COUNT_MAX:
+        raise SourceError.foreign(where, f"a topic of {sum(counts.values())} queues")
+    return [
+        SourceQueue(topic, broker, masters[broker], queue_id)
+        for broker in sorted(counts)
+        for queue_id in range(counts[broker])
+    ]
+
+
+def is_system_topic(topic: str, own_names: frozenset[str]) -> bool:
+    """Whether a topic is RocketMQ's own. `own_names` are those of clusters and brokers."""
+    return (
+        topic in _SYSTEM_TOPICS
+        or topic in own_names
+        or topic.startswith(_SYSTEM_PREFIXES)
+        or any(topic == f"{name}_REPLY_TOPIC" for name in own_names)
+    )
+
+
+def is_system_group(group: str) -> bool:
+    """Whether a consumer group is RocketMQ's own."""
+    return group in _SYSTEM_GROUPS or group.startswith(_SYSTEM_GROUP_PREFIXES)

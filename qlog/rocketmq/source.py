@@ -1,0 +1,244 @@
+"""The source: a RocketMQ cluster, asked over its remoting protocol.
+
+Owns the connections, repeated attempts and the requests; the forms of answers are those of shapes.
+Must not know what becomes of the answers. Nothing is changed in the source: messages are read as
+RocketMQ's own tools read them, and no offset is stored.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from node.rocketmq.remoting.channel import BrokenError, NotConnectedError, RemotingChannel
+from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
+from node.rocketmq.remoting.protocol.command import Command
+from qlog.rocketmq.records import messages_in
+from qlog.rocketmq.shapes import (
+    BROKER_COUNT_MAX,
+    GROUP_COUNT_MAX,
+    NAME_LENGTH_MAX,
+    TOPIC_COUNT_MAX,
+    SourceError,
+    SourceQueue,
+    document_of,
+    list_of,
+    mapping_of,
+    masters_of,
+    name_of,
+    number_of,
+    queues_of,
+)
+from store.record.message import Message
+
+ATTEMPT_COUNT_MAX: Final = 5
+PAUSE_S: Final = 0.2
+"""Before the second attempt; then twice as long each time."""
+ANSWER_S: Final = 10.0
+PULL_COUNT: Final = 512
+"""Messages that a pull asks for. A broker has a limit of its own, 32 by default."""
+PULL_SIZE_BYTES: Final = 1 << 20
+GROUP: Final = "TOOLS_CONSUMER"
+"""The group of RocketMQ's tools: every broker knows it, also one that makes no groups."""
+GROUP_PAGE_COUNT: Final = 1_000
+
+_OK: Final = frozenset({ResponseCode.SUCCESS})
+_BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
+_PULL: Final = _OK | {
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+}
+_OPTIONAL: Final = _OK | {ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.SYSTEM_ERROR}
+
+
+class Pulled(NamedTuple):
+    """Messages, and the offset to go on at: the one asked for if there is nothing there now."""
+
+    messages: list[Message]
+    next_offset: int
+
+
+class RocketSource:
+    """A RocketMQ cluster behind its name servers. `close` it."""
+
+    def __init__(self, name_servers: Sequence[str], *, pause_s: float = PAUSE_S) -> None:
+        self._name_servers = tuple(name_servers)
+        self._pause_s = pause_s
+        self._channels: dict[str, RemotingChannel] = {}
+        self._connecting = asyncio.Lock()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for channel in list(self._channels.values()):
+            channel.close()
+
+    # --- The cluster ---
+
+    async def brokers(self) -> tuple[dict[str, str], frozenset[str]]:
+        """Return the masters by broker name, and the names of clusters and brokers."""
+        where = "the list of brokers"
+        document = await self._name_server(RequestCode.GET_BROKER_CLUSTER_INFO, {}, where)
+        rows = mapping_of(document.get("brokerAddrTable"), where, BROKER_COUNT_MAX)
+        clusters = mapping_of(document.get("clusterAddrTable"), where, BROKER_COUNT_MAX)
+        return masters_of(rows, where), frozenset({*rows, *clusters})
+
+    async def topics(self) -> list[str]:
+        """Return the names of all topics, sorted."""
+        where = "the list of topics"
+        code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        names = (await self._name_server(code, {}, where)).get("topicList")
+        return sorted({name_of(name, where) for name in list_of(names, where, TOPIC_COUNT_MAX)})
+
+    async def queues(self, topic: str) -> list[SourceQueue]:
+        """Return the read queues of a topic in their order."""
+        where = f"route of {topic}"
+        ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        route = await self._name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, where)
+        return queues_of(route, topic, where)
+
+    async def message_type(self, topic: str, address: str) -> str:
+        """Return the type of messages that a topic is for; empty where brokers have no types."""
+        ext = {"topic": topic, "lo": "true"}
+        answer = await self._ask(address, RequestCode.GET_TOPIC_CONFIG, ext, _OPTIONAL)
+        if answer.code != ResponseCode.SUCCESS:
+            return ""
+        attributes = document_of(answer.body, f"settings of {topic}").get("attributes")
+        found = attributes.get("message.type") if type(attributes) is dict else None
+        return found if found in ("NORMAL", "FIFO", "DELAY", "TRANSACTION") else ""
+
+    async def _name_server(
+        self, code: RequestCode, ext: Mapping[str, str], where: str
+    ) -> dict[str, Any]:
+        for address in self._name_servers[:-1]:
+            try:
+                return document_of((await self._ask(address, code, ext)).body, where)
+            except SourceError:
+                continue  # The next one knows the same.
+        answer = await self._ask(self._name_servers[-1], code, ext)
+        return document_of(answer.body, where)
+
+    # --- Queues ---
+
+    async def bounds(self, queue: SourceQueue) -> tuple[int, int]:
+        """Return the first offset of a queue, and the next one to be written."""
+        ext = _place(queue)
+        lo = await self._ask(queue.address, RequestCode.GET_MIN_OFFSET, ext)
+        hi = await self._ask(queue.address, RequestCode.GET_MAX_OFFSET, ext)
+        found = number_of(lo.ext, "offset", str(queue)), number_of(hi.ext, "offset", str(queue))
+        if found[0] > found[1]:
+            raise SourceError.foreign(str(queue), f"first offset {found[0]}, end {found[1]}")
+        return found
+
+    async def pull(self, queue: SourceQueue, offset: int) -> Pulled:
+        """Read once from an offset on."""
+        ext = _place(queue) | {
+            "consumerGroup": GROUP,
+            "queueOffset": str(offset),
+            "maxMsgNums": str(PULL_COUNT),
+            "maxMsgBytes": str(PULL_SIZE_BYTES),
+            "sysFlag": "4",
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "0",
+            "expressionType": "TAG",
+        }
+        answer = await self._ask(queue.address, RequestCode.PULL_MESSAGE, ext, _PULL)
+        next_offset = number_of(answer.ext, "nextBeginOffset", str(queue))
+        is_found = answer.code == ResponseCode.SUCCESS
+        messages = messages_in(answer.body, queue.topic, offset, str(queue)) if is_found else []
+        least = messages[-1].queue_offset + 1 if messages else offset
+        if next_offset < least or (is_found and not messages):
+            count = len(messages)
+            raise SourceError.foreign(
+                str(queue), f"{count} messages from {offset} on, and {next_offset} comes next"
+            )
+        return Pulled(messages, next_offset)
+
+    # --- Groups ---
+
+    async def groups(self, address: str) -> dict[str, Mapping[str, Any]]:
+        """Return the settings of all groups that a broker knows, by name."""
+        where = f"groups of {address}"
+        found: dict[str, Mapping[str, Any]] = {}
+        while True:  # New brokers answer in pages, others at once.
+            ext = {"groupSeq": str(len(found)), "maxGroupNum": str(GROUP_PAGE_COUNT)}
+            code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+            answer = await self._ask(address, code, ext)
+            table = document_of(answer.body, where).get("subscriptionGroupTable")
+            page = mapping_of(table, where, GROUP_COUNT_MAX)
+            count = len(found)
+            found |= {name_of(name, where): mapping_of(row, where) for name, row in page.items()}
+            mapping_of(found, where, GROUP_COUNT_MAX)
+            is_paged = "totalGroupNum" in answer.ext
+            if len(found) == count or not is_paged:
+                return found
+            if len(found) >= number_of(answer.ext, "totalGroupNum", where):
+                return found
+
+    async def topics_of_group(self, group: str, address: str) -> list[str] | None:
+        """Return the topics of which a broker has offsets of a group; None: it cannot tell."""
+        code, where = RequestCode.QUERY_TOPICS_BY_CONSUMER, f"topics of group {group}"
+        answer = await self._ask(address, code, {"group": group}, _OPTIONAL)
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        names = list_of(document_of(answer.body, where).get("topicList"), where, TOPIC_COUNT_MAX)
+        return [name_of(name, where) for name in names]
+
+    async def group_offset(self, group: str, queue: SourceQueue) -> int | None:
+        """Return how far a group is in a queue; None without an offset."""
+        ext = _place(queue) | {"consumerGroup": group, "setZeroIfNotFound": "false"}
+        code = RequestCode.QUERY_CONSUMER_OFFSET
+        accepted = _OK | {ResponseCode.QUERY_NOT_FOUND}
+        answer = await self._ask(queue.address, code, ext, accepted)
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        return number_of(answer.ext, "offset", str(queue))
+
+    # --- Calls ---
+
+    async def _ask(
+        self,
+        address: str,
+        code: RequestCode,
+        ext: Mapping[str, str],
+        accepted: frozenset[ResponseCode] = _OK,
+    ) -> Command:
+        """Make a call, again after a failure that may pass. Raises SourceError."""
+        why = ""
+        for attempt in range(ATTEMPT_COUNT_MAX):
+            if attempt:
+                await asyncio.sleep(self._pause_s * (1 << attempt - 1))
+            try:
+                channel = await self._channel(address)
+                answer = await channel.ask(Command(int(code), ext=dict(ext)), ANSWER_S)
+            except (NotConnectedError, BrokenError) as error:
+                why = str(error)
+                continue
+            if answer.code in accepted:
+                return answer
+            why = f"it answered {answer.code}: {(answer.remark or '')[:NAME_LENGTH_MAX]!r}"
+            if answer.code not in _BUSY:
+                break
+        raise SourceError(
+            f"{address} does not do {code.name}"
+            + (f" of {ext['topic']}" if "topic" in ext else ""),
+            why,
+            "correct that and run it again: it goes on where it is",
+        )
+
+    async def _channel(self, address: str) -> RemotingChannel:
+        async with self._connecting:
+            channel = self._channels.get(address)
+            if channel is None:
+                host, _, port = address.rpartition(":")
+                channel = await RemotingChannel.connect(host, int(port), None, self._forget)
+                self._channels[address] = channel
+            return channel
+
+    def _forget(self, channel: RemotingChannel) -> None:
+        self._channels = {a: one for a, one in self._channels.items() if one is not channel}
+
+
+def _place(queue: SourceQueue) -> dict[str, str]:
+    return {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker}
