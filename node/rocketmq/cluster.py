@@ -96,12 +96,12 @@ class GatewayCluster:
         return Leader(False, address) if address else None
 
     def is_cut_off(self) -> bool:
-        """Whether this node knows no leader of its group and hears no majority of it."""
+        """Whether this node knows no leader of its group and has a link to no majority of it."""
         if self._own_leader() is not None:
             return False
         own, nodes = self._context.driver.node_id, self.node_ids(self.own_group)
-        heard_count = sum(node == own or self._is_connected(node) for node in nodes)
-        return 2 * heard_count <= len(nodes)
+        up_count = sum(node == own or self._is_connected(node) for node in nodes)
+        return 2 * up_count <= len(nodes)
 
     # --- Nodes ---
 
