@@ -34,7 +34,7 @@ are in `tests/compat/official`, the versions are what its package files pin.
 """
 _FOOT: Final = """
 Acknowledged: {kinds}. Lost: acknowledged and not
-received, in any of the four groups. Leaked: rolled back and received. Twice: deliveries of a
+received, in any of its groups. Leaked: rolled back and received. Twice: deliveries of a
 message that the group had; these clients have no sequence numbers, so a send that is repeated after
 a lost answer is stored twice. Out of order: an ordered message whose successor the group had
 received before, first deliveries compared. Early: delayed messages before their time; the client
@@ -46,6 +46,13 @@ minute, with the number of cores: above that number the pauses measure the load.
 nothing else to do the limit is {limit:.0f} s. The client for Node.js cannot read several addresses,
 and its producer keeps its first route: its ordered sends to a node that died stand still until that
 node is back, so in its run it is started again at once.
+
+The classic clients speak the remoting protocol. Their ordinary messages travel in batches of three
+and are traced. Their groups are concurrent, orderly and broadcasting push consumers, a lite pull
+consumer, and in version 5 one that reads by pop; the orderly one has to keep the order. The leader
+is killed twice: it comes back when three quarters of the ordered messages are acknowledged, and the
+next leader is killed. An ordered send names its queue, so its broker name: it stands still until
+the client reads the route again, which it does every 30 s.
 """
 
 
