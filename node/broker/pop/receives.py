@@ -338,17 +338,22 @@ class Receives:
                     shared.deadlines.note(key, take.visible_unix_ms)
 
     async def _give_back(self, work: "asyncio.Task[None]", take: PopTake) -> None:
-        """Make the messages of a take visible at once: its caller has gone."""
+        """Make the messages of a take visible at once: its caller has gone.
+
+        Those that the same attempt was given again meanwhile are another caller's.
+        """
         try:
             await work
         except EXPECTED:
             return  # Not taken, or the outcome is unknown: then they stay invisible.
         hide = PopHide(group=take.group, topic=take.topic, visible_unix_ms=self._shared.unix_ms())
         for queue in take.queues:
+            key = (take.group, take.topic, queue.queue_id)
             for offset in (*queue.again_offsets, *queue.offsets):
-                hide.queue_ids.append(queue.queue_id)
-                hide.offsets.append(offset)
-                hide.generations.append(take.generation)
+                if self._is_as_taken(key, offset, take):
+                    hide.queue_ids.append(queue.queue_id)
+                    hide.offsets.append(offset)
+                    hide.generations.append(take.generation)
         if hide.offsets:
             try:
                 await self._shared.commands.submit(Command(pop_hide=hide))
@@ -373,6 +378,14 @@ class Receives:
         window = self._shared.table.windows.get(key)
         item = None if window is None else window.items.get(offset)
         return item is not None and item.generation == generation
+
+    def _is_as_taken(self, key: WindowKey, offset: int, take: PopTake) -> bool:
+        """Whether a message is as a take left it, and nothing is under way for it."""
+        if not self._is_taken(key, offset, take.generation):
+            return False
+        item = self._shared.table.windows[key].items[offset]
+        is_ending = self._shared.under_way.is_ending(key, offset)
+        return item.visible_unix_ms == take.visible_unix_ms and not is_ending
 
     # --- The same again ---
 

@@ -83,3 +83,24 @@ async def test_a_take_that_takes_too_long_is_given_back_when_it_is_done(tmp_path
         await eventually(lambda: node.driver.applied_index == node.log.last_index, "all is applied")
         (window,) = part(node).windows.values()
         assert [item.visible_unix_ms for item in window.items.values()] == [node.clock.now_ms]
+
+
+async def test_what_an_attempt_was_given_again_is_not_given_back(tmp_path: Path) -> None:
+    """The first answer of a leader that was cut off comes late, when the attempt is repeated."""
+    async with node_at(tmp_path) as node:
+        await send(node, "a1")
+        node.driver.is_holding = True
+        node.broker.context.limits = Limits(append_timeout_ms=1)  # type: ignore[misc]
+        with pytest.raises(AppendTimeoutError):
+            await receive(node, attempt_id="one")
+        node.broker.context.limits = Limits()  # type: ignore[misc]
+        pass_time(node, 60_000)  # Its invisible time is over before it is committed.
+        again = asyncio.create_task(receive(node, attempt_id="one", wait_ms=1_000_000))
+        await eventually(lambda: node.broker.pop.stats().parked_count, "the repeated call waits")
+        node.driver.release()
+        (delivery,) = await again
+        await eventually(lambda: node.driver.applied_index == node.log.last_index, "all is applied")
+        (window,) = part(node).windows.values()
+        (item,) = window.items.values()
+        assert item.visible_unix_ms > node.clock.now_ms, "it is the repeated call's"
+        assert delivery.count == 1
