@@ -15,7 +15,15 @@ from typing import Final
 import quorumlog
 from quorumlog.admin.ha_types import HaLoss, HaStatus
 from raft.errors import Outcome
-from raft.histories.history import NEVER_NS, AppendCall, Drain, Kind, Operation, Value
+from raft.histories.history import (
+    NEVER_NS,
+    AppendCall,
+    Drain,
+    Kind,
+    Operation,
+    Records,
+    Value,
+)
 
 _ACKED: Final = Outcome.APPLIED
 
@@ -136,6 +144,26 @@ def _unheard_count(operations: Iterable[Operation], epoch: int) -> int:
         one.invoke_ns <= over_ns
         and (one.outcome is Outcome.UNKNOWN or (one.outcome is _ACKED and one.term > epoch))
         for one in writes
+    )
+
+
+def read_and_gone(operations: Iterable[Operation], drains: Iterable[Drain]) -> frozenset[Value]:
+    """Return the messages that a reader saw and no replica has any more.
+
+    An async master shows a message before it is synced or copied, so a reader may see one that was
+    never acked. Messages before the first one of their queue have expired.
+    """
+    left: set[Value] = set()
+    firsts: dict[str, int] = {}
+    for drain in drains:
+        left.update(value for value in drain.values if value is not None)
+        firsts[drain.queue] = min(drain.first_offset, firsts.get(drain.queue, drain.first_offset))
+    return frozenset(
+        value
+        for operation in operations
+        if isinstance(operation.result, Records)
+        for offset, value in operation.result.records
+        if value not in left and offset >= firsts.get(operation.queue, 0)
     )
 
 

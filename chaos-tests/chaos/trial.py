@@ -17,7 +17,7 @@ from chaos.clients import Clients
 from chaos.errors import NotPossibleHereError, NotSoError, unless_demanded
 from chaos.gates import factor_of, gates_of, late_in_trial
 from chaos.load import CONNECT_TIMEOUT_MS, Load
-from chaos.losses import Losses, find_losses, reported, without
+from chaos.losses import Losses, find_losses, read_and_gone, reported, without
 from chaos.pace import Pace
 from chaos.profile import ClusterMode, ScenarioOptions
 from chaos.recorder import Recorder, now_ns
@@ -229,17 +229,18 @@ class Trial:
             last = index if self.may_lose else max(index, last)
             drains = await drain(client, self._topic, nodes, last)
             result.recorder.drains, result.recorder.notes = drains, context.notes
-            found = Losses(frozenset(), ())
+            found, gone = Losses(frozenset(), ()), frozenset[Value]()
             operations = result.recorder.operations
             if self.may_lose:
                 said = [loss for loss in await reported(client) if loss not in known]
                 found = find_losses(context.load.clients.places, drains, said, operations)
                 result.lost_reported_count = len(found.lost)
+                gone = found.lost | read_and_gone(operations, drains)
         problems = list(found.problems)
-        if found.lost:
+        if gone:
             # A message that was read may be lost now; it must have been sent all the same.
             problems += map(str, check_values(operations))
-            operations = without(operations, found.lost)
+            operations = without(operations, gone)
         judged = await asyncio.to_thread(
             judge, operations, drains, context.notes, may_expire=self._scenario.profile.forgets
         )

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import cast
 
-from chaos.losses import MessagePlace, find_losses
+from chaos.losses import MessagePlace, find_losses, read_and_gone
 from chaos.profile import ClusterMode, ScenarioOptions
 from chaos.scenario import SCENARIOS
 from chaos.scenarios.failovers import misstated
@@ -139,6 +139,15 @@ def test_a_read_value_was_sent_even_if_lost_later() -> None:
         assert [found.rule for found in check_values([*sent, phantom])] == ["phantom"]
         refused = read(kind, "v3", 9)
         assert [found.rule for found in check_values([*sent, refused])] == ["aborted_read"]
+
+
+def test_a_message_that_was_read_and_is_gone_is_found_acked_or_not() -> None:
+    seen = Records(tuple((n, f"v{n}") for n in range(3, 9)))
+    polled = Operation(0, 9, Kind.POLL, "q0", 0, 1, Outcome.APPLIED, ReadCall(3, 0), seen)
+    assert read_and_gone([polled], [drain(7, 8, 10)]) == {"v7", "v8"}
+    assert read_and_gone([polled], [drain()]) == frozenset()
+    expired = drain()._replace(first_offset=5, values=[f"v{n}" for n in range(5, 12)])
+    assert read_and_gone([polled], [expired]) == frozenset()
 
 
 def test_a_record_with_a_receipt_of_copies_is_never_lost() -> None:
