@@ -82,9 +82,14 @@ def _client_node(directory: Path) -> None:
     _run("npm", "ci", *options, "--prefix", str(directory))
 
 
-def _client_go(directory: Path) -> None:
-    program = str(directory / "client")
-    _run("go", "build", "-C", str(OFFICIAL / "go"), "-mod=readonly", "-o", program, ".")
+def _go_client(folder: str) -> Callable[[Path], None]:
+    """Our program with a client for Go, from the module that pins it."""
+
+    def make(directory: Path) -> None:
+        program = str(directory / "client")
+        _run("go", "build", "-C", str(OFFICIAL / folder), "-mod=readonly", "-o", program, ".")
+
+    return make
 
 
 def _java_client(folder: str) -> Callable[[Path], None]:
@@ -186,7 +191,10 @@ PARTS: Final = {
     "client-node": CachedProgram(
         ("tests/compat/official/node/package*.json",), ("npm",), _client_node
     ),
-    "client-go": CachedProgram(("tests/compat/official/go/*",), ("go",), _client_go),
+    "client-go": CachedProgram(("tests/compat/official/go/*",), ("go",), _go_client("go")),
+    "client-classic-go": CachedProgram(
+        ("tests/compat/official/classic_go/*",), ("go",), _go_client("classic_go")
+    ),
     "client-java": CachedProgram(
         ("tests/compat/official/java/*",), ("mvn", "javac"), _java_client("java")
     ),

@@ -31,9 +31,10 @@ def test_no_acknowledged_message_is_lost_and_order_is_kept(
     official: Official, tmp_path: Path
 ) -> None:
     missing.installed(official.part)
-    with LocalCluster.create(tmp_path / "c", settings={"file_size_bytes": "16MiB"}) as cluster:
+    settings = {"file_size_bytes": "16MiB", **official.node_settings}
+    with LocalCluster.create(tmp_path / "c", settings=settings) as cluster:
         found = run(official, cluster, tmp_path, COUNT, leader_returns=False)
-        assert not official.is_classic or traced_count(cluster), "its ordinary sends are traced"
+        assert not official.is_classic_java or traced_count(cluster), "ordinary sends are traced"
     assert found.acked == dict.fromkeys(KINDS, COUNT)
     assert (found.lost, found.leaked, found.out_of_order, found.early) == (0, 0, 0, 0), found
     if official.takes_addresses and not official.is_classic:

@@ -5,36 +5,20 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import grpc
 import pytest
 
 from deploy.cache import place
 from deploy.local import LocalCluster
-from quorumlog.pb.log_pb2 import RouteRequest, RouteResponse
 from store.record.message import message_id
 from tests import missing
 from tests.compat.official.clients import pinned
+from tests.compat.official.run import broker_addresses
 from tests.java import SHORT_LIVED
 
-NEWEST = next(client for client in reversed(pinned()) if client.is_classic)
+NEWEST = next(client for client in reversed(pinned()) if client.is_classic_java)
 MAIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
 CALL_S = 120
 Tool = Callable[..., str]
-
-
-def broker_addresses(cluster: LocalCluster) -> list[str]:
-    """Return the address of each node's own broker name."""
-    found = []
-    for number, node in enumerate(cluster.node_ids):
-        with grpc.insecure_channel(cluster.address(node)) as channel:
-            method = channel.unary_unary(
-                "/quorumlog.v1.LogService/Route",
-                request_serializer=RouteRequest.SerializeToString,
-                response_deserializer=RouteResponse.FromString,
-            )
-            port = method(RouteRequest()).remoting_addresses[number].rpartition(":")[2]
-        found.append(f"127.0.0.1:{port}")
-    return found
 
 
 @pytest.fixture(scope="module")

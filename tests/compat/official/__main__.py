@@ -34,7 +34,8 @@ def main() -> None:
         home = given.keep or Path(scratch)
         for client in chosen:  # Each has a cluster of its own: nobody's messages slow another.
             own = home / client.name.replace(" ", "-")
-            with LocalCluster.create(own / "c", settings={"file_size_bytes": "64MiB"}) as cluster:
+            settings = {"file_size_bytes": "64MiB", **client.node_settings}
+            with LocalCluster.create(own / "c", settings=settings) as cluster:
                 account, load = run(client, cluster, own, given.count), os.getloadavg()[0]
             print(client.name, account, f"load {load:.1f}", flush=True)
             if (account.lost, account.leaked, account.out_of_order, account.early) != (0, 0, 0, 0):

@@ -1,8 +1,8 @@
 """The official clients that run while a leader is killed: versions and programs.
 
 Owns where each version is pinned and how its program is called. There is one program for each
-language, `java/`, `go/`, `python/` and `node/`, and one for the classic client for Java,
-`classic/`. All do the same:
+language, `java/`, `go/`, `python/` and `node/`, and two for classic clients, `classic/` for Java
+and `classic_go/` for Go. All do the same:
 
     produce ENDPOINTS PREFIX COUNT   sends COUNT messages of each kind, to the topic PREFIX-KIND, in
                                      ten lanes a kind: each sends one after the other, and again
@@ -11,11 +11,11 @@ language, `java/`, `go/`, `python/` and `node/`, and one for the classic client 
                                      it stays, to be asked about transactions.
     consume ENDPOINTS PREFIX COUNT   receives from all topics, with a simple and a push consumer for
                                      a group that is ordinary and one that is set `--orderly`; the
-                                     classic one with push consumers, concurrent, orderly and
-                                     broadcasting, a lite pull consumer, and from version 5 on
-                                     one that reads by pop.
-    request ENDPOINTS PREFIX COUNT   the classic one only: asks COUNT questions, which a consumer
-                                     of the same process answers.
+                                     classic ones with push consumers, concurrent and orderly;
+                                     that for Java also with a broadcasting one, a lite pull
+                                     consumer, and from version 5 on one that reads by pop.
+    request ENDPOINTS PREFIX COUNT   the classic one for Java only: asks COUNT questions, which a
+                                     consumer of the same process answers.
 
 Each prints a line of JSON for an event (`ready`, `acked`, `received`, `failed`, `done`) and ends
 when its input does.
@@ -23,6 +23,7 @@ when its input does.
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -38,10 +39,12 @@ PAUSE_MS_MAX: Final = 2_000
 """Of a message group while its leader dies, for a client that turns to another address itself."""
 NODE_PAUSE_MS_MAX: Final = 50_000
 """The client for Node.js waits for the dead node itself: a start, and what gRPC waits to dial."""
-CLASSIC_GROUPS: Final = ("push", "push-orderly", "broadcasting", "lite")
+CLASSIC_GROUPS: Final = ("push", "push-orderly")
+CLASSIC_JAVA_GROUPS: Final = (*CLASSIC_GROUPS, "broadcasting", "lite")
 _PARTS: Final = {
     "Java": "client-java",
     "Classic Java": "client-classic",
+    "Classic Go": "client-classic-go",
     "Go": "client-go",
     "Python": "client-python",
     "Node.js": "client-node",
@@ -61,14 +64,32 @@ class Official(NamedTuple):
     @property
     def is_classic(self) -> bool:
         """Whether it speaks the remoting protocol."""
+        return self.language in ("Classic Java", "Classic Go")
+
+    @property
+    def is_classic_java(self) -> bool:
+        """Whether its program sends batches, traces and requests, too."""
         return self.language == "Classic Java"
+
+    @property
+    def names_brokers(self) -> bool:
+        """Whether its requests name the broker that they are for; else each needs a port."""
+        return self.language != "Classic Go"
+
+    @property
+    def node_settings(self) -> Mapping[str, object]:
+        """The settings that nodes need to serve it."""
+        return {} if self.names_brokers else {"rocketmq_listen": "127.0.0.1:0"}
 
     @property
     def groups(self) -> tuple[str, ...]:
         """The consumer groups of its program."""
         if not self.is_classic:
             return GROUPS
-        return CLASSIC_GROUPS if self.version.startswith("4.") else (*CLASSIC_GROUPS, "pop")
+        if not self.is_classic_java:
+            return CLASSIC_GROUPS
+        has_pop = not self.version.startswith("4.")
+        return (*CLASSIC_JAVA_GROUPS, "pop") if has_pop else CLASSIC_JAVA_GROUPS
 
     @property
     def ordered_groups(self) -> tuple[str, ...]:
@@ -97,6 +118,8 @@ class Official(NamedTuple):
         match self.language:
             case "Go":
                 return {"rocketmq.client.logRoot": str(home), "rocketmq.client.enableSsl": "false"}
+            case "Classic Go":
+                return {"ROCKETMQ_GO_LOG_LEVEL": "warn"}
             case "Node.js":
                 return {"NODE_PATH": str(place(self.part) / "node_modules")}
             case _:
@@ -116,7 +139,7 @@ class Official(NamedTuple):
                     f"{at}/classes:{at}/lib/*",
                     "ClassicClient" if self.is_classic else "OfficialClient",
                 ]
-            case "Go":
+            case "Go" | "Classic Go":
                 return [str(place(self.part) / "client")]
             case "Python":
                 python = place(self.part) / "bin" / "python"
@@ -141,6 +164,7 @@ def pinned() -> list[Official]:
             Official("Classic Java", _only(rf"<client\.{which}>(.+)</client\.{which}>", classic))
             for which in ("older", "middle", "newest")
         ),
+        Official("Classic Go", _only(r"rocketmq-client-go/v2 v(\S+)", _text("classic_go/go.mod"))),
     ]
 
 

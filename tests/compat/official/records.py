@@ -47,12 +47,14 @@ nothing else to do the limit is {limit:.0f} s. The client for Node.js cannot rea
 and its producer keeps its first route: its ordered sends to a node that died stand still until that
 node is back, so in its run it is started again at once.
 
-The classic clients speak the remoting protocol. Their ordinary messages travel in batches of three
-and are traced. Their groups are concurrent, orderly and broadcasting push consumers, a lite pull
-consumer, and in version 5 one that reads by pop; the orderly one has to keep the order. The leader
-is killed twice: it comes back when three quarters of the ordered messages are acknowledged, and the
-next leader is killed. An ordered send names its queue, so its broker name: it stands still until
-the client reads the route again, which it does every 30 s.
+The classic clients speak the remoting protocol; the one for Go does not name the broker in its
+requests, so its nodes have a port for each broker name. The ordinary messages of those for Java
+travel in batches of three and are traced. Their groups are concurrent and orderly push consumers;
+those for Java have broadcasting ones and a lite pull consumer, too, and in version 5 one that reads
+by pop. The orderly one has to keep the order. The leader is killed twice: it comes back when three
+quarters of the ordered messages are acknowledged, and the next leader is killed. An ordered send
+names its queue, so its broker name: it stands still until the client reads the route again, which
+it does every 30 s.
 """
 
 

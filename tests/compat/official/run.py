@@ -12,7 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
+import grpc
+
 from deploy.local import LocalCluster
+from quorumlog.pb.log_pb2 import RouteRequest, RouteResponse
 from quorumlog.sync import connect
 from store.record.topic_names import TRACE_TOPIC
 from tests.compat.official.account import GROUPS, KINDS, Account, account
@@ -135,14 +138,33 @@ def prepare(cluster: LocalCluster, prefix: str) -> None:
                 client.admin.set_group_settings(f"{prefix}-{group}", is_orderly=True)
 
 
+def broker_addresses(cluster: LocalCluster) -> list[str]:
+    """Return the address of each node's own broker name."""
+    found = []
+    for number, node in enumerate(cluster.node_ids):
+        with grpc.insecure_channel(cluster.address(node)) as channel:
+            method = channel.unary_unary(
+                "/quorumlog.v1.LogService/Route",
+                request_serializer=RouteRequest.SerializeToString,
+                response_deserializer=RouteResponse.FromString,
+            )
+            port = method(RouteRequest()).remoting_addresses[number].rpartition(":")[2]
+        found.append(f"127.0.0.1:{port}")
+    return found
+
+
 def _arguments(client: Official, cluster: LocalCluster, count: int) -> tuple[str, ...]:
     """Prepare the topics of a client; return what its program takes."""
     prefix = "".join(c if c.isalnum() else "-" for c in client.name).lower()
     prepare(cluster, prefix)
     leader = cluster.leader_id()
     first = sorted(cluster.node_ids, key=lambda node: node != leader)
-    address = cluster.framed_address if client.is_classic else cluster.address
-    addresses = [address(node) for node in first]
+    if client.names_brokers:
+        address = cluster.framed_address if client.is_classic else cluster.address
+        addresses = [address(node) for node in first]
+    else:
+        of_node = dict(zip(cluster.node_ids, broker_addresses(cluster), strict=True))
+        addresses = [of_node[node] for node in first]
     endpoints = ";".join(addresses) if client.takes_addresses else addresses[-1]
     return endpoints, prefix, str(count)
 
