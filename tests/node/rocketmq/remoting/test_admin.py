@@ -8,6 +8,8 @@ from typing import Any
 from node.rocketmq.remoting.protocol.codes import REFUSED, SENT, RequestCode
 from node.rocketmq.remoting.reference import table
 from tests.node.rocketmq.remoting.clients import (
+    ALL_GROUPS,
+    ALL_TOPICS,
     COMMIT,
     CONFIG,
     CONSUMERS,
@@ -35,7 +37,7 @@ NAMES = ("g0.n1", "g0.n2", "g0.n3")
 QUEUE = {"topic": "orders", "queueId": "1", "bname": "g0.n1", "consumerGroup": "readers"}
 
 
-def document(body: bytes) -> Any:
+def document(body: bytes | str) -> Any:
     return json.loads(body)
 
 
@@ -113,6 +115,17 @@ async def test_settings_of_a_group(tmp_path: Path) -> None:
         assert (await client.ask(ROUTE, {"topic": "%RETRY%readers"})).code == 0
         found = document((await client.ask(GROUP, {"group": "readers"})).body)
         assert {name: found[name] for name in row} == row
+
+
+async def test_versions_of_tables_fit_the_client_for_go(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        answers = (await client.ask(ALL_TOPICS), await client.ask(ALL_GROUPS))
+        texts = [*(a.body for a in answers), (await client.ask(CONFIG)).ext["version"]]
+        for text in texts:
+            version = document(text)
+            version = version.get("dataVersion", version)
+            assert version["timestamp"] > 2**32 > 2**31 > version["counter"]
 
 
 async def test_members_are_shown_with_what_they_read(tmp_path: Path) -> None:
