@@ -121,7 +121,8 @@ async def test_versions_of_tables_fit_the_client_for_go(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         client = await gateway.client()
         answers = (await client.ask(ALL_TOPICS), await client.ask(ALL_GROUPS))
-        texts = [*(a.body for a in answers), (await client.ask(CONFIG)).ext["version"]]
+        config = await client.ask(CONFIG)
+        texts: list[bytes | str] = [*(a.body for a in answers), config.ext["version"]]
         for text in texts:
             version = document(text)
             version = version.get("dataVersion", version)
