@@ -11,11 +11,11 @@ from chaos.profile import ClusterMode
 from chaos.scenario import ALL_MODES, ScenarioContext, scenario
 from chaos.strikes import kill_leader
 
-COUNT: Final = 150
+COUNT_MIN: Final = 150
 CHECK_AFTER_MS: Final = 2_000
 KILL_COUNT: Final = 3
 PAUSE_S: Final = 0.1
-"""Pause after each transaction, so that there is still work after the last kill."""
+"""Pause after each transaction."""
 
 
 def _is_wanted(body: bytes) -> bool:
@@ -28,6 +28,8 @@ class _Producer:
     def __init__(self, client: quorumlog.Client, topic: str) -> None:
         self._client, self._topic = client, topic
         self.begun_count = 0
+        self.is_ending = False
+        """Whether it ends after COUNT_MIN transactions; before, a leader is still to die."""
         self.asked: set[bytes] = set()
 
     def check(self, transaction: quorumlog.CheckedTransaction) -> str:
@@ -37,12 +39,13 @@ class _Producer:
         return "commit" if _is_wanted(body) else "rollback"
 
     async def run(self) -> None:
-        """Run until all transactions are begun and none is open."""
+        """Run until it is to end, all transactions are begun, and none is open."""
         producer = self._client.transactional_producer(
             f"{self._topic}-group", self.check, check_after_ms=CHECK_AFTER_MS
         )
         async with producer:
-            for number in range(COUNT):
+            while not self.is_ending or self.begun_count < COUNT_MIN:
+                number = self.begun_count
                 body = b"%04d" % number
                 made = await producer.begin(self._topic, body)
                 self.begun_count += 1
@@ -62,7 +65,6 @@ def _moves(producer: _Producer, task: "asyncio.Future[None]") -> Callable[[], bo
 @scenario("transactions", "P1 K1", modes=ALL_MODES - {ClusterMode.ASYNC_MASTER})
 async def transactions(x: ScenarioContext) -> None:
     """Half messages are stored, committed and rolled back while leaders are killed."""
-    wanted = Counter(filter(_is_wanted, (b"%04d" % number for number in range(COUNT))))
     topic = f"{x.load.clients.topic}-transacted"
     async with quorumlog.connect(
         x.target.bootstrap, timeout_ms=60_000, transport=x.load.transport
@@ -75,16 +77,18 @@ async def transactions(x: ScenarioContext) -> None:
                 await x.until("transactions begin", _moves(producer, task))
                 x.prove("the producer still had work", not task.done())
                 await kill_leader(x)
+            producer.is_ending = True
             await asyncio.wait_for(task, 180 * x.options.time_scale)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        found: Counter[bytes] = Counter()
+        bodies = (b"%04d" % number for number in range(producer.begun_count))
+        wanted, found = Counter(filter(_is_wanted, bodies)), Counter[bytes]()
         async with client.pull_consumer(topic, until="end") as consumer:
             async for batch in consumer.batches():
                 found.update(batch.bodies())
         if found != wanted:
             lost, extra = wanted - found, found - wanted
             raise NotSoError(f"{lost.total()} are lost, {extra.total()} doubled or not wanted")
-        x.prove("producers were asked", len(producer.asked) >= COUNT // 3)
+        x.prove("producers were asked", len(producer.asked) >= COUNT_MIN // 3)
         x.prove("each was committed or rolled back once", True)
