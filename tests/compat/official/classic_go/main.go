@@ -74,11 +74,11 @@ func main() {
 
 // --- Sending ---
 
-// send sends a message of one kind.
+// send sends a message, and again as often as the client itself does.
 type send func(message *primitive.Message) (*primitive.SendResult, error)
 
 // byLane chooses the queue of a message by its sharding key, which is the number of its lane. The
-// client's own selectors count on the order of the queues, which it turns round with new routes.
+// client's own selectors count on the order of the queues, which it turns twice with a new route.
 type byLane struct{}
 
 func (byLane) Select(
