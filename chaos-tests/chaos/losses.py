@@ -26,6 +26,7 @@ from raft.histories.history import (
 )
 
 _ACKED: Final = Outcome.APPLIED
+_EPOCH_COUNT_OF_A_FAILOVER: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,7 @@ def find_losses(
     Messages before the first one of their queue have expired: retention may do that. `operations`
     are the calls of the receipts.
     """
-    left: set[Value] = set()
-    firsts: dict[str, int] = {}
-    for drain in drains:
-        left.update(value for value in drain.values if value is not None)
-        firsts[drain.queue] = min(drain.first_offset, firsts.get(drain.queue, drain.first_offset))
+    left, firsts = _kept(drains)
     reports = sorted(losses, key=lambda loss: loss.epoch)
     by_term: dict[int, list[tuple[int, Value]]] = defaultdict(list)
     for value, place in places.items():
@@ -147,17 +144,16 @@ def _unheard_count(operations: Iterable[Operation], epoch: int) -> int:
     )
 
 
-def read_and_gone(operations: Iterable[Operation], drains: Iterable[Drain]) -> frozenset[Value]:
-    """Return the messages that a reader saw and no replica has any more.
+def read_and_gone(operations: Sequence[Operation], drains: Iterable[Drain]) -> frozenset[Value]:
+    """Return the messages that a reader saw, and that no replica has after a failover.
 
     An async master shows a message before it is synced or copied, so a reader may see one that was
-    never acked. Messages before the first one of their queue have expired.
+    never acked, and the next master may lack it. Without another master nothing may be gone.
     """
-    left: set[Value] = set()
-    firsts: dict[str, int] = {}
-    for drain in drains:
-        left.update(value for value in drain.values if value is not None)
-        firsts[drain.queue] = min(drain.first_offset, firsts.get(drain.queue, drain.first_offset))
+    acked = {one.term for one in operations if one.kind is Kind.APPEND and one.outcome is _ACKED}
+    if len(acked) < _EPOCH_COUNT_OF_A_FAILOVER:
+        return frozenset()
+    left, firsts = _kept(drains)
     return frozenset(
         value
         for operation in operations
@@ -165,6 +161,17 @@ def read_and_gone(operations: Iterable[Operation], drains: Iterable[Drain]) -> f
         for offset, value in operation.result.records
         if value not in left and offset >= firsts.get(operation.queue, 0)
     )
+
+
+def _kept(drains: Iterable[Drain]) -> tuple[set[Value], dict[str, int]]:
+    """Return all messages that a replica has, and the first offset of each queue: messages before
+    it have expired."""
+    left: set[Value] = set()
+    firsts: dict[str, int] = {}
+    for drain in drains:
+        left.update(value for value in drain.values if value is not None)
+        firsts[drain.queue] = min(drain.first_offset, firsts.get(drain.queue, drain.first_offset))
+    return left, firsts
 
 
 def without(operations: Iterable[Operation], lost: frozenset[Value]) -> list[Operation]:
