@@ -10,7 +10,7 @@ since it runs beside the loop that serves clients.
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from node.runtime.json_text import read_json
@@ -25,7 +25,10 @@ from node.state.tables.topic_types import (
     type_of_attributes,
 )
 
-_UNQUOTED_KEY: Final = re.compile(r"([{,]\s*)(\d+)(\s*:)")
+_STRING_OR_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)')
+"""A string, in which nothing is a key, or a key that Java wrote without quotes."""
+_SYSTEM_GROUP_PREFIXES: Final = ("CID_RMQ_SYS_", "CID_ONS")
+_SYSTEM_GROUPS: Final = frozenset({"TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP"})
 _ROWS_AT_ONCE: Final = 16  # Some 50 us of work: the longest wait of the loop for the lock.
 GROUP_DEFAULTS: Final[dict[str, Any]] = {
     "attributes": {},
@@ -122,13 +125,10 @@ def _groups(image: StateImage, written_unix_ms: int) -> str:
     forbidden: Json = {}
     rows = []
     for name in image.groups:
-        row: Json = {**GROUP_DEFAULTS, "groupName": name}
-        found = settings.get(name)
-        if found is not None:
-            _add_settings(row, found)
-            if "forbidden_topics" in found:
-                forbidden[name] = dict.fromkeys(found["forbidden_topics"], _FORBIDDEN_READ)
-        rows.append(f"{_row(name)}:{_row(row)}")
+        found = settings.get(name, {})
+        if "forbidden_topics" in found:
+            forbidden[name] = dict.fromkeys(found["forbidden_topics"], _FORBIDDEN_READ)
+        rows.append(f"{_row(name)}:{_row(group_row(name, found))}")
     table = _rows(rows, "{", "}")
     fields = f'\t"forbiddenTable":{_row(forbidden)},\n\t"subscriptionGroupTable":{table}'
     return _document(_groups_version(image), written_unix_ms, fields)
@@ -139,12 +139,15 @@ def _groups_version(image: StateImage) -> int:
     return image.versions.groups + image.tables.get(group_settings.NAME, NOTHING).version
 
 
-def _add_settings(row: Json, settings: Json) -> None:
-    """Write the settings that differ from the defaults."""
+def group_row(name: str, settings: Json) -> Json:
+    """Return a group's row as RocketMQ writes it. `settings` are those that differ from the
+    defaults, in the form of the table's image."""
+    row: Json = {**GROUP_DEFAULTS, "groupName": name}
     row.update({theirs: settings[ours] for ours, theirs in SETTINGS.items() if ours in settings})
     if "retry_delays_ms" in settings:
         table = {"next": _UNUSED_DELAYS_MS + settings["retry_delays_ms"]}
         row["groupRetryPolicy"] = {"customizedRetryPolicy": table, "type": "CUSTOMIZED"}
+    return row
 
 
 def _offsets(image: StateImage, written_unix_ms: int) -> str:
@@ -226,25 +229,21 @@ def decode_group_settings(text: str, groups_version: int) -> TableImage:
     forbidden = document.get("forbiddenTable", {})
     content: TableContent = {}
     for name, row in document["subscriptionGroupTable"].items():
-        found = _settings_in(row, forbidden.get(name, {}))
+        found = group_settings.to_json(settings_in(row, forbidden.get(name, {})))
         if found:
             content[name] = found
     return TableImage(int(document["dataVersion"]["counter"]) - groups_version, content)
 
 
-def _settings_in(row: Json, forbidden: dict[str, int]) -> Json:
-    """Return the settings that differ from the defaults, in the form of the table's image."""
+def settings_in(row: Json, forbidden: Mapping[str, int]) -> group_settings.SubscriptionSettings:
+    """Return the settings in a group's row of such a table. Errors as `decode_topics`."""
     settings = group_settings.DEFAULT
     for ours, theirs in SETTINGS.items():
         settings = settings._replace(**{ours: row.get(theirs, getattr(settings, ours))})
     delays = row.get("groupRetryPolicy", {}).get("customizedRetryPolicy", {}).get("next", [])
-    return group_settings.to_json(
-        settings._replace(
-            retry_delays_ms=tuple(delays[len(_UNUSED_DELAYS_MS) :]),
-            forbidden_topics=frozenset(
-                t for t, bits in forbidden.items() if bits & _FORBIDDEN_READ
-            ),
-        )
+    return settings._replace(
+        retry_delays_ms=tuple(delays[len(_UNUSED_DELAYS_MS) :]),
+        forbidden_topics=frozenset(t for t, bits in forbidden.items() if bits & _FORBIDDEN_READ),
     )
 
 
@@ -260,9 +259,18 @@ def decode_members(text: str) -> dict[int, Member]:
     return {int(node): Member(row["address"], row["peerAddress"]) for node, row in table.items()}
 
 
+def _quoted(match: re.Match[str]) -> str:
+    return match[0] if match[2] is None else f'{match[1]}"{match[2]}"{match[3]}'
+
+
+def is_system_group(group: str) -> bool:
+    """Whether a group in such a table is RocketMQ's own."""
+    return group in _SYSTEM_GROUPS or group.startswith(_SYSTEM_GROUP_PREFIXES)
+
+
 def load_table(text: str) -> Json:
     """Read a file of tables, with integer keys quoted or not. Raises ValueError, TypeError."""
-    found = read_json(_UNQUOTED_KEY.sub(r'\1"\2"\3', text))
+    found = read_json(_STRING_OR_KEY.sub(_quoted, text))
     if not isinstance(found, dict):
         raise TypeError(f"not an object: {text[:20]!r}")
     return found

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from qlog.rocketmq.shapes import SourceError, is_system_group
+from node.state.checkpoint_tables import is_system_group, settings_in
+from qlog.rocketmq.shapes import SourceError
 from qlog.rocketmq.source import RocketSource
 from qlog.rocketmq.target import TargetQueue
 from qlog.rocketmq.topics import FORESEEN, Copies, Refused, all_of
@@ -19,12 +20,7 @@ from quorumlog.records.queues import Queue
 if TYPE_CHECKING:
     from quorumlog.client import Client
 
-RETRY_DELAY_COUNT_MAX: Final = 64
-_SWITCHES: Final = {
-    "consumeEnable": "is_consume_enabled",
-    "consumeBroadcastEnable": "is_broadcast_enabled",
-    "consumeMessageOrderly": "is_orderly",
-}
+_SWITCHES: Final = ("is_consume_enabled", "is_broadcast_enabled", "is_orderly")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +90,7 @@ async def _store(
         await client.admin.group_settings(group)
     except NotFoundError:
         is_new = True
-        await client.admin.set_group_settings(group, **_settings(settings))
+        await client.admin.set_group_settings(group, **_settings(group, settings))
     there = await client.admin.fetch_offsets(group, list(offsets)) if offsets else {}
     ahead = {queue: offset for queue, offset in offsets.items() if offset > there.get(queue, -1)}
     if ahead:
@@ -102,21 +98,17 @@ async def _store(
     return GroupCopy(group, is_new, len(offsets), len(ahead))
 
 
-def _settings(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that have a counterpart here, as far as they are well-formed."""
-    settings: dict[str, Any] = {
-        ours: row[theirs] for theirs, ours in _SWITCHES.items() if type(row.get(theirs)) is bool
-    }
-    times = row.get("retryMaxTimes")
-    if type(times) is int and times >= 0:  # -1 is RocketMQ's default, 16, as here.
-        settings["retry_count_max"] = times
-    policy = row.get("groupRetryPolicy")
-    custom = policy.get("customizedRetryPolicy") if type(policy) is dict else None
-    delays = custom.get("next") if type(custom) is dict else None
-    if (
-        type(delays) is list
-        and 0 < len(delays) <= RETRY_DELAY_COUNT_MAX
-        and all(type(delay) is int and delay >= 0 for delay in delays)
-    ):
-        settings["retry_delays_ms"] = delays
-    return settings
+def _settings(group: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that have a counterpart here. Raises SourceError."""
+    try:
+        settings = settings_in(dict(row), {})
+        counts = [settings.retry_count_max, *settings.retry_delays_ms]
+        is_sound = all(type(count) is int for count in counts)
+    except (AttributeError, TypeError) as error:
+        raise SourceError.foreign(f"settings of group {group}", str(error)) from None
+    switches = {name: getattr(settings, name) for name in _SWITCHES}
+    if not is_sound or not all(type(value) is bool for value in switches.values()):
+        raise SourceError.foreign(f"settings of group {group}", "a value of another type")
+    if settings.retry_count_max >= 0:  # -1 is RocketMQ's default, 16, as here.
+        switches["retry_count_max"] = settings.retry_count_max
+    return switches | {"retry_delays_ms": settings.retry_delays_ms}

@@ -5,17 +5,16 @@ an answer came. Java writes maps with whole numbers as bare keys (`{0:"10.0.0.1:
 no JSON; they are read as well.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from node.rocketmq.remoting.protocol.fields import INT64_MAX
-from node.state.state import SYSTEM_TOPICS
+from node.state.checkpoint_tables import load_table
 from quorumlog.cluster.routes import is_address
 from quorumlog.command_errors import CliError
-from store.format import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from store.record.topic_names import TRACE_TOPIC, is_reserved
 
 TOPIC_COUNT_MAX: Final = 100_000
 """Topics of a source, those of the system included: a few MiB of names."""
@@ -28,23 +27,9 @@ _SHOWN_LENGTH_MAX: Final = 200
 
 _MASTER: Final = "0"
 _READ: Final = 4
-_STRING_OR_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])-?[0-9]{1,20}(?=:)')
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}\Z", re.ASCII)
-_SYSTEM_TOPICS: Final = frozenset(
-    {"TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", *SYSTEM_TOPICS}
-    | {"SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME_TOPIC"}
-)
-_SYSTEM_PREFIXES: Final = (
-    RETRY_TOPIC_PREFIX,
-    DEAD_LETTER_TOPIC_PREFIX,
-    "%LMQ%",
-    "RMQ_SYS_",
-    "rmq_sys_",
-)
-_SYSTEM_GROUPS: Final = frozenset(
-    {"TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "DEFAULT_CONSUMER"}
-)
-_SYSTEM_GROUP_PREFIXES: Final = ("CID_RMQ_SYS_", "CID_ONSAPI_", "CID_ONS-HTTP-PROXY")
+_SYSTEM_TOPICS: Final = frozenset({"BenchmarkTest", TRACE_TOPIC})
+_LITE_PREFIX: Final = "%LMQ%"
 
 
 class SourceError(CliError):
@@ -76,13 +61,9 @@ class SourceQueue:
 def document_of(body: bytes, where: str) -> dict[str, Any]:
     """Read a JSON object, with bare numbers as keys or without. Raises SourceError."""
     try:
-        text = body.decode()
-        document = json.loads(
-            _STRING_OR_KEY.sub(lambda m: m[0] if m[0][0] == '"' else f'"{m[0]}"', text)
-        )
-    except (ValueError, RecursionError) as error:
+        return load_table(body.decode())
+    except (ValueError, TypeError) as error:
         raise SourceError.foreign(where, f"a body that is no JSON: {error}") from None
-    return mapping_of(document, where)
 
 
 def mapping_of(value: object, where: str, count_max: int = TOPIC_COUNT_MAX) -> dict[str, Any]:
@@ -162,13 +143,9 @@ def queues_of(route: Mapping[str, object], topic: str, where: str) -> list[Sourc
 def is_system_topic(topic: str, own_names: frozenset[str]) -> bool:
     """Whether a topic is RocketMQ's own. `own_names` are those of clusters and brokers."""
     return (
-        topic in _SYSTEM_TOPICS
+        is_reserved(topic)
+        or topic in _SYSTEM_TOPICS
         or topic in own_names
-        or topic.startswith(_SYSTEM_PREFIXES)
+        or topic.startswith(_LITE_PREFIX)
         or any(topic == f"{name}_REPLY_TOPIC" for name in own_names)
     )
-
-
-def is_system_group(group: str) -> bool:
-    """Whether a consumer group is RocketMQ's own."""
-    return group in _SYSTEM_GROUPS or group.startswith(_SYSTEM_GROUP_PREFIXES)

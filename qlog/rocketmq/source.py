@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from node.rocketmq.remoting.channel import BrokenError, NotConnectedError, RemotingChannel
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
+from node.state.tables.topic_types import MIXED, type_of_attributes
 from qlog.rocketmq.records import messages_in
 from qlog.rocketmq.shapes import (
     BROKER_COUNT_MAX,
@@ -97,14 +98,13 @@ class RocketSource:
         return queues_of(route, topic, where)
 
     async def message_type(self, topic: str, address: str) -> str:
-        """Return the type of messages that a topic is for; empty where brokers have no types."""
+        """Return the type of messages that a topic is for; MIXED where brokers have no types."""
         ext = {"topic": topic, "lo": "true"}
         answer = await self._ask(address, RequestCode.GET_TOPIC_CONFIG, ext, _OPTIONAL)
         if answer.code != ResponseCode.SUCCESS:
-            return ""
+            return MIXED
         attributes = document_of(answer.body, f"settings of {topic}").get("attributes")
-        found = attributes.get("message.type") if type(attributes) is dict else None
-        return found if found in ("NORMAL", "FIFO", "DELAY", "TRANSACTION") else ""
+        return type_of_attributes(attributes)
 
     async def _name_server(
         self, code: RequestCode, ext: Mapping[str, str], where: str

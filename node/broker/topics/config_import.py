@@ -13,7 +13,12 @@ from node.broker.core.context import NAME_CHARACTERS, Context
 from node.broker.topics.config_unused import unused_of_group, unused_of_topic
 from node.config.limits import Limits
 from node.errors.common import NodeError
-from node.state.checkpoint_tables import decode_group_settings, decode_offsets, load_table
+from node.state.checkpoint_tables import (
+    decode_group_settings,
+    decode_offsets,
+    is_system_group,
+    load_table,
+)
 from node.state.state import PERMISSION_ALL, State, StateImage
 from node.state.tables.group_settings import GroupSettingsTable, from_json, to_pb
 from node.state.tables.topic_types import type_of_attributes
@@ -27,9 +32,6 @@ GROUPS: Final = "subscriptionGroup.json"
 OFFSETS: Final = "consumerOffset.json"
 DELAYS: Final = "delayOffset.json"
 NAMES: Final = (TOPICS, GROUPS, OFFSETS, DELAYS)
-
-_SYSTEM_GROUP_PREFIXES: Final = ("CID_RMQ_SYS_", "CID_ONS")
-_SYSTEM_GROUPS: Final = frozenset({"TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP"})
 
 
 class ImportPlan:
@@ -130,7 +132,7 @@ class ImportPlan:
     def _is_ours(self, file: str, name: str) -> bool:
         """Whether a group may be imported; if not, note why."""
         limit = self._limits.name_size_characters_max
-        if name in _SYSTEM_GROUPS or name.startswith(_SYSTEM_GROUP_PREFIXES):
+        if is_system_group(name):
             self.skipped.append(f"{file}: {name} is a group of RocketMQ's own")
             return False
         if not name or len(name) > limit or not NAME_CHARACTERS.issuperset(name):

@@ -14,7 +14,7 @@ from node.state.checkpoint_files import (
     CheckpointDamagedError,
     History,
 )
-from node.state.checkpoint_tables import CHECKPOINT_TABLES, decode_groups
+from node.state.checkpoint_tables import CHECKPOINT_TABLES, decode_groups, load_table
 from node.state.state import Member, StateImage, Versions
 from node.state.tables.topic_types import TopicSettings
 from store.errors import CorruptionError, StoreError, SyncFailedError
@@ -105,6 +105,11 @@ def test_offsets_with_quoted_keys_are_read_too(tmp_path: Path) -> None:
         '{"offsetTable":{"t@g":{"0":1,"12":3}}}',
     ):
         assert decode_groups(groups, offsets) == {"g": {"t": {0: 1, 12: 3}}}
+
+
+def test_what_looks_like_a_key_within_a_string_stays(tmp_path: Path) -> None:
+    text = r'{"a":{0:"{1:2}",-3:"\"{4:5}"},"b":"x, 6:7"}'
+    assert load_table(text) == {"a": {"0": "{1:2}", "-3": '"{4:5}'}, "b": "x, 6:7"}
 
 
 def test_the_text_before_is_kept_and_what_did_not_change_is_not_written(tmp_path: Path) -> None:

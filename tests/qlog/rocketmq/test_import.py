@@ -22,6 +22,7 @@ from qlog.rocketmq.shapes import SourceError, document_of
 from qlog.rocketmq.source import RocketSource
 from qlog.rocketmq.target import TargetError, queues_of_topic
 from quorumlog.errors import NotFoundError
+from quorumlog.pb.common_pb2 import Delays
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from quorumlog.records.compression import CompressedMessage
 from store.record.message import encode_message
@@ -175,13 +176,16 @@ async def test_groups_are_made_and_moved_and_never_back(tmp_path: Path) -> None:
         client = await clusters.source.client()
         queue = {"consumerGroup": "readers", "topic": "orders", "queueId": "0", "bname": "g0.n2"}
         await client.ask(COMMIT, queue | {"commitOffset": "4"})
-        await configure(clusters.source.node, "readers", retry_count_max=3, is_orderly=True)
+        delays = Delays(delay_ms=[7_000, 9_000])
+        own = {"retry_count_max": 3, "retry_delays": delays, "is_orderly": True}
+        await configure(clusters.source.node, "readers", **own)
         with pytest.raises(NotFoundError):
             await admin.group_settings("readers")
         _, (group,) = await clusters.copy()
         assert (group.group, group.is_new, group.stored_count) == ("readers", True, 1)
         settings = await admin.group_settings("readers")
         assert (settings.retry_count_max, settings.is_orderly) == (3, True)
+        assert list(settings.retry_delays_ms) == [7_000, 9_000]
         found = await admin.fetch_offsets("readers")
         ((moved, offset),) = found.items()
         assert (moved.queue_id, offset) == (2, 4)

@@ -19,6 +19,8 @@ from node.rocketmq.remoting.forwarder import FORWARDED
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT64_MAX, int_of, text_of
+from node.state.checkpoint_tables import group_row
+from node.state.tables.group_settings import to_json
 from node.state.tables.topic_types import Offsets
 from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import DeleteGroupRequest
@@ -96,22 +98,7 @@ class GroupAdmin:
         return Answer(body=json_body(document))
 
     def _row(self, group: str) -> dict[str, Any]:
-        found = settings_of(self._shared.context, group)
-        return {
-            "groupName": group,
-            "consumeEnable": found.is_consume_enabled,
-            "consumeFromMinEnable": True,
-            "consumeBroadcastEnable": found.is_broadcast_enabled,
-            "consumeMessageOrderly": found.is_orderly,
-            "retryQueueNums": 1,
-            "retryMaxTimes": found.retry_count_max,
-            "brokerId": 0,
-            "whichBrokerWhenConsumeSlowly": 1,
-            "notifyConsumerIdsChangedEnable": True,
-            "groupSysFlag": 0,
-            "consumeTimeoutMinute": 15,
-            "attributes": {},
-        }
+        return group_row(group, to_json(settings_of(self._shared.context, group)))
 
     # --- Members ---
 

@@ -164,7 +164,7 @@ class TopicAdmin:
 def data_version() -> dict[str, int]:
     """Return a version that is newer each time: tools compare versions of tables.
 
-    Its time says so. The client for Go reads the counter into 32 bits, and nothing when it is more.
+    Its time says so. The client for Go refuses a table whose counter exceeds 32 bits.
     """
     return {"stateVersion": 0, "timestamp": int(time.time() * 1000), "counter": 0}
 
