@@ -168,13 +168,16 @@ async def answer_of(address: str, method: Any, request: Any, timeout_s: float) -
     try:
         return await method(request, timeout=max(0.001, timeout_s))
     except grpc.aio.AioRpcError as error:
-        raise from_rpc(error, address) from None
+        failure = from_rpc(error, address)
     except grpc.aio.UsageError:
-        raise UnavailableError(closed) from None
+        failure = UnavailableError(closed)
     except asyncio.CancelledError:
         if is_cancelled():
             raise
-        raise UnavailableError(closed, outcome=Outcome.UNKNOWN) from None
+        failure = UnavailableError(closed, outcome=Outcome.UNKNOWN)
+    # Out here the failure has no context. The traceback of gRPC's error holds the call, and gRPC
+    # keeps the connection of a closed channel open while a call over it exists.
+    raise failure
 
 
 class Channels:

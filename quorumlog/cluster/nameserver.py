@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 import grpc
 
 from quorumlog.arguments import checked
-from quorumlog.cluster.channels import Channels, stub
+from quorumlog.cluster.channels import Channels, answer_of, stub
 from quorumlog.cluster.routes import parse_bootstrap
 from quorumlog.errors import (
     DeadlineError,
@@ -21,7 +21,6 @@ from quorumlog.errors import (
     QuorumlogError,
     UnavailableError,
     UnimplementedError,
-    from_rpc,
 )
 from quorumlog.pb import nameserver_pb2 as pb
 
@@ -201,11 +200,8 @@ class NameServers:
         raise told
 
     async def _once(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
-        channel = self._channels.get(address).channel
-        try:
-            return await getattr(stub(channel, pb.DESCRIPTOR), method)(request, timeout=timeout_s)
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc(error, address) from None
+        service = stub(self._channels.get(address).channel, pb.DESCRIPTOR)
+        return await answer_of(address, getattr(service, method), request, timeout_s)
 
     async def _status_of(self, server: str) -> ReplicaStatus:
         request = pb.NameServerStatusRequest()

@@ -4,15 +4,18 @@ import asyncio
 from typing import Any, cast
 
 import grpc
+import psutil
 import pytest
 
 import quorumlog
 from quorumlog.cluster.calls import Calls
 from quorumlog.cluster.channels import Channels
+from quorumlog.cluster.nameserver import NameServers
 from quorumlog.cluster.routes import Router
-from quorumlog.errors import Outcome, UnavailableError
+from quorumlog.errors import Outcome, UnavailableError, UnimplementedError
 from quorumlog.pb import log_pb2, transaction_pb2
 from tests import services
+from tests.patience import eventually
 
 
 class _Holding:
@@ -109,3 +112,40 @@ async def test_a_closed_channel_is_an_error_and_a_cancelled_caller_is_cancelled(
     finally:
         await channels.close()
         await server.stop(None)
+
+
+class _Refusing:
+    """Refuses each call."""
+
+    async def Route(  # noqa: N802
+        self, request: log_pb2.RouteRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> log_pb2.RouteResponse:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "no")
+
+
+async def test_a_kept_error_keeps_no_connection() -> None:
+    """Errors stay alive in cycles until the collector runs, or as long as a program keeps them."""
+    server, channels = grpc.aio.server(), Channels()
+    services.add(server, log_pb2.DESCRIPTOR, _Refusing())
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        node = channels.get(f"127.0.0.1:{port}")
+        nameservers = NameServers(node.address)
+        with pytest.raises(UnavailableError) as refused:
+            await Calls(cast(Router, None)).once(node, "log", "Route", log_pb2.RouteRequest(), 30.0)
+        with pytest.raises(UnimplementedError) as unknown:
+            await nameservers.get("a", "b")
+        assert _connection_count(port) == 2
+        await channels.close()
+        await nameservers.__aexit__()
+        await eventually(lambda: not _connection_count(port), "the end of the connections")
+        del refused, unknown
+    finally:
+        await channels.close()
+        await server.stop(None)
+
+
+def _connection_count(port: int) -> int:
+    connections = psutil.Process().net_connections("tcp")
+    return sum(bool(one.raddr) and one.raddr[1] == port for one in connections)
