@@ -163,6 +163,9 @@ async def answer_of(address: str, method: Any, request: Any, timeout_s: float) -
 
     The channel may be closed during the call, because its node left the cluster. gRPC then cancels
     the call, which looks as if the caller had been cancelled; this raises UnavailableError instead.
+
+    No error that leaves has the traceback of gRPC's, which holds the call: the connection of a
+    closed channel stays open while a call over it exists, and errors live long, in cycles too.
     """
     closed = f"{address}: its connection was closed; ask again"
     try:
@@ -171,13 +174,12 @@ async def answer_of(address: str, method: Any, request: Any, timeout_s: float) -
         failure = from_rpc(error, address)
     except grpc.aio.UsageError:
         failure = UnavailableError(closed)
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as cancelled:
         if is_cancelled():
+            cancelled.__traceback__ = None
             raise
         failure = UnavailableError(closed, outcome=Outcome.UNKNOWN)
-    # Out here the failure has no context. The traceback of gRPC's error holds the call, and gRPC
-    # keeps the connection of a closed channel open while a call over it exists.
-    raise failure
+    raise failure  # Out here, where gRPC's error does not become its context.
 
 
 class Channels:

@@ -127,8 +127,9 @@ class GrpcSession(_Session):
                 self.is_unsent = errors.is_not_connected(met)
                 self.end(met)
                 return
-            except asyncio.CancelledError:
+            except asyncio.CancelledError as cancelled:
                 if is_cancelled():
+                    cancelled.__traceback__ = None  # As in `answer_of`.
                     raise
                 if self.is_draining and self.error is None and not self.in_flight:
                     return  # It was retired.

@@ -297,6 +297,7 @@ class TransactionalProducer:
                     group.router.leader_failed(node.address)
             except (grpc.aio.UsageError, asyncio.CancelledError) as ended:
                 if isinstance(ended, asyncio.CancelledError) and is_cancelled():
+                    ended.__traceback__ = None  # As in `answer_of`.
                     raise
                 group.router.leader_failed(node.address)  # Its channel was closed.
                 error = UnavailableError(f"{node.address}: its connection was closed")

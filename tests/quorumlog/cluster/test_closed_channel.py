@@ -114,33 +114,40 @@ async def test_a_closed_channel_is_an_error_and_a_cancelled_caller_is_cancelled(
         await server.stop(None)
 
 
-class _Refusing:
-    """Refuses each call."""
+class _Refusing(_Holding):
+    """Refuses the first call, and does not answer the second."""
 
     async def Route(  # noqa: N802
         self, request: log_pb2.RouteRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> log_pb2.RouteResponse:
-        await context.abort(grpc.StatusCode.UNAVAILABLE, "no")
+        if not request.cluster_id:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "no")
+        return await super().Route(request, context)
 
 
 async def test_a_kept_error_keeps_no_connection() -> None:
-    """Errors stay alive in cycles until the collector runs, or as long as a program keeps them."""
-    server, channels = grpc.aio.server(), Channels()
-    services.add(server, log_pb2.DESCRIPTOR, _Refusing())
+    refusing, server, channels = _Refusing(), grpc.aio.server(), Channels()
+    services.add(server, log_pb2.DESCRIPTOR, refusing)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        node = channels.get(f"127.0.0.1:{port}")
+        node, calls = channels.get(f"127.0.0.1:{port}"), Calls(cast(Router, None))
         nameservers = NameServers(node.address)
         with pytest.raises(UnavailableError) as refused:
-            await Calls(cast(Router, None)).once(node, "log", "Route", log_pb2.RouteRequest(), 30.0)
+            await calls.once(node, "log", "Route", log_pb2.RouteRequest(), 30.0)
+        held = log_pb2.RouteRequest(cluster_id="held")
+        task = asyncio.create_task(calls.once(node, "log", "Route", held, 30.0))
+        await refusing.asked.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as cancelled:
+            await task
         with pytest.raises(UnimplementedError) as unknown:
             await nameservers.get("a", "b")
         assert _connection_count(port) == 2
         await channels.close()
         await nameservers.__aexit__()
         await eventually(lambda: not _connection_count(port), "the end of the connections")
-        del refused, unknown
+        del refused, cancelled, unknown
     finally:
         await channels.close()
         await server.stop(None)
