@@ -9,7 +9,6 @@ import asyncio
 import json
 import shutil
 import sys
-import tempfile
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
@@ -20,7 +19,7 @@ from bench.meter import Meter
 from bench.peers.measured import best_in_flight
 from bench.peers.peer import MeasuredPeer, NotOfferedError, PeerLoad, ProduceResult
 from bench.peers.registry import ENTRIES
-from bench.report import directory_kind, latency, machine_limits
+from bench.report import latency, machine_limits
 
 _GIB: Final = 1 << 30
 _SIZES: Final = {"1 KiB": 1024, "100 B": 100, "64 KiB": 65_536}
@@ -31,7 +30,6 @@ _FAILOVER_LEAD_S: Final = 1.0
 _FILL_BATCH_COUNT: Final = 100
 _BODY_SIZE_BYTES: Final = 1024
 _MEMORY_SHARE_MAX: Final = 0.6
-_TOUCHED_SIZE_BYTES: Final = 8 * _GIB
 _DISK_COPIES: Final = 3 * 2.0
 """Bytes on disk for a stored byte: three nodes, each with its log beside its store."""
 
@@ -41,21 +39,6 @@ _Measure = Callable[[], Awaitable[None]]
 def say(row: str, unit: str, value: float | None, **more: Any) -> None:
     """Write one cell; without a value it has a reason."""
     print(json.dumps({"row": row, "unit": unit, "value": value, **more}), flush=True)
-
-
-def _touch_memory(directory: str) -> None:
-    """Fill a file in memory and remove it.
-
-    The first use of a page costs a virtual machine more than the next one: a fast peer, which
-    stores more before a row, would pay for it.
-    """
-    if directory_kind(directory) != "tmpfs":
-        return
-    size_bytes = min(_TOUCHED_SIZE_BYTES, psutil.virtual_memory().available // 2)
-    chunk = bytes(64 << 20)
-    with tempfile.TemporaryFile(dir=directory) as file:
-        for _ in range(size_bytes // len(chunk)):
-            file.write(chunk)
 
 
 def _check_memory(needed_bytes: float, what: str) -> None:
@@ -273,7 +256,6 @@ async def main(spec: dict[str, Any]) -> None:
         return
     peer = ENTRIES[spec["peer"]].make()
     session = Session(peer, directory, scale)
-    _touch_memory(directory)
     try:
         await peer.start(directory, topic_count=spec["topic_count"])
         match spec["scenario"]:

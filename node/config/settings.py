@@ -164,6 +164,12 @@ class Settings(BaseModel):
         "Make a topic when a client of the remoting protocol sends to a name that does not exist. "
         "A misspelt name is then a second topic, and no error.",
     )
+    rocketmq_brokers: Addresses = _setting(
+        (),
+        "Brokers of RocketMQ that may register here as at their name server: the IP address and "
+        "port of each. Clients read their topics beside those of this cluster, and do not write to "
+        "them.",
+    )
     peer_listen: AddressText = _setting(
         Address("127.0.0.1", 40911), "Peer link. Port 0 takes a free one."
     )

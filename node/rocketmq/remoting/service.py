@@ -25,6 +25,7 @@ from node.rocketmq.remoting.calls.node_admin import NodeAdmin
 from node.rocketmq.remoting.calls.offsets import OffsetCalls
 from node.rocketmq.remoting.calls.pops import PopCalls
 from node.rocketmq.remoting.calls.pulls import Pulls
+from node.rocketmq.remoting.calls.registrations import Registrations
 from node.rocketmq.remoting.calls.relays import RelayCalls
 from node.rocketmq.remoting.calls.replies import ReplyCalls
 from node.rocketmq.remoting.calls.retries import RetryCalls
@@ -42,6 +43,7 @@ from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import (
     ADMINISTRATION,
     REFUSED,
+    REGISTRATION,
     RequestCode,
     ResponseCode,
 )
@@ -107,8 +109,17 @@ class Remoting:
         self._offsets = OffsetCalls(shared, broker)
         self._node = NodeAdmin(shared, broker, settings)
         self._pulls = Pulls(shared, broker, self.groups, self._node.got)
+        self._registrations = Registrations(
+            map(str, settings.rocketmq_brokers if settings is not None else ()),
+            lambda name: self.places.group_of(name) is not None,
+            time.monotonic,
+        )
         self._routes = RouteCalls(
-            shared, cluster, self._node.closed_names, has_auto_topics=has_auto_topics
+            shared,
+            cluster,
+            self._node.closed_names,
+            self._registrations,
+            has_auto_topics=has_auto_topics,
         )
         self._topics = TopicAdmin(shared, broker, self._routes.own_topics)
         self._group_admin = GroupAdmin(shared, broker, self.groups.clients, self._retries)
@@ -148,7 +159,10 @@ class Remoting:
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._routes.route,
             RequestCode.GET_BROKER_CLUSTER_INFO: self._routes.cluster_info,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._routes.topics,
-            RequestCode.GET_TOPICS_BY_CLUSTER: self._routes.topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self._routes.topics_of_cluster,
+            RequestCode.REGISTER_BROKER: self._registrations.register,
+            RequestCode.UNREGISTER_BROKER: self._registrations.unregister,
+            RequestCode.QUERY_DATA_VERSION: self._registrations.version,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._topics.system_topics,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._topics.system_topics,
             RequestCode.GET_UNIT_TOPIC_LIST: self._topics.none,
@@ -220,7 +234,8 @@ class Remoting:
 
     def _check(self, request: Request) -> None:
         """Raise RefusedError unless the client may send a request, at this port."""
-        self._signatures.check(request.command)
+        if request.command.code not in REGISTRATION:
+            self._signatures.check(request.command)
         is_shared = request.connection.port_number == SHARED_PORT
         if is_shared and request.command.code in ADMINISTRATION:
             text = "this port administers nothing; use that of rocketmq_listen, or qlog"
@@ -228,6 +243,7 @@ class Remoting:
 
     def _on_closed(self, connection: RemotingConnection) -> None:
         self.groups.clients.on_closed(connection)
+        self._registrations.on_closed(connection)
 
     async def _look(self) -> None:
         """Take silent clients out and samples of counters, at intervals, and look for a name that
@@ -236,6 +252,7 @@ class Remoting:
             await asyncio.sleep(SAMPLE_S)
             self.groups.clients.expire()
             self.transactions.forget_absent()
+            self._registrations.expire()
             self._node.sample()
             await self._shared.resolve()
 

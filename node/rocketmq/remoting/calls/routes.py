@@ -1,15 +1,18 @@
 """Routes: the requests to a name server of RocketMQ, answered from this node's memory.
 
 Owns the documents. Each broker name has the broker id 0 and one address; what each name owns of a
-topic is its share of every group's queues. Source: protocol sections 5 and 16.3.
+topic is its share of every group's queues. Brokers of RocketMQ that registered stand beside them.
+Source: protocol sections 5 and 16.3.
 """
 
+import re
 from collections.abc import Set
 from typing import Any, Final
 
 from node.rocketmq.cluster import GatewayCluster, Share
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.rocketmq.remoting.calls.json_bodies import json_body
+from node.rocketmq.remoting.calls.registrations import Registrations
 from node.rocketmq.remoting.calls.send import AUTO_QUEUE_COUNT_MAX
 from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.conversation import Request
@@ -26,6 +29,8 @@ _INHERIT: Final = 1
 """Permission to make topics like this one."""
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 """With the name of the cluster before it: the topic to which consumers send their replies."""
+_ADDRESSES: Final = re.compile(rb'"brokerAddrs":\{[^}]*\}')
+_NUMBER: Final = re.compile(rb'"(\d+)":')
 STANDARD_JSON_VERSION: Final = 401
 """Clients from this version on read standard JSON; older ones want numbers as keys."""
 
@@ -38,12 +43,14 @@ class RouteCalls:
         shared: Shared,
         cluster: GatewayCluster,
         closed_names: Set[str],
+        registrations: Registrations,
         *,
         has_auto_topics: bool,
     ) -> None:
-        """`closed_names` are broker names that take no messages; `has_auto_topics` says whether a
-        send makes its topic."""
+        """`closed_names` are broker names that take no messages; `registrations` has the brokers
+        beside the cluster; `has_auto_topics` says whether a send makes its topic."""
         self._shared = shared
+        self._registrations = registrations
         self._closed_names = closed_names
         self._has_auto_topics = has_auto_topics
         self._cluster = cluster
@@ -53,23 +60,28 @@ class RouteCalls:
         """Return the route of a topic."""
         command = request.command
         topic = text_of(command.ext, "topic")
+        registered = list(self._registrations.route(topic))
         try:
             shares = self._shares(topic)
         except CallRefusedError as error:
-            raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, error.message) from None
+            if not registered:
+                raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, error.message) from None
+            shares = []
         brokers: list[dict[str, Any]] = []
         queues: list[dict[str, Any]] = []
         for share in shares:
             for place in self._shared.places.brokers(share.group, share.places):
                 brokers.append(self._broker(place))
                 queues.append(self._queues(share, place))
+        brokers += [broker for broker, _ in registered]
+        queues += [row for _, row in registered]
         if not brokers:
             text = "no node of the group has told its address yet; try again"
             raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, text)
         body = json_body({"brokerDatas": brokers, "filterServerTable": {}, "queueDatas": queues})
         is_standard = command.version >= STANDARD_JSON_VERSION
         if not is_standard and not bool_of(command.ext, "acceptStandardJsonOnly"):
-            body = body.replace(b'"brokerAddrs":{"0":', b'"brokerAddrs":{0:')
+            body = _ADDRESSES.sub(lambda row: _NUMBER.sub(rb"\1:", row[0]), body)
         return Answer(body=body)
 
     def _shares(self, topic: str) -> list[Share]:
@@ -113,10 +125,11 @@ class RouteCalls:
             for group, nodes in self._cluster.groups().items()
             for place in self._shared.places.brokers(group, nodes)
         }
-        body = json_body(
-            {"brokerAddrTable": table, "clusterAddrTable": {self._cluster_name: list(table)}}
-        )
-        return Answer(body=body)
+        clusters = {self._cluster_name: list(table)}
+        for name, row in self._registrations.brokers().items():
+            table[name] = row
+            clusters.setdefault(row["cluster"], []).append(name)
+        return Answer(body=json_body({"brokerAddrTable": table, "clusterAddrTable": clusters}))
 
     def own_topics(self) -> set[str]:
         """Return the names that tools treat as topics, and that are the cluster's."""
@@ -129,4 +142,10 @@ class RouteCalls:
 
     async def topics(self, _request: Request) -> Answer:
         """Return the names of all topics."""
-        return Answer(body=json_body({"topicList": self._cluster.topic_names()}))
+        names = self._registrations.topic_names().union(self._cluster.topic_names())
+        return Answer(body=json_body({"topicList": sorted(names)}))
+
+    async def topics_of_cluster(self, request: Request) -> Answer:
+        """Return the names of the topics of a cluster; all of ours unless another one is named."""
+        found = self._registrations.topic_names(request.command.ext.get("cluster", ""))
+        return Answer(body=json_body({"topicList": sorted(found) or self._cluster.topic_names()}))
