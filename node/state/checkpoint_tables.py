@@ -54,6 +54,7 @@ TOPIC_DEFAULTS: Final[dict[str, Any]] = {
 }
 """Values of a topic here in the fields that only RocketMQ has."""
 _UNUSED_DELAYS_MS: Final = [1_000, 5_000]
+UNUSED_DELAY_COUNT: Final = len(_UNUSED_DELAYS_MS)
 """Filler: RocketMQ begins with the third entry of a group's own table."""
 _FORBIDDEN_READ: Final = 4
 SETTINGS: Final = {
@@ -242,7 +243,7 @@ def settings_in(row: Json, forbidden: Mapping[str, int]) -> group_settings.Subsc
         settings = settings._replace(**{ours: row.get(theirs, getattr(settings, ours))})
     delays = row.get("groupRetryPolicy", {}).get("customizedRetryPolicy", {}).get("next", [])
     return settings._replace(
-        retry_delays_ms=tuple(delays[len(_UNUSED_DELAYS_MS) :]),
+        retry_delays_ms=tuple(delays[UNUSED_DELAY_COUNT:]),
         forbidden_topics=frozenset(t for t, bits in forbidden.items() if bits & _FORBIDDEN_READ),
     )
 

@@ -11,6 +11,7 @@ from node.broker import Broker
 from node.broker.groups.settings import settings_of
 from node.rocketmq.remoting.calls.json_bodies import document_of, json_body, rows_of, text_in
 from node.rocketmq.remoting.calls.retries import RetryCalls
+from node.rocketmq.remoting.calls.retry_policy import retry_delays_of
 from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.calls.topic_admin import data_version
 from node.rocketmq.remoting.clients import Clients, Member
@@ -284,4 +285,7 @@ def _settings_in(row: dict[str, Any]) -> common_pb2.GroupSettings:
     times = row.get("retryMaxTimes")
     if type(times) is int and 0 <= times <= RETRY_COUNT_MAX:
         settings.retry_count_max = times
+    delays = retry_delays_of(row.get("groupRetryPolicy"))
+    if delays is not None:
+        settings.retry_delays.delay_ms.extend(delays)
     return settings

@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from node.rocketmq.remoting.protocol.codes import REFUSED, SENT, RequestCode
 from node.rocketmq.remoting.reference import table
 from tests.node.rocketmq.remoting.clients import (
@@ -115,6 +117,48 @@ async def test_settings_of_a_group(tmp_path: Path) -> None:
         assert (await client.ask(ROUTE, {"topic": "%RETRY%readers"})).code == 0
         found = document((await client.ask(GROUP, {"group": "readers"})).body)
         assert {name: found[name] for name in row} == row
+
+
+@pytest.mark.parametrize(
+    ("policy", "delays"),
+    [
+        ({"type": "CUSTOMIZED"}, None),
+        ({"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1, 2, 300, 400]}}, [300, 400]),
+        (
+            {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 10, "max": 50}},
+            [10, 20, 40, 50],
+        ),
+        ({"type": "EXPONENTIAL", "exponentialRetryPolicy": {"multiplier": 1}}, [5_000]),
+    ],
+)
+async def test_a_tool_sets_the_delays_of_a_group(
+    tmp_path: Path, policy: Any, delays: list[int] | None
+) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        row = {"groupName": "readers", "groupRetryPolicy": policy}
+        assert (await client.ask(PUT_GROUP, body=json.dumps(row).encode())).code == 0
+        found = document((await client.ask(GROUP, {"group": "readers"})).body)
+        table = found.get("groupRetryPolicy", {}).get("customizedRetryPolicy")
+        assert (table and table["next"][2:]) == delays
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        [],
+        {"type": "NONE"},
+        {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1, 2, 1 << 40]}},
+        {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1, 2, "3"]}},
+        {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 0}},
+    ],
+)
+async def test_a_retry_policy_without_a_meaning_is_refused(tmp_path: Path, policy: Any) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        row = {"groupName": "readers", "groupRetryPolicy": policy}
+        heard = await (await gateway.client()).ask(PUT_GROUP, body=json.dumps(row).encode())
+        assert heard.code == 29
+        assert "groupRetryPolicy" in str(heard.remark)
 
 
 async def test_versions_of_tables_fit_the_client_for_go(tmp_path: Path) -> None:

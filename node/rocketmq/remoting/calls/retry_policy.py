@@ -1,0 +1,53 @@
+"""The retry policy in a tool's settings of a group, as the delays of our groups.
+
+Owns RocketMQ's two policies. A list of delays begins with its third entry: RocketMQ adds two to the
+number of attempts. Source: RocketMQ CustomizedRetryPolicy, ExponentialRetryPolicy.
+"""
+
+from typing import Any, Final
+
+from node.rocketmq.remoting.protocol.answers import RefusedError
+from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.rocketmq.remoting.protocol.fields import INT32_MAX
+from node.state.checkpoint_tables import UNUSED_DELAY_COUNT
+
+DELAY_COUNT_MAX: Final = 33
+"""Of an exponential policy: RocketMQ counts attempts up to 32."""
+_INITIAL_MS, _MAX_MS, _MULTIPLIER = 5_000, 7_200_000, 2
+
+
+def retry_delays_of(policy: Any) -> list[int] | None:
+    """Return the delays before each attempt, in milliseconds; None: the policy names none.
+
+    Raises RefusedError for a policy that has no such form.
+    """
+    if policy is None:
+        return None
+    if type(policy) is dict and policy.get("type", "CUSTOMIZED") == "CUSTOMIZED":
+        table = policy.get("customizedRetryPolicy")
+        if table is None:
+            return None
+        delays = table.get("next") if type(table) is dict else None
+        if type(delays) is list and all(map(_is_delay, delays)):
+            return delays[UNUSED_DELAY_COUNT:]
+    elif type(policy) is dict and policy["type"] == "EXPONENTIAL":
+        found = policy.get("exponentialRetryPolicy", {})
+        if type(found) is dict:
+            first = found.get("initial", _INITIAL_MS)
+            most = found.get("max", _MAX_MS)
+            factor = found.get("multiplier", _MULTIPLIER)
+            if all(map(_is_delay, (first, most, factor))):
+                return _exponential(first, most, factor)
+    text = "groupRetryPolicy is CUSTOMIZED with next, or EXPONENTIAL with initial, max, multiplier"
+    raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+
+
+def _is_delay(number: object) -> bool:
+    return type(number) is int and 0 < number <= INT32_MAX
+
+
+def _exponential(first_ms: int, most_ms: int, factor: int) -> list[int]:
+    delays = [min(first_ms, most_ms)]
+    while delays[-1] < most_ms and factor > 1 and len(delays) < DELAY_COUNT_MAX:
+        delays.append(min(delays[-1] * factor, most_ms))
+    return delays
