@@ -87,12 +87,15 @@ class Registrations:
         timeout_ms = int_of(ext, "heartbeatTimeoutMillis", TIMEOUT_MS, lo=-INT64_MAX)
         timeout_ms = min(timeout_ms, TIMEOUT_MS_MAX) if timeout_ms > 0 else TIMEOUT_MS
         told = _topics_of(body) if broker_id == 0 else None
+        # An address stands for one broker, so there are at most as many as are listed.
+        self._forget_if(
+            lambda other, number, replica: (
+                replica.address == address and (other, number) != (name, broker_id)
+            )
+        )
         broker = self._brokers.get(name)
         if broker is None or broker.cluster != cluster:
             broker = self._brokers[name] = _Broker(cluster)
-        for other, replica in list(broker.replicas.items()):
-            if replica.address == address and other != broker_id:
-                del broker.replicas[other]
         if broker_id not in broker.replicas:
             _log.info("a broker of RocketMQ registered", broker=name, id=broker_id, at=address)
         seen_s = self._monotonic_s()
@@ -150,17 +153,17 @@ class Registrations:
 
     def on_closed(self, connection: RemotingConnection) -> None:
         """Forget the brokers of a connection."""
-        self._forget_if(lambda replica: replica.connection is connection)
+        self._forget_if(lambda _name, _number, replica: replica.connection is connection)
 
     def expire(self) -> None:
         """Forget the brokers that are silent for too long."""
         now_s = self._monotonic_s()
-        self._forget_if(lambda replica: now_s - replica.seen_s > replica.timeout_s)
+        self._forget_if(lambda _name, _number, replica: now_s - replica.seen_s > replica.timeout_s)
 
-    def _forget_if(self, is_gone: Callable[[_Replica], bool]) -> None:
+    def _forget_if(self, is_gone: Callable[[str, int, _Replica], bool]) -> None:
         for name, broker in list(self._brokers.items()):
             for broker_id, replica in list(broker.replicas.items()):
-                if is_gone(replica):
+                if is_gone(name, broker_id, replica):
                     self._forget(name, broker_id)
 
     def _forget(self, name: str, broker_id: int) -> None:

@@ -168,6 +168,19 @@ async def test_a_broker_is_gone_with_its_connection_its_word_or_its_silence(
         assert not registrations.brokers()
 
 
+async def test_an_address_is_that_of_its_latest_broker(tmp_path: Path) -> None:
+    """A listed host that registers name after name fills no memory."""
+    async with gateway_at(tmp_path, settings=settings(tmp_path)) as gateway:
+        client, body = await gateway.client(), registration(invoices=topic_row())
+        for name, broker_id in (("broker-a", 0), ("broker-b", 0), ("broker-b", 1)):
+            ext = header(broker_id, MASTER, name)
+            assert (await client.ask(REGISTER, ext, body)).code == 0
+        brokers = gateway.remoting._registrations.brokers()
+        assert {name: row["brokerAddrs"] for name, row in brokers.items()} == {
+            "broker-b": {"1": MASTER}
+        }
+
+
 @pytest.mark.parametrize(
     ("change", "code", "why"),
     [
