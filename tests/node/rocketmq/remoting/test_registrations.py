@@ -212,7 +212,7 @@ async def test_a_registration_that_is_refused_changes_nothing(
         b"",
         b"[]",
         b"\xff",
-        b"{" * 100_000,
+        b'{"a":' * 100_000,
         b'{"topicConfigSerializeWrapper":[]}',
         registration(invoices=[]),
         registration(invoices=topic_row(QUEUE_COUNT_MAX + 1)),
