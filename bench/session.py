@@ -6,6 +6,7 @@ starts it and has the deadline.
 """
 
 import asyncio
+import gc
 import json
 import shutil
 import sys
@@ -71,6 +72,9 @@ class Session:
     async def rates(self, *, with_failover: bool) -> None:
         """Measure each size in each mode, reading, the tail at half of the rate, and a failover."""
         await self._warm_up()
+        # Else full collections of all that a driver in Python imported stop it for 10 ms at a time.
+        gc.collect()
+        gc.freeze()
         half_per_s = 0.0
         for name, size_bytes in _SIZES.items():
             await self._one_at_a_time(f"{name}, one in flight", size_bytes)

@@ -45,8 +45,8 @@ class FileSystem:
         """Close a descriptor. A failing close loses nothing that a sync promised."""
         os.close(fd)
 
-    def allocate(self, fd: int, path: str, size_bytes: int) -> None:
-        """Reserve every block of the file, so that a later write through a map cannot SIGBUS.
+    def allocate(self, fd: int, path: str, size_bytes: int, position: int = 0) -> None:
+        """Reserve blocks from `position` on, so that a later write through a map cannot SIGBUS.
 
         Raises StoreFullError; the file then holds part of the space and the caller unlinks it.
         """
@@ -54,9 +54,9 @@ class FileSystem:
             try:
                 hit("fs.allocate")
             except ShortWrite:
-                os.posix_fallocate(fd, 0, max(1, size_bytes // 2))
+                os.posix_fallocate(fd, position, max(1, size_bytes // 2))
                 raise OSError(errno.ENOSPC, "failpoint fs.allocate") from None
-            os.posix_fallocate(fd, 0, size_bytes)
+            os.posix_fallocate(fd, position, size_bytes)
         except OSError as error:
             raise self._translate("allocate", path, size_bytes, error) from error
 

@@ -25,7 +25,8 @@ from store.files.file_system import FileSystem
 from store.files.staging import stage, staged_path
 from store.files.zeros import CHUNK_SIZE_BYTES, SYNC_SIZE_BYTES, ZEROS, zero_range
 
-_WARM_UP_SYNC_BYTES: Final = 16 * CHUNK_SIZE_BYTES  # As RocketMQ: small bursts beside log syncs.
+_ALLOCATE_SIZE_BYTES: Final = 4 * CHUNK_SIZE_BYTES  # A millisecond on tmpfs; more is one call.
+_WARM_UP_SYNC_BYTES: Final = 4 * CHUNK_SIZE_BYTES  # Small bursts beside the syncs of the log.
 
 
 class View:
@@ -443,21 +444,25 @@ def prepare_file(
     warm_up: bool,
     is_cancelled: Callable[[], bool] = lambda: False,
     is_urgent: Callable[[], bool] = lambda: False,
+    pace: Callable[[], None] = lambda: None,
 ) -> PreparedFile | None:
     """Make the file that starts at `position` under a temporary name: allocated, zero, durable.
 
     So a crash or a full disk never leaves a partial file that looks like a log file (fault-matrix
     S10). With `warm_up` zeros are written through it, because a sync into allocated but unwritten
     space can cost several times one into written space; once `is_urgent`, the rest stays unwritten,
-    because slow syncs are better than no file. Returns None when `is_cancelled` said so. Raises
-    StoreFullError or FileSystemError; nothing is left behind in either case.
+    because slow syncs are better than no file. `pace` is called after each piece and may wait.
+    Returns None when `is_cancelled` said so. Raises StoreFullError or FileSystemError; nothing is
+    left behind in either case.
     """
     path = os.path.join(directory, fmt.file_name(position))
     temporary = stage(fs, directory, fmt.file_name(position))
     fd = fs.open(temporary, create=True)
     prepared = PreparedFile(fs, path, position, size_bytes, fd)
     try:
-        fs.allocate(fd, temporary, size_bytes)
+        for at in range(0, size_bytes, _ALLOCATE_SIZE_BYTES):
+            fs.allocate(fd, temporary, min(_ALLOCATE_SIZE_BYTES, size_bytes - at), at)
+            pace()
         if warm_up:
             for at in range(0, size_bytes, CHUNK_SIZE_BYTES):
                 if is_cancelled():
@@ -469,6 +474,7 @@ def prepare_file(
                 fs.warm(fd, temporary, at, chunk_size_bytes)
                 if at % _WARM_UP_SYNC_BYTES == 0 and at:
                     fs.sync(fd, temporary)
+                pace()
         fs.sync(fd, temporary)
     except BaseException:
         prepared.discard()

@@ -10,6 +10,9 @@ directory never shows a file beyond the end of the log, nor a gap when prepared 
 what a crash leaves of them is swept by the next `MappedFileQueue.load`. Deviation: RocketMQ's next
 file has its final name at once.
 
+While another file is ready, the thread writes a tenth of the time. Three nodes roll at the same
+position, and each zeroes 64 MiB then: at full pace appends on two cores waited 20 to 60 ms.
+
 Errors: a full disk or a failed call goes to the taker that waits for that very file; without one it
 is only counted. In both cases the thread lives, and the next take tries again. Any other error (a
 failed sync, an assertion) is final and goes to `on_fatal`.
@@ -35,6 +38,9 @@ from store.files.mapped_file import MappedFile, PreparedFile, create_file, prepa
 from store.stats import StoreCounters
 
 _NS_PER_S: Final = 1_000_000_000
+_PAUSE_PER_WORK: Final = 9
+"""Length of the pause after a piece of a file that the log does not need next, in lengths of the
+piece."""
 
 
 class WarmUp:
@@ -79,6 +85,7 @@ class WarmUp:
         self._ready: deque[PreparedFile] = deque()
         self._next_position: int | None = None  # The first one that is not taken; None = unknown.
         self._resting = False  # The last attempt failed; the next take tries again.
+        self._is_pausing = False
         self._waiting_for: int | None = None
         self._error: StoreFullError | FileSystemError | None = None  # For the taker that waits.
         self._last_error: StoreFullError | FileSystemError | None = None  # For the next poll.
@@ -192,6 +199,11 @@ class WarmUp:
         return self._resting
 
     @property
+    def is_pausing(self) -> bool:
+        """Whether the thread pauses between two pieces of a file that is not needed next."""
+        return self._is_pausing
+
+    @property
     def is_taker_waiting(self) -> bool:
         """Whether a take waits for its file."""
         return self._waiting_for is not None
@@ -254,6 +266,13 @@ class WarmUp:
     def _make(self, position: int) -> None:
         prepared: PreparedFile | None = None
         failed: StoreFullError | FileSystemError | None = None
+        worked_since_ns = self._monotonic_ns()
+
+        def pace() -> None:
+            nonlocal worked_since_ns
+            self._pause(position, self._monotonic_ns() - worked_since_ns)
+            worked_since_ns = self._monotonic_ns()
+
         try:
             self._fs.check_room(self._directory, self._file_size_bytes, self._reserve_bytes)
             prepared = prepare_file(
@@ -264,6 +283,7 @@ class WarmUp:
                 warm_up=self._warm_up,
                 is_cancelled=lambda: self._stopping or self._wanted() != position,
                 is_urgent=lambda: position in (self._waiting_for, self._polled_for),
+                pace=pace,
             )
         except (StoreFullError, FileSystemError) as error:
             failed = error
@@ -279,6 +299,17 @@ class WarmUp:
                 self._last_error = failed
                 self._error = failed if self._waiting_for == position else None
             self._condition.notify_all()
+
+    def _pause(self, position: int, worked_ns: int) -> None:
+        """Leave processor and disk to the appends, unless the log needs this file next."""
+        with self._condition:
+            self._is_pausing = True
+            self._condition.notify_all()
+            self._condition.wait_for(
+                lambda: not self._ready or self._stopping or self._wanted() != position,
+                worked_ns * _PAUSE_PER_WORK / _NS_PER_S,
+            )
+            self._is_pausing = False
 
     def _lock_file(self, file: MappedFile) -> None:
         try:

@@ -33,7 +33,7 @@ class ReadOnlyFileSystem(FileSystem):
         assert not create, f"{path} would be made"
         return super().open(path, read_only=True)
 
-    def allocate(self, fd: int, path: str, size_bytes: int) -> None:
+    def allocate(self, fd: int, path: str, size_bytes: int, position: int = 0) -> None:
         """Refuse."""
         raise AssertionError(f"allocate of {path} in a read-only check")
 

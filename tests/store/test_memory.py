@@ -30,8 +30,8 @@ LAST_SIZE_BYTES = 96 * MIB  # Real records that an opening reads and dispatches.
 class SparseFileSystem(FileSystem):
     """Makes files of holes: the log is 10 GiB long and takes a few MiB."""
 
-    def allocate(self, fd: int, path: str, size_bytes: int) -> None:
-        os.ftruncate(fd, size_bytes)
+    def allocate(self, fd: int, path: str, size_bytes: int, position: int = 0) -> None:
+        os.ftruncate(fd, position + size_bytes)
 
 
 @pytest.fixture

@@ -1,11 +1,13 @@
 """The warm-up thread: files ready before they are needed, and nothing left behind."""
 
 import errno
+import itertools
 import mmap
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,12 +45,12 @@ class GatedFileSystem(FileSystem):
         self.allocate_errors: list[StoreError] = []
         self.written: set[str] = set()
 
-    def allocate(self, fd: int, path: str, size_bytes: int) -> None:
+    def allocate(self, fd: int, path: str, size_bytes: int, position: int = 0) -> None:
         self.began.release()
         assert self.is_open.wait(PATIENCE_S), "the test forgot the gate"
         if self.allocate_errors:
             raise self.allocate_errors.pop(0)
-        super().allocate(fd, path, size_bytes)
+        super().allocate(fd, path, size_bytes, position)
         self.allocated.release()
 
     def warm(self, fd: int, path: str, position: int, size_bytes: int) -> None:
@@ -68,6 +70,7 @@ class Warmed:
         warm_up: bool = True,
         lock_memory: bool = False,
         reserve_bytes: int = 0,
+        **more: Any,
     ) -> None:
         self.path, self.fs, self.fatal = path, GatedFileSystem(), Fatal()
         self.counters = StoreCounters()
@@ -82,6 +85,7 @@ class Warmed:
             lock_memory=lock_memory,
             reserve_bytes=reserve_bytes,
             counters=self.counters,
+            **more,
         )
 
     def await_ready(self, count: int) -> None:
@@ -140,6 +144,19 @@ def test_a_taker_waits_for_the_file_in_the_making(tmp_path: Path) -> None:
     assert file.position == 0
     warmed.source.stop()
     file.close()
+
+
+def test_a_file_behind_a_ready_one_is_made_slowly_until_the_log_needs_it(tmp_path: Path) -> None:
+    """Three nodes roll at the same position; zeroing at full pace delayed appends by 60 ms."""
+    seconds = itertools.count()
+    warmed = Warmed(tmp_path, monotonic_ns=lambda: next(seconds) * 1_000_000_000_000)
+    warmed.source.start(0)
+    assert warmed.source.wait_for(lambda: warmed.source.is_pausing, PATIENCE_S)
+    assert (warmed.source.ready_count, warmed.fs.written) == (1, {f"{tmp_path.name}-{name(0)}"})
+    for number in range(2):  # The pause of the second file is hours long by that clock.
+        assert warmed.source.wait_for(lambda: warmed.source.ready_count == 1, PATIENCE_S)
+        warmed.source.take(number * SIZE).close()
+    warmed.source.stop()
 
 
 def test_a_file_that_somebody_waits_for_is_not_warmed(tmp_path: Path) -> None:
@@ -305,7 +322,7 @@ def test_a_publication_that_fails_can_be_repeated(tmp_path: Path) -> None:
 def test_a_failed_sync_or_assertion_is_final(tmp_path: Path, cause: BaseException) -> None:
     warmed = Warmed(tmp_path)
 
-    def fail(fd: int, path: str, size_bytes: int) -> None:
+    def fail(fd: int, path: str, size_bytes: int, position: int = 0) -> None:
         raise cause
 
     warmed.fs.allocate = fail  # type: ignore[method-assign]

@@ -49,10 +49,10 @@ class Machine(PowerLossFileSystem):
             raise StoreFullError(path, len(data), 0)
         super().write_at(fd, path, position, data)
 
-    def allocate(self, fd: int, path: str, size_bytes: int) -> None:
+    def allocate(self, fd: int, path: str, size_bytes: int, position: int = 0) -> None:
         if self.is_full:
             raise FileSystemError("allocate", path, errno.ENOSPC)
-        super().allocate(fd, path, size_bytes)
+        super().allocate(fd, path, size_bytes, position)
 
 
 class RandomGroup(HaNodes):

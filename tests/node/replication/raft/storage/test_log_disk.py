@@ -34,10 +34,10 @@ class FullDisk(FileSystem):
         self.is_full = False
         self.free_ratio = 0.5
 
-    def allocate(self, fd: int, path: str, size_bytes: int) -> None:
+    def allocate(self, fd: int, path: str, size_bytes: int, position: int = 0) -> None:
         if self.is_full:
             raise StoreFullError(path, size_bytes, 0)
-        super().allocate(fd, path, size_bytes)
+        super().allocate(fd, path, size_bytes, position)
 
     def free_bytes(self, path: str) -> tuple[int, int]:
         return int((1 << 40) * self.free_ratio), 1 << 40
