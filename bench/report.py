@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from bench import limits
+from store.files.mounts import is_in_memory
 
 _HISTOGRAM_BARS = 12
 _LIMIT_COPY_CHUNK_SIZE_BYTES = 100 * 1024
@@ -110,15 +111,7 @@ def _cpu_model() -> str:
 
 def directory_kind(directory: str) -> str:
     """Return `tmpfs` or `disk`, the kind of the mount that holds a directory."""
-    path = os.path.realpath(directory)
-    found = ("", "")
-    with open("/proc/self/mounts", encoding="utf-8") as file:
-        for line in file:
-            _, mount, kind, *_ = line.split()
-            inside = path == mount or path.startswith(mount.rstrip("/") + "/")
-            if inside and len(mount) >= len(found[0]):
-                found = (mount, kind)
-    return "tmpfs" if found[1] in ("tmpfs", "ramfs") else "disk"
+    return "tmpfs" if is_in_memory(directory) else "disk"
 
 
 def machine_limits(directory: str) -> dict[str, Any]:

@@ -64,8 +64,8 @@ class StoreConfig:
     preallocate_file_count: int = 2
     """Files kept ready ahead of the log by the warm-up thread; 0 allocates in line."""
     warm_up: bool = True
-    """Write zeros through the next files, so that no append waits for a block allocation.
-    Deviation: off in RocketMQ."""
+    """Write zeros through the next files, so that no append waits for a block allocation. Files in
+    memory need none. Deviation: off in RocketMQ."""
     lock_memory: bool = False
     """mlock the active file; degrades with a counted warning when the limit is too low."""
     allocate_timeout_ms: int = 5_000

@@ -26,6 +26,7 @@ from store.errors import DerivedFileError, LayoutError, QueueOrderError
 from store.files.file_system import FileSystem
 from store.files.mapped_file import MappedFile
 from store.files.mapped_file_queue import FileSource, InlineFiles
+from store.files.mounts import is_in_memory
 from store.files.transient_pool import PooledFiles, TransientPool
 from store.files.warm_up import WarmUp
 from store.ledger.ledger import Ledger
@@ -283,6 +284,8 @@ def make_files(
 ) -> tuple[FileSource, WarmUp | None, PooledFiles | None, TransientPool | None]:
     """Return the source of the log's next files, and its special parts as far as configured."""
     directory = log_directory(root, config)
+    # In memory there are no extents to convert, and zeros would be written twice.
+    writes_zeros = config.warm_up and not is_in_memory(root)
     source: FileSource
     warm_up = None
     if config.preallocate_file_count:
@@ -291,7 +294,7 @@ def make_files(
             directory,
             config.file_size_bytes,
             file_count=config.preallocate_file_count,
-            warm_up=config.warm_up,
+            warm_up=writes_zeros,
             allocate_timeout_ms=config.allocate_timeout_ms,
             on_fatal=on_fatal,
             reserve_bytes=config.disk_reserve_bytes,
@@ -304,7 +307,7 @@ def make_files(
             fs,
             directory,
             config.file_size_bytes,
-            warm_up=config.warm_up,
+            warm_up=writes_zeros,
             reserve_bytes=config.disk_reserve_bytes,
         )
     if not config.transient_pool:

@@ -226,7 +226,8 @@ class Settings(BaseModel):
     )
     warm_up: bool = _setting(
         _STORE.warm_up,
-        "Write zeros through files made ahead, so that a first sync is as fast as others.",
+        "Write zeros through files made ahead, so that a first sync is as fast as others. Not in "
+        "memory.",
     )
     scrub_interval_ms: DurationMs = _setting(
         7 * 24 * _HOUR_MS,

@@ -169,6 +169,7 @@ def disk_parts(hub: Hub, machines: Sequence[Machine]) -> dict[Any, Any]:
     """Return what is put in the place of what, for files; `machines`: those of the world."""
     from node.runtime import fail_stop
     from store.durability import identity
+    from store.files import mounts
 
     def boot_id() -> str:
         return str(current_process(hub).machine.boot_id)
@@ -178,6 +179,7 @@ def disk_parts(hub: Hub, machines: Sequence[Machine]) -> dict[Any, Any]:
         **Mmap(hub).parts(),
         **Fcntl(hub).parts(),
         identity.read_kernel_boot_id: boot_id,
+        mounts.is_in_memory: lambda directory: False,
         # The built-in `open` takes descriptors of the interpreter only.
         fail_stop._private: lambda path, flags: os.open(path, flags, 0o600),
     }

@@ -91,7 +91,7 @@ class Stamper:
                 or _crc32(batch[at + 88 : body_hi]) & 0x7FFFFFFF != crc
             )
             if tail is None or is_odd:
-                tail = self._check(batch, at)
+                tail, is_odd = self._check(batch, at)
             its_topic, _, tags_code, its_hashes = tail
             if its_topic != topic or its_queue_id != queue_id:
                 if topic:
@@ -149,8 +149,9 @@ class Stamper:
 
     # --- Records that are not known to be good ---
 
-    def _check(self, batch: bytes, at: int) -> Tail:
-        """Check the record at `at` in every way; return what its unit and keys follow from.
+    def _check(self, batch: bytes, at: int) -> tuple[Tail, bool]:
+        """Check the record at `at` in every way; return what its unit and keys follow from, and
+        whether it has to be patched as an odd one.
 
         The tail of a good plain record is remembered: records with equal bytes behind the body
         need not be checked there again. Errors as `stamp`."""
@@ -180,19 +181,19 @@ class Stamper:
         topic = batch[topic_at:topic_hi]
         if topic not in self._known_topics:
             self._learn_topic(topic)
-        tail = None
-        is_plain = magic == fmt.MAGIC_V1 and not sys_flag & 0xB4 and not self._store_v6
         # A property CRC covers the rest of its record, so such a tail is not remembered.
-        if (
-            is_plain
-            and not self._property_crc
-            and fmt.PROPERTY_CRC_PREFIX not in batch[body_hi:end]
-        ):
-            tail = self._tails.read(batch[body_hi:end])
+        is_odd = (
+            magic != fmt.MAGIC_V1
+            or sys_flag & 0xB4 != 0
+            or self._store_v6
+            or self._property_crc
+            or fmt.PROPERTY_CRC_PREFIX in batch[body_hi:end]
+        )
+        tail = None if is_odd else self._tails.read(batch[body_hi:end])
         if tail is None:
             self._has_odd_unit = True
-            return topic, {}, 0, ()
-        return tail
+            return (topic, {}, 0, ()), is_odd
+        return tail, False
 
     def _learn_topic(self, topic: bytes) -> None:
         check_topic(topic)

@@ -1,4 +1,6 @@
-"""Closes what a test that plays a crash leaves open, as the kernel does for a dead process.
+"""What all tests of the store share: descriptors of the dead, and files as on a disk.
+
+What a test that plays a crash leaves open is closed, as the kernel does for a dead process.
 
 Without it a run of all tests would use up the descriptors of a process that they share. That
 a store which is closed in order leaves nothing open is tested in test_crash_faults.py.
@@ -9,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from store import opening
 from store.files.file_system import FileSystem
 
 
@@ -34,3 +37,9 @@ def _descriptors_of_the_dead() -> Iterator[None]:
         yield
     for fd in left:
         os.close(fd)
+
+
+@pytest.fixture(autouse=True)
+def _on_a_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a store make its files as on a disk, also where tests keep theirs in memory."""
+    monkeypatch.setattr(opening, "is_in_memory", lambda root: False)

@@ -20,6 +20,7 @@ from typing import Literal
 
 import pytest
 
+from store import opening
 from store.config import StoreConfig
 from store.durability import identity
 from store.errors import StoreError
@@ -241,6 +242,7 @@ def main(container: Container, mark_interval_ms: int, seeds: list[int]) -> list[
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr(identity, "_KERNEL_BOOT_ID", f"{parent}/kernel_boot_id")
+        patch.setattr(opening, "is_in_memory", lambda root: False)
         machine = Machine(Path(parent) / "kernel_boot_id")
         for seed in seeds:
             work, counts = Path(parent) / str(seed), Counter[str]()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from node.rocketmq.remoting.protocol.answers import Answer
 from quorumlog.pb.log_pb2 import AppendResponse
 from store.format import Host
-from store.record.message import message_id
+from store.record.message import encode_host
 
 
 class Pending(NamedTuple):
@@ -26,11 +26,12 @@ class Pending(NamedTuple):
 
     def answer(self, receipt: AppendResponse) -> Answer:
         """Return the answer of a batch that is as durable as the cluster promises."""
-        ids, position = [], receipt.position
+        # As `message_id` of each position.
+        host, ids, position = encode_host(self.host).hex().upper(), [], receipt.position
         for number, size_bytes in enumerate(self.sizes):
             if receipt.positions:
                 position = receipt.positions[number]
-            ids.append(message_id(self.host, position))
+            ids.append(f"{host}{position:016X}")
             position += size_bytes
         offset = receipt.queues[0].first_offset if receipt.queues else 0
         return Answer(

@@ -7,7 +7,7 @@ waits for it, and a late one is of no use.
 import time
 from typing import Final
 
-from node.rocketmq.remoting.calls.send import REPLY_TO, properties_of
+from node.rocketmq.remoting.calls.sent_messages import REPLY_TO, properties_of
 from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.clients import Clients
 from node.rocketmq.remoting.conversation import Request

@@ -7,9 +7,7 @@ belongs to the broker name that the client means, not to the node that it reache
 
 import asyncio
 import random
-import struct
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from node.broker import Broker
@@ -17,6 +15,15 @@ from node.broker.groups.settings import settings_of
 from node.broker.records.retry import PROPERTY_ORIGIN_ID
 from node.errors.common import TopicNotWritableError
 from node.rocketmq.remoting.calls.pending import Pending, pass_on
+from node.rocketmq.remoting.calls.sent_messages import (
+    DELAYS,
+    Entry,
+    entries_of,
+    properties_data,
+    properties_of,
+    stored_properties,
+    unique_key,
+)
 from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.calls.unique_keys import UniqueKeys
 from node.rocketmq.remoting.conversation import Request
@@ -29,20 +36,15 @@ from quorumlog.pb.common_pb2 import QueueRange
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from quorumlog.pb.transaction_pb2 import HalfMessages
 from store import format as fmt
-from store.errors import LimitExceededError
+from store.record.encoder import CommonFields, RecordEncoder
 from store.record.message import decode_properties, encode_message
 from store.record.topic_names import is_reserved
 
-REPLY_TO: Final = "REPLY_TO_CLIENT"
-CLUSTER: Final = "CLUSTER"
-"""Property from which a consumer builds the topic of its reply."""
 RETRY_PREFIX: Final = fmt.RETRY_TOPIC_PREFIX
 RETRY_QUEUE: Final = 0
 """The only queue of a retry topic."""
 AUTO_QUEUE_COUNT_MAX: Final = 8
 """Queues of a broker name that a send may ask for when it makes its topic."""
-BATCH_COUNT_MAX: Final = 16_384
-"""Messages of one batch; 4 MiB of empty ones are more."""
 _SHORT: Final = {
     "producerGroup": "a",
     "topic": "b",
@@ -56,30 +58,12 @@ _SHORT: Final = {
     "count": "d",
 }
 _LONG: Final = {name: name for name in _SHORT} | {"count": "defaultTopicQueueNums"}
-_ENTRY: Final = struct.Struct(">iIIii")
-"""Of a message in a batch: total size, magic, CRC, flag, size of the body."""
-_DELAYS: Final = (
-    fmt.PROPERTY_DELAY_LEVEL,
-    "TIMER_DELAY_SEC",
-    "TIMER_DELAY_MS",
-    "TIMER_DELIVER_MS",
-)
 _COMPRESSED: Final = 0x1 | 0x700
 """Bits of sysFlag that a client may set: compressed, and how."""
 _HALF: Final = 0x4
 """Bit of sysFlag of a half message."""
-
-
 _NO_ORIGIN: Final = "0" * 32
 """The id of no message: where a copy came from is only the consumer's word."""
-
-
-class _Message(NamedTuple):
-    """A message as its record will hold it."""
-
-    flag: int
-    body: bytes
-    properties: dict[str, str]
 
 
 def _names(request: Request) -> Mapping[str, str]:
@@ -90,7 +74,33 @@ def _names(request: Request) -> Mapping[str, str]:
 def _is_special(properties: str) -> bool:
     """Whether a message is held before it is stored in its queue: delayed, or a half message."""
     is_half = fmt.PROPERTY_HALF in properties
-    return is_half or any(f"{name}\x01" in properties for name in _DELAYS)
+    return is_half or any(f"{name}\x01" in properties for name in DELAYS)
+
+
+class _Records(NamedTuple):
+    """Encoded messages of one send."""
+
+    data: bytes
+    sizes: list[int]
+    """Of each record, in bytes."""
+    first_key: str
+    """Unique key of the first message."""
+    has_delayed: bool
+
+
+def _records(entries: Iterable[Entry], common: CommonFields, cluster_id: str) -> _Records:
+    """Encode messages. Raises RefusedError, and errors of the encoding."""
+    encoder = RecordEncoder(common)
+    parts: list[bytes] = []
+    sizes: list[int] = []
+    first_key, has_delayed = "", False
+    for flag, body, properties in entries:
+        data, key, is_delayed = stored_properties(properties, cluster_id)
+        first_key, has_delayed = first_key or key, has_delayed or is_delayed
+        record = encoder.parts(flag, body, data)
+        parts += record
+        sizes += (sum(map(len, record)),)
+    return _Records(b"".join(parts), sizes, first_key, has_delayed)
 
 
 class Sends:
@@ -207,54 +217,40 @@ class Sends:
         queue_id = self._queue(topic, number, shown)
         sys_flag = int_of(ext, names["sysFlag"], 0, hi=INT32_MAX)
         is_batch = command.code == RequestCode.SEND_BATCH_MESSAGE or bool_of(ext, "m")
-        flag = int_of(ext, names["flag"], 0, lo=-(1 << 31), hi=INT32_MAX)
-        properties = properties_of(ext.get(names["properties"], ""))
-        if is_batch:
-            messages = messages_of(command.body)
-        else:
-            messages = [_Message(flag, command.body, properties)]
-        keys, key = self._unique_keys, properties.get(fmt.PROPERTY_UNIQUE_KEY, "")
+        properties = properties_data(ext.get(names["properties"], ""))
+        keys, key = self._unique_keys, unique_key(properties)
         is_once = keys is not None and self._has_key(request)
         if keys is not None and is_once:
             before = self._before(keys, topic, key)
             if before is not None:
                 return before
-        born_host = self._shared.born_host(request)
-        born_unix_ms = int_of(ext, names["bornTimestamp"], 0, hi=INT64_MAX)
-        reconsume_times = int_of(ext, names["reconsumeTimes"], 0, hi=INT32_MAX)
-        store_host = self._context.store.config.store_host
-        has_delayed = any(name in one.properties for one in messages for name in _DELAYS)
-        if is_batch and has_delayed:
+        if is_batch:
+            entries: Iterable[Entry] = entries_of(command.body)
+        else:
+            flag = int_of(ext, names["flag"], 0, lo=-(1 << 31), hi=INT32_MAX)
+            entries = (Entry(flag, command.body, properties),)
+        common = CommonFields(
+            topic,
+            queue_id,
+            sys_flag & _COMPRESSED,
+            int_of(ext, names["bornTimestamp"], 0, hi=INT64_MAX),
+            self._shared.born_host(request),
+            self._context.store.config.store_host,
+            int_of(ext, names["reconsumeTimes"], 0, hi=INT32_MAX),
+        )
+        records = _records(entries, common, self._context.identity.cluster_id)
+        if is_batch and records.has_delayed:
             raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, "a batch has no delayed messages")
-        records = []
-        for message in messages:
-            message.properties.setdefault(fmt.PROPERTY_UNIQUE_KEY, new_key())
-            if REPLY_TO in message.properties:
-                message.properties[CLUSTER] = self._context.identity.cluster_id
-            records.append(
-                encode_message(
-                    topic,
-                    queue_id,
-                    message.body,
-                    message.properties,
-                    flag=message.flag,
-                    sys_flag=sys_flag & _COMPRESSED,
-                    born_unix_ms=born_unix_ms,
-                    born_host=born_host,
-                    store_host=store_host,
-                    reconsume_times=reconsume_times,
-                )
-            )
-        append = AppendRequest(record_count=len(records), has_delayed=has_delayed)
+        append = AppendRequest(record_count=len(records.sizes), has_delayed=records.has_delayed)
         if sys_flag & _HALF:
-            group = properties.get(fmt.PROPERTY_PRODUCER_GROUP) or ext.get(names["producerGroup"])
+            group = decode_properties(properties).get(fmt.PROPERTY_PRODUCER_GROUP)
+            group = group or ext.get(names["producerGroup"])
             append.transaction.CopyFrom(HalfMessages(producer_group=group))
-        first = messages[0].properties[fmt.PROPERTY_UNIQUE_KEY]
         pending = Pending(
-            self._broker.append_nowait(append, b"".join(records)),
+            self._broker.append_nowait(append, records.data),
             shown if shown >= 0 else self._shown(queue_id),
-            properties.get(fmt.PROPERTY_UNIQUE_KEY, first),
-            [len(record) for record in records],
+            key or records.first_key,
+            records.sizes,
             self._shared.own_host(number),
         )
         if keys is not None and is_once:
@@ -302,53 +298,6 @@ class Sends:
 
     def _shown(self, queue: int) -> int:
         return self._shared.names.shown(queue)[1]
-
-
-def new_key() -> str:
-    """Return a unique key for a message whose client made none."""
-    return uuid.uuid4().hex.upper()
-
-
-def properties_of(text: str) -> dict[str, str]:
-    """Read the properties of a message; the last separator may be missing. Raises RefusedError."""
-    try:
-        data = text.encode()
-    except UnicodeEncodeError:
-        raise RefusedError(
-            ResponseCode.MESSAGE_ILLEGAL, "properties that are no valid text"
-        ) from None
-    if len(data) > fmt.PROPERTIES_SIZE_BYTES_MAX:
-        raise LimitExceededError("properties", len(data), fmt.PROPERTIES_SIZE_BYTES_MAX)
-    return decode_properties(data)
-
-
-def messages_of(body: bytes) -> list[_Message]:
-    """Read the messages of a batch. Raises RefusedError."""
-    messages: list[_Message] = []
-    at = 0
-    while at < len(body):
-        try:
-            size_bytes, _, _, flag, body_size_bytes = _ENTRY.unpack_from(body, at)
-            body_at = at + _ENTRY.size
-            properties_at = body_at + body_size_bytes
-            (properties_size_bytes,) = fmt.INT16.unpack_from(body, properties_at)
-        except struct.error:
-            raise _bad_batch(len(messages)) from None
-        hi = properties_at + 2 + properties_size_bytes
-        is_whole = body_size_bytes >= 0 <= properties_size_bytes and hi == at + size_bytes
-        if not is_whole or hi > len(body) or len(messages) == BATCH_COUNT_MAX:
-            raise _bad_batch(len(messages))
-        properties = decode_properties(body[properties_at + 2 : hi])
-        messages.append(_Message(flag, body[body_at:properties_at], properties))
-        at = hi
-    if not messages:
-        raise _bad_batch(0)
-    return messages
-
-
-def _bad_batch(number: int) -> RefusedError:
-    text = f"message {number} of a batch: its sizes do not fit, or there are too many"
-    return RefusedError(ResponseCode.MESSAGE_ILLEGAL, text)
 
 
 def retry_attempts(ext: Mapping[str, str]) -> int:

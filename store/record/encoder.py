@@ -1,0 +1,108 @@
+"""Encodes many records that differ in flag, body and properties only, such as those of one batch.
+
+Owns the fast way to the bytes of `store.record.message.encode_message`. What all records share is
+encoded once. A record is one `pack` and four pieces of bytes, without a dict for its properties. V2
+records and IPv6 hosts take the readable path. Source: storage-formats 1.2.
+"""
+
+import struct
+import zlib
+from typing import Final, NamedTuple
+
+from store import format as fmt
+from store.errors import LimitExceededError
+from store.format import Host
+from store.record.message import (
+    check_topic,
+    decode_properties,
+    encode_host,
+    encode_message,
+)
+
+_HEAD: Final = struct.Struct(">iIIiiqqiq8sq8siqi")
+"""All fields before the body: size, magic, CRC, queue id, flag, queue offset, position, sys flag,
+born time and host, store time and host, reconsume times, prepared position, size of the body."""
+assert _HEAD.size == fmt.BODY_AT
+_pack: Final = _HEAD.pack
+_crc32: Final = zlib.crc32
+_SIZES: Final = [size.to_bytes(2) for size in range(1024)]
+_SIZE_COUNT: Final = len(_SIZES)
+
+Parts = tuple[bytes, ...]
+"""The pieces of a record, to be joined."""
+
+
+class CommonFields(NamedTuple):
+    """Fields that all records of an encoder share."""
+
+    topic: str
+    queue_id: int
+    sys_flag: int
+    born_unix_ms: int
+    born_host: Host
+    store_host: Host
+    reconsume_times: int
+
+
+class RecordEncoder:
+    """An encoder of records that share fields."""
+
+    def __init__(self, common: CommonFields) -> None:
+        """Raises TopicNameError."""
+        topic = common.topic.encode()
+        check_topic(topic)
+        born, stored = encode_host(common.born_host), encode_host(common.store_host)
+        self._common = common
+        self._born, self._stored = born, stored
+        self._sys_flag = common.sys_flag & ~fmt.SYS_FLAG_ANY_V6
+        self._topic = bytes((len(topic) & 0xFF,)) + topic
+        self._is_plain = (
+            len(topic) <= fmt.TOPIC_SIZE_CHARACTERS_MAX
+            and len(born) == len(stored) == fmt.HOST_V4_SIZE_BYTES
+        )
+        self._fixed_size_bytes = fmt.BODY_AT + len(self._topic) + fmt.INT16.size
+
+    def parts(self, flag: int, body: bytes, properties: bytes) -> Parts:
+        """Encode one record; `properties` are as `encode_properties` returns them.
+
+        Raises LimitExceededError."""
+        if not self._is_plain:
+            return (self._encode(flag, body, properties),)
+        size_bytes = len(properties)
+        if size_bytes > fmt.PROPERTIES_SIZE_BYTES_MAX:
+            raise LimitExceededError("properties", size_bytes, fmt.PROPERTIES_SIZE_BYTES_MAX)
+        common, body_size_bytes = self._common, len(body)
+        head = _pack(
+            self._fixed_size_bytes + body_size_bytes + size_bytes,
+            fmt.MAGIC_V1,
+            _crc32(body) & fmt.CRC_MASK,
+            common.queue_id,
+            flag,
+            0,
+            0,
+            self._sys_flag,
+            common.born_unix_ms,
+            self._born,
+            0,
+            self._stored,
+            common.reconsume_times,
+            0,
+            body_size_bytes,
+        )
+        size = _SIZES[size_bytes] if size_bytes < _SIZE_COUNT else size_bytes.to_bytes(2)
+        return head, body, self._topic, size, properties
+
+    def _encode(self, flag: int, body: bytes, properties: bytes) -> bytes:
+        common = self._common
+        return encode_message(
+            common.topic,
+            common.queue_id,
+            body,
+            decode_properties(properties),
+            flag=flag,
+            sys_flag=common.sys_flag,
+            born_unix_ms=common.born_unix_ms,
+            born_host=common.born_host,
+            store_host=common.store_host,
+            reconsume_times=common.reconsume_times,
+        )

@@ -1,0 +1,73 @@
+"""Properties of sent messages: usual ones stay as they came, and all mean what they meant."""
+
+import struct
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from node.rocketmq.remoting.calls.sent_messages import (
+    Entry,
+    entries_of,
+    stored_properties,
+    unique_key,
+)
+from node.rocketmq.remoting.protocol.answers import RefusedError
+from store.errors import RecordFormatError
+from store.record.message import decode_properties, encode_properties
+
+# fmt: off
+PIECES = st.sampled_from([
+    b"UNIQ_KEY\x01", b"K1", b"\x02", b"\x01", b"TAGS\x01a\x02", b"WAIT\x01true\x02", b"\xc3\xa9",
+    b"DELAY\x01", b"TIMER_DELAY_MS\x01", b"5\x02", b"REPLY_TO_CLIENT\x01c\x02", b"__CRC32#\x01",
+    b"\x00", b"xUNIQ_KEY\x01a\x02", b"UNIQ_KEY\x01B2\x02",
+])
+# fmt: on
+
+
+@given(st.lists(PIECES, max_size=8).map(b"".join))
+@example(b"UNIQ_KEY\x01K\x02WAIT\x01true")
+@example(b"A\x01UNIQ_KEY\x02")
+@example(b"a\x02b\x01\x01c\x02")
+def test_properties_are_stored_as_the_readable_path_would(data: bytes) -> None:
+    wanted = decode_properties(data)
+    try:
+        properties = stored_properties(data, "cluster")
+    except RecordFormatError:
+        with pytest.raises(RecordFormatError):
+            encode_properties(wanted)
+        return
+    assert properties.key, "a message without a unique key gets one"
+    assert wanted.setdefault("UNIQ_KEY", properties.key) == properties.key
+    if "REPLY_TO_CLIENT" in wanted:
+        wanted["CLUSTER"] = "cluster"
+    assert properties.data == encode_properties(wanted)
+    assert properties.is_delayed == ("DELAY" in wanted or "TIMER_DELAY_MS" in wanted)
+    assert unique_key(data) == decode_properties(data).get("UNIQ_KEY", "")
+
+
+def entry(flag: int, body: bytes, properties: bytes) -> bytes:
+    size_bytes = 22 + len(body) + len(properties)
+    head = struct.pack(">iIIii", size_bytes, 0xDAA320A7, 0, flag, len(body))
+    return head + body + struct.pack(">h", len(properties)) + properties
+
+
+def test_entries_of_a_batch_are_read_in_order() -> None:
+    batch = entry(1, b"one", b"A\x01a\x02") + entry(2, b"", b"")
+    assert list(entries_of(batch)) == [Entry(1, b"one", b"A\x01a\x02"), Entry(2, b"", b"")]
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        b"",
+        entry(1, b"one", b"")[:-1],
+        entry(1, b"one", b"") + b"\x00",
+        struct.pack(">iIIii", 22, 0, 0, 0, -1) + bytes(2),
+        struct.pack(">iIIii", 22, 0, 0, 0, 1 << 30) + bytes(2),
+        struct.pack(">iIIii", 21, 0, 0, 0, 0) + b"\xff\xff",
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(batch: bytes) -> None:
+    with pytest.raises(RefusedError, match="its sizes do not fit"):
+        list(entries_of(batch))
