@@ -37,6 +37,7 @@ from node.runtime.fail_stop import (
     EXIT_TRY_LATER,
     FailStop,
 )
+from node.runtime.heap import keep_freed_memory
 from node.runtime.identity import IdentityMismatchError
 from node.runtime.logs import form
 from node.runtime.private_files import make_private
@@ -66,6 +67,7 @@ def run(settings: Settings) -> int:
         return EXIT_BAD_CONFIG
     import uvloop
 
+    keep_freed_memory()
     faulthandler.enable()  # A fatal signal leaves no dump, so at least print all stacks to stderr.
     form.configure(settings.log_level, settings.log_format, bound={"node": settings.node_id})
     make_private(settings.directory)

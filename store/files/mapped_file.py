@@ -18,13 +18,22 @@ from types import TracebackType
 from typing import Final
 
 from store import format as fmt
-from store.errors import ClosedError, LayoutError, PositionRangeError
+from store.errors import (
+    ClosedError,
+    FileSystemError,
+    LayoutError,
+    PositionRangeError,
+    StoreFullError,
+)
 from store.files import page_memory
 from store.files.failpoints import hit
 from store.files.file_system import FileSystem
 from store.files.staging import stage, staged_path
 from store.files.zeros import CHUNK_SIZE_BYTES, SYNC_SIZE_BYTES, ZEROS, zero_range
 
+_CALL_SIZE_BYTES_MIN: Final = 16 * 1024
+"""A piece of this size or more is written by a call. The first touch of a page through a map is a
+fault, and the kernel zeroes a page of a file in memory before it is overwritten."""
 _ALLOCATE_SIZE_BYTES: Final = 4 * CHUNK_SIZE_BYTES  # A millisecond on tmpfs; more is one call.
 _WARM_UP_SYNC_BYTES: Final = 4 * CHUNK_SIZE_BYTES  # Small bursts beside the syncs of the log.
 
@@ -124,11 +133,25 @@ class MappedFile:
         hi_position = position + len(data)
         hi = hi_position - base
         assert hi <= self.size_bytes, f"{self.path}: append up to {hi} of {self.size_bytes}"
-        target[position - base : hi] = data
+        if hi_position - position < _CALL_SIZE_BYTES_MIN or not self._write(position - base, data):
+            target[position - base : hi] = data
         self.wrote_position = hi_position
         if self._buffer is None:
             self.committed_position = hi_position
         return position
+
+    def _write(self, at: int, data: bytes | memoryview) -> bool:
+        """Write a large piece by a call; return False for one that goes through the map.
+
+        The map shows what a call writes. A call that fails leaves the piece to the map, which also
+        takes small ones: the space is allocated, and the next sync tells the state of the disk."""
+        if self._buffer is not None:
+            return False
+        try:
+            self._fs.write_at(self._fd, self.path, at, data)
+        except (StoreFullError, FileSystemError):
+            return False
+        return True
 
     def finish(self, data: bytes) -> None:
         """Append `data` as the last of the file; the rest reads as zeros, as a fresh file does.

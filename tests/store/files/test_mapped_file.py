@@ -12,6 +12,7 @@ from store.errors import (
     LayoutError,
     PositionRangeError,
     StoreError,
+    StoreFullError,
     SyncFailedError,
 )
 from store.files import failpoints
@@ -227,3 +228,38 @@ def test_bytes_found_by_an_opening_are_durable_before_a_read(tmp_path: Path) -> 
     again.close()
     with failpoints.armed("fs.sync=EIO"), pytest.raises(SyncFailedError):
         MappedFileQueue(FS, str(tmp_path), SIZE).load()
+
+
+@pytest.mark.parametrize("size_bytes", [16 * 1024 - 1, 16 * 1024, 100_000])
+@pytest.mark.parametrize("failpoint", [None, FileSystemError, StoreFullError])
+def test_pieces_of_any_size_are_seen_by_readers_also_when_a_call_fails(
+    tmp_path: Path, size_bytes: int, failpoint: type[StoreError] | None
+) -> None:
+    """Large ones are written by a call, and through the map if it fails."""
+    file = create_file(FS, str(tmp_path), 0, 1 << 20, warm_up=False)
+    pieces = [bytes([number]) * (size_bytes + number) for number in range(1, 6)]
+    for number, piece in enumerate(pieces):
+        with pytest.MonkeyPatch.context() as patch:
+            if failpoint is not None and number % 2:
+                patch.setattr(file, "_fs", FailingWrites(failpoint))
+            at = file.append(piece)
+        assert at == sum(map(len, pieces[:number]))
+        with file.view(at, len(piece)) as view:
+            assert bytes(view) == piece
+        assert file.read(at, len(piece)) == piece
+    file.close()
+    written = b"".join(pieces)
+    assert (tmp_path / "00000000000000000000").read_bytes() == written.ljust(1 << 20, b"\0")
+
+
+class FailingWrites(FileSystem):
+    """A file system of which every write fails, after half of its bytes."""
+
+    def __init__(self, kind: type[StoreError]) -> None:
+        self._kind = kind
+
+    def write_at(self, fd: int, path: str, position: int, data: bytes | memoryview) -> None:
+        super().write_at(fd, path, position, data[: len(data) // 2])
+        if self._kind is StoreFullError:
+            raise StoreFullError(path, len(data), 0)
+        raise FileSystemError("write", path, errno.EIO)
