@@ -34,7 +34,7 @@ from store.files import failpoints
 from store.files.failpoints import hit
 from store.log.record_log import RecordLog, StampedEntry
 from store.record.check import store_timestamp
-from store.record.columns import is_column, uniform_count
+from store.record.columns import NO_KEY, fields, is_column, uniform_count
 from store.record.inner_batches import is_inner_batch
 from store.record.message import record_layout
 from store.record.tail import Pending, TailReader
@@ -214,13 +214,18 @@ class Dispatcher:
             if topic == watched:
                 if self._log.are_runs_checked:  # Else its reader compares it with its checksums.
                     self._watched_records[position] = data[at:end]
-            elif tries and not hashes and data[at : at + 8] == data[end : end + 8]:
-                place = at, queue_offset, position, size_bytes, tags_code
-                count = _collect_uniform(data, place, body_size_bytes, units)
-                if count:
-                    at += count * size_bytes
-                    continue
-                tries -= 1
+            elif tries and data[at : at + 8] == data[end : end + 8]:
+                key = self._tails.key_span(tail_bytes) if hashes else NO_KEY
+                if key or not hashes:
+                    place = at, queue_offset, position, size_bytes, tags_code
+                    count = _collect_uniform(data, place, body_size_bytes, key, units)
+                    if count:
+                        next_at = at + count * size_bytes
+                        if key:
+                            self._collect_keys(data, (at, next_at, size_bytes), tail_bytes, key)
+                        at = next_at
+                        continue
+                    tries -= 1
             units += (queue_offset, position, size_bytes, tags_code)
             for key_hash in hashes:
                 self._hashes.append(key_hash)
@@ -228,6 +233,21 @@ class Dispatcher:
                 self._store_unix_ms.append(unix_ms)
             at = end
         return base + hi
+
+    def _collect_keys(
+        self, data: bytes, run: tuple[int, int, int], tail_bytes: bytes, key: range
+    ) -> None:
+        """Collect the keys of uniform records: `run` is (first, end, size), `key` where the key
+        lies in `tail_bytes`, those of the first one."""
+        lo, hi, size_bytes = run
+        key_lo = lo + size_bytes - len(tail_bytes) + key.start
+        keys = fields(data, key_lo, len(key), size_bytes, hi)
+        self._hashes += self._tails.key_hashes(tail_bytes, keys)
+        head_of = _HEAD.unpack_from
+        for at in range(lo, hi, size_bytes):
+            _, _, _, _, position, _, unix_ms, _ = head_of(data, at)
+            self._positions.append(position)
+            self._store_unix_ms.append(unix_ms)
 
     def _walk_slowly(self, base: int, data: bytes, at: int) -> int:
         """Collect a record that is not plain (V2, IPv6, with flags) and return its end."""
@@ -507,14 +527,20 @@ def _ignore(_topic: bytes, _count: int) -> None:
 
 
 def _collect_uniform(
-    data: bytes, first: tuple[int, int, int, int, int], body_size_bytes: int, units: list[int]
+    data: bytes,
+    first: tuple[int, int, int, int, int],
+    body_size_bytes: int,
+    key: range,
+    units: list[int],
 ) -> int:
     """Add a run of records uniform with the first one to its queue's units; return their count.
 
     Return 0 when there is no such run: the loop then reads each record. `first` is the byte of the
-    first record in `data`, and its unit."""
+    first record in `data`, and its unit; `key` is where its only key lies behind its body."""
     at, offset, position, size_bytes, tags_code = first
-    count = uniform_count(data, at, size_bytes, fmt.BODY_AT + body_size_bytes)
+    tail_at = fmt.BODY_AT + body_size_bytes
+    key_at = range(tail_at + key.start, tail_at + key.stop) if key else NO_KEY
+    count = uniform_count(data, at, size_bytes, tail_at, key_at)
     offsets = range(offset, offset + count)
     positions = range(position, position + count * size_bytes, size_bytes)
     if count == 1 or not (

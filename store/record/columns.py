@@ -3,7 +3,8 @@
 Owns the comparison and the patching of bytes that lie a fixed step apart; must not know what a
 record may hold: the caller has checked the first record of the run. Messages of one producer are
 often of one size, and then a slice with a step does for a hundred records what a loop does for one.
-Records that are not uniform take the loop.
+A key of one size may differ, too, if the caller says where it lies. Records that are not uniform
+take the loop.
 """
 
 import struct
@@ -27,6 +28,8 @@ _SAME_AT: Final = (
 )
 
 
+NO_KEY: Final = range(0)
+_KEY_CHARACTERS: Final = bytes(range(0x21, 0x7F))
 _CRC_MASKED: Final = bytes(n & 0x7F for n in range(256))
 """Maps the first byte of a CRC-32 to that of a body CRC, which has no top bit."""
 
@@ -42,10 +45,11 @@ def _body(size_bytes: int, body_size_bytes: int) -> struct.Struct:
     return struct.Struct(f"{fmt.BODY_AT}x{body_size_bytes}s{tail_size_bytes}x")
 
 
-def uniform_count(data: bytes, at: int, size_bytes: int, tail_at: int) -> int:
+def uniform_count(data: bytes, at: int, size_bytes: int, tail_at: int, key: range = NO_KEY) -> int:
     """Return how many records, back to back from byte `at` on, are uniform with the one there.
 
-    Uniform: of its size, magic, queue, flags, body size, and all bytes from its byte `tail_at` on.
+    Uniform: of its size, magic, queue, flags, body size, and all bytes from its byte `tail_at` on,
+    but for those of its `key`, which are visible ASCII characters in all of them.
     """
     count = (len(data) - at) // size_bytes
     if count < UNIFORM_COUNT_MIN:
@@ -54,14 +58,23 @@ def uniform_count(data: bytes, at: int, size_bytes: int, tail_at: int) -> int:
     if data[at : at + 8] != data[at + size_bytes : at + size_bytes + 8]:
         return 1
     hi = at + count * size_bytes
-    for own_at in (*_SAME_AT, *range(tail_at, size_bytes)):
+    rest = range(max(tail_at, key.stop), size_bytes)
+    for own_at in (*_SAME_AT, *range(tail_at, key.start), *rest):
         column = data[at + own_at : hi : size_bytes]
         if column != column[:1] * count:
             count -= len(column.lstrip(column[:1]))
             if count < UNIFORM_COUNT_MIN:
                 return 1
             hi = at + count * size_bytes
+    for own_at in key:
+        if data[at + own_at : hi : size_bytes].translate(None, _KEY_CHARACTERS):
+            return 1
     return count
+
+
+def fields(data: bytes, lo: int, size_bytes: int, step: int, hi: int) -> list[bytes]:
+    """Return the bytes of a field of each record: the first at `lo`, none at `hi` or behind it."""
+    return [data[at : at + size_bytes] for at in range(lo, hi, step)]
 
 
 def is_column(

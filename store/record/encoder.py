@@ -25,11 +25,6 @@ born time and host, store time and host, reconsume times, prepared position, siz
 assert _HEAD.size == fmt.BODY_AT
 _pack: Final = _HEAD.pack
 _crc32: Final = zlib.crc32
-_SIZES: Final = [size.to_bytes(2) for size in range(1024)]
-_SIZE_COUNT: Final = len(_SIZES)
-
-Parts = tuple[bytes, ...]
-"""The pieces of a record, to be joined."""
 
 
 class CommonFields(NamedTuple):
@@ -53,44 +48,58 @@ class RecordEncoder:
         check_topic(topic)
         born, stored = encode_host(common.born_host), encode_host(common.store_host)
         self._common = common
+        self._queue_id, self._born_unix_ms = common.queue_id, common.born_unix_ms
         self._born, self._stored = born, stored
+        self._reconsume_times = common.reconsume_times
         self._sys_flag = common.sys_flag & ~fmt.SYS_FLAG_ANY_V6
         self._topic = bytes((len(topic) & 0xFF,)) + topic
         self._is_plain = (
             len(topic) <= fmt.TOPIC_SIZE_CHARACTERS_MAX
             and len(born) == len(stored) == fmt.HOST_V4_SIZE_BYTES
         )
+        self._pieces: list[bytes] = []
+        self.sizes: list[int] = []
+        """Size of each record in bytes."""
         self._fixed_size_bytes = fmt.BODY_AT + len(self._topic) + fmt.INT16.size
 
-    def parts(self, flag: int, body: bytes, properties: bytes) -> Parts:
+    def add(self, flag: int, body: bytes, properties: bytes) -> None:
         """Encode one record; `properties` are as `encode_properties` returns them.
 
         Raises LimitExceededError."""
         if not self._is_plain:
-            return (self._encode(flag, body, properties),)
-        size_bytes = len(properties)
-        if size_bytes > fmt.PROPERTIES_SIZE_BYTES_MAX:
-            raise LimitExceededError("properties", size_bytes, fmt.PROPERTIES_SIZE_BYTES_MAX)
-        common, body_size_bytes = self._common, len(body)
+            record = self._encode(flag, body, properties)
+            self.sizes += (len(record),)
+            self._pieces += (record,)
+            return
+        properties_size_bytes, body_size_bytes = len(properties), len(body)
+        if properties_size_bytes > fmt.PROPERTIES_SIZE_BYTES_MAX:
+            limit = fmt.PROPERTIES_SIZE_BYTES_MAX
+            raise LimitExceededError("properties", properties_size_bytes, limit)
+        size_bytes = self._fixed_size_bytes + body_size_bytes + properties_size_bytes
         head = _pack(
-            self._fixed_size_bytes + body_size_bytes + size_bytes,
+            size_bytes,
             fmt.MAGIC_V1,
             _crc32(body) & fmt.CRC_MASK,
-            common.queue_id,
+            self._queue_id,
             flag,
             0,
             0,
             self._sys_flag,
-            common.born_unix_ms,
+            self._born_unix_ms,
             self._born,
             0,
             self._stored,
-            common.reconsume_times,
+            self._reconsume_times,
             0,
             body_size_bytes,
         )
-        size = _SIZES[size_bytes] if size_bytes < _SIZE_COUNT else size_bytes.to_bytes(2)
-        return head, body, self._topic, size, properties
+        self.sizes += (size_bytes,)
+        size = properties_size_bytes.to_bytes(2)
+        self._pieces += (head, body, self._topic, size, properties)
+
+    def records(self) -> bytes:
+        """Return all records, back to back."""
+        return b"".join(self._pieces)
 
     def _encode(self, flag: int, body: bytes, properties: bytes) -> bytes:
         common = self._common

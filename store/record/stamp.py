@@ -15,7 +15,14 @@ from typing import Final, NoReturn
 from store import format as fmt
 from store.config import StoreConfig
 from store.errors import LimitExceededError, RecordFormatError
-from store.record.columns import are_bodies_good, integers, put_column, uniform_count
+from store.record.columns import (
+    NO_KEY,
+    are_bodies_good,
+    fields,
+    integers,
+    put_column,
+    uniform_count,
+)
 from store.record.inner_batches import InnerBatches
 from store.record.message import check_topic, encode_host, property_crc_digits, record_layout
 from store.record.tail import Tail, TailReader
@@ -100,14 +107,22 @@ class Stamper:
                     runs += ((topic, queue_id, first_offset, packed),)
                 topic, queue_id, units = its_topic, its_queue_id, []
                 first_offset = queue_offset = self._begin_queue((topic, queue_id), updates)
-            if tries and plain and not its_hashes and batch[at : at + 8] == batch[end : end + 8]:
-                run = _stamp_uniform(
-                    batch, scratch, (lo, at, size_bytes, body_hi), queue_offset, position, stamp
+            if tries and plain and batch[at : at + 8] == batch[end : end + 8]:
+                run, keys = self._stamp_run(
+                    batch,
+                    scratch,
+                    (lo, at, size_bytes, body_hi),
+                    its_hashes,
+                    queue_offset,
+                    position,
+                    stamp,
                 )
                 if run:
                     record_positions += run
                     queue_offsets += range(queue_offset, queue_offset + len(run))
                     units += flat_units(run, size_bytes, tags_code)
+                    hashes += keys
+                    key_positions += run[: len(keys)]
                     queue_offset, at = queue_offset + len(run), run.stop - position
                     continue
                 tries -= 1
@@ -131,6 +146,30 @@ class Stamper:
         runs += ((topic, queue_id, first_offset, packed),)
         known_units = _new_tuple(BatchUnits, (runs, hashes, key_positions, now_unix_ms))
         return record_positions, queue_offsets, updates, None if self._has_odd_unit else known_units
+
+    def _stamp_run(
+        self,
+        batch: bytes,
+        scratch: bytearray,
+        place: tuple[int, int, int, int],
+        its_hashes: tuple[int, ...],
+        queue_offset: int,
+        position: int,
+        stamp: bytes,
+    ) -> tuple[range, list[int]]:
+        """As `_stamp_uniform`, also for records with one key each; return the run and the hashes of
+        its keys. `its_hashes` are those of the record at `place`."""
+        _, at, size_bytes, body_hi = place
+        tail = batch[body_hi : at + size_bytes]
+        key = self._tails.key_span(tail) if its_hashes else NO_KEY
+        if its_hashes and not key:
+            return _NO_RUN, []
+        run = _stamp_uniform(batch, scratch, place, key, queue_offset, position, stamp)
+        if not run or not key:
+            return run, []
+        hi = run.stop - position
+        keys = fields(batch, body_hi + key.start, len(key), size_bytes, hi)
+        return run, self._tails.key_hashes(tail, keys)
 
     def check_record(self, record: bytes) -> None:
         """Check one record as `stamp` checks a batch. Errors as there."""
@@ -280,6 +319,7 @@ def _stamp_uniform(
     batch: bytes,
     scratch: bytearray,
     place: tuple[int, int, int, int],
+    key: range,
     queue_offset: int,
     position: int,
     stamp: bytes,
@@ -288,11 +328,13 @@ def _stamp_uniform(
 
     Return an empty range when there is no such run, or a body in it has another checksum: the loop
     then reads each record. The one at `place` was checked; `place` is (where the batch is in the
-    scratch, record, size, end of the body)."""
+    scratch, record, size, end of the body), `key` where its only key lies behind its body."""
     lo, at, step, body_hi = place
     if batch[at + step - 20 : at + step - 11] == fmt.PROPERTY_CRC_PREFIX:
         return _NO_RUN
-    count = uniform_count(batch, at, step, body_hi - at)
+    tail_at = body_hi - at
+    key_at = range(tail_at + key.start, tail_at + key.stop) if key else NO_KEY
+    count = uniform_count(batch, at, step, tail_at, key_at)
     if count == 1 or not are_bodies_good(batch, at, step, count, body_hi - at - fmt.BODY_AT):
         return _NO_RUN
     run = range(position + at, position + at + count * step, step)

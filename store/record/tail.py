@@ -11,6 +11,7 @@ from typing import Final
 
 from store import format as fmt
 from store.errors import RecordFormatError, TopicNameError
+from store.record.columns import NO_KEY
 from store.record.message import (
     check_topic,
     decode_properties,
@@ -50,6 +51,21 @@ class TailReader:
         self._topics: dict[bytes, tuple[Pending, int]] = {}  # And the hash of "topic#".
         self._heads: dict[bytes, int] = {}
         self._ends: dict[bytes, int] = {}
+
+    def key_span(self, tail: bytes) -> range:
+        """Return where the only key of a tail lies that was read before; NO_KEY if that is not
+        known. Another key there, of visible characters, makes another good tail."""
+        lo = tail.find(b"UNIQ_KEY\x01")
+        lo = lo + 9 if lo >= 0 else tail.find(b"KEYS\x01") + 5
+        hi = tail.find(b"\x02", lo)
+        shape = self._shapes.get(tail[:lo] + tail[hi:]) if hi > lo else None
+        return range(lo, hi) if shape is not None and shape[0] == hi - lo else NO_KEY
+
+    def key_hashes(self, tail: bytes, keys: list[bytes]) -> list[int]:
+        """Return the hash of each key in the place of the one of a tail with a `key_span`."""
+        span = self.key_span(tail)
+        _, _, _, _, prefix_hash = self._shapes[tail[: span.start] + tail[span.stop :]]
+        return [self._key_hash(prefix_hash, key) for key in keys]
 
     def read(self, tail: bytes) -> Tail | None:
         """Read the bytes from the end of the body to the end of a V1 record; None if malformed."""

@@ -8,7 +8,7 @@ belongs to the broker name that the client means, not to the node that it reache
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from node.broker import Broker
 from node.broker.groups.settings import settings_of
@@ -18,10 +18,10 @@ from node.rocketmq.remoting.calls.pending import Pending, pass_on
 from node.rocketmq.remoting.calls.sent_messages import (
     DELAYS,
     Entry,
+    StoredProperties,
     entries_of,
     properties_data,
     properties_of,
-    stored_properties,
     unique_key,
 )
 from node.rocketmq.remoting.calls.shared import Shared
@@ -75,32 +75,6 @@ def _is_special(properties: str) -> bool:
     """Whether a message is held before it is stored in its queue: delayed, or a half message."""
     is_half = fmt.PROPERTY_HALF in properties
     return is_half or any(f"{name}\x01" in properties for name in DELAYS)
-
-
-class _Records(NamedTuple):
-    """Encoded messages of one send."""
-
-    data: bytes
-    sizes: list[int]
-    """Of each record, in bytes."""
-    first_key: str
-    """Unique key of the first message."""
-    has_delayed: bool
-
-
-def _records(entries: Iterable[Entry], common: CommonFields, cluster_id: str) -> _Records:
-    """Encode messages. Raises RefusedError, and errors of the encoding."""
-    encoder = RecordEncoder(common)
-    parts: list[bytes] = []
-    sizes: list[int] = []
-    first_key, has_delayed = "", False
-    for flag, body, properties in entries:
-        data, key, is_delayed = stored_properties(properties, cluster_id)
-        first_key, has_delayed = first_key or key, has_delayed or is_delayed
-        record = encoder.parts(flag, body, data)
-        parts += record
-        sizes += (sum(map(len, record)),)
-    return _Records(b"".join(parts), sizes, first_key, has_delayed)
 
 
 class Sends:
@@ -238,19 +212,21 @@ class Sends:
             self._context.store.config.store_host,
             int_of(ext, names["reconsumeTimes"], 0, hi=INT32_MAX),
         )
-        records = _records(entries, common, self._context.identity.cluster_id)
-        if is_batch and records.has_delayed:
+        encoder, stored = RecordEncoder(common), StoredProperties(self._context.identity.cluster_id)
+        for one_flag, body, data in entries:
+            encoder.add(one_flag, body, stored.of(data))
+        if is_batch and stored.has_delayed:
             raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, "a batch has no delayed messages")
-        append = AppendRequest(record_count=len(records.sizes), has_delayed=records.has_delayed)
+        append = AppendRequest(record_count=len(encoder.sizes), has_delayed=stored.has_delayed)
         if sys_flag & _HALF:
             group = decode_properties(properties).get(fmt.PROPERTY_PRODUCER_GROUP)
             group = group or ext.get(names["producerGroup"])
             append.transaction.CopyFrom(HalfMessages(producer_group=group))
         pending = Pending(
-            self._broker.append_nowait(append, records.data),
+            self._broker.append_nowait(append, encoder.records()),
             shown if shown >= 0 else self._shown(queue_id),
-            key or records.first_key,
-            records.sizes,
+            key or stored.first_key,
+            encoder.sizes,
             self._shared.own_host(number),
         )
         if keys is not None and is_once:

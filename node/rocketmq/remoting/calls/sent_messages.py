@@ -48,13 +48,56 @@ class Entry(NamedTuple):
     properties: bytes
 
 
-class Properties(NamedTuple):
-    """Properties as a record holds them."""
+class StoredProperties:
+    """Makes the properties of records from those of messages, one message of a send at a time."""
 
-    data: bytes
-    key: str
-    """The unique key."""
-    is_delayed: bool
+    def __init__(self, cluster_id: str) -> None:
+        """`cluster_id` is added where the sender waits for a reply."""
+        self._cluster_id = cluster_id
+        self.first_key = ""
+        """Unique key of the first message."""
+        self.has_delayed = False
+        self._before = self._behind = b""
+        """Bytes around the unique key of the last message of the usual form."""
+        self._key_lo = self._size_bytes = 0
+
+    def of(self, data: bytes) -> bytes:
+        """Return properties with a unique key, and with the cluster if a reply is waited for.
+
+        Raises RecordFormatError for those that no record can hold."""
+        # Messages of a batch differ in their unique keys alone, as a rule.
+        lo, behind = self._key_lo, self._behind
+        hi = len(data) - len(behind)
+        if (
+            len(data) == self._size_bytes
+            and data[:lo] == self._before
+            and data[hi:] == behind
+            and data[lo:hi].isalnum()
+        ):
+            return data
+        if data[-1:] != b"\x02":
+            data += b"\x02"
+        if (
+            (found := _unique_key_of(data)) is not None
+            and _is_usual(data)
+            and data.isascii()
+            and not _may_be_special(data)
+            and data.count(b"UNIQ_KEY\x01") == 1
+        ):
+            self.first_key = self.first_key or found[1].decode("ascii")
+            lo, hi = found.span(1)
+            self._before, self._behind = data[:lo], data[hi:]
+            self._key_lo, self._size_bytes = lo, len(data)
+            return data
+        properties = decode_properties(data)
+        key = properties.get(fmt.PROPERTY_UNIQUE_KEY)
+        if key is None:
+            key = properties[fmt.PROPERTY_UNIQUE_KEY] = new_key()
+        self.first_key = self.first_key or key
+        if REPLY_TO in properties:
+            properties[CLUSTER] = self._cluster_id
+        self.has_delayed |= any(name in properties for name in DELAYS)
+        return encode_properties(properties)
 
 
 def entries_of(body: bytes) -> Iterator[Entry]:
@@ -102,33 +145,9 @@ def properties_of(text: str) -> dict[str, str]:
 def unique_key(data: bytes) -> str:
     """Return the unique key among properties as they came; "" without one."""
     found = _unique_key_of(data)
-    if found is not None and _is_usual(data):
-        return found[1].decode("ascii", "replace")
+    if found is not None and _is_usual(data) and data.isascii():
+        return found[1].decode("ascii")
     return decode_properties(data).get(fmt.PROPERTY_UNIQUE_KEY, "")
-
-
-def stored_properties(data: bytes, cluster_id: str) -> Properties:
-    """Return properties with a unique key, and with the cluster if the sender waits for a reply.
-
-    Raises RecordFormatError for those that no record can hold."""
-    if data[-1:] != b"\x02":
-        data += b"\x02"
-    if (
-        (found := _unique_key_of(data)) is not None
-        and _is_usual(data)
-        and data.isascii()
-        and not _may_be_special(data)
-        and data.count(b"UNIQ_KEY\x01") == 1
-    ):
-        return Properties(data, found[1].decode("ascii"), is_delayed=False)
-    properties = decode_properties(data)
-    key = properties.get(fmt.PROPERTY_UNIQUE_KEY)
-    if key is None:
-        key = properties[fmt.PROPERTY_UNIQUE_KEY] = new_key()
-    if REPLY_TO in properties:
-        properties[CLUSTER] = cluster_id
-    is_delayed = any(name in properties for name in DELAYS)
-    return Properties(encode_properties(properties), key, is_delayed)
 
 
 def new_key() -> str:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from node.rocketmq.remoting.calls.sent_messages import (
     Entry,
+    StoredProperties,
     entries_of,
-    stored_properties,
     unique_key,
 )
 from node.rocketmq.remoting.protocol.answers import RefusedError
@@ -25,25 +25,37 @@ PIECES = st.sampled_from([
 # fmt: on
 
 
-@given(st.lists(PIECES, max_size=8).map(b"".join))
-@example(b"UNIQ_KEY\x01K\x02WAIT\x01true")
-@example(b"A\x01UNIQ_KEY\x02")
-@example(b"a\x02b\x01\x01c\x02")
-def test_properties_are_stored_as_the_readable_path_would(data: bytes) -> None:
-    wanted = decode_properties(data)
-    try:
-        properties = stored_properties(data, "cluster")
-    except RecordFormatError:
-        with pytest.raises(RecordFormatError):
-            encode_properties(wanted)
-        return
-    assert properties.key, "a message without a unique key gets one"
-    assert wanted.setdefault("UNIQ_KEY", properties.key) == properties.key
-    if "REPLY_TO_CLIENT" in wanted:
-        wanted["CLUSTER"] = "cluster"
-    assert properties.data == encode_properties(wanted)
-    assert properties.is_delayed == ("DELAY" in wanted or "TIMER_DELAY_MS" in wanted)
-    assert unique_key(data) == decode_properties(data).get("UNIQ_KEY", "")
+@given(st.lists(st.lists(PIECES, max_size=8).map(b"".join), min_size=1, max_size=3))
+@example([b"UNIQ_KEY\x01K\x02WAIT\x01true"])
+@example([b"A\x01UNIQ_KEY\x02"])
+@example([b"a\x02b\x01\x01c\x02"])
+@example([b"A\x01b\x02UNIQ_KEY\x01AB\x02", b"A\x01b\x02UNIQ_KEY\x01CD\x02"])
+@example([b"UNIQ_KEY\x01AB\x02", b"UNIQ_KEY\x01A\x01\x02", b"UNIQ_KEY\x01\x02\x02\x02"])
+@example([b"UNIQ_KEY\x01AB\x02", b"UNIQ_KEY\x01A\xc3\x02", b"UNIQ_KEY\x01AB\x01", b"UNIQ_KEY\x01A"])
+def test_properties_are_stored_as_the_readable_path_would(sent: list[bytes]) -> None:
+    stored = StoredProperties("cluster")
+    keys, delayed = [], False
+    for data in sent:
+        wanted = decode_properties(data)
+        assert unique_key(data) == wanted.get("UNIQ_KEY", "")
+        try:
+            found = stored.of(data)
+        except RecordFormatError:
+            with pytest.raises(RecordFormatError):
+                encode_properties(wanted)
+            return
+        except UnicodeEncodeError:
+            with pytest.raises(UnicodeEncodeError):
+                encode_properties(wanted)
+            return
+        key = decode_properties(found)["UNIQ_KEY"]
+        assert wanted.setdefault("UNIQ_KEY", key) == key, "a message without a key gets one"
+        if "REPLY_TO_CLIENT" in wanted:
+            wanted["CLUSTER"] = "cluster"
+        assert found == encode_properties(wanted)
+        keys.append(key)
+        delayed |= "DELAY" in wanted or "TIMER_DELAY_MS" in wanted
+        assert (stored.first_key, stored.has_delayed) == (keys[0], delayed)
 
 
 def entry(flag: int, body: bytes, properties: bytes) -> bytes:
