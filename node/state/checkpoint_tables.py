@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from node.runtime.json_text import read_json
+from node.state.retry_policy import policy_of, retry_delays_of
 from node.state.state import Member, StateImage
 from node.state.tables import group_settings
 from node.state.tables.table import NOTHING, TableContent, TableImage
@@ -53,9 +54,6 @@ TOPIC_DEFAULTS: Final[dict[str, Any]] = {
     "topicSysFlag": 0,
 }
 """Values of a topic here in the fields that only RocketMQ has."""
-_UNUSED_DELAYS_MS: Final = [1_000, 5_000]
-UNUSED_DELAY_COUNT: Final = len(_UNUSED_DELAYS_MS)
-"""Filler: RocketMQ begins with the third entry of a group's own table."""
 _FORBIDDEN_READ: Final = 4
 SETTINGS: Final = {
     "retry_count_max": "retryMaxTimes",
@@ -146,8 +144,7 @@ def group_row(name: str, settings: Json) -> Json:
     row: Json = {**GROUP_DEFAULTS, "groupName": name}
     row.update({theirs: settings[ours] for ours, theirs in SETTINGS.items() if ours in settings})
     if "retry_delays_ms" in settings:
-        table = {"next": _UNUSED_DELAYS_MS + settings["retry_delays_ms"]}
-        row["groupRetryPolicy"] = {"customizedRetryPolicy": table, "type": "CUSTOMIZED"}
+        row["groupRetryPolicy"] = policy_of(settings["retry_delays_ms"])
     return row
 
 
@@ -241,9 +238,8 @@ def settings_in(row: Json, forbidden: Mapping[str, int]) -> group_settings.Subsc
     settings = group_settings.DEFAULT
     for ours, theirs in SETTINGS.items():
         settings = settings._replace(**{ours: row.get(theirs, getattr(settings, ours))})
-    delays = row.get("groupRetryPolicy", {}).get("customizedRetryPolicy", {}).get("next", [])
     return settings._replace(
-        retry_delays_ms=tuple(delays[UNUSED_DELAY_COUNT:]),
+        retry_delays_ms=tuple(retry_delays_of(row.get("groupRetryPolicy")) or ()),
         forbidden_topics=frozenset(t for t, bits in forbidden.items() if bits & _FORBIDDEN_READ),
     )
 

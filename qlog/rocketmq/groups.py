@@ -104,7 +104,7 @@ def _settings(group: str, row: Mapping[str, Any]) -> dict[str, Any]:
         settings = settings_in(dict(row), {})
         counts = [settings.retry_count_max, *settings.retry_delays_ms]
         is_sound = all(type(count) is int for count in counts)
-    except (AttributeError, TypeError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise SourceError.foreign(f"settings of group {group}", str(error)) from None
     switches = {name: getattr(settings, name) for name in _SWITCHES}
     if not is_sound or not all(type(value) is bool for value in switches.values()):

@@ -11,7 +11,6 @@ from node.broker import Broker
 from node.broker.groups.settings import settings_of
 from node.rocketmq.remoting.calls.json_bodies import document_of, json_body, rows_of, text_in
 from node.rocketmq.remoting.calls.retries import RetryCalls
-from node.rocketmq.remoting.calls.retry_policy import retry_delays_of
 from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.calls.topic_admin import data_version
 from node.rocketmq.remoting.clients import Clients, Member
@@ -21,6 +20,7 @@ from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT64_MAX, int_of, text_of
 from node.state.checkpoint_tables import group_row
+from node.state.retry_policy import retry_delays_of
 from node.state.tables.group_settings import to_json
 from node.state.tables.topic_types import Offsets
 from quorumlog.pb import common_pb2
@@ -285,7 +285,10 @@ def _settings_in(row: dict[str, Any]) -> common_pb2.GroupSettings:
     times = row.get("retryMaxTimes")
     if type(times) is int and 0 <= times <= RETRY_COUNT_MAX:
         settings.retry_count_max = times
-    delays = retry_delays_of(row.get("groupRetryPolicy"))
+    try:
+        delays = retry_delays_of(row.get("groupRetryPolicy"))
+    except ValueError as error:
+        raise RefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from None
     if delays is not None:
         settings.retry_delays.delay_ms.extend(delays)
     return settings

@@ -1,25 +1,29 @@
-"""The retry policy in a tool's settings of a group, as the delays of our groups.
+"""The retry policy in a group's row of a table of RocketMQ, as the delays of our groups.
 
 Owns RocketMQ's two policies. A list of delays begins with its third entry: RocketMQ adds two to the
 number of attempts. Source: RocketMQ CustomizedRetryPolicy, ExponentialRetryPolicy.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
-from node.rocketmq.remoting.protocol.answers import RefusedError
-from node.rocketmq.remoting.protocol.codes import ResponseCode
-from node.rocketmq.remoting.protocol.fields import INT32_MAX
-from node.state.checkpoint_tables import UNUSED_DELAY_COUNT
-
+_UNUSED_DELAYS_MS: Final = [1_000, 5_000]
+_DELAY_MS_MAX: Final = (1 << 31) - 1
 DELAY_COUNT_MAX: Final = 33
 """Of an exponential policy: RocketMQ counts attempts up to 32."""
 _INITIAL_MS, _MAX_MS, _MULTIPLIER = 5_000, 7_200_000, 2
 
 
+def policy_of(delays_ms: Sequence[int]) -> dict[str, Any]:
+    """Return the policy of a group with delays of its own."""
+    table = {"next": [*_UNUSED_DELAYS_MS, *delays_ms]}
+    return {"customizedRetryPolicy": table, "type": "CUSTOMIZED"}
+
+
 def retry_delays_of(policy: Any) -> list[int] | None:
     """Return the delays before each attempt, in milliseconds; None: the policy names none.
 
-    Raises RefusedError for a policy that has no such form.
+    Raises ValueError for a policy that has no such form.
     """
     if policy is None:
         return None
@@ -29,7 +33,7 @@ def retry_delays_of(policy: Any) -> list[int] | None:
             return None
         delays = table.get("next") if type(table) is dict else None
         if type(delays) is list and all(map(_is_delay, delays)):
-            return delays[UNUSED_DELAY_COUNT:]
+            return delays[len(_UNUSED_DELAYS_MS) :]
     elif type(policy) is dict and policy["type"] == "EXPONENTIAL":
         found = policy.get("exponentialRetryPolicy", {})
         if type(found) is dict:
@@ -39,11 +43,11 @@ def retry_delays_of(policy: Any) -> list[int] | None:
             if all(map(_is_delay, (first, most, factor))):
                 return _exponential(first, most, factor)
     text = "groupRetryPolicy is CUSTOMIZED with next, or EXPONENTIAL with initial, max, multiplier"
-    raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+    raise ValueError(text)
 
 
 def _is_delay(number: object) -> bool:
-    return type(number) is int and 0 < number <= INT32_MAX
+    return type(number) is int and 0 < number <= _DELAY_MS_MAX
 
 
 def _exponential(first_ms: int, most_ms: int, factor: int) -> list[int]:
