@@ -147,10 +147,13 @@ class MappedFile:
         takes small ones: the space is allocated, and the next sync tells the state of the disk."""
         if self._buffer is not None:
             return False
+        self.hold()  # Else the descriptor could be another file's by now.
         try:
             self._fs.write_at(self._fd, self.path, at, data)
         except (StoreFullError, FileSystemError):
             return False
+        finally:
+            self.drop()
         return True
 
     def finish(self, data: bytes) -> None:
@@ -484,6 +487,9 @@ def prepare_file(
     prepared = PreparedFile(fs, path, position, size_bytes, fd)
     try:
         for at in range(0, size_bytes, _ALLOCATE_SIZE_BYTES):
+            if is_cancelled():
+                prepared.discard()
+                return None
             fs.allocate(fd, temporary, min(_ALLOCATE_SIZE_BYTES, size_bytes - at), at)
             pace()
         if warm_up:

@@ -146,6 +146,9 @@ class RouteCalls:
         return Answer(body=json_body({"topicList": sorted(names)}))
 
     async def topics_of_cluster(self, request: Request) -> Answer:
-        """Return the names of the topics of a cluster; all of ours unless another one is named."""
-        found = self._registrations.topic_names(request.command.ext.get("cluster", ""))
-        return Answer(body=json_body({"topicList": sorted(found) or self._cluster.topic_names()}))
+        """Return the names of the topics of a cluster: of this one, or of registered brokers."""
+        cluster = request.command.ext.get("cluster", self._cluster_name)
+        found = self._registrations.topic_names(cluster)
+        if cluster == self._cluster_name:
+            found.update(self._cluster.topic_names())
+        return Answer(body=json_body({"topicList": sorted(found)}))

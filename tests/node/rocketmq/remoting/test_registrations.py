@@ -122,8 +122,13 @@ async def test_topics_of_a_broker_are_read_beside_those_of_the_cluster(tmp_path:
         assert {"orders", "invoices"} <= set(
             json.loads((await client.ask(TOPICS)).body)["topicList"]
         )
-        of_cluster = await client.ask(TOPICS_OF_CLUSTER, {"cluster": "old"})
-        assert json.loads(of_cluster.body)["topicList"] == ["%RETRY%readers", "invoices", "orders"]
+        lists = [
+            json.loads((await client.ask(TOPICS_OF_CLUSTER, ext)).body)["topicList"]
+            for ext in ({"cluster": "old"}, {"cluster": "unknown"}, {})
+        ]
+        assert lists[:2] == [["%RETRY%readers", "invoices", "orders"], []]
+        assert "orders" in lists[2]
+        assert "invoices" not in lists[2], "it is of another cluster"
 
 
 async def test_a_broker_registers_again_only_when_its_topics_changed(tmp_path: Path) -> None:
