@@ -72,9 +72,6 @@ class Session:
     async def rates(self, *, with_failover: bool) -> None:
         """Measure each size in each mode, reading, the tail at half of the rate, and a failover."""
         await self._warm_up()
-        # Else full collections of all that a driver in Python imported stop it for 10 ms at a time.
-        gc.collect()
-        gc.freeze()
         half_per_s = 0.0
         for name, size_bytes in _SIZES.items():
             await self._one_at_a_time(f"{name}, one in flight", size_bytes)
@@ -105,6 +102,9 @@ class Session:
         self._in_flight = await best_in_flight(
             self._peer, trial_s=self._scale["trial_s"], batch_count=_FILL_BATCH_COUNT
         )
+        # Else full collections of all that a driver in Python imported stop it for 10 ms at a time.
+        gc.collect()
+        gc.freeze()
 
     async def _one_at_a_time(self, row: str, size_bytes: int) -> None:
         load = PeerLoad(seconds=self._scale["seconds"], body_size_bytes=size_bytes)
