@@ -225,7 +225,7 @@ class Dispatcher:
                             self._collect_keys(data, (at, next_at, size_bytes), tail_bytes, key)
                         at = next_at
                         continue
-                    tries -= 1
+                tries -= 1
             units += (queue_offset, position, size_bytes, tags_code)
             for key_hash in hashes:
                 self._hashes.append(key_hash)
