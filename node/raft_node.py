@@ -25,6 +25,7 @@ from node.peers.link import PeerLink
 from node.peers.security.tls import TlsFiles, client_context, server_context
 from node.replication.contract import ReplicaStatus
 from node.replication.foundation import Foundation, FoundingVerdict
+from node.replication.lives_file import LivesFile
 from node.replication.maintenance import Maintenance
 from node.replication.raft.digests.checks import StateChecks
 from node.replication.raft.digests.fence import StateFence
@@ -167,7 +168,15 @@ class RaftAssembly:
             node.health.enter(Phase.REPAIRING, str(progress))
 
         _log.error("the log is damaged; it is fetched from peers before this node takes part")
-        repair = ClosedRepair(root, config, self.fetcher, on_progress, fs=node.fs)
+        lives = LivesFile(node.fs, root).load(settings.cluster_id, settings.node_id)
+        repair = ClosedRepair(
+            root,
+            config,
+            self.fetcher,
+            on_progress,
+            fs=node.fs,
+            committed_index=lives.committed,
+        )
         return await repair.run(damaged)
 
     def _make_link(self, tls: TlsFiles | None) -> PeerLink:

@@ -1,15 +1,18 @@
 """Puts entries back that a ledger lost below the mark, from bytes that other replicas serve.
 
-Owns the repair of a closed store: the search for damage (`find_damage`), and the writing in place.
-Must not know peers or how bytes come here. A node calls it when an opening raised CorruptionError
-or LayoutError, and refuses to vote until the ledger is whole. `store.ledger.mending.mend` does the
-same to a store that is open.
+Owns the repair of a closed store: the search for damage (`find_damage`), the writing in place, and
+the cut of damaged entries that were never committed. Must not know peers or how bytes come here.
+A node calls it when an opening raised CorruptionError or LayoutError, and refuses to vote until the
+ledger is whole. `store.ledger.mending.mend` does the same to a store that is open.
 
 1. `find_damage` on the closed directory: a list of `DamagedRange`, oldest first.
 2. For each of them a `RepairSession`: `add` what `Ledger.read_range` of a peer returns for
    `next_index`, until `is_complete`, then `finish`.
 3. Find the damage again if a session refuses its range: the one before has become wider.
 4. Open the store again.
+
+A log may have a branch: entries of a leader that lost its term before they were committed. Entries
+of peers never follow such a branch. `contradicts` proves it, and `cut` takes the place of `finish`.
 
 No byte is written into the ledger before every fetched entry is proven to lie between the last good
 entry and the first good one behind. A crash at any point leaves damage that `find_damage` finds
@@ -48,6 +51,7 @@ from store.ledger.mending.fetched import (
     keep_aside,
     leads_to,
 )
+from store.ledger.raw import check_entries
 from store.ledger.reader import data_directory, ledger_directory
 from store.ledger.start import StartFile
 from store.opening import known_good_position, open_marks
@@ -83,6 +87,7 @@ class _Closed:
             start, is_resetting = StartFile(fs, self.directory).load()
         except (CorruptionError, LayoutError) as error:
             raise SnapshotNeededError(error.path, str(error)) from error
+        self.mark = mark
         self.begin = EntryBoundary(start.min_position, start.link)
         if is_resetting:  # The opening drops what is there.
             goal = Goal(start.min_position, start.link.entry_index)
@@ -230,6 +235,87 @@ class RepairSession:
             self._size_bytes,
             kept_path,
         )
+
+    # --- A branch that was never committed ---
+
+    @property
+    def first_index(self) -> int:
+        """Index of the first entry of this log."""
+        return self._closed.begin.link.entry_index + 1
+
+    @property
+    def was_seen(self) -> bool:
+        """Whether readers have seen damaged entries, which are committed then and never cut."""
+        return self.damaged.position < self._closed.mark.mark.dispatched_position
+
+    def contradicts(self, raw_entries: bytes) -> bool:
+        """Whether the last of these entries has another term than the entry of its index here.
+
+        `raw_entries` are committed at a peer and lie back to back: one entry before the damage, and
+        the entry in front of it, whose chain proves the header of the other (not needed for
+        `first_index`). If so, the log of this replica is a branch from that entry on, at the
+        latest, and no entry behind can be committed. Raises ForeignEntryError (the bytes prove
+        nothing: fetch them elsewhere) and FileSystemError.
+        """
+        point, at = self._closed.begin, 0
+        if len(raw_entries) < _HEADER:
+            raise ForeignEntryError(point.link.entry_index + 1, 0, "entries", "two", "none")
+        front = unpack_header(raw_entries)
+        if front.entry_index != self.first_index:
+            link = ChainLink(front.entry_index, front.term, front.chain_crc)
+            point, at = EntryBoundary(front.position + front.size_bytes, link), front.size_bytes
+        raw = raw_entries[max(at, 0) :]
+        checked = check_entries(raw, point.position, point.link, self._config.file_size_bytes)
+        other = checked.pieces[-1].link
+        if not self.first_index <= other.entry_index <= self.damaged.before.entry_index:
+            expected = f"within [{self.first_index}, {self.damaged.lo_index})"
+            raise ForeignEntryError(
+                other.entry_index, at, "index", expected, str(other.entry_index)
+            )
+        return self._term_at(other.entry_index) != other.term
+
+    def _term_at(self, index: int) -> int:
+        """Return the term of a good entry before the damage; reads the log up to there."""
+        point, walk = self._closed.begin, self._closed.walk
+        term = point.link.term
+        while point.link.entry_index < index:
+            run = walk.next_run(point)
+            for first_index, own in run.term_changes:
+                term = own if first_index <= index else term
+            end = point.position + run.end
+            if not run.end:  # A blank: all else is proven to be good up to the damage.
+                end = file_end(point.position, self._config.file_size_bytes)
+            point = EntryBoundary(end, run.link)
+        return term
+
+    def cut(self) -> RepairReport:
+        """Cut the damaged entries and all behind them; durable on return.
+
+        Call it only if `contradicts` has proven that they were never committed, and they were not
+        seen. Good entries in front of the damage stay, and Raft cuts what is of the branch. Raises
+        StoreFullError, FileSystemError (repeat it) or SyncFailedError (stop).
+        """
+        assert not self.was_seen, f"cut {self.damaged}, which readers have seen"
+        damaged, fs, image = self.damaged, self._fs, self._closed.image
+        file_size_bytes, before = self._config.file_size_bytes, damaged.before
+        end_position = self._closed.begin.position  # Of the good entries: no blank counts.
+        if damaged.before_position >= 0:
+            header = unpack_header(image.read(damaged.before_position, _HEADER))
+            end_position = header.position + header.size_bytes
+        kept_path = keep_aside(fs, self._root, image.read, damaged, file_size_bytes)
+        image.close()
+        # The mark comes last: until then the damage is found again, and the next attempt cuts it.
+        hit("ledger_repair.before_cut")
+        lo = -(-damaged.position // file_size_bytes) * file_size_bytes
+        names = [n for n in fs.list_directory(image.directory) if n.isdecimal() and int(n) >= lo]
+        for name in sorted(names, key=int, reverse=True):
+            fs.unlink(os.path.join(image.directory, name))
+        fs.sync_directory(image.directory)
+        if damaged.position < lo:
+            self._make_whole(image.path(damaged.position), lo - file_size_bytes)
+        hit("ledger_repair.cut")
+        self._closed.mark.lower(end_position, before.entry_index)
+        return RepairReport(damaged, 0, before.entry_index, 0, kept_path, is_cut=True)
 
     # --- Writing ---
 

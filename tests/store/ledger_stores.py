@@ -20,6 +20,9 @@ from tests.store.records import PAGE, batch, small_config
 
 FILE = 2 * PAGE
 CONFIG = small_config(container="ledger", file_size_bytes=FILE, durable_mark_interval_ms=0)
+COMMON_COUNT = 20
+"""Entries of both logs of a branch."""
+_OWN_TERM, _OTHER_TERM = 4, 5
 
 
 @dataclass
@@ -181,3 +184,28 @@ def make_restarted(directory: Path, position: int) -> Wreck:
     spots = [Spot(h.entry_index, h.position, h.size_bytes, h.term) for h in headers]
     shutil.copytree(intact, directory / "wreck")
     return Wreck(intact, directory / "wreck", CONFIG, spots, end_position)
+
+
+def make_branch(directory: Path) -> Wreck:
+    """Two closed replicas: `intact` is the peer, `root` has a branch of several files, and so has
+    its copy `before`. No reader has seen any entry."""
+    root, intact, random = directory / "branch", directory / "intact", Random(7)
+    with open_replica(root) as store:
+        _grow(store, 2, COMMON_COUNT // 2, random)
+        _grow(store, _OWN_TERM, COMMON_COUNT // 2, random)
+    shutil.copytree(root, intact)
+    with open_replica(intact) as store:
+        _grow(store, _OTHER_TERM, 60, random)
+    with open_replica(root) as store:
+        _grow(store, _OWN_TERM, 60, random)
+        headers = [store.ledger.header(n) for n in range(store.ledger.last_index + 1)]
+        end_position = store.ledger.max_position
+    shutil.copytree(root, directory / "before")
+    spots = [Spot(h.entry_index, h.position, h.size_bytes, h.term) for h in headers]
+    return Wreck(intact, root, CONFIG, spots, end_position)
+
+
+def _grow(store: ReplicaStore, term: int, count: int, random: Random) -> None:
+    for _ in range(count):
+        store.append_own(KIND_NO_OP, term, random.randbytes(random.randint(0, 900)))
+    assert store.engine.flush_service.wait(store.ledger.max_position, 10_000)

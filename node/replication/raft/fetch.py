@@ -18,7 +18,7 @@ from node.peers.frames import PAYLOAD_SIZE_BYTES_MAX, FrameKind
 from node.peers.link import PeerLink
 from quorumlog.pb import peer_pb2 as pb
 from raft.errors import PeerProtocolError
-from raft.messages import Index, NodeId
+from raft.messages import NO_INDEX, Index, NodeId
 from store import format as fmt
 from store.errors import PositionRangeError, StoreError
 from store.ledger.entry import unpack_header
@@ -48,9 +48,10 @@ class FetchError(NodeError):
 
     code, retryable, status = "node.fetch_failed", True, "UNAVAILABLE"
 
-    def __init__(self, node: NodeId, reason: str) -> None:
-        super().__init__(node, reason)
-        self.node, self.reason = node, reason
+    def __init__(self, node: NodeId, reason: str, commit_index: Index = NO_INDEX) -> None:
+        """`commit_index`: the last entry that the peer has committed, if that is too early."""
+        super().__init__(node, reason, commit_index)
+        self.node, self.reason, self.commit_index = node, reason, commit_index
 
     def __str__(self) -> str:
         return f"node {self.node}: {self.reason}; ask another replica, or this one later"
@@ -124,7 +125,7 @@ class EntryFetcher:
             request.future.set_exception(FetchError(node, f"it says: {text}"))
         elif answer.lo == answer.hi == request.lo and not payload:
             reason = f"it has no committed entry {request.lo}, only up to {answer.commit_index}"
-            request.future.set_exception(FetchError(node, reason))
+            request.future.set_exception(FetchError(node, reason, answer.commit_index))
         elif answer.lo != request.lo or not answer.lo < answer.hi <= request.hi or not payload:
             raise PeerProtocolError(
                 node,

@@ -2,9 +2,10 @@
 
 Owns the peers to ask, the time to ask again, and the progress shown to people. Must not know bytes:
 finding damage, proving fetched entries by the chain and writing them is the store's. No entry is
-ever cut. A node whose log cannot be opened is repaired first and neither votes nor acks until then
-(design 4.5; fault-matrix D5, D7, S05). It waits as long as necessary, because a node that went on
-would break its promises.
+cut that may be committed: damaged entries are cut only when a peer has committed an entry of
+another term in front of them, as after a leader that lost its term. A node whose log cannot be
+opened is repaired first and neither votes nor acks until then (design 4.5; fault-matrix D5, D7,
+S05). It waits as long as necessary, because a node that went on would break its promises.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from node.replication.raft.fetch import EntryFetcher, FetchError
 from node.runtime.on_thread import on_thread
-from raft.messages import Index, NodeId
+from raft.messages import NO_INDEX, Index, NodeId
 from store.config import StoreConfig
 from store.errors import (
     CorruptionError,
@@ -114,10 +115,12 @@ class ClosedRepair:
         *,
         limits: RepairLimits | None = None,
         fs: FileSystem | None = None,
+        committed_index: Index = NO_INDEX,
     ) -> None:
+        """`committed_index`: entries up to it are known to be committed, so they are never cut."""
         self._root, self._config, self._fetcher = root, config, fetcher
         self._on_progress, self._fs = on_progress, fs or FileSystem()
-        self._limits = limits or RepairLimits()
+        self._limits, self._committed_index = limits or RepairLimits(), committed_index
         self._progress = RepairProgress(0, 0, 0, "")
 
     async def run(self, damage: list[DamagedRange] | None = None) -> list[RepairReport]:
@@ -138,7 +141,10 @@ class ClosedRepair:
             self._progress = RepairProgress(len(ranges), 0, size_bytes, "")
             for damaged in ranges:
                 try:
-                    reports.append(await self._repair(damaged))
+                    report = await self._repair(damaged)
+                    reports.append(report)
+                    if report.is_cut:
+                        break  # Nothing is left of the ranges behind.
                 except CorruptionError as error:
                     # The edges changed, for instance as the range before became wider: search
                     # again.
@@ -151,10 +157,11 @@ class ClosedRepair:
         session = await self._open_session(damaged)
         try:
             while True:
-                while not session.is_complete:
-                    await self._fetch_some(session)
+                is_branch = False
+                while not (session.is_complete or is_branch):
+                    is_branch = await self._fetch_some(session)
                 try:
-                    return await on_thread(session.finish)
+                    return await on_thread(session.cut if is_branch else session.finish)
                 except DamageWiderError:
                     wider = session.damaged.end_position - damaged.end_position
                     self._tell(size_bytes=self._progress.size_bytes + wider)
@@ -172,26 +179,60 @@ class ClosedRepair:
                 self._tell(waiting_for=str(error))
                 await self._pause()
 
-    async def _fetch_some(self, session: RepairSession) -> None:
-        """Add the next entries, from the first peer that has them."""
+    async def _fetch_some(self, session: RepairSession) -> bool:
+        """Add the next entries, from the first peer that has them.
+
+        Return True when a peer has proven that the damaged entries were never committed.
+        """
         lo = session.next_index
         # Without an entry behind the damage the number of missing ones is unknown: one by one.
         hi = max(session.damaged.hi_index, lo + 1)
         troubles: list[str] = []
         for node in self._fetcher.candidates():
+            commit_index = lo
             try:
                 fetched = await self._fetcher.fetch(node, lo, hi)
                 await on_thread(partial(session.add, fetched.raw_entries))
             except FetchError as error:
                 troubles.append(f"node {node}: {error.reason}")
-            except (ForeignEntryError, StoreFullError, FileSystemError) as error:
+                commit_index = error.commit_index
+            except ForeignEntryError as error:
                 troubles.append(f"from node {node}: {error}")
+            except (StoreFullError, FileSystemError) as error:
+                troubles.append(str(error))
+                continue
             else:
-                fetched_size_bytes = self._progress.fetched_size_bytes + len(fetched.raw_entries)
-                self._tell(fetched_size_bytes=fetched_size_bytes, waiting_for="")
-                return
+                size_bytes = self._progress.fetched_size_bytes + len(fetched.raw_entries)
+                self._tell(fetched_size_bytes=size_bytes, waiting_for="")
+                return False
+            try:
+                index = await self._contradicted(session, node, commit_index)
+            except (FetchError, ForeignEntryError, FileSystemError) as error:
+                troubles.append(f"node {node}: {error}")
+                continue
+            if index is None:
+                continue
+            if not session.was_seen and session.damaged.lo_index > self._committed_index:
+                return True
+            troubles.append(f"node {node} has committed another entry {index} than this one")
         self._tell(waiting_for="; ".join(troubles) or "no peer is connected")
         await self._pause()
+        return False
+
+    async def _contradicted(
+        self, session: RepairSession, node: NodeId, commit_index: Index
+    ) -> Index | None:
+        """Return an entry before the damage of which `node` has committed another, if it has.
+
+        Raises FetchError, ForeignEntryError and FileSystemError.
+        """
+        index = min(session.damaged.lo_index - 1, commit_index)
+        if index < session.first_index:
+            return None
+        raw_entries = b""
+        for each in range(max(index - 1, session.first_index), index + 1):
+            raw_entries += (await self._fetcher.fetch(node, each, each + 1)).raw_entries
+        return index if await on_thread(partial(session.contradicts, raw_entries)) else None
 
     def _tell(self, **changes: object) -> None:
         self._progress = self._progress._replace(**changes)  # type: ignore[arg-type]

@@ -27,13 +27,18 @@ _UNIT: Final = fmt.INDEX_UNIT_SIZE_BYTES
 
 
 class RepairReport(NamedTuple):
-    """The entries written. `kept_path` has the bytes that were there, "" if there were none."""
+    """The entries written. `kept_path` has the bytes that were there, "" if there were none.
+
+    `is_cut`: no entry was written; the damaged ones and all behind `last_index` are cut, because
+    they were never committed.
+    """
 
     damaged: DamagedRange
     entry_count: int
     last_index: int
     size_bytes: int
     kept_path: str
+    is_cut: bool = False
 
 
 def check_fetched(

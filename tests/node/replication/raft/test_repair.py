@@ -28,7 +28,15 @@ from store.ledger.mending.fetched import RepairReport
 from store.replicated.ledger_store import ReplicaStore
 from tests.node.links import Node, nodes
 from tests.patience import eventually
-from tests.store.ledger_stores import FILE, Wreck, make_wreck, open_replica, peer
+from tests.store.ledger_stores import (
+    COMMON_COUNT,
+    FILE,
+    Wreck,
+    make_branch,
+    make_wreck,
+    open_replica,
+    peer,
+)
 
 _QUICK = RepairLimits(retry_ms=5)
 _FETCH = FetchLimits(answer_size_bytes_max=3000, answer_ms_max=2000)
@@ -79,9 +87,13 @@ async def two(wreck: Wreck) -> AsyncIterator[tuple[Asker, Server, Ledger]]:
 
 
 def closed(
-    wreck: Wreck, fetcher: EntryFetcher, on_progress: OnProgress = lambda _: None
+    wreck: Wreck,
+    fetcher: EntryFetcher,
+    on_progress: OnProgress = lambda _: None,
+    **options: Any,
 ) -> ClosedRepair:
-    return ClosedRepair(str(wreck.root), wreck.config, fetcher, on_progress, limits=_QUICK)
+    root, config = str(wreck.root), wreck.config
+    return ClosedRepair(root, config, fetcher, on_progress, limits=_QUICK, **options)
 
 
 def _wipe_a_file(wreck: Wreck) -> None:
@@ -398,3 +410,30 @@ def test_an_impossible_request_is_a_violation(request_: pb.FetchEntries, text: s
         server.on_frame(2, FrameKind.FETCH_ENTRIES, request_.SerializeToString(), memoryview(b""))
     with pytest.raises(PeerProtocolError, match="header of a fetch"):
         server.on_frame(2, FrameKind.FETCH_ENTRIES, b"\xff", memoryview(b""))
+
+
+@pytest.mark.parametrize("commit_index", [None, COMMON_COUNT])
+async def test_a_branch_that_was_never_committed_is_cut(
+    tmp_path: Path, commit_index: int | None
+) -> None:
+    """A leader lost its term with entries of its own, and one of them is damaged."""
+    branch = make_branch(tmp_path)
+    branch.data(2 * FILE).unlink()
+    damaged = branch.find()[0]
+    asker, server = Asker(2), Server(1)
+    asker.ask(1)
+    with peer(branch.intact, branch.config) as source:
+        server.serve(source, commit_index)
+        async with nodes(asker, server):
+            seen: list[RepairProgress] = []
+            known = closed(branch, asker.fetcher, seen.append, committed_index=damaged.lo_index)
+            refused = asyncio.ensure_future(known.run())
+            await eventually(lambda: seen and "committed another entry" in seen[-1].waiting_for)
+            refused.cancel()
+            await asyncio.gather(refused, return_exceptions=True)
+            assert branch.find()[0] == damaged
+            repair = closed(branch, asker.fetcher, committed_index=COMMON_COUNT - 1)
+            store, reports = await open_repaired(lambda: open_replica(branch.root), repair.run)
+    with store:
+        assert [report.is_cut for report in reports] == [True]
+        assert store.ledger.last_index == damaged.lo_index - 1
