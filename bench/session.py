@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import psutil
 
+from bench.memory import touch_free_memory
 from bench.meter import Meter
 from bench.peers.measured import best_in_flight
 from bench.peers.peer import MeasuredPeer, NotOfferedError, PeerLoad, ProduceResult
@@ -31,6 +32,8 @@ _FAILOVER_LEAD_S: Final = 1.0
 _FILL_BATCH_COUNT: Final = 100
 _BODY_SIZE_BYTES: Final = 1024
 _MEMORY_SHARE_MAX: Final = 0.6
+_TOUCHED_BYTES_PER_S: Final = _GIB
+"""More than the nodes of any peer write in a second, together."""
 _DISK_COPIES: Final = 3 * 2.0
 """Bytes on disk for a stored byte: three nodes, each with its log beside its store."""
 
@@ -64,7 +67,17 @@ class Session:
         except NotOfferedError as error:
             say(row, unit, None, reason=str(error))
 
+    async def _produce(self, load: PeerLoad) -> ProduceResult:
+        """Run a load that is measured."""
+        await self._touch_memory()
+        return await self._peer.produce(load)
+
+    async def _touch_memory(self) -> None:
+        size_bytes = int(self._scale["seconds"] * _TOUCHED_BYTES_PER_S)
+        await asyncio.to_thread(touch_free_memory, size_bytes)
+
     async def _run(self, load: PeerLoad) -> tuple[ProduceResult, dict[str, float]]:
+        await self._touch_memory()
         meter = Meter(self._peer.pids())
         found = await self._peer.produce(load)
         return found, meter.read().per_million(found.message_count)
@@ -108,7 +121,7 @@ class Session:
 
     async def _one_at_a_time(self, row: str, size_bytes: int) -> None:
         load = PeerLoad(seconds=self._scale["seconds"], body_size_bytes=size_bytes)
-        found = latency((await self._peer.produce(load)).latencies_ms())
+        found = latency((await self._produce(load)).latencies_ms())
         say(f"{row}, p50", "ms", found["p50_ms"], detail=found)
 
     async def _many(self, row: str, load: PeerLoad, *, with_cost: bool) -> float:
@@ -151,7 +164,7 @@ class Session:
             say(f"{row}, p99", "ms", None, reason="there was no rate to take half of")
             return
         load = PeerLoad(seconds=2 * self._scale["seconds"], rate_per_s=rate_per_s)
-        found = latency((await self._peer.produce(load)).latencies_ms())
+        found = latency((await self._produce(load)).latencies_ms())
         detail = {**found, "rate_per_s": round(rate_per_s, 1)}
         say(f"{row}, p50", "ms", found["p50_ms"], detail=detail)
         say(f"{row}, p99", "ms", found["p99_ms"], detail=detail)
