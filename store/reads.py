@@ -60,6 +60,7 @@ class Reads:
         self.log: Final = engine.log
         self._guard, self._queues, self._index = engine.guard, engine.queues, engine.index
         self.config: Final = engine.config
+        self.counters: Final = engine.counters
         self.take_grown: Final = engine.queues.take_grown
         """See `ConsumeQueues.take_grown`: for one caller, which wakes waiting readers."""
         self.origin: Callable[[str], int] = _no_origin

@@ -80,6 +80,11 @@ class Limits:
     producer_name_count_max: int = 10_000
     """Replicated: names of producers. A name is never forgotten: its former owner must stay fenced.
     """
+    key_value_count_max: int = 10_000
+    """Replicated: keys of the configuration of RocketMQ's name server: one for each topic."""
+    key_value_size_bytes_max: int = 4 * KIB
+    """Replicated: one of these keys with its namespace and value: 128 broker names of an ordered
+    topic. A checkpoint of 40 MB at most, of about 1 MB with short ones."""
     member_count_max: int = 64
     """Replicated: nodes whose address is known. Far more than voters and learners."""
 

@@ -16,6 +16,7 @@ from node.state.tables import (
     delay,
     group_settings,
     incarnations,
+    key_values,
     pop,
     topic_origins,
     transactions,
@@ -93,6 +94,13 @@ TABLES: Final[tuple[TableKind, ...]] = (
         topic_origins.TopicOriginsTable,
         frozenset(),
         topic_origins.FILE_NAME,
+    ),
+    TableKind(
+        key_values.NAME,
+        key_values.KeyValuesTable,
+        key_values.KeyValuesTable,
+        frozenset({"put_key_value"}),
+        key_values.FILE_NAME,
     ),
 )
 

@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Command(_message.Message):
-    __slots__ = ("put_topic", "delete_topic", "commit_offsets", "delete_group", "producer_batch", "put_member", "recreate_topic", "take_delayed", "cancel_delayed", "put_group", "mark_resent", "begin_transaction", "check_transactions", "end_transaction", "pop_take", "pop_settle", "pop_hide", "claim_producer", "digest_point", "state_digest")
+    __slots__ = ("put_topic", "delete_topic", "commit_offsets", "delete_group", "producer_batch", "put_member", "recreate_topic", "take_delayed", "cancel_delayed", "put_group", "mark_resent", "begin_transaction", "check_transactions", "end_transaction", "pop_take", "pop_settle", "pop_hide", "claim_producer", "put_key_value", "digest_point", "state_digest")
     class PutTopic(_message.Message):
         __slots__ = ("topic", "queue_count", "permission", "must_be_new", "message_type")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,15 @@ class Command(_message.Message):
         record_count: int
         size_bytes: int
         def __init__(self, producer_id: _Optional[int] = ..., sequence: _Optional[int] = ..., record_count: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+    class PutKeyValue(_message.Message):
+        __slots__ = ("namespace", "key", "value")
+        NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        namespace: str
+        key: str
+        value: str
+        def __init__(self, namespace: _Optional[str] = ..., key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     class ClaimProducer(_message.Message):
         __slots__ = ("name", "number")
         NAME_FIELD_NUMBER: _ClassVar[int]
@@ -159,6 +168,7 @@ class Command(_message.Message):
     POP_SETTLE_FIELD_NUMBER: _ClassVar[int]
     POP_HIDE_FIELD_NUMBER: _ClassVar[int]
     CLAIM_PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    PUT_KEY_VALUE_FIELD_NUMBER: _ClassVar[int]
     DIGEST_POINT_FIELD_NUMBER: _ClassVar[int]
     STATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     put_topic: Command.PutTopic
@@ -179,9 +189,10 @@ class Command(_message.Message):
     pop_settle: _pop_pb2.PopSettle
     pop_hide: _pop_pb2.PopHide
     claim_producer: Command.ClaimProducer
+    put_key_value: Command.PutKeyValue
     digest_point: DigestPoint
     state_digest: StateDigest
-    def __init__(self, put_topic: _Optional[_Union[Command.PutTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[Command.DeleteTopic, _Mapping]] = ..., commit_offsets: _Optional[_Union[Command.CommitOffsets, _Mapping]] = ..., delete_group: _Optional[_Union[Command.DeleteGroup, _Mapping]] = ..., producer_batch: _Optional[_Union[Command.ProducerBatch, _Mapping]] = ..., put_member: _Optional[_Union[Command.PutMember, _Mapping]] = ..., recreate_topic: _Optional[_Union[Command.PutTopic, _Mapping]] = ..., take_delayed: _Optional[_Union[Command.TakeDelayed, _Mapping]] = ..., cancel_delayed: _Optional[_Union[Command.CancelDelayed, _Mapping]] = ..., put_group: _Optional[_Union[Command.PutGroup, _Mapping]] = ..., mark_resent: _Optional[_Union[Command.MarkResent, _Mapping]] = ..., begin_transaction: _Optional[_Union[Command.BeginTransaction, _Mapping]] = ..., check_transactions: _Optional[_Union[Command.CheckTransactions, _Mapping]] = ..., end_transaction: _Optional[_Union[Command.EndTransaction, _Mapping]] = ..., pop_take: _Optional[_Union[_pop_pb2.PopTake, _Mapping]] = ..., pop_settle: _Optional[_Union[_pop_pb2.PopSettle, _Mapping]] = ..., pop_hide: _Optional[_Union[_pop_pb2.PopHide, _Mapping]] = ..., claim_producer: _Optional[_Union[Command.ClaimProducer, _Mapping]] = ..., digest_point: _Optional[_Union[DigestPoint, _Mapping]] = ..., state_digest: _Optional[_Union[StateDigest, _Mapping]] = ...) -> None: ...
+    def __init__(self, put_topic: _Optional[_Union[Command.PutTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[Command.DeleteTopic, _Mapping]] = ..., commit_offsets: _Optional[_Union[Command.CommitOffsets, _Mapping]] = ..., delete_group: _Optional[_Union[Command.DeleteGroup, _Mapping]] = ..., producer_batch: _Optional[_Union[Command.ProducerBatch, _Mapping]] = ..., put_member: _Optional[_Union[Command.PutMember, _Mapping]] = ..., recreate_topic: _Optional[_Union[Command.PutTopic, _Mapping]] = ..., take_delayed: _Optional[_Union[Command.TakeDelayed, _Mapping]] = ..., cancel_delayed: _Optional[_Union[Command.CancelDelayed, _Mapping]] = ..., put_group: _Optional[_Union[Command.PutGroup, _Mapping]] = ..., mark_resent: _Optional[_Union[Command.MarkResent, _Mapping]] = ..., begin_transaction: _Optional[_Union[Command.BeginTransaction, _Mapping]] = ..., check_transactions: _Optional[_Union[Command.CheckTransactions, _Mapping]] = ..., end_transaction: _Optional[_Union[Command.EndTransaction, _Mapping]] = ..., pop_take: _Optional[_Union[_pop_pb2.PopTake, _Mapping]] = ..., pop_settle: _Optional[_Union[_pop_pb2.PopSettle, _Mapping]] = ..., pop_hide: _Optional[_Union[_pop_pb2.PopHide, _Mapping]] = ..., claim_producer: _Optional[_Union[Command.ClaimProducer, _Mapping]] = ..., put_key_value: _Optional[_Union[Command.PutKeyValue, _Mapping]] = ..., digest_point: _Optional[_Union[DigestPoint, _Mapping]] = ..., state_digest: _Optional[_Union[StateDigest, _Mapping]] = ...) -> None: ...
 
 class DigestPoint(_message.Message):
     __slots__ = ()

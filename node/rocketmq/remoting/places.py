@@ -96,6 +96,11 @@ class Places:
             found.append(NamedPlace(name, number, self.address_of(up[node_id], number)))
         return found
 
+    def routed_address(self, group: str, number: int) -> str:
+        """Return the address of a broker name in routes of now; empty if there is none."""
+        found = self.brokers(group, self._cluster.groups().get(group, ()))
+        return found[number].address if found else ""
+
     # --- Asking ---
 
     def start(self) -> None:

@@ -18,6 +18,7 @@ from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.remoting.access import Signatures
 from node.rocketmq.remoting.calls.group_admin import GroupAdmin
 from node.rocketmq.remoting.calls.groups import GroupCalls
+from node.rocketmq.remoting.calls.key_values import KeyValueCalls
 from node.rocketmq.remoting.calls.locks import LockCalls
 from node.rocketmq.remoting.calls.messages import MessageCalls
 from node.rocketmq.remoting.calls.meters import SAMPLE_S
@@ -121,6 +122,7 @@ class Remoting:
             self._registrations,
             has_auto_topics=has_auto_topics,
         )
+        self._key_values = KeyValueCalls(shared, broker)
         self._topics = TopicAdmin(shared, broker, self._routes.own_topics)
         self._group_admin = GroupAdmin(shared, broker, self.groups.clients, self._retries)
         self._pops = PopCalls(shared, broker, cluster, self.groups.clients)
@@ -160,6 +162,10 @@ class Remoting:
             RequestCode.GET_BROKER_CLUSTER_INFO: self._routes.cluster_info,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._routes.topics,
             RequestCode.GET_TOPICS_BY_CLUSTER: self._routes.topics_of_cluster,
+            RequestCode.PUT_KV_CONFIG: self._key_values.change,
+            RequestCode.DELETE_KV_CONFIG: self._key_values.change,
+            RequestCode.GET_KV_CONFIG: self._key_values.value,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._key_values.values,
             RequestCode.REGISTER_BROKER: self._registrations.register,
             RequestCode.UNREGISTER_BROKER: self._registrations.unregister,
             RequestCode.QUERY_DATA_VERSION: self._registrations.version,

@@ -30,8 +30,7 @@ OUTCOMES = (TRANSACTION_OUTCOME_COMMITTED, TRANSACTION_OUTCOME_ROLLED_BACK)
 
 def random_command(random: Random, state: State) -> Command:
     """Return a command that may be applied next, or refused."""
-    kinds = (_core, _core, _producer, _delay, _settings, _dead, _pop, _pop, _transaction, _claim)
-    return random.choice(kinds)(random, state)
+    return random.choice(_KINDS)(random, state)
 
 
 def _core(random: Random, _state: State) -> Command:
@@ -141,3 +140,16 @@ def _transaction(random: Random, state: State) -> Command:
 def _claim(random: Random, _state: State) -> Command:
     claim = Command.ClaimProducer(name=random.choice("pq"), number=random.randrange(1, 9))
     return Command(claim_producer=claim)
+
+
+def _key(random: Random, _state: State) -> Command:
+    put = Command.PutKeyValue(namespace=random.choice("mn"), key=random.choice("kl"))
+    if random.randrange(3):
+        put.value = random.choice("vw")
+    return Command(put_key_value=put)
+
+
+_KINDS = (
+    *(_core, _core, _producer, _delay, _settings, _dead),
+    *(_pop, _pop, _transaction, _claim, _key),
+)

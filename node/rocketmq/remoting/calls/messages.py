@@ -53,7 +53,7 @@ class MessageCalls:
         with context.store.view(position, message.size_bytes) as view:
             record = bytes(view)
         number, shown = self._shared.names.shown(message.queue_id)
-        return Answer(body=seen_by_clients(record, shown, self._shared.own_host(number)))
+        return Answer(body=seen_by_clients(record, shown, self._shared.routed_host(number)))
 
     async def by_key(self, request: Request) -> Answer:
         """Return the messages of a topic with a key, the newest first, of one broker name."""
@@ -93,7 +93,7 @@ class MessageCalls:
     def _own(self, records: bytes, number: int) -> "list[bytes]":
         """Return the records of a broker name's queues, each as its clients see it."""
         found, at = [], 0
-        host = self._shared.own_host(number)
+        host = self._shared.routed_host(number)
         while at < len(records):
             (size_bytes,) = _HEAD.unpack_from(records, at)
             queue = fmt.INT32.unpack_from(records, at + fmt.QUEUE_ID_AT)[0]

@@ -23,10 +23,17 @@ from node.rocketmq.remoting.protocol.fields import text_of
 from node.runtime.clock import unix_ms
 from quorumlog.version import __version__
 from store.record.check import store_timestamp
+from store.stats import LatencyStats
 
 _SPANS_S: Final = (10, 60, 600)
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
 _TOPICS_LOOKED_AT_MAX: Final = 16
+_PUT_RANGES: Final = (
+    *(("<=0ms", 1), ("0~10ms", 10), ("10~50ms", 50), ("50~100ms", 100), ("100~200ms", 200)),
+    *(("200~500ms", 500), ("500ms~1s", 1_000), ("1~2s", 2_000), ("2~3s", 3_000), ("3~4s", 4_000)),
+    *(("4~5s", 5_000), ("5~10s", 10_000), ("10s~", 1 << 40)),
+)
+"""RocketMQ's ranges of the time of an append, and their ends in ms. The exporter wants each."""
 _HIDDEN: Final = ("secret", "key", "password")
 
 
@@ -109,6 +116,7 @@ class NodeAdmin:
         ratio = f"{disk.used / disk.total:.4f}"
         alive_s = int(time.time() - self._began_s)
         lo, hi = store.log.min_position, store.log.max_position
+        took = store.counters.put_latencies.snapshot()
         today = dict.fromkeys(
             ("msgPutTotalTodayMorning", "msgPutTotalYesterdayMorning"), "0"
         ) | dict.fromkeys(("msgGetTotalTodayMorning", "msgGetTotalYesterdayMorning"), "0")
@@ -153,11 +161,11 @@ class NodeAdmin:
             "dispatchMaxBuffer": "0",
             "dispatchBehindBytes": "0",
             "getMessageEntireTimeMax": "0",
-            "putMessageEntireTimeMax": "0",
+            "putMessageEntireTimeMax": str(took.max_us // 1000),
             "putMessageTimesTotal": str(put),
             "putMessageSizeTotal": str(hi),
             "putMessageAverageSize": f"{hi / put if put else 0:.1f}",
-            "putMessageDistributeTime": "[<=0ms]:0 [0~10ms]:0 ",
+            "putMessageDistributeTime": _ranges_of(took),
             "startAcceptSendRequestTimeStamp": "0",
             "remainTransientStoreBufferNumbs": "2147483647",
             **delays,
@@ -207,6 +215,15 @@ class NodeAdmin:
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
         change(name)
         return Answer(ext={field: str(len(self._shared.context.state.topics))})
+
+
+def _ranges_of(took: LatencyStats) -> str:
+    """Return the appends in each range; a bucket that ends in two of them counts in the later."""
+    counts = dict.fromkeys((name for name, _ in _PUT_RANGES), 0)
+    for bucket, count in enumerate(took.counts):
+        name = next(name for name, hi_ms in _PUT_RANGES if (1 << bucket) <= hi_ms * 1024)
+        counts[name] += count
+    return "".join(f"[{name}]:{count} " for name, count in counts.items())
 
 
 def _size(size_bytes: int) -> str:

@@ -86,10 +86,19 @@ class Shared:
         host = self._hosts.get(address) or parsed_host(address)
         return host or (LOOPBACK[0], int(address.rpartition(":")[2]))
 
+    def routed_host(self, number: int) -> Host:
+        """Return the address of a broker name in routes: a tool that looks whether a group has
+        consumed a message compares it with the message's."""
+        address = self.places.routed_address(self.context.identity.group, number)
+        return self._hosts.get(address) or parsed_host(address) or self.own_host(number)
+
     async def resolve(self) -> None:
         """Look up the names by which this node is known: message ids hold addresses."""
         loop = asyncio.get_running_loop()
-        for address in {self.own_address(number) for number in range(self.names.count)}:
+        numbers, group = range(self.names.count), self.context.identity.group
+        addresses = {self.own_address(number) for number in numbers}
+        addresses |= {self.places.routed_address(group, number) for number in numbers} - {""}
+        for address in addresses:
             if address in self._hosts or parsed_host(address) is not None:
                 continue
             name, _, port = address.rpartition(":")

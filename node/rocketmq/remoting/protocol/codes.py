@@ -155,17 +155,14 @@ ADMINISTRATION: Final = REGISTRATION | frozenset(
         RequestCode.DELETE_SUBSCRIPTIONGROUP,
         RequestCode.WIPE_WRITE_PERM_OF_BROKER,
         RequestCode.ADD_WRITE_PERM_OF_BROKER,
+        RequestCode.PUT_KV_CONFIG,
+        RequestCode.DELETE_KV_CONFIG,
     }
 )
 """Requests that change more than messages and offsets: not at the port that the SDK uses."""
 _SETTINGS: Final = "settings are those of the node's file: change it there and restart the node"
-_KV: Final = "there is no key-value configuration; ordered topics need none"
 REFUSED: Final = {
     RequestCode.UPDATE_BROKER_CONFIG: Refusal(ResponseCode.NO_PERMISSION, _SETTINGS),
     RequestCode.UPDATE_NAMESRV_CONFIG: Refusal(ResponseCode.NO_PERMISSION, _SETTINGS),
-    RequestCode.PUT_KV_CONFIG: Refusal(ResponseCode.NO_PERMISSION, _KV),
-    RequestCode.GET_KV_CONFIG: Refusal(ResponseCode.QUERY_NOT_FOUND, _KV),
-    RequestCode.DELETE_KV_CONFIG: Refusal(ResponseCode.NO_PERMISSION, _KV),
-    RequestCode.GET_KVLIST_BY_NAMESPACE: Refusal(ResponseCode.QUERY_NOT_FOUND, _KV),
 }
 """Requests that are answered with a reason."""

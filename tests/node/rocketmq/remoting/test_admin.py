@@ -216,6 +216,9 @@ async def test_what_tools_parse_is_there_and_a_number(tmp_path: Path) -> None:
         for name in ("msgPutTotalTodayNow", "commitLogMaxOffset", "bootTimestamp"):
             assert int(table[name]) > 0
         assert float(table["commitLogDiskRatio"]) < 1
+        ranges = [part.partition(":") for part in table["putMessageDistributeTime"].split()]
+        assert (ranges[0][0], ranges[-1][0]) == ("[<=0ms]", "[10s~]")
+        assert (len(ranges), sum(int(count) for _, _, count in ranges) >= 1) == (13, True)
         assert (await client.ask(CONFIG)).body.startswith(b"brokerName=g0.n1\n")
         asked = {"statsName": "TOPIC_PUT_NUMS", "statsKey": "orders"}
         assert document((await client.ask(STATS, asked)).body)["statsDay"]["sum"] >= 0
@@ -266,6 +269,32 @@ async def test_every_request_is_served_or_refused_with_a_reason(tmp_path: Path) 
             assert (answer.code, answer.remark) == (refusal.code, refusal.why)
     page = (Path(__file__).parents[4] / "docs" / "rocketmq.md").read_text()
     assert "\n".join(table()) in page
+
+
+async def test_the_key_value_configuration(tmp_path: Path) -> None:
+    """Tools write the broker names of ordered topics there; nodes that start again have them."""
+    order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "orders", "value": "g0.n1:4;g0.n2:4"}
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        missing = await client.ask(RequestCode.GET_KV_CONFIG, order)
+        assert missing.code == 22
+        assert missing.remark == "No config item, Namespace: ORDER_TOPIC_CONFIG Key: orders"
+        assert (await client.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, order)).code == 22
+        for key in ("orders", "bills"):
+            assert (await client.ask(RequestCode.PUT_KV_CONFIG, order | {"key": key})).code == 0
+        too_long = await client.ask(RequestCode.PUT_KV_CONFIG, order | {"value": "v" * 5000})
+        assert (too_long.code, "4096 bytes" in (too_long.remark or "")) == (29, True)
+        nothing = await client.ask(RequestCode.PUT_KV_CONFIG, {"namespace": "a", "key": "b"})
+        assert (nothing.code, nothing.remark) == (29, "ext field value is missing")
+        for _ in range(2):
+            gone = await client.ask(RequestCode.DELETE_KV_CONFIG, order | {"key": "bills"})
+            assert gone.code == 0
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        found = await client.ask(RequestCode.GET_KV_CONFIG, order)
+        assert found.ext["value"] == order["value"]
+        table = await client.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, order)
+        assert document(table.body) == {"table": {"orders": order["value"]}}
 
 
 async def test_clients_ask_side_by_side(tmp_path: Path) -> None:

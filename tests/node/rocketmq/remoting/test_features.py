@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from node.config.settings import Settings
+from node.rocketmq.remoting.places import NamedPlace
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from store.record.message import decode_message, parse_message_id
 from tests.node.broker_fakes import ADDRESSES
@@ -176,6 +177,24 @@ async def test_a_message_is_found_by_its_id_and_by_its_keys(tmp_path: Path) -> N
             assert decode_message(answer.body).body == body
         nothing = await client.ask(KEY, asked | {"key": "red", "bname": "g0.n2"})
         assert (nothing.code, nothing.body) == (22, b"")
+
+
+async def test_tools_find_a_message_at_the_address_of_its_route(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tool that looks whether a group has consumed a message compares the two."""
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        sent = await client.send(b"one", name="g0.n2", KEYS="red")
+        position = str(parse_message_id(sent.ext["msgId"])[1])
+        places = gateway.remoting.places
+        route = NamedPlace("g0.n2", 1, "127.0.0.9:77")
+        monkeypatch.setattr(places, "brokers", lambda _group, _nodes: [route, route, route])
+        hi = {"beginTimestamp": "0", "endTimestamp": str((1 << 63) - 1), "maxNum": "64"}
+        by_key = await client.ask(KEY, hi | {"topic": "orders", "key": "red", "bname": "g0.n2"})
+        by_id = await client.ask(VIEW, {"offset": position})
+        for answer in (by_key, by_id):
+            assert decode_message(answer.body).store_host == ("127.0.0.9", 77)
 
 
 async def test_traces_are_messages_of_a_topic_that_is_made_like_any_other(tmp_path: Path) -> None:

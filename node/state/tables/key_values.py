@@ -1,0 +1,85 @@
+"""The key-value configuration of RocketMQ's name server: texts of tools, by namespace and key.
+
+Owns the texts; nothing here acts on them. Ordered topics of RocketMQ keep their broker names in the
+namespace ORDER_TOPIC_CONFIG, which tools write and read.
+"""
+
+from typing import Any, Final
+
+from node.config.limits import Limits
+from node.errors.common import BadRequestError, LimitReachedError, NodeError
+from node.state.tables.table import Core, TableContent, TableImage
+from quorumlog.pb.state_pb2 import Command
+from store.files.meta_file import Json
+
+NAME: Final = "key_values"
+FILE_NAME: Final = "kvConfig.json"
+"""RocketMQ's file of this name has the same table."""
+
+
+class KeyValuesTable:
+    """Namespace to key to value."""
+
+    def __init__(self, limits: Limits, image: TableImage) -> None:
+        """Raises ValueError for an image of another form."""
+        self._limits = limits
+        self.version = image.version
+        table: Any = image.content.get("configTable", {})
+        if set(image.content) - {"configTable"} or not isinstance(table, dict):
+            raise ValueError(f"key-value configuration of an unknown form: {sorted(image.content)}")
+        self._table: dict[str, dict[str, str]] = {
+            str(namespace): {str(key): str(value) for key, value in rows.items()}
+            for namespace, rows in table.items()
+        }
+        self._count = sum(map(len, self._table.values()))
+        self._frozen: TableContent | None = None
+        """Copy for images; None since a change."""
+
+    def values(self, namespace: str) -> dict[str, str]:
+        """Return the values of a namespace by key; empty for one that is not known."""
+        return dict(self._table.get(namespace, {}))
+
+    def apply(self, _state: Core, command: Command, _position: int) -> NodeError | None:
+        """Put or delete a key."""
+        put = command.put_key_value
+        rows = self._table.get(put.namespace, {})
+        is_new = put.key not in rows
+        if not put.HasField("value"):
+            if not is_new:
+                self._delete(put.namespace, put.key)
+            return None
+        size_bytes = sum(len(text.encode()) for text in (put.namespace, put.key, put.value))
+        limits = self._limits
+        if size_bytes > limits.key_value_size_bytes_max:
+            expected = f"at most {limits.key_value_size_bytes_max} bytes with its key"
+            return BadRequestError("value", expected, f"{size_bytes} bytes")
+        if is_new and self._count >= limits.key_value_count_max:
+            return LimitReachedError("keys", self._count, limits.key_value_count_max)
+        self._table.setdefault(put.namespace, {})[put.key] = put.value
+        self._changed(is_new)
+        return None
+
+    def _delete(self, namespace: str, key: str) -> None:
+        rows = self._table[namespace]
+        del rows[key]
+        if not rows:
+            del self._table[namespace]
+        self._changed(-1)
+
+    def _changed(self, added_count: int) -> None:
+        self._count += added_count
+        self._frozen = None
+        self.version += 1
+
+    def forget_topic(self, name: str) -> None:
+        """Keep the keys: tools delete their own."""
+
+    def forget_group(self, name: str) -> None:
+        """Do nothing."""
+
+    def content(self) -> TableContent:
+        """Return all values."""
+        if self._frozen is None:
+            table: dict[str, Json] = {name: dict(rows) for name, rows in self._table.items()}
+            self._frozen = {"configTable": table} if table else {}
+        return self._frozen
