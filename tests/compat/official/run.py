@@ -153,7 +153,7 @@ def broker_addresses(cluster: LocalCluster) -> list[str]:
     return found
 
 
-def _arguments(client: Official, cluster: LocalCluster, count: int) -> tuple[str, ...]:
+def client_arguments(client: Official, cluster: LocalCluster, count: int) -> tuple[str, ...]:
     """Prepare the topics of a client; return what its program takes."""
     prefix = "".join(c if c.isalnum() else "-" for c in client.name).lower()
     prepare(cluster, prefix)
@@ -178,7 +178,7 @@ def traced_count(cluster: LocalCluster) -> int:
 
 def run_requests(client: Official, cluster: LocalCluster, home: Path, count: int) -> Program:
     """Ask questions and kill the leader half-way; return the program when all were answered."""
-    arguments, leader = _arguments(client, cluster, count), cluster.leader_id()
+    arguments, leader = client_arguments(client, cluster, count), cluster.leader_id()
     with Program(client, home, "request", *arguments) as program:
         program.wait_for(lambda event: event["event"] == "ready", START_S)
         program.wait_for(_Acked(count // 2), SEND_S)
@@ -196,7 +196,7 @@ def run(
     Node.js never takes a newer route for sending, so for it the leader comes back at once. For a
     classic client it comes back when three quarters are acknowledged, and the next one is killed.
     """
-    arguments, leader = _arguments(client, cluster, count), cluster.leader_id()
+    arguments, leader = client_arguments(client, cluster, count), cluster.leader_id()
     with Program(client, home / "produce", "produce", *arguments) as producer:
         producer.wait_for(lambda event: event["event"] == "ready", START_S)
         producer.wait_for(_Acked(count // 2), SEND_S)
