@@ -1,7 +1,7 @@
 """RocketMQ's exporter and Dashboard against a cluster that a classic client uses.
 
 Neither is published as a jar: build them from their sources (`mvn package`) and name the jars in
-QUORUMLOG_EXPORTER_JAR and QUORUMLOG_DASHBOARD_JAR. The pages are also opened in a headless Chromium
+ROCKETMQ_EXPORTER_JAR and ROCKETMQ_DASHBOARD_JAR. The pages are also opened in a headless Chromium
 if there is one.
 """
 
@@ -127,7 +127,7 @@ def test_the_exporter_reads_what_there_is(live: Live, tmp_path: Path) -> None:
     topic, group = f"{live.prefix}-ordinary", f"{live.prefix}-push"
     crons = [f"--task.collect{name}.cron={_EVERY_2_S}" for name in _COLLECTORS]
     servers = f"--rocketmq.config.namesrvAddr={live.name_servers}"
-    with program("QUORUMLOG_EXPORTER_JAR", tmp_path, servers, *crons) as (address, said):
+    with program("ROCKETMQ_EXPORTER_JAR", tmp_path, servers, *crons) as (address, said):
         metrics = ""
 
         def is_there() -> bool:
@@ -183,7 +183,7 @@ def test_the_dashboard_shows_and_changes(live: Live, tmp_path: Path) -> None:
         f"--rocketmq.config.namesrvAddrs={live.name_servers}",
         "--rocketmq.config.isVIPChannel=false",
     )
-    with program("QUORUMLOG_DASHBOARD_JAR", tmp_path, *options) as (address, _):
+    with program("ROCKETMQ_DASHBOARD_JAR", tmp_path, *options) as (address, _):
         wait_for("Dashboard", lambda: read(f"{address}/rocketmq-dashboard/csrf-token"))
         dashboard = Dashboard(address)
         _check_cluster(dashboard)
