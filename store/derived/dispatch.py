@@ -15,6 +15,7 @@ storage-formats 2.4, 2.5. Deviation: a corrupt record stops the dispatch (there 
 import struct
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from typing import Final, NamedTuple
 
 from store import format as fmt
@@ -243,11 +244,15 @@ class Dispatcher:
         key_lo = lo + size_bytes - len(tail_bytes) + key.start
         keys = fields(data, key_lo, len(key), size_bytes, hi)
         self._hashes += self._tails.key_hashes(tail_bytes, keys)
-        head_of = _HEAD.unpack_from
-        for at in range(lo, hi, size_bytes):
-            _, _, _, _, position, _, unix_ms, _ = head_of(data, at)
-            self._positions.append(position)
-            self._store_unix_ms.append(unix_ms)
+        _, _, _, _, position, _, unix_ms, _ = _HEAD.unpack_from(data, lo)
+        count = (hi - lo) // size_bytes
+        self._positions += range(position, position + count * size_bytes, size_bytes)
+        # The records of one batch are stored at one time.
+        times_at = lo + fmt.STORE_TIMESTAMP_AT
+        if is_column(data, times_at, size_bytes, count, "q", repeat(unix_ms, count)):
+            self._store_unix_ms += repeat(unix_ms, count)
+        else:
+            self._store_unix_ms += [store_timestamp(data, at) for at in range(lo, hi, size_bytes)]
 
     def _walk_slowly(self, base: int, data: bytes, at: int) -> int:
         """Collect a record that is not plain (V2, IPv6, with flags) and return its end."""

@@ -5,11 +5,11 @@ Deviation: RocketMQ does not compare the embedded physical offset with the real 
 record that happens to line up passes as valid there (storage-formats 4.7, 11.1). Source: 1.13.
 """
 
-import zlib
 from typing import NamedTuple
 
 from store import format as fmt
 from store.errors import RecordFormatError
+from store.files.checksum import crc32
 from store.record.message import check_property_crc, record_layout
 
 
@@ -37,7 +37,7 @@ def check_records(data: bytes, position: int, *, require_property_crc: bool = Fa
     """
     at, hi, count, store_unix_ms = 0, len(data), 0, 0
     unpack_head, unpack_offsets = fmt.RECORD_HEAD.unpack_from, fmt.OFFSETS.unpack_from
-    crc32, crc_mark, find = zlib.crc32, fmt.PROPERTY_CRC_PREFIX, data.find
+    crc_mark, find = fmt.PROPERTY_CRC_PREFIX, data.find
     view = memoryview(data)
     last_at = -1
     while hi - at >= fmt.RECORD_SIZE_BYTES_MIN:
@@ -106,7 +106,7 @@ def _problem(
     try:
         layout = record_layout(view, at)
         with view[layout.body_at : layout.body_hi] as body:
-            expected = zlib.crc32(body) & fmt.CRC_MASK
+            expected = crc32(body) & fmt.CRC_MASK
         found = fmt.INT32.unpack_from(view, at + fmt.BODY_CRC_AT)[0] & 0xFFFFFFFF
         if found != expected:
             raise RecordFormatError(

@@ -8,13 +8,12 @@ take the loop.
 """
 
 import struct
-import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import chain
 from typing import Final
 
 from store import format as fmt
+from store.files.checksum import crc32
 
 UNIFORM_COUNT_MIN: Final = 8
 """Shorter runs are not searched: a search costs about as much as five records in the loop."""
@@ -91,15 +90,16 @@ def are_bodies_good(data: bytes, at: int, step: int, count: int, body_size_bytes
     """Whether the bodies of uniform records from byte `at` on have the CRCs that are stored."""
     hi = at + count * step
     with memoryview(data) as view, view[at:hi] as records:
-        bodies = chain.from_iterable(_body(step, body_size_bytes).iter_unpack(records))
-        crcs = _integers(count, "I").pack(*map(zlib.crc32, bodies))
+        crcs = body_crcs([body for (body,) in _body(step, body_size_bytes).iter_unpack(records)])
     lo = at + fmt.BODY_CRC_AT
-    return (
-        data[lo:hi:step] == crcs[0::4].translate(_CRC_MASKED)
-        and data[lo + 1 : hi : step] == crcs[1::4]
-        and data[lo + 2 : hi : step] == crcs[2::4]
-        and data[lo + 3 : hi : step] == crcs[3::4]
-    )
+    return all(data[lo + n : hi : step] == crcs[n::4] for n in range(4))
+
+
+def body_crcs(bodies: Sequence[bytes]) -> bytes:
+    """Return the body CRCs of records, 4 bytes each."""
+    crcs = bytearray(_integers(len(bodies), "I").pack(*map(crc32, bodies)))
+    crcs[0::4] = crcs[0::4].translate(_CRC_MASKED)
+    return bytes(crcs)
 
 
 def put_column(target: bytearray, at: int, step: int, count: int, column: bytes) -> None:

@@ -9,12 +9,12 @@ handed to that one, so that errors name byte and field. Sources: storage-formats
 """
 
 import struct
-import zlib
 from typing import Final, NoReturn
 
 from store import format as fmt
 from store.config import StoreConfig
 from store.errors import LimitExceededError, RecordFormatError
+from store.files.checksum import crc32
 from store.record.columns import (
     NO_KEY,
     are_bodies_good,
@@ -23,6 +23,7 @@ from store.record.columns import (
     put_column,
     uniform_count,
 )
+from store.record.encoder import OwnRecords
 from store.record.inner_batches import InnerBatches
 from store.record.message import check_topic, encode_host, property_crc_digits, record_layout
 from store.record.tail import Tail, TailReader
@@ -33,7 +34,6 @@ _STORE_STAMP: Final = struct.Struct(">q8s")
 _UNIFORM_TRIES: Final = 2  # Failed searches for uniform records after which a batch has none.
 _NO_RUN: Final = range(0)
 _pack_unit: Final = fmt.CONSUME_QUEUE_UNIT.pack
-_crc32: Final = zlib.crc32
 _head_of: Final = fmt.RECORD_HEAD.unpack_from
 _put_offsets: Final = fmt.OFFSETS.pack_into
 _new_tuple: Final = tuple.__new__  # Makes a named tuple in one step.
@@ -95,7 +95,7 @@ class Stamper:
                 or not 0 <= body_size_bytes <= body_limit
                 or end > hi
                 or its_queue_id < 0
-                or _crc32(batch[at + 88 : body_hi]) & 0x7FFFFFFF != crc
+                or crc32(batch[at + 88 : body_hi]) & 0x7FFFFFFF != crc
             )
             if tail is None or is_odd:
                 tail, is_odd = self._check(batch, at)
@@ -212,7 +212,7 @@ class Stamper:
         if body_hi - body_at > self._body_size_bytes_max or end - topic_hi > 32769:
             self._refuse_size(body_hi - body_at, end - topic_hi - 2)
         if (
-            _crc32(batch[body_at:body_hi]) & fmt.CRC_MASK != crc
+            crc32(batch[body_at:body_hi]) & fmt.CRC_MASK != crc
             or batch.find(0, topic_hi + 2, end) >= 0  # Only a torn record has a NUL there.
             or queue_id < 0
         ):
@@ -290,7 +290,7 @@ class Stamper:
                 repr(area),
             )
         with memoryview(scratch) as view:
-            digits = property_crc_digits(zlib.crc32(view[lo + at : lo + crc_at]))
+            digits = property_crc_digits(crc32(view[lo + at : lo + crc_at]))
         scratch[lo + crc_at + 9 : lo + end] = digits + b"\x02"
 
     def _refuse_size(self, body_size_bytes: int, properties_size_bytes: int) -> NoReturn:
@@ -305,7 +305,7 @@ class Stamper:
         if queue_id < 0:
             raise RecordFormatError(at + fmt.QUEUE_ID_AT, "queue id", "0 or more", str(queue_id))
         found = fmt.INT32.unpack_from(batch, at + fmt.BODY_CRC_AT)[0] & 0xFFFFFFFF
-        expected = zlib.crc32(batch[layout.body_at : layout.body_hi]) & fmt.CRC_MASK
+        expected = crc32(batch[layout.body_at : layout.body_hi]) & fmt.CRC_MASK
         if found != expected:
             raise RecordFormatError(
                 at + fmt.BODY_CRC_AT, "body CRC", f"{expected:08X}", f"{found:08X}"
@@ -335,7 +335,10 @@ def _stamp_uniform(
     tail_at = body_hi - at
     key_at = range(tail_at + key.start, tail_at + key.stop) if key else NO_KEY
     count = uniform_count(batch, at, step, tail_at, key_at)
-    if count == 1 or not are_bodies_good(batch, at, step, count, body_hi - at - fmt.BODY_AT):
+    if count == 1:
+        return _NO_RUN
+    is_own = type(batch) is OwnRecords
+    if not is_own and not are_bodies_good(batch, at, step, count, body_hi - at - fmt.BODY_AT):
         return _NO_RUN
     run = range(position + at, position + at + count * step, step)
     offsets = integers(count, "q", range(queue_offset, queue_offset + count))

@@ -6,7 +6,7 @@ odd in any way, takes the readable path of `store.record.message`, which defines
 Sources: storage-formats 1.2, 1.8, 1.9, 3.2.
 """
 
-from operator import mul
+from operator import itemgetter, mul
 from typing import Final
 
 from store import format as fmt
@@ -37,6 +37,8 @@ _PARTS_MAX: Final = 65_536  # Hashes of parts of keys that are remembered.
 _END_SIZE_BYTES: Final = 4  # Keys mostly count up: what is before the last characters repeats.
 _KNOWN_SIZE_BYTES_MAX: Final = 512  # Longer tails are read again each time.
 _KEY_SIZE_BYTES_MAX: Final = 255  # Longer keys take the readable path.
+_head_of: Final = itemgetter(slice(None, -_END_SIZE_BYTES))
+_end_of: Final = itemgetter(slice(-_END_SIZE_BYTES, None))
 _POWERS_OF_31: Final = tuple(pow(31, k, 1 << 32) for k in range(_KEY_SIZE_BYTES_MAX + 1))
 assert _POWERS_OF_31[_END_SIZE_BYTES] == 923_521
 
@@ -65,7 +67,21 @@ class TailReader:
         """Return the hash of each key in the place of the one of a tail with a `key_span`."""
         span = self.key_span(tail)
         _, _, _, _, prefix_hash = self._shapes[tail[: span.start] + tail[span.stop :]]
-        return [self._key_hash(prefix_hash, key) for key in keys]
+        first = keys[0]
+        if len(first) <= _END_SIZE_BYTES or len(set(map(_head_of, keys))) > 1:
+            return [self._key_hash(prefix_hash, key) for key in keys]
+        # Keys that a client made one behind the other differ in their ends only.
+        self._key_hash(prefix_hash, first)
+        head_hash = self._heads[first[:-_END_SIZE_BYTES]]
+        base = prefix_hash * _POWERS_OF_31[len(first)] + head_hash * 923_521
+        known, found = self._ends, list[int]()
+        for end in map(_end_of, keys):
+            end_hash = known.get(end)
+            if end_hash is None:
+                end_hash = _remember(known, end)
+            value = (base + end_hash) & 0xFFFFFFFF
+            found += (value if value < 0x80000000 else (0x100000000 - value) & 0x7FFFFFFF,)
+        return found
 
     def read(self, tail: bytes) -> Tail | None:
         """Read the bytes from the end of the body to the end of a V1 record; None if malformed."""

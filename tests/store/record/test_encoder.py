@@ -61,6 +61,37 @@ def test_records_equal_those_of_the_readable_path(
     assert encoder.sizes == list(map(len, wanted))
 
 
+@given(
+    topic=TOPICS,
+    host=HOSTS,
+    flag=INT32,
+    count=st.integers(1, 12),
+    body_size_bytes=st.integers(0, 9),
+    parts=st.tuples(st.binary(max_size=6), st.integers(0, 6)),
+    data=st.data(),
+)
+def test_a_run_equals_its_records_one_by_one(
+    topic: str,
+    host: tuple[str, int],
+    flag: int,
+    count: int,
+    body_size_bytes: int,
+    parts: tuple[bytes, int],
+    data: st.DataObject,
+) -> None:
+    before, key_size_bytes, behind = b"a\x01" + parts[0].hex().encode(), parts[1], b"z\x02"
+    bodies = [data.draw(st.binary(min_size=body_size_bytes, max_size=body_size_bytes))] * count
+    bodies[-1] = bodies[-1][::-1]
+    keys = [str(n).zfill(6).encode()[6 - key_size_bytes :] for n in range(count)]
+    common = CommonFields(topic, 3, 0, 7, host, host, 0)
+    run, single = RecordEncoder(common), RecordEncoder(common)
+    run.add_run(flag, bodies, before, keys, behind)
+    for body, key in zip(bodies, keys, strict=True):
+        single.add(flag, body, before + key + behind)
+    assert run.records() == single.records()
+    assert run.sizes == single.sizes
+
+
 def common_of(topic: str) -> CommonFields:
     return CommonFields(topic, 0, 0, 0, fmt.LOOPBACK, fmt.LOOPBACK, 0)
 

@@ -18,6 +18,7 @@ from store.errors import (
 )
 from store.files.file_system import FileSystem
 from store.record.check import check_records
+from store.record.encoder import OwnRecords
 from store.record.inner_batches import InnerBatches
 from store.record.message import decode_message, encode_message, record_layout, tags_code
 from store.record.stamp import Stamped, Stamper
@@ -198,6 +199,14 @@ def test_the_property_crc_covers_the_whole_record() -> None:
         assert checked.problem is not None or checked.end == 0, f"bit {bit} is not detected"
     assert check_records(patched, 4096, require_property_crc=True).end == len(patched)
     assert check_records(patched_without_crc(), 4096, require_property_crc=True).end == 0
+
+
+def test_own_records_are_stamped_as_those_of_clients() -> None:
+    """Their bodies are not checked again; all else is."""
+    body = [b"%03d" % n for n in range(20)]
+    batch = b"".join(encode_message("orders", 1, one, {"UNIQ_KEY": "K1"}) for one in body)
+    (plain, wanted), (own, found) = stamp(batch), stamp(OwnRecords(batch))
+    assert (own, found) == (plain, wanted)
 
 
 def test_each_of_many_uniform_records_gets_its_property_crc() -> None:

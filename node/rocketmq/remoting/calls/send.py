@@ -22,6 +22,7 @@ from node.rocketmq.remoting.calls.sent_messages import (
     entries_of,
     properties_data,
     properties_of,
+    uniform_entries,
     unique_key,
 )
 from node.rocketmq.remoting.calls.shared import Shared
@@ -198,8 +199,10 @@ class Sends:
             before = self._before(keys, topic, key)
             if before is not None:
                 return before
+        run = uniform_entries(command.body) if is_batch else None
+        entries: Iterable[Entry] = ()
         if is_batch:
-            entries: Iterable[Entry] = entries_of(command.body)
+            entries = entries_of(command.body) if run is None else ()
         else:
             flag = int_of(ext, names["flag"], 0, lo=-(1 << 31), hi=INT32_MAX)
             entries = (Entry(flag, command.body, properties),)
@@ -213,6 +216,9 @@ class Sends:
             int_of(ext, names["reconsumeTimes"], 0, hi=INT32_MAX),
         )
         encoder, stored = RecordEncoder(common), StoredProperties(self._context.identity.cluster_id)
+        if run is not None:
+            encoder.add_run(*run)
+            stored.first_key = run.keys[0].decode("ascii")
         for one_flag, body, data in entries:
             encoder.add(one_flag, body, stored.of(data))
         if is_batch and stored.has_delayed:

@@ -1,19 +1,22 @@
 """Messages as clients send them: the entries of a batch, and the properties of a message.
 
 Owns what is checked in properties and what is added to them. Properties of a usual form stay the
-bytes that came: they are taken apart only where a value is needed, or where one is added.
+bytes that came: they are taken apart only where a value is needed, or where one is added. A batch
+whose messages are alike is read by column.
 """
 
 import re
 import struct
 import uuid
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from store import format as fmt
 from store.errors import LimitExceededError
+from store.record.columns import UNIFORM_COUNT_MIN
 from store.record.message import decode_properties, encode_properties
 
 REPLY_TO: Final = "REPLY_TO_CLIENT"
@@ -30,6 +33,8 @@ DELAYS: Final = (
 _ENTRY: Final = struct.Struct(">iIIii")
 """Of a message in a batch: total size, magic, CRC, flag, size of the body."""
 _ENTRY_SIZE_BYTES: Final = _ENTRY.size
+_SAME_AT: Final = (*range(4), *range(12, 20))
+"""Bytes of the sizes and the flag in it."""
 _entry_of: Final = _ENTRY.unpack_from
 _size_of: Final = fmt.INT16.unpack_from
 _is_usual: Final = re.compile(rb"(?:[^\x00-\x02]+\x01[^\x00-\x02]+\x02)+").fullmatch
@@ -46,6 +51,18 @@ class Entry(NamedTuple):
     flag: int
     body: bytes
     properties: bytes
+
+
+class UniformEntries(NamedTuple):
+    """The messages of a batch that differ in their bodies and unique keys only, each of one size.
+
+    `before` and `behind` are the properties around the key."""
+
+    flag: int
+    bodies: tuple[bytes, ...]
+    before: bytes
+    keys: tuple[bytes, ...]
+    behind: bytes
 
 
 class StoredProperties:
@@ -77,13 +94,8 @@ class StoredProperties:
             return data
         if data[-1:] != b"\x02":
             data += b"\x02"
-        if (
-            (found := _unique_key_of(data)) is not None
-            and _is_usual(data)
-            and data.isascii()
-            and not _may_be_special(data)
-            and data.count(b"UNIQ_KEY\x01") == 1
-        ):
+        found = _usual_key_of(data)
+        if found is not None:
             self.first_key = self.first_key or found[1].decode("ascii")
             lo, hi = found.span(1)
             self._before, self._behind = data[:lo], data[hi:]
@@ -117,6 +129,56 @@ def entries_of(body: bytes) -> Iterator[Entry]:
             raise _bad_batch(number)
         yield Entry(flag, body[body_at:body_hi], body[body_hi + 2 : end])
         at, number = end, number + 1
+
+
+def uniform_entries(body: bytes) -> UniformEntries | None:
+    """Return the messages of a batch by column; None unless they are uniform and of a usual form.
+
+    What is None here is read, or refused, by `entries_of`. Batches of one producer are mostly so:
+    then no message is looked at for itself."""
+    try:
+        first = next(entries_of(body))
+    except RefusedError:
+        return None
+    properties = first.properties
+    end = b"" if properties[-1:] == b"\x02" else b"\x02"
+    found = _usual_key_of(properties + end)
+    size_bytes = _ENTRY_SIZE_BYTES + len(first.body) + 2 + len(properties)
+    count, rest = divmod(len(body), size_bytes)
+    if found is None or rest or not UNIFORM_COUNT_MIN <= count <= BATCH_COUNT_MAX:
+        return None
+    size_at = _ENTRY_SIZE_BYTES + len(first.body)
+    for at in (*_SAME_AT, size_at, size_at + 1):
+        column = body[at::size_bytes]
+        if column != column[:1] * count:
+            return None
+    lo, hi = found.span(1)
+    row = _row(len(first.body), lo, hi - lo, len(properties) - hi)
+    bodies, before, keys, behind = zip(*row.iter_unpack(body), strict=True)
+    if len({*before}) > 1 or len({*behind}) > 1 or not b"".join(keys).isalnum():
+        return None
+    return UniformEntries(first.flag, bodies, before[0], keys, behind[0] + end)
+
+
+@lru_cache(maxsize=256)
+def _row(body_size_bytes: int, lo: int, key_size_bytes: int, rest_size_bytes: int) -> struct.Struct:
+    head = f">{_ENTRY_SIZE_BYTES}x{body_size_bytes}s2x"
+    return struct.Struct(f"{head}{lo}s{key_size_bytes}s{rest_size_bytes}s")
+
+
+def _usual_key_of(data: bytes) -> "re.Match[bytes] | None":
+    """Return where the unique key is in properties of the usual form, which are stored as they
+    came; None in all others."""
+    found = _unique_key_of(data)
+    if (
+        found is not None
+        and _is_usual(data)
+        and data.isascii()
+        and not _may_be_special(data)
+        and data.count(b"UNIQ_KEY\x01") == 1
+    ):
+        return found
+    return None
 
 
 def _bad_batch(number: int) -> RefusedError:

@@ -10,10 +10,12 @@ from node.rocketmq.remoting.calls.sent_messages import (
     Entry,
     StoredProperties,
     entries_of,
+    uniform_entries,
     unique_key,
 )
 from node.rocketmq.remoting.protocol.answers import RefusedError
 from store.errors import RecordFormatError
+from store.record.columns import UNIFORM_COUNT_MIN
 from store.record.message import decode_properties, encode_properties
 
 # fmt: off
@@ -67,6 +69,45 @@ def entry(flag: int, body: bytes, properties: bytes) -> bytes:
 def test_entries_of_a_batch_are_read_in_order() -> None:
     batch = entry(1, b"one", b"A\x01a\x02") + entry(2, b"", b"")
     assert list(entries_of(batch)) == [Entry(1, b"one", b"A\x01a\x02"), Entry(2, b"", b"")]
+
+
+FORMS = (
+    b"UNIQ_KEY\x01%b\x02WAIT\x01true\x02",
+    b"UNIQ_KEY\x01%b\x02WAIT\x01true",
+    b"A\x01b\x02UNIQ_KEY\x01%b",
+    b"A\x01b\x02xUNIQ_KEY\x01%b\x02",
+    b"DELAY\x01%b\x02UNIQ_KEY\x01K\x02",
+    b"%b",
+)
+
+
+@given(
+    form=st.sampled_from(FORMS),
+    count=st.integers(7, 20),
+    body=st.binary(max_size=5),
+    other=st.one_of(st.none(), st.tuples(st.integers(0, 19), st.integers(0, 60))),
+)
+def test_uniform_messages_are_those_of_the_loop(
+    form: bytes, count: int, body: bytes, other: tuple[int, int] | None
+) -> None:
+    """By column or none; one changed byte in any of them makes it none, or changes both alike."""
+    entries = [entry(3, body, form % b"K%03d" % n) for n in range(count)]
+    if other is not None:
+        number, at = other[0] % count, other[1] % len(entries[0])
+        data = bytearray(entries[number])
+        data[at] ^= 1
+        entries[number] = bytes(data)
+    batch = b"".join(entries)
+    run = uniform_entries(batch)
+    if other is None:
+        assert (run is not None) == (count >= UNIFORM_COUNT_MIN and form in FORMS[:3])
+    if run is None:
+        return
+    stored = StoredProperties("cluster")
+    wanted = [(flag, body, stored.of(data)) for flag, body, data in entries_of(batch)]
+    found = zip(run.bodies, run.keys, strict=True)
+    assert [(run.flag, body, run.before + key + run.behind) for body, key in found] == wanted
+    assert stored.first_key == run.keys[0].decode()
 
 
 @pytest.mark.parametrize(
