@@ -7,6 +7,7 @@ import java.util.TreeMap;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -111,6 +112,9 @@ public final class Driver {
         consumer.setAutoCommit(false);
         consumer.setMqClientApiTimeout(TIMEOUT_MS);
         consumer.setPullBatchSize(PULL_COUNT);
+        // The group has no offsets. A seek would be a race: it drops the messages that were pulled
+        // since `assign`, and a pull that ends meanwhile goes on behind them.
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.start();
         try {
             Collection<MessageQueue> queues = consumer.fetchMessageQueues("bench-0");
@@ -119,9 +123,6 @@ public final class Driver {
             }
             double start = System.nanoTime() / 1e9;
             consumer.assign(queues);
-            for (MessageQueue queue : queues) {
-                consumer.seek(queue, admin.minOffset(queue));
-            }
             while (count < wanted) {
                 List<MessageExt> messages = consumer.poll(TIMEOUT_MS);
                 if (messages.isEmpty()) {
