@@ -338,6 +338,7 @@ def check_property_crc(view: memoryview, at: int, size_bytes: int, properties: b
 
 
 @lru_cache(maxsize=1_024)  # A gateway has few of them, and each of its messages has two.
+@lru_cache(maxsize=4096)
 def encode_host(host: Host) -> bytes:
     """Encode an address and port as stored: 4 or 16 address bytes, then the port as i4."""
     return ipaddress.ip_address(host[0]).packed + fmt.INT32.pack(host[1])

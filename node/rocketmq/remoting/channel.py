@@ -7,6 +7,7 @@ means. A command that was written before the connection broke may have been carr
 import asyncio
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Final, cast
 
 from node.framed.frames import JSON_KIND, ROCKETMQ_KIND, FramedParser, FrameFault
@@ -57,29 +58,36 @@ class RemotingChannel(asyncio.BufferedProtocol):
             raise NotConnectedError(f"{host}:{port}: {why}") from error
         return made
 
-    async def ask(self, command: Command, timeout_s: float) -> Command:
-        """Send a command with a number of this connection's own, and return its answer.
+    def ask(self, command: Command, timeout_s: float) -> "asyncio.Future[Command]":
+        """Send a command with a number of this connection's own; return the future of its answer.
 
-        Raises NotConnectedError, or BrokenError for an outcome that is unknown."""
+        The future fails with BrokenError for an outcome that is unknown. Raises NotConnectedError.
+        """
         transport = self._transport
         if transport is None:
             raise NotConnectedError("the connection was closed")
         self._last_opaque = self._last_opaque + 1 if self._last_opaque < _OPAQUE_MAX else 1
         opaque = command.opaque = self._last_opaque
-        future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Command] = loop.create_future()
         self._waiting[opaque] = future
+        timer = loop.call_later(timeout_s, self._on_timeout, future, timeout_s)
+        future.add_done_callback(partial(self._on_done, opaque, timer))
         head = encode_head(command)
         if command.body:
             transport.writelines((head, command.body))
         else:
             transport.write(head)
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await future
-        except TimeoutError as error:
-            raise BrokenError(f"no answer within {timeout_s:.1f} s") from error
-        finally:
-            self._waiting.pop(opaque, None)
+        return future
+
+    @staticmethod
+    def _on_timeout(future: "asyncio.Future[Command]", timeout_s: float) -> None:
+        if not future.done():
+            future.set_exception(BrokenError(f"no answer within {timeout_s:.1f} s"))
+
+    def _on_done(self, opaque: int, timer: asyncio.TimerHandle, _: object) -> None:
+        timer.cancel()
+        self._waiting.pop(opaque, None)
 
     def close(self) -> None:
         """Close; commands without an answer fail."""

@@ -4,11 +4,12 @@ Owns the connections to other nodes. Must not know what a command means. One tha
 and has no answer may have been carried out: it is forwarded again only if that changes nothing.
 """
 
+import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.hold import LED_ELSEWHERE, NothingDoneError, answer_of_leader
@@ -30,7 +31,32 @@ ADDED: Final = frozenset({FORWARDED, NAME})
 """Ext fields that a client did not sign."""
 _ANSWER_S: Final = 30.0
 """Time for a leader's answer, the longest wait of a pop and some; clients give up earlier."""
-_LED_ELSEWHERE: Final = Answer(ResponseCode.SERVICE_NOT_AVAILABLE, {LED_ELSEWHERE_EXT: "true"})
+ANSWER_LED_ELSEWHERE: Final = Answer(
+    ResponseCode.SERVICE_NOT_AVAILABLE, {LED_ELSEWHERE_EXT: "true"}
+)
+"""To a forwarded command: it changed nothing."""
+
+
+class Forwarded(NamedTuple):
+    """A command that went to a node."""
+
+    node_address: str
+    asked: "asyncio.Future[Command]"
+
+    def answer(self, *, is_repeatable: bool) -> Answer:
+        """Return the answer, which is there. Raises RefusedError, NothingDoneError."""
+        try:
+            answered = self.asked.result()
+        except BrokenError as error:
+            why = f"{self.node_address} got it and did not answer: {error}; whether it was done "
+            refusal = _unavailable(f"{why}is not known")
+            if is_repeatable:
+                raise NothingDoneError(refusal) from error
+            raise refusal from error
+        if LED_ELSEWHERE_EXT in answered.ext:
+            text = f"{self.node_address} does not lead any more; try again"
+            raise NothingDoneError(_unavailable(text))
+        return Answer(answered.code, answered.ext, answered.body, answered.remark)
 
 
 class Forwarder:
@@ -74,33 +100,37 @@ class Forwarder:
     async def _answer_forwarded(self, here: Callable[[], Awaitable[Answer]]) -> Answer:
         """Answer a command of another node, which tries again where this one does not lead."""
         if not self.leads_here():
-            return _LED_ELSEWHERE
+            return ANSWER_LED_ELSEWHERE
         try:
             return await here()
         except LED_ELSEWHERE:
-            return _LED_ELSEWHERE
+            return ANSWER_LED_ELSEWHERE
+
+    def begin(self, request: Request, number: int) -> "Forwarded | None":
+        """Forward a command at once if a connection to the leader is open, else return None."""
+        leader = self._cluster.leader_of(self._cluster.own_group)
+        if leader is None or leader.is_here or FORWARDED in request.command.ext:
+            return None
+        channel = self._channels.get(self._places.address_of(leader.address, number))
+        if channel is None:
+            return None
+        return Forwarded(leader.address, self._ask(channel, request, number))
 
     async def _forward(
         self, request: Request, number: int, node_address: str, *, is_repeatable: bool
     ) -> Answer:
         """Return the answer of the leader at an address. Raises RefusedError, NothingDoneError."""
         try:
-            answered = await self._ask(request, node_address, number)
+            channel = await self._channel(node_address, number)
+            asked = self._ask(channel, request, number)
         except NotConnectedError as error:
             raise NothingDoneError(_unavailable(f"{error}; try again")) from error
-        except BrokenError as error:
-            why = f"{node_address} got it and did not answer: {error}; whether it was done "
-            refusal = _unavailable(f"{why}is not known")
-            if is_repeatable:
-                raise NothingDoneError(refusal) from error
-            raise refusal from error
-        if LED_ELSEWHERE_EXT in answered.ext:
-            text = f"{node_address} does not lead any more; try again"
-            raise NothingDoneError(_unavailable(text))
-        return Answer(answered.code, answered.ext, answered.body, answered.remark)
+        with suppress(BrokenError):  # `answer` says what it means.
+            await asked
+        return Forwarded(node_address, asked).answer(is_repeatable=is_repeatable)
 
-    async def _ask(self, request: Request, node_address: str, number: int) -> Command:
-        """Forward a command to a node. Raises NotConnectedError, BrokenError."""
+    async def _channel(self, node_address: str, number: int) -> RemotingChannel:
+        """Return a connection to a node. Raises NotConnectedError."""
         address = self._places.address_of(node_address, number)
         if not address:
             raise NotConnectedError(f"{node_address} has not told where it speaks remoting")
@@ -113,9 +143,24 @@ class Forwarder:
             channel = self._channels.setdefault(address, made)
             if channel is not made:  # Another call was faster.
                 made.close()
+        return channel
+
+    def _ask(
+        self, channel: RemotingChannel, request: Request, number: int
+    ) -> "asyncio.Future[Command]":
+        """Forward a command. Raises NotConnectedError."""
+        command = request.command
+        ext = {**command.ext, FORWARDED: request.connection.remote, NAME: str(number)}
+        forwarded = Command(
+            command.code,
+            ext=ext,
+            body=command.body,
+            version=command.version,
+            language=command.language,
+        )
+        asked = channel.ask(forwarded, _ANSWER_S)
         self.forwarded_total += 1
-        ext = {**request.command.ext, FORWARDED: request.connection.remote, NAME: str(number)}
-        return await channel.ask(replace(request.command, ext=ext, flag=0), _ANSWER_S)
+        return asked
 
     def _on_end(self, channel: RemotingChannel) -> None:
         for address, known in list(self._channels.items()):

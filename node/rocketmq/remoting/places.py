@@ -9,6 +9,7 @@ background, so a route is answered from memory.
 import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from node.rocketmq.cluster import GatewayCluster, GroupNode
@@ -129,6 +130,7 @@ class Places:
             self.learn(address, route.remoting_addresses)
 
 
+@lru_cache(maxsize=4096)
 def parsed_host(text: str) -> Host | None:
     """Return IP address and port of a text; None if it is anything else."""
     name, _, port = text.rpartition(":")

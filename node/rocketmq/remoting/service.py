@@ -226,6 +226,7 @@ class Remoting:
 
     async def stop(self) -> None:
         """Release everything that is held for clients."""
+        self._sends.stop()
         self.groups.stop()
         self.transactions.end()
         tasks = [*self._topics_under_way.values(), *self._lookers]

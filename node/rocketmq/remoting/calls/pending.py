@@ -24,6 +24,10 @@ class Pending(NamedTuple):
     host: Host
     """This node, for message ids."""
 
+    def current_answer(self) -> Answer:
+        """Return the answer of a send that is done. Raises what it failed with."""
+        return self.answer(self.future.result())
+
     def answer(self, receipt: AppendResponse) -> Answer:
         """Return the answer of a batch that is as durable as the cluster promises."""
         # As `message_id` of each position.
@@ -44,17 +48,3 @@ class Pending(NamedTuple):
                 "TRACE_ON": "true",
             }
         )
-
-
-def pass_on(pending: Pending, answered: "asyncio.Future[Answer]") -> None:
-    """Complete the future of the answer from that of the append."""
-    if pending.future.cancelled():
-        answered.cancel()
-        return
-    error = pending.future.exception()
-    if answered.done():
-        return
-    if error is not None:
-        answered.set_exception(error)
-    else:
-        answered.set_result(pending.answer(pending.future.result()))

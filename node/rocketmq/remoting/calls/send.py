@@ -8,13 +8,15 @@ belongs to the broker name that the client means, not to the node that it reache
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from node.broker import Broker
 from node.broker.groups.settings import settings_of
 from node.broker.records.retry import PROPERTY_ORIGIN_ID
 from node.errors.common import TopicNotWritableError
-from node.rocketmq.remoting.calls.pending import Pending, pass_on
+from node.rocketmq.hold import LED_ELSEWHERE, NothingDoneError
+from node.rocketmq.remoting.calls.pending import Pending
 from node.rocketmq.remoting.calls.sent_messages import (
     DELAYS,
     Entry,
@@ -26,6 +28,7 @@ from node.rocketmq.remoting.calls.sent_messages import (
     unique_key,
 )
 from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.calls.single_sends import RECORD_SIZE_BYTES_MAX, SingleSends
 from node.rocketmq.remoting.calls.unique_keys import UniqueKeys
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
@@ -98,18 +101,49 @@ class Sends:
         self._broker = broker
         self._is_locked = is_locked
         self._has_auto_topics = has_auto_topics
+        self._singles = SingleSends(broker)
+        self._held: set[asyncio.Task[Answer]] = set()
+        """Sends that were begun and wait for the next leader."""
 
     def begin(self, request: Request) -> "asyncio.Future[Answer] | None":
-        """Begin a send at once if this node leads; None: `send` has to wait or to forward."""
+        """Begin a send at once: this node leads, or has a connection to the leader. None: `send`
+        has to wait, to connect or to make a topic."""
         if not self._shared.forwarder.leads_here():
-            return None
+            return self._begin_forwarded(request)
         topic = request.command.ext.get(_names(request)["topic"], "")
         if topic.startswith(RETRY_PREFIX) or self._is_to_be_made(topic):
             return None
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         pending = self._appended(request)
-        pending.future.add_done_callback(lambda _: pass_on(pending, answered))
+        return self._answered(request, pending.future, pending.current_answer)
+
+    def _begin_forwarded(self, request: Request) -> "asyncio.Future[Answer] | None":
+        forwarded = self._shared.forwarder.begin(request, self._shared.number_of(request))
+        if forwarded is None:
+            return None
+        answer = partial(forwarded.answer, is_repeatable=self._is_repeatable(request))
+        return self._answered(request, forwarded.asked, answer)
+
+    def _answered(
+        self, request: Request, future: "asyncio.Future[Any]", answer: Callable[[], Answer]
+    ) -> "asyncio.Future[Answer]":
+        """Return the future of what `answer` returns or raises once `future` is done.
+
+        A send that changed nothing since the leader changes just then is done again, and waits."""
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+        def hold() -> None:
+            task = asyncio.create_task(self.send(request))
+            self._held.add(task)
+            task.add_done_callback(self._held.discard)
+            task.add_done_callback(partial(_settle, answered, task.result, None))
+
+        future.add_done_callback(partial(_settle, answered, answer, hold))
         return answered
+
+    def stop(self) -> None:
+        """Give up the sends that wait for a leader."""
+        for task in list(self._held):
+            task.cancel()
 
     async def send(self, request: Request) -> Answer:
         """Send at the leader, wherever it is."""
@@ -118,11 +152,15 @@ class Sends:
             request,
             number,
             lambda: self._send_here(request),
-            is_repeatable=self._unique_keys is not None and self._has_key(request),
+            is_repeatable=self._is_repeatable(request),
         )
 
-    def _has_key(self, request: Request) -> bool:
+    def _is_repeatable(self, request: Request) -> bool:
         """Whether a send that is carried out twice is stored once."""
+        return self._unique_keys is not None and self._has_key(request)
+
+    def _has_key(self, request: Request) -> bool:
+        """Whether a send has the key by which one that comes again is known."""
         ext, names = request.command.ext, _names(request)
         is_single = request.command.code != RequestCode.SEND_BATCH_MESSAGE
         text = ext.get(names["properties"], "")
@@ -143,7 +181,8 @@ class Sends:
                 CreateTopicRequest(topic=topic, queue_count=count)
             )
         pending = self._appended(request)
-        return pending.answer(await pending.future)
+        await pending.future
+        return pending.current_answer()
 
     async def _send_copy(self, request: Request, topic: str) -> Answer:
         """Append a message that a consumer copied to its group's retry topic: it is tried again,
@@ -229,7 +268,7 @@ class Sends:
             group = group or ext.get(names["producerGroup"])
             append.transaction.CopyFrom(HalfMessages(producer_group=group))
         pending = Pending(
-            self._broker.append_nowait(append, encoder.records()),
+            self._receipt(append, common, encoder, is_usual=not is_batch and stored.is_usual),
             shown if shown >= 0 else self._shown(queue_id),
             key or stored.first_key,
             encoder.sizes,
@@ -238,6 +277,17 @@ class Sends:
         if keys is not None and is_once:
             keys.note(topic, key, pending)
         return pending
+
+    def _receipt(
+        self, append: AppendRequest, common: CommonFields, encoder: RecordEncoder, *, is_usual: bool
+    ) -> "asyncio.Future[AppendResponse]":
+        """Append the records of a send: one of the usual form with others of the same turn."""
+        records = encoder.records()
+        size_bytes_max = min(RECORD_SIZE_BYTES_MAX, self._context.store.config.body_size_bytes_max)
+        if is_usual and not append.HasField("transaction") and len(records) <= size_bytes_max:
+            return self._singles.append(common.topic, common.queue_id, records)
+        self._singles.flush()  # Sends enter the log in the order in which they came.
+        return self._broker.append_nowait(append, records)
 
     def _before(self, keys: UniqueKeys, topic: str, key: str) -> Pending | None:
         """Return the send that stored, or stores, the message of a key; None if it is new."""
@@ -280,6 +330,27 @@ class Sends:
 
     def _shown(self, queue: int) -> int:
         return self._shared.names.shown(queue)[1]
+
+
+def _settle(
+    answered: "asyncio.Future[Answer]",
+    answer: Callable[[], Answer],
+    hold: Callable[[], None] | None,
+    _: object,
+) -> None:
+    """Complete a future with what `answer` returns or raises; `hold` takes it over if nothing was
+    done and the next leader can do it."""
+    if answered.done():
+        return
+    try:
+        answered.set_result(answer())
+    except asyncio.CancelledError:
+        answered.cancel()
+    except Exception as error:  # noqa: BLE001 - the client gets every error.
+        if hold is not None and isinstance(error, (*LED_ELSEWHERE, NothingDoneError)):
+            hold()
+        else:
+            answered.set_exception(error)
 
 
 def retry_attempts(ext: Mapping[str, str]) -> int:

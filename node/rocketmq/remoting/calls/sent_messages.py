@@ -74,6 +74,8 @@ class StoredProperties:
         self.first_key = ""
         """Unique key of the first message."""
         self.has_delayed = False
+        self.is_usual = True
+        """Whether all messages have properties of the usual form, which any record can hold."""
         self._before = self._behind = b""
         """Bytes around the unique key of the last message of the usual form."""
         self._key_lo = self._size_bytes = 0
@@ -101,6 +103,7 @@ class StoredProperties:
             self._before, self._behind = data[:lo], data[hi:]
             self._key_lo, self._size_bytes = lo, len(data)
             return data
+        self.is_usual = False
         properties = decode_properties(data)
         key = properties.get(fmt.PROPERTY_UNIQUE_KEY)
         if key is None:

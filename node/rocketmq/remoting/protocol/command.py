@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import orjson
+
 from node.framed.frames import JSON_KIND, LENGTH_SIZE_BYTES, FrameFault, Reason
 
 EXT_COUNT_MAX: Final = 256
@@ -30,6 +32,7 @@ _LANGUAGES: Final = (
 RESPONSE: Final = 1
 ONEWAY: Final = 2
 _PREFIX: Final = struct.Struct(">II")
+_TEXTS: Final = frozenset({str})
 _INT32: Final = range(-(1 << 31), 1 << 31)
 _FIXED: Final = struct.Struct(">hBhii")
 """Code, language, version, opaque and flag of a binary header."""
@@ -73,7 +76,7 @@ def decode(kind: int, header: bytes, body: bytes) -> Command:
 
 
 def _from_json(header: bytes, body: bytes) -> Command:
-    document = json.loads(header.decode())
+    document = _loads(header)
     if type(document) is not dict:
         raise ValueError("it is no object")
     ext = document.get("extFields")
@@ -81,7 +84,7 @@ def _from_json(header: bytes, body: bytes) -> Command:
         ext = {}
     elif type(ext) is not dict or len(ext) > EXT_COUNT_MAX:
         raise ValueError("extFields are no object of a moderate size")
-    if not all(type(value) is str for value in ext.values()):
+    if {*map(type, ext.values())} - _TEXTS:
         ext = {name: _text(value) for name, value in ext.items() if value is not None}
     remark, language = document.get("remark"), document.get("language", LANGUAGE)
     if remark is not None and type(remark) is not str:
@@ -167,9 +170,23 @@ def encode_head(command: Command) -> bytes:
     }
     if command.remark is not None:
         document["remark"] = command.remark
-    header = _dumps(document).encode("utf-8", "replace")
+    header = _dumps(document)
     length = LENGTH_SIZE_BYTES + len(header) + len(command.body)
     return _PREFIX.pack(length, JSON_KIND << 24 | len(header)) + header
 
 
-_dumps: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=False).encode
+def _loads(data: bytes) -> Any:
+    """Read JSON; what orjson refuses and Java's readers take, such as half a surrogate pair, too.
+    Raises ValueError, RecursionError."""
+    try:
+        return orjson.loads(data)
+    except ValueError:
+        return json.loads(data.decode())
+
+
+def _dumps(document: Mapping[str, object]) -> bytes:
+    try:
+        return orjson.dumps(document)
+    except TypeError:  # Half of a surrogate pair: it becomes a question mark.
+        text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+        return text.encode("utf-8", "replace")

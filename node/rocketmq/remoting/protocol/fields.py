@@ -15,11 +15,23 @@ INT64_MAX: Final = (1 << 63) - 1
 
 
 def text_of(ext: Mapping[str, str], name: str, default: str | None = None) -> str:
-    """Return a text. Raises RefusedError if it is missing and has no default."""
+    """Return a text. Raises RefusedError if it is missing and has no default, or is no text."""
     value = ext.get(name, default)
     if value is None:
         raise RefusedError(ResponseCode.INVALID_PARAMETER, f"ext field {name} is missing")
+    if not value.isascii() and not _is_text(value):
+        rule = f"ext field {name} holds half of a surrogate pair, which is no character"
+        raise RefusedError(ResponseCode.INVALID_PARAMETER, rule)
     return value
+
+
+def _is_text(value: str) -> bool:
+    """Whether UTF-8 can hold a text: JSON can name halves of characters."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def int_of(

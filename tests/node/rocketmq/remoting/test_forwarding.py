@@ -138,3 +138,19 @@ async def test_a_node_that_is_cut_off_closes_its_connections_and_one_in_an_elect
         follow(gateway, 2)
         await (await gateway.client()).heartbeat("a@1")
         assert closed_at(200.0) == 1, "a leader is known again"
+
+
+@pytest.mark.parametrize("is_forwarded", [False, True])
+async def test_a_send_that_meets_a_hand_over_is_held_and_stored_once(
+    tmp_path: Path, is_forwarded: bool
+) -> None:
+    async with pair_at(tmp_path) as (leader, follower):
+        client = await (follower if is_forwarded else leader).client()
+        assert (await client.send()).code == 0  # The next one finds the connection open.
+        leader.node.broker.set_draining(True)
+        sent = asyncio.create_task(client.send())
+        await eventually(lambda: leader.node.broker.produce.failed_total > 0, "it was refused")
+        assert not sent.done()
+        leader.node.broker.set_draining(False)
+        answer = await sent
+        assert (answer.code, answer.ext["queueOffset"]) == (0, "1")

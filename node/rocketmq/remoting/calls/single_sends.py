@@ -1,0 +1,117 @@
+"""Single messages that clients send at the same time, appended as one batch.
+
+Owns which messages are joined: those that arrive in one turn of the event loop while others are
+under way. An entry of the log costs the leader and each follower more than one more record in it.
+Only messages that no check of a batch refuses are joined, and one that is refused for another's
+sake after all is appended alone, so no message fails because of another one.
+"""
+
+import asyncio
+from functools import partial
+from typing import Final, NamedTuple
+
+from node.broker import Broker
+from quorumlog.pb.common_pb2 import QueueRange
+from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
+from store.errors import Outcome
+from store.record.encoder import OwnRecords
+
+RECORD_SIZE_BYTES_MAX: Final = 16 << 10
+"""Size of the largest record that is joined: a larger one costs more than its entry."""
+COUNT_MAX: Final = 128
+"""Records of a joined batch; with the largest ones 2 MiB."""
+
+Receipt = asyncio.Future[AppendResponse]
+
+
+class _Single(NamedTuple):
+    topic: str
+    queue_id: int
+    record: OwnRecords
+    receipt: Receipt
+
+
+class SingleSends:
+    """Appends single records, those of one turn together. One per gateway."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[_Single] = []
+        """Records of this turn, in the order in which they came."""
+        self._batch_count = 0
+        """Batches under way."""
+
+    def append(self, topic: str, queue_id: int, record: OwnRecords) -> Receipt:
+        """Append a record of the usual form; return the future of its receipt.
+
+        The receipt of a joined record has its position and its queue offset, and no more.
+        """
+        if not self._waiting and not self._batch_count:
+            return self._append(1, record)
+        if not self._waiting:
+            self._loop.call_soon(self.flush)
+        receipt: Receipt = self._loop.create_future()
+        self._waiting.append(_Single(topic, queue_id, record, receipt))
+        if len(self._waiting) == COUNT_MAX:
+            self.flush()
+        return receipt
+
+    def flush(self) -> None:
+        """Append the records that wait for the end of the turn."""
+        singles, self._waiting = self._waiting, []
+        if not singles:
+            return
+        records = OwnRecords(b"".join([single.record for single in singles]))
+        appended = self._append(len(singles), records)
+        if appended.done():  # Refused: those that come next must not overtake these.
+            self._settle(singles, appended)
+        else:
+            appended.add_done_callback(partial(self._settle, singles))
+
+    def _append(self, count: int, records: OwnRecords) -> Receipt:
+        appended = self._broker.append_nowait(AppendRequest(record_count=count), records)
+        self._batch_count += 1
+        appended.add_done_callback(self._on_done)
+        return appended
+
+    def _on_done(self, _: Receipt) -> None:
+        self._batch_count -= 1
+
+    def _settle(self, singles: list[_Single], appended: Receipt) -> None:
+        """Complete the receipts of a joined batch."""
+        if appended.cancelled():
+            for single in singles:
+                single.receipt.cancel()
+            return
+        error = appended.exception()
+        if error is None:
+            self._share(singles, appended.result())
+        elif len(singles) > 1 and _is_of_one_record(error):
+            for single in singles:
+                alone = self._append(1, single.record)
+                alone.add_done_callback(partial(self._settle, [single]))
+        else:
+            for single in singles:
+                if not single.receipt.done():
+                    single.receipt.set_exception(error)
+
+    @staticmethod
+    def _share(singles: list[_Single], response: AppendResponse) -> None:
+        """Complete the receipts of the records that a batch stored, back to back."""
+        position = response.position
+        next_offsets = {(row.topic, row.queue_id): row.first_offset for row in response.queues}
+        for topic, queue_id, record, receipt in singles:
+            offset = next_offsets[topic, queue_id]
+            next_offsets[topic, queue_id] = offset + 1
+            if not receipt.done():
+                row = QueueRange(topic=topic, queue_id=queue_id, first_offset=offset, count=1)
+                receipt.set_result(AppendResponse(position=position, queues=(row,)))
+            position += len(record)
+
+
+def _is_of_one_record(error: BaseException) -> bool:
+    """Whether a refusal may be about one record: nothing was written, and the same batch would be
+    refused again."""
+    outcome, is_retryable = getattr(error, "outcome", None), getattr(error, "retryable", True)
+    return outcome is Outcome.NOT_APPLIED and not is_retryable

@@ -1,0 +1,106 @@
+"""Single messages of one turn are one batch, and each has its own answer."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from node.errors.common import UnknownTopicError
+from node.rocketmq.remoting.calls.single_sends import COUNT_MAX, SingleSends
+from store.record.encoder import CommonFields, OwnRecords, RecordEncoder
+from store.record.message import decode_message
+from tests.node.broker_fakes import node_at
+from tests.node.rocketmq.remoting.clients import (
+    BATCH,
+    SEND,
+    VIEW,
+    ClassicClient,
+    Heard,
+    gateway_at,
+    send_fields,
+)
+from tests.patience import eventually
+
+
+def record(topic: str, body: bytes) -> OwnRecords:
+    host = ("127.0.0.1", 1)
+    encoder = RecordEncoder(CommonFields(topic, 0, 0, 0, host, host, 0))
+    encoder.add(0, body, b"UNIQ_KEY\x01A\x02")
+    return encoder.records()
+
+
+def begun(client: ClassicClient, body: bytes, queue: int = 0) -> "asyncio.Future[Heard]":
+    return client.begin(SEND, send_fields("orders", queue, "g0.n1") | {"f": "0"}, body)
+
+
+async def test_sends_of_one_turn_are_one_entry_and_each_is_answered_for_itself(
+    tmp_path: Path,
+) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client, driver = await gateway.client(), gateway.node.driver
+        driver.is_holding = True
+        first = begun(client, b"first")
+        await eventually(lambda: len(driver.pending) == 1, "a send is under way")
+        sends = [begun(client, b"%d" % number, number % 2) for number in range(40)]
+        await eventually(lambda: gateway.calls.count == 41, "all sends are under way")
+        assert len(driver.pending) < 10, "the sends behind the first one are joined"
+        driver.release()
+        assert (await first).code == 0
+        offsets = [1, 0]  # The first send went to queue 0.
+        for number, send in enumerate(sends):
+            answer = await send
+            assert (answer.code, answer.ext["queueOffset"]) == (0, str(offsets[number % 2]))
+            offsets[number % 2] += 1
+            at = int(answer.ext["msgId"][-16:], 16)
+            stored = decode_message((await client.ask(VIEW, {"offset": str(at)})).body)
+            assert stored.body == b"%d" % number
+
+
+async def test_a_batch_does_not_overtake_the_sends_before_it(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client, driver = await gateway.client(), gateway.node.driver
+        driver.is_holding = True
+        sends = [begun(client, b"single") for _ in range(5)]
+        entry = b"\x00\x00\x00\x18\xda\xa3\x20\xa7" + bytes(8) + b"\x00\x00\x00\x02in\x00\x00"
+        sends += [client.begin(BATCH, send_fields("orders", 0, "g0.n1") | {"m": "true"}, entry)]
+        sends += [begun(client, b"last")]
+        await eventually(lambda: gateway.calls.count == 7, "all sends are under way")
+        driver.release()
+        offsets = [int((await send).ext["queueOffset"]) for send in sends]
+        assert offsets == list(range(7))
+
+
+async def test_a_record_that_is_refused_refuses_no_other(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        singles = SingleSends(node.broker)
+        topics = ("orders", "orders", "gone", "orders")
+        receipts = [singles.append(topic, 0, record(topic, b"x")) for topic in topics]
+        kept = [await receipts[number] for number in (0, 1, 3)]
+        assert [receipt.queues[0].first_offset for receipt in kept] == [0, 1, 2]
+        with pytest.raises(UnknownTopicError):
+            await receipts[2]
+        assert singles._batch_count == 0
+
+
+async def test_an_unknown_outcome_is_that_of_all_that_were_joined(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        singles, driver = SingleSends(node.broker), node.driver
+        driver.is_holding = True
+        receipts = [singles.append("orders", 0, record("orders", b"x")) for _ in range(3)]
+        await eventually(lambda: len(driver.pending) == 2, "one, and two that are joined")
+        count = driver.append_count
+        driver.lose()
+        driver.decide(1, is_known=False)
+        errors = await asyncio.gather(*receipts, return_exceptions=True)
+        codes = [getattr(error, "code", "") for error in errors]
+        assert codes == ["node.outcome_unknown"] * 3
+        assert driver.append_count == count, "none is appended again"
+
+
+async def test_a_joined_batch_has_a_limit(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        singles, driver = SingleSends(node.broker), node.driver
+        driver.is_holding = True
+        for _ in range(1 + COUNT_MAX):
+            singles.append("orders", 0, record("orders", b"x"))
+        assert len(driver.pending) == 2, "the second batch did not wait for the end of the turn"
