@@ -432,21 +432,8 @@ class Settings(BaseModel):
 
     def rocketmq_keys(self) -> dict[str, str]:
         """Read the access keys and their secrets; none if there is no file. Raises ValueError."""
-        if self.rocketmq_keys_file is None:
-            return {}
-        found = {}
-        for number, line in enumerate(self.rocketmq_keys_file.read_text().splitlines(), 1):
-            words = line.split()
-            if not words or words[0].startswith("#"):
-                continue
-            if len(words) != 2:
-                raise ValueError(
-                    f"line {number} has {len(words)} words, and not a key and a secret"
-                )
-            found[words[0]] = words[1]
-        if not found:
-            raise ValueError("it has no key; remove the setting to let anyone call")
-        return found
+        file = self.rocketmq_keys_file
+        return {} if file is None else access_keys(file.read_text())
 
     def nameserver(self) -> NameServerSettings | None:
         """Return the settings of this node's name server replica; None if there is none."""
@@ -502,3 +489,19 @@ class Settings(BaseModel):
             retained_lag_entry_count_max=self.follower_lag_count_max,
             preferred_leader=self.preferred_leader,
         )
+
+
+def access_keys(text: str) -> dict[str, str]:
+    """Return the access keys of a text and their secrets, one `key secret` a line. Raises
+    ValueError."""
+    found = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) != 2:
+            raise ValueError(f"line {number} has {len(words)} words, and not a key and a secret")
+        found[words[0]] = words[1]
+    if not found:
+        raise ValueError("it holds no key")
+    return found

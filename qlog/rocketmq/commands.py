@@ -4,6 +4,7 @@ Owns the options and the printing; the work is that of the modules beside it.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +16,7 @@ from quorumlog.command_errors import CliError, ExitCode
 if TYPE_CHECKING:
     from quorumlog.client import Client
 
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _TOPIC = ("topic", "queue_count", "message_count", "size_bytes", "duration_s", "gap_count")
 _GROUP = ("group", "is_new", "offset_count", "stored_count")
 
@@ -28,9 +30,26 @@ def rocketmq() -> None:
 @click.argument("name_server", metavar="NAMESERVER")
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be given repeatedly.")
 @click.option("--group", "groups", multiple=True, help="Only this group; may be given repeatedly.")
+@click.option(
+    "--source-keys",
+    type=_FILE,
+    metavar="FILE",
+    help="Access key of the source and its secret, in one line.",
+)
+@click.option(
+    "--source-ca",
+    type=_FILE,
+    metavar="FILE",
+    help="Certificate of the source's CA (PEM): connect with TLS.",
+)
 @cluster_command
 async def import_cluster(
-    client: "Client", name_server: str, topics: tuple[str, ...], groups: tuple[str, ...]
+    client: "Client",
+    name_server: str,
+    topics: tuple[str, ...],
+    groups: tuple[str, ...],
+    source_keys: Path | None,
+    source_ca: Path | None,
 ) -> Printout:
     """Copy topics, messages, consumer groups and their offsets from a live cluster.
 
@@ -53,13 +72,14 @@ async def import_cluster(
     Examples:
       qlog rocketmq import 10.0.0.1:9876
       qlog rocketmq import "10.0.0.1:9876;10.0.0.2:9876" --topic orders --group billing
+      qlog rocketmq import 10.0.0.1:9876 --source-keys keys.txt --source-ca ca.pem
       qlog rocketmq import 10.0.0.1:9876 -o json | jq .refused
 
     Ends with 0, or with 1 when a topic or group was refused; the others were copied.
     """
     from qlog.progress import progress_bars
     from qlog.rocketmq.groups import copy_groups
-    from qlog.rocketmq.source import RocketSource
+    from qlog.rocketmq.source import RocketSource, access_of
     from qlog.rocketmq.topics import copy_topics
 
     addresses = [one.strip() for one in name_server.split(";") if one.strip()]
@@ -70,7 +90,7 @@ async def import_cluster(
             "for example qlog rocketmq import 10.0.0.1:9876",
             ExitCode.USAGE,
         )
-    source = RocketSource(addresses)
+    source = RocketSource(addresses, access_of(source_keys, source_ca))
     try:
         with progress_bars() as show:
             copies = await copy_topics(source, client, frozenset(topics), show)

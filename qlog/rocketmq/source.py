@@ -1,14 +1,19 @@
 """The source: a RocketMQ cluster, asked over its remoting protocol.
 
-Owns the connections, repeated attempts and the requests; the forms of answers are those of shapes.
-Must not know what becomes of the answers. Nothing is changed in the source: messages are read as
-RocketMQ's own tools read them, and no offset is stored.
+Owns the connections, their access, repeated attempts and the requests; the forms of answers are
+those of shapes. Must not know what becomes of the answers. Nothing is changed in the source:
+messages are read as RocketMQ's own tools read them, and no offset is stored.
 """
 
 import asyncio
+import base64
+import ssl
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from node.config.settings import access_keys
+from node.rocketmq.remoting.access import ACCESS_KEY, SIGNATURE, signature
 from node.rocketmq.remoting.channel import BrokenError, NotConnectedError, RemotingChannel
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
@@ -29,6 +34,7 @@ from qlog.rocketmq.shapes import (
     number_of,
     queues_of,
 )
+from quorumlog.command_errors import CliError, ExitCode
 from store.record.message import Message
 
 ATTEMPT_COUNT_MAX: Final = 5
@@ -59,11 +65,50 @@ class Pulled(NamedTuple):
     next_offset: int
 
 
+class Access(NamedTuple):
+    """How a source lets a reader in."""
+
+    key: str = ""
+    """Access key that commands are signed with; empty: they are not signed."""
+    secret: str = ""
+    tls: ssl.SSLContext | None = None
+
+
+OPEN: Final = Access()
+
+
+def access_of(keys_file: Path | None, ca_file: Path | None) -> Access:
+    """Read the first key of a file and the certificate of a CA. Raises CliError.
+
+    Names in certificates are not compared, as RocketMQ's own clients do not: its brokers are known
+    by their addresses.
+    """
+    key, secret, tls = "", "", None
+    file = keys_file
+    try:
+        if keys_file is not None:
+            key, secret = next(iter(access_keys(keys_file.read_text()).items()))
+        if ca_file is not None:
+            file, tls = ca_file, ssl.create_default_context(cafile=ca_file)
+            tls.check_hostname = False
+    except (OSError, ValueError) as error:  # Errors of TLS are among the first.
+        raise CliError(
+            f"{file} cannot be used",
+            str(error),
+            "a file of keys has one `key secret` a line, a certificate is PEM",
+            ExitCode.USAGE,
+        ) from None
+    return Access(key, secret, tls)
+
+
 class RocketSource:
     """A RocketMQ cluster behind its name servers. `close` it."""
 
-    def __init__(self, name_servers: Sequence[str], *, pause_s: float = PAUSE_S) -> None:
+    def __init__(
+        self, name_servers: Sequence[str], access: Access = OPEN, *, pause_s: float = PAUSE_S
+    ) -> None:
         self._name_servers = tuple(name_servers)
+        self._access = access
         self._pause_s = pause_s
         self._channels: dict[str, RemotingChannel] = {}
         self._connecting = asyncio.Lock()
@@ -211,7 +256,7 @@ class RocketSource:
                 await asyncio.sleep(self._pause_s * (1 << attempt - 1))
             try:
                 channel = await self._channel(address)
-                answer = await channel.ask(Command(int(code), ext=dict(ext)), ANSWER_S)
+                answer = await channel.ask(self._command(code, ext), ANSWER_S)
             except (NotConnectedError, BrokenError) as error:
                 why = str(error)
                 continue
@@ -227,12 +272,22 @@ class RocketSource:
             "correct that and run it again: it goes on where it is",
         )
 
+    def _command(self, code: RequestCode, ext: Mapping[str, str]) -> Command:
+        """Return a command, signed where there is a key."""
+        command, access = Command(int(code), ext=dict(ext)), self._access
+        if access.key:
+            command.ext[ACCESS_KEY] = access.key
+            signed = signature(command, access.secret.encode())
+            command.ext[SIGNATURE] = base64.b64encode(signed).decode()
+        return command
+
     async def _channel(self, address: str) -> RemotingChannel:
         async with self._connecting:
             channel = self._channels.get(address)
             if channel is None:
                 host, _, port = address.rpartition(":")
-                channel = await RemotingChannel.connect(host, int(port), None, self._forget)
+                tls = self._access.tls
+                channel = await RemotingChannel.connect(host, int(port), tls, self._forget)
                 self._channels[address] = channel
             return channel
 

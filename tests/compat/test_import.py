@@ -20,13 +20,23 @@ pytestmark = pytest.mark.long
 MESSAGE_COUNT = 2_000
 
 
-def copy(cluster: LocalCluster, directory: Path) -> dict[str, int]:
+AUTHENTICATION = """
+authenticationEnabled=true
+authenticationProvider=org.apache.rocketmq.auth.authentication.provider.DefaultAuthenticationProvider
+authenticationMetadataProvider=\
+org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider
+initAuthenticationUser={"username":"reader","password":"a-secret"}
+innerClientAuthenticationCredentials={"accessKey":"reader","secretKey":"a-secret"}
+"""
+
+
+def copy(cluster: LocalCluster, directory: Path, *more: str) -> dict[str, int]:
     """Run the command; return how many messages of each topic it copied."""
     lines = (directory / "namesrv.conf").read_text().splitlines()
     (port,) = (line.split("=")[1].strip() for line in lines if line.startswith("listenPort"))
     result = CliRunner().invoke(
         main,
-        ["rocketmq", "import", f"127.0.0.1:{port}", "-o", "json"],
+        ["rocketmq", "import", f"127.0.0.1:{port}", "-o", "json", *more],
         env={SERVER_VARIABLE: cluster.bootstrap},
     )
     assert result.exit_code == 0, result.output
@@ -34,11 +44,23 @@ def copy(cluster: LocalCluster, directory: Path) -> dict[str, int]:
     return {row["topic"]: row["message_count"] for row in found["topics"]}
 
 
+def authenticate(peer: RocketMqPeer, directory: Path) -> None:
+    """Start the brokers again as ones that want a signature of user `reader`."""
+    names = ("n0", "n1", "n2")
+    assert peer._processes is not None
+    peer._processes.stop(*names)
+    for name in names:
+        with open(directory / f"{name}.conf", "a") as settings:
+            settings.write(AUTHENTICATION)
+        peer._processes.start_again(name)
+    asyncio.run(peer._wait_known())
+
+
 def test_messages_of_rocketmq_are_copied_once(cluster: LocalCluster, tmp_path: Path) -> None:
     why = why_missing()
     if why is not None:
         missing.foreign(why)
-    directory = tmp_path / "rocketmq"
+    directory, keys = tmp_path / "rocketmq", tmp_path / "keys"
     os.mkdir(directory)
     peer = RocketMqPeer("master_slave")
 
@@ -55,6 +77,9 @@ def test_messages_of_rocketmq_are_copied_once(cluster: LocalCluster, tmp_path: P
         assert max(copy(cluster, directory).values()) == MESSAGE_COUNT
         assert not any(copy(cluster, directory).values())
         asyncio.run(produce())
-        assert sum(copy(cluster, directory).values()) == MESSAGE_COUNT
+        authenticate(peer, directory)
+        keys.write_text("reader a-secret\n")
+        copied = copy(cluster, directory, "--source-keys", str(keys))
+        assert sum(copied.values()) == MESSAGE_COUNT
     finally:
         asyncio.run(peer.stop())

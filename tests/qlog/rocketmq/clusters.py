@@ -6,7 +6,7 @@ Both are nodes with real logs behind real sockets. Owns what a test may do to th
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import quorumlog
@@ -91,9 +91,9 @@ async def target_at(root: Path) -> AsyncIterator[Target]:
 
 
 @asynccontextmanager
-async def clusters_at(root: Path) -> AsyncIterator[Clusters]:
+async def clusters_at(root: Path, **how: Any) -> AsyncIterator[Clusters]:
     """A source with topic orders of 4 queues under three broker names, and an empty target."""
-    async with gateway_at(root / "source") as source, target_at(root / "target") as target:
+    async with gateway_at(root / "source", **how) as source, target_at(root / "target") as target:
         yield Clusters(source, target)
 
 

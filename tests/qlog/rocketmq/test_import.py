@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from node.errors.common import OutcomeUnknownError
+from node.peers.security.tls import client_port_context
 from node.rocketmq.protocol.properties import IMPORTED_FROM
 from qlog import main
 from qlog.connection import SERVER_VARIABLE
@@ -27,6 +28,7 @@ from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from quorumlog.records.compression import CompressedMessage
 from store.record.message import encode_message
 from tests.node.broker_fakes import configure
+from tests.node.peers.certificates import Authority
 from tests.node.rocketmq.remoting.clients import COMMIT, Gateway
 from tests.qlog.rocketmq.clusters import Clusters, clusters_at
 from tests.qlog.running import check_keys
@@ -233,6 +235,35 @@ async def test_the_command_reports_and_its_code_tells_of_refusals(tmp_path: Path
         assert result.exit_code == 1
         assert "refused: topic bills is unknown" in result.stdout
         assert (await run("-o", "nothing")).exit_code == 2
+
+
+async def test_a_source_with_access_keys_and_tls_is_read(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path), Authority(tmp_path, "other")
+    node_files = authority.files("node")._replace(ca=authority.path)
+    tls = client_port_context(node_files, require_client_certificate=False)
+    keys, wrong = tmp_path / "keys", tmp_path / "wrong"
+    keys.write_text("# of the source\nreader a-secret\n")
+    wrong.write_text("reader another-secret\n")
+    async with clusters_at(tmp_path, keys={"reader": "a-secret"}, tls=tls) as clusters:
+        await clusters.source.node.append(0, 5)
+
+        async def run(keys_file: Path, ca_file: Path) -> Result:
+            words = ["import", f"127.0.0.1:{clusters.source.port}", "--source-keys", str(keys_file)]
+            arguments = ["--transport", "grpc", "rocketmq", *words, "--source-ca", str(ca_file)]
+            environment = {SERVER_VARIABLE: clusters.target.address}
+            return await asyncio.to_thread(CliRunner().invoke, main, arguments, env=environment)
+
+        for keys_file, ca_file, why in (
+            (wrong, authority.path, "the signature does not fit the command"),
+            (keys, other.path, "certificate verify failed"),
+            (authority.path, authority.path, "words, and not a key and a secret"),
+            (keys, keys, "cannot be used"),
+        ):
+            refused = await run(keys_file, ca_file)
+            assert (refused.exit_code > 0, why in refused.stderr) == (True, True), refused.stderr
+        assert (await run(keys, authority.path)).exit_code == 0
+        found = await clusters.target.messages("orders", 4)
+        assert sum(len(queue) for queue in found) == 5
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ Its codec is its own, written from the protocol, and shares nothing with the nod
 
 import asyncio
 import json
+import ssl
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -264,6 +265,7 @@ async def gateway_at(
     keys: dict[str, str] | None = None,
     settings: Settings | None = None,
     port_number: int = 0,
+    tls: ssl.SSLContext | None = None,
     **how: Any,
 ) -> AsyncIterator[Gateway]:
     """A gateway over one node with topic orders of 4 queues and three broker names."""
@@ -273,7 +275,7 @@ async def gateway_at(
         server = FramedServer(
             FramedCalls(served, call_count_max=1_024), others=calls.conversations()
         )
-        port = await server.bind(Address("127.0.0.1", 0), port_number=port_number)
+        port = await server.bind(Address("127.0.0.1", 0), tls, port_number=port_number)
         server.open()
         remoting = Remoting(
             node.broker,
