@@ -2,7 +2,8 @@
 
 Owns the turns: which handles run, and when. Time stands still within a turn; the turn itself takes
 a moment of it. Sockets are those of `simulation.network`. What our code does not use raises
-NotImplementedError, as asyncio's own base class does.
+NotImplementedError, as asyncio's own base class does. Must not know how a process lives and ends,
+nor how threads run: the maker of a process gives its loop an executor.
 """
 
 from __future__ import annotations
@@ -12,20 +13,44 @@ import heapq
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
-from simulation.kernel.hub import NS_PER_S
+from simulation.kernel.hub import NS_PER_S, Event, Hub, Owner
+from simulation.kernel.machine import Machine
 
-if TYPE_CHECKING:
-    # A circle of types: a process makes its loop, which asks it for time and whether it lives.
-    from simulation.kernel.hub import Event
-    from simulation.kernel.process import Process
+
+class LoopOwner(Owner, Protocol):
+    """A process, as its loop sees it."""
+
+    @property
+    def hub(self) -> Hub: ...
+    @property
+    def machine(self) -> Machine: ...
+    @property
+    def main(self) -> Any:
+        """The greenlet of the loop."""
+
+    def turn_ns(self) -> int:
+        """Return how long the next turn of the loop takes."""
+        ...
+
+    def spend(self, duration_ns: int) -> None:
+        """Let time pass for the code that calls this."""
+        ...
+
+    def keep(self, thing: object) -> None:
+        """Hold something for as long as the process is held."""
+        ...
+
+    def kill(self) -> None:
+        """End the process now."""
+        ...
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
     """The loop of one process. It runs on the greenlet of that process."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: LoopOwner) -> None:
         self._process: Final = process
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
@@ -230,13 +255,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> Any:
         """Run a function on a simulated thread."""
-        from simulation.kernel.threads import SimulatedExecutor
-
         if executor is None:
-            if self._executor is None:
-                self._executor = SimulatedExecutor(self._process.hub, 4)
             executor = self._executor
+            assert executor is not None, "a process has an executor before it runs"
         return asyncio.wrap_future(executor.submit(func, *args), loop=self)
+
+    def set_default_executor(self, executor: Any) -> None:
+        """Take the executor of functions that name none."""
+        self._executor = executor
 
     # --- Signals ---
 

@@ -10,36 +10,17 @@ import asyncio
 import sys
 from collections.abc import Callable, Coroutine
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from greenlet import getcurrent, greenlet
 
-from simulation.kernel.clock import MachineClock
 from simulation.kernel.hub import NS_PER_US, Event, Hub
 from simulation.kernel.loop import VirtualLoop
+from simulation.kernel.machine import Machine
 
 TURN_NS_MIN: Final = 5 * NS_PER_US
 TURN_NS_MAX: Final = 60 * NS_PER_US
 """How long a turn of an event loop takes: time stands still while code runs."""
-
-
-class Machine(Protocol):
-    """The machine of a process. The kernel does not know what a network or a disk is."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def address(self) -> str: ...
-    @property
-    def clock(self) -> MachineClock: ...
-    @property
-    def has_power(self) -> bool: ...
-    @property
-    def network(self) -> Any: ...
-    @property
-    def disk(self) -> Any: ...
-    @property
-    def boot_id(self) -> str: ...
 
 
 class Process:

@@ -17,8 +17,9 @@ from typing import Any, ClassVar, Final
 
 from simulation.disk.disk import FIRST_DESCRIPTOR, TOTAL_SIZE_BYTES, Disk
 from simulation.kernel.hub import Hub
+from simulation.kernel.machine import Machine
 from simulation.kernel.modules import SimulatedModule
-from simulation.kernel.process import Machine, Process, current_process
+from simulation.kernel.process import Process, current_process
 from simulation.machines import modules
 
 _BLOCK_SIZE_BYTES: Final = 4096

@@ -12,6 +12,7 @@ from simulation.disk.disk import Disk
 from simulation.kernel.clock import MachineClock
 from simulation.kernel.hub import Hub
 from simulation.kernel.process import Process
+from simulation.kernel.threads import SimulatedExecutor
 from simulation.network.network import Network
 
 
@@ -42,6 +43,7 @@ class Machine:
         """Start a process."""
         assert self.has_power, f"{self.name} has no power"
         process = Process(self.hub, self, f"{self.name}/{name}")
+        process.loop.set_default_executor(SimulatedExecutor(self.hub))
         self.processes.append(process)
         process.on_end.append(partial(self._ended, process))
         process.start(main)

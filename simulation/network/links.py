@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from simulation.kernel.hub import NS_PER_MS, NS_PER_US, Hub
 
 if TYPE_CHECKING:
-    from simulation.kernel.process import Machine
+    from simulation.kernel.machine import Machine
 
 ANY: Final = "0.0.0.0"
 LOOPBACK: Final = "127.0.0.1"

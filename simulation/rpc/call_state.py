@@ -13,9 +13,8 @@ import grpc
 from grpc._cython import cygrpc
 
 from simulation.rpc import frames, statuses
-from simulation.rpc.connection import Connection
+from simulation.rpc.connection import Connection, Stream
 from simulation.rpc.statuses import Status
-from simulation.rpc.stream import Stream
 
 
 class ServerStoppedError(Exception):

@@ -1,8 +1,12 @@
-"""A channel of a client: one address, the connection to it, and when the next one is tried.
+"""A channel of a client: one address, the connection to it, and the calls that it makes.
 
 Owns the states of a channel, as the policy `pick_first` of gRPC has them: IDLE until a call comes,
 READY until the connection is lost, and after a failed attempt TRANSIENT_FAILURE until one succeeds.
 Takes the place of `cygrpc.AioChannel`.
+
+Owns each call: its request, its deadline, its answers and its status, and when it counts as begun
+and as done. Takes the place of `cygrpc._AioCall`; the classes of `grpc.aio` stand above both. Must
+not know what a method does.
 """
 
 from __future__ import annotations
@@ -10,22 +14,22 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from grpc._cython import cygrpc
 
 from simulation.kernel.process import Process
-from simulation.rpc import statuses
-from simulation.rpc.call import ClientCall
-from simulation.rpc.connection import ClientConnection
-from simulation.rpc.options import Options
+from simulation.rpc import frames, statuses
+from simulation.rpc.connection import ClientConnection, Stream
+from simulation.rpc.options import Options, is_above
 from simulation.rpc.statuses import Status
 
 IDLE, CONNECTING, READY, TRANSIENT_FAILURE, SHUTDOWN = range(5)
 """States of a channel, with the numbers of gRPC."""
 BACKOFF_FACTOR: Final = 1.6
 BACKOFF_JITTER: Final = 0.2
+_NS_PER_S: Final = 1_000_000_000
 
 
 class SimulatedChannel:
@@ -111,7 +115,7 @@ class SimulatedChannel:
             raise NotImplementedError("credentials of calls are not simulated")
         left_s = None
         if deadline is not None:
-            left_s = deadline - self.process.machine.clock.unix_ns() / 1_000_000_000
+            left_s = deadline - self.process.machine.clock.unix_ns() / _NS_PER_S
         return ClientCall(self, method.decode(), left_s, bool(wait_for_ready))
 
     # --- Calls ---
@@ -221,3 +225,247 @@ class SimulatedChannel:
             for one in watchers:
                 if not one.done() and self.process.is_alive:
                     one.set_result(None)
+
+
+class ClientCall:
+    """The call below `grpc.aio.Call`."""
+
+    def __init__(
+        self, channel: SimulatedChannel, method: str, left_s: float | None, is_patient: bool
+    ) -> None:
+        """`left_s`: the time until its deadline. `is_patient`: it waits for a ready channel."""
+        self.is_patient: Final = is_patient
+        self._channel = channel
+        self._loop = channel.process.loop
+        self._method, self._left_s = method, left_s
+        self._deadline_s = None if left_s is None else self._loop.time() + left_s
+        self._metadata: frames.Metadata = ()
+        self._request: bytes | None = None
+        """The only request; None: it streams requests."""
+        self._reads_one = False
+        self._stream: Stream | None = None
+        self._response: bytes | None = None
+        self._initial_metadata: frames.Metadata | None = None
+        self._status: Any = None
+        self._is_locally_cancelled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._done_callbacks: list[Callable[[], None]] = []
+
+    # --- State, as cygrpc._AioCall ---
+
+    def add_done_callback(self, callback: Callable[[], None]) -> None:
+        """Have a function called at the end, at once if it is over."""
+        if self._status is not None:
+            callback()
+        else:
+            self._done_callbacks.append(callback)
+
+    def time_remaining(self) -> float | None:
+        """Return the time until its deadline, in s; None: it has none."""
+        if self._deadline_s is None:
+            return None
+        return max(0.0, self._deadline_s - self._loop.time())
+
+    def done(self) -> bool:
+        """Whether it has a status."""
+        return self._status is not None
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled, by whomever."""
+        return self._status is not None and self._status.code() == statuses.CANCELLED
+
+    def is_ok(self) -> bool:
+        """Whether it ended well."""
+        return self._status is not None and self._status.code() == statuses.OK
+
+    def is_locally_cancelled(self) -> bool:
+        """Whether this side has cancelled it."""
+        return self._is_locally_cancelled
+
+    async def status(self) -> Any:
+        """Return the status, when there is one."""
+        while self._status is None:
+            await self._change()
+        return self._status
+
+    async def initial_metadata(self) -> frames.Metadata:
+        """Return the metadata that came first, when they are there or the call is over."""
+        while self._initial_metadata is None:
+            await self._change()
+        return self._initial_metadata
+
+    def cancel(self, details: str) -> None:
+        """End it from this side."""
+        if not self._channel.process.is_alive:  # It is dropped with the objects of its process.
+            return
+        self._is_locally_cancelled = True
+        stream = self._stream
+        self._set_status(cygrpc.AioRpcStatus(statuses.CANCELLED, details, None, None))
+        self._leave(stream)
+
+    def set_internal_error(self, error_str: str) -> None:
+        """Take a failure that the classes above have met."""
+        details = "Internal error from Core"
+        self._set_status(cygrpc.AioRpcStatus(statuses.INTERNAL, details, (), error_str))
+
+    # --- The four kinds, as cygrpc._AioCall ---
+
+    async def unary_unary(
+        self, request: bytes, metadata: frames.Metadata, _context: object
+    ) -> bytes | None:
+        """Send a request and return the response; None: it failed."""
+        self._start(metadata, request, reads_one=True)
+        await self.status()
+        return self._response
+
+    async def initiate_unary_stream(
+        self, request: bytes, metadata: frames.Metadata, _context: object
+    ) -> None:
+        """Send a request, and wait until the server answers in whatever way."""
+        self._start(metadata, request)
+        await self.initial_metadata()
+
+    async def stream_unary(
+        self, metadata: frames.Metadata, on_begun: Callable[[], None], _context: object
+    ) -> bytes | None:
+        """Begin, call `on_begun`, and return the response; None: it failed."""
+        self._start(metadata, None, reads_one=True)
+        await self._begun()
+        on_begun()
+        await self.status()
+        return self._response
+
+    async def initiate_stream_stream(
+        self, metadata: frames.Metadata, on_begun: Callable[[], None], _context: object
+    ) -> None:
+        """Begin, call `on_begun`, and wait until the server answers in whatever way."""
+        self._start(metadata, None)
+        await self._begun()
+        on_begun()
+        await self.initial_metadata()
+
+    async def receive_serialized_message(self) -> Any:
+        """Return the next response, or EOF."""
+        message = None if self._stream is None else await self._stream.read()
+        return cygrpc.EOF if message is None else message
+
+    async def send_serialized_message(self, message: bytes) -> None:
+        """Send a request. Raises ExecuteBatchError if the call ends meanwhile."""
+        if self._stream is None or self._is_too_large(message):
+            raise cygrpc.ExecuteBatchError('Failed "execute_batch": the call is over')
+        await self._stream.write(message)
+
+    async def send_receive_close(self) -> None:
+        """Send that no request follows."""
+        await asyncio.sleep(0)
+        if self._stream is not None:
+            self._stream.send(frames.HALF_CLOSE)
+
+    # --- Beginning ---
+
+    def _start(
+        self, metadata: frames.Metadata, request: bytes | None, *, reads_one: bool = False
+    ) -> None:
+        self._metadata, self._request, self._reads_one = metadata, request, reads_one
+        if self._status is not None:
+            return
+        if self._left_s is not None:
+            if self._left_s <= 0:
+                self.finish(Status(statuses.DEADLINE_EXCEEDED, statuses.DEADLINE))
+                return
+            self._timer = self._loop.call_later(self._left_s, self._expire)
+        if request is None or not self._is_too_large(request):
+            self._channel.start(self)
+
+    def begin(self, connection: ClientConnection) -> None:
+        """Go onto a connection."""
+        left_s = self.time_remaining()
+        timeout_ns = None if left_s is None else int(left_s * _NS_PER_S)
+        self._stream = stream = connection.open(self)
+        stream.reads_one = self._reads_one
+        number, request = stream.number, self._request
+        opening = frames.pack_call(self._method, timeout_ns, self._metadata)
+        data = frames.frame(frames.CALL, number, opening)
+        if request is not None:
+            data += frames.frame(frames.MESSAGE, number, request)
+            data += frames.frame(frames.HALF_CLOSE, number)
+            self._request = None
+        connection.send(data)
+        self._wake()
+
+    async def _begun(self) -> None:
+        while self._stream is None and self._status is None:
+            await self._change()
+
+    def _is_too_large(self, message: bytes) -> bool:
+        """Fail the call if a request is above the limit of this side."""
+        size_bytes_max = self._channel.options.send_size_bytes_max()
+        if not is_above(len(message), size_bytes_max):
+            return False
+        text = statuses.too_large("CLIENT", "Sent", len(message), size_bytes_max)
+        stream = self._stream
+        self.finish(Status(statuses.RESOURCE_EXHAUSTED, text))
+        self._leave(stream)
+        return True
+
+    # --- Ending ---
+
+    def _expire(self) -> None:
+        if self._status is None:
+            stream = self._stream
+            status = Status(statuses.DEADLINE_EXCEEDED, statuses.DEADLINE)
+            if stream is not None:
+                status = statuses.removed(statuses.DEADLINE_EXCEEDED, statuses.DEADLINE)
+            self.finish(status)
+            self._leave(stream)
+
+    def _leave(self, stream: Stream | None) -> None:
+        """Tell the server, or the channel, that this call is over."""
+        if stream is not None:
+            stream.close(frames.RESET)
+        else:
+            self._channel.forget(self)
+
+    def finish(self, status: Status) -> None:
+        """Take the final status, unless there is one."""
+        if self._status is None:
+            self._set_status(status.of_client())
+
+    def on_headers(self, metadata: frames.Metadata) -> None:
+        """Take the initial metadata of the server."""
+        if self._initial_metadata is None:
+            self._initial_metadata = metadata
+            self._wake()
+
+    def on_end(self, status: Status | None) -> None:
+        """Take the end from the server or the connection."""
+        assert status is not None, "a client's call ends with a status"
+        assert self._stream is not None, "a call that has not begun gets no end"
+        if self._reads_one and self._stream.messages:
+            self._response = self._stream.messages.popleft()
+        self.finish(status)
+
+    def _set_status(self, status: Any) -> None:
+        self._status = status
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._initial_metadata is None:
+            self._initial_metadata = ()
+        self._wake()
+        callbacks, self._done_callbacks = self._done_callbacks, []
+        for callback in callbacks:
+            callback()
+
+    # --- Waiting ---
+
+    async def _change(self) -> None:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for one in waiters:
+            if not one.done():
+                one.set_result(None)

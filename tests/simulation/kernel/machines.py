@@ -6,6 +6,7 @@ from typing import Any
 from simulation.kernel.clock import MachineClock
 from simulation.kernel.hub import NS_PER_S, Hub
 from simulation.kernel.process import Process
+from simulation.kernel.threads import SimulatedExecutor
 from simulation.network.network import Network
 
 
@@ -23,6 +24,7 @@ class BareMachine:
     def run(self, main: Callable[[], Coroutine[Any, Any, int]]) -> Process:
         """Start a process."""
         process = Process(self.hub, self, self.name)
+        process.loop.set_default_executor(SimulatedExecutor(self.hub))
         process.start(main)
         return process
 

@@ -12,7 +12,7 @@ import pytest
 from quorumlog.errors import Outcome, QuorumlogError, UnavailableError, from_rpc
 from simulation.machines.machine import Machine
 from simulation.rpc import frames
-from simulation.rpc.stream import WINDOW_SIZE_BYTES
+from simulation.rpc.connection import WINDOW_SIZE_BYTES
 from simulation.rpc.substitute import rpc_parts
 from simulation.world import World
 from tests.simulation.rpc.scenarios import CHANNEL_OPTIONS, SERVER_OPTIONS, Methods
