@@ -20,6 +20,11 @@ CHUNK_SIZE_BYTES: Final = 64 * 1024
 """Size of one part of a dump in transit."""
 ENTRY_COUNT_MAX: Final = 100_000
 
+REGULAR: Final = b"\x00"
+"""First byte of a command for the state machine; the library's number."""
+NO_OP: Final = b"\x01"
+"""First byte of a command that changes no state; the library's number."""
+
 
 def is_sound(message: object) -> bool:
     """Whether a message of a replica has one of the known shapes."""

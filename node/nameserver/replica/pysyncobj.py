@@ -12,8 +12,6 @@ import os
 import socket
 import time
 from _socket import inet_ntop
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -30,8 +28,9 @@ from node.nameserver.replica import messages
 from node.nameserver.replica.dump import Dump, read_dump, write_dump
 from node.nameserver.replica.journal import Entry, Journal
 from node.nameserver.replica.lives import ReplicaLives
+from node.nameserver.replica.messages import NO_OP, REGULAR
 from node.nameserver.replica.pickles import refuse_loads, safe_dumps
-from node.nameserver.replica.pysyncobj_wire import BoundedConnection, Transport
+from node.nameserver.replica.pysyncobj_wire import BoundedConnection, MemberReplica, Transport
 from store.files.file_system import FileSystem
 from store.files.meta_file import Json
 
@@ -42,11 +41,7 @@ socket.inet_ntop = inet_ntop
 VERSION: Final = "0.3.17"
 DUMP_NAME: Final = "dump"
 
-REGULAR: Final = b"\x00"
-NO_OP: Final = b"\x01"
 _FIRST_ENTRY: Final[Entry] = (NO_OP, 1, 0)
-_FOLLOWER: Final = 0
-"""The library's number of the follower state."""
 
 
 class DirectoryMachine(Protocol):
@@ -113,7 +108,7 @@ def _harden() -> None:
     pysyncobj.tcp_server.TcpConnection = BoundedConnection
 
 
-class DirectoryReplica(pysyncobj.SyncObj):  # type: ignore[misc]
+class DirectoryReplica(MemberReplica):
     """One replica of a machine. Made, ticked and closed on one thread."""
 
     def __init__(
@@ -235,64 +230,6 @@ class DirectoryReplica(pysyncobj.SyncObj):  # type: ignore[misc]
         if self.lives.is_joining and self.lives.has_told(leader) and now_s >= self._next_ask_s:
             self._next_ask_s = now_s + ASK_BACK_SECONDS
             self._applyCommand(NO_OP + self.lives.marker, None)
-
-    def may_say(self, member: str, message: messages.Message) -> bool:
-        """Whether a message may leave: a replica without memory sends none that others count."""
-        kind = message["type"]
-        if kind == "apply_command":
-            is_marker = message["command"] == NO_OP + self.lives.marker
-            return not is_marker or self.lives.has_told(member)
-        if kind == "next_node_idx":
-            return self.lives.has_met
-        return kind == "apply_command_response" or self.lives.takes_part
-
-    def may_hear(self, member: str, message: messages.Message) -> bool:
-        """Whether a message may reach the Raft. Commands always may, since they are no votes."""
-        kind = message["type"]
-        if kind in ("apply_command", "apply_command_response"):
-            return True
-        if kind == "next_node_idx":
-            return self.lives.has_met
-        may_take = self.lives.has_met if kind == "append_entries" else self.lives.takes_part
-        return may_take and self.lives.counts(member)
-
-    def step_down(self) -> None:
-        """Become a follower without a leader."""
-        self._SyncObj__setState(_FOLLOWER)
-        self._SyncObj__raftLeader = None
-
-    def forget_acks(self, node: Any) -> None:
-        """Reset the match index of a member that lost the memory of its acks."""
-        if node in self._SyncObj__raftMatchIndex:
-            self._SyncObj__raftMatchIndex[node] = 0
-
-    @contextmanager
-    def without_news_of(self, node: Any) -> Iterator[None]:
-        """Keep a member's last response time, so that a message does not count for the quorum."""
-        times = self._SyncObj__lastResponseTime
-        before_s = times.get(node)
-        yield
-        if before_s is not None:
-            times[node] = before_s
-
-    def connected_nodes(self) -> tuple[Any, ...]:
-        """Return the connected members."""
-        return tuple(self._SyncObj__connectedNodes)
-
-    @property
-    def hasQuorum(self) -> bool:  # noqa: N802
-        """Whether the connected members that count, and this one, are a majority. Any thread."""
-        lives = self.lives
-        count = sum(lives.counts(node.id) for node in self.connected_nodes())
-        return 2 * (count + (not lives.is_joining)) > len(self.journal.members)
-
-    def sync(self) -> None:
-        """Make the journal durable; set `failure` on an error, so that no message leaves then."""
-        try:
-            self.journal.sync()
-        except Exception as error:
-            self.failure = error
-            raise
 
     def submit(self, encoded: bytes, callback: Callback) -> None:
         """Submit a command; from any thread."""

@@ -1,28 +1,30 @@
 """The sockets of PySyncObj under our rules: bounded frames of plain values, members only.
 
-Owns its connections and its transport, and the choice of messages that reach its Raft (`lives`
-decides which members count). With `pysyncobj` the only place for private names of the library (rule
-C9). Must not know the files or the content of a command. All code here runs on one thread.
+Owns its connections and its transport, and the choice of messages that leave and reach its Raft
+(`lives` decides which members count). With `pysyncobj` the only place for private names of the
+library (rule C9). Must not know the files. Of the content of a command it knows only the marker
+that ends a joining. All code here runs on one thread.
 """
 
 import hmac
 import struct
 import time
 import zlib
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
+import pysyncobj
 import pysyncobj.tcp_connection
 import pysyncobj.transport
 
 from node.nameserver.replica import messages
 from node.nameserver.replica.dump import index_and_term
-from node.nameserver.replica.lives import told_in
+from node.nameserver.replica.journal import Journal
+from node.nameserver.replica.lives import ReplicaLives, told_in
+from node.nameserver.replica.messages import NO_OP
 from node.nameserver.replica.pickles import safe_loads
 from node.peers.lives_codec import LivesFormatError
-
-if TYPE_CHECKING:
-    # A circle of types, and the library's: its object makes a transport that calls it back.
-    from node.nameserver.replica.pysyncobj import DirectoryReplica
 
 HANDSHAKE_SIZE_BYTES_MAX: Final = 4 * 1024
 """Size of a frame, packed and unpacked, of a peer that has not identified itself."""
@@ -37,6 +39,8 @@ STRANGER_COUNT_MAX: Final = 16
 silent strangers keep no replica out."""
 STRANGER_SECONDS_MAX: Final = 5.0
 _LENGTH: Final = struct.Struct("i")
+_FOLLOWER: Final = 0
+"""The library's number of the follower state."""
 
 
 class BoundedConnection(pysyncobj.tcp_connection.TcpConnection):  # type: ignore[misc]
@@ -104,12 +108,82 @@ class BoundedConnection(pysyncobj.tcp_connection.TcpConnection):  # type: ignore
         return message
 
 
+class MemberReplica(pysyncobj.SyncObj):  # type: ignore[misc]
+    """The library's object, as its transport sees it: which messages and members count.
+
+    A subclass sets the attributes before it calls `SyncObj.__init__`, which makes the transport.
+    """
+
+    failure: Exception | None
+    """The error that must end this replica; no message leaves or reaches the Raft after it."""
+    journal: Journal
+    lives: ReplicaLives
+
+    def may_say(self, member: str, message: messages.Message) -> bool:
+        """Whether a message may leave: a replica without memory sends none that others count."""
+        kind = message["type"]
+        if kind == "apply_command":
+            is_marker = message["command"] == NO_OP + self.lives.marker
+            return not is_marker or self.lives.has_told(member)
+        if kind == "next_node_idx":
+            return self.lives.has_met
+        return kind == "apply_command_response" or self.lives.takes_part
+
+    def may_hear(self, member: str, message: messages.Message) -> bool:
+        """Whether a message may reach the Raft. Commands always may, since they are no votes."""
+        kind = message["type"]
+        if kind in ("apply_command", "apply_command_response"):
+            return True
+        if kind == "next_node_idx":
+            return self.lives.has_met
+        may_take = self.lives.has_met if kind == "append_entries" else self.lives.takes_part
+        return may_take and self.lives.counts(member)
+
+    def step_down(self) -> None:
+        """Become a follower without a leader."""
+        self._SyncObj__setState(_FOLLOWER)
+        self._SyncObj__raftLeader = None
+
+    def forget_acks(self, node: Any) -> None:
+        """Reset the match index of a member that lost the memory of its acks."""
+        if node in self._SyncObj__raftMatchIndex:
+            self._SyncObj__raftMatchIndex[node] = 0
+
+    @contextmanager
+    def without_news_of(self, node: Any) -> Iterator[None]:
+        """Keep a member's last response time, so that a message does not count for the quorum."""
+        times = self._SyncObj__lastResponseTime
+        before_s = times.get(node)
+        yield
+        if before_s is not None:
+            times[node] = before_s
+
+    def connected_nodes(self) -> tuple[Any, ...]:
+        """Return the connected members."""
+        return tuple(self._SyncObj__connectedNodes)
+
+    @property
+    def hasQuorum(self) -> bool:  # noqa: N802
+        """Whether the connected members that count, and this one, are a majority. Any thread."""
+        lives = self.lives
+        count = sum(lives.counts(node.id) for node in self.connected_nodes())
+        return 2 * (count + (not lives.is_joining)) > len(self.journal.members)
+
+    def sync(self) -> None:
+        """Make the journal durable; set `failure` on an error, so that no message leaves then."""
+        try:
+            self.journal.sync()
+        except Exception as error:
+            self.failure = error
+            raise
+
+
 class Transport(pysyncobj.transport.TCPTransport):  # type: ignore[misc]
     """Talks to members only; syncs the journal before messages leave, and checks arriving ones."""
 
     _ready: bool
 
-    def __init__(self, replica: "DirectoryReplica", self_node: Any, other_nodes: Any) -> None:
+    def __init__(self, replica: MemberReplica, self_node: Any, other_nodes: Any) -> None:
         self._replica = replica
         self.refused_count = 0
         self._is_skipping = False

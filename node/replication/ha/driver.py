@@ -1,9 +1,10 @@
 """The asyncio shell of one replica of a master-slave group: it carries out the machine's effects.
 
-Owns the order of effects, the turns, the callers that wait, and the machine's clock. Must not know
-what a record means (broker, state machine), how sockets work (link) or where bytes lie (log).
-Everything runs on the loop's thread. Appends of one turn of the loop share one transfer to each
-slave, one sync and one wake-up of their callers; so do the transfers that a slave takes in a turn.
+Owns the order of effects, the work of a turn, the callers that wait, and the machine's clock. Must
+not know what a record means (broker, state machine), how sockets work (link), where bytes lie (log)
+or how inputs wait (replica). Everything runs on the loop's thread. Appends of one turn of the loop
+share one transfer to each slave, one sync and one wake-up of their callers; so do the transfers
+that a slave takes in a turn.
 """
 
 from __future__ import annotations
@@ -13,9 +14,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import structlog
-
-from node.errors.common import NotReadyError, ShuttingDownError
+from node.errors.common import NotReadyError
 from node.errors.ha import NotMasterError
 from node.replication.ha import report
 from node.replication.ha.applied import AppliedState
@@ -40,8 +39,9 @@ from node.replication.ha.core.wire import body_check, transfer_head
 from node.replication.ha.inbound import Inbound
 from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.link.link import HaLink
-from node.replication.ha.pending_calls import HaPendingAppend, HaPendingCalls
+from node.replication.ha.pending_calls import HaPendingCalls
 from node.replication.ha.promotion import Promotion
+from node.replication.ha.replica import HaReplica
 from node.replication.ha.report import HaReport
 from node.replication.ha.storage.log import HaLog
 from node.replication.ha.storage.loss_count import count_loss
@@ -49,7 +49,7 @@ from node.replication.ha.storage.losses import LossFile
 from node.replication.sync_requests import SyncRequests
 from node.state.appends import Committed, Prepared
 from raft.errors import BusyError
-from raft.messages import NO_NODE, Index, NodeId, Term
+from raft.messages import NO_NODE, Index, NodeId
 from raft.transitions import Role
 from store.errors import CorruptionError, FileSystemError, StoreFullError
 from store.files.failpoints import hit
@@ -57,15 +57,9 @@ from store.log.cut_file import CutFile
 from store.log.shipped_log import CheckedRaw
 
 TICK_MS: Final = 100
-_log: Final = structlog.get_logger(component="ha")
-_ROLES: Final = {
-    HaRole.MASTER: Role.LEADER,
-    HaRole.CANDIDATE: Role.CANDIDATE,
-    HaRole.SLAVE: Role.FOLLOWER,
-}
 
 
-class HaDriver:
+class HaDriver(HaReplica):
     """Runs one replica on the running event loop; a `node.replication.contract.Driver`."""
 
     def __init__(
@@ -87,75 +81,28 @@ class HaDriver:
         `is_first_master`: whether it proposes itself when the group is new. `on_fatal` is called
         with an error after which memory and disk may differ; it must end the process.
         """
-        self.group: Final = group
-        self.node_id: Final = node_id
-        self.log: Final = log
-        self.applied: Final = applied
+        super().__init__(group, node_id, log, applied, mode=mode, on_fatal=on_fatal)
         self.losses: Final = losses
-        self.machine: Final = HaMachine(
-            group,
-            node_id,
-            log,
-            log.replica,
-            log.epochs,
-            log.end,
-            mode=mode,
-            confirm=applied.applied,
-        )
-        self._link, self.on_fatal = link, on_fatal
+        self._link = link
         self.inbound: Final = Inbound(self, log, applied, link, make_image)
         self.promotion: Final = Promotion(self, is_first_master=is_first_master)
-        self._loop = asyncio.get_running_loop()
         self._pending_calls = HaPendingCalls(self._holders)
         self._syncs = SyncRequests(log.store, self._on_durable, on_fatal, is_flush_sync=True)
         self._sync_count = 0
         self._has_unsynced = False
-        self._appends: list[tuple[int, HaPendingAppend]] = []
-        """Appends written in this turn, which the machine does not know yet."""
-        self._later: list[Callable[[HaMachine], HaEffects]] = []
-        """Inputs that arrived during the work on effects, or while that had to wait."""
-        self._unsaved: HaEffects | None = None
-        """Effects of which a part must be durable first, while the disk has no room for it."""
-        self.save_error: StoreFullError | FileSystemError | None = None
-        """Error behind `_unsaved`; no other work happens here until it is gone."""
-        self._is_busy = False
         self._confirm = applied.applied
         """Limit of readers."""
         self._apply_error: StoreFullError | FileSystemError | None = None
-        self._is_turn_scheduled = False
         self._tick_timer: asyncio.TimerHandle | None = None
         self._caught_up = report.CaughtUp()
-        self.is_stopped = self.is_draining = False
         self._has_news = False
         self._was_seen: tuple[Role, NodeId, bool] = (Role.FOLLOWER, NO_NODE, False)
         self._listeners: list[Callable[[], None]] = []
         self._role_listeners: list[Callable[[HaRoleChange], None]] = []
-        self.is_ready = False
-        """Whether this is a serving master that has applied everything of the epochs before."""
         self.apply_retry_count = 0
         """Times that decided batches could not be shown, as the disk has no room for queues."""
 
     # --- Facts ---
-
-    @property
-    def role(self) -> Role:
-        """The current role in the broker's words: the master is the leader."""
-        return _ROLES[self.machine.role]
-
-    @property
-    def term(self) -> Term:
-        """The number of the epoch that this node takes part in."""
-        return self.machine.state.bound.number
-
-    @property
-    def leader_id(self) -> NodeId:
-        """The serving master, as far as this node knows; NO_NODE if it knows none."""
-        state = self.machine.state
-        if state.role is HaRole.MASTER:
-            return self.node_id
-        master = state.bound.master_id
-        link = state.up(master) if state.role is HaRole.SLAVE else None
-        return master if link is not None and link.is_master else NO_NODE
 
     @property
     def applied_index(self) -> Index:
@@ -265,51 +212,9 @@ class HaDriver:
         if not self.is_stopped:
             self.input(lambda machine: machine.resign(reason))
 
-    # --- Inputs and effects ---
-
-    def input(self, call: Callable[[HaMachine], HaEffects]) -> None:
-        """Give the machine an input and carry out its effects; inputs caused by them come after.
-
-        While the disk has no room for effects that must be durable first, inputs wait. They are few
-        then: no frame is taken from links, no append is accepted, and time stands still.
-        """
-        self._later.append(call)
-        if not self._is_busy and self._unsaved is None:
-            self._go_on()
-
-    def _go_on(self) -> None:
-        self._is_busy = True
-        try:
-            if self._unsaved is not None:
-                self._carry_out(self._unsaved)
-            while self._unsaved is None and (self._later or self._appends):
-                self._tell_appends()
-                if self._later:
-                    self._carry_out(self._later.pop(0)(self.machine))
-        except BaseException as error:
-            self.on_fatal(error)
-            raise
-        finally:
-            self._is_busy = False
-        self.touch()
-
-    def _tell_appends(self) -> None:
-        """Give new appends to the machine, before any other change of the machine or the log."""
-        if self._appends:
-            appends, self._appends = self._appends, []
-            self._carry_out(self.machine.appended_all(appends))
+    # --- Effects ---
 
     def _carry_out(self, fx: HaEffects) -> None:
-        """Carry out the machine's effects, in the order of the fields; if the first cannot be
-        saved, all of them wait."""
-        try:
-            self._save(fx)
-        except (StoreFullError, FileSystemError) as error:
-            if self._unsaved is None:
-                _log.warning("waits until it can write what it must not forget", error=str(error))
-            self._unsaved, self.save_error = fx, error
-            return
-        self._unsaved = self.save_error = None
         for write in fx.write:
             assert isinstance(write.checked, CheckedRaw), f"at {write.position}: not checked"
             self.log.write_raw(write.checked)
@@ -334,10 +239,6 @@ class HaDriver:
             self._note_role(change)
 
     def _save(self, fx: HaEffects) -> None:
-        """Make durable what comes first. Each step happens once, however often it is repeated.
-
-        Raises StoreFullError or FileSystemError: repeat it before any other work here.
-        """
         log = self.log
         if fx.state is not None:
             log.save_state(fx.state)
@@ -409,16 +310,7 @@ class HaDriver:
 
     # --- The turn ---
 
-    def touch(self) -> None:
-        """Schedule a turn."""
-        if not self._is_turn_scheduled:
-            self._is_turn_scheduled = True
-            self._loop.call_soon(self._turn)
-
     def _turn(self) -> None:
-        self._is_turn_scheduled = False
-        if self.is_stopped:
-            return
         if self._appends:
             self.input(_nothing)
         if self._unsaved is None and self._pending_calls.begin_reads():
@@ -486,11 +378,6 @@ class HaDriver:
             self.inbound.tick(now_ms)
 
     # --- Small decisions ---
-
-    def check_running(self) -> None:
-        """Raise ShuttingDownError after `stop`."""
-        if self.is_stopped:
-            raise ShuttingDownError
 
     def _can_begin(self) -> bool:
         """Whether a new log has its first file: a Raft leader has one, since it has written."""

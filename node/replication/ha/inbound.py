@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from node.peers.stream import Side
 from node.replication.ha.applied import AppliedState
@@ -18,13 +18,10 @@ from node.replication.ha.core.wire import Frame, Hello, ImagePiece, ImageRequest
 from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.link.image_transfer import ImageReceiver, ImageSender
 from node.replication.ha.link.link import HaLink
+from node.replication.ha.replica import HaReplica
 from node.replication.ha.storage.log import HaLog, ImageNeededError
 from store.errors import FileSystemError, StoreFullError
 from store.log.shipped_log import CheckedRaw
-
-if TYPE_CHECKING:
-    # A circle of types: the driver makes this component, which gives it inputs.
-    from node.replication.ha.driver import HaDriver
 
 ROOM_RETRY_MS: Final = 5
 """Pause after which a slave whose disk had no room for a transfer looks again: the next file of the
@@ -32,23 +29,23 @@ log is usually being made just then."""
 
 
 class Inbound:
-    """The inbound frames of one driver."""
+    """The inbound frames of one replica."""
 
     def __init__(
         self,
-        driver: HaDriver,
+        replica: HaReplica,
         log: HaLog,
         applied: AppliedState,
         link: HaLink,
         make_image: Callable[[], Awaitable[bytes]],
     ) -> None:
-        self._driver, self._log, self._applied, self._link = driver, log, applied, link
+        self._replica, self._log, self._applied, self._link = replica, log, applied, link
         self._loop = asyncio.get_running_loop()
         self._waiting_for_room: set[HaConnection] = set()
         self._unopened: list[HaConnection] = []
-        """Connections that opened while the driver takes no inputs."""
+        """Connections that opened while the replica takes no inputs."""
         self._images = ImageReceiver()
-        self.image_sender: Final = ImageSender(make_image, driver.on_fatal)
+        self.image_sender: Final = ImageSender(make_image, replica.on_fatal)
         self.no_room_count = 0
         """Checks of frames that had to wait, as this disk had no room."""
 
@@ -67,7 +64,7 @@ class Inbound:
 
         An image names its history, so one that is of no use here does no harm.
         """
-        state = self._driver.machine.state
+        state = self._replica.machine.state
         if state.role is HaRole.SLAVE:
             links = [link for link in [state.up(state.bound.master_id)] if link and link.is_master]
         else:
@@ -76,36 +73,36 @@ class Inbound:
         return [_connection(link.id) for link in links]
 
     def go_on(self) -> None:
-        """Hand in the connections that opened while the driver took no inputs."""
+        """Hand in the connections that opened while the replica took no inputs."""
         unopened, self._unopened = self._unopened, []
         for connection in unopened:
             self.on_open(connection)
 
     def on_open(self, connection: HaConnection) -> None:
         """Take a connection that passed its handshake."""
-        if self._driver.is_stopped:
+        if self._replica.is_stopped:
             return
-        if self._driver.save_error is not None:
+        if self._replica.save_error is not None:
             self._unopened.append(connection)
             return
         if connection.side is Side.DIALLED:
-            self._driver.input(lambda machine: machine.dialled(connection, connection.peer))
+            self._replica.input(lambda machine: machine.dialled(connection, connection.peer))
         else:
-            self._driver.input(lambda machine: machine.accepted(connection))
+            self._replica.input(lambda machine: machine.accepted(connection))
         connection.begin()
 
     def on_frame(self, connection: HaConnection, frame: Frame) -> bool:
         """Take a frame; return whether it was taken. If not, `resume` offers it again."""
-        if self._driver.is_stopped:
+        if self._replica.is_stopped:
             return True
-        if self._driver.save_error is not None:
+        if self._replica.save_error is not None:
             self._wait_for_room(connection)
             return False
         checked: CheckedRaw | None = None
         if isinstance(frame, Transfer) and self._is_behind(connection, frame.position):
             # The sender's log begins behind the end of this one, so this one must begin there, too.
             # The machine only notes the frame.
-            self._images.ask(connection, self._driver.machine.state.now_ms)
+            self._images.ask(connection, self._replica.machine.state.now_ms)
         elif isinstance(frame, Transfer) and frame.body:
             if not self._log.has_room(len(frame.body)):
                 self._wait_for_room(connection)
@@ -114,8 +111,8 @@ class Inbound:
                 checked = self._log.check_raw(frame.position, frame.body)
             except ImageNeededError:
                 # The empty log begins with an image; bytes streamed before it are useless.
-                self._images.ask(connection, self._driver.machine.state.now_ms)
-                self._driver.input(lambda machine: machine.on_contact(connection))
+                self._images.ask(connection, self._replica.machine.state.now_ms)
+                self._replica.input(lambda machine: machine.on_contact(connection))
                 return True
             except HaProtocolError as error:
                 self.close(connection, str(error))
@@ -130,7 +127,7 @@ class Inbound:
         elif isinstance(frame, ImagePiece):
             self._take_piece(connection, frame)
             return True
-        self._driver.input(lambda machine: machine.received(connection, frame, checked))
+        self._replica.input(lambda machine: machine.received(connection, frame, checked))
         return True
 
     def on_closed(self, connection: HaConnection) -> None:
@@ -138,14 +135,14 @@ class Inbound:
         self.forget(connection)
         if connection in self._unopened:
             self._unopened.remove(connection)
-        elif not self._driver.is_stopped:
-            self._driver.input(lambda machine: machine.disconnected(connection))
+        elif not self._replica.is_stopped:
+            self._replica.input(lambda machine: machine.disconnected(connection))
 
     def close(self, connection: HaConnection, reason: str) -> None:
         """End a useless connection."""
         self.forget(connection)
         self._link.close(connection, reason)
-        self._driver.input(lambda machine: machine.disconnected(connection))
+        self._replica.input(lambda machine: machine.disconnected(connection))
 
     def forget(self, connection: HaConnection) -> None:
         """Stop all work for this connection."""
@@ -154,13 +151,13 @@ class Inbound:
         self.image_sender.forget(connection)
 
     def _is_behind(self, connection: HaConnection, position: int) -> bool:
-        return self._driver.machine.is_behind(connection, position)
+        return self._replica.machine.is_behind(connection, position)
 
     def _take_piece(self, connection: HaConnection, piece: ImagePiece) -> None:
-        self._driver.input(lambda machine: machine.on_contact(connection))
+        self._replica.input(lambda machine: machine.on_contact(connection))
         begin = self._log.min_position
         try:
-            data = self._images.take(connection, piece, self._driver.machine.state.now_ms)
+            data = self._images.take(connection, piece, self._replica.machine.state.now_ms)
             if data is None:
                 return
             self._applied.take_image(data, lambda begin: self._is_behind(connection, begin))
@@ -168,11 +165,11 @@ class Inbound:
             self.close(connection, str(error))
             return
         except BaseException as error:
-            self._driver.on_fatal(error)
+            self._replica.on_fatal(error)
             raise
         if self._log.is_empty or self._log.min_position != begin:
             self.close(connection, "the log begins with an image, and is streamed again")
-        self._driver.touch()
+        self._replica.touch()
 
     def _wait_for_room(self, connection: HaConnection) -> None:
         self.no_room_count += 1
@@ -180,15 +177,15 @@ class Inbound:
         self._loop.call_later(ROOM_RETRY_MS / 1000, self._retry_for_room, connection)
 
     def _retry_for_room(self, connection: HaConnection) -> None:
-        if connection in self._waiting_for_room and not self._driver.is_stopped:
+        if connection in self._waiting_for_room and not self._replica.is_stopped:
             self._waiting_for_room.discard(connection)
             connection.resume()
 
     def needed_position(self, floor: int) -> int:
         """Return the position from which the log is still shipped, ignoring slaves behind
         `floor`."""
-        needed = self._driver.machine.state.end
-        for link in self._driver.machine.state.downs():
+        needed = self._replica.machine.state.end
+        for link in self._replica.machine.state.downs():
             if link.sender is not None and link.sender.next is not None:
                 position = link.sender.acked or link.sender.next
                 needed = min(needed, position if position >= floor else needed)
@@ -196,7 +193,7 @@ class Inbound:
 
     def drop_left_behind(self) -> None:
         """Close the links of slaves that need deleted bytes; the slaves dial and begin again."""
-        for link in self._driver.machine.state.downs():
+        for link in self._replica.machine.state.downs():
             next_position = None if link.sender is None else link.sender.next
             if next_position is not None and next_position < self._log.min_position:
                 self.close(_connection(link.id), "what it needs next has expired")

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import TYPE_CHECKING
 
 from node.errors.ha import PromotionLostError, PromotionRefusedError, PromotionTimeoutError
 from node.replication.ha.core.types import NO_EPOCH, HaRole, PromotionError
+from node.replication.ha.replica import HaReplica
 from raft.messages import NodeId
-
-if TYPE_CHECKING:
-    # A circle of types: the driver makes this component, which gives it inputs.
-    from node.replication.ha.driver import HaDriver
 
 
 class Promotion:
-    """The promotions of one driver."""
+    """The promotions of one replica."""
 
-    def __init__(self, driver: HaDriver, *, is_first_master: bool) -> None:
+    def __init__(self, replica: HaReplica, *, is_first_master: bool) -> None:
         """`is_first_master`: whether this replica proposes itself when the group is new."""
-        self._driver = driver
+        self._replica = replica
         self._is_first_master = is_first_master
         self.changed = asyncio.Event()
         """Set by the driver when the role, or whether it is ready, may have changed."""
@@ -32,12 +28,12 @@ class Promotion:
 
     def advise(self, number: int, master_id: NodeId, nonce: int) -> None:
         """Take a controller's proposal. It starts a promotion at most, and the fence decides."""
-        if master_id != self._driver.node_id or number <= self._driver.term:
+        if master_id != self._replica.node_id or number <= self._replica.term:
             return
         if self._why_not_promote():
             self.advice_refused_count += 1
             return
-        self._driver.input(lambda machine: machine.advise(number, master_id, nonce))
+        self._replica.input(lambda machine: machine.advise(number, master_id, nonce))
 
     async def promote(self, timeout_ms: int) -> int:
         """Become master, and return the number of the epoch once this node serves in it.
@@ -45,39 +41,40 @@ class Promotion:
         A serving master stays one. Raises PromotionRefusedError, PromotionLostError; and
         PromotionTimeoutError, after which the node goes on trying.
         """
-        driver = self._driver
-        if driver.machine.role is not HaRole.MASTER:
+        replica = self._replica
+        if replica.machine.role is not HaRole.MASTER:
             reason = self._why_not_promote()
             if reason:
                 raise PromotionRefusedError(reason)
             nonce = secrets.randbits(64)
-            driver.input(lambda machine: machine.promote(nonce))
-        number = driver.term
+            replica.input(lambda machine: machine.promote(nonce))
+        number = replica.term
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                while not driver.is_ready:
-                    if driver.term != number or driver.machine.role is HaRole.SLAVE:
-                        raise PromotionLostError(driver.term, driver.machine.state.bound.master_id)
+                while not replica.is_ready:
+                    if replica.term != number or replica.machine.role is HaRole.SLAVE:
+                        master_id = replica.machine.state.bound.master_id
+                        raise PromotionLostError(replica.term, master_id)
                     self.changed.clear()
                     await self.changed.wait()
-                    driver.check_running()
+                    replica.check_running()
         except TimeoutError as error:
-            bound = 1 + sum(x.promise is not None for x in driver.machine.state.downs())
-            raise PromotionTimeoutError(bound, driver.group.fence_count, timeout_ms) from error
+            bound = 1 + sum(x.promise is not None for x in replica.machine.state.downs())
+            raise PromotionTimeoutError(bound, replica.group.fence_count, timeout_ms) from error
         return number
 
     def _why_not_promote(self) -> str:
-        driver = self._driver
-        if driver.is_draining:
-            return f"node {driver.node_id} is draining"
-        if driver.save_error is not None:
-            return f"node {driver.node_id} cannot write what it would promise: {driver.save_error}"
-        if driver.applied.is_missing:
-            return f"node {driver.node_id} has no copy of the replicated state yet"
+        replica = self._replica
+        if replica.is_draining:
+            return f"node {replica.node_id} is draining"
+        if (error := replica.save_error) is not None:
+            return f"node {replica.node_id} cannot write what it would promise: {error}"
+        if replica.applied.is_missing:
+            return f"node {replica.node_id} has no copy of the replicated state yet"
         try:
-            driver.machine.check_promotion()
-        except PromotionError as error:
-            return error.reason
+            replica.machine.check_promotion()
+        except PromotionError as refusal:
+            return refusal.reason
         return ""
 
     def maybe_propose(self) -> None:
@@ -85,12 +82,12 @@ class Promotion:
         master."""
         if not self._is_first_master:
             return
-        state = self._driver.machine.state
+        state = self._replica.machine.state
         if max(state.bound.number, state.highest_seen, state.epochs.last.number) > NO_EPOCH:
             self._is_first_master = False
             return
-        is_complete = len(state.downs()) == len(self._driver.group.replica_ids) - 1
+        is_complete = len(state.downs()) == len(self._replica.group.replica_ids) - 1
         if is_complete and not self._why_not_promote():
             self._is_first_master = False
             nonce = secrets.randbits(64)
-            self._driver.input(lambda machine: machine.promote(nonce))
+            self._replica.input(lambda machine: machine.promote(nonce))

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from node.nameserver.directory.directory import Directory, encoded_command, put_pair_command
+from node.nameserver.replica.messages import REGULAR
 from node.nameserver.replica.pickles import safe_loads
-from node.nameserver.replica.pysyncobj import REGULAR, DirectoryReplica, RaftTimes
+from node.nameserver.replica.pysyncobj import DirectoryReplica, RaftTimes
 from store.files.file_system import FileSystem
 from tests.node.nameserver.replicas import free_addresses
 from tests.patience import PATIENCE_S, wait_for

@@ -11,7 +11,7 @@ from node.errors.nameserver import FilesDamagedError
 from node.nameserver.replica import messages
 from node.nameserver.replica.dump import Dump, index_and_term, read_dump, write_dump
 from node.nameserver.replica.journal import COMMIT_SAVE_SECONDS, Journal
-from node.nameserver.replica.pysyncobj import REGULAR
+from node.nameserver.replica.messages import REGULAR
 from store.errors import SyncFailedError
 from store.files.file_system import FileSystem
 

@@ -9,9 +9,9 @@ import pytest
 from node.errors.nameserver import TwoHistoriesError
 from node.nameserver.replica.journal import Journal
 from node.nameserver.replica.lives import LIVES_SIZE_BYTES_MAX, ReplicaLives, told_in
-from node.nameserver.replica.messages import is_sound
+from node.nameserver.replica.messages import NO_OP, is_sound
 from node.nameserver.replica.pickles import safe_dumps, safe_loads
-from node.nameserver.replica.pysyncobj import NO_OP, DirectoryReplica
+from node.nameserver.replica.pysyncobj import DirectoryReplica
 from node.peers.lives_codec import LivesFormatError, encode_lives
 from raft.lives import Known, ToldLife
 from raft.messages import NO_INDEX, Standing

@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.nameserver.replica.messages import ENTRY_COUNT_MAX, is_sound
+from node.nameserver.replica.messages import ENTRY_COUNT_MAX, REGULAR, is_sound
 from node.nameserver.replica.pickles import UnsafePickleError, safe_dumps, safe_loads
-from node.nameserver.replica.pysyncobj import REGULAR
 from node.nameserver.replica.pysyncobj_wire import (
     FRAME_VALUE_COUNT_MAX,
     HANDSHAKE_SIZE_BYTES_MAX,

@@ -18,7 +18,8 @@ from node.errors.nameserver import FilesDamagedError
 from node.nameserver.directory.directory import Directory, put_pair_command
 from node.nameserver.directory.reports import Binding
 from node.nameserver.replica.journal import Journal
-from node.nameserver.replica.pysyncobj import NO_OP, REGULAR, RaftTimes
+from node.nameserver.replica.messages import NO_OP, REGULAR
+from node.nameserver.replica.pysyncobj import RaftTimes
 from store.files.file_system import FileSystem
 from tests.node.nameserver.brokers import (
     NOW_MS,
