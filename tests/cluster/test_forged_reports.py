@@ -20,7 +20,8 @@ from deploy.local_nodes import NAMESERVER_COUNT
 from node.nameserver.directory.proofs import Prover
 from node.nameserver.replica.dump import Dump, write_dump
 from node.nameserver.replica.journal import Entry, Journal
-from node.nameserver.replica.pysyncobj import DUMP_NAME, NO_OP
+from node.nameserver.replica.messages import NO_OP
+from node.nameserver.replica.pysyncobj import DUMP_NAME
 from qlog import main
 from quorumlog.cluster.nameserver import NameServers
 from quorumlog.pb import nameserver_pb2 as pb

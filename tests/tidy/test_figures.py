@@ -17,4 +17,7 @@ def test_every_figure_of_the_repository_is_counted(all_sources: list[Source]) ->
     assert tests > 0
     # `python -m node`, `python -m pipeline` and `quorumlog.testing`: the contracts name them.
     assert values["imports of a higher folder"] == 3
+    # A simulated world makes its parts, and they act on each other: `simulation.ha.world` and
+    # `simulation.raft.world`.
+    assert values["circles of modules"] == 2
     assert values["Protocols in the product"] < values["Protocols in all folders"]
