@@ -281,7 +281,7 @@ class Sends:
     def _receipt(
         self, append: AppendRequest, common: CommonFields, encoder: RecordEncoder, *, is_usual: bool
     ) -> "asyncio.Future[AppendResponse]":
-        """Append the records of a send: one of the usual form with others of the same turn."""
+        """Append the records of a send: one of the usual form with others that wait."""
         records = encoder.records()
         size_bytes_max = min(RECORD_SIZE_BYTES_MAX, self._context.store.config.body_size_bytes_max)
         if is_usual and not append.HasField("transaction") and len(records) <= size_bytes_max:

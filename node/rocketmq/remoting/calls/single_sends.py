@@ -1,9 +1,10 @@
 """Single messages that clients send at the same time, appended as one batch.
 
-Owns which messages are joined: those that arrive in one turn of the event loop while others are
-under way. An entry of the log costs the leader and each follower more than one more record in it.
-Only messages that no check of a batch refuses are joined, and one that is refused for another's
-sake after all is appended alone, so no message fails because of another one.
+Owns which messages are joined: those that arrive while others are under way. They wait for these,
+so an idle node appends at once and a busy one appends few entries. An entry of the log costs the
+leader and each follower more than one more record in it. Only messages that no check of a batch
+refuses are joined, and one that is refused for another's sake after all is appended alone, so no
+message fails because of another one.
 """
 
 import asyncio
@@ -18,6 +19,8 @@ from store.record.encoder import OwnRecords
 
 RECORD_SIZE_BYTES_MAX: Final = 16 << 10
 """Size of the largest record that is joined: a larger one costs more than its entry."""
+WAIT_S: Final = 0.002
+"""Longest wait of a record: a batch that is undecided for longer holds no other one up."""
 COUNT_MAX: Final = 128
 """Records of a joined batch; with the largest ones 2 MiB."""
 
@@ -32,13 +35,14 @@ class _Single(NamedTuple):
 
 
 class SingleSends:
-    """Appends single records, those of one turn together. One per gateway."""
+    """Appends single records, those that wait together. One per gateway."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._loop = asyncio.get_running_loop()
         self._waiting: list[_Single] = []
-        """Records of this turn, in the order in which they came."""
+        """Records that wait, in the order in which they came."""
+        self._timer: asyncio.TimerHandle | None = None
         self._batch_count = 0
         """Batches under way."""
 
@@ -50,7 +54,7 @@ class SingleSends:
         if not self._waiting and not self._batch_count:
             return self._append(1, record)
         if not self._waiting:
-            self._loop.call_soon(self.flush)
+            self._timer = self._loop.call_later(WAIT_S, self.flush)
         receipt: Receipt = self._loop.create_future()
         self._waiting.append(_Single(topic, queue_id, record, receipt))
         if len(self._waiting) == COUNT_MAX:
@@ -58,10 +62,12 @@ class SingleSends:
         return receipt
 
     def flush(self) -> None:
-        """Append the records that wait for the end of the turn."""
+        """Append the records that wait."""
         singles, self._waiting = self._waiting, []
         if not singles:
             return
+        if self._timer is not None:
+            self._timer.cancel()
         records = OwnRecords(b"".join([single.record for single in singles]))
         appended = self._append(len(singles), records)
         if appended.done():  # Refused: those that come next must not overtake these.
@@ -77,6 +83,8 @@ class SingleSends:
 
     def _on_done(self, _: Receipt) -> None:
         self._batch_count -= 1
+        if not self._batch_count:
+            self.flush()
 
     def _settle(self, singles: list[_Single], appended: Receipt) -> None:
         """Complete the receipts of a joined batch."""

@@ -1,4 +1,4 @@
-"""Single messages of one turn are one batch, and each has its own answer."""
+"""Single messages that wait for others are one batch, and each has its own answer."""
 
 import asyncio
 from pathlib import Path
@@ -33,9 +33,7 @@ def begun(client: ClassicClient, body: bytes, queue: int = 0) -> "asyncio.Future
     return client.begin(SEND, send_fields("orders", queue, "g0.n1") | {"f": "0"}, body)
 
 
-async def test_sends_of_one_turn_are_one_entry_and_each_is_answered_for_itself(
-    tmp_path: Path,
-) -> None:
+async def test_each_of_many_sends_at_once_is_answered_for_itself(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         client, driver = await gateway.client(), gateway.node.driver
         driver.is_holding = True
@@ -43,7 +41,6 @@ async def test_sends_of_one_turn_are_one_entry_and_each_is_answered_for_itself(
         await eventually(lambda: len(driver.pending) == 1, "a send is under way")
         sends = [begun(client, b"%d" % number, number % 2) for number in range(40)]
         await eventually(lambda: gateway.calls.count == 41, "all sends are under way")
-        assert len(driver.pending) < 10, "the sends behind the first one are joined"
         driver.release()
         assert (await first).code == 0
         offsets = [1, 0]  # The first send went to queue 0.
@@ -68,6 +65,27 @@ async def test_a_batch_does_not_overtake_the_sends_before_it(tmp_path: Path) -> 
         driver.release()
         offsets = [int((await send).ext["queueOffset"]) for send in sends]
         assert offsets == list(range(7))
+
+
+async def test_records_that_come_while_a_batch_is_under_way_are_the_next_one(
+    tmp_path: Path,
+) -> None:
+    async with node_at(tmp_path) as node:
+        singles, driver = SingleSends(node.broker), node.driver
+        count = driver.append_count
+        receipts = [singles.append("orders", 0, record("orders", b"x")) for _ in range(4)]
+        assert driver.append_count == count + 1, "an idle node appends at once"
+        offsets = [(await receipt).queues[0].first_offset for receipt in receipts]
+        assert (offsets, driver.append_count) == ([0, 1, 2, 3], count + 2)
+
+
+async def test_a_batch_that_stays_undecided_holds_no_other_one_up(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        singles, driver = SingleSends(node.broker), node.driver
+        driver.is_holding = True
+        for _ in range(3):
+            singles.append("orders", 0, record("orders", b"x"))
+        await eventually(lambda: len(driver.pending) == 2, "the records that waited")
 
 
 async def test_a_record_that_is_refused_refuses_no_other(tmp_path: Path) -> None:
@@ -103,4 +121,4 @@ async def test_a_joined_batch_has_a_limit(tmp_path: Path) -> None:
         driver.is_holding = True
         for _ in range(1 + COUNT_MAX):
             singles.append("orders", 0, record("orders", b"x"))
-        assert len(driver.pending) == 2, "the second batch did not wait for the end of the turn"
+        assert len(driver.pending) == 2, "the second batch is full"
