@@ -188,15 +188,7 @@ class Receives:
         Return also whether a take is under way for one of them.
         """
         shared, context, limits = self._shared, self._context, self._context.limits
-        state = context.state
-        wish = ReceiveWish(
-            receive.is_fifo,
-            receive.filter,
-            receive.starts_at_end,
-            settings_of(context, receive.group).retry_count_max + 1,
-            shared.unix_ms(),
-            receive.is_one_of_each,
-        )
+        state, wish = context.state, self._wish(receive)
         left_count, left_bytes = receive.max_count, limits.pull_size_bytes_max
         left_effort = EFFORT_MAX
         room_count = limits.pop_in_flight_count_max - shared.table.in_flight_count
@@ -233,6 +225,16 @@ class Receives:
             left_effort -= choice.effort
             room_count -= len(choice.new) + len(choice.waiting)
         return choices, is_busy
+
+    def _wish(self, receive: _Receive) -> ReceiveWish:
+        return ReceiveWish(
+            receive.is_fifo,
+            receive.filter,
+            receive.starts_at_end,
+            settings_of(self._context, receive.group).retry_count_max + 1,
+            self._shared.unix_ms(),
+            receive.is_one_of_each,
+        )
 
     def _chosen(
         self,
@@ -390,23 +392,30 @@ class Receives:
     # --- The same again ---
 
     def _attempt(self, receive: _Receive, queue_ids: Sequence[int]) -> list[_Taken]:
-        """Return the messages in flight that this very attempt was given before."""
-        windows, found = self._shared.table.windows, []
+        """Return the messages in flight that this very attempt was given before.
+
+        Where its invisible time is over, another receive may hold the first message of a group by
+        now: those behind it have to wait for that one.
+        """
+        windows, found, wish = self._shared.table.windows, list[_Taken](), self._wish(receive)
         for queue_id in queue_ids:
             key = (receive.group, receive.topic, queue_id)
             window = windows.get(key)
             generation = None if window is None else window.attempts.get(receive.attempt_id)
             if window is None or generation is None or self._shared.under_way.has_window(key):
                 continue
+            blocked: set[int] = set()
             for offset, item in window.items.items():
-                if item.generation == generation and item.delivery_count:
-                    result = self._readable(key, offset)
-                    if result is not None and result.status is PullStatus.FOUND:
-                        record = next(split_records(result.data))
-                        given = ChosenMessage(
-                            offset, generation, item.delivery_count, item.message_group, record
-                        )
-                        found.append(_Taken(key, given))
+                group = item.message_group
+                is_own = item.generation == generation and item.delivery_count
+                is_free = group not in blocked or not wish.is_ordered(group)
+                result = self._readable(key, offset) if is_own and is_free else None
+                if result is None or result.status is not PullStatus.FOUND:
+                    blocked.add(group)
+                    continue
+                record = next(split_records(result.data))
+                given = ChosenMessage(offset, generation, item.delivery_count, group, record)
+                found.append(_Taken(key, given))
         return found
 
     def _readable(self, key: WindowKey, offset: int) -> PullResult | None:

@@ -286,6 +286,22 @@ async def test_an_attempt_that_is_repeated_gets_the_same_messages(tmp_path: Path
         assert await receive(node, 2, attempt_id="one", is_fifo=True) == first[1:]
 
 
+async def test_a_late_attempt_gets_nothing_behind_a_message_that_another_one_has(
+    tmp_path: Path,
+) -> None:
+    """Its invisible time is over, and the first message of the group went to another receive."""
+    async with node_at(tmp_path) as node:
+        await send(node, "a1", "a2", "b1")
+        late = {"attempt_id": "one", "is_fifo": True}
+        assert bodies(await receive(node, 3, **late)) == ["a1", "a2", "b1"]
+        pass_time(node, 2_000)
+        (first,) = await receive(node, 1, attempt_id="two", is_fifo=True)
+        assert first.body == "a1"
+        assert bodies(await receive(node, 3, **late)) == ["b1"]
+        await ack(node, first)
+        assert bodies(await receive(node, 3, **late)) == ["a2", "b1"]
+
+
 # --- FIFO ---
 
 
