@@ -75,6 +75,7 @@ class Access(NamedTuple):
 
 
 OPEN: Final = Access()
+"""Lets everybody read."""
 
 
 def access_of(keys_file: Path | None, ca_file: Path | None) -> Access:

@@ -7,7 +7,6 @@ append path (`store.record.stamp`) and the dispatcher read the same bytes withou
 
 import ipaddress
 import struct
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +15,7 @@ from typing import Final
 
 from store import format as fmt
 from store.errors import LimitExceededError, RecordFormatError, TopicNameError
-from store.files.checksum import body_crc
+from store.files.checksum import body_crc, crc32
 from store.format import LOOPBACK, Host
 
 Buffer = bytes | bytearray | memoryview
@@ -331,14 +330,13 @@ def check_property_crc(view: memoryview, at: int, size_bytes: int, properties: b
     if not area.startswith(fmt.PROPERTY_CRC_PREFIX):
         return
     covered_hi = at + size_bytes - fmt.PROPERTY_CRC_SIZE_BYTES
-    expected = property_crc_digits(zlib.crc32(view[at:covered_hi])) + b"\x02"
+    expected = property_crc_digits(crc32(view[at:covered_hi])) + b"\x02"
     found = area[len(fmt.PROPERTY_CRC_PREFIX) :]
     if found != expected:
         raise RecordFormatError(covered_hi, "property CRC", repr(expected), repr(found))
 
 
 @lru_cache(maxsize=1_024)  # A gateway has few of them, and each of its messages has two.
-@lru_cache(maxsize=4096)
 def encode_host(host: Host) -> bytes:
     """Encode an address and port as stored: 4 or 16 address bytes, then the port as i4."""
     return ipaddress.ip_address(host[0]).packed + fmt.INT32.pack(host[1])

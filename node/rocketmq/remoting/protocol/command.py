@@ -176,7 +176,7 @@ def encode_head(command: Command) -> bytes:
 
 
 def _loads(data: bytes) -> Any:
-    """Read JSON; what orjson refuses and Java's readers take, such as half a surrogate pair, too.
+    """Read JSON, also what orjson refuses and `json` takes, such as half of a surrogate pair.
     Raises ValueError, RecursionError."""
     try:
         return orjson.loads(data)
