@@ -70,7 +70,7 @@ async def test_a_send_is_held_until_a_node_leads(tmp_path: Path) -> None:
         client = await gateway.client()
         follow(gateway, 0)
         sent = asyncio.create_task(client.send())
-        await eventually(lambda: gateway.server.connections.call_count, "the send")
+        await eventually(lambda: gateway.call_count, "the send")
         driver = gateway.node.driver
         driver.role, driver.is_ready, driver.leader_id = Role.LEADER, True, 1
         assert (await sent).code == 0
@@ -105,7 +105,7 @@ async def test_a_send_with_an_unknown_outcome_is_not_sent_again(tmp_path: Path) 
         client = await follower.client()
         leader.node.driver.is_holding = True
         sent = asyncio.create_task(client.send())
-        await eventually(lambda: leader.server.connections.call_count, "the send at the leader")
+        await eventually(lambda: leader.call_count, "the send at the leader")
         for connection in leader.server.connections.all:
             connection.cut()
         answer = await sent
