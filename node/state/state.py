@@ -54,6 +54,12 @@ SYSTEM_TOPICS: Final = {
 }
 """Topics outside the state: there from the beginning, and for clients to read only."""
 
+INTERNAL_TOPICS: Final = frozenset(
+    {COMMAND_TOPIC, fmt.HALF_TOPIC, fmt.HALF_DONE_TOPIC, fmt.SCHEDULE_TOPIC, fmt.TIMER_TOPIC}
+)
+"""Topics of what the cluster keeps for itself, or does not hand out yet. No group and no client of
+RocketMQ reads them, no look-up finds their records; people pull them without a group."""
+
 
 class Member(NamedTuple):
     """Addresses of a node: host:port of its client service and of its peer link."""
