@@ -55,6 +55,11 @@ async def stored(node: Fixture, topic: str = "orders", queue_id: int = 0) -> lis
         found += messages(response.records)
 
 
+def hidden(node: Fixture, topic: str) -> list[Message]:
+    """Return what the log has of a topic that nobody may read."""
+    return messages(node.log.store.reads.pull(topic, 0, 0, max_count=1_000).data)
+
+
 @asynccontextmanager
 async def producer(
     node: Fixture, group: str = GROUP

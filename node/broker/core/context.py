@@ -14,6 +14,7 @@ from node.errors.common import (
     BadRequestError,
     NodeError,
     NotReadyError,
+    ReservedTopicError,
     ShuttingDownError,
     TopicNotReadableError,
     UnknownQueueError,
@@ -35,6 +36,7 @@ from raft.transitions import Role
 from store.errors import CorruptionError, DerivedFileError
 from store.format import DEAD_LETTER_TOPIC_PREFIX
 from store.reads import Reads
+from store.record.topic_names import is_reserved
 
 _T = TypeVar("_T")
 NAME_CHARACTERS: Final = frozenset(
@@ -177,6 +179,8 @@ class Context:
         """Raise unless this queue exists and may be read."""
         topic = self.topic(name)
         if not topic.permission & PERMISSION_READ:
+            if is_reserved(name):
+                raise ReservedTopicError(name)
             raise TopicNotReadableError(name, topic.permission)
         if not 0 <= queue_id < topic.queue_count:
             raise UnknownQueueError(name, queue_id, topic.queue_count)

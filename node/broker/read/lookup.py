@@ -112,7 +112,8 @@ class _Trace:
             is_final = one.sys_flag & fmt.SYS_FLAG_TRANSACTION_MASK == fmt.TRANSACTION_COMMIT
             if is_final:
                 half = self._at(one.prepared_transaction_position)
-                if half is not None and half.position not in self._seen:
+                is_half = half is not None and half.topic == fmt.HALF_TOPIC  # Or a client lies.
+                if half is not None and is_half and half.position not in self._seen:
                     self._add("half", half, _producer_group(half))
             self._add("committed" if is_final else "stored", one)
             await self._of_groups(one)
