@@ -62,7 +62,7 @@ async def rolled_back(node: Fixture) -> int:
 
 
 async def delayed(node: Fixture, **properties: str) -> int:
-    asked = request_of(secret(**properties).records)
+    asked = request_of(secret("orders", SECRET, **properties).records)
     return (await node.broker.append(asked)).position
 
 
@@ -125,7 +125,7 @@ async def expired(node: Fixture) -> int:
 
 
 async def undecided(node: Fixture) -> int:
-    await node.written(node.broker.append(secret()))  # type: ignore[arg-type]
+    await node.written(node.broker.append(secret()))
     return int(node.driver.pending[-1].prepared.result.record_positions[0])
 
 
