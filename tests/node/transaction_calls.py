@@ -56,8 +56,9 @@ async def stored(node: Fixture, topic: str = "orders", queue_id: int = 0) -> lis
 
 
 def hidden(node: Fixture, topic: str) -> list[Message]:
-    """Return what the log has of a topic that nobody may read."""
-    return messages(node.log.store.reads.pull(topic, 0, 0, max_count=1_000).data)
+    """Return what queue 0 of a topic has, also of one that no client may read."""
+    reads = node.log.store.reads
+    return messages(reads.pull(topic, 0, reads.queue_range(topic, 0)[0], max_count=1_000).data)
 
 
 @asynccontextmanager

@@ -1,9 +1,9 @@
 """Records that nobody may see yet, or any more, and all ways by which a reader could get them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import pytest
 
@@ -13,11 +13,10 @@ from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteGroupRequest, Delet
 from quorumlog.pb.log_pb2 import AppendRequest, GetMessageRequest, PullRequest, QueryByKeyRequest
 from quorumlog.pb.lookup_pb2 import TraceMessageRequest
 from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryMessage
-from quorumlog.pb.transaction_pb2 import HalfMessages
 from store import format as fmt
-from store.record.message import decode_message, encode_message, message_id
+from store.record.message import encode_message, message_id
 from tests.node.broker_fakes import Fixture, expire_some
-from tests.node.delayed import request_of
+from tests.node.delayed import send
 from tests.node.rocketmq.remoting.clients import (
     KEY,
     MAX,
@@ -33,11 +32,13 @@ from tests.node.rocketmq.remoting.clients import (
     gateway_at,
 )
 from tests.node.rocketmq.remoting.test_pop import popped
-from tests.node.transaction_calls import ROLLED_BACK, ended
+from tests.node.transaction_calls import ROLLED_BACK, ended, hidden
 from tests.store.records import messages
 
 DIRECT, NO_TOPIC, FOREVER = 309, 17, str((1 << 63) - 1)
 SECRET = b"secret"
+Kind = Callable[[Fixture], Awaitable[int]]
+"""Makes a record; returns its log position."""
 
 
 def secret(topic: str = "orders", body: bytes = SECRET, **properties: str) -> AppendRequest:
@@ -51,7 +52,7 @@ async def sent(node: Fixture, topic: str = "orders") -> int:
 
 async def half(node: Fixture) -> int:
     request = secret()
-    request.transaction.CopyFrom(HalfMessages(producer_group="billing"))
+    request.transaction.producer_group = "billing"
     return (await node.broker.append(request)).position
 
 
@@ -61,25 +62,17 @@ async def rolled_back(node: Fixture) -> int:
     return position
 
 
-async def delayed(node: Fixture, **properties: str) -> int:
-    asked = request_of(secret("orders", SECRET, **properties).records)
-    return (await node.broker.append(asked)).position
-
-
 async def by_level(node: Fixture) -> int:
-    return await delayed(node, DELAY="1")
+    return (await send(node, secret(DELAY="1").records)).position
 
 
 async def by_time(node: Fixture) -> int:
-    return await delayed(node, TIMER_DELAY_SEC="60")
+    return (await send(node, secret(TIMER_DELAY_SEC="60").records)).position
 
 
 async def command(node: Fixture) -> int:
     await node.broker.topics.create_topic(CreateTopicRequest(topic="secret"))
-    found = node.log.store.reads
-    lo, hi = found.queue_range(COMMAND_TOPIC, 0)
-    assert lo < hi
-    return decode_message(found.pull(COMMAND_TOPIC, 0, hi - 1).data).position
+    return hidden(node, COMMAND_TOPIC)[-1].position
 
 
 async def of_deleted_topic(node: Fixture) -> int:
@@ -103,18 +96,18 @@ async def of_closed_topic(node: Fixture) -> int:
     return position
 
 
-async def dead(node: Fixture, offset: int) -> int:
+async def dead(node: Fixture, group: str, offset: int = 0) -> int:
     given = RetryMessage(topic="orders", queue_id=0, offset=offset, is_dead=True)
-    await node.broker.retry.retry_later(RetryLaterRequest(group="gone", messages=[given]))
-    return decode_message(node.log.store.reads.pull("%DLQ%gone", 0, offset).data).position
+    await node.broker.retry.retry_later(RetryLaterRequest(group=group, messages=[given]))
+    return hidden(node, f"%DLQ%{group}")[-1].position
 
 
 async def of_deleted_group(node: Fixture) -> int:
     await sent(node)
-    position = await dead(node, 0)
+    position = await dead(node, "gone")
     await node.broker.groups.delete_group(DeleteGroupRequest(group="gone"))
     await node.append(1, 2)
-    await dead(node, 1)
+    await dead(node, "gone", 1)
     return position
 
 
@@ -142,7 +135,7 @@ async def in_a_body(node: Fixture) -> int:
     return position
 
 
-HIDDEN: dict[Callable[[Fixture], Awaitable[int]], str] = {
+HIDDEN: dict[Kind, str] = {
     half: fmt.HALF_TOPIC,
     rolled_back: fmt.HALF_TOPIC,
     by_level: fmt.SCHEDULE_TOPIC,
@@ -159,148 +152,83 @@ HIDDEN: dict[Callable[[Fixture], Awaitable[int]], str] = {
 """Kinds of records that no reader gets, and the topic of the record."""
 
 
-class Look(NamedTuple):
-    """One record, and the clients that look for it."""
-
-    node: Fixture
-    client: ClassicClient
-    consumer: ClassicClient
-    """Member a of group readers."""
-    topic: str
-    position: int
-
-    @property
-    def own_id(self) -> str:
-        return message_id(self.node.log.store.config.store_host, self.position)
-
-
-async def by_position(look: Look) -> bytes:
-    return (await look.client.ask(VIEW, {"offset": str(look.position)})).body
-
-
-async def by_key(look: Look) -> bytes:
-    asked = {"topic": look.topic, "key": "K", "beginTimestamp": "0", "maxNum": "64"}
-    return (await look.client.ask(KEY, asked | {"endTimestamp": FOREVER, "bname": "g0.n1"})).body
-
-
-async def by_pull(look: Look) -> bytes:
-    return (await look.client.pull(0, 0, ext={"topic": look.topic})).body
-
-
-async def by_pop(look: Look) -> bytes:
-    return (await popped(look.client, topic=look.topic, consumerGroup="poppers")).body
-
-
-async def handed_to_a_consumer(look: Look) -> bytes:
-    fields = {"consumerGroup": "readers", "clientId": "a", "msgId": look.own_id}
-    answer = look.client.begin(DIRECT, fields | {"topic": "orders"})
-    told = asyncio.ensure_future(look.consumer.hear())
+async def handed(client: ClassicClient, consumer: ClassicClient, own_id: str) -> bytes:
+    """Return what member a of group readers is told to process."""
+    fields = {"consumerGroup": "readers", "clientId": "a", "msgId": own_id, "topic": "orders"}
+    answer = client.begin(DIRECT, fields)
+    told = asyncio.ensure_future(consumer.hear())
     await asyncio.wait({answer, told}, return_when=asyncio.FIRST_COMPLETED)
     if not told.done():
         told.cancel()
         assert (await answer).code != 0
         return b""
-    look.consumer.answer(told.result())
+    consumer.answer(told.result())
     assert (await answer).code == 0
     return told.result().body
 
 
-async def given_back(look: Look) -> bytes:
-    asked = {"group": "readers", "offset": str(look.position), "delayLevel": "-1"}
-    if (await look.client.ask(SEND_BACK, asked)).code:
-        return b""
-    return record_of(look.position)
+async def readers_of(gateway: Gateway, topic: str, position: int) -> dict[str, bool]:
+    """Return all ways to the records of a topic, and whether one led to that at a position."""
+    client, consumer, broker = *await consumer_at(gateway), gateway.node.broker
+    own_id = message_id(broker.context.store.config.store_host, position)
+    key = {"topic": topic, "key": "K", "beginTimestamp": "0", "maxNum": "64", "bname": "g0.n1"}
+    back = {"group": "readers", "offset": str(position), "delayLevel": "-1"}
+    queries, fields = broker.queries, {"topic": topic}
+    ways: dict[str, Coroutine[Any, Any, Any]] = {
+        "position": client.ask(VIEW, {"offset": str(position)}),
+        "key": client.ask(KEY, key | {"endTimestamp": FOREVER}),
+        "pull": client.pull(0, 0, ext=fields),
+        "pop": popped(client, consumerGroup="poppers", **fields),
+        "consumer": handed(client, consumer, own_id),
+        "own id": queries.get_message(GetMessageRequest(message_id=own_id)),
+        "own key": queries.query_by_key(QueryByKeyRequest(topic=topic, key="K")),
+        "own pull": broker.pulls.pull(PullRequest(topic=topic, group="others")),
+        "trace": broker.lookup.trace_message(TraceMessageRequest(message_id=own_id)),
+    }
+    found = {}
+    for name, way in ways.items():
+        try:
+            got = await way
+        except NodeError:
+            got = b""
+        for part in ("body", "records", "record"):
+            got = getattr(got, part, got)
+        found[name] = any(message.position == position for message in messages(got))
+    return found | {"given back": (await client.ask(SEND_BACK, back)).code == 0}
 
 
-async def by_id(look: Look) -> bytes:
-    asked = GetMessageRequest(message_id=look.own_id)
-    return (await look.node.broker.queries.get_message(asked)).records
-
-
-async def by_trace(look: Look) -> bytes:
-    asked = TraceMessageRequest(message_id=look.own_id)
-    return (await look.node.broker.lookup.trace_message(asked)).record
-
-
-async def by_key_of_ours(look: Look) -> bytes:
-    asked = QueryByKeyRequest(topic=look.topic, key="K")
-    return (await look.node.broker.queries.query_by_key(asked)).records
-
-
-async def by_pull_of_a_group(look: Look) -> bytes:
-    asked = PullRequest(topic=look.topic, group="others")
-    return (await look.node.broker.pulls.pull(asked)).records
-
-
-READERS: list[Callable[[Look], Awaitable[bytes]]] = [
-    by_position,
-    by_key,
-    by_pull,
-    by_pop,
-    handed_to_a_consumer,
-    given_back,
-    by_id,
-    by_trace,
-    by_key_of_ours,
-    by_pull_of_a_group,
-]
-
-
-def record_of(position: int) -> bytes:
-    record = bytearray(secret().records)
-    fmt.TIMESTAMP.pack_into(record, fmt.PHYSICAL_OFFSET_AT, position)
-    return bytes(record)
-
-
-async def readers_of(gateway: Gateway, topic: str, position: int) -> list[str]:
-    """Return the names of the readers that get the record at a position."""
+async def consumer_at(gateway: Gateway) -> tuple[ClassicClient, ClassicClient]:
+    """Return a stranger, and member a of group readers, which reads topic orders."""
     client, consumer = await gateway.client(), await gateway.client()
     await consumer.heartbeat("a")
     await consumer.hear()
-    look, found = Look(gateway.node, client, consumer, topic, position), []
-    for reader in READERS:
-        try:
-            got = messages(await reader(look))
-        except NodeError:
-            continue
-        if any(message.position == position for message in got):
-            found.append(reader.__name__)
-    return found
+    return client, consumer
 
 
 @pytest.mark.parametrize("kind", HIDDEN, ids=lambda kind: kind.__name__)
-async def test_no_reader_gets_a_hidden_record(
-    tmp_path: Path, kind: Callable[[Fixture], Awaitable[int]]
-) -> None:
+async def test_no_reader_gets_a_hidden_record(tmp_path: Path, kind: Kind) -> None:
     async with gateway_at(tmp_path) as gateway:
         position = await kind(gateway.node)
-        assert await readers_of(gateway, HIDDEN[kind], position) == []
+        found = await readers_of(gateway, HIDDEN[kind], position)
+        assert [name for name, is_found in found.items() if is_found] == []
         gateway.node.driver.release()
 
 
 async def test_each_reader_gets_a_message_of_a_topic(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
-        position = await sent(gateway.node)
-        found = await readers_of(gateway, "orders", position)
-        assert found == [reader.__name__ for reader in READERS]
+        found = await readers_of(gateway, "orders", await sent(gateway.node))
+        assert all(found.values()), found
 
 
 async def test_a_consumer_is_handed_what_its_group_reads_or_gave_back(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
-        node, client, consumer = gateway.node, await gateway.client(), await gateway.client()
+        node, (client, consumer) = gateway.node, await consumer_at(gateway)
         await node.broker.topics.create_topic(CreateTopicRequest(topic="bills"))
-        await consumer.heartbeat("a")
-        await consumer.hear()
-        await sent(node)
-        letters = {"readers": True, "gone": False}
-        for group, is_handed in letters.items():
-            given = RetryMessage(topic="orders", queue_id=0, offset=0, is_dead=True)
-            await node.broker.retry.retry_later(RetryLaterRequest(group=group, messages=[given]))
-            letter = decode_message(node.log.store.reads.pull(f"%DLQ%{group}", 0, 0).data)
-            look = Look(node, client, consumer, letter.topic, letter.position)
-            assert bool(await handed_to_a_consumer(look)) == is_handed
-        look = look._replace(position=await sent(node, "bills"))
-        assert await handed_to_a_consumer(look) == b""
+        positions = await sent(node, "bills"), await sent(node)
+        letters = await dead(node, "readers"), await dead(node, "others")
+        host = node.log.store.config.store_host
+        got = [await handed(client, consumer, message_id(host, p)) for p in (*positions, *letters)]
+        assert [bool(body) for body in got] == [False, True, True, False]
 
 
 @pytest.mark.parametrize("topic", sorted(INTERNAL_TOPICS))
