@@ -7,17 +7,18 @@ from dataclasses import replace
 from typing import Final
 
 from node.broker import Broker
+from node.broker.read.visibility import visible_at
 from node.rocketmq.remoting.calls.pulls import seen_by_clients
 from node.rocketmq.remoting.calls.shared import Shared
-from node.rocketmq.remoting.calls.transactions import unknown
 from node.rocketmq.remoting.clients import Clients, Member
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.fields import text_of
-from store.errors import PositionRangeError, RecordFormatError
+from store.errors import RecordFormatError
 from store.record.message import parse_message_id
+from store.record.topic_names import dead_letter_topic, retry_topic
 
 _ANSWER_S: Final = 10.0
 
@@ -36,20 +37,20 @@ class RelayCalls:
         return await self._asked(member, Command(request.command.code, ext=request.command.ext))
 
     async def consume(self, request: Request) -> Answer:
-        """Have a consumer process one message now."""
+        """Have a consumer process one message now: one that its group reads, or came back to it."""
         ext = request.command.ext
         member = self._member(request, is_any=True)
-        message_id = text_of(ext, "msgId")
-        context = self._shared.context
+        group = text_of(ext, "consumerGroup")
+        self._shared.context.check_local()
         try:
-            position = parse_message_id(message_id)[1]
-            message = context.store.message_at(position)
+            position = parse_message_id(text_of(ext, "msgId"))[1]
         except RecordFormatError as error:
             raise RefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from None
-        except PositionRangeError:
-            raise unknown(parse_message_id(message_id)[1]) from None
-        with context.store.view(position, message.size_bytes) as view:
-            record = bytes(view)
+        message, record = visible_at(self._shared.context, position, group)
+        own = {retry_topic(group), dead_letter_topic(group)}
+        if message.topic not in own | self._clients.consumers[group].subscriptions.keys():
+            text = f"group {group[:200]!r} does not subscribe to {message.topic!r}"
+            raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
         number, shown = self._shared.names.shown(message.queue_id)
         body = seen_by_clients(record, shown, self._shared.own_host(number))
         told = ext | {"brokerName": self._shared.names.all[number]}
