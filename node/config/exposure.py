@@ -144,12 +144,13 @@ def open_rocketmq(settings: Settings) -> Exposure | None:
     if address is None:
         return None
     takes_clear_text = address in own and settings.rocketmq_tls != "required"
+    how = "read, append and administer" if address in own else "read, append and move offsets"
     seen = " in clear text" if settings.tls_certificate_file is None or takes_clear_text else ""
     return Exposure(
         "rocketmq",
         address,
         "any client of RocketMQ that can dial it",
-        f"may read, append and administer{seen}: there are no users",
+        f"may {how}{seen}: there are no users",
         "set rocketmq_keys_file or tls_client_auth, or keep it in a network you trust",
     )
 
