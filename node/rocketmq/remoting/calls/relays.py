@@ -3,7 +3,7 @@
 Owns the way to the client and back: its answer is passed on as it is.
 """
 
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Final
 
 from node.broker import Broker
@@ -34,7 +34,8 @@ class RelayCalls:
     async def running_info(self, request: Request) -> Answer:
         """Return what a consumer tells of itself."""
         member = self._member(request, is_any=False)
-        return await self._asked(member, Command(request.command.code, ext=request.command.ext))
+        code, ext = request.command.code, request.command.ext
+        return await self._asked(member, lambda: Command(code, ext=dict(ext)))
 
     async def consume(self, request: Request) -> Answer:
         """Have a consumer process one message now: one that its group reads, or came back to it."""
@@ -46,16 +47,21 @@ class RelayCalls:
             position = parse_message_id(text_of(ext, "msgId"))[1]
         except RecordFormatError as error:
             raise RefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from None
-        message, record = visible_at(self._shared.context, position, group)
+        message, _ = visible_at(self._shared.context, position, group)
         own = {retry_topic(group), dead_letter_topic(group)}
         if message.topic not in own | self._clients.consumers[group].subscriptions.keys():
             text = f"group {group[:200]!r} does not subscribe to {message.topic!r}"
             raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
-        number, shown = self._shared.names.shown(message.queue_id)
-        body = seen_by_clients(record, shown, self._shared.own_host(number))
-        told = ext | {"brokerName": self._shared.names.all[number]}
-        code = RequestCode.CONSUME_MESSAGE_DIRECTLY
-        return await self._asked(member, Command(code, ext=told, body=body))
+
+        def told() -> Command:
+            # Read when the consumer takes it: until then only the request is held.
+            message, record = visible_at(self._shared.context, position, group)
+            number, shown = self._shared.names.shown(message.queue_id)
+            body = seen_by_clients(record, shown, self._shared.own_host(number))
+            name = {"brokerName": self._shared.names.all[number]}
+            return Command(RequestCode.CONSUME_MESSAGE_DIRECTLY, ext=ext | name, body=body)
+
+        return await self._asked(member, told)
 
     def _member(self, request: Request, *, is_any: bool) -> Member:
         ext = request.command.ext
@@ -70,9 +76,9 @@ class RelayCalls:
         return members[client_id]
 
     @staticmethod
-    async def _asked(member: Member, command: Command) -> Answer:
+    async def _asked(member: Member, make: Callable[[], Command]) -> Answer:
         try:
-            answered = await member.connection.ask(lambda: replace(command), _ANSWER_S)
+            answered = await member.connection.ask(make, _ANSWER_S)
         except TimeoutError:
             text = f"{member.client_id} did not answer within {_ANSWER_S:.0f} s"
             raise RefusedError(ResponseCode.CONSUME_MSG_TIMEOUT, text) from None

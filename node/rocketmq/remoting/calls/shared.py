@@ -93,7 +93,7 @@ class Shared:
         """Return that address as records hold it; 127.0.0.1 for a name without an address."""
         address = self.own_address(number)
         host = self._hosts.get(address) or parsed_host(address)
-        return host or (LOOPBACK[0], int(address.rpartition(":")[2]))
+        return host or (LOOPBACK[0], int(address.rpartition(":")[2] or 0))
 
     def routed_host(self, number: int) -> Host:
         """Return the address of a broker name in routes: a tool that looks whether a group has
