@@ -6,9 +6,13 @@ Owns the form of progress. A command reports steps by name and does not know whe
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
+
+from quorumlog.foreign_text import shown
 
 Show = Callable[[str, float, float | None], None]
 """Call with the name of a step, the amount done, and the total (None: unknown)."""
+_NAME_LENGTH_MAX: Final = 60
 
 
 def show_nothing(_what: str, _done: float, _total: float | None) -> None:
@@ -22,14 +26,15 @@ def progress_bars() -> Iterator[Show]:
         yield show_nothing
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress, TaskID
 
     with Progress(console=Console(stderr=True), transient=True) as bars:
         tasks: dict[str, TaskID] = {}
 
         def show(what: str, done: float, total: float | None) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
+            if what not in tasks:  # rich would read brackets in a name as its own markup.
+                tasks[what] = bars.add_task(escape(shown(what, _NAME_LENGTH_MAX)), total=total)
             bars.update(tasks[what], completed=done, total=total)
 
         yield show

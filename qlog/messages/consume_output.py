@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from qlog.message_rows import body_text, message_row, time_text
 from qlog.output import cell, to_json
+from quorumlog.foreign_text import shown_lines
 from quorumlog.standard_output import encoded
 
 if TYPE_CHECKING:
@@ -64,6 +65,9 @@ class MessageWriter:
 
     def _encoded(self, messages: "Sequence[Message]") -> bytes:
         match self._output:
+            case OutputFormat.LINES if sys.stdout.isatty():
+                lines = (shown_lines(body_text(one.body)[0]) + "\n" for one in messages)
+                return encoded("".join(lines))
             case OutputFormat.LINES:
                 return b"\n".join([*(one.body for one in messages), b""])
             case OutputFormat.RAW:
