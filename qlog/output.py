@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import click
 
 from quorumlog.foreign_text import shown, shown_json
+from quorumlog.standard_output import styled
 
 Row = Mapping[str, object]
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -163,7 +164,7 @@ def _print_rich(cells: Sequence[Sequence[str]], columns: Sequence[str], right: s
     for line in cells:
         # Text, because rich would read brackets in data as its own markup.
         table.add_row(*(Text(text) for text in line))
-    Console().print(table)
+    Console(file=styled(sys.stdout)).print(table)
 
 
 def _is_row_list(value: object) -> bool:

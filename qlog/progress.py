@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from quorumlog.foreign_text import shown
+from quorumlog.standard_output import styled
 
 Show = Callable[[str, float, float | None], None]
 """Call with the name of a step, the amount done, and the total (None: unknown)."""
@@ -29,7 +30,11 @@ def progress_bars() -> Iterator[Show]:
     from rich.markup import escape
     from rich.progress import Progress, TaskID
 
-    with Progress(console=Console(stderr=True), transient=True) as bars:
+    # What others print meanwhile must pass the stream that escapes it, and not the bars.
+    console = Console(file=styled(sys.stderr))
+    with Progress(
+        console=console, transient=True, redirect_stdout=False, redirect_stderr=False
+    ) as bars:
         tasks: dict[str, TaskID] = {}
 
         def show(what: str, done: float, total: float | None) -> None:

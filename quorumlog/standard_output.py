@@ -46,8 +46,8 @@ def prepare_stdout() -> None:
 def escape_output() -> None:
     """Have stdout and stderr show what is no printable text as escapes, whatever a program prints.
 
-    Bytes for `buffer` go past it, and so do consoles of rich: their escape sequences are ours, and
-    the text in them is escaped where it becomes a part of them.
+    Bytes for `buffer` go past it, and so do consoles of rich on `styled` streams: their escape
+    sequences are ours, and the text in them is escaped where it becomes a part of them.
     """
     sys.stdout = cast(TextIO, _ShownText(sys.stdout))
     sys.stderr = cast(TextIO, _ShownText(sys.stderr))
@@ -55,18 +55,18 @@ def escape_output() -> None:
 
 def styled(stream: TextIO) -> TextIO:
     """Return the stream below one that escapes, for text with escape sequences of our own."""
-    return getattr(stream, "rich_proxied_file", stream)
+    return stream.below if isinstance(stream, _ShownText) else stream
 
 
 class _ShownText:
     """A text stream that shows what is written to it."""
 
     def __init__(self, stream: TextIO) -> None:
-        self.rich_proxied_file = stream  # The name under which rich looks for it.
+        self.below: Final = stream
 
     def write(self, text: str) -> int:
-        self.rich_proxied_file.write(shown_lines(text))
+        self.below.write(shown_lines(text))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.rich_proxied_file, name)
+        return getattr(self.below, name)

@@ -24,6 +24,7 @@ from qlog.connection import connected, run, server_option, stop_on_signals, unti
 from qlog.output import Format, cell, output_option, print_record, print_rows
 from quorumlog.command_errors import ExitCode
 from quorumlog.foreign_text import shown
+from quorumlog.standard_output import styled
 
 if TYPE_CHECKING:
     from quorumlog.admin.types import ClusterStatus
@@ -96,10 +97,18 @@ async def _once(server: str | None, interval: float, output: Format) -> int:
 
 
 async def _live(server: str | None, interval: float) -> int:
+    from rich.console import Console
     from rich.live import Live
 
     async with connected(server) as client:
-        with stop_on_signals() as stop, Live(screen=True, auto_refresh=False) as live:
+        live = Live(
+            console=Console(file=styled(sys.stdout)),
+            screen=True,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        with stop_on_signals() as stop, live:
             await until(stop.requested, _watch(client, live, interval))
     return ExitCode.OK
 

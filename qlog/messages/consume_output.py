@@ -66,8 +66,8 @@ class MessageWriter:
     def _encoded(self, messages: "Sequence[Message]") -> bytes:
         match self._output:
             case OutputFormat.LINES if sys.stdout.isatty():
-                lines = (shown_lines(body_text(one.body)[0]) + "\n" for one in messages)
-                return encoded("".join(lines))
+                texts = (one.body.decode("utf-8", "backslashreplace") for one in messages)
+                return encoded("".join(f"{shown_lines(text)}\n" for text in texts))
             case OutputFormat.LINES:
                 return b"\n".join([*(one.body for one in messages), b""])
             case OutputFormat.RAW:
