@@ -243,7 +243,10 @@ async def _read(
     while offset < hi and size_bytes < BATCH_SIZE_BYTES:
         pulled, next_offset = await source.pull(target.source, offset)
         # What lies behind the end that the source named waits until it names another one.
-        pulled = [message for message in pulled if message.queue_offset < hi]
+        found, pulled = pulled, [message for message in pulled if message.queue_offset < hi]
+        if found and not pulled:
+            got = f"a message at offset {found[0].queue_offset}"
+            raise SourceError.foreign(str(target.source), f"{got} of a queue that ends at {hi}")
         messages += pulled
         size_bytes += sum(
             message.size_bytes + len(message.properties) * _PROPERTY_SIZE_BYTES

@@ -95,7 +95,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "properties of a pull": lambda: Case(
         _pulled(_MANY, nextBeginOffset="1"), 1, "1 messages with 9 properties"
     ),
-    "an offset behind the end": lambda: Case(_pulled(_record(1 << 60), nextBeginOffset="5"), 1, ""),
+    "an offset behind the end": lambda: Case(
+        _pulled(_record(1 << 60), nextBeginOffset=str(1 << 61)), 1, "of a queue that ends at 5"
+    ),
     "a name of another type": lambda: Case({ROUTE: said(route([], HERE))}, 1, "a name that is a"),
     "a name of many bytes": lambda: Case({TOPICS: said({"topicList": ["ü" * 128]})}, 3, "no name"),
     "a name with escapes": lambda: Case({ROUTE: said(route(HOSTILE, HERE))}, 1, "is no name"),
@@ -103,7 +105,7 @@ CASES: dict[str, Callable[[], Case]] = {
         {ROUTE: said(route("b", "a..b:1"))}, 1, "a..b:1 does not do GET_TOPIC_CONFIG"
     ),
     "a setting out of range": lambda: Case(
-        {ALL_GROUPS: _group(retryMaxTimes=1 << 40)}, 1, "of another type or range"
+        {ALL_GROUPS: _group(retryMaxTimes=1 << 70)}, 1, "of another type or range"
     ),
 }
 
