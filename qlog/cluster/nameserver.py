@@ -84,7 +84,7 @@ def nameserver(file: str | None, **flags: Any) -> int:
     except ConfigError as error:
         click.echo(str(as_cli_error(error)), err=True)
         return EXIT_BAD_CONFIG
-    sys.stderr = styled(sys.stderr)  # The log escapes by itself, and has colours.
+    sys.stderr = styled(sys.stderr)  # The log has its own escapes, and colours.
     return run(settings)
 
 

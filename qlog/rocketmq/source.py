@@ -51,13 +51,13 @@ PULL_SIZE_BYTES: Final = 1 << 20
 GROUP: Final = "TOOLS_CONSUMER"
 """The group of RocketMQ's tools: every broker knows it, also one that makes no groups."""
 GROUP_PAGE_COUNT: Final = 1_000
-"""Groups that a page is asked for."""
+"""Groups in a page, at most."""
 PAGE_COUNT_MAX: Final = 4_096
 """Pages of groups in a run, over all brokers."""
 IDLE_PULL_COUNT_MAX: Final = 10_000
 """Pulls in a row, over all queues, that bring no message. A hole in a queue takes one or two."""
 SILENT_CALL_COUNT_MAX: Final = 16
-"""Calls in a row to an address that get no answer in any attempt; then it is asked no more."""
+"""Calls in a row to an address without an answer in any attempt; later ones fail at once."""
 ADDRESS_COUNT_MAX: Final = 4_096
 """Addresses that a run asks."""
 CHANNEL_COUNT_MAX: Final = 32

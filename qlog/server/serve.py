@@ -45,5 +45,5 @@ def serve(file: str | None, **flags: Any) -> int:
 
         # Else the collector would look through all these objects as soon as it goes on.
         gc.freeze()
-    sys.stderr = styled(sys.stderr)  # The log escapes by itself, and has colours.
+    sys.stderr = styled(sys.stderr)  # The log has its own escapes, and colours.
     return run(settings)

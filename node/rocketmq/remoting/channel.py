@@ -18,7 +18,7 @@ CONNECT_S: Final = 0.5
 """Time to connect; then the caller looks again for the leader."""
 _OPAQUE_MAX: Final = (1 << 31) - 1
 STRAY_COUNT_MAX: Final = 1_024
-"""Commands without a request that waits for them, one after the other. Late answers are a few."""
+"""Commands in a row that answer no request under way. Late answers are a few."""
 
 
 class NotConnectedError(Exception):

@@ -110,7 +110,7 @@ def hide_secrets(
 def show_texts(
     _logger: object, _method: str, line: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """Escape texts, which may quote what a client sent; JSON escapes all of them by itself."""
+    """Escape texts, which may quote what a client sent; JSON has escapes of its own."""
     for name, value in line.items():
         if isinstance(value, str):
             line[name] = shown(value)
