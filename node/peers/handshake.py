@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 from google.protobuf.message import DecodeError
 
 from node.peers.security.proof import is_same, sign
+from quorumlog.foreign_text import shown
 from quorumlog.pb import peer_pb2 as pb
 from raft.messages import NO_INDEX, Index, NodeId
 
@@ -319,8 +320,8 @@ def _sign_lives(
 
 
 def _shown(text: str) -> str:
-    return repr(_printable(text))
+    return repr(text[:_TEXT_SIZE_MAX])
 
 
 def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text[:_TEXT_SIZE_MAX])
+    return shown(text, _TEXT_SIZE_MAX)

@@ -10,13 +10,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, cast
 
-from node.framed.frames import JSON_KIND, ROCKETMQ_KIND, FramedParser, FrameFault
+from node.framed.frames import JSON_KIND, ROCKETMQ_KIND, FramedParser, FrameFault, Reason
 from node.framed.limits import FramedLimits
 from node.rocketmq.remoting.protocol.command import Command, decode, encode_head
 
 CONNECT_S: Final = 0.5
 """Time to connect; then the caller looks again for the leader."""
 _OPAQUE_MAX: Final = (1 << 31) - 1
+STRAY_COUNT_MAX: Final = 1_024
+"""Commands in a row that answer no request under way. Late answers are a few."""
 
 
 class NotConnectedError(Exception):
@@ -38,6 +40,7 @@ class RemotingChannel(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, asyncio.Future[Command]] = {}
         self._last_opaque = 0
+        self._stray_count = 0
 
     @classmethod
     async def connect(
@@ -53,7 +56,7 @@ class RemotingChannel(asyncio.BufferedProtocol):
                 _, made = await asyncio.get_running_loop().create_connection(
                     lambda: cls(on_end), host, port, ssl=context
                 )
-        except OSError as error:  # A time-out is one, and so are errors of TLS.
+        except (OSError, ValueError) as error:  # The first: time-outs and TLS; the second: names.
             why = str(error) or "no connection in time"
             raise NotConnectedError(f"{host}:{port}: {why}") from error
         return made
@@ -120,11 +123,19 @@ class RemotingChannel(asyncio.BufferedProtocol):
                 command = decode(*frame)
                 future = self._waiting.get(command.opaque)
                 if command.is_response and future is not None and not future.done():
+                    self._stray_count = 0
                     future.set_result(command)
+                else:
+                    self._stray_count += 1
+                    if self._stray_count > STRAY_COUNT_MAX:
+                        detail = f"{self._stray_count} commands that answer no request"
+                        raise FrameFault(Reason.OPAQUE, detail)
                 frame = self._parser.next_frame() if self._parser.rest else None
         except FrameFault as fault:
-            self.close()
+            transport = self._transport
             self._end(str(fault))
+            if transport is not None:
+                transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(f"it broke: {exc or 'closed by the other side'}")
