@@ -15,7 +15,12 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from node.errors.common import BusyError
 from node.errors.pop import StaleHandleError
 from node.rocketmq.calls.renewals import AT_ONCE, RENEWED_MS, Renewals
-from node.rocketmq.clients import QUESTION_SHARES, QUESTION_SIZE_BYTES_MAX, GatewayClients
+from node.rocketmq.clients import (
+    QUESTION_SHARES,
+    QUESTION_SIZE_BYTES_MAX,
+    GatewayClient,
+    GatewayClients,
+)
 from node.rocketmq.protocol.messages import from_record, timestamp
 from node.rocketmq.telemetry import Telemetry
 from quorumlog.pb import rocketmq_pb2 as pb
@@ -352,6 +357,13 @@ async def test_without_room_for_a_question_the_broker_keeps_it(
         client.commands = asyncio.Queue()
         client.topics = frozenset({"orders"})
         clients.question_size_bytes = QUESTION_SIZE_BYTES_MAX  # Others have all of it.
+        asked: list[int] = []
+
+        def with_room(topic: str, size_bytes: int) -> GatewayClient | None:
+            asked.append(size_bytes)
+            return GatewayClients.with_room(clients, topic, size_bytes)
+
+        monkeypatch.setattr(clients, "with_room", with_room)
         end_calls.watch()
         await gateway.send(b"half", message_type=pb.MessageType.TRANSACTION)
         await eventually(
@@ -360,6 +372,7 @@ async def test_without_room_for_a_question_the_broker_keeps_it(
         node.clock.now_ms += 6_000
         await node.broker.transactions.checks.round()
         await eventually(lambda: node.broker.transactions.checks.checks_total == 1, "it asks")
+        await eventually(lambda: len(asked) > 1, "it looks for room again")
         assert client.commands.empty()
         assert node.broker.transactions.checks.producers.size_bytes > 0
         assert not made, "a body may become large"
