@@ -28,6 +28,7 @@ from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.forwarder import SERVICE, Forwarder
 from node.rocketmq.protocol import handles
 from node.rocketmq.protocol.client_settings import answer
+from node.rocketmq.protocol.messages import Deliveries
 from node.rocketmq.protocol.names import group_name
 from node.rocketmq.protocol.statuses import OK, CallRefusedError, common, status_of
 from node.rocketmq.routes import Routes, group_of_broker
@@ -91,8 +92,11 @@ class RocketMq:
         limit = body_size_bytes_max(context, batch_size_bytes_max(context))
         on_failure = partial(self._failed, f"{_NAME}/SendMessage")
         self._send_calls = SendCalls(context, self._cluster, broker, limit, on_failure)
-        self._receive_calls = ReceiveCalls(self._cluster, broker, self.renewals)
-        self.end_calls: Final = EndCalls(self._cluster, self.clients, broker, self.forwarder)
+        deliveries = Deliveries()
+        self._receive_calls = ReceiveCalls(self._cluster, broker, self.renewals, deliveries)
+        self.end_calls: Final = EndCalls(
+            self._cluster, self.clients, broker, self.forwarder, deliveries
+        )
         on_failure = partial(self._failed, f"{_NAME}/Telemetry")
         self._telemetry = Telemetry(self.clients, self._settings, on_failure)
         self._methods: Final = self._table()
