@@ -7,6 +7,8 @@ import base64
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from quorumlog.errors import QuorumlogError
+
 if TYPE_CHECKING:
     from quorumlog.records.message import Message
 
@@ -15,8 +17,10 @@ COLUMNS = ("group", "topic", "queue_id", "queue_offset", "store_time", "tag", "k
 
 
 def message_row(message: "Message") -> dict[str, object]:
-    """Return a message under stable keys. `body` is text if it is UTF-8, else base64."""
-    body, encoding = body_text(message.body)
+    """Return a message under stable keys. `body` is text if it is UTF-8, else base64; one that
+    cannot be unpacked is that of the log."""
+    plain, is_plain = plain_body(message)
+    body, encoding = body_text(plain)
     return {
         "topic": message.topic,
         "queue_id": message.queue_id,
@@ -28,8 +32,8 @@ def message_row(message: "Message") -> dict[str, object]:
         "born_unix_ms": message.born_unix_ms,
         "store_unix_ms": message.store_unix_ms,
         "position": message.position,
-        "body_size_bytes": len(message.body),
-        "body_encoding": encoding,
+        "body_size_bytes": len(plain),
+        "body_encoding": encoding if is_plain else f"{encoding}, compressed",
         "body": body,
         "group": message.group,
     }
@@ -37,7 +41,7 @@ def message_row(message: "Message") -> dict[str, object]:
 
 def table_row(message: "Message") -> dict[str, object]:
     """Return the columns of a message that fit into a line."""
-    body, _ = body_text(message.body)
+    body, _ = body_text(plain_body(message)[0])
     return {
         "group": message.group,
         "topic": message.topic,
@@ -48,6 +52,15 @@ def table_row(message: "Message") -> dict[str, object]:
         "key": message.key,
         "body": body,
     }
+
+
+def plain_body(message: "Message") -> tuple[bytes, bool]:
+    """Return the body of a message, and whether it is plain: one that cannot be unpacked is
+    returned as the log has it, so the messages around it are shown."""
+    try:
+        return message.body, True
+    except QuorumlogError:
+        return message.stored_body, False
 
 
 def body_text(body: bytes) -> tuple[str, str]:

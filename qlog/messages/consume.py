@@ -180,7 +180,8 @@ def consume(
     \b
     Keys of -o json:
       topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
-      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64), body,
+      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64,
+      then ", compressed" for a body that cannot be unpacked), body,
       group (the broker group)
 
     Bytes of keys and properties that are no UTF-8 are written as \\udcXX, which is an escape of

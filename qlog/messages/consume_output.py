@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from qlog.message_rows import body_text, message_row, time_text
+from qlog.message_rows import body_text, message_row, plain_body, time_text
 from qlog.output import cell, to_json
 from quorumlog.foreign_text import shown_lines
 from quorumlog.standard_output import encoded
@@ -64,14 +64,15 @@ class MessageWriter:
             self._is_first = False
 
     def _encoded(self, messages: "Sequence[Message]") -> bytes:
+        bodies = (plain_body(one)[0] for one in messages)
         match self._output:
             case OutputFormat.LINES if sys.stdout.isatty():
-                texts = (one.body.decode("utf-8", "backslashreplace") for one in messages)
+                texts = (body.decode("utf-8", "backslashreplace") for body in bodies)
                 return encoded("".join(f"{shown_lines(text)}\n" for text in texts))
             case OutputFormat.LINES:
-                return b"\n".join([*(one.body for one in messages), b""])
+                return b"\n".join([*bodies, b""])
             case OutputFormat.RAW:
-                return b"".join(one.body for one in messages)
+                return b"".join(bodies)
             case OutputFormat.TABLE:
                 lines = (_table_line(_columns(one, self._with_groups)) for one in messages)
                 return encoded("".join(lines))
@@ -91,7 +92,7 @@ def _write(data: bytes) -> None:
 
 
 def _columns(message: "Message", with_group: bool) -> dict[str, str]:
-    body, _ = body_text(message.body)
+    body, _ = body_text(plain_body(message)[0])
     return {
         **({"group": message.group} if with_group else {}),
         "queue": str(message.queue_id),

@@ -10,7 +10,7 @@ import click
 from qlog.broker_groups import broker_group_option
 from qlog.command_decorators import Printout, cluster_command, printed
 from qlog.connection import ask, server_option
-from qlog.message_rows import body_text, message_row, time_text
+from qlog.message_rows import body_text, message_row, plain_body, time_text
 from qlog.output import Row, say_if_more
 from qlog.progress import progress_bars
 from quorumlog.command_errors import CliError, ExitCode
@@ -74,7 +74,7 @@ def _row(letter: "DeadLetter") -> dict[str, object]:
         "store_time": time_text(message.store_unix_ms),
         "is_resent": letter.is_resent,
         "key": message.key,
-        "body": body_text(message.body)[0],
+        "body": body_text(plain_body(message)[0])[0],
     }
 
 
@@ -89,7 +89,8 @@ async def show(client: "Client", name: str, offset: int, group: str) -> Row:
     \b
     Keys of -o json:
       topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
-      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64), body,
+      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64,
+      then ", compressed" for a body that cannot be unpacked), body,
       group (the broker group), origin_topic, reconsume_times, is_resent
 
     \b

@@ -36,7 +36,8 @@ async def get(client: "Client", message_id: str) -> Row:
     \b
     Keys of -o json:
       topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
-      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64), body,
+      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64,
+      then ", compressed" for a body that cannot be unpacked), body,
       group (the broker group)
 
     \b
@@ -84,7 +85,8 @@ async def query(
     \b
     Keys of -o json:
       topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
-      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64), body,
+      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64,
+      then ", compressed" for a body that cannot be unpacked), body,
       group (the broker group)
 
     \b
@@ -120,7 +122,8 @@ def find(
     \b
     Keys of -o json:
       topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
-      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64), body,
+      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64,
+      then ", compressed" for a body that cannot be unpacked), body,
       group (the broker group)
 
     \b

@@ -57,6 +57,16 @@ def test_a_property_that_is_no_utf_8_keeps_nothing_back(
     assert second["body"] == "second"
 
 
+@pytest.mark.parametrize("output", OutputFormat)
+def test_a_body_that_cannot_be_unpacked_is_shown_as_the_log_has_it(
+    monkeypatch: pytest.MonkeyPatch, output: OutputFormat
+) -> None:
+    (odd,) = decode_records(encode_message("orders", 2, b"no zlib", {}, sys_flag=0x301))
+    found = written(monkeypatch, output, [odd, *made([b"second"])]).decode()
+    assert found.index("no zlib") < found.index("second")
+    assert ("utf-8, compressed" in found) == (output in (OutputFormat.JSON, OutputFormat.JSONL))
+
+
 def test_a_table_shows_bytes_that_are_no_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
     record = encode_message("orders", 2, b"first", {"KEYS": "k???"})
     found = written(
