@@ -186,6 +186,8 @@ class Limits:
     pull_count_filtered_max: int = 1_024
     """Records that one pull with a property filter examines, about 5 us each: for the same reason.
     """
+    pull_test_count_max: int = 8_192
+    """Tests that one pull with a property filter makes of all these records, 1 to 4 us each."""
     pull_size_bytes_default: int = 256 * KIB
     """Bytes of one pull, if the caller gives no size."""
     pull_size_bytes_max: int = 2 * MIB

@@ -15,7 +15,8 @@ from quorumlog.records.compression import COMPRESS_FROM_SIZE_BYTES
 # Default. Measured: a leader spends about a tenth less on a message than with 256 KiB.
 BATCH_SIZE_BYTES_MAX: Final = 512 * KIB
 BATCH_COUNT_MAX: Final = 1_000
-BATCH_COUNT_LIMIT: Final = 32_768
+BATCH_COUNT_LIMIT: Final = 4_096
+"""As many as a node checks one by one in one step."""
 BUFFER_SIZE_BYTES_MAX: Final = 32 * MIB
 IN_FLIGHT_DEFAULT: Final = 4
 

@@ -33,6 +33,11 @@ QueueKey = tuple[bytes, int]  # Topic, queue id.
 _STORE_STAMP: Final = struct.Struct(">q8s")
 _UNIFORM_TRIES: Final = 2  # Failed searches for uniform records after which a batch has none.
 _NO_RUN: Final = range(0)
+CHECKED_COUNT_MAX: Final = 4_096
+"""Records of a batch that are checked one by one, up to 9 us each: those whose topic and properties
+are not those of a record before. 4 MiB of messages of 1 KiB."""
+KEY_COUNT_MAX: Final = 16_384
+"""Keys of a batch, beside unique ones: 0.3 us each until they are in the index."""
 _pack_unit: Final = fmt.CONSUME_QUEUE_UNIT.pack
 _head_of: Final = fmt.RECORD_HEAD.unpack_from
 _put_offsets: Final = fmt.OFFSETS.pack_into
@@ -58,6 +63,10 @@ class Stamper:
         """Tails that it remembers whole are of plain records that passed all checks."""
         self._has_odd_unit = False
         """Whether the batch in hand has a record whose unit only a walk can tell."""
+        self._checked_count = 0
+        """Records of the batch in hand that were checked one by one."""
+        self._key_count = 0
+        """Keys of the batch in hand, beside unique ones."""
         self.next_offsets: dict[QueueKey, int] = {}
         """Next queue offset of each queue; absent is 0. Rebuilt from the queues at start."""
 
@@ -82,7 +91,7 @@ class Stamper:
         known, body_limit = self._tails.known, self._body_size_bytes_max
         at, hi, tries = 0, len(batch), 0 if self._property_crc else _UNIFORM_TRIES
         topic, queue_id, queue_offset, first_offset, units = b"", -1, 0, 0, list[int]()
-        self._has_odd_unit = False
+        self._has_odd_unit, self._key_count, self._checked_count = False, 0, 0
         while at < hi or not at:  # An empty batch is refused like a cut record.
             if hi - at < 91:
                 self._refuse(batch, at)
@@ -194,6 +203,10 @@ class Stamper:
 
         The tail of a good plain record is remembered: records with equal bytes behind the body
         need not be checked there again. Errors as `stamp`."""
+        self._checked_count += 1
+        if self._checked_count > CHECKED_COUNT_MAX:
+            expected = f"at most {CHECKED_COUNT_MAX} that are not alike in a batch"
+            raise RecordFormatError(at, "records", expected, str(self._checked_count))
         size_bytes, magic, crc, queue_id, sys_flag, body_size_bytes = _head_of(batch, at)
         end = at + size_bytes
         if magic == fmt.MAGIC_V1 and not sys_flag & 0xB0 and not self._store_v6:
@@ -228,11 +241,22 @@ class Stamper:
             or self._property_crc
             or fmt.PROPERTY_CRC_PREFIX in batch[body_hi:end]
         )
+        if b"KEYS\x01" in batch[topic_hi:end]:  # Without a call, as most records have none.
+            self._count_keys(batch, batch.rfind(b"KEYS\x01", topic_hi, end))
         tail = None if is_odd else self._tails.read(batch[body_hi:end])
         if tail is None:
             self._has_odd_unit = True
             return (topic, {}, 0, ()), is_odd
         return tail, False
+
+    def _count_keys(self, batch: bytes, at: int) -> None:
+        """Count the keys of a record whose KEYS are at `at`. Raises RecordFormatError."""
+        hi = batch.find(2, at)
+        self._key_count += 1 + batch.count(b" ", at, hi if hi >= 0 else len(batch))
+        if self._key_count > KEY_COUNT_MAX:
+            raise RecordFormatError(
+                at, "KEYS", f"at most {KEY_COUNT_MAX} keys in a batch", str(self._key_count)
+            )
 
     def _learn_topic(self, topic: bytes) -> None:
         check_topic(topic)

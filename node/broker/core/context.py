@@ -23,6 +23,7 @@ from node.errors.common import (
 )
 from node.errors.translation import from_raft
 from node.replication.contract import Driver, ReceiptRules
+from node.runtime.turn import Turn
 from node.state.held import held_counts
 from node.state.machine import StateMachine
 from node.state.state import PERMISSION_READ, State
@@ -74,6 +75,8 @@ class Context:
         self.limits: Final = limits
         self.moves: Final = OffsetMoves()
         """Offsets that commands under way will change; every way into the log notes them."""
+        self.turn: Final = Turn()
+        """Shares the event loop out among the calls that walk much."""
         self.is_stopped = False
         store.origin = self.origin
         self.on_damage: Callable[[CorruptionError | DerivedFileError], None] = _ignore

@@ -84,6 +84,8 @@ class Receives:
         the call is repeated with the same attempt id. A caller that is cancelled takes nothing, or
         its messages are given back.
         """
+        if request.sql:
+            await self._context.turn.next()
         receive = self._checked(request)
         self.receives_total += 1
         loop = asyncio.get_running_loop()

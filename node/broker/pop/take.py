@@ -33,6 +33,8 @@ stores how far it looked, and goes on from there when others had their turn."""
 _PULL_EFFORT: Final = 4
 _UNITS_OF_EFFORT: Final = 32
 """Units of a queue that a filter for tags passes over for the cost of one record."""
+_TESTS_OF_EFFORT: Final = 8
+"""Tests that a filter makes of one record for the cost of one more."""
 _FILTERED_COUNT: Final = 64
 """Records read at once for an expression, which may take none of them."""
 
@@ -248,7 +250,10 @@ class MessageChooser:
                 return
         elif choice.next_offset < lo:
             choice.next_offset = lo
-        least = _FILTERED_COUNT if isinstance(wish.filter, SqlFilter) else 1
+        least = cost = 1
+        if isinstance(wish.filter, SqlFilter):
+            cost = 1 + wish.filter.test_count // _TESTS_OF_EFFORT
+            least = max(1, _FILTERED_COUNT // cost)
         while choice.next_offset < hi and choice.count < count and choice.size_bytes < size_bytes:
             left = min(count - choice.count, room_count - len(choice.new) - len(choice.waiting))
             choice.is_full = left <= 0 or len(choice.waiting) >= waiting_count
@@ -269,7 +274,7 @@ class MessageChooser:
             if result.status is PullStatus.FOUND:
                 self._add_new(choice, wish, blocked, result.data, left)
             passed_over_count = choice.next_offset - first - result.record_count
-            choice.effort += _PULL_EFFORT + result.record_count
+            choice.effort += _PULL_EFFORT + result.record_count * cost
             choice.effort += max(passed_over_count, 0) // _UNITS_OF_EFFORT
 
     @staticmethod

@@ -191,6 +191,15 @@ class Some:
 Node = Comparison | Between | InList | TextTest | NullTest | Truth | Negation | Every | Some
 
 
+def test_count(node: Node) -> int:
+    """Return how many tests a filter makes of a message at most: its cost."""
+    if isinstance(node, Negation):
+        return test_count(node.inner)
+    if isinstance(node, Every | Some):
+        return sum(map(test_count, node.parts))
+    return 1
+
+
 def _value(operand: Operand, properties: Properties) -> Scalar | None:
     if not isinstance(operand, Property):
         return operand

@@ -72,7 +72,7 @@ class Pulls:
     async def pull(self, request: PullRequest) -> PulledRecords:
         """Return records from an offset on; with `wait_ms` wait until there are some."""
         self._context.check_cluster(request.cluster_id)
-        reader = self._reader(request, request.max_count)
+        reader = await self._reader(request, request.max_count)
         at_least = request.at_least_index if request.HasField("at_least_index") else None
         await self._freshness.ensure(request.consistency, at_least)
         offset = request.offset
@@ -96,7 +96,7 @@ class Pulls:
         self._context.check_cluster(request.cluster_id)
         if request.consistency == common_pb2.CONSISTENCY_LINEARIZABLE:
             raise BadRequestError("consistency", "LEADER or LOCAL for a tail", "LINEARIZABLE")
-        reader = self._reader(request, 0)
+        reader = await self._reader(request, 0)
         await self._freshness.ensure(request.consistency)
         offset, is_told = request.offset, self._freshness.is_local(request.consistency)
         idle_ms = self._context.limits.tail_idle_ms
@@ -121,7 +121,7 @@ class Pulls:
 
     # --- Reading ---
 
-    def _reader(self, request: PullRequest | TailRequest, max_count: int) -> _Reader:
+    async def _reader(self, request: PullRequest | TailRequest, max_count: int) -> _Reader:
         """Check a request and put limits to it."""
         limits = self._context.limits
         if request.offset < 0:
@@ -132,19 +132,25 @@ class Pulls:
             raise BadRequestError("tags", expected, str(len(tags)))
         if "" in tags:
             raise BadRequestError("tags", "names", "an empty one")
-        count_max = limits.pull_count_filtered_max if request.sql else limits.pull_count_max
+        count_max, size_bytes_max, sql = limits.pull_count_max, limits.pull_size_bytes_max, None
+        if request.sql:
+            await self._context.turn.next()
+            sql = SqlFilter(request.sql)
+            affordable_count = max(1, limits.pull_test_count_max // sql.test_count)
+            count_max = min(limits.pull_count_filtered_max, affordable_count)
+            size_bytes_max = limits.pull_size_bytes_default
         return _Reader(
             request.topic,
             request.queue_id,
             min(max_count or limits.pull_count_default, count_max),
             min(
                 request.max_size_bytes or limits.pull_size_bytes_default,
-                limits.pull_size_bytes_max,
+                size_bytes_max,
             ),
             TagFilter(tags) if tags else None,
             request.consistency,
             request.group,
-            SqlFilter(request.sql) if request.sql else None,
+            sql,
         )
 
     def _read(self, reader: _Reader, offset: int) -> PullResult:
@@ -201,6 +207,8 @@ class Pulls:
             left_s = deadline - loop.time()
             if left_s > 0:
                 await self._parked.for_growth(key, left_s)
+            if reader.sql is not None:  # An append wakes all readers of a queue.
+                await self._context.turn.next()
             self._freshness.check(reader.consistency)
             result = self._read(reader, offset)
             is_nothing = self._is_nothing(reader, result) or self._is_beyond(result)

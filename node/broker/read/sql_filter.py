@@ -6,6 +6,7 @@ were checked when they were appended, so lengths are believed.
 
 from typing import Final
 
+from node.broker.read.filter_tree import test_count
 from store import format as fmt
 from store.record.message import decode_properties, record_layout
 
@@ -13,7 +14,7 @@ from store.record.message import decode_properties, record_layout
 class SqlFilter:
     """The filter of one reader. Raises BadFilterError."""
 
-    __slots__ = ("_node",)
+    __slots__ = ("_node", "test_count")
 
     def __init__(self, text: str) -> None:
         # lark and its parser take a tenth of a node's start, and most nodes never see a filter. The
@@ -22,6 +23,8 @@ class SqlFilter:
         from node.broker.read.filter_language import parse
 
         self._node: Final = parse(text)
+        self.test_count: Final = test_count(self._node)
+        """Tests of one record."""
 
     def keep(self, data: bytes) -> tuple[bytes, int]:
         """Return the matching records of those that lie back to back in `data`, and their count."""

@@ -101,9 +101,8 @@ class Topics:
         topics = dict(self._context.state.topics)
         if request.with_system:
             topics.update(SYSTEM_TOPICS)
-        return ListTopicsResponse(
-            topics=[_info(name, topic) for name, topic in sorted(topics.items())]
-        )
+        rows = self._context.turn.over(sorted(topics.items()))
+        return ListTopicsResponse(topics=[_info(name, topic) async for name, topic in rows])
 
     async def describe_topic(self, request: DescribeTopicRequest) -> DescribeTopicResponse:
         """Return a topic and where each of its queues begins and ends."""

@@ -53,6 +53,8 @@ class Renewals:
         self._change_invisible = change_invisible
         self._held: dict[str, _Held] = {}
         """By the handle that the client has; a new invisible time does not change it."""
+        self._of_client: dict[str, set[str]] = {}
+        """Handles of each client."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_renewing = False
@@ -67,6 +69,7 @@ class Renewals:
     def end(self) -> None:
         """See `LeaderWork.end`."""
         self._held.clear()
+        self._of_client.clear()
 
     def hold(self, client_id: str, group: str, topic: str, handles: Iterable[str]) -> None:
         """Keep messages invisible while a client is connected."""
@@ -76,22 +79,30 @@ class Renewals:
             if len(self._held) >= COUNT_MAX:
                 self.dropped_total += 1
             else:
+                self._drop(handle)
                 self._held[handle] = held
+                self._of_client.setdefault(client_id, set()).add(handle)
         if self._timer is None and self._held:
             self._timer = loop.call_later(EVERY_S, self._round)
 
     def let_go(self, handles: Iterable[str]) -> None:
         """Renew messages no longer: the client is done with them, or has set their time itself."""
         for handle in handles:
-            self._held.pop(handle, None)
+            self._drop(handle)
+
+    def _drop(self, handle: str) -> None:
+        held = self._held.pop(handle, None)
+        if held is not None:
+            handles = self._of_client[held.client_id]
+            handles.remove(handle)
+            if not handles:
+                del self._of_client[held.client_id]
 
     def left(self, client_id: str) -> None:
         """Make the messages of a client that ends visible at once."""
-        gone = [
-            (handle, held) for handle, held in self._held.items() if held.client_id == client_id
-        ]
-        for handle, _ in gone:
-            del self._held[handle]
+        handles = self._of_client.get(client_id, ())
+        gone = [(handle, self._held[handle]) for handle in handles]
+        self.let_go(handle for handle, _ in gone)
         if gone:
             self._spawn(self._change_all(gone, 0))
 
@@ -106,6 +117,7 @@ class Renewals:
         if self._timer is not None:
             self._timer.cancel()
         self._held.clear()
+        self._of_client.clear()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -115,7 +127,7 @@ class Renewals:
         now_s, self._timer = loop.time(), None
         for handle, held in list(self._held.items()):
             if now_s >= held.until_s or not self._clients.is_alive(held.client_id):
-                del self._held[handle]
+                self._drop(handle)
         if self._held:
             self._timer = loop.call_later(EVERY_S, self._round)
             if not self._is_renewing:
@@ -151,7 +163,7 @@ class Renewals:
         except (NodeError, RaftError, StoreError) as error:
             # The message is not this client's any more, or this node cannot say: it is handed out
             # again when its time is over, as any message without an acknowledgement.
-            self._held.pop(handle, None)
+            self._drop(handle)
             self.dropped_total += 1
             return str(error)
         self.renewed_total += invisible_ms > 0

@@ -11,14 +11,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from node.rocketmq.protocol.filters import EXPRESSION_LENGTH_MAX
 from node.rocketmq.remoting.conversation import RemotingConnection
 from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.runtime.turn import Turn
 
 CLIENT_COUNT_MAX: Final = 16_384
 """Memberships that are kept. Above it a heartbeat of a new one is refused."""
 SILENT_S_MAX: Final = 120.0
 """Time after which a silent client is out; RocketMQ's."""
+CLIENT_ID_LENGTH_MAX: Final = 255
 GROUPS_OF_CLIENT_MAX: Final = 256
 TOPICS_OF_GROUP_MAX: Final = 1_024
 
@@ -33,6 +36,12 @@ class Subscription:
     version: int
     document: dict[str, Any] = field(compare=False)
     """As the client wrote it, for tools."""
+
+    def __post_init__(self) -> None:
+        """Raise RefusedError for an expression that is too long to be taken apart."""
+        if len(self.expression) > EXPRESSION_LENGTH_MAX:
+            what = f"{len(self.expression)} characters, the limit is {EXPRESSION_LENGTH_MAX}"
+            raise RefusedError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, what)
 
     @property
     def tags(self) -> list[str]:
@@ -80,8 +89,10 @@ class Clients:
         self._monotonic_s = monotonic_s
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[str, Member]] = {}
-        self._groups_of: dict[RemotingConnection, set[tuple[bool, str]]] = {}
-        """Groups with a member on a connection; True: of consumers."""
+        self._members_of: dict[RemotingConnection, dict[tuple[bool, str], set[str]]] = {}
+        """Client ids on a connection, by the groups that they belong to; True: of consumers."""
+        self._producing: dict[str, set[str]] = {}
+        """Groups that a client id produces for."""
         self.count = 0
         """Memberships."""
 
@@ -90,6 +101,7 @@ class Clients:
         members = self.producers.get(group, {})
         self._put(False, group, members, member)
         self.producers[group] = members  # Not before: a refused client leaves no group behind.
+        self._producing.setdefault(member.client_id, set()).add(group)
 
     def put_consumer(
         self, group: str, member: Member, described: ConsumerGroup, topics: dict[str, Subscription]
@@ -125,23 +137,26 @@ class Clients:
         if old is None and self.count >= CLIENT_COUNT_MAX:
             text = f"{CLIENT_COUNT_MAX} clients are registered, the limit; stop some"
             raise RefusedError(ResponseCode.SYSTEM_BUSY, text)
-        groups = self._groups_of.setdefault(member.connection, set())
+        groups = self._members_of.setdefault(member.connection, {})
         key = (is_consumer, group)
         if key not in groups and len(groups) >= GROUPS_OF_CLIENT_MAX:
             text = f"{GROUPS_OF_CLIENT_MAX} groups of one client, the limit"
             raise RefusedError(ResponseCode.SYSTEM_BUSY, text)
-        groups.add(key)
-        members[member.client_id] = member
         if old is None:
             self.count += 1
         else:
-            self._unbind(key, members, old)
+            self._unbind(key, old)
+        groups.setdefault(key, set()).add(member.client_id)
+        members[member.client_id] = member
         return old is None
 
-    def _unbind(self, key: tuple[bool, str], members: dict[str, Member], gone: Member) -> None:
-        """Take a group from the connection of a member that is gone, if it has no other there."""
-        if all(member.connection is not gone.connection for member in members.values()):
-            self._groups_of.get(gone.connection, set()).discard(key)
+    def _unbind(self, key: tuple[bool, str], gone: Member) -> None:
+        """Take a member that is gone from its connection, with its group if it was the last."""
+        groups = self._members_of.get(gone.connection, {})
+        client_ids = groups.get(key, set())
+        client_ids.discard(gone.client_id)
+        if not client_ids:
+            groups.pop(key, None)
 
     def remove(self, is_consumer: bool, group: str, client_id: str) -> None:
         """Take a client out of a group, because it said so."""
@@ -150,7 +165,7 @@ class Clients:
             gone = known.members.pop(client_id, None) if known is not None else None
             if known is not None and gone is not None:
                 self.count -= 1
-                self._unbind((True, group), known.members, gone)
+                self._unbind((True, group), gone)
                 self._on_left(group, client_id)
                 self._after_leave(group, known)
             return
@@ -159,7 +174,11 @@ class Clients:
             gone = members.pop(client_id, None)
             if gone is not None:
                 self.count -= 1
-                self._unbind((False, group), members, gone)
+                self._unbind((False, group), gone)
+                producing = self._producing[client_id]
+                producing.remove(group)
+                if not producing:
+                    del self._producing[client_id]
             if not members:
                 del self.producers[group]
 
@@ -170,24 +189,20 @@ class Clients:
 
     def on_closed(self, connection: RemotingConnection) -> None:
         """Take the clients of a closed connection out of their groups."""
-        for is_consumer, group in self._groups_of.pop(connection, ()):
-            known = self.consumers.get(group) if is_consumer else None
-            members = known.members if known is not None else self.producers.get(group, {})
-            gone = [one for one, member in members.items() if member.connection is connection]
-            for client_id in gone:
+        for (is_consumer, group), client_ids in self._members_of.pop(connection, {}).items():
+            for client_id in client_ids:
                 self.remove(is_consumer, group, client_id)
 
     def producer(self, client_id: str) -> Member | None:
         """Return a producer by its client id; None if none is registered here."""
-        for members in self.producers.values():
-            if client_id in members:
-                return members[client_id]
-        return None
+        group = next(iter(self._producing.get(client_id, ())), None)
+        return None if group is None else self.producers[group][client_id]
 
-    def expire(self) -> None:
+    async def expire(self, turn: Turn) -> None:
         """Take clients out that were silent for too long."""
         oldest_s = self._monotonic_s() - SILENT_S_MAX
-        for is_consumer, group, member in list(self._all()):
+        silent = [one for one in self._all() if one[2].last_seen_s < oldest_s]
+        async for is_consumer, group, member in turn.over(silent):
             if member.last_seen_s < oldest_s:
                 self.remove(is_consumer, group, member.client_id)
 

@@ -52,11 +52,15 @@ from raft.messages import NodeId
 _SENDS: Final = frozenset(
     {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 )
-_BULK: Final = _SENDS | {
-    RequestCode.SEND_REPLY_MESSAGE,
-    RequestCode.SEND_REPLY_MESSAGE_V2,
+_LIGHT: Final = _SENDS | {
+    *(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.POP_MESSAGE),
+    *(RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET),
+    *(RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME),
+    *(RequestCode.END_TRANSACTION, RequestCode.CONSUMER_SEND_MSG_BACK),
+    *(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2),
 }
-"""Requests whose bodies are messages and no documents."""
+"""Requests about one message or queue, or one batch; all others wait for a turn, and their bodies
+are documents."""
 _log: Final = structlog.get_logger(component="remoting")
 
 
@@ -213,8 +217,12 @@ class Remoting:
         self._lookers = [
             asyncio.create_task(work) for work in (self._look(), self.isolation.watch())
         ]
+        handlers = {
+            code: handler if code in _LIGHT else self._in_turn(handler)
+            for code, handler in self.handlers().items()
+        }
         on_closed = self.groups.clients.on_closed
-        self._calls.open(self.handlers(), self._begin, self._check, on_closed, _BULK)
+        self._calls.open(handlers, self._begin, self._check, on_closed, _LIGHT)
 
     async def stop(self) -> None:
         """Release everything that is held for clients."""
@@ -227,6 +235,15 @@ class Remoting:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.forwarder.stop()
         await self.places.stop()
+
+    def _in_turn(self, handler: Handler) -> Handler:
+        turn = self._shared.context.turn
+
+        async def handle(request: Request) -> Answer:
+            await turn.next()
+            return await handler(request)
+
+        return handle
 
     def _begin(self, request: Request) -> "asyncio.Future[Answer] | None":
         return self._sends.begin(request) if request.command.code in _SENDS else None
@@ -254,7 +271,8 @@ class Remoting:
         had no address."""
         while True:
             await asyncio.sleep(SAMPLE_S)
-            self.groups.clients.expire()
+            await self.groups.clients.expire(self._shared.context.turn)
+            self.locks.expire()
             self.transactions.forget_absent()
             self._node.sample()
             await self._shared.resolve()

@@ -21,7 +21,7 @@ from store.record.check import check_records
 from store.record.encoder import OwnRecords
 from store.record.inner_batches import InnerBatches
 from store.record.message import decode_message, encode_message, record_layout, tags_code
-from store.record.stamp import Stamped, Stamper
+from store.record.stamp import CHECKED_COUNT_MAX, KEY_COUNT_MAX, Stamped, Stamper
 
 NOW = 1_700_000_000_123
 HOST = ("127.0.0.1", 10911)
@@ -322,3 +322,20 @@ def test_units_and_keys_are_those_of_the_stamped_records() -> None:
     assert units.key_hashes == [key_hash(topic, key) for topic, key in keys]
     assert units.key_positions == [positions[300], positions[301], positions[301]]
     assert units.store_unix_ms == NOW
+
+
+def test_a_batch_has_so_many_records_that_are_not_alike() -> None:
+    alike = encode_message("orders", 0, b"", {"a": "1"})
+    stamp(alike * (CHECKED_COUNT_MAX + 10))
+    unlike = [encode_message("orders", 0, b"", {"a": f"{n}"}) for n in range(CHECKED_COUNT_MAX + 1)]
+    stamp(b"".join(unlike[1:]))
+    with pytest.raises(RecordFormatError, match=f"at most {CHECKED_COUNT_MAX}"):
+        stamp(b"".join(unlike))
+
+
+@pytest.mark.parametrize("born_host", [HOST, ("::1", 1)])
+def test_a_batch_has_so_many_keys(born_host: tuple[str, int]) -> None:
+    record = encode_message("orders", 0, b"", {"KEYS": "a " * 1_023 + "a"}, born_host=born_host)
+    stamp(record * (KEY_COUNT_MAX // 1_024))
+    with pytest.raises(RecordFormatError, match=f"at most {KEY_COUNT_MAX} keys"):
+        stamp(record * (KEY_COUNT_MAX // 1_024 + 1))

@@ -9,7 +9,13 @@ from typing import Any, Final
 
 from node.broker import Broker
 from node.broker.groups.settings import settings_of
-from node.rocketmq.remoting.calls.json_bodies import document_of, json_body, rows_of, text_in
+from node.rocketmq.remoting.calls.json_bodies import (
+    document_of,
+    json_body,
+    list_of,
+    rows_of,
+    text_in,
+)
 from node.rocketmq.remoting.calls.retries import RetryCalls
 from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.calls.topic_admin import data_version
@@ -55,7 +61,7 @@ class GroupAdmin:
 
     async def put_all(self, request: Request) -> Answer:
         """Make or change the groups of a list."""
-        rows = rows_of(document_of(request.command.body), "groupConfigList")
+        rows = rows_of(list_of(request.command.body), "groupConfigList")
         return await self._put_rows(request, rows)
 
     async def _put_rows(self, request: Request, rows: list[dict[str, Any]]) -> Answer:
@@ -93,7 +99,9 @@ class GroupAdmin:
         """Return the settings of all groups."""
         names = sorted({*self._shared.context.state.groups, *self._clients.consumers})
         document = {
-            "subscriptionGroupTable": {name: self._row(name) for name in names},
+            "subscriptionGroupTable": {
+                name: self._row(name) async for name in self._shared.context.turn.over(names)
+            },
             "forbiddenTable": {},
             "dataVersion": data_version(),
         }
@@ -112,7 +120,7 @@ class GroupAdmin:
             text = f"the consumer group[{group[:200]}] not online"
             raise RefusedError(ResponseCode.CONSUMER_NOT_ONLINE, text)
         document = {
-            "connectionSet": [_connection(member) for member in known.members.values()],
+            "connectionSet": await self._connections(known.members),
             "consumeFromWhere": known.consume_from,
             "consumeType": known.consume_type,
             "messageModel": known.message_model,
@@ -129,24 +137,30 @@ class GroupAdmin:
         if not members:
             text = f"the producer group[{group[:200]}] not exist"
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
-        found = [_connection(member) for member in members.values()]
+        found = await self._connections(members)
         return Answer(body=json_body({"connectionSet": found}))
+
+    async def _connections(self, members: dict[str, Member]) -> list[dict[str, Any]]:
+        turn = self._shared.context.turn
+        return [_connection(member) async for member in turn.over([*members.values()])]
 
     async def all_producers(self, _request: Request) -> Answer:
         """Return all producers that are connected to this node, by group."""
-        data = {
-            group: [
-                {
-                    "clientId": member.client_id,
-                    "remoteIP": f"/{member.connection.remote}",
-                    "language": member.language,
-                    "version": member.version,
-                    "lastUpdateTimestamp": member.last_seen_unix_ms,
-                }
-                for member in members.values()
-            ]
+        rows = [
+            (group, member)
             for group, members in self._clients.producers.items()
-        }
+            for member in members.values()
+        ]
+        data: dict[str, list[dict[str, Any]]] = {}
+        async for group, member in self._shared.context.turn.over(rows):
+            row = {
+                "clientId": member.client_id,
+                "remoteIP": f"/{member.connection.remote}",
+                "language": member.language,
+                "version": member.version,
+                "lastUpdateTimestamp": member.last_seen_unix_ms,
+            }
+            data.setdefault(group, []).append(row)
         return Answer(body=json_body({"data": data}))
 
     async def groups_of_topic(self, request: Request) -> Answer:
@@ -180,11 +194,15 @@ class GroupAdmin:
 
         async def here() -> Answer:
             group = text_of(ext, "consumerGroup")
-            self._shared.context.check_leads()
+            context = self._shared.context
+            context.check_leads()
             table: dict[str, Any] = {}
-            stored = self._shared.context.state.groups.get(group, {})
+            stored = context.state.groups.get(group, {})
             for topic in self._topics(group, stored, ext.get("topic", "")):
-                for shown, queue in self._shared.queues_of(topic, number):
+                if context.state.topic(topic) is None:
+                    continue  # Deleted meanwhile.
+                turn = self._shared.context.turn
+        async for shown, queue in turn.over(self._shared.queues_of(topic, number)):
                     key = self._shared.queue_key(topic, number, shown)
                     table[key] = self._queue_progress(topic, queue, stored)
             return Answer(body=json_body({"consumeTps": 0.0, "offsetTable": table}))
@@ -224,7 +242,7 @@ class GroupAdmin:
         answer = await self._shared.forwarder.answer(request, number, here, is_repeatable=True)
         if answer.code == ResponseCode.SUCCESS and FORWARDED not in request.command.ext:
             # Consumers pull and commit at the node that answers for the name: at this one.
-            table = document_of(answer.body).get("offsetTable", {})
+            table = list_of(answer.body).get("offsetTable", {})
             group = text_of(request.command.ext, "group")
             for key, offset in table.items():
                 queue = json.loads(key)
@@ -239,7 +257,8 @@ class GroupAdmin:
         unix_ms = int_of(ext, "timestamp", lo=-INT64_MAX)
         moved: dict[str, int] = {}
         rows = []
-        for shown, queue in self._shared.queues_of(topic, number):
+        turn = self._shared.context.turn
+        async for shown, queue in turn.over(self._shared.queues_of(topic, number)):
             if only in (-1, shown):
                 offset = to_offset if to_offset >= 0 else await self._at(topic, queue, unix_ms)
                 moved[self._shared.queue_key(topic, number, shown)] = offset

@@ -9,9 +9,17 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from node.rocketmq.remoting.calls.json_bodies import document_of, json_body, rows_of, text_in
+from node.rocketmq.remoting.calls.json_bodies import (
+    document_of,
+    json_body,
+    list_of,
+    rows_of,
+    text_in,
+)
 from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.clients import (
+    CLIENT_ID_LENGTH_MAX,
+    GROUPS_OF_CLIENT_MAX,
     TOPICS_OF_GROUP_MAX,
     Clients,
     ConsumerGroup,
@@ -25,7 +33,6 @@ from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.fields import text_of
 from node.runtime.clock import unix_ms
 
-CLIENT_ID_LENGTH_MAX: Final = 255
 TOLD_AFTER_S: Final = 0.05
 """Members of a group are told of its changes so much later: many come and go at once."""
 _SQL: Final = "SQL92"
@@ -51,7 +58,7 @@ class GroupCalls:
     async def heartbeat(self, request: Request) -> Answer:
         """Register a client in all groups that it names."""
         command = request.command
-        document = document_of(command.body)
+        document = list_of(command.body)
         client_id = text_in(document, "clientID")
         if not 1 <= len(client_id) <= CLIENT_ID_LENGTH_MAX:
             text = f"clientID must have 1 to {CLIENT_ID_LENGTH_MAX} characters"
@@ -64,23 +71,20 @@ class GroupCalls:
             time.monotonic(),
             unix_ms(),
         )
-        for row in rows_of(document, "producerDataSet"):
+        for row in rows_of(document, "producerDataSet", GROUPS_OF_CLIENT_MAX):
             group = self._group(text_in(row, "groupName"))
             self.clients.put_producer(group, member)
             self._on_producer(group)
-        for row in rows_of(document, "consumerDataSet"):
+        consumers = rows_of(document, "consumerDataSet", GROUPS_OF_CLIENT_MAX)
+        async for row in self._shared.context.turn.over(consumers):
             group = self._group(text_in(row, "groupName"))
             told = ConsumerGroup(
                 text_in(row, "consumeType"),
                 text_in(row, "messageModel"),
                 text_in(row, "consumeFromWhere"),
             )
-            topics = {
-                one.topic: one for one in map(_subscription, rows_of(row, "subscriptionDataSet"))
-            }
-            if len(topics) > TOPICS_OF_GROUP_MAX:
-                text = f"{len(topics)} topics of a group, the limit is {TOPICS_OF_GROUP_MAX}"
-                raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+            subscriptions = rows_of(row, "subscriptionDataSet", TOPICS_OF_GROUP_MAX)
+            topics = {one.topic: one for one in map(_subscription, subscriptions)}
             self.clients.put_consumer(group, member, told, topics)
             self._on_consumer(group)
         return Answer()

@@ -5,20 +5,24 @@ the first to ask a new leader has the lock.
 """
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
-from node.rocketmq.remoting.calls.json_bodies import document_of, json_body, rows_of, text_in
+from node.rocketmq.protocol.names import TOPIC_LENGTH_MAX
+from node.rocketmq.remoting.calls.json_bodies import json_body, list_of, rows_of, text_in
 from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.clients import CLIENT_ID_LENGTH_MAX
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 
 LOCK_S: Final = 60.0
 """Time after which a lock that was not renewed is free."""
-QUEUE_COUNT_MAX: Final = 16_384
-"""Queues of one request."""
-LOCK_COUNT_MAX: Final = 262_144
+LOCK_COUNT_MAX: Final = 131_072
+"""Locks of all groups: twice the queues that a cluster may have, 350 bytes each."""
+EXPIRED_COUNT_MAX: Final = 4_096
+"""Locks that one look forgets: as many as one request makes."""
 
 
 class _Key(NamedTuple):
@@ -38,7 +42,12 @@ class LockCalls:
     def __init__(self, shared: Shared, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._shared = shared
         self._monotonic_s = monotonic_s
-        self._locks: dict[_Key, _Lock] = {}
+        self._locks: OrderedDict[_Key, _Lock] = OrderedDict()
+        """The lock that runs out first is the first."""
+        self._of_group: dict[str, dict[_Key, None]] = {}
+        """Locks of each group in the same order."""
+        self._of_client: dict[tuple[str, str], set[_Key]] = {}
+        """Locks of each group and client id."""
 
     @property
     def count(self) -> int:
@@ -58,58 +67,89 @@ class LockCalls:
         )
 
     async def _lock(self, request: Request) -> Answer:
-        document = document_of(request.command.body)
-        client_id, now_s = text_in(document, "clientId"), self._monotonic_s()
-        if len(self._locks) >= LOCK_COUNT_MAX:
-            self._forget(now_s)
+        self.expire()
+        document = list_of(request.command.body)
+        group, client_id = self._holder(document)
+        now_s = self._monotonic_s()
         locked = []
-        for key, row in self._rows(document):
+        for key, row in self._rows(group, document):
             held = self._locks.get(key)
-            is_free = held is None or held.until_s < now_s or held.client_id == client_id
-            if is_free and (held is not None or len(self._locks) < LOCK_COUNT_MAX):
-                self._locks[key] = _Lock(client_id, now_s + LOCK_S)
+            if held is None and len(self._locks) >= LOCK_COUNT_MAX:
+                continue
+            if held is None or held.until_s < now_s or held.client_id == client_id:
+                self._drop(key)
+                self._put(key, _Lock(client_id, now_s + LOCK_S))
                 locked.append(row)
         return Answer(body=json_body({"lockOKMQSet": locked}))
 
     async def _unlock(self, request: Request) -> Answer:
-        document = document_of(request.command.body)
-        client_id = text_in(document, "clientId")
-        for key, _ in self._rows(document):
+        document = list_of(request.command.body)
+        group, client_id = self._holder(document)
+        for key, _ in self._rows(group, document):
             held = self._locks.get(key)
             if held is not None and held.client_id == client_id:
-                del self._locks[key]
+                self._drop(key)
         return Answer()
 
-    def _rows(self, document: dict[str, Any]) -> Iterator[tuple[_Key, dict[str, Any]]]:
-        """Yield each queue of a request, in both forms. Raises RefusedError."""
-        group, names = text_in(document, "consumerGroup"), self._shared.names
-        rows = rows_of(document, "mqSet")
-        if len(rows) > QUEUE_COUNT_MAX:
-            text = f"{len(rows)} queues, the limit is {QUEUE_COUNT_MAX}"
+    def _holder(self, document: dict[str, Any]) -> tuple[str, str]:
+        """Return group and client id of a request. Raises RefusedError, BadRequestError."""
+        group, client_id = text_in(document, "consumerGroup"), text_in(document, "clientId")
+        self._shared.context.check_name("group", group)
+        if len(client_id) > CLIENT_ID_LENGTH_MAX:
+            text = f"clientId must have at most {CLIENT_ID_LENGTH_MAX} characters"
             raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
-        for row in rows:
+        return group, client_id
+
+    def _rows(self, group: str, document: dict[str, Any]) -> Iterator[tuple[_Key, dict[str, Any]]]:
+        """Yield each queue of a request, in both forms. Raises RefusedError."""
+        names, count_max = self._shared.names, self._shared.context.limits.queue_count_max
+        for row in rows_of(document, "mqSet"):
             number, queue_id = names.number_of(text_in(row, "brokerName")), row.get("queueId")
-            if number is None or type(queue_id) is not int or queue_id < 0:
+            topic = text_in(row, "topic")
+            if (
+                number is None
+                or type(queue_id) is not int
+                or not 0 <= queue_id < count_max
+                or len(topic) > TOPIC_LENGTH_MAX
+            ):
                 text = f"{str(row)[:200]} is no queue of this group; ask for the route again"
                 raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
-            key = _Key(group, text_in(row, "topic"), names.queue(number, queue_id))
+            key = _Key(group, topic, names.queue(number, queue_id))
             yield key, {field: row[field] for field in ("topic", "brokerName", "queueId")}
+
+    def _put(self, key: _Key, lock: _Lock) -> None:
+        self._locks[key] = lock
+        self._of_group.setdefault(key.group, {})[key] = None
+        self._of_client.setdefault((key.group, lock.client_id), set()).add(key)
+
+    def _drop(self, key: _Key) -> None:
+        lock = self._locks.pop(key, None)
+        if lock is None:
+            return
+        of_group, holder = self._of_group[key.group], (key.group, lock.client_id)
+        del of_group[key]
+        if not of_group:
+            del self._of_group[key.group]
+        of_client = self._of_client[holder]
+        of_client.remove(key)
+        if not of_client:
+            del self._of_client[holder]
 
     def is_locked(self, group: str) -> bool:
         """Whether a group holds any lock: its consumers read in order."""
-        now_s = self._monotonic_s()
-        held = (lock for key, lock in self._locks.items() if key.group == group)
-        return any(lock.until_s >= now_s for lock in held)
+        newest = next(reversed(self._of_group.get(group, {})), None)
+        return newest is not None and self._locks[newest].until_s >= self._monotonic_s()
 
     def release(self, group: str, client_id: str) -> None:
         """Release the locks of a consumer that left its group."""
-        held = [
-            key
-            for key, lock in self._locks.items()
-            if key.group == group and lock.client_id == client_id
-        ]
-        for key in held:
-            del self._locks[key]
+        for key in list(self._of_client.get((group, client_id), ())):
+            self._drop(key)
 
-    def _forget(self, now_s: float) -> None:
-        self._locks = {key: lock for key, lock in self._locks.items() if lock.until_s >= now_s}
+    def expire(self) -> None:
+        """Forget the locks that ran out, at most EXPIRED_COUNT_MAX at once."""
+        now_s = self._monotonic_s()
+        for _ in range(EXPIRED_COUNT_MAX):
+            key = next(iter(self._locks), None)
+            if key is None or self._locks[key].until_s >= now_s:
+                break
+            self._drop(key)

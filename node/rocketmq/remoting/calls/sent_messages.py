@@ -5,9 +5,9 @@ bytes that came: they are taken apart only where a value is needed, or where one
 whose messages are alike is read by column.
 """
 
+import os
 import re
 import struct
-import uuid
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -22,8 +22,10 @@ from store.record.message import decode_properties, encode_properties
 REPLY_TO: Final = "REPLY_TO_CLIENT"
 CLUSTER: Final = "CLUSTER"
 """Property from which a consumer builds the topic of its reply."""
-BATCH_COUNT_MAX: Final = 16_384
-"""Messages of one batch; 4 MiB of empty ones are more."""
+BATCH_COUNT_MAX: Final = 2_048
+"""Messages of one batch, 11 us each: 4 MiB of messages of 2 KiB."""
+UNIFORM_COUNT_MAX: Final = 16_384
+"""Messages of one batch that is read by column, 1 us each."""
 DELAYS: Final = (
     fmt.PROPERTY_DELAY_LEVEL,
     "TIMER_DELAY_SEC",
@@ -148,7 +150,7 @@ def uniform_entries(body: bytes) -> UniformEntries | None:
     found = _usual_key_of(properties + end)
     size_bytes = _ENTRY_SIZE_BYTES + len(first.body) + 2 + len(properties)
     count, rest = divmod(len(body), size_bytes)
-    if found is None or rest or not UNIFORM_COUNT_MIN <= count <= BATCH_COUNT_MAX:
+    if found is None or rest or not UNIFORM_COUNT_MIN <= count <= UNIFORM_COUNT_MAX:
         return None
     size_at = _ENTRY_SIZE_BYTES + len(first.body)
     for at in (*_SAME_AT, size_at, size_at + 1):
@@ -185,7 +187,9 @@ def _usual_key_of(data: bytes) -> "re.Match[bytes] | None":
 
 
 def _bad_batch(number: int) -> RefusedError:
-    text = f"message {number} of a batch: its sizes do not fit, or there are too many"
+    text = f"message {number} of a batch: its sizes do not fit"
+    if number == BATCH_COUNT_MAX:
+        text = f"a batch of more than {number} messages, the limit of those that are not alike"
     return RefusedError(ResponseCode.MESSAGE_ILLEGAL, text)
 
 
@@ -217,4 +221,4 @@ def unique_key(data: bytes) -> str:
 
 def new_key() -> str:
     """Return a unique key for a message whose client made none."""
-    return uuid.uuid4().hex.upper()
+    return os.urandom(16).hex().upper()

@@ -5,13 +5,12 @@ its own queues, and what they order arrives once for each name: a count of queue
 the topic gets as many for all names together.
 """
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from node.broker import Broker
-from node.rocketmq.remoting.calls.json_bodies import document_of, json_body, rows_of, text_in
+from node.rocketmq.remoting.calls.json_bodies import json_body, list_of, rows_of, text_in
 from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer
@@ -22,7 +21,6 @@ from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from store.record.check import store_timestamp
 
 _QUEUE_COUNT_MAX: Final = 65_536
-_AT_ONCE: Final = 16  # Queues described before other tasks get their turn.
 _UNSPECIFIED: Final = "UNSPECIFIED"
 
 
@@ -53,7 +51,7 @@ class TopicAdmin:
 
     async def put_all(self, request: Request) -> Answer:
         """Make or change the topics of a list, in order."""
-        rows = rows_of(document_of(request.command.body), "topicConfigList")
+        rows = rows_of(list_of(request.command.body), "topicConfigList")
 
         async def here() -> Answer:
             for row in rows:
@@ -102,9 +100,8 @@ class TopicAdmin:
     async def all(self, request: Request) -> Answer:
         """Return the settings of all topics, with the queues of one broker name."""
         state, number = self._shared.context.state, self._shared.number_of(request)
-        topics = {
-            name: self._row(name, found, number) for name, found in sorted(state.topics.items())
-        }
+        rows = self._shared.context.turn.over(sorted(state.topics.items()))
+        topics = {name: self._row(name, found, number) async for name, found in rows}
         document = {"dataVersion": data_version(), "topicConfigTable": topics}
         return Answer(body=json_body(document))
 
@@ -145,9 +142,7 @@ class TopicAdmin:
     async def _stats(self, topic: str, number: int) -> Answer:
         context, table = self._shared.context, {}
         context.check_leads()
-        for shown, queue in self._shared.queues_of(topic, number):
-            if shown % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
+        async for shown, queue in context.turn.over(self._shared.queues_of(topic, number)):
             lo, hi = context.store.queue_range(topic, queue)
             last_ms = 0
             if hi > lo:

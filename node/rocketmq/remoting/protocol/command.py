@@ -8,7 +8,6 @@ sends is a FrameFault, which closes the connection: a wrong type, an integer out
 field that is no text, more ext fields than the limit.
 """
 
-import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any, Final
 import orjson
 
 from node.framed.frames import JSON_KIND, LENGTH_SIZE_BYTES, FrameFault, Reason
+from node.runtime.json_text import dump_json, read_bounded_json
 
 EXT_COUNT_MAX: Final = 256
 """Ext fields of a header; the calls with most have 20, and hooks of clients add some."""
@@ -38,6 +38,8 @@ _FIXED: Final = struct.Struct(">hBhii")
 """Code, language, version, opaque and flag of a binary header."""
 _SIZE: Final = struct.Struct(">i")
 _KEY_SIZE: Final = struct.Struct(">h")
+_USUAL_SIZE_BYTES: Final = 4_096
+"""Headers up to this size are read without a look at their form."""
 _CUT_CODES: Final = {code & 0xFFFF: code for code in (200_050, 200_051, 200_053, 200_151)}
 """A binary header cuts the codes of pop to 16 bits."""
 
@@ -76,7 +78,7 @@ def decode(kind: int, header: bytes, body: bytes) -> Command:
 
 
 def _from_json(header: bytes, body: bytes) -> Command:
-    document = _loads(header)
+    document = _read(header)
     if type(document) is not dict:
         raise ValueError("it is no object")
     ext = document.get("extFields")
@@ -99,6 +101,16 @@ def _from_json(header: bytes, body: bytes) -> Command:
         _int32(document, "version"),
         language if type(language) is str else LANGUAGE,
     )
+
+
+def _read(header: bytes) -> Any:
+    # Most headers have some hundred bytes; only those of large properties are measured first.
+    if len(header) <= _USUAL_SIZE_BYTES:
+        try:
+            return orjson.loads(header)
+        except ValueError:
+            pass  # Also half of a surrogate pair.
+    return read_bounded_json(header, len(header))
 
 
 def _int32(document: Mapping[str, Any], name: str) -> int:
@@ -170,23 +182,6 @@ def encode_head(command: Command) -> bytes:
     }
     if command.remark is not None:
         document["remark"] = command.remark
-    header = _dumps(document)
+    header = dump_json(document)
     length = LENGTH_SIZE_BYTES + len(header) + len(command.body)
     return _PREFIX.pack(length, JSON_KIND << 24 | len(header)) + header
-
-
-def _loads(data: bytes) -> Any:
-    """Read JSON, also what orjson refuses and `json` takes, such as half of a surrogate pair.
-    Raises ValueError, RecursionError."""
-    try:
-        return orjson.loads(data)
-    except ValueError:
-        return json.loads(data.decode())
-
-
-def _dumps(document: Mapping[str, object]) -> bytes:
-    try:
-        return orjson.dumps(document)
-    except TypeError:  # Half of a surrogate pair: it becomes a question mark.
-        text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-        return text.encode("utf-8", "replace")

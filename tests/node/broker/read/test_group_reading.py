@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from node.broker.read.sql_filter import SqlFilter
+from node.config.limits import Limits
 from node.errors.common import BadRequestError, GroupNotEmptyError
 from node.errors.groups import BadFilterError, GroupDisabledError, TopicForbiddenError
 from quorumlog.pb.admin_pb2 import DescribeGroupRequest
@@ -20,6 +22,7 @@ from quorumlog.pb.log_pb2 import (
 )
 from store.record.message import decode_message, encode_message
 from tests.node.broker_fakes import Fixture, configure, node_at
+from tests.patience import eventually
 from tests.store.records import messages
 
 
@@ -51,6 +54,38 @@ async def test_a_pull_gives_what_a_filter_matches(tmp_path: Path) -> None:
         )  # fmt: skip
         with pytest.raises(BadFilterError):
             await node.broker.pull(PullRequest(topic="orders", sql="n >"))
+
+
+async def test_a_costly_filter_looks_at_fewer_records(tmp_path: Path) -> None:
+    async with node_at(tmp_path, limits=Limits(pull_test_count_max=12)) as node:
+        await fill(node, 0, 10)
+        found = await node.broker.pull(PullRequest(topic="orders", sql="n > 5 OR n > 6 OR n > 7"))
+        assert (found.status, found.next_offset) == (PULL_STATUS_NO_MATCHED_MESSAGE, 4)
+        rest = await node.broker.pull(PullRequest(topic="orders", sql="n > 5", offset=4))
+        assert (bodies(rest.records), rest.next_offset) == ([b"6", b"7", b"8", b"9"], 10)
+
+
+async def test_filters_of_many_readers_run_one_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.runtime.turn.SLICE_S", 0.0)  # Each look is a slice of its own.
+    async with node_at(tmp_path) as node:
+        looks, turns = list[int](), 0
+
+        def keep(_: SqlFilter, data: bytes) -> tuple[bytes, int]:
+            looks.append(turns)
+            return data, 1
+
+        monkeypatch.setattr(SqlFilter, "keep", keep)
+        request = PullRequest(topic="orders", sql="n = 1", wait_ms=30_000)
+        readers = [asyncio.ensure_future(node.broker.pull(request)) for _ in range(20)]
+        parked = node.broker.parked
+        await eventually(lambda: parked.reader_count == len(readers), "the readers")
+        await fill(node, 0, 1)
+        while not all(reader.done() for reader in readers):
+            await asyncio.sleep(0)
+            turns += 1
+        assert len({*looks}) == len(looks) == len(readers)
 
 
 async def test_a_parked_reader_waits_for_what_matches(tmp_path: Path) -> None:

@@ -135,8 +135,9 @@ async def test_a_client_has_only_so_many_groups(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         client = await gateway.client()
         groups = [{"groupName": f"p{n}"} for n in range(GROUPS_OF_CLIENT_MAX + 1)]
-        body = json.dumps({"clientID": "c", "producerDataSet": groups}).encode()
-        answer = await client.ask(HEARTBEAT, body=body)
+        for part in (groups[:-1], groups[-1:]):
+            body = json.dumps({"clientID": "c", "producerDataSet": part}).encode()
+            answer = await client.ask(HEARTBEAT, body=body)
         assert (answer.code, str(GROUPS_OF_CLIENT_MAX) in str(answer.remark)) == (2, True)
         assert gateway.remoting.groups.clients.count == GROUPS_OF_CLIENT_MAX < CLIENT_COUNT_MAX
         await client.close()

@@ -1,0 +1,197 @@
+"""What one request may cost: sizes are looked at before the work, and ends touch their own rows."""
+
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.framed.frames import JSON_KIND, FrameFault
+from node.rocketmq.remoting.calls.json_bodies import (
+    DOCUMENT_SIZE_BYTES_MAX,
+    LIST_SIZE_BYTES_MAX,
+    ROW_COUNT_MAX,
+    document_of,
+)
+from node.rocketmq.remoting.calls.locks import EXPIRED_COUNT_MAX, LOCK_S, LockCalls
+from node.rocketmq.remoting.clients import (
+    Clients,
+    ConsumerGroup,
+    Member,
+    Subscription,
+)
+from node.rocketmq.remoting.conversation import RemotingConnection, Request
+from node.rocketmq.remoting.protocol.answers import RefusedError
+from node.rocketmq.remoting.protocol.codes import RequestCode
+from node.rocketmq.remoting.protocol.command import Command, decode
+from node.runtime.json_text import DEPTH_MAX, VALUE_COUNT_MAX
+from tests.node.rocketmq.remoting.clients import LOCK, PULL, UNLOCK, gateway_at
+
+INVALID = 29
+ROW = {"topic": "orders", "brokerName": "g0.n1", "queueId": 0}
+DOCUMENTS = (
+    RequestCode.CHECK_CLIENT_CONFIG,
+    RequestCode.QUERY_ASSIGNMENT,
+    RequestCode.SET_MESSAGE_REQUEST_MODE,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+)
+LISTS = {
+    RequestCode.HEART_BEAT: "consumerDataSet",
+    RequestCode.LOCK_BATCH_MQ: "mqSet",
+    RequestCode.UNLOCK_BATCH_MQ: "mqSet",
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: "topicConfigList",
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: "groupConfigList",
+}
+
+
+def body_of(**fields: Any) -> bytes:
+    return json.dumps({"clientID": "c", "consumerGroup": "readers", **fields}).encode()
+
+
+def request_of(**fields: Any) -> Request:
+    return Request(Command(LOCK, body=body_of(**fields)), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("code", [*DOCUMENTS, *LISTS])
+async def test_large_documents_are_refused_by_the_name_of_the_limit(
+    tmp_path: Path, code: RequestCode
+) -> None:
+    limit = LIST_SIZE_BYTES_MAX if code in LISTS else DOCUMENT_SIZE_BYTES_MAX
+    inner = "[" * DEPTH_MAX + "]" * DEPTH_MAX
+    bodies = {
+        f"bytes of JSON, the limit is {limit}": body_of(x="x" * limit),
+        f"nested more than {DEPTH_MAX} deep": b'{"x":' + inner.encode() + b"}",
+    }
+    if code in LISTS:
+        many = body_of(x=[1] * VALUE_COUNT_MAX)
+        bodies[f"values of JSON, the limit is {VALUE_COUNT_MAX}"] = many
+        bodies[f"rows of {LISTS[code]}, the limit is "] = body_of(
+            clientId="c", **{LISTS[code]: [{}] * (ROW_COUNT_MAX + 1)}
+        )
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        for name, body in bodies.items():
+            answer = await client.ask(code, body=body)
+            assert (answer.code, name in str(answer.remark)) == (INVALID, True), answer.remark
+        assert gateway.remoting.groups.clients.count == gateway.remoting.locks.count == 0
+
+
+def test_texts_that_java_writes_are_read() -> None:
+    assert document_of(b'{"a":"\\ud800"}') == {"a": "\ud800"}
+    for bad in (b'{"a":NaN}', b'{"a":1e999}', b"[1]", b'{"a":', b"\xff"):
+        with pytest.raises(RefusedError):
+            document_of(bad)
+
+
+def test_a_header_of_many_values_ends_its_connection() -> None:
+    header = b'{"code":1,"extFields":{},"x":[' + b"1," * VALUE_COUNT_MAX + b"1]}"
+    with pytest.raises(FrameFault, match="values of JSON"):
+        decode(JSON_KIND, header, b"")
+
+
+async def test_a_pull_with_many_tags_is_refused_before_they_are_taken_apart(
+    tmp_path: Path,
+) -> None:
+    fields = {"topic": "orders", "consumerGroup": "readers", "queueId": "0", "queueOffset": "0"}
+    fields |= {"sysFlag": "4", "subVersion": "1", "subscription": "||".join("a" * 20_000)}
+    async with gateway_at(tmp_path) as gateway:
+        answer = await (await gateway.client()).ask(PULL, fields)
+        assert "the limit is 16384" in str(answer.remark)
+
+
+# --- Locks and members ---
+
+
+def lines_of(work: Callable[[], object]) -> int:
+    """Return how many lines some work executes."""
+    count = 0
+
+    def trace(_frame: Any, event: str, _: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+async def test_the_end_of_a_client_touches_its_own_locks_only(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client, locks = await gateway.client(), gateway.remoting.locks
+        counts = []
+        for other_count in (4, 400):
+            rows = [{**ROW, "queueId": queue_id} for queue_id in range(2, other_count)]
+            for group in ("readers", "writers"):
+                body = body_of(consumerGroup=group, clientId="other", mqSet=rows)
+                assert (await client.ask(LOCK, body=body)).code == 0
+            await client.ask(LOCK, body=body_of(clientId="c", mqSet=[ROW]))
+            looked = lines_of(lambda: locks.is_locked("readers"))
+            counts.append((looked, lines_of(lambda: locks.release("readers", "c"))))
+            assert locks.count == 2 * (other_count - 2)
+        assert counts[0] == counts[1]
+
+
+async def test_locks_run_out_and_are_forgotten(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        now_s = 0.0
+        locks = LockCalls(gateway.remoting._shared, lambda: now_s)
+        await locks._lock(request_of(clientId="a", mqSet=[ROW, {**ROW, "queueId": 1}]))
+        now_s = LOCK_S / 2
+        await locks._lock(request_of(clientId="a", mqSet=[ROW]))
+        now_s = LOCK_S + 1
+        taken = await locks._lock(request_of(clientId="b", mqSet=[ROW, {**ROW, "queueId": 1}]))
+        assert [row["queueId"] for row in json.loads(taken.body)["lockOKMQSet"]] == [1]
+        await locks._unlock(request_of(clientId="b", mqSet=[{**ROW, "queueId": 1}]))
+        assert (locks.count, locks.is_locked("readers")) == (1, True)
+        now_s = 2 * LOCK_S
+        assert not locks.is_locked("readers")
+        assert locks.count < EXPIRED_COUNT_MAX
+        locks.expire()
+        assert locks.count == 0 == len(locks._of_group) == len(locks._of_client)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"consumerGroup": "g" * 200},
+        {"clientId": "c" * 300},
+        {"mqSet": [{**ROW, "topic": "t" * 200}]},
+        {"mqSet": [{**ROW, "queueId": 1 << 40}]},
+    ],
+)
+async def test_locks_keep_no_long_names(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        body = body_of(**{"clientId": "c", "mqSet": [ROW], **wrong})
+        for code in (LOCK, UNLOCK):
+            assert (await client.ask(code, body=body)).code != 0
+        assert gateway.remoting.locks.count == 0
+
+
+def test_the_end_of_a_connection_touches_its_own_members_only() -> None:
+    counts = []
+    for other_count in (2, 200):
+        clients = Clients(lambda _: None, lambda _group, _client_id: None)
+        one, other = (RemotingConnection.__new__(RemotingConnection) for _ in range(2))
+        members = [(f"o{number}", other) for number in range(other_count)]
+        for client_id, connection in [*members, ("mine", one)]:
+            member = Member(client_id, connection, "JAVA", 1, 0.0, 0)
+            clients.put_producer("makers", member)
+            clients.put_consumer("readers", member, ConsumerGroup(), {})
+        assert lines_of(partial(clients.producer, "mine")) < 10
+        counts.append(lines_of(partial(clients.on_closed, one)))
+        assert (clients.count, clients.producer("mine")) == (2 * other_count, None)
+    assert counts[0] == counts[1]
+
+
+def test_a_subscription_has_a_length() -> None:
+    with pytest.raises(RefusedError, match="the limit is"):
+        Subscription("orders", "a" * 20_000, False, 0, {})
