@@ -13,16 +13,28 @@ from typing import Final, NamedTuple
 
 from node.errors.common import BusyError, NodeError, NotReadyError, ShuttingDownError
 from node.framed.connection import WINDOW, Conversation, FramedConnection
-from node.framed.frames import JSON_KIND, ROCKETMQ_KIND
+from node.framed.frames import JSON_KIND, ROCKETMQ_KIND, FrameFault
 from node.framed.limits import FramedLimits
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError, refusal_of
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
-from node.rocketmq.remoting.protocol.command import ONEWAY, RESPONSE, Command, decode, encode_head
+from node.rocketmq.remoting.protocol.command import (
+    FORWARDED_GROWTH_SIZE_BYTES,
+    ONEWAY,
+    RESPONSE,
+    Command,
+    decode,
+    encode_head,
+    opaque_of,
+)
+from node.rocketmq.remoting.protocol.marks import FORWARDED
 from node.services.calls import ServedCalls
 from raft.messages import NO_TERM
 
 CALL_COUNT_MAX: Final = 8_192
 """Calls under way of one connection: a consumer parks one for each of its queues."""
+ANSWER_SIZE_BYTES_MAX: Final = (16 << 20) - 64
+"""The frame of an answer: clients take 16 MiB, and a node that hands it on may write a longer
+number."""
 _NAME: Final = "Remoting"
 _NAMES: Final[Mapping[int, str]] = {
     int(code): f"{_NAME}/{code.name.lower()}" for code in RequestCode
@@ -37,6 +49,17 @@ class Request(NamedTuple):
 
     command: Command
     connection: "RemotingConnection"
+
+    @property
+    def caller(self) -> str:
+        """host:port of the client, also of one whose command a node forwarded."""
+        told = self.command.ext.get(FORWARDED) if self.connection.is_node else None
+        return told or self.connection.remote
+
+    @property
+    def caller_host(self) -> str:
+        """Address of the client, without a port: what it does is charged to it."""
+        return self.caller.rpartition(":")[0]
 
 
 Handler = Callable[[Request], Awaitable[Answer]]
@@ -118,11 +141,14 @@ class RemotingConnection:
         "_waiting",
         "call_count",
         "connection",
+        "is_node",
     )
 
     def __init__(self, calls: RemotingCalls, connection: FramedConnection) -> None:
         self._calls = calls
         self.connection: Final = connection
+        self.is_node = False
+        """Whether the other side proved that it is a node of this cluster, which forwards."""
         self._loop = asyncio.get_running_loop()
         self.call_count = 0
         """Requests of the client under way."""
@@ -144,11 +170,23 @@ class RemotingConnection:
         """Number of the broker name whose port accepted the connection, or what stands for it."""
         return self.connection.port_number
 
+    def become_node(self) -> None:
+        """Take what other nodes forward from now on: it is larger than what clients send."""
+        if not self.is_node:
+            self.is_node = True
+            self.connection.widen(FORWARDED_GROWTH_SIZE_BYTES)
+
     # --- Requests of the client ---
 
     def on_frame(self, kind: int, header: bytes, body: bytes) -> None:
         """Begin a call, or complete one of the node's own. Raises FrameFault."""
-        command = decode(kind, header, body)
+        if self.is_node:
+            found = self._decode_forwarded(kind, header, body)
+            if found is None:
+                return
+            command = found
+        else:
+            command = decode(kind, header, body)
         if command.is_response:
             future = self._waiting.pop(command.opaque, None)
             if future is not None and not future.done():
@@ -177,6 +215,18 @@ class RemotingConnection:
         task = self._loop.create_task(self._serve(name, request, handler))
         self._tasks.add(task)
         task.add_done_callback(partial(self._on_ended, name, len(command.body)))
+
+    def _decode_forwarded(self, kind: int, header: bytes, body: bytes) -> Command | None:
+        """Read a command of a node. An unreadable one is answered, since other clients have theirs
+        on the same connection. Raises FrameFault if its number cannot be read either."""
+        try:
+            return decode(kind, header, body, is_from_node=True)
+        except FrameFault as fault:
+            opaque = opaque_of(kind, header)
+            if opaque is None:
+                raise
+            self._answer(Command(0, opaque), Answer(ResponseCode.SYSTEM_ERROR, remark=str(fault)))
+            return None
 
     def _check_room(self) -> None:
         calls = self._calls
@@ -252,7 +302,11 @@ class RemotingConnection:
             answer.remark,
         )
         head = encode_head(response)
-        if not self.connection.has_room(len(head) + len(answer.body)):
+        if len(head) + len(answer.body) > ANSWER_SIZE_BYTES_MAX:
+            text = f"the answer has {len(head) + len(answer.body)} bytes, more than the "
+            text = f"{text}{ANSWER_SIZE_BYTES_MAX} of the largest one; ask for less"
+            self._answer(command, Answer(ResponseCode.SYSTEM_ERROR, remark=text))
+        elif not self.connection.has_room(len(head) + len(answer.body)):
             text = "answers wait for this client, which does not take them; read faster"
             busy = Answer(ResponseCode.SYSTEM_BUSY, remark=text)
             self._answer(command, busy)

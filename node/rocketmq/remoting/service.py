@@ -39,6 +39,7 @@ from node.rocketmq.remoting.calls.unique_keys import UniqueKeys
 from node.rocketmq.remoting.conversation import Handler, RemotingCalls, RemotingConnection, Request
 from node.rocketmq.remoting.forwarder import Forwarder
 from node.rocketmq.remoting.isolation import Isolation
+from node.rocketmq.remoting.node_proof import NodeProof
 from node.rocketmq.remoting.places import AskRoute, Places
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import (
@@ -48,12 +49,14 @@ from node.rocketmq.remoting.protocol.codes import (
     RequestCode,
     ResponseCode,
 )
+from node.rocketmq.remoting.protocol.marks import GREETING
 from node.runtime.clock import unix_ms
 from raft.messages import NodeId
 
 _SENDS: Final = frozenset(
     {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 )
+_UNSIGNED: Final = REGISTRATION | {GREETING}
 _log: Final = structlog.get_logger(component="remoting")
 
 
@@ -67,6 +70,7 @@ class Remoting:
         ask: AskRoute,
         context: ssl.SSLContext | None,
         is_connected: Callable[[NodeId], bool],
+        proof: NodeProof,
         *,
         node_address: str,
         addresses: tuple[str, ...],
@@ -76,14 +80,16 @@ class Remoting:
     ) -> None:
         """`keys` are access keys with their secrets, none: everybody may call. `ask` asks other
         nodes for their addresses, `context` is for connections to them; `addresses` are those at
-        which this node answers, one for each broker name or one for all."""
+        which this node answers, one for each broker name or one for all; `proof` tells nodes from
+        strangers."""
         self._calls = calls
         self._signatures = Signatures(keys)
+        self._proof = proof
         cluster = GatewayCluster(broker.context, broker.other_groups, is_connected)
         self.places: Final = Places(cluster, ask, name_count)
         self.places.learn(node_address, addresses)
         self.isolation: Final = Isolation(cluster, calls, time.monotonic)
-        self.forwarder: Final = Forwarder(cluster, self.places, context)
+        self.forwarder: Final = Forwarder(cluster, self.places, context, proof.token_of)
         shared = self._shared = Shared(broker.context, self.places, self.forwarder, node_address)
         self._retries = RetryCalls(shared, broker)
         self.locks: Final = LockCalls(shared)
@@ -207,6 +213,7 @@ class Remoting:
             RequestCode.POP_MESSAGE: self._pops.pop,
             RequestCode.ACK_MESSAGE: self._pops.ack,
             RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self._pops.change_invisible,
+            GREETING: self._proof.greet,
             **dict.fromkeys(REFUSED, _refuse),
         }
 
@@ -241,7 +248,8 @@ class Remoting:
 
     def _check(self, request: Request) -> None:
         """Raise RefusedError unless the client may send a request, at this port."""
-        if request.command.code not in REGISTRATION:
+        self._proof.check(request)
+        if request.command.code not in _UNSIGNED:
             self._signatures.check(request.command)
         is_shared = request.connection.port_number == SHARED_PORT
         if is_shared and request.command.code in ADMINISTRATION:

@@ -15,10 +15,10 @@ from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.calls.topic_admin import data_version
 from node.rocketmq.remoting.clients import Clients, Member
 from node.rocketmq.remoting.conversation import Request
-from node.rocketmq.remoting.forwarder import FORWARDED
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT64_MAX, int_of, text_of
+from node.rocketmq.remoting.protocol.marks import FORWARDED
 from node.state.checkpoint_tables import group_row
 from node.state.retry_policy import retry_delays_of
 from node.state.tables.group_settings import to_json

@@ -16,11 +16,12 @@ from node.broker.core.context import Context
 from node.broker.read.sql_filter import SqlFilter
 from node.rocketmq.remoting.calls.resets import Resets
 from node.rocketmq.remoting.conversation import Request
-from node.rocketmq.remoting.forwarder import FORWARDED, NAME, Forwarder
+from node.rocketmq.remoting.forwarder import Forwarder
 from node.rocketmq.remoting.places import Places, parsed_host
 from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.broker_names import BrokerNames
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
+from node.rocketmq.remoting.protocol.marks import NAME
 from store.format import LOOPBACK, Host
 
 _SHORT_NAME_CODES: Final = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
@@ -116,8 +117,7 @@ class Shared:
 
     def born_host(self, request: Request) -> Host:
         """Return the address of the client that sent a request, also of a forwarded one."""
-        told = request.command.ext.get(FORWARDED) or request.connection.remote
-        return parsed_host(told) or LOOPBACK
+        return parsed_host(request.caller) or LOOPBACK
 
     def check_sql(self, text: str) -> None:
         """Raise BadFilterError unless a text is a filter that this node can evaluate."""
