@@ -65,6 +65,7 @@ from node.rocketmq.remoting.conversation import RemotingCalls
 from node.rocketmq.remoting.node_proof import FORWARDING_TOKEN_SIZE_BYTES, NodeProof
 from node.rocketmq.remoting.service import Remoting
 from node.rocketmq.service import RocketMq
+from node.runtime.accounts import Accounts, limits_of
 from node.runtime.fail_stop import FailStop
 from node.runtime.logs.line_budget import left_out
 from node.runtime.node_file import remove_node_file, write_node_file
@@ -114,6 +115,7 @@ class Node:
         self.fail_stop: Final = fail_stop
         self.health: Final = Health()
         self.calls: Final = ServedCalls(fail_stop, self.on_met)
+        self.accounts: Final = Accounts(limits_of(settings.rpc_count_max))
         watched = WatchedFileSystem()
         self.fs: FileSystem = watched
         self.sync_watch: Final = SyncWatch(watched, settings.sync_hang_limit_ms, fail_stop)
@@ -150,10 +152,10 @@ class Node:
         raise_descriptor_limit()
         limits = PortLimits.from_environment(os.environ)
         self.grpc = GrpcServer(rpc_count_max=self.settings.rpc_count_max, limits=limits)
-        call_count_max = self.settings.rpc_count_max
-        self.remoting_calls = RemotingCalls(self.calls, call_count_max=call_count_max)
+        accounts = self.accounts
+        self.remoting_calls = RemotingCalls(self.calls, accounts)
         self.framed = FramedServer(
-            FramedCalls(self.calls, call_count_max=call_count_max),
+            FramedCalls(self.calls, accounts),
             others=self.remoting_calls.conversations(),
         )
         self.http = self._http(limits)
@@ -163,6 +165,7 @@ class Node:
             Source(metrics.CALLS, lambda: self.calls.counters),
             Source(metrics.GRPC, lambda: self.grpc),
             Source(metrics.FRAMED, lambda: self.framed),
+            Source(metrics.ACCOUNTS, lambda: self.accounts),
             Source(metrics.HTTP, lambda: self.http.connections),
             Source(metrics.LOG_LINES, lambda: left_out),
         )

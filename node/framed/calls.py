@@ -38,6 +38,7 @@ from node.framed.header import (
 )
 from node.framed.limits import FramedLimits
 from node.framed.methods import NO_BODY, Answer, FramedMethod, methods_of, read_late
+from node.runtime.accounts import Accounts, Kind, Lease
 from node.services.calls import ServedCalls
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, PullResponse, TailRequest
 from raft.messages import NO_TERM
@@ -59,15 +60,13 @@ class FramedCalls:
     """The part that the calls of all connections of one port share."""
 
     def __init__(
-        self, served: ServedCalls, limits: FramedLimits | None = None, *, call_count_max: int
+        self, served: ServedCalls, accounts: Accounts, limits: FramedLimits | None = None
     ) -> None:
         """Answer every call with NotReadyError until `open`. `served` counts calls and failures;
-        `call_count_max` bounds the calls under way."""
+        `accounts` bound what callers hold."""
         self.served: Final = served
+        self.accounts: Final = accounts
         self.limits: Final = limits or FramedLimits()
-        self.call_count_max: Final = call_count_max
-        self.count = 0
-        """Calls under way."""
         self.refusal: Callable[[], NodeError] | None = lambda: NotReadyError(NO_TERM)
         """Makes the error of every new call; None: calls are served."""
         self.append_nowait: AppendNowait = _no_append
@@ -94,15 +93,14 @@ class CallConversation:
 
     __slots__ = (
         "_append_count",
-        "_append_size_bytes",
         "_connection",
         "_is_window_full",
+        "_lease",
         "_loop",
         "_shared",
         "_under_way",
         "_window_count_max",
         "_window_size_bytes_max",
-        "call_count",
     )
 
     def __init__(self, shared: FramedCalls, connection: FramedConnection) -> None:
@@ -110,12 +108,16 @@ class CallConversation:
         self._loop = asyncio.get_running_loop()
         self._window_count_max = shared.limits.window_count_max
         self._window_size_bytes_max = shared.limits.window_size_bytes_max
+        self._lease = Lease(connection.account)
         self._under_way: dict[int, asyncio.Future[Any]] = {}
         """Calls that want an answer, by opaque. A cancelled call is out of it at once."""
-        self.call_count = 0
-        """Calls under way, cancelled ones included until they have ended."""
-        self._append_count = self._append_size_bytes = 0
+        self._append_count = 0
         self._is_window_full = False
+
+    @property
+    def call_count(self) -> int:
+        """Calls under way, cancelled ones included until they have ended."""
+        return self._lease.count
 
     # --- Frames ---
 
@@ -131,17 +133,24 @@ class CallConversation:
             return
         if opaque in self._under_way:
             raise FrameFault(Reason.OPAQUE, f"opaque {opaque} is under way already")
-        shared = self._shared
-        if (
-            shared.refusal is not None
-            or self.call_count >= shared.limits.call_count_max
-            or shared.count >= shared.call_count_max
-        ):
-            self._refuse(method, opaque)
-        elif method == _APPEND:
-            self._append(opaque, timeout_ms, header, body)
+        refusal = self._shared.refusal
+        if refusal is not None:
+            self._fail_at_once(method, opaque, refusal())
+            return
+        lease, size_bytes = self._lease, len(header) + len(body)
+        lease.count += 1
+        lease.size_bytes += size_bytes
+        if lease.count > lease.count_granted or lease.size_bytes > lease.size_granted:
+            try:
+                lease.grow()
+            except BusyError as error:
+                self._let_go(size_bytes)
+                self._fail_at_once(method, opaque, error)
+                return
+        if method == _APPEND:
+            self._append(opaque, timeout_ms, header, body, size_bytes)
         else:
-            self._call(method, opaque, timeout_ms, header, body)
+            self._call(method, opaque, timeout_ms, header, body, size_bytes)
 
     def _cancel(self, flags: int, reserved: int, opaque: int, size_bytes: int) -> None:
         if reserved:
@@ -155,47 +164,45 @@ class CallConversation:
         if future is not None:
             future.cancel()
 
-    def _refuse(self, method: int, opaque: int) -> None:
-        shared = self._shared
-        limit = shared.limits.call_count_max
-        error: NodeError
-        if shared.refusal is not None:
-            error = shared.refusal()
-        elif self.call_count >= limit:
-            error = BusyError("calls of a connection", self.call_count, limit)
-        else:
-            error = BusyError("framed calls", shared.count, shared.call_count_max)
-        self._fail_at_once(method, opaque, error)
+    def _let_go(self, size_bytes: int) -> None:
+        """Count the end of a call."""
+        self._lease.count -= 1
+        self._lease.size_bytes -= size_bytes
 
     # --- Appends ---
 
-    def _append(self, opaque: int, timeout_ms: int, header: bytes, body: bytes) -> None:
+    def _append(
+        self, opaque: int, timeout_ms: int, header: bytes, body: bytes, size_bytes: int
+    ) -> None:
+        shared = self._shared
         try:
             request = _parse_append(header[HEADER_SIZE_BYTES:])
         except DecodeError:
+            self._let_go(size_bytes)
             self._fail_at_once(_APPEND, opaque, _undecodable(AppendRequest, header))
             return
         if request.records:
+            self._let_go(size_bytes)
             raise FrameFault(Reason.RECORDS, "records are in the message, not in the body")
         if timeout_ms and not 0 < request.timeout_ms < timeout_ms:
             request.timeout_ms = timeout_ms
-        shared = self._shared
         try:
-            future = shared.append_nowait(request, body)
+            if request.transaction.producer_group:  # The broker asks whose a transaction is.
+                context = self._connection.account.context
+                future = context.run(shared.append_nowait, request, body)
+            else:
+                future = shared.append_nowait(request, body)
         except Exception as error:  # noqa: BLE001 - the client gets every error.
+            self._let_go(size_bytes)
             self._fail_at_once(_APPEND, opaque, error)
             return
         shared.served.counters.begun[_APPEND_NAME] += 1
-        size_bytes = len(body)
         self._under_way[opaque] = future
-        shared.count += 1
-        self.call_count += 1
         self._append_count += 1
-        self._append_size_bytes += size_bytes
         future.add_done_callback(partial(self._on_appended, opaque, size_bytes))
         if (
             self._append_count >= self._window_count_max
-            or self._append_size_bytes >= self._window_size_bytes_max
+            or self._lease.size_bytes >= self._window_size_bytes_max
         ):
             self._is_window_full = True
             self._connection.hold(WINDOW)
@@ -203,12 +210,11 @@ class CallConversation:
     def _on_appended(
         self, opaque: int, size_bytes: int, future: "asyncio.Future[AppendResponse]"
     ) -> None:
-        shared, connection = self._shared, self._connection
+        shared, connection, lease = self._shared, self._connection, self._lease
         shared.served.counters.ended[_APPEND_NAME] += 1
-        shared.count -= 1
-        self.call_count -= 1
+        lease.count -= 1
+        lease.size_bytes -= size_bytes
         self._append_count -= 1
-        self._append_size_bytes -= size_bytes
         if self._is_window_full:
             self._open_window()
         under_way = self._under_way
@@ -223,47 +229,53 @@ class CallConversation:
             self._answer_error(_APPEND, opaque, error)
             return
         data = encode_response(_APPEND, 0, opaque, message)
-        if not connection.is_taken and not connection.has_room(len(data)):
+        # While appends are under way others are decided in the same turn, as a rule.
+        is_sent = connection.queue(data) if self._append_count else connection.write(data)
+        if not is_sent:
             self._answer_error(_APPEND, opaque, self._waits(len(data)))
-        elif self._append_count:
-            connection.queue(data)  # Others are decided in the same turn, as a rule.
-        else:
-            connection.write(data)
 
     def _open_window(self) -> None:
         self._is_window_full = (
             self._append_count >= self._window_count_max
-            or self._append_size_bytes >= self._window_size_bytes_max
+            or self._lease.size_bytes >= self._window_size_bytes_max
         )
         if not self._is_window_full:
             self._connection.release(WINDOW)
 
     # --- Other calls ---
 
-    def _call(self, number: int, opaque: int, timeout_ms: int, header: bytes, body: bytes) -> None:
+    def _call(
+        self,
+        number: int,
+        opaque: int,
+        timeout_ms: int,
+        header: bytes,
+        body: bytes,
+        size_bytes: int,
+    ) -> None:
         method = self._shared.methods.get(number)
-        if method is None and number != Method.TAIL:
-            self._fail_at_once(number, opaque, UnimplementedError(number))
-            return
-        if body:
-            error = BadRequestError("body", "none with this method", f"{len(body)} bytes")
-            self._fail_at_once(number, opaque, error)
-            return
-        kind: Any = TailRequest if method is None else method.request
         try:
-            request = kind.FromString(header[HEADER_SIZE_BYTES:])
-        except DecodeError:
-            self._fail_at_once(number, opaque, _undecodable(kind, header))
+            if method is None and number != Method.TAIL:
+                raise UnimplementedError(number)
+            if body:
+                raise BadRequestError("body", "none with this method", f"{len(body)} bytes")
+            kind: Any = TailRequest if method is None else method.request
+            try:
+                request = kind.FromString(header[HEADER_SIZE_BYTES:])
+            except DecodeError:
+                raise _undecodable(kind, header) from None
+        except NodeError as error:
+            self._let_go(size_bytes)
+            self._fail_at_once(number, opaque, error)
             return
         if method is None:
             work = self._tail(opaque, request, timeout_ms)
         else:
             work = self._serve(method, number, opaque, request, timeout_ms)
         self._shared.served.counters.begun[_NAMES[number]] += 1
-        self._shared.count += 1
-        self.call_count += 1
-        self._under_way[opaque] = task = self._loop.create_task(work)
-        task.add_done_callback(partial(self._on_ended, number))
+        context = self._connection.account.context
+        self._under_way[opaque] = task = self._loop.create_task(work, context=context)
+        task.add_done_callback(partial(self._on_ended, number, size_bytes))
 
     async def _serve(
         self, method: FramedMethod, number: int, opaque: int, request: Message, timeout_ms: int
@@ -299,9 +311,8 @@ class CallConversation:
                     message = response.SerializeToString()
                     head = encode_response(method, MORE, opaque, message, len(records))
                     size_bytes = len(head) + len(records)
-                    if not connection.has_room(size_bytes):
+                    if not connection.write_body(head, records):
                         raise self._waits(size_bytes)
-                    connection.write_body(head, records)
         except TimeoutError:
             if self._is_wanted(opaque):
                 self._answer_error(method, opaque, read_late(timeout_ms))
@@ -320,10 +331,9 @@ class CallConversation:
         del self._under_way[opaque]
         return True
 
-    def _on_ended(self, number: int, task: "asyncio.Future[None]") -> None:
+    def _on_ended(self, number: int, size_bytes: int, task: "asyncio.Future[None]") -> None:
         self._shared.served.counters.ended[_NAMES[number]] += 1
-        self._shared.count -= 1
-        self.call_count -= 1
+        self._let_go(size_bytes)
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._loop.call_exception_handler(
@@ -335,18 +345,16 @@ class CallConversation:
     def _answer(self, number: int, opaque: int, response: Message, records: bytes) -> None:
         message, connection = response.SerializeToString(), self._connection
         head = encode_response(number, 0, opaque, message, len(records))
-        size_bytes = len(head) + len(records)
-        if not connection.has_room(size_bytes):
-            self._answer_error(number, opaque, self._waits(size_bytes))
-        elif records:
-            connection.write_body(head, records)
-        else:
-            connection.queue(head)
+        is_sent = connection.write_body(head, records) if records else connection.queue(head)
+        if not is_sent:
+            self._answer_error(number, opaque, self._waits(len(head) + len(records)))
 
     def _waits(self, size_bytes: int) -> ResponsesWaitError:
         """Return the error that takes the place of an answer without room."""
-        waiting, limit = self._connection.waiting_size_bytes, self._shared.limits
-        return ResponsesWaitError(waiting, size_bytes, limit.waiting_size_bytes_max)
+        account = self._connection.account
+        over = account.excess(Kind.ANSWERS, size_bytes) or account
+        limit = over.limits[Kind.ANSWERS][1]
+        return ResponsesWaitError(over.sizes[Kind.ANSWERS], size_bytes, limit)
 
     def _fail_at_once(self, number: int, opaque: int, error: Exception) -> None:
         """Answer a call that was not begun."""
@@ -358,9 +366,7 @@ class CallConversation:
     def _answer_error(self, number: int, opaque: int, error: Exception) -> None:
         self._shared.served.failed(_NAMES.get(number, _UNKNOWN_NAME), error)
         data = encode_response(number, ERROR, opaque, to_pb(error).SerializeToString())
-        connection = self._connection
-        connection.has_room(len(data))  # It is small and sent in any case.
-        connection.queue(data)
+        self._connection.queue(data)  # It is small, so it is sent in any case.
 
     def on_closed(self) -> None:
         """Give up all calls: their caller has gone. Batches under way stay under way."""

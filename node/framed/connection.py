@@ -12,6 +12,7 @@ from typing import Final, Protocol, cast
 
 from node.framed.frames import FramedParser, FrameFault
 from node.framed.limits import FramedLimits
+from node.runtime.accounts import Account, Kind
 
 WINDOW: Final = 1
 """The node does not read: too much of what this client asked for is under way."""
@@ -25,13 +26,17 @@ NAMESERVER_PORT: Final = -2
 """Number of the port of a name server of RocketMQ's remoting protocol."""
 _JOINED_SIZE_BYTES_MAX: Final = 16 << 10
 """Joining smaller buffers is cheaper than passing them one by one."""
+SMALL_SIZE_BYTES: Final = 4 << 10
+"""An answer up to this size is sent at once while the client takes its answers."""
 
 
 class Conversation(Protocol):
     """The reader of frames on one connection, of one kind of header or of several."""
 
-    call_count: int
-    """Calls under way."""
+    @property
+    def call_count(self) -> int:
+        """Calls under way."""
+        ...
 
     def on_frame(self, kind: int, header: bytes, body: bytes) -> None:
         """Take a frame. Raises FrameFault: the connection is closed."""
@@ -77,9 +82,9 @@ class FramedConnection(asyncio.BufferedProtocol):
         "_transport",
         "_turn_frame_count_max",
         "_waiters",
+        "account",
         "had_frame",
         "half_since_s",
-        "half_size_bytes",
         "host",
         "idle_since_s",
         "is_ended",
@@ -88,11 +93,14 @@ class FramedConnection(asyncio.BufferedProtocol):
         "not_taken_since_s",
         "port_number",
         "remote",
-        "waiting_size_bytes",
     )
 
-    def __init__(self, owner: FramedConnectionOwner, port_number: int = SHARED_PORT) -> None:
-        """`port_number` is the number of the listening address that accepted it."""
+    def __init__(
+        self, owner: FramedConnectionOwner, account: Account, port_number: int = SHARED_PORT
+    ) -> None:
+        """`account` pays for what is held for the client; `port_number` is the number of the
+        listening address that accepted it."""
+        self.account: Final = account
         self.port_number: Final = port_number
         self._loop = asyncio.get_running_loop()
         self._owner = owner
@@ -118,12 +126,10 @@ class FramedConnection(asyncio.BufferedProtocol):
         # Kept for the table of the port, which looks at all connections at intervals.
         self.had_frame = False
         self.idle_since_s = 0.0
-        self.half_size_bytes = 0
         self.half_since_s = 0.0
         """When the frame that is half there began, without the time in which the node does not
         read."""
         self.not_taken_since_s = 0.0
-        self.waiting_size_bytes = 0
 
     # --- Facts ---
 
@@ -147,32 +153,46 @@ class FramedConnection(asyncio.BufferedProtocol):
         """Take frames that are larger than the limit by so much."""
         self._parser.widen(size_bytes)
 
-    # --- Sending ---
+    # --- Sending: the only way out, for answers and for requests of the node ---
 
-    def write(self, data: bytes) -> None:
-        """Send an answer now: it is the only one of this turn, as far as the caller knows."""
+    def write(self, data: bytes) -> bool:
+        """Send an answer now: it is the only one of this turn, as far as the caller knows.
+
+        As `queue` and `write_body`, it returns False for want of room, and then sent nothing."""
+        size_bytes = len(data)
+        if (size_bytes > SMALL_SIZE_BYTES or not self.is_taken) and not self._has_room(size_bytes):
+            return False
         if self._out:
             self._out.append(data)
         elif not self.is_ended:
             assert self._transport is not None, "a frame came before the connection was made"
             self._transport.write(data)
+        return True
 
-    def queue(self, data: bytes) -> None:
+    def queue(self, data: bytes) -> bool:
         """Send an answer at the end of this turn, together with others."""
+        size_bytes = len(data)
+        if (size_bytes > SMALL_SIZE_BYTES or not self.is_taken) and not self._has_room(size_bytes):
+            return False
         if not self._out:
             self._loop.call_soon(self.write_queued)
         self._out.append(data)
+        return True
 
-    def write_body(self, head: bytes, body: bytes) -> None:
+    def write_body(self, head: bytes, body: bytes) -> bool:
         """Send an answer with a body, which is not copied."""
+        size_bytes = len(head) + len(body)
+        if (size_bytes > SMALL_SIZE_BYTES or not self.is_taken) and not self._has_room(size_bytes):
+            return False
         self.write_queued()
         if self.is_ended:
-            return
+            return True
         assert self._transport is not None, "a frame came before the connection was made"
         if len(body) <= _JOINED_SIZE_BYTES_MAX:
             self._transport.write(head + body)
         else:
             self._transport.writelines((head, body))
+        return True
 
     def write_queued(self) -> None:
         """Hand queued answers to the socket."""
@@ -184,10 +204,9 @@ class FramedConnection(asyncio.BufferedProtocol):
             assert self._transport is not None, "a frame came before the connection was made"
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
-    def has_room(self, size_bytes: int) -> bool:
-        """Whether an answer of this size may be sent, and perhaps wait for its client; if so one
-        that waits is counted."""
-        return self._owner.has_room(self, size_bytes)
+    def _has_room(self, size_bytes: int) -> bool:
+        """Whether an answer may be sent, and perhaps wait for its client; then it is counted."""
+        return self.is_ended or self._owner.has_room(self, size_bytes)
 
     async def writable(self) -> None:
         """Wait until the client takes answers. Returns at once for a connection that ended.
@@ -263,8 +282,9 @@ class FramedConnection(asyncio.BufferedProtocol):
             return
         if count:
             self.had_frame = True
-        if parser.rest or self.half_size_bytes:
-            began = count > 0 or nbytes is None or not self.half_size_bytes
+        half_size_bytes = self.account.sizes[Kind.FRAMES]
+        if parser.rest or half_size_bytes:
+            began = count > 0 or nbytes is None or not half_size_bytes
             self._owner.on_half(self, parser.rest_size_bytes, began=began)
 
     # --- The end ---

@@ -1,8 +1,8 @@
-"""All connections of the framed port: their number, and what they hold together.
+"""All connections of the framed port, and which of them ends where room or time runs out.
 
-Owns the bounds that several connections share, and the looks at intervals that end what takes too
-long. Must not know what a frame says. A connection that is closed by the node is counted by reason,
-and logged at intervals.
+Owns the looks at intervals that end what takes too long, and who makes room for others. The
+accounts of the connections have the sums. Must not know what a frame says. A connection that is
+closed by the node is counted by reason, and logged at intervals.
 """
 
 import logging
@@ -10,14 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from node.framed.connection import Conversations, FramedConnection
+from node.framed.connection import SMALL_SIZE_BYTES, Conversations, FramedConnection
 from node.framed.frames import FrameFault, Reason
 from node.framed.limits import FramedLimits
+from node.runtime.accounts import Accounts, Kind, Level
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.services.bounds.look_timer import LookTimer
 
-SMALL_SIZE_BYTES: Final = 4 << 10
-"""An answer up to this size is always sent: calls under way are limited in number."""
 _LOOK_MS: Final = 1_000
 _IDLE_LOOKS: Final = 20
 """Looks at idle connections within the time that one may be idle."""
@@ -31,12 +30,14 @@ class FramedConnections:
     def __init__(
         self,
         limits: FramedLimits,
+        accounts: Accounts,
         conversations: Conversations,
         monotonic_s: Callable[[], float] | None = None,
     ) -> None:
         """`conversations` has the kinds of headers that the port takes. `monotonic_s` is for tests,
         which then look themselves; the default is the clock of the running loop."""
         self.limits, self.conversations = limits, conversations
+        self.accounts: Final = accounts
         self.scratch = memoryview(bytearray(limits.read_size_bytes))
         self._timer: Final = LookTimer(_LOOK_MS, self._look_again, monotonic_s)
         self._idle_looked_s = self._timer.now_s()
@@ -49,10 +50,6 @@ class FramedConnections:
         self._not_taken: dict[FramedConnection, None] = {}
         """Connections whose clients do not take their answers, oldest first."""
         self._handshakes: set[FramedConnection] = set()
-        self.half_size_bytes = 0
-        """Bytes received and not handed on."""
-        self.waiting_size_bytes = 0
-        """Bytes of answers for clients that do not take them, as of the last look at each."""
         self.dropped_count = 0
         """Answers that were dropped for want of room."""
         self.closed: Final[Counter[str]] = Counter({str(reason): 0 for reason in Reason})
@@ -107,6 +104,8 @@ class FramedConnections:
         self._connections.pop(connection, None)
         self._set_half(connection, 0)
         self.on_taken(connection)
+        connection.account.give_back(Kind.CONNECTIONS, 0)
+        connection.account.close()
 
     def on_fault(self, connection: FramedConnection, fault: FrameFault) -> None:
         """Close a connection whose bytes break the protocol."""
@@ -118,16 +117,15 @@ class FramedConnections:
         if began:
             connection.half_since_s = self._timer.now_s()
         self._set_half(connection, size_bytes)
-        limit = self.limits.half_size_bytes_max
-        while self.half_size_bytes > limit:
-            largest = _largest_of_busiest(self._half, lambda connection: connection.half_size_bytes)
-            detail = f"{self.half_size_bytes} bytes are half there, {limit} may be"
+        while (over := connection.account.excess(Kind.FRAMES)) is not None:
+            largest = _largest_of_busiest(self._of(over, self._half), Kind.FRAMES)
+            held, limit = over.sizes[Kind.FRAMES], over.limits[Kind.FRAMES][1]
             self._set_half(largest, 0)
+            detail = f"{held} bytes of {over.what} are half there, {limit} may be"
             self.refuse(largest, Reason.HALF_FULL, detail)
 
     def _set_half(self, connection: FramedConnection, size_bytes: int) -> None:
-        self.half_size_bytes += size_bytes - connection.half_size_bytes
-        connection.half_size_bytes = size_bytes
+        connection.account.set_size(Kind.FRAMES, size_bytes)
         if size_bytes:
             self._half[connection] = None
         else:
@@ -137,45 +135,45 @@ class FramedConnections:
         """Note that a client does not take its answers."""
         connection.not_taken_since_s = self._timer.now_s()
         self._not_taken[connection] = None
-        self._set_waiting(connection, connection.write_buffer_size_bytes)
+        connection.account.set_size(Kind.ANSWERS, connection.write_buffer_size_bytes)
 
     def on_taken(self, connection: FramedConnection) -> None:
         """Note that a client takes answers again, or is gone."""
         self._not_taken.pop(connection, None)
-        self._set_waiting(connection, 0)
+        connection.account.set_size(Kind.ANSWERS, 0)
 
     def has_room(self, connection: FramedConnection, size_bytes: int) -> bool:
         """Whether an answer of this size may be sent, and perhaps wait for its client; if so one
         that waits is counted.
 
-        The limit of all holds for clients that take their answers, too: each of many could take
+        The limits of all hold for clients that take their answers, too: each of many could take
         the first one half."""
-        if size_bytes > SMALL_SIZE_BYTES:
-            limits, total = self.limits, self.limits.waiting_total_size_bytes_max
-            if self.waiting_size_bytes + size_bytes > total:
-                self._make_room()
-            if (
-                connection.waiting_size_bytes + size_bytes > limits.waiting_size_bytes_max
-                or self.waiting_size_bytes + size_bytes > total
-            ):
-                self.dropped_count += 1
-                return False
+        account = connection.account
+        over = account.excess(Kind.ANSWERS, size_bytes)
+        if over is not None and over is not account:
+            self._make_room(over)
+            over = account.excess(Kind.ANSWERS, size_bytes)
+        # A small one, such as an error in the place of a large one, is always sent: calls under way
+        # are limited in number.
+        if over is not None and size_bytes > SMALL_SIZE_BYTES:
+            self.dropped_count += 1
+            return False
         if not connection.is_taken:
-            self._set_waiting(connection, connection.waiting_size_bytes + size_bytes)
+            account.set_size(Kind.ANSWERS, account.sizes[Kind.ANSWERS] + size_bytes)
         return True
 
-    def _set_waiting(self, connection: FramedConnection, size_bytes: int) -> None:
-        self.waiting_size_bytes += size_bytes - connection.waiting_size_bytes
-        connection.waiting_size_bytes = size_bytes
-
-    def _make_room(self) -> None:
-        """Close the stuck connection for which most bytes wait, of the busiest address."""
-        stuck = list(self._older(self.limits.stuck_ms))
+    def _make_room(self, over: Level) -> None:
+        """Close the stuck connection for which most bytes wait, of those that a level counts."""
+        stuck = self._of(over, self._older(self.limits.stuck_ms))
         if stuck:
-            largest = _largest_of_busiest(stuck, lambda connection: connection.waiting_size_bytes)
-            detail = f"{self.waiting_size_bytes} bytes of answers wait for all clients"
+            largest = _largest_of_busiest(stuck, Kind.ANSWERS)
+            detail = f"{over.sizes[Kind.ANSWERS]} bytes of answers wait for {over.what}"
             self.on_taken(largest)
             self.refuse(largest, Reason.WAITING_FULL, detail)
+
+    def _of(self, level: Level, some: Iterable[FramedConnection]) -> list[FramedConnection]:
+        """Return those of some connections that a level counts."""
+        return [one for one in some if level in one.account.levels]
 
     def _older(self, age_ms: int) -> Iterable[FramedConnection]:
         now_s = self._timer.now_s()
@@ -186,6 +184,7 @@ class FramedConnections:
     def look(self) -> None:
         """Close connections on which something takes too long."""
         limits, now_s = self.limits, self._timer.now_s()
+        self.accounts.settle()
         for connection in list(self._half):
             late_ms = (now_s - connection.half_since_s) * 1000
             if late_ms >= limits.frame_ms_max and not connection.is_held():
@@ -194,7 +193,7 @@ class FramedConnections:
             detail = f"{connection.write_buffer_size_bytes} bytes of answers were not taken"
             self.refuse(connection, Reason.NOT_TAKEN, detail)
         for connection in self._not_taken:
-            self._set_waiting(connection, connection.write_buffer_size_bytes)
+            connection.account.set_size(Kind.ANSWERS, connection.write_buffer_size_bytes)
         if (now_s - self._idle_looked_s) * 1000 >= limits.idle_ms_max / _IDLE_LOOKS:
             self._idle_looked_s = now_s
             self._look_for_idle(now_s)
@@ -211,12 +210,15 @@ class FramedConnections:
         return bool(self._connections)
 
 
-def _largest_of_busiest(
-    connections: Iterable[FramedConnection], size_of: Callable[[FramedConnection], int]
-) -> FramedConnection:
-    """Return the largest connection of the address whose connections are largest together."""
+def _largest_of_busiest(connections: Iterable[FramedConnection], kind: Kind) -> FramedConnection:
+    """Return the connection that holds most of a kind, of the address whose connections hold most
+    together."""
     by_host: dict[str, list[FramedConnection]] = {}
     for connection in connections:
         by_host.setdefault(connection.host, []).append(connection)
+
+    def size_of(connection: FramedConnection) -> int:
+        return connection.account.sizes[kind]
+
     busiest = max(by_host.values(), key=lambda same: sum(map(size_of, same)))
     return max(busiest, key=size_of)

@@ -26,29 +26,18 @@ class FramedLimits:
     """Frames of one connection in one turn of the loop; then others have theirs. Some ms."""
 
     # --- What a client sends ---
-    connection_count_max: int = 16_384
-    """Connections, unfinished handshakes included. Above it new ones are closed, since peers and
-    probes need descriptors."""
     handshake_ms_max: int = 10_000
     """Time for the handshake of TLS."""
     frame_ms_max: int = 30_000
     """From the first byte of a frame to the last one: 4 MiB at 1.1 Mbit/s."""
-    half_size_bytes_max: int = 256 * MIB
-    """Bytes received of all connections and not handed on: above it the largest one is closed."""
     idle_ms_max: int = 600_000
     """Time without a frame and without a call; a client connects again for its next one."""
     window_count_max: int = 256
     """Appends under way of one connection. Above it the node stops reading from it."""
     window_size_bytes_max: int = 16 * MIB
-    """The same in bytes of records. A single append is taken at any size."""
-    call_count_max: int = 1_024
-    """Calls under way of one connection. Above it `node.busy`."""
+    """The same in bytes of requests. A single one is taken at any size."""
 
     # --- What a client does not take ---
-    waiting_size_bytes_max: int = 16 * MIB
-    """Bytes of answers that wait for one client. Above it `node.responses_wait`."""
-    waiting_total_size_bytes_max: int = 256 * MIB
-    """The same for all clients; above it a connection that is stuck is closed, too."""
     waiting_ms_max: int = 120_000
     """Time for the answers that wait: 16 MiB at 1.1 Mbit/s. Then the connection is closed."""
     stuck_ms: int = 1_000

@@ -16,11 +16,13 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from node.config.types import Address
+from node.errors.common import BusyError
 from node.framed.calls import FramedCalls
 from node.framed.connection import SHARED_PORT, Conversations, FramedConnection
 from node.framed.connections import FramedConnections
 from node.framed.frames import Reason
 from node.framed.header import KIND
+from node.runtime.accounts import Kind
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.services.server import PortTakenError
 
@@ -69,7 +71,7 @@ class FramedServer:
         for tests, which then look at the connections themselves."""
         self.calls: Final = calls
         self.connections: Final = FramedConnections(
-            calls.limits, {KIND: calls.conversation, **others}, monotonic_s
+            calls.limits, calls.accounts, {KIND: calls.conversation, **others}, monotonic_s
         )
         self.accept_failure_count = 0
         self._loop = asyncio.get_running_loop()
@@ -150,13 +152,16 @@ class FramedServer:
             except OSError as error:
                 self._on_accept_failed(error)
                 return
-            limit = self.connections.limits.connection_count_max
-            if self.connections.count >= limit:
-                self.connections.note(Reason.NO_ROOM, str(remote[0]), f"{limit} are connected")
+            account = self.connections.accounts.open(str(remote[0]))
+            try:
+                account.take(Kind.CONNECTIONS, 0)
+            except BusyError as error:
+                account.close()
+                self.connections.note(Reason.NO_ROOM, str(remote[0]), str(error))
                 accepted.close()
                 continue
             how = self._listeners[listener]
-            connection = FramedConnection(self.connections, how.port_number)
+            connection = FramedConnection(self.connections, account, how.port_number)
             self.connections.on_accepted(connection)
             work = self._shake_hands(connection, accepted, str(remote[0]), how)
             task = self._loop.create_task(work)

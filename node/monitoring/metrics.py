@@ -33,6 +33,7 @@ from node.rocketmq.remoting.calls.locks import LOCK_COUNT_MAX
 from node.rocketmq.remoting.clients import CLIENT_COUNT_MAX as MEMBERSHIP_COUNT_MAX
 from node.rocketmq.remoting.service import Remoting
 from node.rocketmq.service import RocketMq
+from node.runtime.accounts import ANY, Accounts, Kind
 from node.services.bounds.request_watch import HALF_SIZE_BYTES_MAX, SLOW_COUNT_MAX, STREAM_COUNT_MAX
 from node.services.bounds.response_watch import WAITING_SIZE_BYTES_MAX
 from node.services.calls import CallCounters
@@ -225,27 +226,34 @@ CALLS: Final[Table[CallCounters]] = {
 """The calls of clients, over gRPC and in frames."""
 FRAMED: Final[Table[FramedServer]] = {
     "framed_connections": gauge("Connections to the framed port.", lambda f: f.connections.count),
-    "framed_connections_limit": gauge("Limit of these; above it new ones are closed.",
-        lambda f: f.connections.limits.connection_count_max),
     "framed_accept_failures": counter("Connections to it that could not be accepted.",
         lambda f: f.accept_failure_count),
-    "framed_calls": gauge("Framed calls that are being served.", lambda f: f.calls.count),
-    "framed_calls_limit": gauge("Limit of these; above it calls get busy.",
-        lambda f: f.calls.call_count_max),
-    "framed_half_bytes": gauge("Of frames that are not whole, or wait for their turn.",
-        lambda f: f.connections.half_size_bytes),
-    "framed_half_limit_bytes": gauge("Limit of these; above it the largest is closed.",
-        lambda f: f.connections.limits.half_size_bytes_max),
-    "framed_waiting_bytes": gauge("Of framed answers that clients do not take.",
-        lambda f: f.connections.waiting_size_bytes),
-    "framed_waiting_limit_bytes": gauge("Limit of these; above it answers are dropped.",
-        lambda f: f.connections.limits.waiting_total_size_bytes_max),
     "framed_answers_dropped": counter("Framed answers dropped: too many bytes waited.",
         lambda f: f.connections.dropped_count),
     "framed_closed": counter("Framed connections that the node closed.",
         lambda f: f.connections.closed, "reason"),
 }  # fmt: skip
 """The framed port."""
+ACCOUNTS: Final[Table[Accounts]] = {
+    "held": gauge("What is held for callers, by kind.",
+        lambda a: {kind.name.lower(): a.held(kind)[0] for kind in Kind}, "kind"),
+    "held_limit": gauge("Limit of it for all; one address may have a half or less.",
+        lambda a: {
+            kind.name.lower(): a.limits[kind].count_max
+            for kind in Kind if a.limits[kind].count_max < ANY
+        }, "kind"),
+    "held_bytes": gauge("Bytes that are held for callers, by kind.",
+        lambda a: {kind.name.lower(): a.held(kind)[1] for kind in Kind}, "kind"),
+    "held_limit_bytes": gauge("Limit of these for all; one address may have a half or less.",
+        lambda a: {
+            kind.name.lower(): a.limits[kind].size_bytes_max
+            for kind in Kind if a.limits[kind].size_bytes_max < ANY
+        }, "kind"),
+    "held_refused": counter("Refusals of more, by kind.", lambda a: a.refused, "kind"),
+    "held_addresses": gauge("Addresses that are connected, or for which something is held.",
+        lambda a: a.address_count),
+}  # fmt: skip
+"""The accounts of callers."""
 GRPC: Final[Table[GrpcServer]] = {
     "requests_slow": gauge("Requests of clients that take over a second to arrive.",
         lambda g: g.requests.slow_count),

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from node.errors.common import BusyError, NodeError, NotReadyError, ShuttingDownError
+from node.errors.common import NodeError, NotReadyError, ShuttingDownError
 from node.framed.connection import WINDOW, Conversation, FramedConnection
 from node.framed.frames import JSON_KIND, ROCKETMQ_KIND, FrameFault
 from node.framed.limits import FramedLimits
@@ -27,20 +27,23 @@ from node.rocketmq.remoting.protocol.command import (
     opaque_of,
 )
 from node.rocketmq.remoting.protocol.marks import FORWARDED
+from node.runtime.accounts import Account, Accounts, Charge, Kind, Lease
 from node.services.calls import ServedCalls
 from raft.messages import NO_TERM
 
-CALL_COUNT_MAX: Final = 8_192
-"""Calls under way of one connection: a consumer parks one for each of its queues."""
 ANSWER_SIZE_BYTES_MAX: Final = (16 << 20) - 64
 """The frame of an answer: clients take 16 MiB, and a node that hands it on may write a longer
 number."""
+DOCUMENT_FACTOR: Final = 16
+"""Bytes of memory for a byte of a JSON body, at most about: lists of empty lists are the worst."""
 _NAME: Final = "Remoting"
 _NAMES: Final[Mapping[int, str]] = {
     int(code): f"{_NAME}/{code.name.lower()}" for code in RequestCode
 }
 """Names of the requests in metrics, beside those of gRPC."""
 _UNKNOWN_NAME: Final = f"{_NAME}/unknown"
+REMOTE_LENGTH_MAX: Final = 64
+"""Of host:port."""
 _OPAQUE_MAX: Final = (1 << 31) - 1
 
 
@@ -57,9 +60,13 @@ class Request(NamedTuple):
         return told or self.connection.remote
 
     @property
-    def caller_host(self) -> str:
-        """Address of the client, without a port: what it does is charged to it."""
-        return self.caller.rpartition(":")[0]
+    def account(self) -> Account:
+        """The account of the client that sent it, also of one for which a node speaks."""
+        connection = self.connection.connection
+        if not self.connection.is_node:
+            return connection.account
+        remote = self.caller[:REMOTE_LENGTH_MAX]
+        return connection.account.accounts.of_remote(remote.rpartition(":")[0], remote)
 
 
 Handler = Callable[[Request], Awaitable[Answer]]
@@ -71,14 +78,12 @@ class RemotingCalls:
     """What the conversations of one port share."""
 
     def __init__(
-        self, served: ServedCalls, limits: FramedLimits | None = None, *, call_count_max: int
+        self, served: ServedCalls, accounts: Accounts, limits: FramedLimits | None = None
     ) -> None:
-        """Refuse every request until `open`. `call_count_max` bounds the calls under way."""
+        """Refuse every request until `open`. `accounts` bound what clients hold."""
         self.served: Final = served
+        self.accounts: Final = accounts
         self.limits: Final = limits or FramedLimits()
-        self.call_count_max = call_count_max
-        self.count = 0
-        """Calls under way."""
         self.refusal: Callable[[], NodeError] | None = lambda: NotReadyError(NO_TERM)
         """Makes the error of every new call; None: calls are served."""
         self.handlers: Mapping[int, Handler] = {}
@@ -86,6 +91,8 @@ class RemotingCalls:
         self.check: Callable[[Request], None] = lambda _request: None
         """Raises RefusedError for a request of a client without access."""
         self.on_closed: Callable[[RemotingConnection], None] = lambda _connection: None
+        self.bulk_codes: frozenset[int] = frozenset()
+        """Requests whose bodies are no documents."""
         self._connections: dict[FramedConnection, RemotingConnection] = {}
 
     def open(
@@ -94,8 +101,10 @@ class RemotingCalls:
         begin: Begin,
         check: Callable[[Request], None],
         on_closed: "Callable[[RemotingConnection], None]",
+        bulk_codes: frozenset[int],
     ) -> None:
         """Serve requests from now on."""
+        self.bulk_codes = bulk_codes
         self.handlers, self.begin, self.check = handlers, begin, check
         self.on_closed = on_closed
         self.refusal = None
@@ -135,11 +144,10 @@ class RemotingConnection:
         "_calls",
         "_is_window_full",
         "_last_opaque",
+        "_lease",
         "_loop",
-        "_size_bytes",
         "_tasks",
         "_waiting",
-        "call_count",
         "connection",
         "is_node",
     )
@@ -150,15 +158,18 @@ class RemotingConnection:
         self.is_node = False
         """Whether the other side proved that it is a node of this cluster, which forwards."""
         self._loop = asyncio.get_running_loop()
-        self.call_count = 0
+        self._lease = Lease(connection.account)
         """Requests of the client under way."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._size_bytes = 0
-        """Bodies of requests under way."""
         self._is_window_full = False
         self._waiting: dict[int, asyncio.Future[Command]] = {}
         """The node's own requests without an answer, by opaque."""
         self._last_opaque = 0
+
+    @property
+    def call_count(self) -> int:
+        """Requests of the client under way."""
+        return self._lease.count
 
     @property
     def remote(self) -> str:
@@ -180,41 +191,66 @@ class RemotingConnection:
 
     def on_frame(self, kind: int, header: bytes, body: bytes) -> None:
         """Begin a call, or complete one of the node's own. Raises FrameFault."""
-        if self.is_node:
-            found = self._decode_forwarded(kind, header, body)
-            if found is None:
-                return
-            command = found
-        else:
-            command = decode(kind, header, body)
+        command = (
+            self._decode_forwarded(kind, header, body)
+            if self.is_node
+            else decode(kind, header, body)
+        )
+        if command is None:
+            return
         if command.is_response:
             future = self._waiting.pop(command.opaque, None)
             if future is not None and not future.done():
                 future.set_result(command)
             return
-        calls = self._calls
+        calls, lease = self._calls, self._lease
         name = _NAMES.get(command.code, _UNKNOWN_NAME)
         calls.served.counters.begun[name] += 1
         request = Request(command, self)
+        size_bytes = len(header) + len(body)
+        document_size_bytes = 0
+        charges: list[Charge] = []  # Of a client for which a node speaks.
+        lease.count += 1
+        lease.size_bytes += size_bytes
         try:
-            self._check_room()
+            if calls.refusal is not None:
+                raise calls.refusal()
+            if self.is_node:
+                charges.append(request.account.charge(Kind.CALLS, size_bytes))
+            elif lease.count > lease.count_granted or lease.size_bytes > lease.size_granted:
+                lease.grow()
             calls.check(request)
             handler = calls.handlers.get(command.code)
             if handler is None:
                 text = f" request type {command.code} not supported"
                 raise RefusedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
             begun = calls.begin(request)
+            if begun is None and body and command.code not in calls.bulk_codes:
+                wanted = DOCUMENT_FACTOR * len(body)
+                if self.is_node:
+                    charges.append(request.account.charge(Kind.DOCUMENTS, wanted))
+                else:
+                    self.connection.account.take(Kind.DOCUMENTS, wanted)
+                    document_size_bytes = wanted
         except Exception as error:  # noqa: BLE001 - the client gets every error.
-            calls.served.counters.ended[name] += 1
+            self._let_go(name, size_bytes, 0)
+            _release(charges)
             self._answer_error(name, command, error)
             return
-        self._hold(len(command.body))
+        if not self.is_node and lease.size_bytes >= calls.limits.window_size_bytes_max:
+            self._is_window_full = True
+            self.connection.hold(WINDOW)
         if begun is not None:
-            begun.add_done_callback(partial(self._on_done, name, command))
+            if charges:
+                begun.add_done_callback(lambda _: _release(charges))
+            begun.add_done_callback(partial(self._on_done, name, command, size_bytes))
             return
-        task = self._loop.create_task(self._serve(name, request, handler))
+        work = self._serve(name, request, handler)
+        task = self._loop.create_task(work, context=request.account.context)
+        if charges:
+            task.add_done_callback(lambda _: _release(charges))
         self._tasks.add(task)
-        task.add_done_callback(partial(self._on_ended, name, len(command.body)))
+        task.add_done_callback(partial(self._on_ended, name, size_bytes, document_size_bytes))
 
     def _decode_forwarded(self, kind: int, header: bytes, body: bytes) -> Command | None:
         """Read a command of a node. An unreadable one is answered, since other clients have theirs
@@ -228,15 +264,6 @@ class RemotingConnection:
             self._answer(Command(0, opaque), Answer(ResponseCode.SYSTEM_ERROR, remark=str(fault)))
             return None
 
-    def _check_room(self) -> None:
-        calls = self._calls
-        if calls.refusal is not None:
-            raise calls.refusal()
-        if self.call_count >= CALL_COUNT_MAX:
-            raise BusyError("calls of a connection", self.call_count, CALL_COUNT_MAX)
-        if calls.count >= calls.call_count_max:
-            raise BusyError("remoting calls", calls.count, calls.call_count_max)
-
     async def _serve(self, name: str, request: Request, handler: Handler) -> None:
         command = request.command
         try:
@@ -248,17 +275,22 @@ class RemotingConnection:
         else:
             self._answer(command, answer)
 
-    def _on_ended(self, name: str, size_bytes: int, task: "asyncio.Task[None]") -> None:
+    def _on_ended(
+        self, name: str, size_bytes: int, document_size_bytes: int, task: "asyncio.Task[None]"
+    ) -> None:
         self._tasks.discard(task)
-        self._let_go(name, size_bytes)  # Here, since a task may be cancelled before it begins.
+        # Here, since a task may be cancelled before it begins.
+        self._let_go(name, size_bytes, document_size_bytes)
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._loop.call_exception_handler(
                 {"message": "a remoting call failed", "exception": error, "task": task}
             )
 
-    def _on_done(self, name: str, command: Command, begun: "asyncio.Future[Answer]") -> None:
-        self._let_go(name, len(command.body))
+    def _on_done(
+        self, name: str, command: Command, size_bytes: int, begun: "asyncio.Future[Answer]"
+    ) -> None:
+        self._let_go(name, size_bytes, 0)
         try:
             answer = begun.result()
         except asyncio.CancelledError:
@@ -268,22 +300,15 @@ class RemotingConnection:
         else:
             self._answer(command, answer)
 
-    # --- Room ---
-
-    def _hold(self, size_bytes: int) -> None:
-        self._calls.count += 1
-        self.call_count += 1
-        self._size_bytes += size_bytes
-        if self._size_bytes >= self._calls.limits.window_size_bytes_max:
-            self._is_window_full = True
-            self.connection.hold(WINDOW)
-
-    def _let_go(self, name: str, size_bytes: int) -> None:
+    def _let_go(self, name: str, size_bytes: int, document_size_bytes: int) -> None:
+        """Give back what was held for a call."""
+        lease = self._lease
         self._calls.served.counters.ended[name] += 1
-        self._calls.count -= 1
-        self.call_count -= 1
-        self._size_bytes -= size_bytes
-        is_full = self._size_bytes >= self._calls.limits.window_size_bytes_max
+        lease.count -= 1
+        lease.size_bytes -= size_bytes
+        if document_size_bytes:
+            self.connection.account.give_back(Kind.DOCUMENTS, document_size_bytes)
+        is_full = lease.size_bytes >= self._calls.limits.window_size_bytes_max
         if self._is_window_full and not is_full:
             self._is_window_full = False
             self.connection.release(WINDOW)
@@ -301,19 +326,15 @@ class RemotingConnection:
             answer.body,
             answer.remark,
         )
-        head = encode_head(response)
-        if len(head) + len(answer.body) > ANSWER_SIZE_BYTES_MAX:
-            text = f"the answer has {len(head) + len(answer.body)} bytes, more than the "
-            text = f"{text}{ANSWER_SIZE_BYTES_MAX} of the largest one; ask for less"
+        head, body, connection = encode_head(response), answer.body, self.connection
+        size_bytes = len(head) + len(body)
+        if size_bytes > ANSWER_SIZE_BYTES_MAX:
+            limit = f"the largest has {ANSWER_SIZE_BYTES_MAX}; ask for less"
+            text = f"the answer has {size_bytes} bytes, {limit}"
             self._answer(command, Answer(ResponseCode.SYSTEM_ERROR, remark=text))
-        elif not self.connection.has_room(len(head) + len(answer.body)):
+        elif not (connection.write_body(head, body) if body else connection.queue(head)):
             text = "answers wait for this client, which does not take them; read faster"
-            busy = Answer(ResponseCode.SYSTEM_BUSY, remark=text)
-            self._answer(command, busy)
-        elif answer.body:
-            self.connection.write_body(head, answer.body)
-        else:
-            self.connection.queue(head)
+            self._answer(command, Answer(ResponseCode.SYSTEM_BUSY, remark=text))
 
     def _answer_error(self, name: str, command: Command, error: Exception) -> None:
         calls = self._calls
@@ -330,21 +351,27 @@ class RemotingConnection:
         if self.connection.is_ended or not self.connection.is_taken:
             return
         command.opaque, command.flag = self._next_opaque(), ONEWAY
-        self.connection.queue(encode_head(command) + command.body)
+        self.connection.write_body(encode_head(command), command.body)
 
-    async def ask(self, command: Command, timeout_s: float) -> Command:
-        """Send a request and return the client's answer. Raises TimeoutError, ConnectionError."""
-        if self.connection.is_ended:
-            raise ConnectionError("the client has gone")
-        command.opaque, command.flag = self._next_opaque(), 0
-        future: asyncio.Future[Command] = self._loop.create_future()
-        self._waiting[command.opaque] = future
-        self.connection.queue(encode_head(command) + command.body)
+    async def ask(self, make: Callable[[], Command], timeout_s: float) -> Command:
+        """Send the request that `make` returns, once the client takes what is sent to it, and
+        return its answer. Raises TimeoutError, ConnectionError, and what `make` raises."""
+        opaque = 0
         try:
             async with asyncio.timeout(timeout_s):
+                await self.connection.writable()
+                if self.connection.is_ended:
+                    raise ConnectionError("the client has gone")
+                command = make()
+                opaque = command.opaque = self._next_opaque()
+                command.flag = 0
+                future: asyncio.Future[Command] = self._loop.create_future()
+                self._waiting[opaque] = future
+                if not self.connection.write_body(encode_head(command), command.body):
+                    raise ConnectionError("the client does not take what is sent to it")
                 return await future
         finally:
-            self._waiting.pop(command.opaque, None)
+            self._waiting.pop(opaque, None)
 
     def _next_opaque(self) -> int:
         self._last_opaque = self._last_opaque + 1 if self._last_opaque < _OPAQUE_MAX else 1
@@ -361,3 +388,8 @@ class RemotingConnection:
                 future.set_exception(ConnectionError("the client has gone"))
         for task in list(self._tasks):
             task.cancel()
+
+
+def _release(charges: list[Charge]) -> None:
+    for charge in charges:
+        charge.release()

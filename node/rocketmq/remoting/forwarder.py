@@ -1,8 +1,8 @@
 """Has the leader answer: this node if it leads, else the command travels on as it came.
 
-Owns the connections to other nodes, and how much of each caller is on the way there. Must not know
-what a command means. One that reached a leader and has no answer may have been carried out: it is
-forwarded again only if that changes nothing.
+Owns the connections to other nodes; what is on the way there is charged to its client, since all
+clients of a node share them. Must not know what a command means. One that reached a leader and has
+no answer may have been carried out: it is forwarded again only if that changes nothing.
 """
 
 import asyncio
@@ -12,18 +12,19 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
+from node.errors.common import BusyError
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.hold import LED_ELSEWHERE, NothingDoneError, answer_of_leader
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.rocketmq.remoting.channel import BrokenError, NotConnectedError, RemotingChannel
 from node.rocketmq.remoting.conversation import Request
-from node.rocketmq.remoting.forward_window import ForwardWindow
 from node.rocketmq.remoting.places import Places
 from node.rocketmq.remoting.protocol import marks
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.marks import FORWARDED, NAME
+from node.runtime.accounts import Kind
 from raft.messages import NodeId
 
 _ANSWER_S: Final = 30.0
@@ -74,7 +75,6 @@ class Forwarder:
         self._places = places
         self._context = context
         self._token_of = token_of
-        self.window: Final = ForwardWindow()
         self._channels: dict[str, RemotingChannel] = {}
         self.forwarded_total = 0
 
@@ -177,17 +177,19 @@ class Forwarder:
             language=command.language,
         )
         size_bytes = len(command.body) + sum(map(len, command.ext.values()))
-        host = request.caller_host
-        self.window.take(host, size_bytes)
+        try:
+            charge = request.account.charge(Kind.FORWARDED, size_bytes)
+        except BusyError as error:
+            raise NothingDoneError(error) from error
         try:
             asked = channel.ask(forwarded, _ANSWER_S)
         except BaseException as error:
-            self.window.give_back(host, size_bytes)
+            charge.release()
             if isinstance(error, ValueError):
                 text = f"the command cannot be forwarded to the leader: {error}; send less at once"
                 raise RefusedError(ResponseCode.INVALID_PARAMETER, text) from error
             raise
-        asked.add_done_callback(lambda _: self.window.give_back(host, size_bytes))
+        asked.add_done_callback(lambda _: charge.release())
         self.forwarded_total += 1
         return asked
 

@@ -57,6 +57,11 @@ _SENDS: Final = frozenset(
     {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 )
 _UNSIGNED: Final = REGISTRATION | {GREETING}
+_BULK: Final = _SENDS | {
+    RequestCode.SEND_REPLY_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+}
+"""Requests whose bodies are messages and no documents."""
 _log: Final = structlog.get_logger(component="remoting")
 
 
@@ -229,7 +234,7 @@ class Remoting:
         self._lookers = [
             asyncio.create_task(work) for work in (self._look(), self.isolation.watch())
         ]
-        self._calls.open(self.handlers(), self._begin, self._check, self._on_closed)
+        self._calls.open(self.handlers(), self._begin, self._check, self._on_closed, _BULK)
 
     async def stop(self) -> None:
         """Release everything that is held for clients."""

@@ -15,6 +15,7 @@ from node.config.types import Address
 from node.framed.calls import FramedCalls
 from node.framed.limits import FramedLimits
 from node.framed.server import FramedServer
+from node.runtime.accounts import Accounts, Kind, Limit
 from node.services.calls import ServedCalls
 from quorumlog.pb.log_pb2 import AppendRequest
 from tests.node.broker_fakes import Fixture, node_at
@@ -44,6 +45,15 @@ class Served:
         self._clients.append(client)
         return client
 
+    def held(self, kind: Kind) -> int:
+        """Bytes that are held of a kind for all clients."""
+        return self.server.connections.accounts.held(kind)[1]
+
+    @property
+    def call_count(self) -> int:
+        """Calls under way."""
+        return self.server.connections.call_count
+
     @property
     def append_count(self) -> int:
         """Entries written since the start, decided or not."""
@@ -72,11 +82,13 @@ class Served:
         server = self.server
 
         def is_quiet() -> bool:
-            return not (server.calls.count or server.connections.count)
+            return not (self.call_count or server.connections.count)
 
         await eventually(is_quiet, "the end of all connections")
-        connections = server.connections
-        assert (connections.half_size_bytes, connections.waiting_size_bytes) == (0, 0)
+        accounts = server.connections.accounts
+        accounts.settle()
+        assert accounts.total.is_empty
+        assert accounts.address_count == 0
         assert server.calls.served.counters.open_count == 0
 
 
@@ -85,7 +97,7 @@ async def served(
     root: Path,
     *,
     limits: FramedLimits | None = None,
-    call_count_max: int = 10_000,
+    held: dict[Kind, Limit] | None = None,
     tls: ssl.SSLContext | None = None,
     is_permissive: bool = False,
     is_open: bool = True,
@@ -96,7 +108,7 @@ async def served(
     """Serve; at the end everything must be given back, and nothing may have been a defect."""
     async with node_at(root, limits=limits_of_broker, **node) as fixture:
         fatal: list[BaseException] = []
-        calls = FramedCalls(ServedCalls(fatal.append), limits, call_count_max=call_count_max)
+        calls = FramedCalls(ServedCalls(fatal.append), Accounts(held or {}), limits)
         server = FramedServer(calls, monotonic_s)
         port = await server.bind(Address("127.0.0.1", 0), tls, is_permissive=is_permissive)
         server.open()

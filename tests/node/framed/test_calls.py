@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 
 from node.framed.frames import Reason
 from node.framed.limits import FramedLimits
+from node.runtime.accounts import Kind, Limit
 from quorumlog.pb import common_pb2, consumer_pb2, log_pb2, pop_pb2
 from quorumlog.pb.log_pb2 import AppendRequest, PullRequest, TailRequest
 from tests.node.delayed import delayed
@@ -127,7 +128,7 @@ async def test_a_client_that_is_gone_leaves_its_batch_in_the_log(tmp_path: Path)
         client.close()
         await eventually(lambda: it.server.connections.count == 0, "the end")
         it.node.driver.release()
-        await eventually(lambda: it.server.calls.count == 0, "the end of the append")
+        await eventually(lambda: it.call_count == 0, "the end of the append")
         other = await it.client()
         other.send(pull(1))
         assert numbers((await other.read()).body) == [0, 1]
@@ -289,7 +290,7 @@ async def test_a_tail_goes_on_until_it_is_cancelled(tmp_path: Path) -> None:
         found = {one.method: one for one in [await client.read(), await client.read()]}
         assert numbers(found[TAIL].body) == [2]
         client.send(request(TAIL, 7, flags=CANCEL))
-        await eventually(lambda: it.server.calls.count == 0, "the end of the tail")
+        await eventually(lambda: it.call_count == 0, "the end of the tail")
         client.send(append(7, 3, 4))  # The opaque is free, and no answer to the tail comes.
         assert (await client.read()).append().record_count == 1
 
@@ -340,7 +341,7 @@ async def test_an_append_that_fails_as_it_is_cancelled_ends_no_process(tmp_path:
         await appended(it, 1)
         it.node.driver.decide(0)
         client.close()
-        await eventually(lambda: it.server.calls.count == 0, "the end of all")
+        await eventually(lambda: it.call_count == 0, "the end of all")
         gc.collect()
 
 
@@ -504,22 +505,22 @@ async def test_a_batch_larger_than_the_window_is_taken(tmp_path: Path) -> None:
 
 
 async def test_calls_of_a_connection_and_of_the_port_are_limited(tmp_path: Path) -> None:
-    limits = FramedLimits(call_count_max=5)
-    async with served(tmp_path, limits=limits, call_count_max=8) as it:
+    held = {Kind.CALLS: Limit("calls under way", 16, connection_part=3)}
+    async with served(tmp_path, held=held) as it:
         one, other = await it.client(), await it.client()
         one.send(b"".join(pull(n, wait_ms=20_000) for n in range(7)))
         busy = [await one.read() for _ in range(2)]
         assert {response.opaque for response in busy} == {5, 6}
         assert [response.error.code for response in busy] == ["node.busy"] * 2
-        assert "calls of a connection" in busy[0].error.message
+        assert "calls under way of one connection" in busy[0].error.message
         other.send(b"".join(pull(n, wait_ms=20_000) for n in range(4)))
         response = await other.read()
         assert (response.opaque, response.error.code) == (3, "node.busy")
-        assert it.server.calls.count == 8
+        assert it.call_count == 8
         one.send(append(50, 0, 1))
         assert (await one.read()).error.code == "node.busy"
         one.send(request(PULL, 0, flags=CANCEL))
-        await eventually(lambda: it.server.calls.count == 7, "a free call")
+        await eventually(lambda: it.call_count == 7, "a free call")
         one.send(append(50, 0, 1))
         answers = [await one.read() for _ in range(5)]
         assert {answer.opaque for answer in answers} == {1, 2, 3, 4, 50}
@@ -574,7 +575,7 @@ async def test_a_stop_without_grace_ends_all_calls(tmp_path: Path) -> None:
         it.node.driver.is_holding = True
         client = await it.client()
         client.send(append(1, 0, 1) + pull(2, wait_ms=20_000))
-        await eventually(lambda: it.server.calls.count == 2, "the calls")
+        await eventually(lambda: it.call_count == 2, "the calls")
         await it.server.stop(0)
         assert await client.read_to_the_end() == b""
         await it.server.stop(0)

@@ -12,6 +12,7 @@ import pytest
 
 from node.framed.frames import Reason
 from node.framed.limits import FramedLimits
+from node.runtime.accounts import Kind, Limit
 from quorumlog.pb.log_pb2 import PullRequest, TailRequest
 from tests.node.framed.clients import (
     CANCEL,
@@ -46,7 +47,7 @@ def announced(size_bytes: int) -> bytes:
 
 
 def half(it: Served) -> int:
-    return it.server.connections.half_size_bytes
+    return it.held(Kind.FRAMES)
 
 
 async def half_is(it: Served, size_bytes: int) -> None:
@@ -143,8 +144,8 @@ async def test_time_in_which_the_node_does_not_read_is_not_the_clients(tmp_path:
 
 
 async def test_half_frames_of_all_are_bounded_and_the_busiest_address_pays(tmp_path: Path) -> None:
-    limits = FramedLimits(half_size_bytes_max=100_000)
-    async with served(tmp_path, limits=limits) as it:
+    held = {Kind.FRAMES: Limit("half", 1, 100_000, address_part=1, connection_part=1)}
+    async with served(tmp_path, held=held) as it:
         good = await it.client()
         good.send(announced(LARGE) + bytes(20_000))
         hostile = [await it.client(local_addr=("127.0.0.2", 0)) for _ in range(3)]
@@ -189,8 +190,8 @@ async def test_a_frame_of_the_largest_size_is_taken_in_any_pieces(tmp_path: Path
 
 
 async def test_connections_are_limited_and_the_newest_is_closed(tmp_path: Path) -> None:
-    limits = FramedLimits(connection_count_max=3)
-    async with served(tmp_path, limits=limits) as it:
+    held = {Kind.CONNECTIONS: Limit("connections", 6)}
+    async with served(tmp_path, held=held) as it:
         clients = [await it.client() for _ in range(3)]
         await eventually(lambda: it.server.connections.count == 3, "three")
         fourth = await it.client()
@@ -208,7 +209,7 @@ async def test_idle_connections_are_closed_and_waiting_calls_are_not_idle(tmp_pa
     async with served(tmp_path, monotonic_s=clock) as it:
         idle, waiting, working = [await it.client() for _ in range(3)]
         waiting.send(request(TAIL, 1, TailRequest(topic="orders").SerializeToString()))
-        await eventually(lambda: it.server.calls.count == 1, "the tail")
+        await eventually(lambda: it.call_count == 1, "the tail")
         await eventually(lambda: it.server.connections.count == 3, "three")
         for n in range(12):
             working.send(append(n, n, n + 1))
@@ -242,10 +243,10 @@ async def test_reading_stops_while_answers_are_not_taken(tmp_path: Path) -> None
         client = await silent_client(it)
         client.send(b"".join(pull_all(n) for n in range(60)))
         connections = it.server.connections
-        await eventually(lambda: connections.waiting_size_bytes, "answers that wait")
+        await eventually(lambda: it.held(Kind.ANSWERS), "answers that wait")
         (connection,) = [one for one in connections.all if not one.is_taken]
         assert connection.is_held()
-        assert connections.waiting_size_bytes < 400_000  # One answer above the mark.
+        assert it.held(Kind.ANSWERS) < 400_000  # One answer above the mark.
         assert it.server.calls.served.counters.begun["Framed/pull"] < 60
         client.writer.transport.resume_reading()  # type: ignore[attr-defined]
         responses = [await client.read() for _ in range(60)]
@@ -254,7 +255,7 @@ async def test_reading_stops_while_answers_are_not_taken(tmp_path: Path) -> None
             assert response.pull().record_count == 8
             assert numbers(response.body) == list(range(8))
         assert not connection.is_held()
-        assert connections.waiting_size_bytes == connections.dropped_count == 0
+        assert it.held(Kind.ANSWERS) == connections.dropped_count == 0
 
 
 @pytest.mark.long
@@ -264,7 +265,7 @@ async def test_calls_that_wait_for_their_client_can_be_cancelled(tmp_path: Path)
         client = await silent_client(it)
         client.send(b"".join(pull_all(n) for n in range(60)))
         connections = it.server.connections
-        await eventually(lambda: connections.waiting_size_bytes, "answers that wait")
+        await eventually(lambda: it.held(Kind.ANSWERS), "answers that wait")
         (connection,) = [one for one in connections.all if not one.is_taken]
         conversation: Any = connection._conversations[KIND]
         waiting = dict(conversation._under_way)
@@ -281,13 +282,13 @@ async def test_calls_that_wait_for_their_client_can_be_cancelled(tmp_path: Path)
 async def test_answers_above_the_limit_of_a_client_are_dropped_with_an_error(
     tmp_path: Path,
 ) -> None:
-    limits = FramedLimits(waiting_size_bytes_max=200_000)
-    async with served(tmp_path, limits=limits, **FILES) as it:
+    held = {Kind.ANSWERS: Limit("answers", 1 << 20, 16 * 200_000, connection_part=16)}
+    async with served(tmp_path, held=held, **FILES) as it:
         client = await silent_client(it)
         await woken_at_once(it, client)
         connections = it.server.connections
         assert connections.dropped_count > 0
-        assert connections.waiting_size_bytes < 400_000
+        assert it.held(Kind.ANSWERS) < 400_000
         client.writer.transport.resume_reading()  # type: ignore[attr-defined]
         codes = set()
         for _ in range(60):
@@ -308,22 +309,22 @@ async def test_a_client_that_takes_nothing_for_too_long_is_cut(tmp_path: Path) -
         clock.now_s += 2
         it.server.connections.look()
         assert it.closed == {Reason.NOT_TAKEN: 1}
-        await eventually(lambda: it.server.connections.waiting_size_bytes == 0, "its end")
+        await eventually(lambda: it.held(Kind.ANSWERS) == 0, "its end")
 
 
 @pytest.mark.long
 async def test_answers_of_all_are_bounded_and_the_busiest_address_pays(tmp_path: Path) -> None:
     clock = Clock()
-    limits = FramedLimits(waiting_total_size_bytes_max=2 << 20)
-    async with served(tmp_path, monotonic_s=clock, limits=limits, **FILES) as it:
+    held = {Kind.ANSWERS: Limit("answers", 1, 2 << 20, address_part=1, connection_part=1)}
+    async with served(tmp_path, monotonic_s=clock, held=held, **FILES) as it:
         await fill(it)
         slow = await silent_client(it)
         await blocked(it, slow)
         connections = it.server.connections
-        assert 0 < connections.waiting_size_bytes < 1 << 20
+        assert 0 < it.held(Kind.ANSWERS) < 1 << 20
         hostile = await silent_client(it, source="127.0.0.2")
         await woken_at_once(it, hostile)
-        assert (2 << 20) - 170_000 < connections.waiting_size_bytes <= 2 << 20
+        assert (2 << 20) - 170_000 < it.held(Kind.ANSWERS) <= 2 << 20
         assert connections.dropped_count > 0
         good = await it.client()
         good.send(pull_all(1))
@@ -346,7 +347,7 @@ async def test_a_tail_waits_for_its_client(tmp_path: Path) -> None:
         tail = TailRequest(topic="orders", max_size_bytes=40_000).SerializeToString()
         client.send(b"".join(request(TAIL, n, tail) for n in range(10)))
         connections = it.server.connections
-        await eventually(lambda: connections.waiting_size_bytes > 0, "answers that wait")
+        await eventually(lambda: it.held(Kind.ANSWERS) > 0, "answers that wait")
         read = -1
         while read != it.node.broker.pulls.size_bytes_total:
             read = it.node.broker.pulls.size_bytes_total
@@ -393,4 +394,4 @@ async def woken_at_once(it: Served, client: AsyncFramedClient) -> None:
     other = await it.client()
     large = record(0, queue_id=1, size_bytes=150_000)
     assert (await other.call(1, 1, b"\x10\x01", large)).append().record_count == 1
-    await eventually(lambda: it.server.calls.count == 0, "their answers")
+    await eventually(lambda: it.call_count == 0, "their answers")

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from node.framed.limits import FramedLimits
+from node.runtime.accounts import Kind
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest
 from quorumlog.pb.log_pb2 import PullRequest
 from tests.node.framed.clients import (
@@ -30,6 +31,7 @@ from tests.node.services.bounds.half_senders import metric
 from tests.patience import eventually, wait_for
 
 MIB = 1 << 20
+HALF, WAITING = 'held_bytes{kind="frames"}', 'held_bytes{kind="answers"}'
 loops = pytest.mark.parametrize("loop", ["uvloop"])
 
 
@@ -104,16 +106,15 @@ async def test_a_flood_without_a_reader_is_not_read_any_more(tmp_path: Path) -> 
         flood = await it.client()
         flood.writer.transport.pause_reading()  # type: ignore[attr-defined]
         sent = request(200, 1, bytes(60)) * 1_000
-        connections = it.server.connections
-        while not connections.waiting_size_bytes:
+        while not it.held(Kind.ANSWERS):
             flood.send(sent)
             await asyncio.sleep(0)
         count = -1
         while count != it.failed["node.unimplemented"]:
             count = it.failed["node.unimplemented"]
             await asyncio.sleep(0.01)
-        assert connections.half_size_bytes < 2 * FramedLimits().read_size_bytes
-        assert connections.waiting_size_bytes < 2 * MIB
+        assert it.held(Kind.FRAMES) < 2 * FramedLimits().read_size_bytes
+        assert it.held(Kind.ANSWERS) < 2 * MIB
         await still_serves(it)
 
 
@@ -133,7 +134,7 @@ async def test_a_storm_of_cancels_leaves_nothing_under_way(tmp_path: Path) -> No
         client.send(b"".join(appends))
         client.send(append(9, 1, 2))
         assert (await client.read()).opaque == 9
-        await eventually(lambda: it.server.calls.count == 0, "the end of all")
+        await eventually(lambda: it.call_count == 0, "the end of all")
         await eventually(lambda: it.node.broker.parked.reader_count == 0, "no reader")
         assert it.closed == {}
         assert it.append_count == 201
@@ -148,7 +149,7 @@ async def test_clients_that_come_and_go_leave_nothing(tmp_path: Path) -> None:
             client = await it.client()
             client.send(request(PULL, 1, pull) + append(2, n, n + 1) + append(3, n, n + 1)[:30])
             if n % 2:
-                await eventually(lambda: it.server.calls.count > 0, "its calls")
+                await eventually(lambda: it.call_count > 0, "its calls")
             client.close()
         await eventually(lambda: it.server.connections.count == 0, "no connection")
         await still_serves(it)
@@ -182,9 +183,9 @@ def test_a_real_node_outlives_hostile_senders(tmp_path: Path) -> None:
                 case _:
                     one.send(b"\xff\xff\xff\xff" + random.randbytes(20))
 
-        wait_for("half frames", lambda: metric(node, "framed_half_bytes") >= 100 * 200_000)
-        wait_for("answers that wait", lambda: metric(node, "framed_waiting_bytes") > 100 * MIB)
-        assert metric(node, "framed_waiting_bytes") <= 256 * MIB
+        wait_for("half frames", lambda: metric(node, HALF) >= 100 * 200_000)
+        wait_for("answers that wait", lambda: metric(node, WAITING) > 100 * MIB)
+        assert metric(node, WAITING) <= 256 * MIB
         with FramedClient(at) as good:
             wait_for("an answer", lambda: not good.call(PULL, 1, pull).flags & 2)
             assert len(good.call(ROUTE, 2, b"").message) > 0
@@ -193,9 +194,9 @@ def test_a_real_node_outlives_hostile_senders(tmp_path: Path) -> None:
             one.close()
         wait_for("the end of all", lambda: metric(node, "framed_connections") == 0)
         assert (
-            metric(node, "framed_half_bytes"),
-            metric(node, "framed_waiting_bytes"),
-            metric(node, "framed_calls"),
+            metric(node, HALF),
+            metric(node, WAITING),
+            metric(node, 'held{kind="calls"}'),
         ) == (0, 0, 0)
         log = node.log_path.read_text()
         assert "framed connection closed" in log

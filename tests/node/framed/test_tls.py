@@ -11,6 +11,7 @@ import pytest
 from node.framed.frames import Reason
 from node.framed.limits import FramedLimits
 from node.peers.security.tls import TlsFiles, client_port_context
+from node.runtime.accounts import Kind, Limit
 from tests.node.framed.servers import append, served
 from tests.node.peers.certificates import Authority
 from tests.patience import eventually
@@ -115,8 +116,8 @@ async def test_a_handshake_that_does_not_go_on_ends(tmp_path: Path) -> None:
 
 
 async def test_unfinished_handshakes_count_as_connections(tmp_path: Path) -> None:
-    authority, limits = Authority(tmp_path), FramedLimits(connection_count_max=2)
-    async with served(tmp_path / "n", tls=server(node_files(authority)), limits=limits) as it:
+    authority, held = Authority(tmp_path), {Kind.CONNECTIONS: Limit("connections", 4)}
+    async with served(tmp_path / "n", tls=server(node_files(authority)), held=held) as it:
         silent = [await it.client() for _ in range(2)]
         await eventually(lambda: it.server.connections.count == 2, "two handshakes")
         third = await it.client()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local import NODE_COUNT_MAX
-from node.framed.limits import FramedLimits
+from node.runtime.accounts import LIMITS, Kind
 from node.state.command_records import CommandEncoder
 from qlog.capacity.formats import format_sizes, sizes_of
 from qlog.cluster.rebalance import LAG_COUNT_MAX
@@ -92,7 +92,7 @@ def test_limits_of_a_plan_are_those_of_the_product() -> None:
     )
     assert CLIENT_GROUP_COUNT_MAX == GROUPS_MAX + 1
     assert COPIES_MAX == NODE_COUNT_MAX
-    assert FramedLimits().half_size_bytes_max == IN_FLIGHT_SIZE_BYTES
+    assert LIMITS[Kind.FRAMES].size_bytes_max == IN_FLIGHT_SIZE_BYTES
     assert RaftConfig(group="x", node_id=1).transfer_lag_entry_count_max == LAG_COUNT_MAX
 
 

@@ -71,7 +71,7 @@ class RelayCalls:
     @staticmethod
     async def _asked(member: Member, command: Command) -> Answer:
         try:
-            answered = await member.connection.ask(replace(command), _ANSWER_S)
+            answered = await member.connection.ask(lambda: replace(command), _ANSWER_S)
         except TimeoutError:
             text = f"{member.client_id} did not answer within {_ANSWER_S:.0f} s"
             raise RefusedError(ResponseCode.CONSUME_MSG_TIMEOUT, text) from None

@@ -65,7 +65,7 @@ class ReplyCalls:
         }
         push = Command(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ext=ext, body=command.body)
         try:
-            answered = await member.connection.ask(push, _ANSWER_S)
+            answered = await member.connection.ask(lambda: push, _ANSWER_S)
         except (TimeoutError, ConnectionError) as error:
             text = f"the requester did not take the reply: {str(error) or 'no answer in time'}"
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text) from None

@@ -98,8 +98,8 @@ class Shared:
         loop = asyncio.get_running_loop()
         numbers, group = range(self.names.count), self.context.identity.group
         addresses = {self.own_address(number) for number in numbers}
-        addresses |= {self.places.routed_address(group, number) for number in numbers} - {""}
-        for address in addresses:
+        addresses |= {self.places.routed_address(group, number) for number in numbers}
+        for address in addresses - {""}:  # Of a node without the port.
             if address in self._hosts or parsed_host(address) is not None:
                 continue
             name, _, port = address.rpartition(":")

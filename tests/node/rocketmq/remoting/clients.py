@@ -19,6 +19,7 @@ from node.framed.server import FramedServer
 from node.rocketmq.remoting.conversation import RemotingCalls
 from node.rocketmq.remoting.node_proof import NodeProof
 from node.rocketmq.remoting.service import Remoting
+from node.runtime.accounts import Accounts, Kind, Limit
 from node.services.calls import ServedCalls
 from quorumlog.pb.log_pb2 import RouteResponse
 from tests.node.broker_fakes import ADDRESSES, Fixture, node_at
@@ -259,6 +260,11 @@ class Gateway:
         self._clients.append(client)
         return client
 
+    @property
+    def call_count(self) -> int:
+        """Calls under way."""
+        return self.server.connections.call_count
+
     async def close(self) -> None:
         for client in self._clients:
             await client.close()
@@ -271,15 +277,15 @@ async def gateway_at(
     settings: Settings | None = None,
     port_number: int = 0,
     tls: ssl.SSLContext | None = None,
+    held: dict[Kind, Limit] | None = None,
     **how: Any,
 ) -> AsyncIterator[Gateway]:
     """A gateway over one node with topic orders of 4 queues and three broker names."""
     async with node_at(root, **how) as node:
         served = ServedCalls(on_fatal=_raise)
-        calls = RemotingCalls(served, call_count_max=1_024)
-        server = FramedServer(
-            FramedCalls(served, call_count_max=1_024), others=calls.conversations()
-        )
+        accounts = Accounts(held or {})
+        calls = RemotingCalls(served, accounts)
+        server = FramedServer(FramedCalls(served, accounts), others=calls.conversations())
         port = await server.bind(Address("127.0.0.1", 0), tls, port_number=port_number)
         server.open()
         remoting = Remoting(

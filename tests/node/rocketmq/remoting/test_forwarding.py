@@ -10,9 +10,10 @@ import pytest
 from node.framed.connection import WINDOW
 from node.framed.limits import FramedLimits
 from node.rocketmq import hold
-from node.rocketmq.remoting import conversation, forward_window
+from node.rocketmq.remoting import conversation
 from node.rocketmq.remoting.calls import messages
 from node.rocketmq.remoting.isolation import ISOLATED_S, Isolation
+from node.runtime.accounts import Kind, Limit
 from raft.transitions import Role
 from store.record.message import decode_message
 from tests.node.broker_fakes import ADDRESSES
@@ -42,9 +43,14 @@ def follow(gateway: Gateway, leader_id: int) -> None:
 
 
 @asynccontextmanager
-async def pair_at(root: Path) -> AsyncIterator[tuple[Gateway, Gateway]]:
-    """A leader, and a node that knows it as node 2."""
-    async with gateway_at(root / "leader") as leader, gateway_at(root / "follower") as follower:
+async def pair_at(
+    root: Path, held: dict[Kind, Limit] | None = None
+) -> AsyncIterator[tuple[Gateway, Gateway]]:
+    """A leader, and a node that knows it as node 2 and has limits of what it holds."""
+    async with (
+        gateway_at(root / "leader") as leader,
+        gateway_at(root / "follower", held=held) as follower,
+    ):
         follower.remoting.places.learn(ADDRESSES[2], (f"127.0.0.1:{leader.port}",))
         follow(follower, 2)
         yield leader, follower
@@ -86,7 +92,7 @@ async def test_a_send_is_held_until_a_node_leads(tmp_path: Path) -> None:
         client = await gateway.client()
         follow(gateway, 0)
         sent = asyncio.create_task(client.send())
-        await eventually(lambda: gateway.server.connections.call_count, "the send")
+        await eventually(lambda: gateway.call_count, "the send")
         driver = gateway.node.driver
         driver.role, driver.is_ready, driver.leader_id = Role.LEADER, True, 1
         assert (await sent).code == 0
@@ -121,7 +127,7 @@ async def test_a_send_with_an_unknown_outcome_is_not_sent_again(tmp_path: Path) 
         client = await follower.client()
         leader.node.driver.is_holding = True
         sent = asyncio.create_task(client.send())
-        await eventually(lambda: leader.server.connections.call_count, "the send at the leader")
+        await eventually(lambda: leader.call_count, "the send at the leader")
         for connection in leader.server.connections.all:
             connection.cut()
         answer = await sent
@@ -211,7 +217,10 @@ async def test_what_a_follower_takes_the_leader_takes_and_only_its_sender_notice
         client.write(raw)
         assert (await asked).code == 0
         assert [*follower.remoting.forwarder._channels.values()] == [channel]
-        assert follower.remoting.forwarder.window.count == 0
+        assert follower.calls.accounts.held(Kind.FORWARDED) == (0, 0)
+        assert leader.calls.accounts.address_count == 1, (
+            "no account is left of those who were there"
+        )
 
 
 async def test_an_answer_above_the_limit_is_an_error_of_its_request(
@@ -230,8 +239,8 @@ async def test_one_address_leaves_room_on_the_way_to_the_leader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hold, "HOLD_S", 0.0)
-    monkeypatch.setattr(forward_window, "COUNT_MAX", 2 * forward_window.SHARE)
-    async with pair_at(tmp_path) as (leader, follower):
+    held = {Kind.FORWARDED: Limit("forwarded requests", 4, connection_part=2)}
+    async with pair_at(tmp_path, held) as (leader, follower):
         client = await follower.client()
         assert (await client.send()).code == 0
         leader.node.driver.is_holding = True
@@ -239,7 +248,7 @@ async def test_one_address_leaves_room_on_the_way_to_the_leader(
         sends = [client.begin(SEND, fields, b"x") for _ in range(2)]
         await eventually(lambda: len(leader.node.driver.pending) > 0, "they are on the way")
         refused = await client.send()
-        assert (refused.code, "2 commands of one address" in str(refused.remark)) == (
+        assert (refused.code, "node.busy" in str(refused.remark)) == (
             UNAVAILABLE,
             True,
         )
@@ -248,12 +257,13 @@ async def test_one_address_leaves_room_on_the_way_to_the_leader(
             *await asyncio.open_connection("127.0.0.1", follower.port, local_addr=elsewhere)
         )
         sends.append(other.begin(SEND, fields, b"x"))
-        window = follower.remoting.forwarder.window
-        await eventually(lambda: window.count == 3, "another address has its share")
+        accounts = follower.calls.accounts
+        await eventually(lambda: accounts.held(Kind.FORWARDED)[0] == 3, "others have their share")
         leader.node.driver.release()
         assert [(await sent).code for sent in sends] == [0] * 3
         await other.close()
-        assert (window.count, window.size_bytes) == (0, 0)
+        assert accounts.held(Kind.FORWARDED) == (0, 0)
+        assert leader.calls.accounts.held(Kind.CALLS) == (0, 0)
 
 
 async def test_a_call_whose_client_has_gone_counts_until_the_leader_is_done(tmp_path: Path) -> None:
@@ -261,13 +271,14 @@ async def test_a_call_whose_client_has_gone_counts_until_the_leader_is_done(tmp_
         client = await follower.client()
         leader.node.driver.is_holding = True
         client.begin(SEND, send_fields("orders", 0, "g0.n1"), b"x")  # Connects first: a task.
-        window = follower.remoting.forwarder.window
+        accounts = follower.calls.accounts
         await eventually(lambda: len(leader.node.driver.pending) > 0, "the leader has it")
         await client.close()
-        await eventually(lambda: not follower.calls.count, "its client has gone")
-        assert window.count == 1
+        await eventually(lambda: not follower.server.connections.all, "its client has gone")
+        assert accounts.held(Kind.FORWARDED)[0] == 1
+        assert leader.calls.accounts.address_count == 1
         leader.node.driver.release()
-        await eventually(lambda: not window.count, "the answer")
+        await eventually(lambda: not accounts.held(Kind.FORWARDED)[0], "the answer")
 
 
 async def test_a_node_that_is_taken_for_a_stranger_forwards_once_it_knows_the_token(

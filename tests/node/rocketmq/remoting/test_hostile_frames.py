@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from node.rocketmq.remoting.clients import CLIENT_COUNT_MAX, GROUPS_OF_CLIENT_MAX
-from node.rocketmq.remoting.conversation import CALL_COUNT_MAX
 from node.rocketmq.remoting.protocol.codes import RequestCode
 from node.rocketmq.remoting.protocol.marks import FORWARDED, GREETING, NAME
 from node.rocketmq.remoting.protocol.marks import TOKEN as SHOWN
+from node.runtime.accounts import Kind, Limit
 from store.record.message import decode_message
 from tests.node.rocketmq.remoting.clients import (
     HEARTBEAT,
@@ -102,7 +102,7 @@ async def judged(tmp_path: Path, count: int, seed: int) -> None:
         counters = calls.served.counters
         unforeseen = {key: n for key, n in counters.failed.items() if key[1] == "node.internal"}
         assert not unforeseen, unforeseen
-        await eventually(lambda: calls.count == 0, "the end of all calls")
+        await eventually(lambda: gateway.call_count == 0, "the end of all calls")
         await eventually(lambda: gateway.server.connections.count == 1, "the end of connections")
         assert counters.begun.total() == counters.ended.total()
         assert (await client.ask(ROUTE, {"topic": "orders"})).code == 0
@@ -146,18 +146,17 @@ async def test_a_client_has_only_so_many_groups(tmp_path: Path) -> None:
 
 
 async def test_calls_of_one_connection_are_limited(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
+    held = {Kind.CALLS: Limit("calls under way", 32)}
+    async with gateway_at(tmp_path, held=held) as gateway:
         gateway.node.driver.is_holding = True
         client = await gateway.client()
-        gateway.calls.call_count_max = 4
         sends = [client.begin(SEND, send_fields("orders", 0, "g0.n1"), b"x") for _ in range(4)]
         refused = await client.send()
         assert refused.code == 14
-        assert "remoting calls" in str(refused.remark)
+        assert "calls under way of one connection" in str(refused.remark)
         gateway.node.driver.is_holding = False
         gateway.node.driver.commit()
         assert [(await send).code for send in sends] == [0] * 4
-        assert CALL_COUNT_MAX > 4
 
 
 async def test_a_lock_of_too_many_queues_is_refused(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ async def test_a_send_under_way_is_waited_for_and_one_that_failed_is_new(tmp_pat
         client, driver = await gateway.client(), gateway.node.driver
         driver.is_holding = True
         sends = [asyncio.create_task(client.send(b"x", UNIQ_KEY="A")) for _ in range(3)]
-        await eventually(lambda: gateway.calls.count == 3, "the sends")
+        await eventually(lambda: gateway.call_count == 3, "the sends")
         assert len(driver.pending) == 1
         driver.is_holding = False
         driver.commit()

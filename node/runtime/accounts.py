@@ -1,0 +1,412 @@
+"""Accounts: what a node holds for its callers, in number and in bytes, and who pays for it.
+
+Owns the sums and their limits, on three levels: a connection, the address that it comes from, and
+the node. A part that keeps something for a caller charges the caller's account where it makes it,
+and gives the charge back where it ends. An address may use half of what the node has, and a
+connection an eighth, unless the kind says otherwise: so two other addresses always get service.
+Must not know what is kept. For one event loop, without I/O.
+
+An account is forgotten when it is closed and empty. What outlives its connection, such as a batch
+under way, stays charged to the address until it ends.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Final
+
+from node.errors.common import BusyError
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+ANY: Final = 1 << 62
+"""No limit of its own."""
+LEASE_COUNT: Final = 8
+LEASE_SIZE_BYTES: Final = 64 * KIB
+"""Steps in which the hot path takes from an account."""
+
+
+class Kind(IntEnum):
+    """What is held for a caller."""
+
+    CONNECTIONS = 0
+    """Connections of frames, unfinished handshakes included."""
+    CALLS = 1
+    """Calls under way, parked ones included; bytes: their requests."""
+    FRAMES = 2
+    """Bytes that arrived and were not handed on."""
+    DOCUMENTS = 3
+    """Documents that were parsed, as long as their call is under way; bytes: in memory, about."""
+    ANSWERS = 4
+    """Answers, relays and notices that the receiver has not taken."""
+    FORWARDED = 5
+    """Requests that another node answers for this one; bytes: with their answers."""
+    MEMBERS = 6
+    """Members of groups with their subscriptions."""
+    LOCKS = 7
+    """Locks of queues."""
+    ROWS = 8
+    """Rows of other tables in memory: counters, moves of offsets, checks of transactions."""
+    TRANSACTIONS = 9
+    """Transactions that are open. Durable."""
+    DELIVERIES = 10
+    """Messages that pop handed out and that are not acknowledged. Durable."""
+    NAMES = 11
+    """Topics and groups that a caller without administration made. Durable."""
+
+
+_KINDS: Final = len(Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a node holds of one kind for all callers, and the parts of it that one address and one
+    connection may use. Frozen; a wrong value raises ValueError."""
+
+    name: str
+    """In errors, in the plural."""
+    count_max: int = ANY
+    size_bytes_max: int = ANY
+    address_part: int = 2
+    """An address may use one part of so many."""
+    connection_part: int = 8
+
+    def __post_init__(self) -> None:
+        numbers = (self.count_max, self.size_bytes_max, self.address_part, self.connection_part)
+        if min(numbers) < 1:
+            raise ValueError(f"limit of {self.name}: use 1 or more")
+
+    def part(self, part: int) -> tuple[int, int]:
+        """Return count and bytes of one part of so many."""
+        return max(1, self.count_max // part), max(1, self.size_bytes_max // part)
+
+
+LIMITS: Final[Mapping[Kind, Limit]] = MappingProxyType(
+    {
+        Kind.CONNECTIONS: Limit("connections", 16_384),
+        Kind.CALLS: Limit("calls under way", 16_384, 256 * MIB, connection_part=8),
+        Kind.FRAMES: Limit("frames half sent", ANY, 256 * MIB, connection_part=2),
+        Kind.DOCUMENTS: Limit("documents", ANY, 256 * MIB, connection_part=4),
+        Kind.ANSWERS: Limit("answers not taken", ANY, 256 * MIB, connection_part=16),
+        Kind.FORWARDED: Limit("forwarded requests", 16_384, 128 * MIB, connection_part=4),
+        Kind.MEMBERS: Limit("members of groups", 16_384, 64 * MIB),
+        Kind.LOCKS: Limit("locks of queues", 262_144, 64 * MIB),
+        Kind.ROWS: Limit("rows in memory", 65_536, 32 * MIB),
+        Kind.TRANSACTIONS: Limit("open transactions", 20_000),
+        Kind.DELIVERIES: Limit("messages handed out", 131_072, connection_part=4),
+        Kind.NAMES: Limit("topics and groups of clients", 10_000, address_part=10),
+    }
+)
+"""The limits of a node. Where an operator may set one, `limits_of` takes it."""
+
+
+def limits_of(call_count_max: int) -> Mapping[Kind, Limit]:
+    """Return the limits of a node that serves so many calls at once."""
+    return {**LIMITS, Kind.CALLS: replace(LIMITS[Kind.CALLS], count_max=call_count_max)}
+
+
+class Level:
+    """Sums of one level, and their limits in number and bytes. By kind."""
+
+    __slots__ = ("counts", "limits", "sizes", "what")
+
+    def __init__(self, what: str, limits: list[tuple[int, int]]) -> None:
+        self.what, self.limits = what, limits
+        self.counts = [0] * _KINDS
+        self.sizes = [0] * _KINDS
+        """In bytes."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is held."""
+        return not any(self.counts) and not any(self.sizes)
+
+
+class Accounts:
+    """The accounts of all callers of a node. One per node."""
+
+    def __init__(self, limits: Mapping[Kind, Limit] = LIMITS) -> None:
+        self.limits: Final = {kind: limits.get(kind, LIMITS[kind]) for kind in Kind}
+        parts = [
+            [self.limits[kind].part(part) for kind, part in of]
+            for of in (
+                [(kind, 1) for kind in Kind],
+                [(kind, self.limits[kind].address_part) for kind in Kind],
+                [(kind, self.limits[kind].connection_part) for kind in Kind],
+            )
+        ]
+        self.total: Final = Level("all callers", parts[0])
+        self._of_address, self._of_connection = parts[1:]
+        self._addresses: dict[str, _Address] = {}
+        self._remotes: dict[str, Account] = {}
+        self.leases: dict[Lease, None] = {}
+        """Those that took something since `settle`."""
+        self.refused: Final[Counter[str]] = Counter({kind.name.lower(): 0 for kind in Kind})
+        """Charges that were refused, by kind."""
+
+    def open(self, host: str) -> "Account":
+        """Return a new account of a connection from an address."""
+        address = self._addresses.get(host) or _Address(host, self._of_address)
+        account = Account(self, address, self._of_connection)
+        self.count(account, 1)
+        return account
+
+    def of_remote(self, host: str, remote: str) -> "Account":
+        """Return the account of a client that another node speaks for, by its address with port.
+
+        It is forgotten when it is empty."""
+        found = self._remotes.get(remote)
+        if found is None:
+            found = self._remotes[remote] = self.open(host)
+            found.remote, found.is_closed = remote, True
+        return found
+
+    @property
+    def address_count(self) -> int:
+        """Addresses for which something is held, or that are connected."""
+        return len(self._addresses)
+
+    def held(self, kind: Kind) -> tuple[int, int]:
+        """Return count and bytes that are held of a kind."""
+        return self.total.counts[kind], self.total.sizes[kind]
+
+    def settle(self) -> None:
+        """Take back what leases do not use. Called at intervals."""
+        leases, self.leases = self.leases, {}
+        for lease in leases:
+            lease.settle()
+
+    def count(self, account: "Account", change: int) -> None:
+        """Count an account that is opened (1), or closed and empty (-1)."""
+        address = account.address = self._addresses.setdefault(
+            account.address.what, account.address
+        )
+        address.account_count += change
+        if not address.account_count:
+            del self._addresses[address.what]
+        if change < 0 and self._remotes.get(account.remote) is account:
+            del self._remotes[account.remote]
+
+
+class _Address(Level):
+    """The sums of one address."""
+
+    __slots__ = ("account_count",)
+
+    def __init__(self, host: str, limits: list[tuple[int, int]]) -> None:
+        super().__init__(host, limits)
+        self.account_count = 0
+
+
+class Account(Level):
+    """What is held for one connection. Made by `Accounts.open`."""
+
+    __slots__ = ("_context", "_is_counted", "accounts", "address", "is_closed", "remote")
+
+    def __init__(
+        self, accounts: Accounts, address: _Address, limits: list[tuple[int, int]]
+    ) -> None:
+        super().__init__("one connection", limits)
+        self.accounts: Final = accounts
+        self._context: Context | None = None
+        self.address = address
+        self.remote = ""
+        self.is_closed, self._is_counted = False, True
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """Connection, address and node."""
+        return self, self.address, self.accounts.total
+
+    def charge(self, kind: Kind, size_bytes: int = 0, count: int = 1) -> "Charge":
+        """Hold something for this caller until the charge is released. Raises BusyError."""
+        self.take(kind, size_bytes, count)
+        return Charge(self, kind, size_bytes, count)
+
+    def take(self, kind: Kind, size_bytes: int, count: int = 1) -> None:
+        """Add to what is held, without a charge: the caller keeps the numbers. Raises BusyError."""
+        accounts = self.accounts
+        for level in self.levels:
+            count_max, size_bytes_max = level.limits[kind]
+            held, size_held = level.counts[kind], level.sizes[kind]
+            if held + count > count_max or size_held + size_bytes > size_bytes_max:
+                accounts.refused[kind.name.lower()] += 1
+                is_count = held + count > count_max
+                unit = "" if is_count else "bytes of "
+                name = accounts.limits[kind].name
+                if self.is_closed:
+                    self._forget_if_empty()
+                raise BusyError(
+                    f"{unit}{name} of {level.what}",
+                    held if is_count else size_held,
+                    count_max if is_count else size_bytes_max,
+                )
+        for level in self.levels:
+            level.counts[kind] += count
+            level.sizes[kind] += size_bytes
+        if not self._is_counted:  # Its connection is gone, and a part of it still works.
+            self._is_counted = True
+            accounts.count(self, 1)
+
+    def give_back(self, kind: Kind, size_bytes: int, count: int = 1) -> None:
+        """Take from what is held."""
+        for level in self.levels:
+            level.counts[kind] -= count
+            level.sizes[kind] -= size_bytes
+            assert level.counts[kind] >= 0 <= level.sizes[kind], f"{kind.name} given back twice"
+        if self.is_closed:
+            self._forget_if_empty()
+
+    def set_size(self, kind: Kind, size_bytes: int) -> None:
+        """Set the bytes that are held of a kind, as the part found them: over a limit, too."""
+        grown = size_bytes - self.sizes[kind]
+        for level in self.levels:
+            level.sizes[kind] += grown
+        if self.is_closed:
+            self._forget_if_empty()
+
+    def excess(self, kind: Kind, size_bytes: int = 0) -> "Level | None":
+        """Return the lowest level whose bytes of a kind would exceed their limit; None: none."""
+        for level in self.levels:
+            if level.sizes[kind] + size_bytes > level.limits[kind][1]:
+                return level
+        return None
+
+    def close(self) -> None:
+        """Note the end of the connection: nothing more is charged."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._forget_if_empty()
+
+    def _forget_if_empty(self) -> None:
+        if self._is_counted and self.is_empty:
+            self._is_counted = False
+            self.accounts.count(self, -1)
+
+    @property
+    def context(self) -> Context:
+        """The context in which calls of this caller run: there `caller` returns this account."""
+        if self._context is None:
+            self._context = copy_context()
+            self._context.run(_caller.set, self)
+        return self._context
+
+
+class Charge:
+    """Something that is held for a caller."""
+
+    __slots__ = ("account", "count", "kind", "size_bytes")
+
+    def __init__(self, account: Account, kind: Kind, size_bytes: int, count: int) -> None:
+        self.account, self.kind = account, kind
+        self.size_bytes, self.count = size_bytes, count
+
+    def release(self) -> None:
+        """Give it back. A repeated call does nothing."""
+        count, size_bytes, self.count, self.size_bytes = self.count, self.size_bytes, 0, 0
+        if count or size_bytes:
+            self.account.give_back(self.kind, size_bytes, count)
+
+    def resize(self, size_bytes: int) -> None:
+        """Change its bytes. Raises BusyError; then it is as before."""
+        grown = size_bytes - self.size_bytes
+        if grown > 0:
+            self.account.take(self.kind, grown, 0)
+        else:
+            self.account.give_back(self.kind, -grown, 0)
+        self.size_bytes = size_bytes
+
+
+class Lease:
+    """Calls under way of one connection, on the hot path: an addition and a comparison each.
+
+    `count` and `size_bytes` are what is used; the user adds and subtracts, and calls `grow` where
+    one exceeds what was granted. What is granted and not used is taken back at intervals.
+    """
+
+    __slots__ = ("_account", "_accounts", "count", "count_granted", "size_bytes", "size_granted")
+
+    def __init__(self, account: Account) -> None:
+        self._account, self._accounts = account, account.accounts
+        self.count = self.count_granted = 0
+        self.size_bytes = self.size_granted = 0
+
+    def grow(self) -> None:
+        """Have as much granted as is used, and some more if there is. Raises BusyError."""
+        count = max(0, self.count - self.count_granted)
+        size_bytes = max(0, self.size_bytes - self.size_granted)
+        more = max(count, LEASE_COUNT) if count else 0
+        more_bytes = max(size_bytes, LEASE_SIZE_BYTES) if size_bytes else 0
+        try:
+            self._account.take(Kind.CALLS, more_bytes, more)
+        except BusyError:
+            self._accounts.settle()
+            more, more_bytes = count, size_bytes
+            self._account.take(Kind.CALLS, more_bytes, more)
+        self.count_granted += more
+        self.size_granted += more_bytes
+        self._accounts.leases[self] = None
+
+    def settle(self) -> None:
+        """Give back what is granted and not used."""
+        count = max(0, self.count_granted - self.count)
+        size_bytes = max(0, self.size_granted - self.size_bytes)
+        self.count_granted -= count
+        self.size_granted -= size_bytes
+        if self.count_granted or self.size_granted:
+            self._accounts.leases[self] = None
+        self._account.give_back(Kind.CALLS, size_bytes, count)
+
+
+_caller: ContextVar[Account | None] = ContextVar("caller", default=None)
+
+
+def caller() -> Account | None:
+    """Return the account of the caller whose call is running; None: the node's own work."""
+    return _caller.get()
+
+
+@contextmanager
+def on_behalf_of(account: Account) -> Iterator[None]:
+    """Run a block as a call of this account."""
+    token = _caller.set(account)
+    try:
+        yield
+    finally:
+        _caller.reset(token)
+
+
+class Shares:
+    """Durable things by the address that made them: topics, groups, transactions.
+
+    They outlive connections, so they are held by name, and one that is gone is noticed when its
+    maker's share is full. Soft state of the leader.
+    """
+
+    def __init__(self, kind: Kind, exists: Callable[[str], bool]) -> None:
+        """`exists` tells whether something that was made is still there."""
+        self._kind, self._exists = kind, exists
+        self._made: dict[str, set[str]] = {}
+
+    def check(self, name: str) -> None:
+        """Note that the running call makes something. Raises BusyError; the node's own work is
+        not limited."""
+        account = caller()
+        if account is None:
+            return
+        made = self._made.setdefault(account.address.what, set())
+        limit = account.address.limits[self._kind][0]
+        if len(made) >= limit:
+            made.intersection_update([one for one in made if self._exists(one)])
+        if name not in made and len(made) >= limit:
+            what = f"{LIMITS[self._kind].name} of {account.address.what}"
+            raise BusyError(what, len(made), limit)
+        made.add(name)
+
+    def clear(self) -> None:
+        """Forget who made what."""
+        self._made.clear()
