@@ -218,7 +218,6 @@ class Remoting:
             RequestCode.POP_MESSAGE: self._pops.pop,
             RequestCode.ACK_MESSAGE: self._pops.ack,
             RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self._pops.change_invisible,
-            GREETING: self._proof.greet,
             **dict.fromkeys(REFUSED, _refuse),
         }
 
@@ -234,7 +233,8 @@ class Remoting:
         self._lookers = [
             asyncio.create_task(work) for work in (self._look(), self.isolation.watch())
         ]
-        self._calls.open(self.handlers(), self._begin, self._check, self._on_closed, _BULK)
+        handlers = {**self.handlers(), GREETING: self._proof.greet}
+        self._calls.open(handlers, self._begin, self._check, self._on_closed, _BULK)
 
     async def stop(self) -> None:
         """Release everything that is held for clients."""
