@@ -72,7 +72,7 @@ class Limit:
     count_max: int = ANY
     size_bytes_max: int = ANY
     address_part: int = 2
-    """An address may use one part of so many."""
+    """An address may use one of this many parts."""
     connection_part: int = 8
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ class Limit:
             raise ValueError(f"limit of {self.name}: use 1 or more")
 
     def part(self, part: int) -> tuple[int, int]:
-        """Return count and bytes of one part of so many."""
+        """Return count and bytes of one of this many parts."""
         return max(1, self.count_max // part), max(1, self.size_bytes_max // part)
 
 
@@ -105,7 +105,7 @@ LIMITS: Final[Mapping[Kind, Limit]] = MappingProxyType(
 
 
 def limits_of(call_count_max: int) -> Mapping[Kind, Limit]:
-    """Return the limits of a node that serves so many calls at once."""
+    """Return the limits of a node that serves at most `call_count_max` calls at once."""
     return {**LIMITS, Kind.CALLS: replace(LIMITS[Kind.CALLS], count_max=call_count_max)}
 
 

@@ -112,6 +112,21 @@ def flush_calls(source: Source) -> Iterator[Finding]:
                 yield source.found(node, "mmap-flush", f"flush of {name or 'an expression'}")
 
 
+WAYS_OUT: Final = {"node/framed/connection.py", "node/rocketmq/remoting/channel.py"}
+"""Modules that write to the connections of callers and of other nodes, and count what waits."""
+
+
+def ways_out(source: Source) -> Iterator[Finding]:
+    """Find writes to a transport of a port for frames, but in the one bounded writer of each."""
+    if not source.path.startswith(("node/framed/", "node/rocketmq/")) or source.path in WAYS_OUT:
+        return
+    for node in source.nodes:
+        if isinstance(node, ast.Attribute) and node.attr in ("write", "writelines", "sendall"):
+            name = _last_name(node.value)
+            if name != "connection":
+                yield source.found(node, "way-out", f"{node.attr} of {name or 'an expression'}")
+
+
 LUCKY_FILES: Final = (
     "tests/calm_loop.py",
     "tests/patience.py",
@@ -248,6 +263,7 @@ SOURCE_CHECKS: tuple[Callable[[Source], Iterator[Finding]], ...] = (
     skipping_tests,
     doubtful_tests,
     global_randomness,
+    ways_out,
 )
 
 

@@ -74,6 +74,8 @@ PLANTED = [
     (checks.doubtful_tests, "tests/a.py", "def test_f():\n    if x:\n        assert y\n"),
     (checks.doubtful_tests, "tests/a.py", TRY.format("assert g()", "pass")),
     (checks.doubtful_tests, "tests/a.py", ELIF.format("pass")),
+    (checks.ways_out, "node/framed/a.py", "self._transport.write(b'x')\n"),
+    (checks.ways_out, "node/rocketmq/a.py", "found.transport.writelines(parts)\n"),
     (checks.global_randomness, "raft/a.py", "import random\nrandom.random()\n"),
     (checks.global_randomness, "store/a.py", "from random import choice\nchoice(x)\n"),
 ]
