@@ -188,6 +188,7 @@ def hostile() -> Iterator[tuple[str, int, dict[str, str], bytes]]:
     yield "half of a surrogate pair", MAX_OFFSET, at | {"x": "\ud800"}, b""
     yield "half of one where it matters", MAX_OFFSET, at | {"topic": "\ud800"}, b""
     yield "an empty field", MAX_OFFSET, at | {"topic": ""}, b""
+    yield "an empty field of many", MAX_OFFSET, at | {"x": "x" * whole, "topic": ""}, b""
     body = bytes(limits.frame_size_bytes_max - 1_000)
     yield "a frame of the largest size", SEND, send_fields("orders", 0, "g0.n1"), body
     query = {"topic": "orders", "key": "big", "maxNum": "64", "bname": "g0.n1"}
@@ -212,7 +213,9 @@ async def test_what_a_follower_takes_the_leader_takes_and_only_its_sender_notice
         assert 8_192 < len(found.body) < 3 * 8_192
         long = {"x" * 70_000: "", **QUEUE}
         assert (await client.ask(MAX_OFFSET, long)).code == 29, "no form has room for this name"
-        raw = binary_frame(MAX_OFFSET, 7, 0, QUEUE | {"x": "\x01" * 700_000})
+        size_bytes = FramedLimits().header_size_bytes_max
+        empty = len(binary_frame(MAX_OFFSET, 7, 0, QUEUE | {"x": ""})) - 8
+        raw = binary_frame(MAX_OFFSET, 7, 0, QUEUE | {"x": "\x01" * (size_bytes - empty)})
         client._answers[7] = asked = asyncio.get_running_loop().create_future()
         client.write(raw)
         assert (await asked).code == 0
