@@ -118,7 +118,7 @@ class LinkIdentity:
     """HA link: whether this node can read and send a stream with checks
     (node.replication.ha.core.wire)."""
     forwarding_token: bytes = field(default=b"", repr=False)
-    """What peers show to this node's framed port; empty: it takes nobody for a node."""
+    """What peers show to this node's framed port; empty: it takes no connection for one of a node."""
 
 
 class PeerInfo(NamedTuple):

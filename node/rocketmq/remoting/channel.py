@@ -134,7 +134,7 @@ class RemotingChannel(asyncio.BufferedProtocol):
         self._waiting.pop(opaque, None)
         self._unwritten.pop(opaque, None)
         if not future.cancelled():
-            future.exception()  # Its client may have gone: then nobody else looks.
+            future.exception()  # Its client may have gone: then no call looks at it.
 
     def close(self, why: str = "it was closed") -> None:
         """Close for a reason; commands without an answer fail."""

@@ -84,7 +84,8 @@ class MessageCalls:
                     left_size_bytes = -1
                     break
                 found.append(record)
-            if left_size_bytes < 0 or not response.HasField("next_position"):
+            is_full = left_size_bytes < 0 or len(found) >= count_max
+            if is_full or not response.HasField("next_position"):
                 break
             asked.next_position = response.next_position
         newest_ms = store_timestamp(found[0]) if found else 0
